@@ -1,1 +1,29 @@
-//! proto
+//! The gRPC contract of xrayd: messages, client and server of `xrayd.v1`, and the descriptor set for reflection.
+//!
+//! `src/generated/` is committed output of `cargo xtask gen-proto` from `proto/xrayd/v1/xrayd.proto`; nothing on a
+//! user's machine needs a `protoc`. `cargo xtask gen-proto --check` says whether it is current.
+
+#![forbid(unsafe_code)]
+
+/// Version 1 of the contract.
+pub mod v1 {
+    #![expect(
+        missing_docs,
+        clippy::allow_attributes,
+        clippy::allow_attributes_without_reason,
+        reason = "generated; the contract is documented in the .proto file"
+    )]
+
+    include!("generated/xrayd.v1.rs");
+}
+
+/// The contract and everything it imports as an encoded `google.protobuf.FileDescriptorSet`.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/xrayd.v1.bin");
+
+/// The metadata key of a failed call that carries the reason id, for example `foreign-tracer`.
+pub const REASON_KEY: &str = "xrayd-reason";
+
+/// The largest message either side accepts, in bytes.
+///
+/// Requests stay far below; the largest answer is the list of processes of a host.
+pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
