@@ -1,1 +1,32 @@
-//! shm-ring
+//! The contract between a trampoline, which writes events into memory shared with xrayd, and the collector, which
+//! drains it: where everything lies ([`layout`]), what a word means ([`word`]), how a ring is read ([`Consumer`]).
+//!
+//! ```text
+//!           chunk 0            chunk 1            chunk 2            chunk 3
+//!  ring  ┌──────────────────┬──────────────────┬──────────────────┬──────────────────┐
+//!        │ 0 0 0 0 0 0 0 0 0│ S c c c c c c c c│ S c c c 0 0 0 0 0│ 0 0 0 0 0 0 0 0 0│
+//!        └──────────────────┴──────────────────┴──────────────────┴──────────────────┘
+//!          given back              ▲ cursor          ▲ head: only the producer knows it
+//! ```
+//!
+//! The producer reserves a word by adding to its head and writes it; a word whose low half is not zero is whole. The
+//! consumer follows, zeroes a chunk when it has read it to the end, and publishes that in `RELEASED`. The producer
+//! begins a chunk only if fewer than all chunks are begun and not given back; else it counts the event in `LOST`.
+//! Nothing here blocks the producer, and nothing a producer writes makes the consumer leave the ring.
+//!
+//! The crate knows nothing of processes, ptrace or files' contents.
+
+mod consumer;
+mod error;
+pub mod layout;
+#[expect(unsafe_code, reason = "words of memory that another process writes")]
+mod mapping;
+mod memory;
+pub mod word;
+
+pub use consumer::{Consumer, Drained, Item, Producer};
+pub use error::GeometryError;
+pub use layout::Geometry;
+pub use mapping::Mapping;
+pub use memory::SharedMemory;
+pub use word::Word;

@@ -1,0 +1,243 @@
+//! The collector's side of one ring: reads words in order, gives chunks back, counts what is missing.
+//!
+//! The producer is a stranger: whatever the words and counters say, reading stays inside the ring, ends, and never
+//! panics.
+
+use crate::{
+    layout::{Geometry, control},
+    memory::SharedMemory,
+    word::Word,
+};
+
+/// Words copied out of the ring at a time.
+const BATCH: usize = 256;
+/// How far ahead of a hole the consumer looks for words that prove it is one.
+const LOOK_AHEAD: u64 = 8;
+
+/// What comes out of a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Item {
+    /// A call event.
+    Call {
+        /// Low 32 bits of the return address into the sled.
+        site: u32,
+        /// The counter.
+        ticks: u64,
+        /// First argument, where the sled records it.
+        argument: Option<u64>,
+    },
+    /// So many events are missing here.
+    Lost(u64),
+}
+
+/// Whether the thread that writes the ring can still write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Producer {
+    /// It may come back to a word that it reserved.
+    Alive,
+    /// It is gone; what is not written will never be.
+    Gone,
+}
+
+/// What one call of [`Consumer::drain`] did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Words read.
+    pub words: u64,
+    /// True if the ring was read to its end (nothing more to read now, or waiting at a hole).
+    pub at_end: bool,
+    /// True if the ring ends in a word that was reserved and is not written, with written words behind it.
+    pub at_hole: bool,
+}
+
+/// Reads one ring.
+#[derive(Debug)]
+pub struct Consumer {
+    geometry: Geometry,
+    index: u32,
+    /// Bytes consumed since the ring was claimed; its place in the ring is this modulo the ring's size.
+    cursor: u64,
+    /// High half of the counter from the last sync word; `None` until there was one.
+    high: Option<u32>,
+    /// Halves of an argument waiting for their call word.
+    argument: (Option<u32>, Option<u32>),
+    /// LOST when reading began: an earlier collector's business.
+    lost_before: u64,
+    /// Sum of the gap words read.
+    gaps: u64,
+    /// When the consumer first stood at the hole where it stands now, in the caller's milliseconds.
+    hole_since: Option<u64>,
+}
+
+// === impl Consumer ===
+
+impl Consumer {
+    /// How long a hole is waited for when later words have been written, in milliseconds.
+    pub const HOLE_PATIENCE_MS: u64 = 1000;
+
+    /// Reads the ring `index` from where the last collector left it.
+    ///
+    /// # Panics
+    /// If `index` is not below the geometry's slots: the caller's mistake.
+    pub fn resume<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> Self {
+        assert!(index < geometry.slots(), "ring index within the geometry");
+        let line = geometry.control_offset(index);
+        let released = memory.load(line + control::RELEASED);
+        let saved = memory.load(line + control::CURSOR);
+        // The saved cursor lies in the first chunk that was not given back. Anything else is not ours.
+        let first = released.checked_mul(geometry.chunk_bytes());
+        let cursor = match first {
+            Some(first) if saved % 8 == 0 && saved >= first && saved - first < geometry.chunk_bytes() => saved,
+            Some(first) => first,
+            None => 0,
+        };
+        let lost_before = if cursor == 0 { 0 } else { memory.load(line + control::LOST) };
+        Self {
+            geometry,
+            index,
+            cursor,
+            high: None,
+            argument: (None, None),
+            lost_before,
+            gaps: 0,
+            hole_since: None,
+        }
+    }
+
+    /// Which ring this is.
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Bytes between what was consumed and the end of the last chunk begun: an upper bound of what waits.
+    pub fn backlog<M: SharedMemory>(&self, memory: &M) -> u64 {
+        let started = memory.load(self.geometry.control_offset(self.index) + control::STARTED);
+        started
+            .saturating_mul(self.geometry.chunk_bytes())
+            .saturating_sub(self.cursor)
+            .min(self.geometry.ring_bytes())
+    }
+
+    /// Reads until the ring is empty or `max_words` words were read, and gives back the chunks that were read to
+    /// their end. `now_ms` is any clock that does not go backwards.
+    pub fn drain<M: SharedMemory>(
+        &mut self,
+        memory: &M,
+        producer: Producer,
+        now_ms: u64,
+        max_words: u64,
+        mut sink: impl FnMut(Item),
+    ) -> Drained {
+        let mut done = Drained::default();
+        let mut batch = [0u64; BATCH];
+        let before = self.cursor;
+        while done.words < max_words {
+            let in_chunk = self.geometry.chunk_bytes() - self.cursor % self.geometry.chunk_bytes();
+            let wanted = usize::try_from(in_chunk / 8).unwrap_or(BATCH).min(BATCH);
+            // Pairs with the producer's store of a word's low half, which comes after the rest of the word.
+            let got = memory.load_words(self.place(self.cursor), &mut batch[..wanted]);
+            for &raw in &batch[..got] {
+                self.step(Word::decode(raw), &mut sink);
+            }
+            self.advance(memory, 8 * got as u64);
+            done.words += got as u64;
+            if got > 0 {
+                self.hole_since = None;
+            }
+            if got == wanted {
+                continue;
+            }
+            match self.hole(memory, producer) {
+                None => {
+                    done.at_end = true;
+                    break;
+                }
+                Some(bytes) => {
+                    let since = *self.hole_since.get_or_insert(now_ms);
+                    if producer == Producer::Alive
+                        && now_ms.saturating_sub(since) < Self::HOLE_PATIENCE_MS
+                    {
+                        (done.at_end, done.at_hole) = (true, true);
+                        break;
+                    }
+                    self.hole_since = None;
+                    self.argument = (None, None);
+                    sink(Item::Lost(1));
+                    self.advance(memory, bytes);
+                }
+            }
+        }
+        if self.cursor != before {
+            memory.store(self.geometry.control_offset(self.index) + control::CURSOR, self.cursor);
+        }
+        done
+    }
+
+    /// Losses that the producer has counted and no gap word has told so far.
+    pub fn untold_losses<M: SharedMemory>(&self, memory: &M) -> u64 {
+        let lost = memory.load(self.geometry.control_offset(self.index) + control::LOST);
+        lost.saturating_sub(self.lost_before).saturating_sub(self.gaps)
+    }
+
+    fn place(&self, cursor: u64) -> u64 {
+        self.geometry.ring_offset(self.index) + (cursor & (self.geometry.ring_bytes() - 1))
+    }
+
+    fn step(&mut self, word: Word, sink: &mut impl FnMut(Item)) {
+        match word {
+            Word::Call { site, low } => {
+                let argument = match std::mem::take(&mut self.argument) {
+                    (Some(low), Some(high)) => Some(u64::from(high) << 32 | u64::from(low)),
+                    _ => None,
+                };
+                match self.high {
+                    Some(high) => {
+                        let ticks = u64::from(high) << 32 | u64::from(low);
+                        sink(Item::Call { site, ticks, argument });
+                    }
+                    // Only a garbled ring has a call before the first sync word.
+                    None => sink(Item::Lost(1)),
+                }
+            }
+            Word::Sync(high) => self.high = Some(high),
+            Word::Gap(count) => {
+                self.gaps = self.gaps.saturating_add(u64::from(count));
+                sink(Item::Lost(u64::from(count)));
+            }
+            Word::ArgumentLow(value) => self.argument.0 = Some(value),
+            Word::ArgumentHigh(value) => self.argument.1 = Some(value),
+            Word::Unknown(_) => sink(Item::Lost(1)),
+            Word::Filler | Word::Empty => {}
+        }
+    }
+
+    /// Moves on by `bytes`, which do not cross a chunk's end, and gives the chunk back if that is its end.
+    fn advance<M: SharedMemory>(&mut self, memory: &M, bytes: u64) {
+        let chunk = self.geometry.chunk_bytes();
+        self.cursor += bytes;
+        if bytes > 0 && self.cursor % chunk == 0 {
+            memory.zero(self.place(self.cursor - chunk), chunk);
+            // Publishes the zeroed chunk; pairs with the load of RELEASED in the producer's slow path.
+            let line = self.geometry.control_offset(self.index);
+            memory.store(line + control::RELEASED, self.cursor / chunk);
+        }
+    }
+
+    /// Standing at an empty word: the length of the hole in bytes if it is one, `None` if it is the end.
+    fn hole<M: SharedMemory>(&self, memory: &M, producer: Producer) -> Option<u64> {
+        let chunk = self.geometry.chunk_bytes();
+        let rest = chunk - self.cursor % chunk;
+        let started = memory.load(self.geometry.control_offset(self.index) + control::STARTED);
+        let later_chunk = started > self.cursor / chunk + 1
+            && started - self.cursor / chunk <= self.geometry.chunks();
+        let look = if later_chunk || producer == Producer::Gone { rest } else { rest.min(LOOK_AHEAD * 8) };
+        let mut word = [0u64; 1];
+        let written = (1..look / 8)
+            .find(|i| memory.load_words(self.place(self.cursor + i * 8), &mut word) == 1);
+        match written {
+            Some(words) => Some(words * 8),
+            None if later_chunk => Some(rest),
+            None => None,
+        }
+    }
+}

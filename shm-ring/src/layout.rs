@@ -1,0 +1,252 @@
+//! Where everything lies in the memory that xrayd puts into a target: pure arithmetic, no memory access.
+//!
+//! Two mappings carry data. The *table* is private to the target (and wiped in forked children):
+//!
+//! ```text
+//! +0      header page: live u64 at LIVE, else zero
+//! +4096   slot 0 (64 bytes) | slot 1 | …
+//! ```
+//!
+//! The *rings* are shared with the collector:
+//!
+//! ```text
+//! +0                 header page: no_slot u64 at NO_SLOT, else zero
+//! +4096              control line 0 (64 bytes) | control line 1 | …
+//! +rings_offset      ring 0 | ring 1 | …         each `ring_bytes`, a sequence of chunks
+//! ```
+//!
+//! Slot, control line and ring of the same index belong together. Every field is 8 bytes wide but for the
+//! first two of a slot.
+
+use crate::error::GeometryError;
+
+/// Size of a header page of both mappings.
+pub const HEADER_BYTES: u64 = 4096;
+/// Size of a slot and of a control line: one cache line.
+pub const LINE_BYTES: u64 = 64;
+/// log2 of [`LINE_BYTES`].
+pub const LINE_SHIFT: u32 = 6;
+/// How many slots a thread looks at before it gives up and counts its event as lost.
+pub const PROBES: u32 = 64;
+/// Most words that the slow path writes at once: sync, gap, two halves of an argument, call.
+pub const SLOW_WORDS: u64 = 5;
+
+/// Offsets in the table's header page.
+pub mod table {
+    /// u64: not 0 while trampolines may record. A forked child reads 0.
+    pub const LIVE: u64 = 0;
+}
+
+/// Offsets in a slot.
+pub mod slot {
+    /// u32: the thread that owns the slot, 0 for nobody.
+    pub const TID: u64 = 0;
+    /// u32: high half of the counter in the last sync word.
+    pub const HIGH: u64 = 4;
+    /// u64: address of the next free word.
+    pub const HEAD: u64 = 8;
+    /// u64: end of the chunk under way; 0 sends every event to the slow path.
+    pub const LIMIT: u64 = 16;
+    /// u64: chunks begun.
+    pub const STARTED: u64 = 24;
+    /// u64: losses already told by gap words.
+    pub const REPORTED: u64 = 32;
+}
+
+/// Offsets in a control line.
+pub mod control {
+    /// u64: thread id of the owner, written at each chunk's start; 0 for nobody. By the producer.
+    pub const OWNER: u64 = 0;
+    /// u64: chunks given back, zeroed. By the collector.
+    pub const RELEASED: u64 = 8;
+    /// u64: chunks begun. By the producer.
+    pub const STARTED: u64 = 16;
+    /// u64: events dropped. By the producer.
+    pub const LOST: u64 = 24;
+    /// u64: not 0 while the slow path is under way. By the producer; cleared by the collector if it sticks.
+    pub const BUSY: u64 = 32;
+    /// u64: bytes consumed since the ring was claimed. By the collector, for the collector that comes after it.
+    pub const CURSOR: u64 = 40;
+}
+
+/// Offsets in the rings' header page.
+pub mod rings {
+    /// u64: events dropped because no slot was free. By producers, with a locked increment.
+    pub const NO_SLOT: u64 = 0;
+}
+
+/// The sizes of one target's rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    ring_shift: u32,
+    chunk_shift: u32,
+    slots_shift: u32,
+}
+
+// === impl Geometry ===
+
+impl Geometry {
+    /// Smallest ring of a thread.
+    pub const MIN_RING_BYTES: u64 = 64 << 10;
+    /// Largest ring of a thread.
+    pub const MAX_RING_BYTES: u64 = 1 << 30;
+    /// Most threads with a ring at the same time.
+    pub const MAX_THREADS: u32 = 1 << 16;
+    /// All rings together may not take more address space than this.
+    pub const MAX_TOTAL_BYTES: u64 = 1 << 42;
+
+    /// Rings of `ring_bytes` (a power of two from 64 KiB to 1 GiB) for up to `max_threads` threads.
+    ///
+    /// The table has twice as many slots as threads, so that few threads meet in one.
+    ///
+    /// # Errors
+    /// A size that is out of range, with the range.
+    pub fn new(ring_bytes: u64, max_threads: u32) -> Result<Self, GeometryError> {
+        if !ring_bytes.is_power_of_two()
+            || !(Self::MIN_RING_BYTES..=Self::MAX_RING_BYTES).contains(&ring_bytes)
+        {
+            return Err(GeometryError::RingBytes(ring_bytes));
+        }
+        if max_threads == 0 || max_threads > Self::MAX_THREADS {
+            return Err(GeometryError::Threads(max_threads));
+        }
+        let slots = (max_threads.next_power_of_two() * 2).max(PROBES);
+        Self::from_shifts(ring_bytes.trailing_zeros(), slots.trailing_zeros())
+    }
+
+    /// The geometry that an earlier attach wrote down.
+    ///
+    /// # Errors
+    /// Values that [`Geometry::new`] could not have produced.
+    pub fn from_shifts(ring_shift: u32, slots_shift: u32) -> Result<Self, GeometryError> {
+        let ring_bytes = 1u64.checked_shl(ring_shift).unwrap_or(0);
+        if !(Self::MIN_RING_BYTES..=Self::MAX_RING_BYTES).contains(&ring_bytes) {
+            return Err(GeometryError::RingBytes(ring_bytes));
+        }
+        if !(PROBES.trailing_zeros()..=Self::MAX_THREADS.trailing_zeros() + 1)
+            .contains(&slots_shift)
+        {
+            return Err(GeometryError::Threads(slots_shift));
+        }
+        let geometry =
+            Self { ring_shift, chunk_shift: (ring_shift - 4).clamp(12, 16), slots_shift };
+        let total = ring_bytes << slots_shift;
+        if total > Self::MAX_TOTAL_BYTES {
+            return Err(GeometryError::Total(total));
+        }
+        Ok(geometry)
+    }
+
+    /// Bytes of one ring.
+    pub const fn ring_bytes(self) -> u64 {
+        1 << self.ring_shift
+    }
+
+    /// log2 of [`Geometry::ring_bytes`].
+    pub const fn ring_shift(self) -> u32 {
+        self.ring_shift
+    }
+
+    /// Bytes of one chunk: the unit in which a ring is given back.
+    pub const fn chunk_bytes(self) -> u64 {
+        1 << self.chunk_shift
+    }
+
+    /// log2 of [`Geometry::chunk_bytes`].
+    pub const fn chunk_shift(self) -> u32 {
+        self.chunk_shift
+    }
+
+    /// Chunks of a ring: a power of two, at least 4.
+    pub const fn chunks(self) -> u64 {
+        1 << (self.ring_shift - self.chunk_shift)
+    }
+
+    /// Slots, control lines and rings: a power of two.
+    pub const fn slots(self) -> u32 {
+        1 << self.slots_shift
+    }
+
+    /// log2 of [`Geometry::slots`].
+    pub const fn slots_shift(self) -> u32 {
+        self.slots_shift
+    }
+
+    /// Size of the table's mapping.
+    pub const fn table_bytes(self) -> u64 {
+        HEADER_BYTES + ((self.slots() as u64) << LINE_SHIFT)
+    }
+
+    /// Where in the table's mapping the slot `index` lies.
+    pub const fn slot_offset(self, index: u32) -> u64 {
+        HEADER_BYTES + ((index as u64) << LINE_SHIFT)
+    }
+
+    /// Where in the rings' mapping the control line `index` lies.
+    pub const fn control_offset(self, index: u32) -> u64 {
+        HEADER_BYTES + ((index as u64) << LINE_SHIFT)
+    }
+
+    /// Where in the rings' mapping the first ring begins: a multiple of the chunk size.
+    pub const fn rings_offset(self) -> u64 {
+        let lines = HEADER_BYTES + ((self.slots() as u64) << LINE_SHIFT);
+        lines.next_multiple_of(self.chunk_bytes())
+    }
+
+    /// Where in the rings' mapping the ring `index` begins.
+    pub const fn ring_offset(self, index: u32) -> u64 {
+        self.rings_offset() + ((index as u64) << self.ring_shift)
+    }
+
+    /// Size of the rings' mapping. Its address must be a multiple of the chunk size.
+    pub const fn rings_bytes(self) -> u64 {
+        self.rings_offset() + ((self.slots() as u64) << self.ring_shift)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn geometry_of_the_defaults() {
+        let g = Geometry::new(1 << 20, 1024).unwrap();
+        assert_eq!(
+            (g.slots(), g.chunk_bytes(), g.chunks(), g.table_bytes()),
+            (2048, 64 << 10, 16, 4096 + 2048 * 64)
+        );
+        assert_eq!(g.rings_offset() % g.chunk_bytes(), 0);
+        assert_eq!(g.ring_offset(1) - g.ring_offset(0), 1 << 20);
+        assert_eq!(Geometry::from_shifts(g.ring_shift(), g.slots_shift()).unwrap(), g);
+    }
+
+    #[test]
+    fn sizes_out_of_range_are_refused() {
+        for (ring, threads) in [
+            (0, 1),
+            (1 << 15, 1),
+            (3 << 16, 1),
+            (1 << 31, 1),
+            (1 << 20, 0),
+            (1 << 20, (1 << 16) + 1),
+            (1 << 30, 1 << 16),
+        ] {
+            assert!(Geometry::new(ring, threads).is_err(), "{ring} {threads}");
+        }
+        assert!(Geometry::from_shifts(64, 11).is_err());
+        assert!(Geometry::from_shifts(20, 40).is_err());
+    }
+
+    #[test]
+    fn every_geometry_keeps_rings_apart_and_aligned() {
+        for ring_shift in 16..=30 {
+            for slots_shift in 6..=17 {
+                let Ok(g) = Geometry::from_shifts(ring_shift, slots_shift) else { continue };
+                assert!(g.chunks() >= 4 && g.chunks() * g.chunk_bytes() == g.ring_bytes());
+                assert!(g.control_offset(g.slots() - 1) + LINE_BYTES <= g.rings_offset());
+                assert_eq!(g.ring_offset(g.slots() - 1) + g.ring_bytes(), g.rings_bytes());
+                assert_eq!(g.ring_offset(0) % g.chunk_bytes(), 0);
+            }
+        }
+    }
+}

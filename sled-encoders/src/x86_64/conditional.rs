@@ -1,0 +1,110 @@
+//! A tail sled where a call is not safe gets a stub of its own.
+//!
+//! clang up to 18 puts tail sleds in front of *conditional* jumps: flags and the red zone are live across such a sled, so a call there
+//! corrupts the program, and an event is only true if the jump is taken. A tail jump through memory below the
+//! stack pointer has the same need. Staged, the sled's body is a jump to the stub, which leaves the stack alone:
+//!
+//! ```text
+//!  sled:     eb 00  e9 <stub>  nop           stub:  jncc  over                not taken: no event
+//!  sled+11:  jcc    target                          lea   -128(%rsp),%rsp     step over the red zone
+//!                                                   push  $site               what the record shall name
+//!                                                   call  trampoline          the flavour for stubs; keeps all
+//!                                                   lea   136(%rsp),%rsp
+//!                                            over:  jmp   sled+11
+//! ```
+//!
+//! `lea` and `push` touch no flags.
+
+use iced_x86::code_asm::{CodeAssembler, qword_ptr, rsp};
+
+use super::{
+    decode::TailJump,
+    encode::{SLED_BYTES, Staging, call_site, reach},
+};
+use crate::{EncodeError, SledKind};
+
+/// Room for one stub.
+pub const STUB_BYTES: usize = 64;
+
+/// The red zone of the x86-64 System V ABI, §3.2.2.
+const RED_ZONE: i32 = 128;
+
+/// Code that stands in for the call of a tail sled where a call is not safe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConditionalStub {
+    /// The stub's code, at most [`STUB_BYTES`].
+    pub code: Vec<u8>,
+    /// How the sled is staged to reach it.
+    pub staging: Staging,
+}
+
+// === impl ConditionalStub ===
+
+impl ConditionalStub {
+    /// The stub at `stub` for the tail sled at `sled`, before `jump`, calling `trampoline` (the flavour for stubs).
+    ///
+    /// # Errors
+    /// If one of the three is out of reach of another, or the jump needs no stub.
+    pub fn assemble(
+        sled: u64,
+        jump: TailJump,
+        stub: u64,
+        trampoline: u64,
+    ) -> Result<Self, EncodeError> {
+        let code = Self::code(sled, jump, stub, trampoline)
+            .map_err(|error| EncodeError::Assembler(error.to_string()))?;
+        let mut staging = super::encode::stage(SledKind::TailExit, sled, stub)?;
+        staging.make_jump();
+        reach(stub, trampoline)?;
+        Ok(Self { code, staging })
+    }
+
+    fn code(
+        sled: u64,
+        jump: TailJump,
+        stub: u64,
+        trampoline: u64,
+    ) -> Result<Vec<u8>, iced_x86::IcedError> {
+        let mut a = CodeAssembler::new(64)?;
+        let back = sled + SLED_BYTES as u64;
+        let mut over = a.create_label();
+        if let TailJump::Conditional { condition } = jump {
+            inverted_jump(&mut a, condition, over)?;
+        }
+        a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
+        // Where the trampoline for stubs looks for it: above its own return address.
+        #[expect(clippy::cast_possible_truncation, reason = "the low 32 bits are the record")]
+        let site = (call_site(SledKind::TailExit, sled) as u32).cast_signed();
+        a.push(site)?;
+        a.call(trampoline)?;
+        a.lea(rsp, qword_ptr(rsp + (RED_ZONE + 8)))?;
+        a.set_label(&mut over)?;
+        a.jmp(back)?;
+        a.assemble(stub)
+    }
+}
+
+fn inverted_jump(
+    a: &mut CodeAssembler,
+    condition: u8,
+    over: iced_x86::code_asm::CodeLabel,
+) -> Result<(), iced_x86::IcedError> {
+    match condition ^ 1 {
+        0x0 => a.jo(over),
+        0x1 => a.jno(over),
+        0x2 => a.jb(over),
+        0x3 => a.jae(over),
+        0x4 => a.je(over),
+        0x5 => a.jne(over),
+        0x6 => a.jbe(over),
+        0x7 => a.ja(over),
+        0x8 => a.js(over),
+        0x9 => a.jns(over),
+        0xa => a.jp(over),
+        0xb => a.jnp(over),
+        0xc => a.jl(over),
+        0xd => a.jge(over),
+        0xe => a.jle(over),
+        _ => a.jg(over),
+    }
+}

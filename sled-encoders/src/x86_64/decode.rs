@@ -1,0 +1,119 @@
+//! What the bytes at a sled say: as compiled, staged, on, or somebody else's.
+
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+
+use super::encode::{SLED_BYTES, call_site, switch};
+use crate::SledKind;
+
+/// What stands at a sled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// What the compiler wrote.
+    Compiled,
+    /// Staged by xrayd and off; `target` is where its call leads.
+    Staged {
+        /// The trampoline (or stub) that it would call.
+        target: u64,
+    },
+    /// Staged by xrayd and on.
+    On {
+        /// The trampoline that it calls.
+        target: u64,
+    },
+    /// LLVM's own runtime patches it, now (`41 ba …`) or did before.
+    Runtime,
+    /// A breakpoint (`cc`).
+    Breakpoint,
+    /// None of these.
+    Foreign,
+}
+
+/// The jump after a tail sled, and whether a call in the sled is safe there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TailJump {
+    /// An unconditional jump that does not look below the stack pointer: a call is safe.
+    Plain,
+    /// A conditional jump (clang up to 18): flags and red zone are live, and the event is only true if it is taken.
+    Conditional {
+        /// Low 4 bits of the opcode: the condition.
+        condition: u8,
+    },
+    /// An unconditional jump through memory below the stack pointer, which a call would overwrite.
+    BelowStack,
+    /// No jump.
+    Other,
+}
+
+const ENTRY_NOP: [u8; 9] = [0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x02, 0x00, 0x00];
+const EXIT_NOP: [u8; 10] = [0x2e, 0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x02, 0x00, 0x00];
+const STAGED_NOP: [u8; 4] = [0x0f, 0x1f, 0x40, 0x00];
+
+/// Reads the bytes of a sled of `kind` at `address`.
+pub fn classify(kind: SledKind, address: u64, bytes: &[u8; SLED_BYTES]) -> State {
+    let switch = switch(kind);
+    let target = |relative: [u8; 4]| {
+        call_site(kind, address).wrapping_add_signed(i64::from(i32::from_le_bytes(relative)))
+    };
+    match (kind, *bytes) {
+        (_, [0xcc, ..]) => State::Breakpoint,
+        (_, [0x41, 0xba, ..]) => State::Runtime,
+        (SledKind::Exit, [0xc3, rest @ ..]) if rest == EXIT_NOP => State::Compiled,
+        // The runtime's unpatch puts back one byte and leaves its id and jump behind.
+        (SledKind::Exit, [0xc3, 0xba, _, _, _, _, 0xe9, ..]) => State::Runtime,
+        (SledKind::Exit, [head, a, b, c, d, 0xc3, tail @ ..]) if tail == EXIT_NOP[5..] => {
+            match head {
+                0xc3 => State::Staged { target: target([a, b, c, d]) },
+                0xe8 => State::On { target: target([a, b, c, d]) },
+                _ => State::Foreign,
+            }
+        }
+        (SledKind::Exit, _) => State::Foreign,
+        (_, [0xeb, 0x09, rest @ ..]) if rest == ENTRY_NOP => State::Compiled,
+        (_, [0xeb, 0x09, _, _, _, _, 0xe8, ..]) => State::Runtime,
+        (_, [0xeb, 0x09, 0xe8 | 0xe9, a, b, c, d, tail @ ..]) if tail == STAGED_NOP => {
+            State::Staged { target: target([a, b, c, d]) }
+        }
+        (_, [first, second, 0xe8 | 0xe9, a, b, c, d, tail @ ..]) if tail == STAGED_NOP => {
+            let on = match switch.offset {
+                0 => [switch.on, 0x09],
+                _ => [0xeb, switch.on],
+            };
+            if [first, second] == on {
+                State::On { target: target([a, b, c, d]) }
+            } else {
+                State::Foreign
+            }
+        }
+        _ => State::Foreign,
+    }
+}
+
+/// Reads the instruction after a tail sled; `bytes` begin at the sled's address + [`SLED_BYTES`].
+pub fn tail_jump(bytes: &[u8]) -> TailJump {
+    let instruction = Decoder::with_ip(64, bytes, 0, DecoderOptions::NONE).decode();
+    match instruction.flow_control() {
+        FlowControl::UnconditionalBranch => TailJump::Plain,
+        FlowControl::IndirectBranch if reads_below_stack(&instruction) => TailJump::BelowStack,
+        FlowControl::IndirectBranch => TailJump::Plain,
+        FlowControl::ConditionalBranch => condition(&instruction)
+            .map_or(TailJump::Other, |condition| TailJump::Conditional { condition }),
+        _ => TailJump::Other,
+    }
+}
+
+fn reads_below_stack(instruction: &Instruction) -> bool {
+    instruction.op0_kind() == OpKind::Memory
+        && (instruction.memory_base() == Register::RSP
+            && (instruction.memory_index() != Register::None
+                || instruction.memory_displacement64().cast_signed() < 0))
+}
+
+/// The condition of a `jcc`; `jrcxz` and `loop` have none of that form.
+fn condition(instruction: &Instruction) -> Option<u8> {
+    let code = instruction.code();
+    if matches!(code, Code::Jrcxz_rel8_64 | Code::Jecxz_rel8_64) || !instruction.is_jcc_short_or_near() {
+        return None;
+    }
+    // ConditionCode numbers follow o, no, b, ae, e, ne, be, a, s, ns, p, np, l, ge, le, g from 1.
+    u8::try_from(instruction.condition_code() as usize).ok()?.checked_sub(1)
+}

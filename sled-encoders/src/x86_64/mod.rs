@@ -1,0 +1,28 @@
+//! x86-64: one byte switches a sled.
+//!
+//! ```text
+//!            as compiled               staged, off                      on
+//!  entry     eb 09 66 0f 1f 84 …       eb 09 e8 <rel32> 0f 1f 40 00     a8 09 e8 <rel32> 0f 1f 40 00
+//!            jmp +9                    jmp +9                           test $9,%al; call trampoline; nop
+//!  exit      c3 2e 66 0f 1f 84 …       c3 <rel32> c3 1f 84 …            e8 <rel32> c3 …
+//!            ret                       ret                              call trampoline; ret
+//!  tail exit eb 09 66 0f 1f 84 …       eb 09 e8 <rel32> 0f 1f 40 00     eb 00 e8 <rel32> 0f 1f 40 00
+//!            jmp +9                    jmp +9                           jmp +0; call trampoline; nop
+//! ```
+//!
+//! While a sled is off, no thread executes its bytes from +2 (exit: +1) on, so they may be rewritten at leisure: that is staging, once in a
+//! process's life. Switching is a store of one byte, which cannot tear. A thread may stand at any instruction of a
+//! sled while it is switched: every instruction that it can execute next is there in both states.
+
+mod conditional;
+mod decode;
+mod encode;
+mod trampoline;
+
+#[cfg(test)]
+mod tests;
+
+pub use conditional::{ConditionalStub, STUB_BYTES};
+pub use decode::{State, TailJump, classify, tail_jump};
+pub use encode::{SLED_BYTES, Staging, Switch, call_site, stage, switch};
+pub use trampoline::{Trampolines, TrampolineSpec};
