@@ -1,0 +1,78 @@
+//! A block: a stretch of one thread's events, packed.
+//!
+//! An event begins with a head of 1, 2, 3 or 5 bytes, a little-endian number:
+//!
+//! ```text
+//!  bits 0-1  what: 0 exit of the innermost open call, 1 entry as expected, 2 entry of a named function, 3 see the next byte
+//!  bits 2-3  length of the head: 0 one byte, 1 two, 2 three, 3 five
+//!  bits 4-   ticks since the event before: 4, 12, 20 or 36 bits
+//! ```
+//!
+//! and is followed by what its kind asks for. `docs/trace-format.md` has all of it.
+
+use std::sync::Arc;
+
+use super::decode::Events;
+use crate::model::{ThreadId, Ticks};
+
+/// What an event head says, in its lowest two bits.
+pub(super) mod what {
+    pub(in super::super) const EXIT_INNERMOST: u64 = 0;
+    pub(in super::super) const ENTER_EXPECTED: u64 = 1;
+    pub(in super::super) const ENTER_NAMED: u64 = 2;
+    pub(in super::super) const EXTENDED: u64 = 3;
+}
+
+/// The byte after an extended head: a kind in bits 0-1, two flags, and zeros.
+pub(super) mod extended {
+    pub(in super::super) const ENTER: u8 = 0;
+    pub(in super::super) const EXIT: u8 = 1;
+    pub(in super::super) const TAIL_EXIT: u8 = 2;
+    /// The function is named, after this byte.
+    pub(in super::super) const NAMED: u8 = 4;
+    /// An argument follows, after the function.
+    pub(in super::super) const ARG: u8 = 8;
+    /// Events were lost; their number follows.
+    pub(in super::super) const LOST: u8 = 3;
+    /// No event: ticks that the next head has no room for follow.
+    pub(in super::super) const ADVANCE: u8 = 7;
+}
+
+/// Ticks that the longest head has room for, in bits.
+pub(super) const DELTA_BITS: u32 = 36;
+
+/// The length of a head, by its length code.
+pub(super) const HEAD_LEN: [usize; 4] = [1, 2, 3, 5];
+
+/// A finished stretch of one thread's events. Cloning shares the bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// Whose events these are.
+    pub thread: ThreadId,
+    /// When the first happened.
+    pub first: Ticks,
+    /// When the last happened.
+    pub last: Ticks,
+    /// How many call events there are. In a block read from a file: how many its writer said there are.
+    pub calls: u32,
+    /// How many events are said to be lost, summed over the block.
+    pub lost: u64,
+    /// The packed events.
+    pub payload: Arc<[u8]>,
+}
+
+// === impl Block ===
+
+impl Block {
+    /// The length of the packed events, in bytes.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// Unpacks the events, in order. After the first error there are no more.
+    #[must_use]
+    pub fn events(&self) -> Events<'_> {
+        Events::new(self.first, &self.payload)
+    }
+}

@@ -1,0 +1,215 @@
+//! Unpacks the events of a block. The bytes may come from anywhere: every one is checked.
+
+use super::block::{HEAD_LEN, extended, what};
+use super::predictor::Predictor;
+use super::varint::{self, VarintError};
+use crate::model::{CallKind, Event, EventBody, FunctionId, Ticks};
+
+/// Why the events of a block cannot be unpacked from here on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The block ends inside the event.
+    #[error("the event at byte {at} of the block is cut off")]
+    Cut {
+        /// Where the event begins in the block.
+        at: usize,
+    },
+    /// A kind this version does not have.
+    #[error("the event at byte {at} of the block has the unknown kind {kind:#04x}")]
+    UnknownKind {
+        /// Where the event begins in the block.
+        at: usize,
+        /// The byte that gives its kind.
+        kind: u8,
+    },
+    /// The function goes without saying, but nothing says it.
+    #[error("the event at byte {at} of the block leaves out its function, and none is expected")]
+    NothingExpected {
+        /// Where the event begins in the block.
+        at: usize,
+    },
+    /// A number too great for what it means.
+    #[error("the event at byte {at} of the block has a number out of range")]
+    OutOfRange {
+        /// Where the event begins in the block.
+        at: usize,
+    },
+}
+
+/// The events of a block, in order. Made by [`super::Block::events`].
+#[derive(Debug)]
+pub struct Events<'a> {
+    /// The packed events.
+    payload: &'a [u8],
+    /// Where the next event begins; the end after an error.
+    at: usize,
+    /// When the event before happened.
+    ticks: u64,
+    /// What is expected next.
+    predictor: Box<Predictor>,
+}
+
+// === impl Events ===
+
+impl<'a> Events<'a> {
+    pub(super) fn new(first: Ticks, payload: &'a [u8]) -> Self {
+        Self {
+            payload,
+            at: 0,
+            ticks: first.0,
+            predictor: Predictor::new(),
+        }
+    }
+
+    /// Where the next event begins in the block.
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Unpacks one event; there is at least one byte. On an error nothing has been taken.
+    fn decode(&mut self) -> Result<Event, DecodeError> {
+        let start = self.at;
+        let mut at = self.at;
+        let mut ticks = self.ticks;
+        loop {
+            let (head, len) = self.head(at).ok_or(DecodeError::Cut { at: start })?;
+            at += len;
+            ticks = ticks
+                .checked_add(head >> 4)
+                .ok_or(DecodeError::OutOfRange { at: start })?;
+            let call = |function, kind, arg| EventBody::Call {
+                function,
+                kind,
+                arg,
+            };
+            let body = match head & 3 {
+                what::EXIT_INNERMOST => {
+                    let function = self.predictor.innermost();
+                    let function = function.ok_or(DecodeError::NothingExpected { at: start })?;
+                    self.predictor.exit_innermost(function);
+                    call(function, CallKind::Exit, None)
+                }
+                what::ENTER_EXPECTED => {
+                    let function = self.predictor.next_entry();
+                    let function = function.ok_or(DecodeError::NothingExpected { at: start })?;
+                    self.predictor.enter(function);
+                    call(function, CallKind::Enter, None)
+                }
+                what::ENTER_NAMED => {
+                    let function = self.function(&mut at, start)?;
+                    self.predictor.enter(function);
+                    call(function, CallKind::Enter, None)
+                }
+                _ => {
+                    let byte = *self.payload.get(at).ok_or(DecodeError::Cut { at: start })?;
+                    at += 1;
+                    match byte {
+                        extended::LOST => EventBody::Lost {
+                            events: self.number(&mut at, start)?,
+                        },
+                        extended::ADVANCE => {
+                            let more = self.number(&mut at, start)?;
+                            ticks = ticks
+                                .checked_add(more)
+                                .ok_or(DecodeError::OutOfRange { at: start })?;
+                            continue;
+                        }
+                        _ => self.extended_call(byte, &mut at, start)?,
+                    }
+                }
+            };
+            self.at = at;
+            self.ticks = ticks;
+            return Ok(Event {
+                ticks: Ticks(ticks),
+                body,
+            });
+        }
+    }
+
+    /// The head at `at`, without the bits above its length, and its length.
+    #[inline]
+    fn head(&self, at: usize) -> Option<(u64, usize)> {
+        let rest = self.payload.get(at..)?;
+        let len = HEAD_LEN[usize::from(rest.first()? >> 2 & 3)];
+        let word = match rest.first_chunk::<8>() {
+            Some(bytes) => u64::from_le_bytes(*bytes),
+            None => {
+                let mut bytes = [0; 8];
+                bytes[..rest.len()].copy_from_slice(rest);
+                u64::from_le_bytes(bytes)
+            }
+        };
+        (len <= rest.len()).then_some((word & ((1 << (8 * len)) - 1), len))
+    }
+
+    fn extended_call(
+        &mut self,
+        byte: u8,
+        at: &mut usize,
+        start: usize,
+    ) -> Result<EventBody, DecodeError> {
+        let kind = match byte & !(extended::NAMED | extended::ARG) {
+            extended::ENTER => CallKind::Enter,
+            extended::EXIT => CallKind::Exit,
+            extended::TAIL_EXIT => CallKind::TailExit,
+            _ => {
+                return Err(DecodeError::UnknownKind {
+                    at: start,
+                    kind: byte,
+                });
+            }
+        };
+        let function = if byte & extended::NAMED != 0 {
+            self.function(at, start)?
+        } else {
+            let expected = match kind {
+                CallKind::Enter => self.predictor.next_entry(),
+                CallKind::Exit | CallKind::TailExit => self.predictor.innermost(),
+            };
+            expected.ok_or(DecodeError::NothingExpected { at: start })?
+        };
+        let arg = match byte & extended::ARG {
+            0 => None,
+            _ => Some(self.number(at, start)?),
+        };
+        self.predictor.follow(function, kind);
+        Ok(EventBody::Call {
+            function,
+            kind,
+            arg,
+        })
+    }
+
+    fn function(&self, at: &mut usize, start: usize) -> Result<FunctionId, DecodeError> {
+        let number = self.number(at, start)?;
+        let id = u32::try_from(number).map_err(|_| DecodeError::OutOfRange { at: start })?;
+        Ok(FunctionId(id))
+    }
+
+    fn number(&self, at: &mut usize, start: usize) -> Result<u64, DecodeError> {
+        let rest = self.payload.get(*at..).unwrap_or_default();
+        let (number, len) = varint::read(rest).map_err(|error| match error {
+            VarintError::Short => DecodeError::Cut { at: start },
+            VarintError::TooLong => DecodeError::OutOfRange { at: start },
+        })?;
+        *at += len;
+        Ok(number)
+    }
+}
+
+impl Iterator for Events<'_> {
+    type Item = Result<Event, DecodeError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.payload.len() {
+            return None;
+        }
+        let event = self.decode();
+        if event.is_err() {
+            self.at = self.payload.len();
+        }
+        Some(event)
+    }
+}

@@ -1,0 +1,249 @@
+//! Packs events into a block. This is the collector's innermost loop: no allocation per event, no branch that a
+//! well-behaved program mispredicts.
+
+use std::sync::Arc;
+
+use super::block::{Block, DELTA_BITS, extended, what};
+use super::predictor::Predictor;
+use super::varint;
+use crate::model::{CallKind, FunctionId, ThreadId, Ticks};
+
+/// The bytes one call of `push_…` may need at most: an advance (head, byte, number), then a head, a byte and two numbers.
+const LONGEST_EVENT: usize = 64;
+
+/// Packs the events of one thread.
+#[derive(Debug)]
+pub struct BlockEncoder {
+    /// Whose events these are.
+    thread: ThreadId,
+    /// The packed events up to `at`; what stands behind is left over. Kept between blocks.
+    buffer: Vec<u8>,
+    /// Where the next event goes. Reset by `finish`.
+    at: usize,
+    /// When the block's first event happened. Set by the first push after `finish`.
+    first: u64,
+    /// When the latest event happened, across blocks: time never runs backwards within a thread.
+    last: u64,
+    /// Call events in the block. Reset by `finish`.
+    calls: u32,
+    /// Losses in the block. Reset by `finish`.
+    lost: u64,
+    /// What is expected next. Reset by `finish`.
+    predictor: Box<Predictor>,
+}
+
+// === impl BlockEncoder ===
+
+impl BlockEncoder {
+    /// A good length at which to finish a block: long enough that tables and headers weigh nothing, short enough that
+    /// little is held back.
+    pub const GOOD_LEN: usize = 64 * 1024;
+
+    /// Makes an encoder for the events of `thread`.
+    #[must_use]
+    pub fn new(thread: ThreadId) -> Self {
+        Self {
+            thread,
+            buffer: Vec::new(),
+            at: 0,
+            first: 0,
+            last: 0,
+            calls: 0,
+            lost: 0,
+            predictor: Predictor::new(),
+        }
+    }
+
+    /// Whose events these are.
+    #[must_use]
+    pub fn thread(&self) -> ThreadId {
+        self.thread
+    }
+
+    /// Whether nothing was pushed since the last `finish`.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.at == 0
+    }
+
+    /// The bytes packed since the last `finish`. Blocks must stay below [`super::MAX_SECTION_LEN`]; finish them at
+    /// about [`Self::GOOD_LEN`].
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        self.at
+    }
+
+    /// The call events pushed since the last `finish`.
+    #[must_use]
+    pub fn events(&self) -> u32 {
+        self.calls
+    }
+
+    /// Adds a call event. A time before the latest event's is taken to be that event's.
+    #[inline]
+    pub fn push_call(
+        &mut self,
+        ticks: Ticks,
+        function: FunctionId,
+        kind: CallKind,
+        arg: Option<u64>,
+    ) {
+        let delta = self.delta(ticks);
+        self.calls = self.calls.saturating_add(1);
+        if let (None, CallKind::Enter | CallKind::Exit, true) =
+            (arg, kind, delta >> DELTA_BITS == 0)
+        {
+            let (expected, what) = match kind {
+                CallKind::Enter => (self.predictor.enter(function), what::ENTER_EXPECTED),
+                _ => (
+                    self.predictor.exit_innermost(function),
+                    what::EXIT_INNERMOST,
+                ),
+            };
+            if expected {
+                self.put_head(what, delta);
+            } else {
+                self.put_unexpected(function, kind, delta);
+            }
+        } else {
+            self.put_rare(function, kind, arg, delta);
+        }
+    }
+
+    /// Notes that `events` events are missing here.
+    pub fn push_lost(&mut self, ticks: Ticks, events: u64) {
+        let delta = self.delta(ticks);
+        let delta = self.put_advance(delta);
+        self.put_head(what::EXTENDED, delta);
+        self.put_byte(extended::LOST);
+        self.put_number(events);
+        self.lost = self.lost.saturating_add(events);
+    }
+
+    /// Takes the block, if there is anything in it, and begins the next one.
+    #[must_use]
+    pub fn finish(&mut self) -> Option<Block> {
+        if self.is_empty() {
+            return None;
+        }
+        let block = Block {
+            thread: self.thread,
+            first: Ticks(self.first),
+            last: Ticks(self.last),
+            calls: self.calls,
+            lost: self.lost,
+            payload: Arc::from(&self.buffer[..self.at]),
+        };
+        self.at = 0;
+        self.calls = 0;
+        self.lost = 0;
+        self.predictor.reset();
+        Some(block)
+    }
+
+    /// The time since the event before.
+    #[inline]
+    fn delta(&mut self, ticks: Ticks) -> u64 {
+        if self.at == 0 {
+            self.last = self.last.max(ticks.0);
+            self.first = self.last;
+            return 0;
+        }
+        let delta = ticks.0.saturating_sub(self.last);
+        self.last += delta;
+        delta
+    }
+
+    /// An event that is not what was expected: its function is named.
+    #[cold]
+    fn put_unexpected(&mut self, function: FunctionId, kind: CallKind, delta: u64) {
+        match kind {
+            CallKind::Enter => self.put_head(what::ENTER_NAMED, delta),
+            CallKind::Exit | CallKind::TailExit => {
+                self.predictor.exit_other(function);
+                self.put_head(what::EXTENDED, delta);
+                self.put_byte(extended::EXIT | extended::NAMED);
+            }
+        }
+        self.put_number(u64::from(function.0));
+    }
+
+    /// Tail exits, arguments, and times that no head has room for.
+    #[inline(never)]
+    fn put_rare(&mut self, function: FunctionId, kind: CallKind, arg: Option<u64>, delta: u64) {
+        let delta = self.put_advance(delta);
+        let mut byte = match kind {
+            CallKind::Enter => extended::ENTER,
+            CallKind::Exit => extended::EXIT,
+            CallKind::TailExit => extended::TAIL_EXIT,
+        };
+        let expected = self.predictor.follow(function, kind);
+        if !expected {
+            byte |= extended::NAMED;
+        }
+        if arg.is_some() {
+            byte |= extended::ARG;
+        }
+        self.put_head(what::EXTENDED, delta);
+        self.put_byte(byte);
+        if !expected {
+            self.put_number(u64::from(function.0));
+        }
+        if let Some(arg) = arg {
+            self.put_number(arg);
+        }
+    }
+
+    /// Writes out a time that no head has room for; what is left of it goes into the event's head.
+    fn put_advance(&mut self, delta: u64) -> u64 {
+        if delta >> DELTA_BITS == 0 {
+            return delta;
+        }
+        self.put_head(what::EXTENDED, 0);
+        self.put_byte(extended::ADVANCE);
+        self.put_number(delta);
+        0
+    }
+
+    /// Writes an event's head: always eight bytes, of which as many count as the time needs.
+    #[inline]
+    fn put_head(&mut self, what: u64, delta: u64) {
+        let (code, len) = match delta {
+            0..=0xf => (0, 1),
+            0x10..=0xfff => (1, 2),
+            0x1000..=0xf_ffff => (2, 3),
+            _ => (3, 5),
+        };
+        let word = what | code << 2 | delta << 4;
+        self.put(word.to_le_bytes(), len);
+    }
+
+    fn put_byte(&mut self, byte: u8) {
+        self.put([byte], 1);
+    }
+
+    fn put_number(&mut self, number: u64) {
+        let mut bytes = [0; varint::MAX_LEN];
+        let len = varint::write(&mut bytes, number);
+        self.put(bytes, len);
+    }
+
+    /// Writes `bytes`, of which the first `len` count.
+    #[inline]
+    fn put<const N: usize>(&mut self, bytes: [u8; N], len: usize) {
+        match self.buffer.get_mut(self.at..self.at + N) {
+            Some(room) => room.copy_from_slice(&bytes),
+            None => self.grow_and_put(&bytes),
+        }
+        self.at += len;
+    }
+
+    #[cold]
+    fn grow_and_put(&mut self, bytes: &[u8]) {
+        let len = (self.buffer.len() * 2)
+            .max(4096)
+            .max(self.at + LONGEST_EVENT);
+        self.buffer.resize(len, 0);
+        self.buffer[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+    }
+}

@@ -1,0 +1,37 @@
+//! The `.xtrace` file: a header, then sections, each framed and checked by itself. `docs/trace-format.md` describes
+//! every byte.
+//!
+//! A file is only ever appended to, and each section stands by itself, so whatever a crash leaves is readable up to
+//! where it was cut. Sections of unknown kinds are skipped.
+
+mod block;
+mod decode;
+mod encode;
+mod predictor;
+mod reader;
+mod section;
+mod tables;
+mod varint;
+mod writer;
+
+pub use block::Block;
+pub use decode::{DecodeError, Events};
+pub use encode::BlockEncoder;
+pub use reader::{Completeness, Item, ReadError, Reader};
+pub use section::SectionKind;
+pub use writer::{End, Writer};
+
+/// The eight bytes that every file begins with.
+pub const MAGIC: [u8; 8] = *b"\x89XTRACE\n";
+
+/// The version of the format that is written, and the only one that is read.
+pub const VERSION: u16 = 1;
+
+/// The length of the file header: magic, version, flags, checksum.
+pub const HEADER_LEN: usize = 16;
+
+/// The longest payload a section may have.
+pub const MAX_SECTION_LEN: usize = 16 << 20;
+
+/// The longest text a section may hold.
+pub const MAX_TEXT_LEN: usize = 64 << 10;

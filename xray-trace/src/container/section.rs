@@ -1,0 +1,202 @@
+//! Sections: what kinds there are, and the fields inside them.
+
+use std::fmt;
+
+use super::varint::{self, VarintError};
+use super::{MAX_SECTION_LEN, MAX_TEXT_LEN};
+
+/// A kind of section: four bytes, readable in a dump.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SectionKind(pub [u8; 4]);
+
+// === impl SectionKind ===
+
+impl SectionKind {
+    /// A process.
+    pub const PROCESS: Self = Self(*b"PROC");
+    /// A module.
+    pub const MODULE: Self = Self(*b"MODL");
+    /// A function.
+    pub const FUNCTION: Self = Self(*b"FUNC");
+    /// A thread.
+    pub const THREAD: Self = Self(*b"THRD");
+    /// A clock anchor.
+    pub const ANCHOR: Self = Self(*b"ANCH");
+    /// A block of events.
+    pub const BLOCK: Self = Self(*b"BLCK");
+    /// Losses whose place among the events is not known.
+    pub const LOST: Self = Self(*b"LOST");
+    /// The end of a trace that was finished.
+    pub const END: Self = Self(*b"END ");
+}
+
+impl fmt::Display for SectionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Debug for SectionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SectionKind({self})")
+    }
+}
+
+/// Appends the fields of a section.
+#[derive(Debug)]
+pub(super) struct Fields<'a>(pub(super) &'a mut Vec<u8>);
+
+// === impl Fields ===
+
+impl Fields<'_> {
+    pub(super) fn number(&mut self, value: impl Into<u64>) -> &mut Self {
+        varint::put(self.0, value.into());
+        self
+    }
+
+    /// Bytes, after their length; no more than a reader accepts.
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        let bytes = &bytes[..bytes.len().min(MAX_TEXT_LEN)];
+        varint::put(self.0, bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    /// A text, cut at a character's boundary if it is longer than a reader accepts.
+    pub(super) fn text(&mut self, text: &str) -> &mut Self {
+        let whole = (0..=text.len().min(MAX_TEXT_LEN))
+            .rev()
+            .find(|at| text.is_char_boundary(*at));
+        self.bytes(&text.as_bytes()[..whole.unwrap_or(0)])
+    }
+
+    /// A number that says whether there is a text, and the text if there is.
+    pub(super) fn optional_text(&mut self, text: Option<&str>) -> &mut Self {
+        match text {
+            None => self.number(0_u8),
+            Some(text) => self.number(1_u8).text(text),
+        }
+    }
+}
+
+/// Takes the fields of a section one after the other. What stands behind the last one that is asked for belongs to a
+/// later minor revision of the format, and is ignored.
+#[derive(Debug)]
+pub(super) struct FieldReader<'a> {
+    payload: &'a [u8],
+    at: usize,
+}
+
+/// Why a field cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FieldError {
+    /// Where in the payload.
+    pub(super) at: usize,
+    /// In words.
+    pub(super) reason: String,
+    /// Whether more bytes might have helped.
+    pub(super) short: bool,
+}
+
+// === impl FieldReader ===
+
+impl<'a> FieldReader<'a> {
+    pub(super) fn new(payload: &'a [u8]) -> Self {
+        debug_assert!(
+            payload.len() <= MAX_SECTION_LEN,
+            "the frame was checked before"
+        );
+        Self { payload, at: 0 }
+    }
+
+    /// Where the next field begins.
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
+    fn error(&self, field: &str, problem: &str) -> FieldError {
+        FieldError {
+            at: self.at,
+            reason: format!("{field}: {problem}"),
+            short: false,
+        }
+    }
+
+    pub(super) fn number(&mut self, field: &str) -> Result<u64, FieldError> {
+        let rest = self.payload.get(self.at..).unwrap_or_default();
+        let (value, len) = varint::read(rest).map_err(|error| match error {
+            VarintError::Short => FieldError {
+                short: true,
+                ..self.error(field, "the section ends inside it")
+            },
+            VarintError::TooLong => self.error(field, "the number does not fit 64 bits"),
+        })?;
+        self.at += len;
+        Ok(value)
+    }
+
+    pub(super) fn number32(&mut self, field: &str) -> Result<u32, FieldError> {
+        let start = self.at;
+        let value = self.number(field)?;
+        u32::try_from(value).map_err(|_| FieldError {
+            at: start,
+            ..self.error(field, &format!("{value} does not fit 32 bits"))
+        })
+    }
+
+    pub(super) fn bytes(&mut self, field: &str) -> Result<&'a [u8], FieldError> {
+        let start = self.at;
+        let len = self.number(field)?;
+        let len = usize::try_from(len)
+            .ok()
+            .filter(|len| *len <= MAX_TEXT_LEN)
+            .ok_or_else(|| {
+                let problem = format!("a length of {len}, and at most {MAX_TEXT_LEN} is allowed");
+                FieldError {
+                    at: start,
+                    ..self.error(field, &problem)
+                }
+            })?;
+        let bytes = self
+            .payload
+            .get(self.at..self.at + len)
+            .ok_or_else(|| FieldError {
+                short: true,
+                ..self.error(field, "the section ends inside it")
+            })?;
+        self.at += len;
+        Ok(bytes)
+    }
+
+    pub(super) fn text(&mut self, field: &str) -> Result<String, FieldError> {
+        let start = self.at;
+        let bytes = self.bytes(field)?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) => Err(FieldError {
+                at: start,
+                ..self.error(field, "not UTF-8")
+            }),
+        }
+    }
+
+    pub(super) fn present(&mut self, field: &str) -> Result<bool, FieldError> {
+        let start = self.at;
+        match self.number(field)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(FieldError {
+                at: start,
+                ..self.error(field, &format!("{other} says neither present nor absent"))
+            }),
+        }
+    }
+
+    pub(super) fn optional_text(&mut self, field: &str) -> Result<Option<String>, FieldError> {
+        if self.present(field)? {
+            self.text(field).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The payloads of all sections but blocks: for each, how it is written and, beside it, how it is read.
+
+use super::section::{FieldError, FieldReader, Fields};
+use super::writer::End;
+use crate::addr::FileAddr;
+use crate::model::{
+    BuildId, ClockAnchor, Function, FunctionId, Module, ModuleId, Process, ProcessId, SourceLine,
+    Thread, ThreadId, Ticks,
+};
+
+pub(super) fn put_process(mut out: Fields<'_>, process: &Process) {
+    let Process {
+        id,
+        pid,
+        start_time_ticks,
+        command,
+        executable,
+        host,
+    } = process;
+    out.number(id.0).number(*pid).number(*start_time_ticks);
+    out.text(command)
+        .text(executable)
+        .optional_text(host.as_deref());
+}
+
+pub(super) fn process(mut fields: FieldReader<'_>) -> Result<Process, FieldError> {
+    Ok(Process {
+        id: ProcessId(fields.number32("id")?),
+        pid: fields.number32("pid")?,
+        start_time_ticks: fields.number("start time")?,
+        command: fields.text("command")?,
+        executable: fields.text("executable")?,
+        host: fields.optional_text("host")?,
+    })
+}
+
+pub(super) fn put_module(mut out: Fields<'_>, module: &Module) {
+    let Module {
+        id,
+        process,
+        path,
+        build_id,
+        load_bias,
+    } = module;
+    out.number(id.0).number(process.0).text(path);
+    match build_id {
+        None => out.number(0_u8),
+        Some(BuildId(bytes)) => out.number(1_u8).bytes(bytes),
+    };
+    out.number(*load_bias);
+}
+
+pub(super) fn module(mut fields: FieldReader<'_>) -> Result<Module, FieldError> {
+    Ok(Module {
+        id: ModuleId(fields.number32("id")?),
+        process: ProcessId(fields.number32("process")?),
+        path: fields.text("path")?,
+        build_id: match fields.present("build id")? {
+            false => None,
+            true => Some(BuildId(fields.bytes("build id")?.to_vec())),
+        },
+        load_bias: fields.number("load bias")?,
+    })
+}
+
+pub(super) fn put_function(mut out: Fields<'_>, function: &Function) {
+    let Function {
+        id,
+        module,
+        xray_id,
+        address,
+        symbol,
+        name,
+        source,
+        sleds,
+    } = function;
+    out.number(id.0)
+        .number(module.0)
+        .number(*xray_id)
+        .number(address.0);
+    out.optional_text(symbol.as_deref()).text(name);
+    match source {
+        None => out.number(0_u8),
+        Some(SourceLine { file, line }) => out.number(1_u8).text(file).number(*line),
+    };
+    out.number(*sleds);
+}
+
+pub(super) fn function(mut fields: FieldReader<'_>) -> Result<Function, FieldError> {
+    Ok(Function {
+        id: FunctionId(fields.number32("id")?),
+        module: ModuleId(fields.number32("module")?),
+        xray_id: fields.number32("xray id")?,
+        address: FileAddr(fields.number("address")?),
+        symbol: fields.optional_text("symbol")?,
+        name: fields.text("name")?,
+        source: match fields.present("source")? {
+            false => None,
+            true => Some(SourceLine {
+                file: fields.text("source file")?,
+                line: fields.number32("source line")?,
+            }),
+        },
+        sleds: fields.number32("sleds")?,
+    })
+}
+
+pub(super) fn put_thread(mut out: Fields<'_>, thread: &Thread) {
+    let Thread {
+        id,
+        process,
+        tid,
+        name,
+    } = thread;
+    out.number(id.0).number(process.0).number(*tid).text(name);
+}
+
+pub(super) fn thread(mut fields: FieldReader<'_>) -> Result<Thread, FieldError> {
+    Ok(Thread {
+        id: ThreadId(fields.number32("id")?),
+        process: ProcessId(fields.number32("process")?),
+        tid: fields.number32("tid")?,
+        name: fields.text("name")?,
+    })
+}
+
+pub(super) fn put_anchor(mut out: Fields<'_>, anchor: &ClockAnchor) {
+    let ClockAnchor {
+        ticks,
+        monotonic_ns,
+        wall_ns,
+    } = anchor;
+    out.number(ticks.0).number(*monotonic_ns).number(*wall_ns);
+}
+
+pub(super) fn anchor(mut fields: FieldReader<'_>) -> Result<ClockAnchor, FieldError> {
+    Ok(ClockAnchor {
+        ticks: Ticks(fields.number("ticks")?),
+        monotonic_ns: fields.number("monotonic time")?,
+        wall_ns: fields.number("wall time")?,
+    })
+}
+
+pub(super) fn put_lost(mut out: Fields<'_>, thread: ThreadId, events: u64) {
+    out.number(thread.0).number(events);
+}
+
+pub(super) fn lost(mut fields: FieldReader<'_>) -> Result<(ThreadId, u64), FieldError> {
+    Ok((
+        ThreadId(fields.number32("thread")?),
+        fields.number("events")?,
+    ))
+}
+
+pub(super) fn put_end(mut out: Fields<'_>, end: &End) {
+    let End {
+        calls,
+        lost,
+        blocks,
+    } = end;
+    out.number(*calls).number(*lost).number(*blocks);
+}
+
+pub(super) fn end(mut fields: FieldReader<'_>) -> Result<End, FieldError> {
+    Ok(End {
+        calls: fields.number("calls")?,
+        lost: fields.number("lost")?,
+        blocks: fields.number("blocks")?,
+    })
+}

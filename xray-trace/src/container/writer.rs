@@ -1,0 +1,241 @@
+//! Writes a trace, section by section. Nothing is ever rewritten, so any `Write` will do: a file, a socket, a pipe.
+
+use std::io::{self, Write};
+
+use super::section::{Fields, SectionKind};
+use super::{Block, MAGIC, MAX_SECTION_LEN, VERSION, tables};
+use crate::model::{ClockAnchor, Function, Module, Process, Thread, ThreadId};
+
+/// What a finished trace says of itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct End {
+    /// Call events in all blocks.
+    pub calls: u64,
+    /// Events lost, within blocks and outside.
+    pub lost: u64,
+    /// Blocks.
+    pub blocks: u64,
+}
+
+/// Writes a trace. A section is handed on in two or three writes, so a file wants a `BufWriter` around it.
+#[derive(Debug)]
+pub struct Writer<W> {
+    /// Where the bytes go.
+    inner: W,
+    /// The frame and the payload of the section being written. Emptied by the next one.
+    scratch: Vec<u8>,
+    /// The bytes handed on so far.
+    written: u64,
+    /// What was written so far, for `end`.
+    totals: End,
+}
+
+// === impl Writer ===
+
+impl<W: Write> Writer<W> {
+    /// Begins a trace: writes the file header.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports, here and in the other methods.
+    pub fn new(inner: W) -> io::Result<Self> {
+        let mut writer = Self {
+            inner,
+            scratch: Vec::new(),
+            written: 0,
+            totals: End::default(),
+        };
+        let mut header = MAGIC.to_vec();
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&0_u16.to_le_bytes());
+        header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
+        writer.put(&header)?;
+        Ok(writer)
+    }
+
+    /// Adds a process. Its modules and threads come later.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn process(&mut self, process: &Process) -> io::Result<()> {
+        self.section(SectionKind::PROCESS, |out| {
+            tables::put_process(out, process)
+        })
+    }
+
+    /// Adds a module of a process that was added before.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn module(&mut self, module: &Module) -> io::Result<()> {
+        self.section(SectionKind::MODULE, |out| tables::put_module(out, module))
+    }
+
+    /// Adds a function of a module that was added before.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn function(&mut self, function: &Function) -> io::Result<()> {
+        self.section(SectionKind::FUNCTION, |out| {
+            tables::put_function(out, function)
+        })
+    }
+
+    /// Adds a thread of a process that was added before. A second time, under the same id, it renames the thread.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn thread(&mut self, thread: &Thread) -> io::Result<()> {
+        self.section(SectionKind::THREAD, |out| tables::put_thread(out, thread))
+    }
+
+    /// Adds a clock anchor. At least two are needed for a known rate.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn anchor(&mut self, anchor: &ClockAnchor) -> io::Result<()> {
+        self.section(SectionKind::ANCHOR, |out| tables::put_anchor(out, anchor))
+    }
+
+    /// Adds a block. The blocks of one thread come in order of time.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if the block is longer than [`MAX_SECTION_LEN`] allows; nothing has been written then. Otherwise
+    /// what the inner writer reports.
+    pub fn block(&mut self, block: &Block) -> io::Result<()> {
+        let Block {
+            thread,
+            first,
+            last,
+            calls,
+            lost,
+            payload,
+        } = block;
+        self.scratch.clear();
+        self.scratch.extend_from_slice(&SectionKind::BLOCK.0);
+        self.scratch.extend_from_slice(&[0; 4]);
+        let mut fields = Fields(&mut self.scratch);
+        fields
+            .number(thread.0)
+            .number(first.0)
+            .number(last.0)
+            .number(*calls)
+            .number(*lost);
+        self.finish_frame(payload)?;
+        self.totals.calls = self.totals.calls.saturating_add(u64::from(*calls));
+        self.totals.lost = self.totals.lost.saturating_add(*lost);
+        self.totals.blocks = self.totals.blocks.saturating_add(1);
+        Ok(())
+    }
+
+    /// Notes losses of a thread whose place among its events is not known.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn lost(&mut self, thread: ThreadId, events: u64) -> io::Result<()> {
+        self.totals.lost = self.totals.lost.saturating_add(events);
+        self.section(SectionKind::LOST, |out| {
+            tables::put_lost(out, thread, events)
+        })
+    }
+
+    /// Marks the trace as finished. A file without this mark was cut.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn end(&mut self, end: &End) -> io::Result<()> {
+        self.section(SectionKind::END, |out| tables::put_end(out, end))?;
+        self.flush()
+    }
+
+    /// What was written so far, as [`Self::end`] wants it.
+    #[must_use]
+    pub fn totals(&self) -> End {
+        self.totals
+    }
+
+    /// The bytes handed to the inner writer so far.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Flushes the inner writer.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    /// The inner writer.
+    #[must_use]
+    pub fn get_ref(&self) -> &W {
+        &self.inner
+    }
+
+    /// The inner writer. What is written to it directly becomes part of the file.
+    #[must_use]
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.inner
+    }
+
+    /// Gives the inner writer back.
+    #[must_use]
+    pub fn into_inner(self) -> W {
+        self.inner
+    }
+
+    fn section(&mut self, kind: SectionKind, fields: impl FnOnce(Fields<'_>)) -> io::Result<()> {
+        self.scratch.clear();
+        self.scratch.extend_from_slice(&kind.0);
+        self.scratch.extend_from_slice(&[0; 4]);
+        fields(Fields(&mut self.scratch));
+        self.finish_frame(&[])
+    }
+
+    /// Fills in the length of the section begun in `scratch`, and writes it, `rest` of its payload, and the checksum.
+    fn finish_frame(&mut self, rest: &[u8]) -> io::Result<()> {
+        let len = self.scratch.len() - 8 + rest.len();
+        let len = u32::try_from(len)
+            .ok()
+            .filter(|_| len <= MAX_SECTION_LEN)
+            .ok_or_else(|| {
+                let problem =
+                    format!("a section of {len} bytes, and at most {MAX_SECTION_LEN} fit");
+                io::Error::new(io::ErrorKind::InvalidInput, problem)
+            })?;
+        self.scratch[4..8].copy_from_slice(&len.to_le_bytes());
+        let mut checksum = crc32fast::Hasher::new();
+        checksum.update(&self.scratch);
+        checksum.update(rest);
+        let checksum = checksum.finalize().to_le_bytes();
+        if rest.is_empty() {
+            self.scratch.extend_from_slice(&checksum);
+        }
+        let scratch = std::mem::take(&mut self.scratch);
+        let mut result = self.put(&scratch);
+        self.scratch = scratch;
+        if !rest.is_empty() {
+            result = result
+                .and_then(|()| self.put(rest))
+                .and_then(|()| self.put(&checksum));
+        }
+        result
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.inner.write_all(bytes)?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,21 @@
+//! The one trace model: who ran (processes, threads), what can be called (modules, functions), when (the clock), and
+//! what happened (events).
+//!
+//! Ids are indexes that are unique within one trace and mean nothing outside it. The kernel's numbers (`pid`, `tid`)
+//! can be reused while a trace is being taken; the ids are not.
+
+mod clock;
+mod event;
+mod function;
+mod module;
+mod process;
+mod thread;
+mod trace;
+
+pub use clock::{Calibration, Clock, ClockAnchor, Ticks};
+pub use event::{CallKind, Event, EventBody};
+pub use function::{Function, FunctionId, SourceLine};
+pub use module::{BuildId, Module, ModuleId};
+pub use process::{Process, ProcessId};
+pub use thread::{Thread, ThreadId};
+pub use trace::{Totals, Trace};

@@ -1,0 +1,270 @@
+//! A whole trace in memory: its tables, and its blocks as they are, packed.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+
+use super::{
+    Clock, ClockAnchor, Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread,
+    ThreadId,
+};
+use crate::container::{Block, Completeness, End, Item, ReadError, Reader, SectionKind, Writer};
+
+/// A trace in memory. Its tables are sorted by id; its blocks stand in the order in which they were written, those of
+/// one thread in order of time.
+#[derive(Debug, Clone)]
+pub struct Trace {
+    processes: Vec<Process>,
+    modules: Vec<Module>,
+    functions: Vec<Function>,
+    threads: Vec<Thread>,
+    blocks: Vec<Block>,
+    losses: Vec<(ThreadId, u64)>,
+    clock: Clock,
+    completeness: Completeness,
+}
+
+/// How much is in a trace.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Call events.
+    pub calls: u64,
+    /// Events lost.
+    pub lost: u64,
+    /// Bytes of packed events.
+    pub encoded_len: u64,
+}
+
+// === impl Trace ===
+
+impl Trace {
+    /// Reads a whole trace. Memory is in proportion to the bytes that are there.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes cannot be read, are not a trace, or are damaged. A trace that was cut is no error.
+    pub fn read(input: impl Read) -> Result<Self, ReadError> {
+        let mut reader = Reader::new(input)?;
+        let mut tables = Tables::default();
+        while let Some(item) = reader.next_item()? {
+            tables
+                .add(item)
+                .map_err(|(section, reason)| ReadError::Invalid {
+                    section,
+                    offset: reader.section_offset(),
+                    reason,
+                })?;
+        }
+        let end = Completeness::Unfinished {
+            at: reader.offset(),
+        };
+        Ok(tables.into_trace(reader.completeness().unwrap_or(end)))
+    }
+
+    /// Writes the trace anew, as a finished one.
+    ///
+    /// # Errors
+    ///
+    /// What `output` reports.
+    pub fn write<W: Write>(&self, output: W) -> io::Result<W> {
+        let mut writer = Writer::new(output)?;
+        self.processes
+            .iter()
+            .try_for_each(|process| writer.process(process))?;
+        self.modules
+            .iter()
+            .try_for_each(|module| writer.module(module))?;
+        self.functions
+            .iter()
+            .try_for_each(|function| writer.function(function))?;
+        self.threads
+            .iter()
+            .try_for_each(|thread| writer.thread(thread))?;
+        self.clock
+            .anchors()
+            .iter()
+            .try_for_each(|anchor| writer.anchor(anchor))?;
+        self.blocks
+            .iter()
+            .try_for_each(|block| writer.block(block))?;
+        self.losses
+            .iter()
+            .try_for_each(|(thread, events)| writer.lost(*thread, *events))?;
+        writer.end(&writer.totals())?;
+        Ok(writer.into_inner())
+    }
+
+    /// All processes, by id.
+    #[must_use]
+    pub fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    /// All modules, by id.
+    #[must_use]
+    pub fn modules(&self) -> &[Module] {
+        &self.modules
+    }
+
+    /// All functions, by id.
+    #[must_use]
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// All threads in the thread table, by id.
+    #[must_use]
+    pub fn threads(&self) -> &[Thread] {
+        &self.threads
+    }
+
+    /// All blocks.
+    #[must_use]
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// Losses whose place among a thread's events is not known.
+    #[must_use]
+    pub fn losses(&self) -> &[(ThreadId, u64)] {
+        &self.losses
+    }
+
+    /// From ticks to nanoseconds.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// How the trace ends.
+    #[must_use]
+    pub fn completeness(&self) -> Completeness {
+        self.completeness
+    }
+
+    /// The process with that id.
+    #[must_use]
+    pub fn process(&self, id: ProcessId) -> Option<&Process> {
+        find(&self.processes, id.0, |process| process.id.0)
+    }
+
+    /// The module with that id.
+    #[must_use]
+    pub fn module(&self, id: ModuleId) -> Option<&Module> {
+        find(&self.modules, id.0, |module| module.id.0)
+    }
+
+    /// The function with that id. Events may name functions that the table does not have.
+    #[must_use]
+    pub fn function(&self, id: FunctionId) -> Option<&Function> {
+        find(&self.functions, id.0, |function| function.id.0)
+    }
+
+    /// A function's name for people; `#id` for a function that the table does not have.
+    #[must_use]
+    pub fn function_name(&self, id: FunctionId) -> std::borrow::Cow<'_, str> {
+        match self.function(id) {
+            Some(function) => function.name.as_str().into(),
+            None => format!("#{}", id.0).into(),
+        }
+    }
+
+    /// The thread with that id. Blocks may name threads that the table does not have.
+    #[must_use]
+    pub fn thread(&self, id: ThreadId) -> Option<&Thread> {
+        find(&self.threads, id.0, |thread| thread.id.0)
+    }
+
+    /// Every thread that has events, in order of id, with the indexes of its blocks.
+    #[must_use]
+    pub fn blocks_by_thread(&self) -> BTreeMap<ThreadId, Vec<&Block>> {
+        let mut threads = BTreeMap::<_, Vec<_>>::new();
+        for block in &self.blocks {
+            threads.entry(block.thread).or_default().push(block);
+        }
+        threads
+    }
+
+    /// How much is in the trace, as its blocks say.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for block in &self.blocks {
+            totals.calls = totals.calls.saturating_add(u64::from(block.calls));
+            totals.lost = totals.lost.saturating_add(block.lost);
+            totals.encoded_len += block.encoded_len() as u64;
+        }
+        for (_, events) in &self.losses {
+            totals.lost = totals.lost.saturating_add(*events);
+        }
+        totals
+    }
+}
+
+/// Looks an id up in a table that is sorted by id and, as a rule, without gaps.
+fn find<T>(table: &[T], id: u32, id_of: impl Fn(&T) -> u32) -> Option<&T> {
+    let direct = usize::try_from(id).ok().and_then(|at| table.get(at));
+    direct.filter(|entry| id_of(entry) == id).or_else(|| {
+        let at = table.binary_search_by_key(&id, id_of).ok()?;
+        table.get(at)
+    })
+}
+
+/// The tables while they are being read, in any order.
+#[derive(Debug, Default)]
+struct Tables {
+    processes: BTreeMap<ProcessId, Process>,
+    modules: BTreeMap<ModuleId, Module>,
+    functions: BTreeMap<FunctionId, Function>,
+    threads: BTreeMap<ThreadId, Thread>,
+    anchors: Vec<ClockAnchor>,
+    blocks: Vec<Block>,
+    losses: Vec<(ThreadId, u64)>,
+}
+
+// === impl Tables ===
+
+impl Tables {
+    /// Takes an item in. The error names the section's kind and says what is wrong with it.
+    fn add(&mut self, item: Item) -> Result<(), (SectionKind, String)> {
+        let twice =
+            |section, id| Err((section, format!("the id {id} is there for the second time")));
+        match item {
+            Item::Process(process) => {
+                if let Some(former) = self.processes.insert(process.id, process) {
+                    return twice(SectionKind::PROCESS, former.id.0);
+                }
+            }
+            Item::Module(module) => {
+                if let Some(former) = self.modules.insert(module.id, module) {
+                    return twice(SectionKind::MODULE, former.id.0);
+                }
+            }
+            Item::Function(function) => {
+                if let Some(former) = self.functions.insert(function.id, function) {
+                    return twice(SectionKind::FUNCTION, former.id.0);
+                }
+            }
+            Item::Thread(thread) => {
+                self.threads.insert(thread.id, thread);
+            }
+            Item::Anchor(anchor) => self.anchors.push(anchor),
+            Item::Block(block) => self.blocks.push(block),
+            Item::Lost { thread, events } => self.losses.push((thread, events)),
+            Item::End(End { .. }) => {}
+        }
+        Ok(())
+    }
+
+    fn into_trace(self, completeness: Completeness) -> Trace {
+        Trace {
+            processes: self.processes.into_values().collect(),
+            modules: self.modules.into_values().collect(),
+            functions: self.functions.into_values().collect(),
+            threads: self.threads.into_values().collect(),
+            blocks: self.blocks,
+            losses: self.losses,
+            clock: Clock::new(self.anchors),
+            completeness,
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! Files give back what was written, wherever they are cut; damaged ones are errors that say where.
+
+use std::sync::OnceLock;
+
+use crate::common::{
+    Enter, Exit, TailExit, anchor, any_events, blocks, call, call_with, function, lost, module,
+    process, thread, trace,
+};
+use proptest::prelude::*;
+use xray_trace::container::{
+    Completeness, End, HEADER_LEN, Item, ReadError, Reader, SectionKind, Writer,
+};
+use xray_trace::model::{Event, ThreadId, Trace};
+
+fn items(bytes: &[u8]) -> Result<(Vec<Item>, Completeness), ReadError> {
+    let mut reader = Reader::new(bytes)?;
+    let mut items = Vec::new();
+    while let Some(item) = reader.next_item()? {
+        items.push(item);
+    }
+    Ok((items, reader.completeness().unwrap()))
+}
+
+fn events(items: &[Item]) -> Vec<Event> {
+    let blocks = items.iter().filter_map(|item| match item {
+        Item::Block(block) => Some(block),
+        _ => None,
+    });
+    blocks
+        .flat_map(|block| block.events())
+        .map(|event| event.unwrap())
+        .collect()
+}
+
+fn sample_events() -> Vec<Event> {
+    let mut events = vec![
+        call(1000, 0, Enter),
+        call_with(1100, 1, 0xdead_beef),
+        lost(1200, 17),
+    ];
+    for at in 0..20 {
+        events.extend([
+            call(2000 + at * 50, 2, Enter),
+            call(2020 + at * 50, 2, Exit),
+        ]);
+    }
+    events.extend([call(5_000_000, 1, TailExit), call(1 << 45, 0, Exit)]);
+    events
+}
+
+/// A file with every kind of section, and several blocks.
+fn sample() -> &'static [u8] {
+    static SAMPLE: OnceLock<Vec<u8>> = OnceLock::new();
+    SAMPLE.get_or_init(|| {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        writer.process(&process(0)).unwrap();
+        writer.module(&module(0, 0)).unwrap();
+        writer.module(&module(1, 0)).unwrap();
+        for (id, name) in [(0, "main"), (1, "work"), (2, "leaf")] {
+            writer.function(&function(id, id % 2, name)).unwrap();
+        }
+        writer.thread(&thread(0, 0)).unwrap();
+        writer.anchor(&anchor(1000, 500)).unwrap();
+        for block in blocks(0, &sample_events(), 16) {
+            writer.block(&block).unwrap();
+        }
+        writer.lost(ThreadId(0), 5).unwrap();
+        writer.anchor(&anchor(1 << 46, 1 << 45)).unwrap();
+        let totals = writer.totals();
+        assert_eq!(
+            totals,
+            End {
+                calls: 44,
+                lost: 22,
+                blocks: 3
+            }
+        );
+        writer.end(&totals).unwrap();
+        assert_eq!(writer.written(), writer.get_ref().len() as u64);
+        writer.into_inner()
+    })
+}
+
+#[test]
+fn everything_written_is_read() {
+    let (read, completeness) = items(sample()).unwrap();
+    assert_eq!(completeness, Completeness::Complete);
+    assert_eq!(read[0], Item::Process(process(0)));
+    assert_eq!(read[2], Item::Module(module(1, 0)));
+    assert_eq!(read[4], Item::Function(function(1, 1, "work")));
+    assert_eq!(read[6], Item::Thread(thread(0, 0)));
+    assert_eq!(read[7], Item::Anchor(anchor(1000, 500)));
+    assert_eq!(events(&read), sample_events());
+    assert_eq!(
+        read[11],
+        Item::Lost {
+            thread: ThreadId(0),
+            events: 5
+        }
+    );
+    assert_eq!(
+        read[13],
+        Item::End(End {
+            calls: 44,
+            lost: 22,
+            blocks: 3
+        })
+    );
+}
+
+#[test]
+fn a_file_cut_at_any_byte_gives_everything_before_the_cut() {
+    let whole = sample();
+    let (all, _) = items(whole).unwrap();
+    let all_events = events(&all);
+    let mut before = 0;
+    for cut in 0..whole.len() {
+        let result = items(&whole[..cut]);
+        if cut < HEADER_LEN {
+            assert!(
+                matches!(result, Err(ReadError::TooShort { len }) if len == cut),
+                "{result:?}"
+            );
+            continue;
+        }
+        let (read, completeness) = result.unwrap();
+        let at = cut as u64;
+        assert!(
+            [Completeness::Cut { at }, Completeness::Unfinished { at }].contains(&completeness),
+            "cut at {cut}: {completeness:?}"
+        );
+        let tables = read.iter().filter(|item| !matches!(item, Item::Block(_)));
+        let expected = all.iter().filter(|item| !matches!(item, Item::Block(_)));
+        assert!(
+            tables
+                .zip(expected)
+                .all(|(read, expected)| read == expected),
+            "cut at {cut}"
+        );
+        let read_events = events(&read);
+        assert_eq!(read_events, all_events[..read_events.len()], "cut at {cut}");
+        assert!(read_events.len() >= before, "cut at {cut}");
+        before = read_events.len();
+        if let Some(Item::Block(block)) = read.last() {
+            let last = block.events().last().unwrap().unwrap();
+            assert_eq!(
+                block.last, last.ticks,
+                "the totals of a cut block are its own"
+            );
+        }
+    }
+    assert_eq!(before, all_events.len());
+}
+
+#[test]
+fn each_event_is_there_as_soon_as_its_last_byte_is() {
+    let events = [
+        call(0, 1, Enter),
+        call(100, 2, Enter),
+        call(100_000, 2, Exit),
+        lost(1 << 40, 3),
+    ];
+    let block = blocks(0, &events, events.len()).remove(0);
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let begin = writer.written() as usize;
+    writer.block(&block).unwrap();
+    let bytes = writer.into_inner();
+    let payload = bytes.len() - 4 - block.encoded_len();
+    assert!(payload > begin);
+    // 2 bytes: head, function. 3: longer head. 3: exit. The loss: an advance of 8, its head, byte and number.
+    for (len, expected) in [
+        (1, 0),
+        (2, 1),
+        (4, 1),
+        (5, 2),
+        (7, 2),
+        (8, 3),
+        (18, 3),
+        (19, 4),
+    ] {
+        let (read, _) = items(&bytes[..payload + len]).unwrap();
+        assert_eq!(
+            self::events(&read),
+            events[..expected],
+            "{len} bytes of the block"
+        );
+    }
+}
+
+#[test]
+fn rewriting_changes_nothing_but_the_order_of_sections() {
+    let trace = Trace::read(sample()).unwrap();
+    let again = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
+    assert_eq!(again.functions(), trace.functions());
+    assert_eq!(again.blocks(), trace.blocks());
+    assert_eq!(again.losses(), trace.losses());
+    assert_eq!(again.clock(), trace.clock());
+    assert_eq!(again.totals(), trace.totals());
+    assert_eq!(
+        again.write(Vec::new()).unwrap(),
+        trace.write(Vec::new()).unwrap()
+    );
+}
+
+#[test]
+fn unknown_sections_and_unknown_trailing_fields_are_skipped() {
+    let mut bytes = Writer::new(Vec::new()).unwrap().into_inner();
+    bytes.extend(section(*b"NEWS", b"from a later writer"));
+    bytes.extend(section(*b"LOST", &[3, 9, 0xff, 0xff]));
+    bytes.extend(section(*b"END ", &[0, 9, 0]));
+    let (read, completeness) = items(&bytes).unwrap();
+    let end = Item::End(End {
+        calls: 0,
+        lost: 9,
+        blocks: 0,
+    });
+    assert_eq!(
+        read,
+        [
+            Item::Lost {
+                thread: ThreadId(3),
+                events: 9
+            },
+            end
+        ]
+    );
+    assert_eq!(completeness, Completeness::Complete);
+}
+
+#[test]
+fn a_second_thread_section_renames_the_thread() {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    writer.thread(&thread(0, 0)).unwrap();
+    let mut renamed = thread(0, 0);
+    renamed.name = "renamed".into();
+    writer.thread(&renamed).unwrap();
+    let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
+    assert_eq!(trace.threads(), [renamed]);
+}
+
+#[test]
+fn ids_with_gaps_are_found() {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    for id in [9, 2, u32::MAX] {
+        writer.function(&function(id & 0xff, 0, "f")).unwrap();
+    }
+    let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
+    for (id, found) in [(2, true), (9, true), (255, true), (0, false), (3, false)] {
+        let id = xray_trace::model::FunctionId(id);
+        assert_eq!(
+            trace.function(id).map(|function| function.id),
+            found.then_some(id)
+        );
+    }
+    assert_eq!(trace.function_name(xray_trace::model::FunctionId(3)), "#3");
+}
+
+fn section(kind: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let mut bytes = kind.to_vec();
+    bytes.extend((payload.len() as u32).to_le_bytes());
+    bytes.extend(payload);
+    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
+    bytes
+}
+
+fn refused(bytes: &[u8]) -> String {
+    Trace::read(bytes).map(|_| ()).unwrap_err().to_string()
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    let begin = Writer::new(Vec::new()).unwrap().into_inner();
+    let check = |more: &[u8], expected: &str| {
+        assert_eq!(refused(&[&begin, more].concat()), expected);
+    };
+    assert_eq!(
+        refused(b"\x7fELF\x02\x01\x01\x00 and so on and on"),
+        r"not a trace: the file begins with \x7fELF\x02\x01\x01\x00, not with \x89XTRACE\n"
+    );
+    assert_eq!(
+        refused(&begin[..9]),
+        "not a trace: 9 bytes are too few for the file header, which has 16"
+    );
+    let mut damaged = begin.clone();
+    damaged[10] = 1;
+    assert!(refused(&damaged).starts_with("the file header is damaged: checksum 0x"));
+    let mut later = begin[..12].to_vec();
+    later[8] = 2;
+    later.extend(crc32fast::hash(&later).to_le_bytes());
+    assert_eq!(
+        refused(&later),
+        "the trace has format version 2, and this program reads version 1"
+    );
+    check(
+        b"FUNC\xff\xff\xff\xff",
+        "section FUNC at byte 16: a length of 4294967295, and at most 16777216 is allowed",
+    );
+    check(
+        &section(*b"LOST", &[0xff; 11]),
+        "section LOST, byte 24 of the file: thread: the number does not fit 64 bits",
+    );
+    check(
+        &section(*b"LOST", &[1]),
+        "section LOST, byte 25 of the file: events: the section ends inside it",
+    );
+    check(
+        &section(*b"THRD", &[0xff, 0xff, 0xff, 0xff, 0x7f]),
+        "section THRD, byte 24 of the file: id: 34359738367 does not fit 32 bits",
+    );
+    check(
+        &section(*b"THRD", &[0, 0, 0, 2, b'a', 0xff]),
+        "section THRD, byte 27 of the file: name: not UTF-8",
+    );
+    check(
+        &section(*b"THRD", &[0, 0, 0, 0xff, 0xff, 0x7f]),
+        "section THRD, byte 27 of the file: name: a length of 2097151, and at most 65536 is allowed",
+    );
+    check(
+        &section(*b"MODL", &[0, 0, 0, 7]),
+        "section MODL, byte 27 of the file: build id: 7 says neither present nor absent",
+    );
+    let module = section(*b"MODL", &[4, 0, 0, 0, 0]);
+    check(
+        &[module.clone(), module.clone()].concat(),
+        "section MODL, byte 33 of the file: the id 4 is there for the second time",
+    );
+    let mut flipped = module;
+    flipped[8] ^= 1;
+    assert!(
+        refused(&[begin.clone(), flipped].concat())
+            .starts_with("section MODL at byte 16 is damaged: checksum 0x")
+    );
+    // The end of a block that is cut and nonsense at once.
+    check(
+        b"BLCK\x40\0\0\0\x00\x00\x00\x00\x00\x00",
+        "section BLCK, byte 29 of the file: \
+         the event at byte 0 of the block leaves out its function, and none is expected",
+    );
+}
+
+#[test]
+fn too_long_a_block_is_refused_before_anything_is_written() {
+    let mut block = blocks(0, &[call(0, 0, Enter)], 1).remove(0);
+    block.payload = vec![0; 17 << 20].into();
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let error = writer.block(&block).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    assert_eq!(writer.get_ref().len(), HEADER_LEN);
+}
+
+#[test]
+fn too_long_a_text_is_cut_at_a_character() {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    writer
+        .function(&function(0, 0, &format!("x{}", "ü".repeat(40_000))))
+        .unwrap();
+    let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
+    assert_eq!(trace.functions()[0].name.len(), 65_535);
+}
+
+#[test]
+fn a_promised_length_takes_no_memory() {
+    // Every section promises 16 MiB, and one byte is there.
+    let mut bytes = Writer::new(Vec::new()).unwrap().into_inner();
+    bytes.extend(b"NEWS\0\0\0\x01.");
+    assert_eq!(items(&bytes).unwrap().1, Completeness::Cut { at: 25 });
+}
+
+#[test]
+fn sections_are_shown_as_text() {
+    assert_eq!(SectionKind::END.to_string(), "END ");
+    assert_eq!(
+        SectionKind([0, b'A', 0xff, b'\n']).to_string(),
+        r"\x00A\xff\n"
+    );
+}
+
+proptest! {
+    #[test]
+    fn files_survive_the_round_trip(threads in proptest::collection::vec(any_events(0..60), 0..4)) {
+        let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
+        let trace = trace(&["a", "b"], &slices);
+        let by_thread = trace.blocks_by_thread();
+        for (id, expected) in (0..).zip(&threads) {
+            let blocks = by_thread.get(&ThreadId(id)).cloned().unwrap_or_default();
+            let read = blocks.iter().flat_map(|block| block.events());
+            prop_assert_eq!(&read.map(|event| event.unwrap()).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn mutated_files_never_panic(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        repair in any::<bool>(),
+    ) {
+        let mut bytes = sample().to_vec();
+        for (index, byte) in changes {
+            let at = index.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if repair {
+            repair_checksums(&mut bytes);
+        }
+        if let Ok(trace) = Trace::read(bytes.as_slice()) {
+            for block in trace.blocks() {
+                let _ = block.events().count();
+            }
+            let _ = trace.write(Vec::new()).unwrap();
+        }
+    }
+
+    #[test]
+    fn any_bytes_after_a_header_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let mut file = Writer::new(Vec::new()).unwrap().into_inner();
+        file.extend(bytes);
+        let _ = Trace::read(file.as_slice());
+    }
+}
+
+/// Makes the checksums fit, as far as the frames still lead from section to section.
+fn repair_checksums(bytes: &mut [u8]) {
+    let header = crc32fast::hash(&bytes[..12]);
+    bytes[12..16].copy_from_slice(&header.to_le_bytes());
+    let mut at = HEADER_LEN;
+    while let Some(len) = bytes.get(at + 4..at + 8) {
+        let len = u32::from_le_bytes(len.try_into().unwrap()) as usize;
+        let end = at + 8 + len;
+        if end + 4 > bytes.len() {
+            break;
+        }
+        let checksum = crc32fast::hash(&bytes[at..end]);
+        bytes[end..end + 4].copy_from_slice(&checksum.to_le_bytes());
+        at = end + 4;
+    }
+}

@@ -1,0 +1,11 @@
+//! The trace model, its file format, its analyses and its sinks, through the public interface.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "what a test builds, it knows; a surprise ends the test"
+)]
+
+mod blocks;
+mod common;
+mod files;
