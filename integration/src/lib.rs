@@ -1,1 +1,30 @@
-//! integration
+//! The harness of the end-to-end tests: builds the target programs in `fixtures/`, starts them, talks to them, and
+//! looks at them from outside. It knows nothing of xrayd's own code, so that what it says is a second opinion.
+//!
+//! * [`Fixture`]: each target program, compiled on demand and kept below `target/fixtures/`;
+//! * [`Target`]: a running one, which ends with its guard;
+//! * [`text_differences`], [`Sled`], [`ProcessState`]: what was changed in a process, and what was not;
+//! * [`GroundTruth`]: what the program `counted` says about its own calls;
+//! * [`Tool`]: external programs, each with the Debian package that has it.
+
+mod binaries;
+mod build;
+mod fixture;
+mod ground_truth;
+mod process;
+mod sleds;
+mod target;
+mod text;
+mod tool;
+mod wait;
+
+pub use binaries::{profile_dir, target_dir, workspace_dir, xrayctl, xrayd};
+pub use build::build;
+pub use fixture::Fixture;
+pub use ground_truth::{CallEvent, EventKind, GroundTruth, SequenceHash, ThreadTruth};
+pub use process::{ProcessState, ThreadState};
+pub use sleds::{Sled, SledKind, sleds_of};
+pub use target::Target;
+pub use text::{TextDifference, text_differences};
+pub use tool::{Tool, missing_packages};
+pub use wait::{DEADLINE, wait_until};

@@ -1,0 +1,67 @@
+//! Where this build's own programs and directories lie.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+/// The root of the source tree.
+#[must_use]
+pub fn workspace_dir() -> PathBuf {
+    let mut root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    root.pop();
+    root
+}
+
+/// The directory of the running build's programs, for example `target/debug`.
+///
+/// # Errors
+/// When the running program's own path cannot be read.
+pub fn profile_dir() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot find the running test program")?;
+    let mut dir = own
+        .parent()
+        .map(Path::to_owned)
+        .context("the running program has no directory")?;
+    // Test programs lie one level below the others.
+    if dir.file_name().is_some_and(|name| name == "deps") {
+        dir.pop();
+    }
+    Ok(dir)
+}
+
+/// Cargo's target directory.
+///
+/// # Errors
+/// As [`profile_dir`].
+pub fn target_dir() -> Result<PathBuf> {
+    let mut dir = profile_dir()?;
+    dir.pop();
+    Ok(dir)
+}
+
+/// The daemon of this build.
+///
+/// # Errors
+/// When it has not been built.
+pub fn xrayd() -> Result<PathBuf> {
+    built("xrayd")
+}
+
+/// The command line of this build.
+///
+/// # Errors
+/// When it has not been built.
+pub fn xrayctl() -> Result<PathBuf> {
+    built("xrayctl")
+}
+
+fn built(name: &str) -> Result<PathBuf> {
+    let path = profile_dir()?.join(name);
+    if !path.is_file() {
+        bail!(
+            "{} does not exist: run `cargo build --workspace` first",
+            path.display()
+        );
+    }
+    Ok(path)
+}

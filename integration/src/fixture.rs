@@ -1,0 +1,336 @@
+//! The target programs: which there are, and how each is compiled.
+
+use std::fmt::Write as _;
+
+use crate::tool::Tool;
+
+/// One target program. Its source says what it does and which lines it understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fixture {
+    /// `demo/main.rs`: a believable service in Rust, compiled without any clang.
+    Demo,
+    /// `counted.cpp`: counts its own calls; see [`crate::GroundTruth`].
+    Counted,
+    /// `counted.cpp` with LLVM's own runtime, for `--mode xray-fdr` and `--mode xray-basic`.
+    CountedLlvm,
+    /// `torture/`: every register through every kind of sled.
+    Torture,
+    /// `siglots.cpp`: checksums under timer signals on small alternate stacks.
+    Siglots,
+    /// `tailcond.c` by clang-14: tail sleds before conditional jumps.
+    TailCond,
+    /// `blocking.c`: a thread in each of the blocking system calls.
+    Blocking,
+    /// `arg1.cpp`: entry sleds with argument.
+    Arg1,
+    /// `noexit.cpp`: calls that end by exception, `longjmp` or not at all.
+    NoExit,
+    /// `manythreads.c`: idle threads, and one that watches the clock.
+    ManyThreads,
+    /// `oldsleds/`: map entries of versions 0, 1 and 2 in a position-independent program, old function index.
+    OldSledsPie,
+    /// `oldsleds/`: the same at fixed addresses, without a function index.
+    OldSledsFixed,
+    /// `dso/`: a program and a shared library, both with sleds.
+    Dso,
+    /// `arg1.cpp` linked statically, without a dynamic loader.
+    Static,
+    /// `plain.c`: no sleds at all.
+    Plain,
+    /// `m32.S`: a 32-bit program.
+    M32,
+    /// `seccomp_strict.c`: a program that may make no system call of ours.
+    SeccompStrict,
+    /// `leaf.cpp`: what a call costs.
+    Leaf,
+    /// `leaf.cpp` with LLVM's own runtime, for `--log xray-fdr` and `--log xray-basic`.
+    LeafLlvm,
+    /// Generated: 20,000 functions with sleds, of which `main` calls each once a line.
+    Many20k,
+}
+
+/// How a fixture is made: files, and commands that are run one after the other in a directory of its own.
+pub(crate) struct Recipe {
+    /// Files below `fixtures/` that go into the cache key and that the commands name by `{src}/…`.
+    pub(crate) sources: &'static [&'static str],
+    /// A file made by the harness itself: its name and its content.
+    pub(crate) generated: Option<(&'static str, String)>,
+    /// `{src}` stands for the fixtures' directory; all other paths are relative to the output directory.
+    pub(crate) steps: Vec<(Tool, Vec<&'static str>)>,
+}
+
+/// Warnings are errors: a fixture that the compiler doubts proves nothing. Symbols are bound at start, so that no
+/// lazy binding runs on a small signal stack.
+const COMMON: &[&str] = &[
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-pthread",
+    "-Wl,-z,now",
+];
+const SLEDS: &[&str] = &[
+    "-fxray-instrument",
+    "-fxray-instruction-threshold=1",
+    "-fno-xray-link-deps",
+];
+/// Sleds only in functions that ask for them by attribute: the ground truth must know each by name.
+const CHOSEN: &[&str] = &[
+    "-fxray-instrument",
+    "-fxray-instruction-threshold=1000000",
+    "-fxray-ignore-loops",
+];
+const NO_RUNTIME: &[&str] = &["-fno-xray-link-deps"];
+const OPTIMISED: &[&str] = &["-O2"];
+const CXX: &[&str] = &["-std=c++20"];
+
+const MANY: u32 = 20_000;
+
+// === impl Fixture ===
+
+impl Fixture {
+    /// Every fixture.
+    pub const ALL: &[Fixture] = &[
+        Fixture::Demo,
+        Fixture::Counted,
+        Fixture::CountedLlvm,
+        Fixture::Torture,
+        Fixture::Siglots,
+        Fixture::TailCond,
+        Fixture::Blocking,
+        Fixture::Arg1,
+        Fixture::NoExit,
+        Fixture::ManyThreads,
+        Fixture::OldSledsPie,
+        Fixture::OldSledsFixed,
+        Fixture::Dso,
+        Fixture::Static,
+        Fixture::Plain,
+        Fixture::M32,
+        Fixture::SeccompStrict,
+        Fixture::Leaf,
+        Fixture::LeafLlvm,
+        Fixture::Many20k,
+    ];
+
+    /// The program's file name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fixture::Demo => "demo",
+            Fixture::Counted => "counted",
+            Fixture::CountedLlvm => "counted-llvm",
+            Fixture::Torture => "torture",
+            Fixture::Siglots => "siglots",
+            Fixture::TailCond => "tailcond",
+            Fixture::Blocking => "blocking",
+            Fixture::Arg1 => "arg1",
+            Fixture::NoExit => "noexit",
+            Fixture::ManyThreads => "manythreads",
+            Fixture::OldSledsPie => "oldsleds-pie",
+            Fixture::OldSledsFixed => "oldsleds-fixed",
+            Fixture::Dso => "dso",
+            Fixture::Static => "static",
+            Fixture::Plain => "plain",
+            Fixture::M32 => "m32",
+            Fixture::SeccompStrict => "seccomp-strict",
+            Fixture::Leaf => "leaf",
+            Fixture::LeafLlvm => "leaf-llvm",
+            Fixture::Many20k => "many20k",
+        }
+    }
+
+    pub(crate) fn recipe(self) -> Recipe {
+        let out = ["-o", self.name()];
+        let c = |groups: &[&[&'static str]]| {
+            vec![(Tool::Clang19, [groups.concat(), out.to_vec()].concat())]
+        };
+        let cxx = |groups: &[&[&'static str]]| {
+            vec![(
+                Tool::ClangXx19,
+                [CXX.to_vec(), groups.concat(), out.to_vec()].concat(),
+            )]
+        };
+        let recipe = |sources, steps| Recipe {
+            sources,
+            generated: None,
+            steps,
+        };
+        let normal = |file| [OPTIMISED, COMMON, SLEDS, file].concat();
+        match self {
+            Fixture::Demo => recipe(
+                &["demo/main.rs"],
+                vec![(Tool::Rustc, [DEMO, &out[..]].concat())],
+            ),
+            Fixture::Counted => recipe(
+                &["common.h", "counted.cpp"],
+                cxx(&[
+                    OPTIMISED,
+                    COMMON,
+                    CHOSEN,
+                    NO_RUNTIME,
+                    &["{src}/counted.cpp"],
+                ]),
+            ),
+            Fixture::CountedLlvm => recipe(
+                &["common.h", "counted.cpp"],
+                cxx(&[
+                    OPTIMISED,
+                    COMMON,
+                    CHOSEN,
+                    &["-DLLVM_RUNTIME", "{src}/counted.cpp"],
+                ]),
+            ),
+            Fixture::Torture => recipe(
+                &[
+                    "common.h",
+                    "torture/state.h",
+                    "torture/driver.cpp",
+                    "torture/sleds.S",
+                ],
+                cxx(&[&normal(&[
+                    "{src}/torture/driver.cpp",
+                    "{src}/torture/sleds.S",
+                ])]),
+            ),
+            Fixture::Siglots => recipe(
+                &["common.h", "siglots.cpp"],
+                cxx(&[&normal(&["{src}/siglots.cpp"])]),
+            ),
+            Fixture::TailCond => recipe(
+                &["common.h", "tailcond.c"],
+                vec![(
+                    Tool::Clang14,
+                    [TAILCOND, COMMON, &["{src}/tailcond.c"], &out[..]].concat(),
+                )],
+            ),
+            Fixture::Blocking => recipe(
+                &["common.h", "blocking.c"],
+                c(&[&normal(&["{src}/blocking.c"])]),
+            ),
+            Fixture::Arg1 => recipe(
+                &["common.h", "arg1.cpp"],
+                cxx(&[&normal(&["{src}/arg1.cpp"])]),
+            ),
+            Fixture::NoExit => recipe(
+                &["common.h", "noexit.cpp"],
+                cxx(&[&normal(&["{src}/noexit.cpp"])]),
+            ),
+            Fixture::ManyThreads => recipe(
+                &["common.h", "manythreads.c"],
+                c(&[&normal(&["{src}/manythreads.c"])]),
+            ),
+            Fixture::OldSledsPie => recipe(
+                OLD_SLEDS,
+                c(&[&["-pie", "-fPIE", "-DOLD_INDEX"], &normal(OLD_SLEDS_FILES)]),
+            ),
+            Fixture::OldSledsFixed => recipe(
+                OLD_SLEDS,
+                c(&[&["-no-pie", "-fno-pie"], &normal(OLD_SLEDS_FILES)]),
+            ),
+            Fixture::Dso => Recipe {
+                sources: &["common.h", "dso/main.c", "dso/library.c"],
+                generated: None,
+                steps: [
+                    vec![(
+                        Tool::Clang19,
+                        normal(&[
+                            "-fPIC",
+                            "-shared",
+                            "{src}/dso/library.c",
+                            "-o",
+                            "libtraced.so",
+                        ]),
+                    )],
+                    c(&[&normal(&[
+                        "{src}/dso/main.c",
+                        "-L.",
+                        "-ltraced",
+                        "-Wl,-rpath,$ORIGIN",
+                    ])]),
+                ]
+                .concat(),
+            },
+            Fixture::Static => recipe(
+                &["common.h", "arg1.cpp"],
+                cxx(&[&["-static"], &normal(&["{src}/arg1.cpp"])]),
+            ),
+            Fixture::Plain => recipe(
+                &["common.h", "plain.c"],
+                c(&[OPTIMISED, COMMON, &["{src}/plain.c"]]),
+            ),
+            Fixture::M32 => recipe(
+                &["m32.S"],
+                c(&[&["-m32", "-nostdlib", "-static", "{src}/m32.S"]]),
+            ),
+            Fixture::SeccompStrict => recipe(
+                &["common.h", "seccomp_strict.c"],
+                c(&[&normal(&["{src}/seccomp_strict.c"])]),
+            ),
+            Fixture::Leaf => recipe(
+                &["common.h", "leaf.cpp"],
+                cxx(&[OPTIMISED, COMMON, CHOSEN, NO_RUNTIME, &["{src}/leaf.cpp"]]),
+            ),
+            Fixture::LeafLlvm => recipe(
+                &["common.h", "leaf.cpp"],
+                cxx(&[
+                    OPTIMISED,
+                    COMMON,
+                    CHOSEN,
+                    &["-DLLVM_RUNTIME", "{src}/leaf.cpp"],
+                ]),
+            ),
+            Fixture::Many20k => Recipe {
+                sources: &["common.h"],
+                generated: Some(("many20k.c", many_functions(MANY))),
+                steps: c(&[&["-O1", "-I{src}"], COMMON, SLEDS, &["many20k.c"]]),
+            },
+        }
+    }
+}
+
+const DEMO: &[&str] = &[
+    "--edition=2024",
+    "--crate-name=demo",
+    "-Copt-level=2",
+    "-Cdebuginfo=2",
+    "-Dwarnings",
+    "-Zinstrument-xray=always",
+    "{src}/demo/main.rs",
+];
+/// clang-14 spells the last one differently.
+const TAILCOND: &[&str] = &[
+    "-Os",
+    "-fxray-instrument",
+    "-fxray-instruction-threshold=1",
+    "-fnoxray-link-deps",
+];
+const OLD_SLEDS: &[&str] = &["common.h", "oldsleds/main.c", "oldsleds/sleds.S"];
+const OLD_SLEDS_FILES: &[&str] = &["{src}/oldsleds/main.c", "{src}/oldsleds/sleds.S"];
+
+/// A program of `count` functions; on each line "go" it calls every one and answers with the sum.
+fn many_functions(count: u32) -> String {
+    let mut text = String::from("#include \"common.h\"\n");
+    let mut line = |arguments: std::fmt::Arguments<'_>| {
+        text.write_fmt(arguments)
+            .expect("writing to a string does not fail");
+    };
+    for i in 0..count {
+        line(format_args!(
+            "NOINLINE unsigned long f{i}(unsigned long x) {{ return x * 3 + {i}; }}\n"
+        ));
+    }
+    line(format_args!(
+        "static unsigned long (*const all[])(unsigned long) = {{\n"
+    ));
+    for i in 0..count {
+        line(format_args!("f{i},\n"));
+    }
+    line(format_args!(
+        "}};\nNEVER int main(void) {{\n fixture_begin();\n fixture_ready();\n char line[64];\n \
+         while (fixture_line(line, sizeof line) && strcmp(line, \"go\") == 0) {{\n  unsigned long sum = 0;\n  \
+         for (int i = 0; i < {count}; i++) sum += all[i](1);\n  printf(\"done %lu\\n\", sum);\n }}\n return 0;\n}}\n"
+    ));
+    text
+}

@@ -1,0 +1,208 @@
+//! External programs that tests need, each with the Debian 12 package that has it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context as _, Result, bail};
+
+/// A program from outside the project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tool {
+    /// The C compiler of most fixtures.
+    Clang19,
+    /// The C++ compiler of most fixtures.
+    ClangXx19,
+    /// A compiler that puts tail sleds before conditional jumps.
+    Clang14,
+    /// The compiler of the demo program.
+    Rustc,
+    /// A disassembler.
+    LlvmObjdump19,
+    /// The reader of LLVM's own logs.
+    LlvmXray19,
+    /// The linker of LLVM.
+    Lld19,
+    /// A debugger that must be able to attach while we trace.
+    Gdb,
+    /// A tracer that must be able to attach while we trace.
+    Strace,
+    /// The judge of unit files.
+    SystemdAnalyze,
+    /// For a client in another language; the one of Debian, which sees its packages.
+    Python3,
+    /// Removes symbols from a program.
+    Strip,
+}
+
+/// Something that is there when its package is: a program, or a library without one.
+struct Need {
+    package: &'static str,
+    present: fn() -> bool,
+}
+
+const NEEDS: &[Need] = &[
+    Need {
+        package: "clang-19",
+        present: || Tool::Clang19.is_present(),
+    },
+    Need {
+        package: "llvm-19",
+        present: || Tool::LlvmXray19.is_present(),
+    },
+    Need {
+        package: "lld-19",
+        present: || Tool::Lld19.is_present(),
+    },
+    Need {
+        package: "libclang-rt-19-dev",
+        present: xray_runtime_present,
+    },
+    Need {
+        package: "clang-14",
+        present: || Tool::Clang14.is_present(),
+    },
+    Need {
+        package: "binutils",
+        present: || Tool::Strip.is_present(),
+    },
+    Need {
+        package: "libc6-dev",
+        present: || Path::new("/usr/include/stdio.h").exists(),
+    },
+    Need {
+        package: "libstdc++-12-dev",
+        present: || Path::new("/usr/include/c++/12/cstdint").exists(),
+    },
+    Need {
+        package: "gdb",
+        present: || Tool::Gdb.is_present(),
+    },
+    Need {
+        package: "strace",
+        present: || Tool::Strace.is_present(),
+    },
+    Need {
+        package: "systemd",
+        present: || Tool::SystemdAnalyze.is_present(),
+    },
+    Need {
+        package: "python3",
+        present: || Tool::Python3.is_present(),
+    },
+    Need {
+        package: "python3-grpcio",
+        present: || python_module_present("grpc"),
+    },
+    Need {
+        package: "python3-protobuf",
+        present: || python_module_present("google/protobuf"),
+    },
+];
+
+/// The Debian packages that tests need and that are not installed.
+#[must_use]
+pub fn missing_packages() -> Vec<&'static str> {
+    NEEDS
+        .iter()
+        .filter(|need| !(need.present)())
+        .map(|need| need.package)
+        .collect()
+}
+
+// === impl Tool ===
+
+impl Tool {
+    /// The program's name and its Debian package.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Tool::Clang19 => ("clang-19", "clang-19"),
+            Tool::ClangXx19 => ("clang++-19", "clang-19"),
+            Tool::Clang14 => ("clang-14", "clang-14"),
+            Tool::Rustc => ("rustc", "rustc"),
+            Tool::LlvmObjdump19 => ("llvm-objdump-19", "llvm-19"),
+            Tool::LlvmXray19 => ("llvm-xray-19", "llvm-19"),
+            Tool::Lld19 => ("ld.lld-19", "lld-19"),
+            Tool::Gdb => ("gdb", "gdb"),
+            Tool::Strace => ("strace", "strace"),
+            Tool::SystemdAnalyze => ("systemd-analyze", "systemd"),
+            Tool::Python3 => ("/usr/bin/python3", "python3"),
+            Tool::Strip => ("strip", "binutils"),
+        }
+    }
+
+    /// Where the program lies.
+    ///
+    /// # Errors
+    /// When it is not installed: the error names the package.
+    pub fn path(self) -> Result<PathBuf> {
+        let (program, package) = self.names();
+        find_program(program).with_context(|| {
+            format!(
+                "{program} is not installed: apt-get install {package} (or run `cargo xtask test`)"
+            )
+        })
+    }
+
+    /// A command line that begins with this program, in the plain C locale.
+    ///
+    /// # Errors
+    /// When it is not installed.
+    pub fn command(self) -> Result<Command> {
+        let mut command = Command::new(self.path()?);
+        command.env("LC_ALL", "C");
+        Ok(command)
+    }
+
+    /// Runs the program to its end and gives what it wrote to standard output.
+    ///
+    /// # Errors
+    /// When it is not installed, cannot be started, or fails; what it wrote to standard error is in the message.
+    pub fn run<I, A>(self, arguments: I) -> Result<String>
+    where
+        I: IntoIterator<Item = A>,
+        A: AsRef<std::ffi::OsStr>,
+    {
+        output_of(self.command()?.args(arguments))
+    }
+
+    fn is_present(self) -> bool {
+        find_program(self.names().0).is_some()
+    }
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|path| path.is_file());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file())
+}
+
+/// Runs `command`; an error holds the whole command line and what it complained about.
+pub(crate) fn output_of(command: &mut Command) -> Result<String> {
+    let shown = format!("{command:?}");
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command
+        .output()
+        .with_context(|| format!("cannot start {shown}"))?;
+    if !status.success() {
+        bail!("{shown}: {status}\n{}", String::from_utf8_lossy(&stderr));
+    }
+    Ok(String::from_utf8_lossy(&stdout).into_owned())
+}
+
+fn xray_runtime_present() -> bool {
+    Path::new("/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.xray-x86_64.a").exists()
+}
+
+fn python_module_present(module: &str) -> bool {
+    Path::new("/usr/lib/python3/dist-packages")
+        .join(module)
+        .is_dir()
+}
