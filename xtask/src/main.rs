@@ -1,1 +1,38 @@
-fn main() {}
+//! `cargo xtask`: what the project does that cargo alone does not.
+
+mod bless;
+mod demo;
+mod gen_proto;
+mod shell;
+mod test;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "The project's own chores")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Traces a running example program from outside and shows what it does
+    Demo(demo::Arguments),
+    /// Installs what the tests need where it is missing, builds everything and runs all tests
+    Test(test::Arguments),
+    /// Writes the generated code of the gRPC contract
+    GenProto(gen_proto::Arguments),
+    /// Runs all tests and takes what they print for the truth from now on
+    Bless(bless::Arguments),
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().command {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Test(arguments) => test::run(&arguments),
+        Command::GenProto(arguments) => gen_proto::run(&arguments),
+        Command::Bless(arguments) => bless::run(&arguments),
+    }
+}

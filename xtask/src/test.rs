@@ -1,0 +1,91 @@
+//! `cargo xtask test`: one command from a fresh machine to the result of all tests.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+use integration::missing_packages;
+
+use crate::shell::{cargo, execute, say};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Install nothing; fail when something is missing
+    #[arg(long)]
+    no_install: bool,
+    /// Passed on to `cargo test`, for example `-p xrayd -- attach`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<String>,
+}
+
+/// Who may install packages here.
+enum Installer {
+    Root,
+    Sudo,
+    Nobody,
+}
+
+pub(crate) fn run_tests(environment: &[(&str, &str)], rest: &[String]) -> Result<()> {
+    // The end-to-end tests start the programs of this build.
+    execute(cargo().args(["build", "--workspace", "--all-targets"]))?;
+    let mut test = cargo();
+    test.args(["test", "--workspace", "--no-fail-fast"])
+        .args(rest);
+    test.envs(environment.iter().copied());
+    execute(&mut test)
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    install_missing(arguments.no_install)?;
+    run_tests(&[], &arguments.rest)?;
+    say("all tests passed")
+}
+
+pub(crate) fn install_missing(no_install: bool) -> Result<()> {
+    let missing = missing_packages();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut words = vec!["apt-get", "install", "-y", "--no-install-recommends"];
+    words.extend(&missing);
+    let installer = if no_install {
+        Installer::Nobody
+    } else {
+        Installer::find()
+    };
+    let mut command = match installer {
+        Installer::Root => Command::new(words[0]),
+        Installer::Sudo => {
+            let mut sudo = Command::new("sudo");
+            sudo.args(["-n", words[0]]);
+            sudo
+        }
+        Installer::Nobody => bail!(
+            "packages are missing that the tests need; install them with\n\n    sudo {}\n",
+            words.join(" ")
+        ),
+    };
+    command
+        .args(&words[1..])
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    execute(&mut command)?;
+    let still = missing_packages();
+    if !still.is_empty() {
+        bail!("still missing after the installation: {}", still.join(" "));
+    }
+    Ok(())
+}
+
+// === impl Installer ===
+
+impl Installer {
+    fn find() -> Installer {
+        if nix::unistd::geteuid().is_root() {
+            return Installer::Root;
+        }
+        let allowed = Command::new("sudo").args(["-n", "true"]).output();
+        match allowed {
+            Ok(output) if output.status.success() => Installer::Sudo,
+            Ok(_) | Err(_) => Installer::Nobody,
+        }
+    }
+}
