@@ -46,6 +46,10 @@ pub enum Fixture {
     Leaf,
     /// `leaf.cpp` with LLVM's own runtime, for `--log xray-fdr` and `--log xray-basic`.
     LeafLlvm,
+    /// `forks.c`: fork, vfork and exec.
+    Forks,
+    /// `leaderless.c`: a process whose main thread has ended.
+    Leaderless,
     /// Generated: 20,000 functions with sleds, of which `main` calls each once a line.
     Many20k,
 }
@@ -111,6 +115,8 @@ impl Fixture {
         Fixture::SeccompStrict,
         Fixture::Leaf,
         Fixture::LeafLlvm,
+        Fixture::Forks,
+        Fixture::Leaderless,
         Fixture::Many20k,
     ];
 
@@ -137,6 +143,8 @@ impl Fixture {
             Fixture::SeccompStrict => "seccomp-strict",
             Fixture::Leaf => "leaf",
             Fixture::LeafLlvm => "leaf-llvm",
+            Fixture::Forks => "forks",
+            Fixture::Leaderless => "leaderless",
             Fixture::Many20k => "many20k",
         }
     }
@@ -280,6 +288,11 @@ impl Fixture {
                     CHOSEN,
                     &["-DLLVM_RUNTIME", "{src}/leaf.cpp"],
                 ]),
+            ),
+            Fixture::Forks => recipe(&["common.h", "forks.c"], c(&[&normal(&["{src}/forks.c"])])),
+            Fixture::Leaderless => recipe(
+                &["common.h", "leaderless.c"],
+                c(&[&normal(&["{src}/leaderless.c"])]),
             ),
             Fixture::Many20k => Recipe {
                 sources: &["common.h"],

@@ -2,6 +2,7 @@
 //! looks at them from outside. It knows nothing of xrayd's own code, so that what it says is a second opinion.
 //!
 //! * [`Fixture`]: each target program, compiled on demand and kept below `target/fixtures/`;
+//! * [`copy_into`], [`stripped_into`], [`sectionless_into`]: copies of it that are not as the compiler left them;
 //! * [`Target`]: a running one, which ends with its guard;
 //! * [`text_differences`], [`Sled`], [`ProcessState`]: what was changed in a process, and what was not;
 //! * [`GroundTruth`]: what the program `counted` says about its own calls;
@@ -16,6 +17,7 @@ mod sleds;
 mod target;
 mod text;
 mod tool;
+mod variant;
 mod wait;
 
 pub use binaries::{profile_dir, target_dir, workspace_dir, xrayctl, xrayd};
@@ -27,4 +29,5 @@ pub use sleds::{Sled, SledKind, sleds_of};
 pub use target::Target;
 pub use text::{TextDifference, text_differences};
 pub use tool::{Tool, missing_packages};
+pub use variant::{copy_into, sectionless_into, stripped_into};
 pub use wait::{DEADLINE, wait_until};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use integration::{
     DEADLINE, Fixture, GroundTruth, ProcessState, SequenceHash, Sled, SledKind, Target, Tool,
-    build, sleds_of, text_differences, wait_until,
+    build, copy_into, sectionless_into, sleds_of, stripped_into, text_differences, wait_until,
 };
 
 fn kinds(program: &Path) -> Result<BTreeMap<SledKind, usize>> {
@@ -434,4 +434,60 @@ fn a_target_that_has_ended_is_reported() -> Result<()> {
     assert!(target.still_running().is_err());
     assert!(target.line(Duration::from_millis(1)).is_err());
     Ok(())
+}
+
+#[test]
+fn forks_makes_children_and_becomes_a_new_image() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Forks, [""; 0])?;
+    assert_eq!(target.ask("fork 3", "done")?, "done 100");
+    assert_eq!(target.ask("vfork 2", "done")?, "done 400");
+    assert_eq!(
+        target.ask("exec", "ready")?,
+        format!("ready {}", target.pid())
+    );
+    assert_eq!(target.ask("fork 1", "done")?, "done 100");
+    Ok(())
+}
+
+#[test]
+fn leaderless_goes_on_without_its_main_thread() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Leaderless, [""; 0])?;
+    assert_eq!(target.ask("go", "done")?, "done 1");
+    let leader = procfs::process::Process::new(target.pid())?;
+    assert_eq!(leader.stat()?.state, 'Z');
+    Ok(())
+}
+
+#[test]
+fn a_deleted_program_and_its_replacement_are_told_apart() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let program = copy_into(Fixture::Dso, dir.path())?;
+    let target = Target::spawn_command(Command::new(&program))?;
+    let kept = dir.path().join("kept");
+    std::fs::copy(&program, &kept)?;
+    std::fs::remove_file(&program)?;
+    assert_eq!(text_differences(target.pid(), &program, &kept)?, []);
+    // Another build in its place: the path is right and the bytes are not. In this program's code, addresses are file
+    // offsets.
+    let mut bytes = std::fs::read(&kept)?;
+    let sled = sled_of_kind(&kept, SledKind::Entry)?;
+    bytes[usize::try_from(sled.address)?] ^= 0xff;
+    std::fs::write(&program, bytes)?;
+    assert_eq!(text_differences(target.pid(), &program, &program)?.len(), 1);
+    Ok(())
+}
+
+#[test]
+fn stripped_programs_run_and_keep_their_map() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let program = stripped_into(Fixture::Arg1, dir.path())?;
+    assert_eq!(
+        sleds_of(&program)?.len(),
+        sleds_of(&build(Fixture::Arg1)?)?.len()
+    );
+    Target::spawn_command(Command::new(&program))?.still_running()?;
+
+    let program = sectionless_into(Fixture::Arg1, dir.path())?;
+    assert_eq!(sleds_of(&program)?, []);
+    Target::spawn_command(Command::new(&program))?.still_running()
 }
