@@ -274,6 +274,9 @@ fn blocking_can_block_its_main_thread() -> Result<()> {
     assert!(line.ends_with(" epoll_wait"), "{line}");
     target.line_with("ready", DEADLINE)?;
     assert_eq!(target.ask("check", "checked")?, "checked 39 0");
+    // Its System V queue and semaphores outlive a process that is killed.
+    target.send("quit")?;
+    assert!(target.wait(DEADLINE)?.success());
     Ok(())
 }
 
