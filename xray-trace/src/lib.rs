@@ -1,7 +1,9 @@
 //! XRay instrumentation maps, the trace model, the `.xtrace` format, foreign formats, and analyses.
 
+pub mod analysis;
 pub mod container;
 pub mod model;
+pub mod sink;
 
 mod addr;
 

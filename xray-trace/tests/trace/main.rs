@@ -6,6 +6,8 @@
     reason = "what a test builds, it knows; a surprise ends the test"
 )]
 
+mod analyses;
 mod blocks;
 mod common;
 mod files;
+mod sinks;

@@ -1,0 +1,365 @@
+//! Follows the stack of one thread: from events to calls that begin and end, always properly nested.
+//!
+//! What does not fit is never guessed at. An exit ends the innermost open call of its function; calls further in were
+//! left without an exit (an exception, a `longjmp`) and are *closed*. An exit of a function that is not open belongs to
+//! a call that began before the trace; it is counted, and otherwise ignored. After a loss every open call is closed. A
+//! closed call ends at the last event before, when it was certainly still open, so the time after it is its caller's.
+
+use std::vec;
+
+use super::function_map::FunctionMap;
+use crate::container::{Block, Events};
+use crate::model::{CallKind, Clock, Event, EventBody, FunctionId, ThreadId, Ticks, Trace};
+
+/// What happened to the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A call began.
+    Enter(Open),
+    /// The innermost call ended.
+    Leave(Call),
+    /// Events are missing here. Every call has been closed before.
+    Lost {
+        /// When the loss was noticed.
+        ticks: Ticks,
+        /// How many events.
+        events: u64,
+    },
+}
+
+/// A call that began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Open {
+    /// The thread that called.
+    pub thread: ThreadId,
+    /// The function that was called.
+    pub function: FunctionId,
+    /// How many traced calls it stands within.
+    pub depth: usize,
+    /// When it began.
+    pub start: Ticks,
+    /// When it began, on `CLOCK_MONOTONIC`.
+    pub start_ns: u64,
+    /// Its first argument, where recorded.
+    pub arg: Option<u64>,
+}
+
+/// A call that ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// How it began.
+    pub open: Open,
+    /// When it ended; of a closed call, when it was last seen open.
+    pub end: Ticks,
+    /// The same on `CLOCK_MONOTONIC`.
+    pub end_ns: u64,
+    /// Time within it but not within traced functions that it called, in nanoseconds.
+    pub self_ns: u64,
+    /// How it ended.
+    pub how: Ending,
+    /// Whether it stands within another call of the same function.
+    pub recursive: bool,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// By its exit.
+    Normal,
+    /// By a jump to another function.
+    TailExit,
+    /// No exit was seen. Its duration is the least it can have been.
+    Closed,
+}
+
+/// What was met that is not an ordinary call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// Exits of calls that began before the trace, or before a loss.
+    pub exits_without_entry: u64,
+    /// Calls closed because a call further out ended.
+    pub closed_by_outer_exit: u64,
+    /// Calls closed because events are missing.
+    pub closed_by_loss: u64,
+    /// Calls still open at the end.
+    pub closed_at_end: u64,
+    /// Events that are missing.
+    pub lost: u64,
+    /// Blocks whose events could not all be unpacked.
+    pub damaged_blocks: u64,
+}
+
+/// The steps of one thread's stack, in order of time.
+#[derive(Debug)]
+pub struct Steps<'a> {
+    thread: ThreadId,
+    clock: &'a Clock,
+    /// The blocks that were not begun yet.
+    blocks: vec::IntoIter<&'a Block>,
+    /// The events of the current block.
+    events: Option<Events<'a>>,
+    /// The calls that are open, outermost first.
+    frames: Vec<Frame>,
+    /// How often each function is open.
+    open: FunctionMap<u32>,
+    /// When the latest event happened.
+    now: (Ticks, u64),
+    /// Calls that are to be closed before anything else.
+    closing: Option<Closing>,
+    /// What was met so far.
+    notes: Notes,
+}
+
+#[derive(Debug)]
+struct Frame {
+    open: Open,
+    /// Time within the calls it made, in nanoseconds.
+    callees_ns: u64,
+}
+
+/// An order to close open calls down to a depth.
+#[derive(Debug, Clone, Copy)]
+struct Closing {
+    /// How many calls stay open.
+    keep: usize,
+    /// When the calls that saw no exit were last known to be open.
+    last_seen: (Ticks, u64),
+    cause: Cause,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Cause {
+    /// The outermost of them ended this way, now.
+    Exit(Ending),
+    /// So many events are missing.
+    Loss { ticks: Ticks, events: u64 },
+    /// The trace ends.
+    End,
+}
+
+// === impl Call ===
+
+impl Call {
+    /// How long it took, in nanoseconds.
+    #[must_use]
+    pub fn duration_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.open.start_ns)
+    }
+}
+
+// === impl Notes ===
+
+impl Notes {
+    /// Adds the notes of another thread.
+    pub fn add(&mut self, other: Self) {
+        let Self {
+            exits_without_entry,
+            closed_by_outer_exit,
+            closed_by_loss,
+            closed_at_end,
+            lost,
+            damaged_blocks,
+        } = other;
+        self.exits_without_entry += exits_without_entry;
+        self.closed_by_outer_exit += closed_by_outer_exit;
+        self.closed_by_loss += closed_by_loss;
+        self.closed_at_end += closed_at_end;
+        self.lost = self.lost.saturating_add(lost);
+        self.damaged_blocks += damaged_blocks;
+    }
+}
+
+// === impl Steps ===
+
+impl<'a> Steps<'a> {
+    /// The steps of one thread. `blocks` are its blocks, in order of time.
+    #[must_use]
+    pub fn new(clock: &'a Clock, thread: ThreadId, blocks: Vec<&'a Block>) -> Self {
+        Self {
+            thread,
+            clock,
+            blocks: blocks.into_iter(),
+            events: None,
+            frames: Vec::new(),
+            open: FunctionMap::default(),
+            now: (Ticks(0), 0),
+            closing: None,
+            notes: Notes::default(),
+        }
+    }
+
+    /// The steps of every thread of a trace that has events, by thread.
+    pub fn of_threads(trace: &'a Trace) -> impl Iterator<Item = Self> {
+        let threads = trace.blocks_by_thread().into_iter();
+        threads.map(|(thread, blocks)| Self::new(trace.clock(), thread, blocks))
+    }
+
+    /// The thread.
+    #[must_use]
+    pub fn thread(&self) -> ThreadId {
+        self.thread
+    }
+
+    /// What was met so far that is not an ordinary call.
+    #[must_use]
+    pub fn notes(&self) -> Notes {
+        self.notes
+    }
+
+    /// The next event. A block that is damaged ends in a loss of unknown size.
+    fn event(&mut self) -> Option<Event> {
+        loop {
+            if let Some(events) = &mut self.events {
+                match events.next() {
+                    Some(Ok(event)) => return Some(event),
+                    Some(Err(_)) => {
+                        self.notes.damaged_blocks += 1;
+                        return Some(Event {
+                            ticks: self.now.0,
+                            body: EventBody::Lost { events: 0 },
+                        });
+                    }
+                    None => self.events = None,
+                }
+            }
+            self.events = Some(self.blocks.next()?.events());
+        }
+    }
+
+    /// Takes an event in; `None` if it makes no step of its own.
+    fn take(&mut self, event: Event) -> Option<Step> {
+        let before = self.now;
+        // A hostile file may hold blocks in any order; time does not run backwards for that.
+        let ticks = event.ticks.max(before.0);
+        if ticks != before.0 || before == (Ticks(0), 0) {
+            self.now = (ticks, self.clock.monotonic_ns(ticks));
+        }
+        match event.body {
+            EventBody::Call {
+                function,
+                kind: CallKind::Enter,
+                arg,
+            } => {
+                let (thread, depth) = (self.thread, self.frames.len());
+                let (start, start_ns) = self.now;
+                let open = Open {
+                    thread,
+                    function,
+                    depth,
+                    start,
+                    start_ns,
+                    arg,
+                };
+                self.frames.push(Frame {
+                    open,
+                    callees_ns: 0,
+                });
+                *self.open.entry(function) += 1;
+                Some(Step::Enter(open))
+            }
+            EventBody::Call { function, kind, .. } => {
+                if *self.open.entry(function) == 0 {
+                    self.notes.exits_without_entry += 1;
+                    return None;
+                }
+                let inner = self.frames.iter().rev();
+                let inner = inner
+                    .take_while(|frame| frame.open.function != function)
+                    .count();
+                let how = if kind == CallKind::TailExit {
+                    Ending::TailExit
+                } else {
+                    Ending::Normal
+                };
+                let keep = self.frames.len().saturating_sub(inner + 1);
+                self.closing = Some(Closing {
+                    keep,
+                    last_seen: before,
+                    cause: Cause::Exit(how),
+                });
+                None
+            }
+            EventBody::Lost { events } => {
+                self.notes.lost = self.notes.lost.saturating_add(events);
+                let cause = Cause::Loss { ticks, events };
+                self.closing = Some(Closing {
+                    keep: 0,
+                    last_seen: before,
+                    cause,
+                });
+                None
+            }
+        }
+    }
+
+    /// Closes the innermost call as `closing` says; after the last one, what follows from its cause.
+    fn close(&mut self, closing: Closing) -> Option<Step> {
+        if self.frames.len() <= closing.keep {
+            self.closing = None;
+            return match closing.cause {
+                Cause::Loss { ticks, events } => Some(Step::Lost { ticks, events }),
+                Cause::Exit(_) | Cause::End => None,
+            };
+        }
+        let Frame { open, callees_ns } = self.frames.pop()?;
+        let (how, (end, end_ns)) = match closing.cause {
+            Cause::Exit(how) if self.frames.len() == closing.keep => (how, self.now),
+            Cause::Exit(_) => {
+                self.notes.closed_by_outer_exit += 1;
+                (Ending::Closed, closing.last_seen)
+            }
+            Cause::Loss { .. } => {
+                self.notes.closed_by_loss += 1;
+                (Ending::Closed, closing.last_seen)
+            }
+            Cause::End => {
+                self.notes.closed_at_end += 1;
+                (Ending::Closed, closing.last_seen)
+            }
+        };
+        let duration = end_ns.saturating_sub(open.start_ns);
+        if let Some(caller) = self.frames.last_mut() {
+            caller.callees_ns = caller.callees_ns.saturating_add(duration);
+        }
+        let count = self.open.entry(open.function);
+        *count = count.saturating_sub(1);
+        let recursive = *count > 0;
+        let self_ns = duration.saturating_sub(callees_ns);
+        Some(Step::Leave(Call {
+            open,
+            end,
+            end_ns,
+            self_ns,
+            how,
+            recursive,
+        }))
+    }
+}
+
+impl Iterator for Steps<'_> {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        loop {
+            let step = match self.closing {
+                Some(closing) => self.close(closing),
+                None => match self.event() {
+                    Some(event) => self.take(event),
+                    None if self.frames.is_empty() => return None,
+                    None => {
+                        let last_seen = self.now;
+                        self.closing = Some(Closing {
+                            keep: 0,
+                            last_seen,
+                            cause: Cause::End,
+                        });
+                        None
+                    }
+                },
+            };
+            if step.is_some() {
+                return step;
+            }
+        }
+    }
+}

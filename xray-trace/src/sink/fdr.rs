@@ -1,0 +1,341 @@
+//! LLVM's flight-data-recorder log, version 5, as `llvm-xray` reads it (checked with LLVM 19).
+//!
+//! Every thread is one block, however long: `llvm-xray` puts the blocks of a thread in order by a comparison that is
+//! none (seconds *and* microseconds must be smaller), and mixes them up as soon as a thread has more than 16. A block
+//! states its length in front, so each thread is gone through twice: once to count, once to write.
+//!
+//! Only calls are written that begin and end within the trace: `llvm-xray` refuses a log in which an exit has no entry.
+//! `llvm-xray account` moreover wants all threads' records in one order of time, which the format cannot give; a log
+//! of several threads goes through `llvm-xray convert` first.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use super::{Report, Sink};
+use crate::analysis::{Ending, Step, Steps};
+use crate::container::Block;
+use crate::model::{Function, FunctionId, ModuleId, ProcessId, ThreadId, Ticks, Trace};
+
+/// LLVM's flight-data-recorder log.
+#[derive(Debug, Clone, Copy)]
+pub struct Fdr;
+
+const VERSION: u16 = 5;
+const TYPE_FDR: u16 = 1;
+/// The counter ticks at a constant rate, and does not stop.
+const CONSTANT_AND_NONSTOP: u32 = 3;
+
+/// Function ids have 28 bits in a record, of which the lower 24 are the id in its object.
+const OBJECT_SHIFT: u32 = 24;
+const MAX_OBJECT: u32 = 15;
+
+mod metadata {
+    pub(super) const NEW_BUFFER: u8 = 0;
+    pub(super) const NEW_CPU: u8 = 2;
+    pub(super) const TSC_WRAP: u8 = 3;
+    pub(super) const WALL_TIME: u8 = 4;
+    pub(super) const CALL_ARGUMENT: u8 = 6;
+    pub(super) const BUFFER_EXTENTS: u8 = 7;
+    pub(super) const PID: u8 = 9;
+}
+
+mod kind {
+    pub(super) const ENTER: u32 = 0;
+    pub(super) const EXIT: u32 = 1;
+    pub(super) const TAIL_EXIT: u32 = 2;
+    pub(super) const ENTER_ARG: u32 = 3;
+}
+
+/// A kernel thread: several threads of a trace, if its number was used again. They share a block.
+struct KernelThread<'a> {
+    tid: i32,
+    pid: i32,
+    threads: Vec<(ThreadId, Vec<&'a Block>)>,
+}
+
+/// What does not go into the file.
+#[derive(Debug, Default)]
+struct LeftOut {
+    function_does_not_fit: u64,
+    function_unknown: u64,
+    thread_unknown: u64,
+    exits_without_entry: u64,
+    exits_added: u64,
+    lost: u64,
+}
+
+// === impl Fdr ===
+
+impl Sink for Fdr {
+    fn name(&self) -> &'static str {
+        "fdr"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["fdr", "xray"]
+    }
+
+    fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
+        let ids = FunctionIds::new(trace);
+        let mut left_out = LeftOut::default();
+        // Without a measured rate a tick counts as a nanosecond, here as everywhere.
+        header(trace.clock().frequency().unwrap_or(1_000_000_000), output)?;
+        let mut calls = 0;
+        for thread in kernel_threads(trace, &mut left_out) {
+            let mut len = 0_u64;
+            thread.write(trace, &ids, &mut LeftOut::default(), &mut |record| {
+                len += record.len() as u64;
+                Ok(())
+            })?;
+            output.write_all(&metadata(metadata::BUFFER_EXTENTS, &[&len.to_le_bytes()]))?;
+            calls += thread.write(trace, &ids, &mut left_out, &mut |record| {
+                output.write_all(record)
+            })?;
+        }
+        left_out.lost = trace
+            .losses()
+            .iter()
+            .fold(left_out.lost, |sum, loss| sum.saturating_add(loss.1));
+        Ok(left_out.report(calls))
+    }
+}
+
+fn header(frequency: u64, output: &mut dyn Write) -> io::Result<()> {
+    let mut header = Vec::with_capacity(32);
+    header.extend_from_slice(&VERSION.to_le_bytes());
+    header.extend_from_slice(&TYPE_FDR.to_le_bytes());
+    header.extend_from_slice(&CONSTANT_AND_NONSTOP.to_le_bytes());
+    header.extend_from_slice(&frequency.to_le_bytes());
+    // The size of the runtime's buffers, of which there are none here, and free space.
+    header.extend_from_slice(&[0; 16]);
+    output.write_all(&header)
+}
+
+/// The threads that can be written, in order of the kernel's numbers.
+fn kernel_threads<'a>(trace: &'a Trace, left_out: &mut LeftOut) -> Vec<KernelThread<'a>> {
+    let mut threads = BTreeMap::<(ProcessId, i32), KernelThread<'a>>::new();
+    for (id, blocks) in trace.blocks_by_thread() {
+        let known = trace.thread(id).and_then(|thread| {
+            let process = trace.process(thread.process)?;
+            let pid = i32::try_from(process.pid).ok()?;
+            Some((process.id, i32::try_from(thread.tid).ok()?, pid))
+        });
+        let Some((process, tid, pid)) = known else {
+            left_out.thread_unknown += blocks
+                .iter()
+                .map(|block| u64::from(block.calls))
+                .sum::<u64>();
+            continue;
+        };
+        let thread = KernelThread {
+            tid,
+            pid,
+            threads: Vec::new(),
+        };
+        threads
+            .entry((process, tid))
+            .or_insert(thread)
+            .threads
+            .push((id, blocks));
+    }
+    threads.into_values().collect()
+}
+
+// === impl KernelThread ===
+
+impl KernelThread<'_> {
+    /// Hands every record of the thread's block to `put`, and says how many calls there were.
+    fn write(
+        &self,
+        trace: &Trace,
+        ids: &FunctionIds<'_>,
+        left_out: &mut LeftOut,
+        put: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        let first = self
+            .threads
+            .iter()
+            .flat_map(|(_, blocks)| blocks)
+            .map(|block| block.first);
+        let first = first.min().unwrap_or(Ticks(0));
+        let wall_ns = trace.clock().wall_ns(first);
+        let seconds = wall_ns / 1_000_000_000;
+        let micros = u32::try_from(wall_ns / 1000 % 1_000_000).unwrap_or(0);
+        put(&metadata(metadata::NEW_BUFFER, &[&self.tid.to_le_bytes()]))?;
+        put(&metadata(
+            metadata::WALL_TIME,
+            &[&seconds.to_le_bytes(), &micros.to_le_bytes()],
+        ))?;
+        put(&metadata(metadata::PID, &[&self.pid.to_le_bytes()]))?;
+        // Which processor it was is not recorded.
+        put(&metadata(
+            metadata::NEW_CPU,
+            &[&0_u16.to_le_bytes(), &first.0.to_le_bytes()],
+        ))?;
+        let mut records = Records { now: first, put };
+        let mut calls = 0;
+        for (thread, blocks) in &self.threads {
+            let mut steps = Steps::new(trace.clock(), *thread, blocks.clone());
+            for step in &mut steps {
+                match step {
+                    Step::Enter(open) => match ids.get(open.function) {
+                        Ok(id) => {
+                            calls += 1;
+                            records.enter(id, open.start, open.arg)?;
+                        }
+                        Err(Misfit::Unknown) => left_out.function_unknown += 1,
+                        Err(Misfit::TooGreat) => left_out.function_does_not_fit += 1,
+                    },
+                    Step::Leave(call) => {
+                        let Ok(id) = ids.get(call.open.function) else {
+                            continue;
+                        };
+                        if call.how == Ending::Closed {
+                            left_out.exits_added += 1;
+                        }
+                        let tail = call.how == Ending::TailExit;
+                        let kind = if tail { kind::TAIL_EXIT } else { kind::EXIT };
+                        records.function(kind, id, call.end)?;
+                    }
+                    Step::Lost { events, .. } => {
+                        left_out.lost = left_out.lost.saturating_add(events)
+                    }
+                }
+            }
+            left_out.exits_without_entry += steps.notes().exits_without_entry;
+        }
+        Ok(calls)
+    }
+}
+
+/// The function records of a block, each with its time since the one before.
+struct Records<'a> {
+    now: Ticks,
+    put: &'a mut dyn FnMut(&[u8]) -> io::Result<()>,
+}
+
+// === impl Records ===
+
+impl Records<'_> {
+    fn enter(&mut self, id: u32, ticks: Ticks, arg: Option<u64>) -> io::Result<()> {
+        match arg {
+            None => self.function(kind::ENTER, id, ticks),
+            Some(arg) => {
+                self.function(kind::ENTER_ARG, id, ticks)?;
+                (self.put)(&metadata(metadata::CALL_ARGUMENT, &[&arg.to_le_bytes()]))
+            }
+        }
+    }
+
+    fn function(&mut self, kind: u32, id: u32, ticks: Ticks) -> io::Result<()> {
+        let delta = ticks
+            .0
+            .checked_sub(self.now.0)
+            .and_then(|delta| i32::try_from(delta).ok());
+        if delta.is_none() {
+            (self.put)(&metadata(metadata::TSC_WRAP, &[&ticks.0.to_le_bytes()]))?;
+        }
+        self.now = ticks;
+        let mut record = [0; 8];
+        record[..4].copy_from_slice(&(kind << 1 | id << 4).to_le_bytes());
+        record[4..].copy_from_slice(&delta.unwrap_or(0).to_le_bytes());
+        (self.put)(&record)
+    }
+}
+
+/// A metadata record: its kind, then its fields, then zeros.
+fn metadata(kind: u8, fields: &[&[u8]]) -> [u8; 16] {
+    let mut record = [0; 16];
+    record[0] = kind << 1 | 1;
+    let bytes = fields.iter().copied().flatten();
+    record[1..]
+        .iter_mut()
+        .zip(bytes)
+        .for_each(|(to, from)| *to = *from);
+    record
+}
+
+/// Functions by the ids they have in the log.
+struct FunctionIds<'a> {
+    trace: &'a Trace,
+    /// The number of each module in its process: 0 is the main program.
+    objects: BTreeMap<ModuleId, u32>,
+}
+
+/// Why a function has no id in the log.
+#[derive(Debug, Clone, Copy)]
+enum Misfit {
+    Unknown,
+    TooGreat,
+}
+
+// === impl FunctionIds ===
+
+impl<'a> FunctionIds<'a> {
+    fn new(trace: &'a Trace) -> Self {
+        let mut next = BTreeMap::<ProcessId, u32>::new();
+        let modules = trace.modules().iter().map(|module| {
+            let next = next.entry(module.process).or_default();
+            let object = *next;
+            *next += 1;
+            (module.id, object)
+        });
+        Self {
+            trace,
+            objects: modules.collect(),
+        }
+    }
+
+    /// Packed as the runtime of LLVM 20 does: the object above 24 bits of the id in that object.
+    fn get(&self, id: FunctionId) -> Result<u32, Misfit> {
+        let Function {
+            module, xray_id, ..
+        } = self.trace.function(id).ok_or(Misfit::Unknown)?;
+        let object = *self.objects.get(module).ok_or(Misfit::Unknown)?;
+        if object > MAX_OBJECT || *xray_id >> OBJECT_SHIFT != 0 {
+            return Err(Misfit::TooGreat);
+        }
+        Ok(object << OBJECT_SHIFT | xray_id)
+    }
+}
+
+// === impl LeftOut ===
+
+impl LeftOut {
+    fn report(self, calls: u64) -> Report {
+        let Self {
+            function_does_not_fit,
+            function_unknown,
+            thread_unknown,
+            exits_without_entry,
+            exits_added,
+            lost,
+        } = self;
+        let mut report = Report {
+            calls,
+            left_out: Vec::new(),
+        };
+        report.leave_out(
+            "calls of functions whose id does not fit 28 bits (more than 16 modules, or 2^24 functions in one)",
+            function_does_not_fit,
+        );
+        report.leave_out(
+            "calls of functions that the trace does not describe",
+            function_unknown,
+        );
+        report.leave_out(
+            "calls in threads that the trace does not describe",
+            thread_unknown,
+        );
+        report.leave_out(
+            "exits of calls that began before the trace or in a gap",
+            exits_without_entry,
+        );
+        report.leave_out(
+            "exits that were not seen, added where the call was last seen open",
+            exits_added,
+        );
+        report.leave_out("lost events", lost);
+        report
+    }
+}

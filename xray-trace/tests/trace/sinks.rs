@@ -1,0 +1,395 @@
+//! What is exported is read by those it is meant for, and says the same.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::{
+    Enter, Exit, TailExit, any_events, call, call_with, file, lost, module, process, thread, trace,
+};
+use proptest::prelude::*;
+use serde_json::Value;
+use xray_trace::analysis::{Filter, Step, Steps, account};
+use xray_trace::container::Writer;
+use xray_trace::model::{Event, FunctionId, Trace};
+use xray_trace::sink::{self, Report};
+
+fn export(name: &str, trace: &Trace) -> (Vec<u8>, Report) {
+    let mut output = Vec::new();
+    let report = sink::by_name(name)
+        .unwrap()
+        .write(trace, &mut output)
+        .unwrap();
+    (output, report)
+}
+
+/// Runs `llvm-xray` on a log and gives what it prints.
+fn llvm_xray(log: &Path, args: &[&str]) -> String {
+    let output = Command::new("llvm-xray-19").args(args).arg(log).output();
+    let output = output.unwrap_or_else(|error| {
+        panic!("cannot run llvm-xray-19 ({error}): install the Debian package llvm-19")
+    });
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && errors.is_empty(),
+        "llvm-xray-19 {args:?}: {errors}"
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn fdr_file(dir: &tempfile::TempDir, trace: &Trace) -> (PathBuf, Report) {
+    let path = dir.path().join("log.xray");
+    let (bytes, report) = export("fdr", trace);
+    std::fs::write(&path, bytes).unwrap();
+    (path, report)
+}
+
+/// A record as `llvm-xray convert` shows it: id, kind, thread, counter, arguments.
+type YamlRecord = (u32, String, u32, u64, Vec<u64>);
+
+fn yaml_records(yaml: &str) -> Vec<YamlRecord> {
+    let field = |line: &str, name: &str| {
+        let rest = line.split_once(&format!(" {name}: "))?.1;
+        Some(rest.split([',', '}']).next()?.trim().to_owned())
+    };
+    let records = yaml
+        .lines()
+        .filter(|line| line.contains("func-id:"))
+        .map(|line| {
+            let args = line
+                .split_once("args: [")
+                .map(|(_, rest)| rest.split(']').next().unwrap());
+            let args = args
+                .unwrap_or_default()
+                .split(',')
+                .filter_map(|arg| arg.trim().parse().ok());
+            let number = |name| field(line, name).unwrap().parse::<u64>().unwrap();
+            let id = number("func-id") as u32;
+            let kind = field(line, "kind").unwrap();
+            (
+                id,
+                kind,
+                number("thread") as u32,
+                number("tsc"),
+                args.collect(),
+            )
+        });
+    records.collect()
+}
+
+/// The same records, from the trace.
+fn expected_records(trace: &Trace) -> Vec<YamlRecord> {
+    use xray_trace::analysis::Ending;
+    let mut records = Vec::new();
+    for steps in Steps::of_threads(trace) {
+        let tid = trace.thread(steps.thread()).unwrap().tid;
+        let id = |function: FunctionId| trace.function(function).map(|known| known.xray_id);
+        for step in steps {
+            match step {
+                Step::Enter(open) => {
+                    let Some(id) = id(open.function) else {
+                        continue;
+                    };
+                    let kind = if open.arg.is_some() { "-arg" } else { "" };
+                    let args = open.arg.into_iter().collect();
+                    records.push((id, format!("function-enter{kind}"), tid, open.start.0, args));
+                }
+                Step::Leave(call) => {
+                    let Some(id) = id(call.open.function) else {
+                        continue;
+                    };
+                    let kind = if call.how == Ending::TailExit {
+                        "-tail"
+                    } else {
+                        ""
+                    };
+                    let kind = format!("function{kind}-exit");
+                    records.push((id, kind, tid, call.end.0, Vec::new()));
+                }
+                Step::Lost { .. } => {}
+            }
+        }
+    }
+    records
+}
+
+const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// A program of three functions that runs for a second in each thread.
+fn busy(start: u64, rounds: u64) -> Vec<Event> {
+    let mut events = vec![call(start, 0, Enter)];
+    for round in 0..rounds {
+        let at = start + 10_000 + round * 40_000;
+        events.extend([
+            call(at, 1, Enter),
+            call(at + 1000 + round % 777, 2, Enter),
+            call(at + 5000 + round % 1234, 2, Exit),
+            call(at + 20_000 + round * 3, 1, Exit),
+        ]);
+    }
+    events.push(call(start + 20_000 + rounds * 40_000, 0, Exit));
+    events
+}
+
+#[test]
+fn llvm_xray_reads_every_record_of_the_fdr_export() {
+    let first = [
+        call(1000, 0, Enter),
+        call_with(1100, 1, 0xdead_beef),
+        call(1200, 1, TailExit),
+        call(1201, 2, Enter),
+        call(1300, 2, Exit),
+        // Longer than a record's delta has room for.
+        call(1300 + (1 << 31), 3, Enter),
+        call(1300 + (1 << 40), 3, Exit),
+        lost((1 << 40) + 2000, 9),
+        call((1 << 40) + 2100, 0, Exit),
+    ];
+    let second = busy(500, 3000);
+    let trace = trace(&NAMES, &[&first, &second]);
+    let dir = tempfile::tempdir().unwrap();
+    let (log, report) = fdr_file(&dir, &trace);
+    let yaml = llvm_xray(&log, &["convert", "--sort=false", "-f", "yaml", "-o", "-"]);
+    assert!(
+        yaml.contains("cycle-frequency: 1000000000"),
+        "{}",
+        &yaml[..300]
+    );
+    let mut read = yaml_records(&yaml);
+    let mut expected = expected_records(&trace);
+    // Which thread comes first is the reader's affair.
+    read.sort_by_key(|record| record.2);
+    expected.sort_by_key(|record| record.2);
+    assert_eq!(read.len(), expected.len());
+    assert_eq!(read, expected);
+    assert_eq!(report.calls, 4 + 1 + 6000);
+    let left_out = report
+        .left_out
+        .iter()
+        .map(|(_, count)| *count)
+        .collect::<Vec<_>>();
+    assert_eq!(left_out, [1, 1, 9], "{:?}", report.left_out);
+}
+
+#[test]
+fn llvm_xray_account_agrees_with_our_table() {
+    let trace = trace(&NAMES, &[&busy(1000, 20_000)]);
+    let dir = tempfile::tempdir().unwrap();
+    let (log, report) = fdr_file(&dir, &trace);
+    assert_eq!(
+        (report.calls, report.left_out.as_slice()),
+        (40_001, [].as_slice())
+    );
+    let csv = llvm_xray(&log, &["account", "-f", "csv", "-o", "-"]);
+    check_account(&csv, &trace);
+}
+
+/// `account` wants all records in one order of time. Several threads go through YAML, which `convert` sorts, and which
+/// is only read back as version 1.
+#[test]
+fn llvm_xray_account_agrees_for_several_threads() {
+    let threads = (0..20)
+        .map(|thread| busy(1000 + thread * 77, 100))
+        .collect::<Vec<_>>();
+    let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
+    let trace = trace(&NAMES, &slices);
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = fdr_file(&dir, &trace);
+    let yaml = llvm_xray(&log, &["convert", "-f", "yaml", "-o", "-"]);
+    let path = dir.path().join("log.yaml");
+    std::fs::write(&path, yaml.replacen("version:         5", "version: 1", 1)).unwrap();
+    check_account(
+        &llvm_xray(&path, &["account", "-f", "csv", "-o", "-"]),
+        &trace,
+    );
+}
+
+fn check_account(csv: &str, trace: &Trace) {
+    let table = account(trace, &Filter::default());
+    assert_eq!(csv.lines().count(), table.rows.len() + 1, "{csv}");
+    for row in &table.rows {
+        let id = trace.function(row.function).unwrap().xray_id;
+        let line = csv
+            .lines()
+            .find(|line| line.starts_with(&format!("{id},")))
+            .unwrap();
+        let fields = line.split(',').collect::<Vec<_>>();
+        let ns = |at: usize| fields[at].parse::<f64>().unwrap() * 1e9;
+        let durations = row.durations.unwrap();
+        assert_eq!(fields[1].parse(), Ok(row.calls), "{line}");
+        // Seven digits are printed.
+        let near = |found: f64, ours: u64, tolerance: f64| {
+            let off = (found - ours as f64).abs();
+            assert!(
+                off <= ours as f64 * tolerance + 1.0,
+                "{found} and {ours}: {line}"
+            );
+        };
+        near(ns(2), durations.min_ns, 1e-6);
+        near(ns(3), durations.median_ns, 0.01);
+        near(ns(5), durations.p99_ns, 0.01);
+        near(ns(6), durations.max_ns, 1e-6);
+        near(ns(7), row.total_ns, 1e-6);
+    }
+}
+
+#[test]
+fn functions_of_libraries_have_their_object_in_the_upper_bits() {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    writer.process(&process(0)).unwrap();
+    for id in 0..18 {
+        writer.module(&module(id, 0)).unwrap();
+        writer
+            .function(&crate::common::function(id, id, "f"))
+            .unwrap();
+    }
+    let mut great = crate::common::function(18, 0, "great");
+    great.xray_id = 1 << 24;
+    writer.function(&great).unwrap();
+    writer.thread(&thread(0, 0)).unwrap();
+    let events = (0..20)
+        .flat_map(|id| [call(0, id, Enter), call(0, id, Exit)])
+        .collect::<Vec<_>>();
+    for block in crate::common::blocks(0, &events, 100)
+        .iter()
+        .chain(&crate::common::blocks(5, &events, 100))
+    {
+        writer.block(block).unwrap();
+    }
+    let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (log, report) = fdr_file(&dir, &trace);
+    let yaml = llvm_xray(&log, &["convert", "-f", "yaml", "-o", "-"]);
+    let ids = yaml_records(&yaml)
+        .iter()
+        .step_by(2)
+        .map(|record| record.0)
+        .collect::<Vec<_>>();
+    let expected = (0..16)
+        .map(|object| object << 24 | (object + 1))
+        .collect::<Vec<_>>();
+    assert_eq!(ids, expected);
+    let left_out = report
+        .left_out
+        .iter()
+        .map(|(_, count)| *count)
+        .collect::<Vec<_>>();
+    assert_eq!(
+        (report.calls, left_out),
+        (16, vec![3, 1, 40]),
+        "{:?}",
+        report.left_out
+    );
+}
+
+fn chrome(trace: &Trace) -> Vec<Value> {
+    let (bytes, _) = export("chrome", trace);
+    let json: Value = serde_json::from_slice(&bytes).unwrap();
+    json["traceEvents"].as_array().unwrap().clone()
+}
+
+#[test]
+fn chrome_events_have_names_exact_times_and_arguments() {
+    let events = [
+        call(1_234_567, 0, Enter),
+        call_with(1_234_568, 1, 255),
+        lost(1_300_000, 3),
+        call(1_300_005, 0, Exit),
+    ];
+    let trace = trace(&["quote\"\\\n\u{1}", "b"], &[&events]);
+    let (bytes, report) = export("chrome", &trace);
+    let text = String::from_utf8(bytes).unwrap();
+    assert!(text.contains("\"ts\":1234.567,"), "{text}");
+    assert!(text.contains("\"ts\":1300.000,"), "{text}");
+    let events = chrome(&trace);
+    assert_eq!(events[0]["args"]["name"], "demo");
+    assert_eq!(events[1]["args"]["name"], "worker-0");
+    assert_eq!(events[2]["name"], "quote\"\\\n\u{1}");
+    assert_eq!(events[3]["args"]["arg"], "0xff");
+    assert_eq!(events[4]["args"]["end"], "no exit seen");
+    assert_eq!(
+        (&events[6]["ph"], &events[6]["args"]["events"]),
+        (&"i".into(), &"3".into())
+    );
+    assert_eq!(
+        (events[2]["pid"].as_u64(), events[2]["tid"].as_u64()),
+        (Some(4000), Some(5000))
+    );
+    assert_eq!((report.calls, report.left_out[0].1), (2, 1));
+}
+
+#[test]
+fn an_empty_trace_is_valid_everywhere() {
+    let bytes = Writer::new(Vec::new()).unwrap().into_inner();
+    let trace = Trace::read(bytes.as_slice()).unwrap();
+    assert!(chrome(&trace).is_empty());
+    assert_eq!(export("fdr", &trace).0.len(), 32);
+    assert!(
+        Trace::read(export("xtrace", &trace).0.as_slice())
+            .unwrap()
+            .blocks()
+            .is_empty()
+    );
+}
+
+#[test]
+fn formats_are_found_by_name_and_by_extension() {
+    let check = |path: &str, expected: Option<&str>| {
+        assert_eq!(
+            sink::by_extension(Path::new(path)).map(|sink| sink.name()),
+            expected,
+            "{path}"
+        );
+    };
+    check("a.xtrace", Some("xtrace"));
+    check("dir.x/a.json", Some("chrome"));
+    check("a.fdr", Some("fdr"));
+    check("a.xray", Some("fdr"));
+    check("a", None);
+    check("a.txt", None);
+    for sink in sink::SINKS {
+        assert_eq!(
+            sink::by_name(sink.name()).map(|found| found.name()),
+            Some(sink.name())
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn chrome_json_is_valid_and_nested_wherever_the_trace_is_cut(
+        threads in proptest::collection::vec(any_events(0..40), 1..3),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
+        let whole = file(&NAMES, &slices);
+        let cut = 16 + cut.index(whole.len() - 16);
+        let trace = Trace::read(&whole[..cut]).unwrap();
+        let mut depths = std::collections::HashMap::<u64, i64>::new();
+        for event in chrome(&trace) {
+            let depth = depths.entry(event["tid"].as_u64().unwrap()).or_default();
+            match event["ph"].as_str().unwrap() {
+                "B" => *depth += 1,
+                "E" => *depth -= 1,
+                _ => {}
+            }
+            prop_assert!(*depth >= 0);
+        }
+        prop_assert!(depths.values().all(|depth| *depth == 0));
+    }
+
+    #[test]
+    fn llvm_xray_reads_the_fdr_export_of_any_trace(events in any_events(1..60)) {
+        let trace = trace(&NAMES, &[&events]);
+        let expected = expected_records(&trace);
+        let dir = tempfile::tempdir().unwrap();
+        let (log, report) = fdr_file(&dir, &trace);
+        if expected.is_empty() {
+            prop_assert_eq!(report.calls, 0);
+        } else {
+            let yaml = llvm_xray(&log, &["convert", "--sort=false", "-f", "yaml", "-o", "-"]);
+            prop_assert_eq!(yaml_records(&yaml), expected);
+        }
+    }
+}
