@@ -2,6 +2,7 @@
 
 pub mod analysis;
 pub mod container;
+pub mod instr_map;
 pub mod model;
 pub mod sink;
 

@@ -1,0 +1,76 @@
+//! Why a file yields no instrumentation map.
+
+use super::FileAddr;
+use crate::model::BuildId;
+
+/// Why an object file could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    /// The file does not begin like an ELF file.
+    #[error("not an ELF file")]
+    NotElf,
+    /// The file is a 32-bit ELF file (also x32).
+    #[error("a 32-bit ELF file; only 64-bit ones can be traced")]
+    ThirtyTwoBit,
+    /// The file is a relocatable object, not yet linked.
+    #[error("a relocatable object file; link it first")]
+    Relocatable,
+    /// The file is an ELF file, but neither a program nor a library.
+    #[error("ELF type {0} is neither a program nor a library")]
+    NotLoadable(u16),
+    /// A table of the ELF file does not lie in the file.
+    #[error("{what} at offset {offset:#x} do not lie in the file of {file_size:#x} bytes")]
+    OutsideFile {
+        /// Which table.
+        what: &'static str,
+        /// Where it should begin.
+        offset: u64,
+        /// The file's length.
+        file_size: u64,
+    },
+    /// The ELF header is damaged.
+    #[error("damaged ELF header")]
+    BadHeader,
+    /// The section headers have been removed, so the map cannot be found.
+    #[error("the file has no section headers, so its instrumentation map cannot be found")]
+    NoSectionHeaders,
+    /// The file has no instrumentation map: it was compiled without XRay.
+    #[error("no xray_instr_map section: not compiled with -fxray-instrument")]
+    NoMap,
+    /// The map's size is not a multiple of an entry's size.
+    #[error("xray_instr_map has {size:#x} bytes, which is not a multiple of {entry}")]
+    MapSize {
+        /// The section's size.
+        size: u64,
+        /// The size of an entry.
+        entry: u64,
+    },
+    /// The map does not lie in the address space.
+    #[error("xray_instr_map at {address} with {size:#x} bytes does not fit into the address space")]
+    MapAddress {
+        /// The section's address.
+        address: FileAddr,
+        /// The section's size.
+        size: u64,
+    },
+    /// An entry has a version that this program does not know. Its fields cannot be understood, and so neither can the
+    /// ids of the functions behind it.
+    #[error("entry {entry} of xray_instr_map has the unknown version {version}")]
+    UnknownVersion {
+        /// The entry's index, from zero.
+        entry: usize,
+        /// Its version.
+        version: u8,
+    },
+    /// More functions than ids.
+    #[error("more than {} functions", u32::MAX)]
+    TooManyFunctions,
+    /// Another build's debug file.
+    #[error("the debug file's build id {found} is not the object's, {expected}")]
+    OtherBuild {
+        /// The object's.
+        expected: BuildId,
+        /// The debug file's.
+        found: BuildId,
+    },
+}

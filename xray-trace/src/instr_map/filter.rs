@@ -1,0 +1,424 @@
+//! Choosing functions: by name, pattern, module, source file or id.
+
+use std::collections::HashSet;
+
+use globset::{Glob, GlobMatcher};
+use regex::{Regex, RegexBuilder};
+use serde::{Deserialize, Serialize};
+
+use super::names::{without_parameters, without_return_type};
+
+/// Longest pattern.
+const LONGEST_PATTERN: usize = 4096;
+/// Patterns (not plain names or ids) in one selection.
+const MOST_PATTERNS: usize = 1024;
+/// Memory for one compiled regular expression.
+const REGEX_SIZE: usize = 1 << 20;
+
+/// Which functions are meant: those that a rule of `include` names and none of `exclude`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Selection {
+    /// What is chosen. Nothing, if this is empty.
+    pub include: Vec<Rule>,
+    /// What is left out of it.
+    pub exclude: Vec<Rule>,
+}
+
+/// A way to name functions.
+///
+/// Names are compared with the symbol, and with the demangled name as it is, without its return type, without its
+/// parameters, and without both. In globs `*` and `?` also match `/` and `:`, and `[`, `{` and `\` must be escaped by
+/// `\` where they are meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// The function of exactly this name.
+    Function(String),
+    /// Functions whose whole name matches this glob.
+    Glob(String),
+    /// Functions in whose name this regular expression is found.
+    Regex(String),
+    /// Functions of a module: its file name (`libfoo.so.1`), that without its version (`libfoo.so`) or its ending
+    /// (`libfoo`), or a glob on its whole path.
+    Module(String),
+    /// Functions from source files whose path matches this glob. A relative glob may match behind any `/`.
+    Source(String),
+    /// The function with this id.
+    Id(u32),
+    /// Every function.
+    All,
+}
+
+/// A function to be tested.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// Its id.
+    pub id: u32,
+    /// The path of its module.
+    pub module: &'a str,
+    /// Its symbol, if that is known.
+    pub symbol: Option<&'a str>,
+    /// Its demangled name.
+    pub name: &'a str,
+    /// The path of its source file, if that is known.
+    pub source: Option<&'a str>,
+}
+
+/// Why a selection cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectionError {
+    /// A glob is malformed.
+    #[error("bad glob '{glob}': {reason}")]
+    Glob {
+        /// The glob.
+        glob: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A regular expression is malformed or too big.
+    #[error("bad regular expression '{regex}': {reason}")]
+    Regex {
+        /// The expression.
+        regex: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A pattern is too long.
+    #[error("a pattern of {length} bytes; at most {LONGEST_PATTERN} are allowed")]
+    TooLong {
+        /// Its length.
+        length: usize,
+    },
+    /// There are too many patterns.
+    #[error("{count} patterns; at most {MOST_PATTERNS} are allowed (names and ids do not count)")]
+    TooMany {
+        /// How many.
+        count: usize,
+    },
+}
+
+/// A [`Selection`] ready to be asked.
+#[derive(Clone, Debug)]
+pub struct CompiledSelection {
+    include: Rules,
+    exclude: Rules,
+}
+
+/// One side of a selection, by kind of rule.
+#[derive(Clone, Debug, Default)]
+struct Rules {
+    all: bool,
+    ids: HashSet<u32>,
+    names: HashSet<String>,
+    globs: Vec<GlobMatcher>,
+    regexes: Vec<Regex>,
+    modules: Vec<(String, GlobMatcher)>,
+    sources: Vec<GlobMatcher>,
+}
+
+// === impl Selection ===
+
+impl Selection {
+    /// Everything.
+    pub fn all() -> Self {
+        Self {
+            include: vec![Rule::All],
+            exclude: Vec::new(),
+        }
+    }
+}
+
+// === impl CompiledSelection ===
+
+impl CompiledSelection {
+    /// Prepares a selection.
+    ///
+    /// # Errors
+    ///
+    /// In one line what is wrong with which pattern.
+    pub fn new(selection: &Selection) -> Result<Self, SelectionError> {
+        let Selection { include, exclude } = selection;
+        let count = include
+            .iter()
+            .chain(exclude)
+            .filter(|rule| rule.is_pattern())
+            .count();
+        if count > MOST_PATTERNS {
+            return Err(SelectionError::TooMany { count });
+        }
+        Ok(Self {
+            include: Rules::new(include)?,
+            exclude: Rules::new(exclude)?,
+        })
+    }
+
+    /// Whether the function is meant.
+    pub fn matches(&self, candidate: &Candidate<'_>) -> bool {
+        let forms = name_forms(candidate);
+        self.include.matches(candidate, &forms) && !self.exclude.matches(candidate, &forms)
+    }
+
+    /// Whether source lines matter, so that they are worth looking up.
+    pub fn needs_source(&self) -> bool {
+        !self.include.sources.is_empty() || !self.exclude.sources.is_empty()
+    }
+}
+
+// === impl Rule ===
+
+impl Rule {
+    fn is_pattern(&self) -> bool {
+        match self {
+            Self::Glob(_) | Self::Regex(_) | Self::Module(_) | Self::Source(_) => true,
+            Self::Function(_) | Self::Id(_) | Self::All => false,
+        }
+    }
+}
+
+// === impl Rules ===
+
+impl Rules {
+    fn new(rules: &[Rule]) -> Result<Self, SelectionError> {
+        let mut compiled = Self::default();
+        for rule in rules {
+            match rule {
+                Rule::All => compiled.all = true,
+                Rule::Id(id) => {
+                    compiled.ids.insert(*id);
+                }
+                Rule::Function(name) => {
+                    compiled.names.insert(name.clone());
+                }
+                Rule::Glob(text) => compiled.globs.push(glob(text)?),
+                Rule::Regex(text) => compiled.regexes.push(regex(text)?),
+                Rule::Module(text) => compiled.modules.push((text.clone(), glob(text)?)),
+                Rule::Source(text) => {
+                    compiled.sources.push(glob(text)?);
+                    if !text.starts_with('/') {
+                        compiled.sources.push(glob(&format!("*/{text}"))?);
+                    }
+                }
+            }
+        }
+        Ok(compiled)
+    }
+
+    fn matches(&self, candidate: &Candidate<'_>, forms: &[&str]) -> bool {
+        self.all
+            || self.ids.contains(&candidate.id)
+            || forms.iter().any(|form| self.names.contains(*form))
+            || self
+                .globs
+                .iter()
+                .any(|glob| forms.iter().any(|form| glob.is_match(form)))
+            || self
+                .regexes
+                .iter()
+                .any(|regex| forms.iter().any(|form| regex.is_match(form)))
+            || self.modules.iter().any(|(name, glob)| {
+                is_module(name, candidate.module) || glob.is_match(candidate.module)
+            })
+            || candidate
+                .source
+                .is_some_and(|source| self.sources.iter().any(|glob| glob.is_match(source)))
+    }
+}
+
+/// The forms of a function's name that rules may name.
+fn name_forms<'a>(candidate: &Candidate<'a>) -> [&'a str; 5] {
+    let name = candidate.name;
+    let bare = without_return_type(name);
+    [
+        name,
+        candidate.symbol.unwrap_or(name),
+        bare,
+        without_parameters(name),
+        without_parameters(bare),
+    ]
+}
+
+/// Whether `text` is the file name of the path, or that without version or ending: `libfoo` and `libfoo.so` name
+/// `libfoo.so.1`.
+fn is_module(text: &str, path: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    match file.strip_prefix(text) {
+        Some("") => true,
+        Some(".so") => !text.is_empty(),
+        Some(rest) if rest.starts_with(".so.") => !text.is_empty(),
+        Some(rest) => rest.starts_with('.') && (text.ends_with(".so") || text.contains(".so.")),
+        None => false,
+    }
+}
+
+fn glob(text: &str) -> Result<GlobMatcher, SelectionError> {
+    check_length(text)?;
+    let glob = Glob::new(text).map_err(|error| SelectionError::Glob {
+        glob: text.to_owned(),
+        reason: error.kind().to_string(),
+    })?;
+    Ok(glob.compile_matcher())
+}
+
+fn regex(text: &str) -> Result<Regex, SelectionError> {
+    check_length(text)?;
+    let built = RegexBuilder::new(text)
+        .size_limit(REGEX_SIZE)
+        .dfa_size_limit(REGEX_SIZE)
+        .build();
+    built.map_err(|error| {
+        // A syntax error is drawn over several lines; the last one says what it is.
+        let drawn = error.to_string();
+        let last = drawn.lines().last().unwrap_or_default();
+        let reason = last.strip_prefix("error: ").unwrap_or(last).to_owned();
+        SelectionError::Regex {
+            regex: text.to_owned(),
+            reason,
+        }
+    })
+}
+
+fn check_length(text: &str) -> Result<(), SelectionError> {
+    if text.len() > LONGEST_PATTERN {
+        return Err(SelectionError::TooLong { length: text.len() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: Candidate<'_> = Candidate {
+        id: 7,
+        module: "/usr/lib/libfoo.so.1.2",
+        symbol: Some("_ZN2ns3maxIiEET_S1_S1_"),
+        name: "int ns::max<int>(int, int)",
+        source: Some("/home/dev/src/math/max.cc"),
+    };
+
+    fn matches(include: Vec<Rule>, exclude: Vec<Rule>) -> bool {
+        CompiledSelection::new(&Selection { include, exclude })
+            .unwrap()
+            .matches(&MAX)
+    }
+
+    #[test]
+    fn a_function_is_found_by_each_of_its_names_and_nothing_else() {
+        for (name, expected) in [
+            ("_ZN2ns3maxIiEET_S1_S1_", true),
+            ("int ns::max<int>(int, int)", true),
+            ("ns::max<int>(int, int)", true),
+            ("int ns::max<int>", true),
+            ("ns::max<int>", true),
+            ("ns::max", false),
+            ("max", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                matches(vec![Rule::Function(name.into())], vec![]),
+                expected,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn patterns_match_as_documented() {
+        let (glob, regex) = (
+            Rule::Glob as fn(String) -> Rule,
+            Rule::Regex as fn(String) -> Rule,
+        );
+        let (module, source) = (
+            Rule::Module as fn(String) -> Rule,
+            Rule::Source as fn(String) -> Rule,
+        );
+        for (rule, text, expected) in [
+            (glob, "ns::*", true),
+            (glob, "ns::max<*>", true),
+            (glob, "*max*", true),
+            (glob, "max*", false),
+            (glob, "{ns,other}::*", true),
+            (regex, "^ns::", true),
+            (regex, "max<int>$", true),
+            (regex, "^max", false),
+            (module, "libfoo", true),
+            (module, "libfoo.so", true),
+            (module, "libfoo.so.1", true),
+            (module, "libfoo.so.1.2", true),
+            (module, "libfo", false),
+            (module, "libfoo.so.1.", false),
+            (module, "", false),
+            (module, "/usr/lib/*", true),
+            (module, "/usr/lib/libfoo.so.1.2", true),
+            (module, "/opt/*", false),
+            (source, "src/*", true),
+            (source, "math/*.cc", true),
+            (source, "max.cc", true),
+            (source, "ath/*.cc", false),
+            (source, "/home/*", true),
+            (source, "/src/*", false),
+        ] {
+            assert_eq!(matches(vec![rule(text.into())], vec![]), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_excluded_is_left_out_and_an_empty_selection_means_nothing() {
+        assert!(matches(vec![Rule::All], vec![]));
+        assert!(matches(vec![Rule::Id(7)], vec![Rule::Id(8)]));
+        assert!(!matches(vec![Rule::All], vec![Rule::Glob("ns::*".into())]));
+        assert!(!matches(vec![], vec![]));
+    }
+
+    #[test]
+    fn a_bad_pattern_is_refused_in_one_line() {
+        for (rule, message) in [
+            (
+                Rule::Regex("(foo".into()),
+                "bad regular expression '(foo': unclosed group",
+            ),
+            (
+                Rule::Glob("operator[".into()),
+                "bad glob 'operator[': unclosed character class; missing ']'",
+            ),
+            (
+                Rule::Regex("a{1000}{1000}".into()),
+                "bad regular expression 'a{1000}{1000}': Compiled regex exceeds size limit of 1048576 bytes.",
+            ),
+            (
+                Rule::Source("x".repeat(5000)),
+                "a pattern of 5000 bytes; at most 4096 are allowed",
+            ),
+        ] {
+            let selection = Selection {
+                include: vec![rule],
+                exclude: vec![],
+            };
+            assert_eq!(
+                CompiledSelection::new(&selection).unwrap_err().to_string(),
+                message
+            );
+        }
+        let many = Selection {
+            include: vec![Rule::Glob("a".into()); 2000],
+            exclude: vec![],
+        };
+        assert_eq!(
+            CompiledSelection::new(&many).unwrap_err(),
+            SelectionError::TooMany { count: 2000 }
+        );
+    }
+
+    #[test]
+    fn a_selection_is_read_from_json() {
+        let text = r#"{"include":[{"glob":"ns::*"},"all",{"id":3}]}"#;
+        let selection: Selection = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            selection.include,
+            [Rule::Glob("ns::*".into()), Rule::All, Rule::Id(3)]
+        );
+        assert!(selection.exclude.is_empty());
+        assert!(!CompiledSelection::new(&selection).unwrap().needs_source());
+    }
+}
