@@ -305,10 +305,14 @@ fn filters_choose_threads_functions_and_times() {
 
 #[test]
 fn patterns_name_functions_and_threads() {
-    let trace = trace(
-        &["main", "ns::work(int)", "a[2]{x}"],
-        &[&[call(0, 0, Enter)]],
-    );
+    let names = [
+        "main",
+        "ns::work(int)",
+        "a[2]{x}",
+        "(anonymous namespace)::f(int)",
+        "less::operator()(int, int) const",
+    ];
+    let trace = trace(&names, &[&[call(0, 0, Enter)]]);
     let check = |pattern: &str, expected: &[u32]| {
         let expected = expected
             .iter()

@@ -9,5 +9,6 @@
 mod analyses;
 mod blocks;
 mod common;
+mod documented;
 mod files;
 mod sinks;

@@ -1,0 +1,107 @@
+//! The worked example in `docs/trace-format.md` is what the writer writes and what the reader reads.
+
+use crate::common::{Enter, Exit, TailExit, anchor, blocks, call, call_with, lost};
+use xray_trace::FileAddr;
+use xray_trace::container::{Completeness, Writer};
+use xray_trace::model::{
+    BuildId, Event, Function, FunctionId, Module, ModuleId, Process, ProcessId, SourceLine, Thread,
+    ThreadId, Trace,
+};
+
+fn events() -> [Event; 9] {
+    [
+        call(1000, 0, Enter),
+        call(1100, 1, Enter),
+        call(1110, 1, Exit),
+        call(1130, 1, Enter),
+        call(1140, 1, Exit),
+        call(6000, 1, Enter),
+        call_with(6001, 1, 300),
+        lost(6002, 5),
+        call(6002 + (1 << 36), 0, TailExit),
+    ]
+}
+
+fn example() -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let process = Process {
+        id: ProcessId(0),
+        pid: 4242,
+        start_time_ticks: 77,
+        command: "demo".into(),
+        executable: "/bin/demo".into(),
+        host: None,
+    };
+    writer.process(&process).unwrap();
+    let module = Module {
+        id: ModuleId(0),
+        process: ProcessId(0),
+        path: "/bin/demo".into(),
+        build_id: Some(BuildId(vec![0xab, 0xcd])),
+        load_bias: 0x1000,
+    };
+    writer.module(&module).unwrap();
+    for (id, name) in [(0, "main"), (1, "leaf")] {
+        let function = Function {
+            id: FunctionId(id),
+            module: ModuleId(0),
+            xray_id: id + 1,
+            address: FileAddr(0x200 + u64::from(id) * 0x40),
+            symbol: (id == 0).then(|| name.into()),
+            name: name.into(),
+            source: (id == 0).then(|| SourceLine {
+                file: "a.c".into(),
+                line: 9,
+            }),
+            sleds: 2,
+        };
+        writer.function(&function).unwrap();
+    }
+    let thread = Thread {
+        id: ThreadId(0),
+        process: ProcessId(0),
+        tid: 4243,
+        name: "io".into(),
+    };
+    writer.thread(&thread).unwrap();
+    writer.anchor(&anchor(1000, 500)).unwrap();
+    for block in blocks(0, &events(), 9) {
+        writer.block(&block).unwrap();
+    }
+    writer.lost(ThreadId(0), 2).unwrap();
+    let totals = writer.totals();
+    writer.end(&totals).unwrap();
+    writer.into_inner()
+}
+
+/// The bytes of the documented dump: lines of an offset, bytes in hexadecimal, and words after two spaces.
+fn documented() -> Vec<u8> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/trace-format.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, dump) = text.split_once("```hexdump\n").unwrap();
+    let (dump, _) = dump.split_once("```").unwrap();
+    let mut bytes = Vec::new();
+    for line in dump.lines() {
+        let (offset, rest) = line.split_once("  ").unwrap();
+        assert_eq!(usize::from_str_radix(offset, 16), Ok(bytes.len()), "{line}");
+        let hex = rest.split_once("  ").map_or(rest, |(hex, _)| hex);
+        bytes.extend(
+            hex.split(' ')
+                .map(|byte| u8::from_str_radix(byte, 16).unwrap()),
+        );
+    }
+    bytes
+}
+
+#[test]
+fn the_documented_dump_is_what_is_written_and_read() {
+    let bytes = documented();
+    assert_eq!(bytes, example());
+    let trace = Trace::read(bytes.as_slice()).unwrap();
+    assert_eq!(trace.completeness(), Completeness::Complete);
+    let read = trace.blocks()[0]
+        .events()
+        .map(|event| event.unwrap())
+        .collect::<Vec<_>>();
+    assert_eq!(read, events());
+}
