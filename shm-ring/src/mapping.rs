@@ -26,27 +26,36 @@ pub struct Mapping {
 // === impl Mapping ===
 
 impl Mapping {
-    /// Maps `bytes` bytes of `file`, which must be the target's rings.
+    /// Maps `bytes` bytes of `file` from `offset` on, which must be the target's rings. `offset` is a multiple of the page size.
     ///
     /// # Errors
     /// What `mmap` says.
-    pub fn new(file: &File, bytes: u64) -> io::Result<Self> {
+    pub fn new(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
         let length = usize::try_from(bytes).map_err(io::Error::other)?;
-        let map = MmapOptions::new().len(length).map_raw(file)?;
+        let map = MmapOptions::new()
+            .offset(offset)
+            .len(length)
+            .map_raw(file)?;
         Ok(Self { map })
     }
 
-    fn word(&self, offset: u64) -> Option<&AtomicU64> {
-        let offset = usize::try_from(offset).ok()?;
-        if offset % 8 != 0 || offset.checked_add(8)? > self.map.len() {
-            return None;
-        }
-        // SAFETY: `offset + 8` was just checked to lie within the mapping, so the addition stays inside it.
-        let pointer = unsafe { self.map.as_mut_ptr().add(offset) };
-        // SAFETY: the pointer is valid for reads and writes for as long as `self` (it owns the mapping), is 8-byte aligned (mappings
-        // are page aligned, the offset is a multiple of 8), and every access of this process to the memory is atomic.
-        // The other process is outside the language; its stores are plain x86-64 stores of at most 8 aligned bytes.
-        Some(unsafe { AtomicU64::from_ptr(pointer.cast()) })
+    /// The words from `offset` on, at most `count`; fewer, or none, where the mapping ends.
+    fn words(&self, offset: u64, count: usize) -> &[AtomicU64] {
+        let length = self.map.len();
+        let Some(offset) = usize::try_from(offset)
+            .ok()
+            .filter(|o| o % 8 == 0 && *o < length)
+        else {
+            return &[];
+        };
+        let count = count.min((length - offset) / 8);
+        // SAFETY: `offset` was just checked to lie within the mapping, so the addition stays inside it.
+        let first = unsafe { self.map.as_mut_ptr().add(offset) };
+        // SAFETY: the pointer is valid for reads and writes of `8 * count` bytes (just checked against the length) for as
+        // long as `self`, which owns the mapping; it is 8-byte aligned (mappings are page aligned, the offset is a
+        // multiple of 8); every access of this process to the memory is atomic, so that a slice of atomics may
+        // stand for it. The other process is outside the language; its stores are plain x86-64 stores of at most 8 aligned bytes.
+        unsafe { std::slice::from_raw_parts(first.cast::<AtomicU64>(), count) }
     }
 }
 
@@ -55,23 +64,35 @@ impl Mapping {
 impl SharedMemory for Mapping {
     #[inline]
     fn load(&self, offset: u64) -> u64 {
-        self.word(offset).map_or(0, |word| word.load(Ordering::Acquire))
+        self.words(offset, 1)
+            .first()
+            .map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     #[inline]
     fn store(&self, offset: u64, value: u64) {
-        if let Some(word) = self.word(offset) {
+        if let Some(word) = self.words(offset, 1).first() {
             word.store(value, Ordering::Release);
         }
     }
 
     fn zero(&self, offset: u64, bytes: u64) {
-        for at in (offset..offset.saturating_add(bytes)).step_by(8) {
-            match self.word(at) {
-                // The release store of RELEASED that follows publishes these.
-                Some(word) => word.store(0, Ordering::Relaxed),
-                None => break,
+        for word in self.words(offset, usize::try_from(bytes / 8).unwrap_or(usize::MAX)) {
+            // The release store of RELEASED that follows publishes these.
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn load_words(&self, offset: u64, into: &mut [u64]) -> usize {
+        let words = self.words(offset, into.len());
+        for (i, (word, into)) in words.iter().zip(into).enumerate() {
+            // Pairs with the trampoline's store of the word's low half.
+            *into = word.load(Ordering::Acquire);
+            if *into & 0xffff_ffff == 0 {
+                return i;
             }
         }
+        words.len()
     }
 }

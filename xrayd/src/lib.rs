@@ -1,1 +1,32 @@
-//! xrayd
+//! Traces functions of running Linux programs through their XRay sleds, from outside: the engine, and the daemon
+//! around it.
+//!
+//! ```text
+//!  rpc ──► session ──► inject ──► sys
+//!             │   └──► collect ─┘
+//!             └──────► target
+//! ```
+//!
+//! [`session::Registry`] is the way in. `docs/ARCHITECTURE.md` says how it works.
+
+pub mod app;
+mod collect;
+pub mod config;
+mod inject;
+mod launch;
+pub mod logs;
+mod notify;
+mod pid;
+mod refusal;
+pub mod rpc;
+pub mod session;
+mod shutdown;
+mod size;
+pub mod socket;
+#[expect(unsafe_code, reason = "the only raw system calls")]
+mod sys;
+pub mod target;
+
+pub use pid::{NotAPid, Pid, TargetAddr, Tid};
+pub use refusal::{Reason, Refusal};
+pub use size::{ByteSize, SizeError};

@@ -1,0 +1,475 @@
+//! The thread `drain-<pid>`: reads every ring of a target in turn, turns words into blocks, and publishes them.
+//!
+//! It sleeps longer the less there is to read, and not at all while a ring fills up. It never waits for a reader.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use shm_ring::{Consumer, Item, Producer};
+use xray_trace::{
+    container::BlockEncoder,
+    model::{CallKind, Ticks},
+};
+
+use super::{
+    SiteTable,
+    slots::{Names, Slots},
+};
+use crate::{
+    inject::{Installed, Layout},
+    pid::Pid,
+    session::Output,
+    sys::{Memory, now_anchor},
+};
+
+/// A block is closed when its bytes reach this…
+const BLOCK_BYTES: usize = 48 << 10;
+/// …or it is this old, so that readers of the live stream see events soon.
+const BLOCK_AGE: Duration = Duration::from_millis(100);
+/// Words read from one ring before the next one has its turn.
+const TURN_WORDS: u64 = 1 << 16;
+/// Sleep between rounds: while events come, and the longest when none do.
+const SHORT_SLEEP: Duration = Duration::from_micros(500);
+const LONG_SLEEP: Duration = Duration::from_millis(10);
+/// How often threads are looked for, clocks are read, stuck slow paths are freed.
+const CHORES_EVERY: Duration = Duration::from_millis(100);
+const ANCHOR_EVERY: Duration = Duration::from_secs(1);
+
+/// What the control thread asks of the drain.
+#[derive(Debug)]
+enum Request {
+    /// Read until nothing is left, close all blocks, answer.
+    Flush(SyncSender<()>),
+    /// The producers are gone for good (`Gone`) or switched off (`Alive`): read the rest, give memory back, end.
+    Finish(Producer, SyncSender<()>),
+}
+
+/// The drain thread, as its owner sees it.
+#[derive(Debug)]
+pub(crate) struct DrainHandle {
+    requests: SyncSender<Request>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// One ring under way.
+#[derive(Debug)]
+struct Ring {
+    consumer: Consumer,
+    encoder: BlockEncoder,
+    /// As the target knows it.
+    owner: u32,
+    /// Time does not run backwards in a block: a handler's events come before the one it interrupted.
+    last: u64,
+    /// When the block under way was begun.
+    begun: Option<Instant>,
+    /// LOST at the last chore, to notice a slow path that a jump left.
+    lost_seen: u64,
+    /// A sign of that was seen at the last chore.
+    suspicious: bool,
+    /// Losses in LOST that were published at the end of the ring's life.
+    told: u64,
+}
+
+/// The thread's state.
+#[derive(Debug)]
+pub(crate) struct Drain {
+    pid: Pid,
+    memory: Arc<Memory>,
+    slots: Slots,
+    sites: SiteTable,
+    output: Arc<Output>,
+    names: Names,
+    /// By slot index.
+    rings: HashMap<u32, Ring>,
+    /// NO_SLOT that was published.
+    without_slot: u64,
+    started: Instant,
+    last_chores: Instant,
+    last_anchor: Instant,
+}
+
+// === impl DrainHandle ===
+
+impl DrainHandle {
+    /// Reads everything that is there now and publishes it.
+    pub(crate) fn flush(&self) {
+        self.ask(Request::Flush);
+    }
+
+    /// Reads the rest and ends the thread.
+    pub(crate) fn finish(mut self, producer: Producer) {
+        self.ask(|answer| Request::Finish(producer, answer));
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("a drain thread panicked");
+        }
+    }
+
+    fn ask(&self, request: impl FnOnce(SyncSender<()>) -> Request) {
+        let (answer, answered) = sync_channel(1);
+        // Either side's error means that the thread is gone; it was logged when it went.
+        if self.requests.send(request(answer)).is_ok() && answered.recv().is_err() {
+            tracing::warn!("a drain thread ended without an answer");
+        }
+    }
+}
+
+// === impl Drain ===
+
+impl Drain {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(crate) fn spawn(
+        pid: Pid,
+        memory: Arc<Memory>,
+        installed: Installed,
+        sites: SiteTable,
+        output: Arc<Output>,
+    ) -> std::io::Result<DrainHandle> {
+        let Installed {
+            layout,
+            rings,
+            rings_file,
+            ..
+        } = installed;
+        let slots = Slots::new(layout, rings, rings_file);
+        let without_slot = slots.lost_without_slot();
+        let now = Instant::now();
+        let mut drain = Self {
+            pid,
+            memory,
+            slots,
+            sites,
+            output,
+            names: Names::of(pid),
+            rings: HashMap::new(),
+            without_slot,
+            started: now,
+            last_chores: now,
+            last_anchor: now,
+        };
+        let (requests, received) = sync_channel(4);
+        let thread = std::thread::Builder::new()
+            .name(format!("drain-{pid}"))
+            .spawn(move || drain.run(&received))?;
+        Ok(DrainHandle {
+            requests,
+            thread: Some(thread),
+        })
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.slots.layout
+    }
+
+    fn run(&mut self, requests: &Receiver<Request>) {
+        self.discover();
+        let mut sleep = SHORT_SLEEP;
+        loop {
+            let busy = self.round(Producer::Alive);
+            self.chores();
+            sleep = match busy {
+                Busy::Full => Duration::ZERO,
+                Busy::Some => SHORT_SLEEP,
+                Busy::Idle => (sleep.max(SHORT_SLEEP) * 2).min(LONG_SLEEP),
+            };
+            match requests.recv_timeout(sleep) {
+                Ok(Request::Flush(answer)) => {
+                    self.flush();
+                    // The asker may have given up waiting.
+                    let _ = answer.send(());
+                }
+                Ok(Request::Finish(producer, answer)) => {
+                    self.finish(producer);
+                    let _ = answer.send(());
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.finish(Producer::Alive);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Every ring once.
+    fn round(&mut self, producer: Producer) -> Busy {
+        self.discover();
+        let mut busy = Busy::Idle;
+        let mut fullest = 0;
+        let indexes: Vec<u32> = self.rings.keys().copied().collect();
+        for index in indexes {
+            let Some(ring) = self.rings.get_mut(&index) else {
+                continue;
+            };
+            let backlog = ring.consumer.backlog(&self.slots.rings);
+            let words = drain_ring(
+                ring,
+                &self.slots,
+                &self.sites,
+                &self.output,
+                self.started,
+                producer,
+            );
+            fullest = fullest.max(backlog);
+            if words > 0 {
+                busy = busy.max(if words >= TURN_WORDS / 4 {
+                    Busy::Full
+                } else {
+                    Busy::Some
+                });
+            }
+            let old = ring.begun.is_some_and(|begun| begun.elapsed() >= BLOCK_AGE);
+            if old {
+                publish(ring, &self.output);
+            }
+        }
+        self.output
+            .ring_use(fullest, self.layout().geometry.ring_bytes());
+        busy
+    }
+
+    /// Rings claimed since the last time.
+    fn discover(&mut self) {
+        for index in 0..self.layout().geometry.slots() {
+            let owner = self.slots.owner(index);
+            if owner == 0 || self.rings.contains_key(&index) {
+                continue;
+            }
+            let (tid, name) = self.names.describe(owner);
+            let thread = self.output.new_thread(tid, name);
+            let consumer = Consumer::resume(&self.slots.rings, self.layout().geometry, index);
+            let ring = Ring {
+                consumer,
+                encoder: BlockEncoder::new(thread),
+                owner,
+                last: 0,
+                begun: None,
+                lost_seen: self.slots.lost(index),
+                suspicious: false,
+                told: 0,
+            };
+            self.rings.insert(index, ring);
+        }
+    }
+
+    fn chores(&mut self) {
+        if self.last_chores.elapsed() < CHORES_EVERY {
+            return;
+        }
+        self.last_chores = Instant::now();
+        self.retire_dead();
+        self.free_stuck();
+        self.publish_without_slot();
+        let lost: u64 = self
+            .rings
+            .values()
+            .map(|ring| ring.consumer.untold_losses(&self.slots.rings))
+            .sum();
+        self.output.pending_losses(lost);
+        self.output.measure_rate();
+        if self.last_anchor.elapsed() >= ANCHOR_EVERY {
+            self.last_anchor = Instant::now();
+            self.anchor();
+        }
+    }
+
+    fn anchor(&self) {
+        match now_anchor() {
+            Ok(anchor) => self.output.anchor(anchor),
+            Err(error) => tracing::warn!(%error, "cannot read the clock"),
+        }
+    }
+
+    /// Takes the rings of threads that have ended.
+    fn retire_dead(&mut self) {
+        let living = self.names.living();
+        if living.is_empty() {
+            // The process is ending; the control thread will say so.
+            return;
+        }
+        let dead: Vec<u32> = self
+            .rings
+            .iter()
+            .filter(|(_, ring)| !living.contains(&ring.owner))
+            .map(|(&index, _)| index)
+            .collect();
+        for index in dead {
+            self.end_ring(index, Producer::Gone);
+            if let Err(error) = self.slots.retire(&self.memory, index) {
+                tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not freed");
+            }
+            self.rings.remove(&index);
+            self.output.thread_ended();
+        }
+    }
+
+    /// Reads what is left in a ring and publishes it with the losses that no gap word told.
+    fn end_ring(&mut self, index: u32, producer: Producer) {
+        let Some(ring) = self.rings.get_mut(&index) else {
+            return;
+        };
+        while drain_ring(
+            ring,
+            &self.slots,
+            &self.sites,
+            &self.output,
+            self.started,
+            producer,
+        ) > 0
+        {}
+        let untold = ring
+            .consumer
+            .untold_losses(&self.slots.rings)
+            .saturating_sub(ring.told);
+        if untold > 0 {
+            ring.told += untold;
+            push_lost(ring, untold, &self.output);
+        }
+        publish(ring, &self.output);
+    }
+
+    /// A handler that left the slow path by `longjmp` leaves it marked busy: losses grow in a ring that has room.
+    fn free_stuck(&mut self) {
+        for (&index, ring) in &mut self.rings {
+            let lost = self.slots.lost(index);
+            let roomy = ring.consumer.backlog(&self.slots.rings)
+                < self.slots.layout.geometry.ring_bytes() / 2;
+            let sign = lost > ring.lost_seen && roomy && self.slots.busy(index);
+            if sign && ring.suspicious {
+                self.slots.clear_busy(index);
+                tracing::info!(
+                    pid = self.pid.as_raw(),
+                    tid = ring.owner,
+                    "freed a slow path that was never left"
+                );
+            }
+            ring.suspicious = sign;
+            ring.lost_seen = lost;
+        }
+    }
+
+    fn publish_without_slot(&mut self) {
+        let lost = self.slots.lost_without_slot();
+        let news = lost.saturating_sub(self.without_slot);
+        if news > 0 {
+            self.without_slot = lost;
+            self.output.lost_without_ring(news);
+        }
+    }
+
+    fn flush(&mut self) {
+        while self.round(Producer::Alive) == Busy::Full {}
+        for ring in self.rings.values_mut() {
+            publish(ring, &self.output);
+        }
+        self.publish_without_slot();
+        self.anchor();
+    }
+
+    fn finish(&mut self, producer: Producer) {
+        self.discover();
+        let indexes: Vec<u32> = self.rings.keys().copied().collect();
+        for &index in &indexes {
+            self.end_ring(index, producer);
+        }
+        self.publish_without_slot();
+        self.output.pending_losses(0);
+        self.anchor();
+        for index in indexes {
+            self.slots.give_back(index);
+        }
+        self.output.ring_use(0, 1);
+    }
+}
+
+/// How much there was to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Busy {
+    Idle,
+    Some,
+    Full,
+}
+
+/// One turn of one ring; returns the words read.
+fn drain_ring(
+    ring: &mut Ring,
+    slots: &Slots,
+    sites: &SiteTable,
+    output: &Output,
+    started: Instant,
+    producer: Producer,
+) -> u64 {
+    let now = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let Ring {
+        consumer,
+        encoder,
+        last,
+        begun,
+        ..
+    } = ring;
+    let (mut events, mut lost) = (0u64, 0u64);
+    let drained = consumer.drain(&slots.rings, producer, now, TURN_WORDS, |item| {
+        match item {
+            Item::Call {
+                site,
+                ticks,
+                argument,
+            } => match sites.find(site) {
+                Some(site) => {
+                    *last = ticks.max(*last);
+                    encoder.push_call(Ticks(*last), site.function, site.kind, argument);
+                    events += 1;
+                    if site.kind == CallKind::Enter {
+                        output.count_call(site.function);
+                    } else {
+                        output.mark_seen(site.function);
+                    }
+                }
+                // Only a garbled word names no site.
+                None => {
+                    encoder.push_lost(Ticks(*last), 1);
+                    lost += 1;
+                }
+            },
+            Item::Lost(count) => {
+                encoder.push_lost(Ticks(*last), count);
+                lost += count;
+            }
+        }
+        if encoder.encoded_len() >= BLOCK_BYTES {
+            if let Some(block) = encoder.finish() {
+                output.publish(block);
+            }
+            *begun = None;
+        }
+    });
+    output.count(events, lost);
+    if !ring.encoder.is_empty() && ring.begun.is_none() {
+        ring.begun = Some(Instant::now());
+    }
+    drained.words
+}
+
+fn push_lost(ring: &mut Ring, count: u64, output: &Output) {
+    ring.encoder.push_lost(Ticks(ring.last), count);
+    output.count(0, count);
+}
+
+fn publish(ring: &mut Ring, output: &Output) {
+    ring.begun = None;
+    if let Some(block) = ring.encoder.finish() {
+        output.publish(block);
+    }
+}

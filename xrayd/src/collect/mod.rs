@@ -1,0 +1,8 @@
+//! Drains the rings of one target into event blocks.
+
+mod drain;
+mod sites;
+mod slots;
+
+pub(crate) use drain::{Drain, DrainHandle};
+pub(crate) use sites::{CallSite, SiteTable};

@@ -1,0 +1,150 @@
+//! Which threads own rings, and taking a ring back from a thread that is gone.
+
+use std::{collections::HashMap, fs::File, io};
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use shm_ring::{Mapping, SharedMemory, layout};
+
+use crate::{
+    inject::Layout,
+    pid::{Pid, TargetAddr, Tid},
+    sys::Memory,
+    target::Threads,
+};
+
+/// The rings' memory and what belongs to it.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    pub(crate) layout: Layout,
+    pub(crate) rings: Mapping,
+    file: File,
+}
+
+// === impl Slots ===
+
+impl Slots {
+    pub(crate) fn new(layout: Layout, rings: Mapping, file: File) -> Self {
+        Self {
+            layout,
+            rings,
+            file,
+        }
+    }
+
+    /// The owner of slot `index` as the target knows it; 0 for none.
+    pub(crate) fn owner(&self, index: u32) -> u32 {
+        let line = self.layout.geometry.control_offset(index);
+        u32::try_from(self.rings.load(line + layout::control::OWNER)).unwrap_or(0)
+    }
+
+    /// Events lost because no slot was free.
+    pub(crate) fn lost_without_slot(&self) -> u64 {
+        self.rings.load(layout::rings::NO_SLOT)
+    }
+
+    /// Events lost in slot `index` since it was claimed.
+    pub(crate) fn lost(&self, index: u32) -> u64 {
+        self.rings
+            .load(self.layout.geometry.control_offset(index) + layout::control::LOST)
+    }
+
+    /// True while the slow path of slot `index` says it is under way.
+    pub(crate) fn busy(&self, index: u32) -> bool {
+        self.rings
+            .load(self.layout.geometry.control_offset(index) + layout::control::BUSY)
+            != 0
+    }
+
+    /// Ends a slow path that was left by a jump.
+    pub(crate) fn clear_busy(&self, index: u32) {
+        self.rings.store(
+            self.layout.geometry.control_offset(index) + layout::control::BUSY,
+            0,
+        );
+    }
+
+    /// Makes slot `index`, whose thread is gone and whose ring is drained, free for another thread.
+    pub(crate) fn retire(&self, memory: &Memory, index: u32) -> io::Result<()> {
+        let geometry = self.layout.geometry;
+        self.give_back(index);
+        self.rings
+            .zero(geometry.control_offset(index), layout::LINE_BYTES);
+        let slot = self.layout.table + geometry.slot_offset(index);
+        // Everything but the owner first: whoever claims the slot finds it as new, with limit 0.
+        memory.write(TargetAddr(slot + 4), &[0; 60])?;
+        memory.write(TargetAddr(slot), &[0; 4])
+    }
+
+    /// Gives the memory of ring `index` back to the system; it reads as zero then.
+    pub(crate) fn give_back(&self, index: u32) {
+        let geometry = self.layout.geometry;
+        let skip = self.layout.rings - self.layout.rings_map.0;
+        let place = (
+            i64::try_from(skip + geometry.ring_offset(index)),
+            i64::try_from(geometry.ring_bytes()),
+        );
+        let punched = match place {
+            (Ok(offset), Ok(length)) => {
+                let flags =
+                    FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                fallocate(&self.file, flags, offset, length).is_ok()
+            }
+            _ => false,
+        };
+        if !punched {
+            self.rings
+                .zero(geometry.ring_offset(index), geometry.ring_bytes());
+        }
+    }
+}
+
+/// Thread ids of the target's own pid namespace, in ours.
+#[derive(Debug)]
+pub(crate) struct Names {
+    pid: Pid,
+    same_namespace: bool,
+    outer: HashMap<u32, Tid>,
+}
+
+// === impl Names ===
+
+impl Names {
+    pub(crate) fn of(pid: Pid) -> Self {
+        let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        let same_namespace = namespace("self") == namespace(&pid.to_string());
+        Self {
+            pid,
+            same_namespace,
+            outer: HashMap::new(),
+        }
+    }
+
+    /// The threads that live now, as the target knows them. `None` if nothing can be said (the process is ending).
+    pub(crate) fn living(&mut self) -> Vec<u32> {
+        let threads = Threads::of(self.pid);
+        if self.same_namespace {
+            return threads.into_iter().map(Tid::as_u32).collect();
+        }
+        self.outer = threads
+            .into_iter()
+            .filter_map(|tid| Some((Threads::inner_id(self.pid, tid)?, tid)))
+            .collect();
+        self.outer.keys().copied().collect()
+    }
+
+    /// The thread's id here, and its name.
+    pub(crate) fn describe(&mut self, inner: u32) -> (u32, String) {
+        let outer = if self.same_namespace {
+            Tid::try_from(inner).ok()
+        } else {
+            if !self.outer.contains_key(&inner) {
+                self.living();
+            }
+            self.outer.get(&inner).copied()
+        };
+        match outer {
+            Some(tid) => (tid.as_u32(), Threads::name(self.pid, tid)),
+            None => (inner, String::new()),
+        }
+    }
+}

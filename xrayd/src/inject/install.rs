@@ -1,0 +1,611 @@
+//! Puts trampolines, table and rings into a target, or takes over what an earlier attach left there.
+
+use std::{fs::File, io, ops::Range, time::Duration};
+
+use nix::libc;
+use shm_ring::{Geometry, Mapping, layout};
+
+use super::{
+    Neighbourhood,
+    region::{Layout, Region},
+    remote::{Remote, RemoteError, find_syscall},
+    restart, thread_id,
+};
+use crate::{
+    pid::{Pid, TargetAddr, Tid},
+    refusal::{Reason, Refusal, Result},
+    sys::{
+        Memory,
+        ptrace::{Seized, Stopped, TraceError},
+    },
+    target::{Maps, Target, tracer_of},
+};
+
+/// How long one thread may take to stop before another one is asked.
+const STOP_PATIENCE: Duration = Duration::from_millis(300);
+/// How many threads are asked.
+const STOP_TRIES: usize = 5;
+/// How often a place that was taken meanwhile is looked for anew.
+const PLACE_TRIES: usize = 3;
+/// The first page of the table holds names while the mappings are made.
+const NAMES_AT: u64 = 1024;
+
+const CODE_NAME: &[u8] = b"xrayd-code\0";
+const TABLE_NAME: &[u8] = b"xrayd-table\0";
+const RINGS_NAME: &[u8] = b"xrayd-rings\0";
+
+/// Which thread is to be borrowed.
+#[derive(Debug)]
+pub(crate) enum Victim<'a> {
+    /// Any that stops soon.
+    Any,
+    /// This one.
+    Thread(Tid),
+    /// One that this OS thread has stopped already; it stays stopped.
+    Held(&'a mut Stopped),
+}
+
+/// What is in the target now.
+#[derive(Debug)]
+pub(crate) struct Installed {
+    /// Code mappings.
+    pub(crate) regions: Vec<Region>,
+    /// Where the rest is.
+    pub(crate) layout: Layout,
+    /// The rings, mapped here.
+    pub(crate) rings: Mapping,
+    /// The same memory as a file, to give memory back.
+    pub(crate) rings_file: File,
+    /// Everything was there already.
+    pub(crate) adopted: bool,
+    /// Who stood still, and for how long.
+    pub(crate) stopped: Option<(Tid, Duration)>,
+}
+
+/// What is there and what is missing.
+#[derive(Debug)]
+struct Plan {
+    regions: Vec<Region>,
+    layout: Option<Layout>,
+    rings_present: bool,
+    missing: Vec<Neighbourhood>,
+}
+
+/// What the borrowed thread mapped.
+#[derive(Debug)]
+struct Mapped {
+    layout: Layout,
+    regions: Vec<(u64, u64)>,
+    memfd: Option<File>,
+    stopped: Option<(Tid, Duration)>,
+}
+
+/// Makes `target` ready to have sleds switched on in `neighbourhoods`. Nothing is switched.
+///
+/// # Errors
+/// Then nothing was changed, but for mappings that could not be unmapped again (logged).
+pub(crate) fn install(
+    target: &Target,
+    memory: &Memory,
+    neighbourhoods: &[Neighbourhood],
+    geometry: Geometry,
+    mut victim: Victim<'_>,
+) -> Result<Installed> {
+    let pid = target.pid();
+    let mut tries = 0;
+    loop {
+        let maps = read_maps(target)?;
+        let plan = plan(pid, memory, &maps, neighbourhoods)?;
+        if let (true, true, Some(layout)) =
+            (plan.missing.is_empty(), plan.rings_present, plan.layout)
+        {
+            let (rings, rings_file) = share(target, &layout, None)?;
+            let installed = Installed {
+                regions: plan.regions,
+                layout,
+                rings,
+                rings_file,
+                adopted: true,
+                stopped: None,
+            };
+            return installed.begin(pid, memory);
+        }
+        tries += 1;
+        match map_missing(target, memory, &maps, &plan, geometry, &mut victim) {
+            Ok(mapped) => return finish(target, memory, plan, mapped),
+            // Somebody mapped something there since the maps were read.
+            Err(MapFailure::PlaceTaken) if tries < PLACE_TRIES => {}
+            Err(MapFailure::PlaceTaken) => {
+                let message = format!(
+                    "process {pid}: every place near its modules is taken as soon as it is found"
+                );
+                return Err(Refusal::new(Reason::NoMemory, message));
+            }
+            Err(MapFailure::Refused(refusal)) => return Err(refusal),
+        }
+    }
+}
+
+fn read_maps(target: &Target) -> Result<Maps> {
+    let tid = target.live_thread()?;
+    Maps::read(target.pid(), tid)
+        .map_err(|error| Refusal::from_io(target.pid(), "read its maps", &error))
+}
+
+fn plan(pid: Pid, memory: &Memory, maps: &Maps, neighbourhoods: &[Neighbourhood]) -> Result<Plan> {
+    let mut regions = Vec::new();
+    let mut layout: Option<Layout> = None;
+    for entry in maps.iter() {
+        match Region::find(memory, entry) {
+            None => {}
+            Some(Ok((region, its))) if layout.is_none_or(|layout| layout == its) => {
+                layout = Some(its);
+                regions.push(region);
+            }
+            Some(Ok(_)) => {
+                let message =
+                    format!("process {pid}: two different sets of xrayd's memory are in it");
+                return Err(Refusal::new(Reason::OtherVersion, message));
+            }
+            Some(Err(why)) => {
+                let message = format!(
+                    "process {pid}: xrayd's memory at {:#x} cannot be taken over: {why}",
+                    entry.range.start
+                );
+                return Err(Refusal::new(Reason::OtherVersion, message));
+            }
+        }
+    }
+    let rings_present = layout.is_some_and(|layout| {
+        let (start, bytes) = layout.rings_map;
+        maps.at(start).is_some_and(|entry| {
+            entry.range == (start..start.saturating_add(bytes)) && entry.permissions == *b"rw-s"
+        })
+    });
+    let missing = neighbourhoods
+        .iter()
+        .filter(|neighbourhood| {
+            !regions
+                .iter()
+                .any(|region: &Region| region.serves(&neighbourhood.range))
+        })
+        .cloned()
+        .collect();
+    Ok(Plan {
+        regions,
+        layout,
+        rings_present,
+        missing,
+    })
+}
+
+#[derive(Debug)]
+enum MapFailure {
+    PlaceTaken,
+    Refused(Refusal),
+}
+
+impl From<Refusal> for MapFailure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+fn map_missing(
+    target: &Target,
+    memory: &Memory,
+    maps: &Maps,
+    plan: &Plan,
+    geometry: Geometry,
+    victim: &mut Victim<'_>,
+) -> std::result::Result<Mapped, MapFailure> {
+    let pid = target.pid();
+    // Everything that can be found out beforehand is, so that the thread stands still for the calls only.
+    let instruction = find_syscall(memory, maps).ok_or_else(|| {
+        let message = format!("process {pid} has no syscall instruction that can be borrowed");
+        Refusal::new(Reason::Io, message)
+    })?;
+    let mut places = Vec::new();
+    for neighbourhood in &plan.missing {
+        places.push(place_for(pid, maps, &places, neighbourhood)?);
+    }
+    let wishes = Wishes {
+        instruction,
+        places,
+        geometry,
+        by_file: !can_open_map_files(pid, maps),
+    };
+    let mut own = None;
+    let thread = match victim {
+        Victim::Held(thread) => &mut **thread,
+        Victim::Any => own.insert(stop_any(target)?),
+        Victim::Thread(tid) => {
+            own.insert(stop(*tid).map_err(|error| stop_refusal(target, &error))?)
+        }
+    };
+    let made = borrow(target, memory, plan, &wishes, thread);
+    // Held threads stay stopped; others go on before anything else is done.
+    let released = match own {
+        Some(thread) => {
+            let tid = thread.tid();
+            let time = thread
+                .release()
+                .map_err(|error| trace_refusal(pid, &error))?;
+            Some((tid, time))
+        }
+        None => None,
+    };
+    match made {
+        Ok((layout, memfd)) => Ok(Mapped {
+            layout,
+            regions: wishes.places,
+            memfd,
+            stopped: released,
+        }),
+        Err(BorrowError::Refusal(refusal)) => Err(refusal.into()),
+        Err(BorrowError::Remote(RemoteError::Refused { source, .. }))
+            if source.raw_os_error() == Some(libc::EEXIST) =>
+        {
+            Err(MapFailure::PlaceTaken)
+        }
+        Err(BorrowError::Remote(error)) => Err(remote_refusal(pid, &error, wishes.geometry).into()),
+    }
+}
+
+/// What the borrowed thread shall do.
+#[derive(Debug)]
+struct Wishes {
+    instruction: u64,
+    /// Address and size of each code mapping.
+    places: Vec<(u64, u64)>,
+    geometry: Geometry,
+    /// Rings in a memfd instead of anonymous memory, because `map_files` is closed to us.
+    by_file: bool,
+}
+
+#[derive(Debug)]
+enum BorrowError {
+    Refusal(Refusal),
+    Remote(RemoteError),
+}
+
+impl From<RemoteError> for BorrowError {
+    fn from(error: RemoteError) -> Self {
+        Self::Remote(error)
+    }
+}
+
+/// Everything that happens while the thread stands still.
+fn borrow(
+    target: &Target,
+    memory: &Memory,
+    plan: &Plan,
+    wishes: &Wishes,
+    thread: &mut Stopped,
+) -> std::result::Result<(Layout, Option<File>), BorrowError> {
+    let pid = target.pid();
+    let registers = *thread.registers();
+    if registers.cs != 0x33 {
+        let message = format!("process {pid}: thread {} runs 32-bit code", thread.tid());
+        return Err(BorrowError::Refusal(Refusal::new(
+            Reason::Not64Bit,
+            message,
+        )));
+    }
+    let known = plan.layout.map(|layout| layout.tid_offset);
+    let found = known.or_else(|| thread_id::find(memory, pid, thread.tid(), registers.fs_base));
+    let Some(tid_offset) = found else {
+        let message = format!(
+            "process {pid}: thread {} keeps its id nowhere in its control block",
+            thread.tid()
+        );
+        return Err(BorrowError::Refusal(Refusal::new(
+            Reason::ThreadId,
+            message,
+        )));
+    };
+    if is_filtered(pid, thread.tid()) {
+        thread.suspend_seccomp().map_err(|error| {
+            let message = format!(
+                "process {pid}: thread {} is under a seccomp filter, which only a daemon with CAP_SYS_ADMIN can suspend: {error}",
+                thread.tid()
+            );
+            BorrowError::Refusal(Refusal::new(Reason::SeccompFilter, message))
+        })?;
+    }
+    if let Some(cured) = restart::cured(pid, thread.tid(), &registers) {
+        thread.resume_with(cured);
+    }
+    thread.block_signals().map_err(RemoteError::from)?;
+    let mut remote = Remote::new(thread, wishes.instruction);
+    let made = make_mappings(&mut remote, target, memory, plan, wishes, tid_offset)?;
+    remote.commit();
+    Ok(made)
+}
+
+fn make_mappings(
+    remote: &mut Remote<'_>,
+    target: &Target,
+    memory: &Memory,
+    plan: &Plan,
+    wishes: &Wishes,
+    tid_offset: i32,
+) -> std::result::Result<(Layout, Option<File>), RemoteError> {
+    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let data = libc::PROT_READ | libc::PROT_WRITE;
+    let geometry = wishes.geometry;
+    let table = match plan.layout {
+        Some(layout) => layout.table,
+        None => {
+            let bytes = geometry.table_bytes();
+            let table = remote.map("mmap of the table", None, bytes, data, private, -1)?;
+            // A forked child must find it zeroed (P58).
+            remote.advise(table, bytes, libc::MADV_WIPEONFORK)?;
+            table
+        }
+    };
+    let names = table + NAMES_AT;
+    for (at, name) in [(0, CODE_NAME), (16, TABLE_NAME), (32, RINGS_NAME)] {
+        memory
+            .write(TargetAddr(names + at), name)
+            .map_err(refused("write to the table"))?;
+    }
+    remote.name(table, geometry.table_bytes(), names + 16);
+    let mut memfd = None;
+    let layout = match (plan.layout, plan.rings_present) {
+        (Some(layout), true) => layout,
+        // A forked child of a traced process has everything but the rings; its trampolines name the place.
+        (old, _) => {
+            let slack = geometry.chunk_bytes();
+            let (wanted, bytes) = match old {
+                Some(layout) => (Some(layout.rings_map.0), layout.rings_map.1),
+                None => (None, geometry.rings_bytes() + slack),
+            };
+            let start = if wishes.by_file {
+                let fd = remote.memfd(names + 32, bytes)?;
+                let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
+                let start = remote.map("mmap of the rings", wanted, bytes, data, shared, fd);
+                let copy = i32::try_from(fd)
+                    .map_err(io::Error::other)
+                    .and_then(|fd| target.pidfd().get_fd(fd));
+                remote.close(fd);
+                memfd = Some(File::from(copy.map_err(refused("pidfd_getfd"))?));
+                start?
+            } else {
+                let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+                remote.map("mmap of the rings", wanted, bytes, data, shared, -1)?
+            };
+            remote.advise(start, bytes, libc::MADV_DONTFORK)?;
+            remote.name(start, bytes, names + 32);
+            let rings = start.next_multiple_of(slack);
+            Layout {
+                table,
+                rings,
+                rings_map: (start, bytes),
+                geometry,
+                tid_offset,
+            }
+        }
+    };
+    for &(address, bytes) in &wishes.places {
+        let code = libc::PROT_READ | libc::PROT_EXEC;
+        remote.map(
+            "mmap of the trampolines",
+            Some(address),
+            bytes,
+            code,
+            private,
+            -1,
+        )?;
+        remote.name(address, bytes, names);
+    }
+    memory
+        .write(TargetAddr(names), &[0; 48])
+        .map_err(refused("write to the table"))?;
+    Ok((layout, memfd))
+}
+
+fn finish(target: &Target, memory: &Memory, plan: Plan, mapped: Mapped) -> Result<Installed> {
+    let pid = target.pid();
+    let mut regions = plan.regions;
+    for (address, bytes) in mapped.regions {
+        let region = Region::plan(address, bytes, &mapped.layout)
+            .map_err(|error| Refusal::new(Reason::Io, format!("process {pid}: {error}")))?;
+        region.write(memory, &mapped.layout).map_err(|error| {
+            let message =
+                format!("process {pid}: cannot write to the trampolines' mapping: {error}");
+            Refusal::new(Reason::MemoryWrite, message)
+        })?;
+        regions.push(region);
+    }
+    let (rings, rings_file) = share(target, &mapped.layout, mapped.memfd)?;
+    let installed = Installed {
+        regions,
+        layout: mapped.layout,
+        rings,
+        rings_file,
+        adopted: false,
+        stopped: mapped.stopped,
+    };
+    installed.begin(pid, memory)
+}
+
+// === impl Installed ===
+
+impl Installed {
+    /// From here on trampolines may record.
+    fn begin(self, pid: Pid, memory: &Memory) -> Result<Self> {
+        set_live(memory, TargetAddr(self.layout.table), 1)
+            .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
+        Ok(self)
+    }
+}
+
+/// Makes the slow path of trampolines return at once: nothing begins to be recorded any more.
+pub(crate) fn clear_live(memory: &Memory, table: TargetAddr) -> io::Result<()> {
+    set_live(memory, table, 0)
+}
+
+/// True while the address space is the one that was attached to: after an `exec` the old one cannot be read (P49).
+pub(crate) fn is_ours_still(memory: &Memory, table: TargetAddr) -> bool {
+    memory
+        .read_u64(TargetAddr(table.0 + layout::table::LIVE))
+        .is_ok_and(|live| live != 0)
+}
+
+fn set_live(memory: &Memory, table: TargetAddr, live: u64) -> io::Result<()> {
+    memory.write(
+        TargetAddr(table.0 + layout::table::LIVE),
+        &live.to_le_bytes(),
+    )
+}
+
+/// Maps the target's rings here.
+fn share(target: &Target, layout: &Layout, memfd: Option<File>) -> Result<(Mapping, File)> {
+    let pid = target.pid();
+    let (start, bytes) = layout.rings_map;
+    let file = match memfd {
+        Some(file) => file,
+        None => open_map_file(pid, start..start.saturating_add(bytes))
+            .map_err(|error| Refusal::from_io(pid, "open the rings through map_files", &error))?,
+    };
+    let skip = layout.rings - start;
+    let mapping = Mapping::new(&file, skip, layout.geometry.rings_bytes())
+        .map_err(|error| Refusal::from_io(pid, "map the rings", &error))?;
+    Ok((mapping, file))
+}
+
+fn open_map_file(pid: Pid, range: Range<u64>) -> io::Result<File> {
+    let path = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end);
+    File::options().read(true).write(true).open(path)
+}
+
+fn can_open_map_files(pid: Pid, maps: &Maps) -> bool {
+    maps.iter()
+        .find(|entry| entry.is_file())
+        .is_some_and(|entry| {
+            let range = &entry.range;
+            File::open(format!(
+                "/proc/{pid}/map_files/{:x}-{:x}",
+                range.start, range.end
+            ))
+            .is_ok()
+        })
+}
+
+fn place_for(
+    pid: Pid,
+    maps: &Maps,
+    taken: &[(u64, u64)],
+    neighbourhood: &Neighbourhood,
+) -> Result<(u64, u64)> {
+    let bytes = neighbourhood.region_bytes();
+    let place = maps.gap_near(neighbourhood.range.clone(), Neighbourhood::reach(), bytes);
+    let free = |&place: &u64| {
+        taken
+            .iter()
+            .all(|&(start, length)| place + bytes <= start || start + length <= place)
+    };
+    place
+        .filter(free)
+        .map(|place| (place, bytes))
+        .ok_or_else(|| {
+            let start = neighbourhood.range.start;
+            let message = format!(
+                "process {pid}: no {bytes} free bytes within 2 GiB of the module at {start:#x}"
+            );
+            Refusal::new(Reason::NoMemory, message)
+        })
+}
+
+fn stop_any(target: &Target) -> Result<Stopped> {
+    let threads = target.stoppable_threads();
+    let mut last = None;
+    for tid in threads.into_iter().take(STOP_TRIES) {
+        match stop(tid) {
+            Ok(thread) => return Ok(thread),
+            Err(error @ (TraceError::Gone(_) | TraceError::Timeout(..))) => last = Some(error),
+            Err(error) => return Err(stop_refusal(target, &error)),
+        }
+    }
+    match last {
+        Some(error) => Err(stop_refusal(target, &error)),
+        None if target.has_exited() => Err(target.exited()),
+        None => {
+            let message = format!(
+                "process {}: every thread sleeps uninterruptibly",
+                target.pid()
+            );
+            Err(Refusal::new(Reason::StopTimeout, message))
+        }
+    }
+}
+
+fn stop(tid: Tid) -> std::result::Result<Stopped, TraceError> {
+    Seized::seize(tid)?.interrupt(STOP_PATIENCE)
+}
+
+fn stop_refusal(target: &Target, error: &TraceError) -> Refusal {
+    let pid = target.pid();
+    // EPERM is also what a second tracer gets.
+    let tracer = target
+        .live_thread()
+        .ok()
+        .and_then(|tid| tracer_of(pid, tid));
+    match (error, tracer) {
+        (TraceError::Failed { .. }, Some(tracer)) => Refusal::new(
+            Reason::ForeignTracer,
+            format!("process {pid} is traced by process {tracer}"),
+        ),
+        _ => trace_refusal(pid, error),
+    }
+}
+
+fn trace_refusal(pid: Pid, error: &TraceError) -> Refusal {
+    let (reason, why) = match error {
+        TraceError::Gone(_) => (Reason::TargetExited, String::new()),
+        TraceError::Timeout(..) => (Reason::StopTimeout, String::new()),
+        TraceError::Failed { source, .. } => {
+            let reason = match source.raw_os_error() {
+                Some(libc::EPERM) => Reason::Permission,
+                _ => Reason::Io,
+            };
+            (reason, format!(": {source}"))
+        }
+    };
+    Refusal::new(reason, format!("process {pid}: {error}{why}"))
+}
+
+fn remote_refusal(pid: Pid, error: &RemoteError, geometry: Geometry) -> Refusal {
+    match error {
+        RemoteError::Trace(error) => trace_refusal(pid, error),
+        RemoteError::Refused { call, source } => {
+            let (reason, hint) = match source.raw_os_error() {
+                Some(libc::ENOMEM) => (
+                    Reason::NoMemory,
+                    format!(
+                        " (the rings take {} MiB of address space)",
+                        geometry.rings_bytes() >> 20
+                    ),
+                ),
+                Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => {
+                    (Reason::SeccompFilter, String::new())
+                }
+                _ => (Reason::Io, String::new()),
+            };
+            Refusal::new(reason, format!("process {pid}: {call}: {source}{hint}"))
+        }
+    }
+}
+
+fn is_filtered(pid: Pid, tid: Tid) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).is_ok_and(|status| {
+        status
+            .lines()
+            .any(|line| line.starts_with("Seccomp:") && line.ends_with('2'))
+    })
+}
+
+fn refused(call: &'static str) -> impl FnOnce(io::Error) -> RemoteError {
+    move |source| RemoteError::Refused { call, source }
+}

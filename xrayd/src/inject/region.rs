@@ -1,0 +1,287 @@
+//! The code mapping of a neighbourhood: a handshake for whoever attaches next, the trampolines, and stubs.
+//!
+//! ```text
+//!  +0     magic "xrayd" 0 0 1 | bytes | table | rings | rings mapping: start, bytes | ring shift, slots shift | thread id offset
+//!  +256   trampolines
+//!  +4096  stubs, 64 bytes each
+//! ```
+//!
+//! The handshake is as trustworthy as the target: whoever takes a region over generates its trampolines anew from the handshake
+//! and compares every byte.
+
+use std::{io, ops::Range};
+
+use shm_ring::Geometry;
+use sled_encoders::{
+    EncodeError,
+    x86_64::{STUB_BYTES, TrampolineSpec, Trampolines},
+};
+
+use crate::{pid::TargetAddr, sys::Memory, target::MapEntry};
+
+const MAGIC: [u8; 8] = *b"xrayd\0\0\x01";
+const HANDSHAKE_WORDS: usize = 8;
+const TRAMPOLINES_AT: u64 = 256;
+const STUBS_AT: u64 = 4096;
+/// How far a call reaches, less a margin for the region and the sled.
+const REACH: u64 = (1 << 31) - (1 << 20);
+/// Modules farther apart than this get trampolines of their own.
+const SPREAD: u64 = 1 << 30;
+
+/// Where the data of a target's trampolines lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// The table's mapping.
+    pub(crate) table: u64,
+    /// First byte of the rings, a multiple of the chunk size.
+    pub(crate) rings: u64,
+    /// The mapping that holds them.
+    pub(crate) rings_map: (u64, u64),
+    /// Sizes.
+    pub(crate) geometry: Geometry,
+    /// Offset of the thread id from the thread pointer.
+    pub(crate) tid_offset: i32,
+}
+
+/// A code mapping in the target.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) trampolines: Trampolines,
+}
+
+/// Modules close enough to share a region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Neighbourhood {
+    /// From the first sled to the end of the last.
+    pub(crate) range: Range<u64>,
+    /// How many sleds need a stub.
+    pub(crate) stubs: u64,
+}
+
+// === impl Layout ===
+
+impl Layout {
+    fn spec(&self, region: u64) -> TrampolineSpec {
+        TrampolineSpec {
+            origin: region + TRAMPOLINES_AT,
+            tid_offset: self.tid_offset,
+            table: self.table,
+            rings: self.rings,
+            geometry: self.geometry,
+        }
+    }
+}
+
+// === impl Region ===
+
+impl Region {
+    /// What a region at `address` will be; nothing is written.
+    pub(crate) fn plan(address: u64, bytes: u64, layout: &Layout) -> Result<Self, EncodeError> {
+        let trampolines = Trampolines::assemble(&layout.spec(address))?;
+        if trampolines.code.len() as u64 > STUBS_AT - TRAMPOLINES_AT {
+            return Err(EncodeError::Assembler(
+                "the trampolines outgrew their page".to_owned(),
+            ));
+        }
+        Ok(Self {
+            address,
+            bytes,
+            trampolines,
+        })
+    }
+
+    /// Writes it and reads it back.
+    pub(crate) fn write(&self, memory: &Memory, layout: &Layout) -> io::Result<()> {
+        memory.write(
+            TargetAddr(self.address + TRAMPOLINES_AT),
+            &self.trampolines.code,
+        )?;
+        // Last: whoever finds the magic finds the rest.
+        memory.write(TargetAddr(self.address), &self.handshake(layout))?;
+        if self.stands(memory)? {
+            Ok(())
+        } else {
+            Err(io::Error::other(
+                "the trampolines do not read back as written",
+            ))
+        }
+    }
+
+    /// The region whose handshake stands in `entry`, and the layout it names. `None` if there is none.
+    ///
+    /// # Errors
+    /// `Err(None)`-like situations are told apart by the caller: a handshake that does not fit what stands behind it is an error.
+    pub(crate) fn find(
+        memory: &Memory,
+        entry: &MapEntry,
+    ) -> Option<Result<(Self, Layout), &'static str>> {
+        if entry.is_file() || entry.permissions != *b"r-xp" {
+            return None;
+        }
+        let mut bytes = [0u8; HANDSHAKE_WORDS * 8];
+        memory
+            .read(TargetAddr(entry.range.start), &mut bytes)
+            .ok()?;
+        if bytes[..5] != MAGIC[..5] {
+            return None;
+        }
+        Some(Self::understand(memory, entry, &bytes))
+    }
+
+    fn understand(
+        memory: &Memory,
+        entry: &MapEntry,
+        bytes: &[u8; HANDSHAKE_WORDS * 8],
+    ) -> Result<(Self, Layout), &'static str> {
+        if bytes[..8] != MAGIC {
+            return Err("its version is another one");
+        }
+        let mut words = [0u64; HANDSHAKE_WORDS];
+        for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*chunk);
+        }
+        let [
+            _,
+            length,
+            table,
+            rings,
+            map_start,
+            map_bytes,
+            shifts,
+            tid_offset,
+        ] = words;
+        let halves = |word: u64| (u32::try_from(word & 0xffff_ffff), u32::try_from(word >> 32));
+        let (Ok(ring_shift), Ok(slots_shift)) = halves(shifts) else {
+            return Err("its sizes are no sizes");
+        };
+        let geometry =
+            Geometry::from_shifts(ring_shift, slots_shift).map_err(|_| "its sizes are no sizes")?;
+        let tid_offset =
+            i32::try_from(tid_offset.cast_signed()).map_err(|_| "its thread id offset is none")?;
+        let fits = length == entry.range.end - entry.range.start
+            && rings.is_multiple_of(geometry.chunk_bytes())
+            && rings >= map_start
+            && rings.checked_add(geometry.rings_bytes()) <= map_start.checked_add(map_bytes);
+        if !fits {
+            return Err("its addresses do not fit");
+        }
+        let layout = Layout {
+            table,
+            rings,
+            rings_map: (map_start, map_bytes),
+            geometry,
+            tid_offset,
+        };
+        let region = Self::plan(entry.range.start, length, &layout)
+            .map_err(|_| "its addresses do not fit")?;
+        match region.stands(memory) {
+            Ok(true) => Ok((region, layout)),
+            Ok(false) => Err("its trampolines are other ones"),
+            Err(_) => Err("it cannot be read"),
+        }
+    }
+
+    /// True if the calls of every sled in `range` reach this region.
+    pub(crate) fn serves(&self, range: &Range<u64>) -> bool {
+        let end = self.address + self.bytes;
+        range.end.saturating_sub(self.address) <= REACH && end.saturating_sub(range.start) <= REACH
+    }
+
+    /// Where stub `index` stands, if there is room for it.
+    pub(crate) fn stub(&self, index: u64) -> Option<u64> {
+        let offset = STUBS_AT.checked_add(index.checked_mul(STUB_BYTES as u64)?)?;
+        (offset.checked_add(STUB_BYTES as u64)? <= self.bytes).then_some(self.address + offset)
+    }
+
+    /// The index of the stub at `address`, if one can stand there.
+    pub(crate) fn stub_index(&self, address: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.address)?.checked_sub(STUBS_AT)?;
+        (offset.is_multiple_of(STUB_BYTES as u64) && offset < self.bytes)
+            .then_some(offset / STUB_BYTES as u64)
+    }
+
+    fn stands(&self, memory: &Memory) -> io::Result<bool> {
+        let mut there = vec![0u8; self.trampolines.code.len()];
+        memory.read(TargetAddr(self.address + TRAMPOLINES_AT), &mut there)?;
+        Ok(there == self.trampolines.code)
+    }
+
+    fn handshake(&self, layout: &Layout) -> Vec<u8> {
+        let shifts = u64::from(layout.geometry.ring_shift())
+            | u64::from(layout.geometry.slots_shift()) << 32;
+        let words = [
+            self.bytes,
+            layout.table,
+            layout.rings,
+            layout.rings_map.0,
+            layout.rings_map.1,
+            shifts,
+            i64::from(layout.tid_offset).cast_unsigned(),
+        ];
+        MAGIC
+            .into_iter()
+            .chain(words.into_iter().flat_map(u64::to_le_bytes))
+            .collect()
+    }
+}
+
+// === impl Neighbourhood ===
+
+impl Neighbourhood {
+    /// Groups the ranges of modules (first sled to last, and how many stubs they need), given by address.
+    pub(crate) fn group(modules: impl IntoIterator<Item = (Range<u64>, u64)>) -> Vec<Self> {
+        let mut modules: Vec<_> = modules.into_iter().collect();
+        modules.sort_unstable_by_key(|(range, _)| range.start);
+        let mut groups: Vec<Self> = Vec::new();
+        for (range, stubs) in modules {
+            match groups.last_mut() {
+                Some(group) if range.end.saturating_sub(group.range.start) <= SPREAD => {
+                    group.range.end = group.range.end.max(range.end);
+                    group.stubs += stubs;
+                }
+                _ => groups.push(Self { range, stubs }),
+            }
+        }
+        groups
+    }
+
+    /// How large a region it needs.
+    pub(crate) fn region_bytes(&self) -> u64 {
+        (STUBS_AT + self.stubs * STUB_BYTES as u64).next_multiple_of(4096)
+    }
+
+    /// How far from its sleds the region may lie.
+    pub(crate) const fn reach() -> u64 {
+        REACH
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_grouped_by_distance() {
+        let groups = Neighbourhood::group([
+            (0x7f00_0000_0000..0x7f00_0010_0000, 1),
+            (0x5500_0000_0000..0x5500_0000_1000, 0),
+            (0x7f00_1000_0000..0x7f00_1000_1000, 64),
+            (0x7f00_8000_0000..0x7f00_8000_1000, 0),
+        ]);
+        let ranges: Vec<_> = groups
+            .iter()
+            .map(|group| (group.range.clone(), group.stubs))
+            .collect();
+        assert_eq!(
+            ranges,
+            [
+                (0x5500_0000_0000..0x5500_0000_1000, 0),
+                (0x7f00_0000_0000..0x7f00_1000_1000, 65),
+                (0x7f00_8000_0000..0x7f00_8000_1000, 0),
+            ]
+        );
+        assert_eq!(groups[1].region_bytes(), 4096 + 2 * 4096);
+    }
+}

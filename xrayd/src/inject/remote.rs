@@ -1,0 +1,214 @@
+//! System calls made by a stopped thread of the target, each with its undo.
+
+use std::{io, time::Duration};
+
+use nix::libc;
+
+use crate::{
+    pid::TargetAddr,
+    sys::{
+        Memory,
+        ptrace::{Stopped, TraceError},
+    },
+    target::{MapEntry, Maps},
+};
+
+/// How long one call of the borrowed thread may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// include/uapi/linux/prctl.h
+const PR_SET_VMA: u64 = 0x5356_4d41;
+/// `syscall`
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// What can go wrong in a borrowed thread.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RemoteError {
+    /// The thread could not be made to do it.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The call failed in the target.
+    #[error("{call} in the target")]
+    Refused {
+        /// Which call.
+        call: &'static str,
+        /// What it said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A stopped thread, to make calls with.
+#[derive(Debug)]
+pub(super) struct Remote<'a> {
+    thread: &'a mut Stopped,
+    instruction: u64,
+    /// What was mapped, to be unmapped if something later fails. Filled by `map`, emptied by `commit`.
+    mapped: Vec<(u64, u64)>,
+}
+
+/// The address of a `syscall` instruction that the target has already: in its vdso, else in any file.
+pub(super) fn find_syscall(memory: &Memory, maps: &Maps) -> Option<u64> {
+    let executable = |entry: &&MapEntry| {
+        entry.executable() && entry.permissions[0] == b'r' && entry.name != "[vsyscall]"
+    };
+    let vdso = maps
+        .iter()
+        .filter(executable)
+        .filter(|entry| entry.name == "[vdso]");
+    let files = maps
+        .iter()
+        .filter(executable)
+        .filter(|entry| entry.is_file());
+    vdso.chain(files).find_map(|entry| {
+        let mut piece = vec![0u8; 1 << 16];
+        (entry.range.start..entry.range.end)
+            .step_by(piece.len() - 1)
+            .find_map(|start| {
+                let length = usize::try_from(entry.range.end - start)
+                    .unwrap_or(usize::MAX)
+                    .min(piece.len());
+                let window = piece.get_mut(..length)?;
+                memory.read(TargetAddr(start), window).ok()?;
+                let at = window.windows(2).position(|pair| pair == SYSCALL)?;
+                Some(start + at as u64)
+            })
+    })
+}
+
+// === impl Remote ===
+
+impl<'a> Remote<'a> {
+    /// Borrows a thread whose signals are held back.
+    pub(super) fn new(thread: &'a mut Stopped, instruction: u64) -> Self {
+        Self {
+            thread,
+            instruction,
+            mapped: Vec::new(),
+        }
+    }
+
+    /// `mmap`; private pages, `address` exactly or anywhere for `None`.
+    pub(super) fn map(
+        &mut self,
+        call: &'static str,
+        address: Option<u64>,
+        bytes: u64,
+        protection: i32,
+        flags: i32,
+        fd: i64,
+    ) -> Result<u64, RemoteError> {
+        let fixed = if address.is_some() {
+            libc::MAP_FIXED_NOREPLACE
+        } else {
+            0
+        };
+        let at = self.call(
+            call,
+            libc::SYS_mmap,
+            [
+                address.unwrap_or(0),
+                bytes,
+                u64::from(protection.cast_unsigned()),
+                u64::from((flags | fixed).cast_unsigned()),
+                fd.cast_unsigned(),
+                0,
+            ],
+        )?;
+        self.mapped.push((at, bytes));
+        // Kernels before 4.17 take the flag for a hint.
+        match address {
+            Some(wanted) if wanted != at => Err(RemoteError::Refused {
+                call,
+                source: io::Error::from_raw_os_error(libc::EEXIST),
+            }),
+            _ => Ok(at),
+        }
+    }
+
+    /// `madvise`.
+    pub(super) fn advise(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        advice: i32,
+    ) -> Result<(), RemoteError> {
+        let advice = u64::from(advice.cast_unsigned());
+        self.call(
+            "madvise",
+            libc::SYS_madvise,
+            [address, bytes, advice, 0, 0, 0],
+        )
+        .map(|_| ())
+    }
+
+    /// Names a mapping for who looks at the target's maps; kernels without the facility refuse, which is no harm.
+    pub(super) fn name(&mut self, address: u64, bytes: u64, name: u64) {
+        let result = self.call(
+            "prctl",
+            libc::SYS_prctl,
+            [PR_SET_VMA, 0, address, bytes, name, 0],
+        );
+        if let Err(error) = result {
+            tracing::debug!(%error, "mapping not named");
+        }
+    }
+
+    /// `memfd_create` with the name at `name`, sized.
+    pub(super) fn memfd(&mut self, name: u64, bytes: u64) -> Result<i64, RemoteError> {
+        let flags = u64::from(libc::MFD_CLOEXEC);
+        let fd = self.call(
+            "memfd_create",
+            libc::SYS_memfd_create,
+            [name, flags, 0, 0, 0, 0],
+        )?;
+        self.call("ftruncate", libc::SYS_ftruncate, [fd, bytes, 0, 0, 0, 0])
+            .inspect_err(|_| self.close(fd.cast_signed()))?;
+        Ok(fd.cast_signed())
+    }
+
+    /// `close`.
+    pub(super) fn close(&mut self, fd: i64) {
+        if let Err(error) = self.call(
+            "close",
+            libc::SYS_close,
+            [fd.cast_unsigned(), 0, 0, 0, 0, 0],
+        ) {
+            tracing::warn!(%error, "a descriptor stays open in the target");
+        }
+    }
+
+    /// What was mapped stays.
+    pub(super) fn commit(mut self) {
+        self.mapped.clear();
+    }
+
+    fn call(
+        &mut self,
+        call: &'static str,
+        number: i64,
+        arguments: [u64; 6],
+    ) -> Result<u64, RemoteError> {
+        let result = self
+            .thread
+            .system_call(self.instruction, number, arguments, PATIENCE)?;
+        if (-4095..0).contains(&result) {
+            let errno = i32::try_from(-result).unwrap_or(libc::EIO);
+            return Err(RemoteError::Refused {
+                call,
+                source: io::Error::from_raw_os_error(errno),
+            });
+        }
+        Ok(result.cast_unsigned())
+    }
+}
+
+impl Drop for Remote<'_> {
+    fn drop(&mut self) {
+        for (address, bytes) in std::mem::take(&mut self.mapped) {
+            if let Err(error) = self.call("munmap", libc::SYS_munmap, [address, bytes, 0, 0, 0, 0])
+            {
+                tracing::warn!(%error, "a mapping stays in the target");
+            }
+        }
+    }
+}

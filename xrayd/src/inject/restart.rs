@@ -1,0 +1,69 @@
+//! No system call of the target may fail because of us.
+//!
+//! A stop interrupts the call that the thread sleeps in. Most calls are restarted by the kernel; some answer EINTR. At the stop such a thread shows
+//! `orig_rax` ≥ 0 and `rax` = -EINTR; writing -ERESTARTNOINTR makes the kernel restart the call (P8). A call that waits with a relative timeout waits in
+//! full again. The EINTR stays where a signal that the thread would take is pending: then it is the program's own.
+
+use nix::libc;
+
+use crate::{
+    pid::{Pid, Tid},
+    sys::ptrace::Registers,
+    target::has_pending_signal,
+};
+
+const EINTR: i64 = -4;
+/// include/linux/errno.h; not visible to programs, only to tracers.
+const ERESTARTNOINTR: i64 = -513;
+
+/// Calls that answer EINTR when a stop interrupts them, and that lose nothing when they are made again: they wait, and had not begun to act.
+/// Never `close`: the descriptor may be somebody else's by then.
+const RESTARTABLE: &[i64] = &[
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_io_getevents,
+    // io_pgetevents, arch/x86/entry/syscalls/syscall_64.tbl
+    333,
+    libc::SYS_io_uring_enter,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_futex,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_msgrcv,
+    libc::SYS_msgsnd,
+    libc::SYS_mq_timedreceive,
+    libc::SYS_mq_timedsend,
+    libc::SYS_flock,
+    libc::SYS_fcntl,
+];
+
+/// The registers with which the thread must go on so that the call it was in does not fail, if they are not those it has.
+pub(super) fn cured(pid: Pid, tid: Tid, registers: &Registers) -> Option<Registers> {
+    let call = registers.orig_rax.cast_signed();
+    let interrupted = registers.rax.cast_signed() == EINTR && RESTARTABLE.contains(&call);
+    (interrupted && !has_pending_signal(pid, tid)).then(|| {
+        let mut cured = *registers;
+        cured.rax = ERESTARTNOINTR.cast_unsigned();
+        cured
+    })
+}

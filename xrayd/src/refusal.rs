@@ -1,0 +1,265 @@
+//! Why something was not done: a stable id, a line for people, and a paragraph for `xrayctl explain`.
+
+use std::fmt;
+
+/// The situations in which the engine refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// There is no such process.
+    NoSuchProcess,
+    /// The kernel or xrayd forbids the caller to trace this process.
+    Permission,
+    /// No module of the process has an XRay instrumentation map.
+    NoSleds,
+    /// A 32-bit (or x32) process.
+    Not64Bit,
+    /// A thread is under strict seccomp.
+    SeccompStrict,
+    /// The memory calls that attaching needs were refused in the target.
+    SeccompFilter,
+    /// Another tracer is attached.
+    ForeignTracer,
+    /// LLVM's own runtime in the process has patched its sleds.
+    AlreadyPatched,
+    /// A kernel thread.
+    KernelThread,
+    /// The process has ended and waits for its parent.
+    Zombie,
+    /// The pid now names another process.
+    PidReused,
+    /// Another attach or detach of this process is under way.
+    Busy,
+    /// The process ended meanwhile.
+    TargetExited,
+    /// The process is not attached.
+    NotAttached,
+    /// A selection that cannot be understood.
+    Selection,
+    /// A value out of range.
+    Limit,
+    /// No memory could be mapped, or none within reach of a module.
+    NoMemory,
+    /// Memory of another version of xrayd is in the process.
+    OtherVersion,
+    /// Where the thread library keeps thread ids could not be found.
+    ThreadId,
+    /// No thread could be stopped in time.
+    StopTimeout,
+    /// The kernel forbids writing to the process's code.
+    MemoryWrite,
+    /// A system call failed unexpectedly.
+    Io,
+    /// The program could not be started.
+    Launch,
+}
+
+/// A refusal with its particulars.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// The situation.
+    pub reason: Reason,
+    /// One line: what, where, and what to do if that is short.
+    pub message: String,
+}
+
+/// What the engine answers.
+pub(crate) type Result<T> = std::result::Result<T, Refusal>;
+
+// === impl Reason ===
+
+impl Reason {
+    /// Every reason.
+    pub const ALL: [Self; 23] = [
+        Self::NoSuchProcess,
+        Self::Permission,
+        Self::NoSleds,
+        Self::Not64Bit,
+        Self::SeccompStrict,
+        Self::SeccompFilter,
+        Self::ForeignTracer,
+        Self::AlreadyPatched,
+        Self::KernelThread,
+        Self::Zombie,
+        Self::PidReused,
+        Self::Busy,
+        Self::TargetExited,
+        Self::NotAttached,
+        Self::Selection,
+        Self::Limit,
+        Self::NoMemory,
+        Self::OtherVersion,
+        Self::ThreadId,
+        Self::StopTimeout,
+        Self::MemoryWrite,
+        Self::Io,
+        Self::Launch,
+    ];
+
+    /// The stable id.
+    pub const fn id(self) -> &'static str {
+        match self {
+            Self::NoSuchProcess => "no-such-process",
+            Self::Permission => "permission",
+            Self::NoSleds => "no-sleds",
+            Self::Not64Bit => "not-64-bit",
+            Self::SeccompStrict => "seccomp-strict",
+            Self::SeccompFilter => "seccomp-filter",
+            Self::ForeignTracer => "foreign-tracer",
+            Self::AlreadyPatched => "already-patched",
+            Self::KernelThread => "kernel-thread",
+            Self::Zombie => "zombie",
+            Self::PidReused => "pid-reused",
+            Self::Busy => "busy",
+            Self::TargetExited => "target-exited",
+            Self::NotAttached => "not-attached",
+            Self::Selection => "selection",
+            Self::Limit => "limit",
+            Self::NoMemory => "no-memory",
+            Self::OtherVersion => "other-version",
+            Self::ThreadId => "thread-id",
+            Self::StopTimeout => "stop-timeout",
+            Self::MemoryWrite => "memory-write",
+            Self::Io => "io",
+            Self::Launch => "launch",
+        }
+    }
+
+    /// The reason with this id.
+    pub fn from_id(id: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.id() == id)
+    }
+
+    /// What it means and what can be done.
+    pub const fn explain(self) -> &'static str {
+        match self {
+            Self::NoSuchProcess => {
+                "There is no process with this pid in the daemon's pid namespace. It may have ended, or the \
+                 number may come from inside a container. `xrayctl ps` lists what can be traced."
+            }
+            Self::Permission => {
+                "The kernel forbids reading or writing this process (ptrace access), or the daemon serves only \
+                 root and the owner of a process. Look at the process's owner, at /proc/sys/kernel/yama/ptrace_scope (1: only \
+                 descendants, unless CAP_SYS_PTRACE; 3: nobody), and at whether it made itself undumpable. Use the \
+                 system daemon, or `sudo xrayctl record PID`."
+            }
+            Self::NoSleds => {
+                "No module of the process has an xray_instr_map section. Build the program with \
+                 `clang -fxray-instrument` (small functions need -fxray-instruction-threshold=1) or \
+                 `rustc -Z instrument-xray`."
+            }
+            Self::Not64Bit => {
+                "The process runs 32-bit (or x32) code. xrayd traces x86-64 processes only."
+            }
+            Self::SeccompStrict => {
+                "A thread is in seccomp's strict mode, where any system call but read, write, exit and sigreturn \
+                 kills it; xrayd would have to map memory in the process. It cannot be traced."
+            }
+            Self::SeccompFilter => {
+                "A seccomp filter of the stopped thread refused mmap, madvise or prctl, which attaching needs \
+                 once. Nothing was changed. Allow these calls in the filter, or attach before it is installed \
+                 (`xrayctl record -- CMD`)."
+            }
+            Self::ForeignTracer => {
+                "A debugger or strace is attached to the process; the kernel allows one tracer. End it, attach with \
+                 xrayd, and attach the debugger again: xrayd needs the tracer's seat for less than a millisecond."
+            }
+            Self::AlreadyPatched => {
+                "LLVM's XRay runtime inside the process has patched sleds (patch_premain or __xray_patch). Two \
+                 tracers cannot share a sled. Start the program without XRAY_OPTIONS=patch_premain=true, or have it \
+                 call __xray_unpatch and restart it."
+            }
+            Self::KernelThread => "This is a thread of the kernel; it has no user memory to trace.",
+            Self::Zombie => {
+                "The process has ended; its parent has not collected it yet. There is nothing left to trace."
+            }
+            Self::PidReused => {
+                "The pid now belongs to another process than the one that was listed. List again."
+            }
+            Self::Busy => {
+                "Another attach or detach of this process is under way. Wait for it to end and try again."
+            }
+            Self::TargetExited => {
+                "The process ended while xrayd worked on it, or has ended since. What was recorded up to its last \
+                 event is retained until `xrayctl detach`; `xrayctl fetch` writes it."
+            }
+            Self::NotAttached => {
+                "The daemon is not attached to this process. `xrayctl attach PID` first, or use `xrayctl record PID`."
+            }
+            Self::Selection => {
+                "A selector cannot be understood: an invalid regular expression, glob or id. The message says which."
+            }
+            Self::Limit => "A value is out of its range; the message gives the range.",
+            Self::NoMemory => {
+                "The process could not map the memory that tracing needs (its address space limit, the machine's \
+                 overcommit policy), or there is no free address range within 2 GiB of a module. Try a smaller \
+                 --ring-size or --max-threads."
+            }
+            Self::OtherVersion => {
+                "The process carries trampolines of another version of xrayd, or ones that somebody changed. \
+                 They cannot be replaced while it lives, because a thread may stand in them. Restart the process, or \
+                 use the xrayd version that attached first."
+            }
+            Self::ThreadId => {
+                "xrayd finds a thread's ring by the thread id that the C library keeps in each thread's control \
+                 block, and could not find it there. That happens in processes without a thread library. Report \
+                 the C library and its version."
+            }
+            Self::StopTimeout => {
+                "No thread of the process could be stopped within the time limit: all of them wait \
+                 uninterruptibly in the kernel (a vfork parent, a dead network file system). Nothing was changed. Try again."
+            }
+            Self::MemoryWrite => {
+                "The kernel refused to write to the process's code through /proc/PID/mem. From Linux 6.12 on, the boot \
+                 parameter proc_mem.force_override=never forbids it; boot with proc_mem.force_override=always."
+            }
+            Self::Io => "A system call failed that should not; the message says which and how.",
+            Self::Launch => {
+                "The program could not be started under xrayd: it does not exist, is not executable, or ended before \
+                 its first instruction."
+            }
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.id())
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// A refusal.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+        }
+    }
+
+    /// A system call that failed on process `pid`: what was tried decides the reason where the error number says it.
+    pub(crate) fn from_io(pid: crate::Pid, what: &str, error: &std::io::Error) -> Self {
+        let reason = match error.raw_os_error() {
+            Some(nix::libc::ESRCH) => Reason::TargetExited,
+            Some(nix::libc::ENOENT) => Reason::NoSuchProcess,
+            Some(nix::libc::EPERM | nix::libc::EACCES) => Reason::Permission,
+            _ => Reason::Io,
+        };
+        Self::new(reason, format!("process {pid}: cannot {what}: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_lead_back() {
+        for reason in Reason::ALL {
+            assert_eq!(Reason::from_id(reason.id()), Some(reason));
+            assert!(reason.explain().ends_with('.'), "{reason}");
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! From a process to a session, on the thread that will control it.
+
+use std::{collections::BTreeMap, path::PathBuf, process::Child, sync::Arc, time::Duration};
+
+use shm_ring::Geometry;
+use sled_encoders::{
+    SledKind,
+    x86_64::{SLED_BYTES, State, TailJump, call_site},
+};
+use xray_trace::model::{CallKind, Module as TraceModule, ModuleId, Process, ProcessId};
+
+use super::{
+    Output, Session,
+    control::{Commands, Control, Controller, Shared},
+    functions::Functions,
+};
+use crate::{
+    collect::{CallSite, Drain, SiteTable},
+    inject::{Neighbourhood, PatchSite, Patcher, Switch, Victim, install},
+    pid::{Pid, TargetAddr, Tid},
+    refusal::{Reason, Refusal, Result},
+    sys::{Memory, now_anchor, ptrace::Stopped},
+    target::{Module, Objects, RefusedModule, Survey, Target, preflight},
+};
+
+/// How to attach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttachOptions {
+    /// Bytes of each thread's ring; a power of two from 64 KiB to 1 GiB.
+    pub ring_bytes: u64,
+    /// Threads that can have a ring at the same time, 1 to 65536.
+    pub max_threads: u32,
+    /// Refuse unless the process has this start time: then it is the one that was listed.
+    pub start_time: Option<u64>,
+    /// Borrow this thread instead of any.
+    pub thread: Option<Tid>,
+}
+
+/// What attaching did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AttachReport {
+    /// Everything was in the process already.
+    pub adopted: bool,
+    /// Which thread stood still, and for how long; `None` if none did.
+    pub stopped: Option<(Tid, Duration)>,
+    /// Sleds that cannot be used, by reason.
+    pub skipped: Vec<SkippedSleds>,
+    /// Modules with sleds that cannot be traced: path and reason.
+    pub refused_modules: Vec<(String, Refusal)>,
+    /// Things worth knowing.
+    pub notes: Vec<String>,
+}
+
+/// Sleds left alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedSleds {
+    /// Why.
+    pub reason: String,
+    /// How many.
+    pub sleds: u64,
+}
+
+/// A session that was attached or found.
+#[derive(Debug, Clone)]
+pub struct Attached {
+    /// The session.
+    pub session: Arc<Session>,
+    /// What attaching did; default if it was attached already.
+    pub report: AttachReport,
+}
+
+/// A process that was started by us and stands still.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) child: Child,
+    pub(crate) thread: Stopped,
+}
+
+/// What the new control thread goes on with.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) session: Session,
+    pub(super) report: AttachReport,
+    pub(super) controller: Controller,
+    pub(super) commands: Commands,
+}
+
+// === impl AttachOptions ===
+
+impl Default for AttachOptions {
+    fn default() -> Self {
+        Self {
+            ring_bytes: 1 << 20,
+            max_threads: 1024,
+            start_time: None,
+            thread: None,
+        }
+    }
+}
+
+/// Attaches, on the thread that will control the session.
+pub(super) fn prepare(
+    target: Target,
+    objects: &Objects,
+    retain_bytes: u64,
+    options: AttachOptions,
+    started: Option<Started>,
+) -> Result<Prepared> {
+    let pid = target.pid();
+    if let Some(start_time) = options.start_time
+        && start_time != target.start_time()
+    {
+        let message =
+            format!("process {pid} is not the one that was listed: it started at another time");
+        return Err(Refusal::new(Reason::PidReused, message));
+    }
+    let geometry = Geometry::new(options.ring_bytes, options.max_threads)
+        .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
+    let flight = preflight(&target, objects, started.is_some())?;
+    flight.verdict()?;
+    let tid = target.live_thread()?;
+    let memory =
+        Memory::open(pid, tid).map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
+    let (mut thread, child) = match started {
+        Some(Started { child, thread }) => (Some(thread), Some(child)),
+        None => (None, None),
+    };
+    let victim = match (&mut thread, options.thread) {
+        (Some(thread), _) => Victim::Held(thread),
+        (None, Some(tid)) => Victim::Thread(tid),
+        (None, None) => Victim::Any,
+    };
+    let neighbourhoods = Neighbourhood::group(
+        flight
+            .surveyed
+            .iter()
+            .filter_map(|(_, survey)| needs(survey)),
+    );
+    let mut installed = install(&target, &memory, &neighbourhoods, geometry, victim)?;
+    let memory = Arc::new(memory);
+
+    let mut report = AttachReport {
+        adopted: installed.adopted,
+        stopped: installed.stopped,
+        ..AttachReport::default()
+    };
+    if installed.layout.geometry != geometry {
+        report.notes.push(format!(
+            "the process has rings of {} KiB for {} threads from an earlier attach; they stay",
+            installed.layout.geometry.ring_bytes() >> 10,
+            installed.layout.geometry.slots() / 2,
+        ));
+    }
+    let gathered = gather(&flight.surveyed, flight.refused, &mut report);
+    let modules: Vec<Module> = flight
+        .surveyed
+        .into_iter()
+        .map(|(module, _)| module)
+        .collect();
+    let regions = std::mem::take(&mut installed.regions);
+    let mut patcher = Patcher::new(pid, modules.clone(), regions, gathered.staged);
+    let mut sites: Vec<PatchSite> = gathered.sites.iter().map(|(_, site)| *site).collect();
+    sites.sort_unstable_by_key(|site| site.address);
+    if gathered.left_on > 0 {
+        // A daemon that died left them on.
+        patcher.switch(&memory, &flight.maps, &sites, Switch::Off)?;
+        report.notes.push(format!(
+            "{} sleds were left on by an earlier daemon; they are off now",
+            gathered.left_on
+        ));
+    }
+    let functions = Functions::new(pid, modules.clone(), gathered.sites);
+    let mut table = SiteTable::new();
+    for id in functions.all() {
+        for site in functions.sites(id) {
+            table.insert(call_site_of(site, id));
+        }
+    }
+    let process = describe_process(&target);
+    let output = Arc::new(Output::new(process.id, functions.len(), retain_bytes));
+    let attached = now_anchor().map_err(|error| Refusal::from_io(pid, "read the clock", &error))?;
+    output.anchor(attached);
+    let layout = installed.layout;
+    let drain = Drain::spawn(
+        pid,
+        Arc::clone(&memory),
+        installed,
+        table,
+        Arc::clone(&output),
+    )
+    .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
+    let shared = Arc::new(Shared::new(functions.len(), drain));
+    let (control, commands) = Control::new(pid, Arc::clone(&shared));
+    let session = Session {
+        pid,
+        uid: target.uid(),
+        modules: modules
+            .iter()
+            .zip(0u32..)
+            .map(|(module, index)| describe_module(module, index, process.id))
+            .collect(),
+        process,
+        functions,
+        output: Arc::clone(&output),
+        control,
+        ring_bytes: layout.geometry.ring_bytes(),
+        max_threads: layout.geometry.slots() / 2,
+        attached,
+    };
+    let controller = Controller {
+        target,
+        memory,
+        patcher,
+        sites,
+        table: TargetAddr(layout.table),
+        output,
+        shared,
+        held: thread,
+        child,
+    };
+    Ok(Prepared {
+        session,
+        report,
+        controller,
+        commands,
+    })
+}
+
+/// What a module needs of a code region; `None` if it has no usable sled.
+fn needs(survey: &Survey) -> Option<(std::ops::Range<u64>, u64)> {
+    let (first, last) = (survey.sites.first()?, survey.sites.last()?);
+    let stubs = survey
+        .sites
+        .iter()
+        .filter(|site| site.jump != TailJump::Plain)
+        .count() as u64;
+    Some((first.address..last.address + SLED_BYTES as u64, stubs))
+}
+
+/// The usable sleds of all modules.
+#[derive(Debug, Default)]
+struct Gathered {
+    /// Index of the function in its module, and the sled.
+    sites: Vec<(u32, PatchSite)>,
+    /// Sleds that an earlier attach staged, and what they call.
+    staged: Vec<(PatchSite, u64)>,
+    /// How many of them are on.
+    left_on: u64,
+}
+
+fn gather(
+    surveyed: &[(Module, Survey)],
+    refused: Vec<RefusedModule>,
+    report: &mut AttachReport,
+) -> Gathered {
+    let mut gathered = Gathered::default();
+    let mut skipped: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let mut names = SiteTable::new();
+    for (module, (_, survey)) in (0u32..).zip(surveyed) {
+        for (&reason, &count) in &survey.skipped {
+            *skipped.entry(reason).or_default() += count;
+        }
+        for site in &survey.sites {
+            let patch = PatchSite {
+                address: site.address,
+                kind: site.kind,
+                jump: site.jump,
+                module,
+            };
+            let dummy = xray_trace::model::FunctionId(0);
+            if !names.insert(call_site_of(&patch, dummy)) {
+                *skipped
+                    .entry("its events could not be told from another sled's")
+                    .or_default() += 1;
+                continue;
+            }
+            match site.state {
+                State::Staged { target } => gathered.staged.push((patch, target)),
+                State::On { target } => {
+                    gathered.left_on += 1;
+                    gathered.staged.push((patch, target));
+                }
+                State::Compiled | State::Runtime | State::Breakpoint | State::Foreign => {}
+            }
+            gathered.sites.push((site.function, patch));
+        }
+    }
+    report.skipped = skipped
+        .into_iter()
+        .map(|(reason, sleds)| SkippedSleds {
+            reason: reason.to_owned(),
+            sleds,
+        })
+        .collect();
+    report.refused_modules = refused
+        .into_iter()
+        .map(|RefusedModule { path, refusal }| (path, refusal))
+        .collect();
+    gathered
+}
+
+fn call_site_of(site: &PatchSite, function: xray_trace::model::FunctionId) -> CallSite {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "rings carry the low 32 bits"
+    )]
+    let name = call_site(site.kind, site.address) as u32;
+    let kind = match site.kind {
+        SledKind::Entry | SledKind::EntryArgument => CallKind::Enter,
+        SledKind::Exit => CallKind::Exit,
+        SledKind::TailExit => CallKind::TailExit,
+    };
+    CallSite {
+        name,
+        function,
+        kind,
+    }
+}
+
+fn describe_process(target: &Target) -> Process {
+    let pid = target.pid();
+    let executable =
+        std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_else(|_| PathBuf::new());
+    let host = nix::unistd::gethostname()
+        .ok()
+        .map(|name| name.to_string_lossy().into_owned());
+    Process {
+        id: ProcessId(0),
+        pid: pid.as_u32(),
+        start_time_ticks: target.start_time(),
+        command: target.command(),
+        executable: executable.to_string_lossy().into_owned(),
+        host,
+    }
+}
+
+fn describe_module(module: &Module, index: u32, process: ProcessId) -> TraceModule {
+    TraceModule {
+        id: ModuleId(index),
+        process,
+        path: module.path.clone(),
+        build_id: module.object.build_id().cloned(),
+        load_bias: module.bias,
+    }
+}
+
+/// The refusal when a session's thread ended without an answer.
+pub(super) fn lost_thread(pid: Pid) -> Refusal {
+    Refusal::new(
+        Reason::Io,
+        format!("process {pid}: the control thread ended unexpectedly; see the log"),
+    )
+}

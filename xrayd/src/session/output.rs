@@ -1,0 +1,378 @@
+//! Where the drain's blocks go: counted, retained up to a limit, and fed to the live readers.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use xray_trace::{
+    container::{Block, BlockEncoder},
+    model::{ClockAnchor, FunctionId, ProcessId, Thread, ThreadId},
+};
+
+use super::feed::{Feed, FeedItem, FeedSender, feed};
+
+/// Clock anchors kept; when there are more, every second one goes.
+const MAX_ANCHORS: usize = 4096;
+/// Threads described at most; later ones share the last description. Bounds a target that spawns without end.
+const MAX_THREADS: usize = 1 << 20;
+
+/// The numbers of a session. Written by the drain alone, read by anybody.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counters {
+    pub(crate) threads: u32,
+    pub(crate) events: u64,
+    pub(crate) events_per_second: f64,
+    pub(crate) lost: u64,
+    pub(crate) ring_use_permille: u32,
+    pub(crate) retained_bytes: u64,
+    pub(crate) retained_events: u64,
+    pub(crate) evicted_events: u64,
+}
+
+/// Everything retained, at one moment.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) anchors: Vec<ClockAnchor>,
+    pub(crate) blocks: Vec<Block>,
+    /// What was retained and dropped, by thread.
+    pub(crate) evicted: Vec<(ThreadId, u64)>,
+}
+
+/// Blocks go in here.
+#[derive(Debug)]
+pub(crate) struct Output {
+    process: ProcessId,
+    retain_bytes: u64,
+    events: AtomicU64,
+    lost: AtomicU64,
+    /// Losses counted in rings and not yet in the stream. Overwritten by the drain.
+    pending: AtomicU64,
+    threads: AtomicU32,
+    ring_use_permille: AtomicU32,
+    /// Entries per function.
+    calls: Vec<AtomicU64>,
+    /// Functions of which any event was seen.
+    seen: Vec<AtomicU32>,
+    retained: Mutex<Retained>,
+    feeds: Mutex<Vec<FeedSender>>,
+    rate: Mutex<Rate>,
+}
+
+/// Never larger than `retain_bytes` and one block.
+#[derive(Debug, Default)]
+struct Retained {
+    blocks: VecDeque<Block>,
+    bytes: u64,
+    events: u64,
+    evicted: u64,
+    evicted_by_thread: HashMap<ThreadId, u64>,
+    anchors: Vec<ClockAnchor>,
+    threads: Vec<Thread>,
+    /// The thread under which losses without a ring are told, once there are any.
+    ringless: Option<ThreadId>,
+}
+
+#[derive(Debug)]
+struct Rate {
+    since: Instant,
+    events: u64,
+    per_second: f64,
+}
+
+// === impl Output ===
+
+impl Output {
+    pub(crate) fn new(process: ProcessId, functions: usize, retain_bytes: u64) -> Self {
+        Self {
+            process,
+            retain_bytes,
+            events: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            pending: AtomicU64::new(0),
+            threads: AtomicU32::new(0),
+            ring_use_permille: AtomicU32::new(0),
+            calls: std::iter::repeat_with(|| AtomicU64::new(0))
+                .take(functions)
+                .collect(),
+            seen: std::iter::repeat_with(|| AtomicU32::new(0))
+                .take(functions)
+                .collect(),
+            retained: Mutex::default(),
+            feeds: Mutex::default(),
+            rate: Mutex::new(Rate {
+                since: Instant::now(),
+                events: 0,
+                per_second: 0.0,
+            }),
+        }
+    }
+
+    // --- by the drain
+
+    /// A thread was seen for the first time.
+    pub(crate) fn new_thread(&self, tid: u32, name: String) -> ThreadId {
+        self.threads.fetch_add(1, Relaxed);
+        self.add_thread(tid, name)
+    }
+
+    /// A thread's ring was taken back.
+    pub(crate) fn thread_ended(&self) {
+        self.threads.fetch_sub(1, Relaxed);
+    }
+
+    fn add_thread(&self, tid: u32, name: String) -> ThreadId {
+        let mut retained = lock(&self.retained);
+        let index = retained.threads.len().min(MAX_THREADS - 1);
+        let id = ThreadId(u32::try_from(index).unwrap_or(u32::MAX));
+        let thread = Thread {
+            id,
+            process: self.process,
+            tid,
+            name,
+        };
+        if retained.threads.len() < MAX_THREADS {
+            retained.threads.push(thread.clone());
+            self.feed(&FeedItem::Thread(thread));
+        }
+        id
+    }
+
+    /// One entry of a function.
+    #[inline]
+    pub(crate) fn count_call(&self, function: FunctionId) {
+        if let Some(count) = self.calls.get(function.0 as usize) {
+            // The drain is the only writer: no locked instruction is needed.
+            count.store(count.load(Relaxed) + 1, Relaxed);
+        }
+    }
+
+    /// Another event of a function.
+    #[inline]
+    pub(crate) fn mark_seen(&self, function: FunctionId) {
+        if let Some(seen) = self.seen.get(function.0 as usize) {
+            seen.store(1, Relaxed);
+        }
+    }
+
+    /// So many more events and losses.
+    pub(crate) fn count(&self, events: u64, lost: u64) {
+        self.events
+            .store(self.events.load(Relaxed) + events, Relaxed);
+        self.lost.store(self.lost.load(Relaxed) + lost, Relaxed);
+    }
+
+    /// Losses that rings have counted and the stream has not told yet.
+    pub(crate) fn pending_losses(&self, lost: u64) {
+        self.pending.store(lost, Relaxed);
+    }
+
+    /// The fullest ring of this round.
+    pub(crate) fn ring_use(&self, bytes: u64, of: u64) {
+        let permille = bytes.saturating_mul(1000) / of.max(1);
+        self.ring_use_permille
+            .store(u32::try_from(permille).unwrap_or(1000), Relaxed);
+    }
+
+    /// A block is complete.
+    pub(crate) fn publish(&self, block: Block) {
+        let mut retained = lock(&self.retained);
+        retained.bytes += block.encoded_len() as u64;
+        retained.events += u64::from(block.calls);
+        retained.blocks.push_back(block.clone());
+        while retained.bytes > self.retain_bytes {
+            let Some(oldest) = retained.blocks.pop_front() else {
+                break;
+            };
+            let events = u64::from(oldest.calls) + oldest.lost;
+            retained.bytes -= oldest.encoded_len() as u64;
+            retained.events -= u64::from(oldest.calls);
+            retained.evicted += events;
+            *retained.evicted_by_thread.entry(oldest.thread).or_default() += events;
+        }
+        // Under the lock, so that a new reader sees a block either as retained or in its feed.
+        self.feed(&FeedItem::Block(block));
+    }
+
+    /// Events were lost because no slot was free; whose they were is not known.
+    pub(crate) fn lost_without_ring(&self, events: u64) {
+        let known = lock(&self.retained).ringless;
+        let thread = known.unwrap_or_else(|| {
+            let thread = self.add_thread(0, "(threads without a ring)".to_owned());
+            lock(&self.retained).ringless = Some(thread);
+            thread
+        });
+        let mut encoder = BlockEncoder::new(thread);
+        encoder.push_lost(crate::sys::ticks_now(), events);
+        self.count(0, events);
+        if let Some(block) = encoder.finish() {
+            self.publish(block);
+        }
+    }
+
+    /// Counter and clocks now.
+    pub(crate) fn anchor(&self, anchor: ClockAnchor) {
+        let mut retained = lock(&self.retained);
+        if retained.anchors.len() >= MAX_ANCHORS {
+            let mut index = 0usize;
+            retained.anchors.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+        }
+        retained.anchors.push(anchor);
+        self.feed(&FeedItem::Anchor(anchor));
+    }
+
+    /// Takes the rate if a second has passed.
+    pub(crate) fn measure_rate(&self) {
+        let mut rate = lock(&self.rate);
+        let elapsed = rate.since.elapsed().as_secs_f64();
+        if elapsed < 1.0 {
+            return;
+        }
+        let events = self.events.load(Relaxed);
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+        let per_second = (events - rate.events) as f64 / elapsed;
+        *rate = Rate {
+            since: Instant::now(),
+            events,
+            per_second,
+        };
+    }
+
+    /// Ends every feed: nothing will come any more.
+    pub(crate) fn close(&self) {
+        lock(&self.rate).per_second = 0.0;
+        self.threads.store(0, Relaxed);
+        lock(&self.feeds).clear();
+    }
+
+    fn feed(&self, item: &FeedItem) {
+        lock(&self.feeds).retain_mut(|feed| feed.send(item.clone()));
+    }
+
+    // --- by anybody
+
+    /// A reader of everything from now on.
+    pub(crate) fn subscribe(&self) -> Feed {
+        let (mut sender, receiver) = feed();
+        let retained = lock(&self.retained);
+        for thread in &retained.threads {
+            sender.send(FeedItem::Thread(thread.clone()));
+        }
+        lock(&self.feeds).push(sender);
+        receiver
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let retained = lock(&self.retained);
+        let mut evicted: Vec<_> = retained
+            .evicted_by_thread
+            .iter()
+            .map(|(&thread, &events)| (thread, events))
+            .collect();
+        evicted.sort_unstable();
+        Snapshot {
+            threads: retained.threads.clone(),
+            anchors: retained.anchors.clone(),
+            blocks: retained.blocks.iter().cloned().collect(),
+            evicted,
+        }
+    }
+
+    pub(crate) fn anchors(&self) -> Vec<ClockAnchor> {
+        lock(&self.retained).anchors.clone()
+    }
+
+    pub(crate) fn calls(&self, function: FunctionId) -> u64 {
+        self.calls
+            .get(function.0 as usize)
+            .map_or(0, |count| count.load(Relaxed))
+    }
+
+    pub(crate) fn was_seen(&self, function: FunctionId) -> bool {
+        let seen = |seen: &AtomicU32| seen.load(Relaxed) != 0;
+        self.calls(function) > 0 || self.seen.get(function.0 as usize).is_some_and(seen)
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let retained = lock(&self.retained);
+        Counters {
+            threads: self.threads.load(Relaxed),
+            events: self.events.load(Relaxed),
+            events_per_second: lock(&self.rate).per_second,
+            lost: self.lost.load(Relaxed) + self.pending.load(Relaxed),
+            ring_use_permille: self.ring_use_permille.load(Relaxed),
+            retained_bytes: retained.bytes,
+            retained_events: retained.events,
+            evicted_events: retained.evicted,
+        }
+    }
+}
+
+/// What these locks guard is whole between statements; a panic elsewhere does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use xray_trace::model::{CallKind, Ticks};
+
+    use super::*;
+
+    fn block(thread: ThreadId, calls: u32) -> Block {
+        let mut encoder = BlockEncoder::new(thread);
+        for i in 0..calls {
+            encoder.push_call(
+                Ticks(u64::from(i) * 100),
+                FunctionId(i % 7),
+                CallKind::Enter,
+                None,
+            );
+        }
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn the_oldest_blocks_go_first_and_are_counted() {
+        let size = block(ThreadId(0), 1000).encoded_len() as u64;
+        let output = Output::new(ProcessId(0), 7, size * 3);
+        for _ in 0..5 {
+            output.publish(block(ThreadId(0), 1000));
+        }
+        let counters = output.counters();
+        assert_eq!(
+            (counters.retained_events, counters.evicted_events),
+            (3000, 2000)
+        );
+        assert!(counters.retained_bytes <= size * 3);
+        assert_eq!(output.snapshot().evicted, [(ThreadId(0), 2000)]);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_does_not_read_is_told_how_much_went_past() {
+        let output = Output::new(ProcessId(0), 7, 1 << 30);
+        let mut feed = output.subscribe();
+        for _ in 0..1000 {
+            output.publish(block(ThreadId(0), 10));
+        }
+        output.close();
+        let (mut events, mut lost) = (0, 0);
+        while let Some(item) = feed.next().await {
+            match item {
+                FeedItem::Block(block) => events += u64::from(block.calls),
+                FeedItem::Lost { events } => lost += events,
+                FeedItem::Anchor(_) | FeedItem::Thread(_) => {}
+            }
+        }
+        assert_eq!(events + lost, 10_000);
+        assert!(lost > 0);
+    }
+}

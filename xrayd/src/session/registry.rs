@@ -1,0 +1,453 @@
+//! Which processes are attached.
+
+use std::{
+    collections::HashMap,
+    process::{Command, ExitStatus},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::sync_channel},
+};
+
+use nix::unistd::{Uid, geteuid};
+
+use super::{
+    AttachOptions, Attached, DetachReport, FunctionRow, Session,
+    attach::{Prepared, Started, lost_thread, prepare},
+    functions::Functions,
+};
+use crate::{
+    inject::{PatchSite, Switch},
+    launch,
+    pid::Pid,
+    refusal::{Reason, Refusal, Result},
+    session::{Run, ToggleReport},
+    target::{Check, Objects, ProcessSummary, Target, list, preflight},
+};
+use xray_trace::instr_map::Selection;
+
+/// What a registry is made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegistryConfig {
+    /// Bytes of events retained per process.
+    pub retain_bytes: u64,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// Its user.
+    pub uid: u32,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// A program to be started and traced from its first instruction on.
+#[derive(Debug)]
+pub struct LaunchOptions {
+    /// The program, its arguments, environment and descriptors.
+    pub command: Command,
+    /// How to attach.
+    pub attach: AttachOptions,
+    /// What to switch on.
+    pub selection: Selection,
+}
+
+/// A program that was started and attached to and has not run yet.
+#[derive(Debug)]
+pub struct Launched {
+    /// Its session.
+    pub session: Arc<Session>,
+    /// What attaching did.
+    pub report: super::AttachReport,
+    /// What was switched on.
+    pub toggled: ToggleReport,
+}
+
+/// All sessions of a daemon.
+#[derive(Debug, Clone)]
+pub struct Registry(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    config: RegistryConfig,
+    objects: Objects,
+    sessions: Mutex<HashMap<Pid, Entry>>,
+}
+
+#[derive(Debug, Clone)]
+enum Entry {
+    /// An attach or detach is under way.
+    Busy,
+    Attached(Arc<Session>),
+}
+
+// === impl RegistryConfig ===
+
+impl Default for RegistryConfig {
+    fn default() -> Self {
+        Self {
+            retain_bytes: 256 << 20,
+        }
+    }
+}
+
+// === impl Caller ===
+
+impl Caller {
+    /// This process itself.
+    pub fn this_process() -> Self {
+        Self {
+            uid: geteuid().as_raw(),
+            pid: std::process::id(),
+        }
+    }
+
+    /// True for root and for the owner of what is to be traced.
+    pub fn may_trace(&self, owner: u32) -> bool {
+        Uid::from_raw(self.uid).is_root() || self.uid == owner
+    }
+}
+
+// === impl Launched ===
+
+impl Launched {
+    /// Lets the program run.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn resume(&self) -> Result<()> {
+        self.session.control.resume()
+    }
+
+    /// How it ended, once it has.
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        self.session.control.exit_status()
+    }
+}
+
+// === impl Registry ===
+
+impl Registry {
+    /// An empty registry.
+    pub fn new(config: RegistryConfig) -> Self {
+        let inner = Inner {
+            config,
+            objects: Objects::default(),
+            sessions: Mutex::default(),
+        };
+        Self(Arc::new(inner))
+    }
+
+    /// What it was made with.
+    pub fn config(&self) -> &RegistryConfig {
+        &self.0.config
+    }
+
+    /// Every process with sleds. Reads `/proc` and the programs' files.
+    pub fn list(&self) -> Vec<ProcessSummary> {
+        list(&self.0.objects, |pid| {
+            matches!(self.lock().get(&pid), Some(Entry::Attached(_)))
+        })
+    }
+
+    /// Checks whether a process can be traced. Changes nothing.
+    ///
+    /// # Errors
+    /// There is nothing to check: no such process, a zombie, a kernel thread.
+    pub fn preflight(&self, pid: Pid) -> Result<Vec<Check>> {
+        let target = Target::open(pid)?;
+        Ok(preflight(&target, &self.0.objects, false)?.checks)
+    }
+
+    /// The user a process belongs to.
+    ///
+    /// # Errors
+    /// Neither a session nor a process has this pid.
+    pub fn owner(&self, pid: Pid) -> Result<u32> {
+        if let Some(session) = self.get(pid)
+            && !session.has_exited()
+        {
+            return Ok(session.uid());
+        }
+        match (Target::open(pid), self.get(pid)) {
+            (Ok(target), _) => Ok(target.uid()),
+            (Err(_), Some(session)) => Ok(session.uid()),
+            (Err(refusal), None) => Err(refusal),
+        }
+    }
+
+    /// The session of a process.
+    pub fn get(&self, pid: Pid) -> Option<Arc<Session>> {
+        match self.lock().get(&pid) {
+            Some(Entry::Attached(session)) => Some(Arc::clone(session)),
+            Some(Entry::Busy) | None => None,
+        }
+    }
+
+    /// All sessions.
+    pub fn sessions(&self) -> Vec<Arc<Session>> {
+        let sessions = self.lock();
+        let attached = sessions.values().filter_map(|entry| match entry {
+            Entry::Attached(session) => Some(Arc::clone(session)),
+            Entry::Busy => None,
+        });
+        attached.collect()
+    }
+
+    /// Attaches to a process, or finds the session that it has.
+    ///
+    /// # Errors
+    /// A refusal; the process is as it was.
+    pub fn attach(&self, pid: Pid, options: AttachOptions) -> Result<Attached> {
+        if let Some(session) = self.reserve(pid)? {
+            return Ok(Attached {
+                session,
+                report: super::AttachReport::default(),
+            });
+        }
+        let reserved = Reserved {
+            registry: self,
+            pid,
+        };
+        let inner = Arc::clone(&self.0);
+        let attached = on_control_thread(pid, move || {
+            let target = Target::open(pid)?;
+            prepare(
+                target,
+                &inner.objects,
+                inner.config.retain_bytes,
+                options,
+                None,
+            )
+        })?;
+        reserved.keep(&attached.session);
+        Ok(attached)
+    }
+
+    /// Starts a program, attaches to it before its first instruction, and switches functions on. It stands still until
+    /// [`Launched::resume`].
+    ///
+    /// # Errors
+    /// The program cannot be started, or a refusal; then it is killed.
+    pub fn launch(&self, options: LaunchOptions) -> Result<Launched> {
+        let LaunchOptions {
+            command,
+            attach,
+            selection,
+        } = options;
+        let inner = Arc::clone(&self.0);
+        let Attached { session, report } = on_control_thread(Pid::this(), move || {
+            let mut command = command;
+            let Started { mut child, thread } = launch::start(&mut command)?;
+            let pid = Pid::try_from(child.id())
+                .map_err(|error| Refusal::new(Reason::Launch, error.to_string()))?;
+            // The child is killed if it cannot be traced: nobody asked for an untraced run.
+            let target = Target::open(pid).inspect_err(|_| launch::kill(&mut child))?;
+            let mut undo = launch::KillOnDrop::new(pid);
+            let prepared = prepare(
+                target,
+                &inner.objects,
+                inner.config.retain_bytes,
+                attach,
+                Some(Started { child, thread }),
+            )?;
+            undo.disarm();
+            Ok(prepared)
+        })?;
+        self.lock()
+            .insert(session.pid(), Entry::Attached(Arc::clone(&session)));
+        let toggled = session.toggle(&selection, Switch::On, Run::Real)?;
+        Ok(Launched {
+            session,
+            report,
+            toggled,
+        })
+    }
+
+    /// Detaches from a process. What was retained goes with the session.
+    ///
+    /// # Errors
+    /// It is not attached, or its memory could not be written; the session is over in any case.
+    pub fn detach(&self, pid: Pid) -> Result<DetachReport> {
+        let session = {
+            let mut sessions = self.lock();
+            match sessions.remove(&pid) {
+                Some(Entry::Attached(session)) => {
+                    sessions.insert(pid, Entry::Busy);
+                    session
+                }
+                Some(Entry::Busy) => {
+                    sessions.insert(pid, Entry::Busy);
+                    return Err(busy(pid));
+                }
+                None => return Err(not_attached(pid)),
+            }
+        };
+        let _reserved = Reserved {
+            registry: self,
+            pid,
+        };
+        session.detach()
+    }
+
+    /// Detaches from everything.
+    pub fn detach_all(&self) -> Vec<(Pid, Result<DetachReport>)> {
+        let pids: Vec<Pid> = self.lock().keys().copied().collect();
+        pids.into_iter()
+            .map(|pid| (pid, self.detach(pid)))
+            .collect()
+    }
+
+    /// The functions of a process that is not attached.
+    ///
+    /// # Errors
+    /// It cannot be read, or has none.
+    pub fn inspect(&self, pid: Pid) -> Result<Vec<FunctionRow>> {
+        let target = Target::open(pid)?;
+        let flight = preflight(&target, &self.0.objects, false)?;
+        if flight.surveyed.is_empty() {
+            flight.verdict()?;
+        }
+        let mut sites = Vec::new();
+        for (module, (_, survey)) in (0u32..).zip(&flight.surveyed) {
+            sites.extend(survey.sites.iter().map(|site| {
+                let patch = PatchSite {
+                    address: site.address,
+                    kind: site.kind,
+                    jump: site.jump,
+                    module,
+                };
+                (site.function, patch)
+            }));
+        }
+        let modules = flight
+            .surveyed
+            .into_iter()
+            .map(|(module, _)| module)
+            .collect();
+        let functions = Functions::new(pid, modules, sites);
+        Ok(functions
+            .all()
+            .into_iter()
+            .filter_map(|id| functions.row(id, false, 0))
+            .collect())
+    }
+
+    /// The running session of `pid` if there is one; else the pid is marked busy for the caller.
+    fn reserve(&self, pid: Pid) -> Result<Option<Arc<Session>>> {
+        let mut sessions = self.lock();
+        match sessions.get(&pid) {
+            Some(Entry::Busy) => return Err(busy(pid)),
+            Some(Entry::Attached(session)) if !session.has_exited() => {
+                return Ok(Some(Arc::clone(session)));
+            }
+            // The pid may live anew.
+            Some(Entry::Attached(_)) | None => {}
+        }
+        sessions.insert(pid, Entry::Busy);
+        Ok(None)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Pid, Entry>> {
+        // Whole between statements; a panic elsewhere does not spoil it.
+        self.0
+            .sessions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A pid marked busy, until it is dropped or kept.
+#[derive(Debug)]
+struct Reserved<'a> {
+    registry: &'a Registry,
+    pid: Pid,
+}
+
+// === impl Reserved ===
+
+impl Reserved<'_> {
+    fn keep(self, session: &Arc<Session>) {
+        self.registry
+            .lock()
+            .insert(self.pid, Entry::Attached(Arc::clone(session)));
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let mut sessions = self.registry.lock();
+        if matches!(sessions.get(&self.pid), Some(Entry::Busy)) {
+            sessions.remove(&self.pid);
+        }
+    }
+}
+
+/// Runs `attach` on a new thread, which goes on to control the session that it makes.
+fn on_control_thread(
+    pid: Pid,
+    attach: impl FnOnce() -> Result<Prepared> + Send + 'static,
+) -> Result<Attached> {
+    let (answer, answered) = sync_channel(1);
+    std::thread::Builder::new()
+        .name(format!("ctl-{pid}"))
+        .spawn(move || match attach() {
+            Ok(Prepared {
+                session,
+                report,
+                controller,
+                commands,
+            }) => {
+                let session = Arc::new(session);
+                // If nobody waits any more the session is dropped, and the thread detaches.
+                let _ = answer.send(Ok(Attached { session, report }));
+                controller.run(&commands);
+            }
+            Err(refusal) => {
+                let _ = answer.send(Err(refusal));
+            }
+        })
+        .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
+    answered.recv().map_err(|_| lost_thread(pid))?
+}
+
+fn busy(pid: Pid) -> Refusal {
+    Refusal::new(
+        Reason::Busy,
+        format!("process {pid}: another attach or detach is under way"),
+    )
+}
+
+fn not_attached(pid: Pid) -> Refusal {
+    Refusal::new(
+        Reason::NotAttached,
+        format!("process {pid} is not attached"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_and_the_owner_may_trace() {
+        for (uid, owner, may) in [
+            (0, 0, true),
+            (0, 1000, true),
+            (1000, 1000, true),
+            (1000, 0, false),
+            (1000, 1001, false),
+        ] {
+            assert_eq!(
+                Caller { uid, pid: 1 }.may_trace(owner),
+                may,
+                "{uid} {owner}"
+            );
+        }
+    }
+
+    #[test]
+    fn detaching_what_is_not_attached_says_so() {
+        let registry = Registry::new(RegistryConfig::default());
+        let refusal = registry.detach(Pid::this()).unwrap_err();
+        assert_eq!(refusal.reason, Reason::NotAttached);
+    }
+}

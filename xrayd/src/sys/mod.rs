@@ -1,0 +1,16 @@
+//! The raw system calls, each behind a function that cannot be misused. The only unsafe code of the crate.
+//!
+//! Nothing here decides anything: policy lives in `target`, `inject` and `session`.
+
+mod clock;
+mod memory;
+mod pidfd;
+pub(crate) mod ptrace;
+mod robust;
+mod spawn;
+
+pub(crate) use clock::{now_anchor, ticks_now};
+pub(crate) use memory::Memory;
+pub(crate) use pidfd::PidFd;
+pub(crate) use robust::robust_list;
+pub(crate) use spawn::spawn_traced;

@@ -1,0 +1,390 @@
+//! Preflight: may this process be traced, row by row. Changes nothing.
+
+use std::{fs, path::Path};
+
+use procfs::process::Process;
+use xray_trace::instr_map::XrayRuntime;
+
+use super::{
+    Maps, Module, Objects, Target, Threads,
+    modules::{Found, modules_of},
+    sleds::{Survey, survey},
+};
+use crate::{
+    pid::{Pid, Tid},
+    refusal::{Reason, Refusal, Result},
+    sys::Memory,
+};
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// As it should be.
+    Ok,
+    /// Works, with less than one would like.
+    Warning,
+    /// Attach is refused.
+    Failed,
+}
+
+/// One row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// The refusal that a failure causes.
+    pub reason: Reason,
+    /// What was looked at.
+    pub subject: &'static str,
+    /// How it came out.
+    pub outcome: Outcome,
+    /// What was found.
+    pub finding: String,
+    /// The command that mends it; empty where there is nothing to mend.
+    pub remedy: String,
+}
+
+/// What preflight learned and attach goes on with.
+#[derive(Debug)]
+pub(crate) struct Preflight {
+    /// The rows, in order; everything after the first failure may be missing.
+    pub(crate) checks: Vec<Check>,
+    /// Modules with their sleds.
+    pub(crate) surveyed: Vec<(Module, Survey)>,
+    /// Modules that cannot be traced.
+    pub(crate) refused: Vec<super::modules::RefusedModule>,
+    /// The maps at the time.
+    pub(crate) maps: Maps,
+}
+
+// === impl Preflight ===
+
+impl Preflight {
+    /// The first failure as a refusal.
+    ///
+    /// # Errors
+    /// That failure.
+    pub(crate) fn verdict(&self) -> Result<()> {
+        match self
+            .checks
+            .iter()
+            .find(|check| check.outcome == Outcome::Failed)
+        {
+            Some(check) => Err(Refusal::new(check.reason, check.finding.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn add(
+        &mut self,
+        reason: Reason,
+        subject: &'static str,
+        outcome: Outcome,
+        finding: impl Into<String>,
+    ) {
+        self.checks.push(Check {
+            reason,
+            subject,
+            outcome,
+            finding: finding.into(),
+            remedy: String::new(),
+        });
+    }
+
+    fn remedy(&mut self, command: impl Into<String>) {
+        if let Some(check) = self.checks.last_mut() {
+            check.remedy = command.into();
+        }
+    }
+
+    fn failed(&self) -> bool {
+        self.checks
+            .iter()
+            .any(|check| check.outcome == Outcome::Failed)
+    }
+}
+
+/// Looks at a process. One that we started is traced by ourselves.
+///
+/// # Errors
+/// There is no such process, or nothing of it can be seen.
+pub(crate) fn preflight(target: &Target, objects: &Objects, held_by_us: bool) -> Result<Preflight> {
+    let pid = target.pid();
+    let tid = target.live_thread()?;
+    let mut flight = Preflight {
+        checks: Vec::new(),
+        surveyed: Vec::new(),
+        refused: Vec::new(),
+        maps: Maps::default(),
+    };
+    flight.add(
+        Reason::NoSuchProcess,
+        "process",
+        Outcome::Ok,
+        target.command(),
+    );
+    let Some(memory) = check_access(&mut flight, target, tid) else {
+        return Ok(flight);
+    };
+    flight.maps =
+        Maps::read(pid, tid).map_err(|error| Refusal::from_io(pid, "read its maps", &error))?;
+    let found = modules_of(pid, &flight.maps, objects);
+    check_bits(&mut flight, pid, &found);
+    check_sleds(&mut flight, pid, &memory, found);
+    if flight.failed() {
+        return Ok(flight);
+    }
+    if !held_by_us {
+        check_tracer(&mut flight, pid, tid);
+    }
+    check_seccomp(&mut flight, pid);
+    check_runtime(&mut flight, pid);
+    check_sharing(&mut flight, pid);
+    check_copying(&mut flight);
+    Ok(flight)
+}
+
+fn check_access(flight: &mut Preflight, target: &Target, tid: Tid) -> Option<Memory> {
+    let pid = target.pid();
+    match Memory::open(pid, tid) {
+        Ok(memory) => {
+            flight.add(
+                Reason::Permission,
+                "permission",
+                Outcome::Ok,
+                "its memory may be read and written",
+            );
+            Some(memory)
+        }
+        Err(error) => {
+            let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+            let finding = match yama.trim() {
+                "" | "0" => format!(
+                    "process {pid} (uid {}) may not be traced: {error}",
+                    target.uid()
+                ),
+                scope => format!(
+                    "process {pid} (uid {}) may not be traced: {error} (yama/ptrace_scope is {scope})",
+                    target.uid()
+                ),
+            };
+            flight.add(Reason::Permission, "permission", Outcome::Failed, finding);
+            flight.remedy(format!("sudo xrayctl record {pid}"));
+            None
+        }
+    }
+}
+
+fn check_bits(flight: &mut Preflight, pid: Pid, found: &Found) {
+    if found.thirty_two_bit || is_32_bit(pid) {
+        let finding = format!("process {pid} runs 32-bit code");
+        flight.add(Reason::Not64Bit, "architecture", Outcome::Failed, finding);
+    } else {
+        flight.add(Reason::Not64Bit, "architecture", Outcome::Ok, "x86-64");
+    }
+}
+
+/// The class byte of the running program, also where its maps showed nothing.
+fn is_32_bit(pid: Pid) -> bool {
+    use std::io::Read;
+    let mut head = [0u8; 5];
+    fs::File::open(format!("/proc/{pid}/exe"))
+        .and_then(|mut file| file.read_exact(&mut head))
+        .is_ok_and(|()| head == *b"\x7fELF\x01")
+}
+
+fn check_sleds(flight: &mut Preflight, pid: Pid, memory: &Memory, found: Found) {
+    flight.refused = found.refused;
+    for module in found.modules {
+        match survey(memory, &flight.maps, &module) {
+            Ok(survey) => flight.surveyed.push((module, survey)),
+            Err(error) => flight.refused.push(super::modules::RefusedModule {
+                path: module.path.clone(),
+                refusal: Refusal::from_io(
+                    pid,
+                    &format!("read the text of {}", module.path),
+                    &error,
+                ),
+            }),
+        }
+    }
+    let functions: usize = flight
+        .surveyed
+        .iter()
+        .map(|(module, _)| module.object.functions().len())
+        .sum();
+    let sites: usize = flight
+        .surveyed
+        .iter()
+        .map(|(_, survey)| survey.sites.len())
+        .sum();
+    let skipped: u64 = flight
+        .surveyed
+        .iter()
+        .flat_map(|(_, survey)| survey.skipped.values())
+        .sum();
+    let runtime: u64 = flight
+        .surveyed
+        .iter()
+        .map(|(_, survey)| survey.runtime)
+        .sum();
+    if flight.surveyed.is_empty() {
+        let finding = match flight.refused.first() {
+            Some(refused) => format!("process {pid}: {}", refused.refusal),
+            None => format!("process {pid} has no module with an xray_instr_map section"),
+        };
+        flight.add(Reason::NoSleds, "sleds", Outcome::Failed, finding);
+        flight.remedy("clang -fxray-instrument … | rustc -Z instrument-xray …");
+        return;
+    }
+    let modules = flight.surveyed.len();
+    let finding = format!(
+        "{functions} functions with {sites} usable sleds in {modules} module(s), {skipped} left alone"
+    );
+    let outcome = if skipped > 0 || !flight.refused.is_empty() {
+        Outcome::Warning
+    } else {
+        Outcome::Ok
+    };
+    flight.add(Reason::NoSleds, "sleds", outcome, finding);
+    if runtime > 0 {
+        let finding =
+            format!("process {pid}: LLVM's XRay runtime in it has patched {runtime} sleds");
+        flight.add(
+            Reason::AlreadyPatched,
+            "patched by others",
+            Outcome::Failed,
+            finding,
+        );
+    } else {
+        flight.add(
+            Reason::AlreadyPatched,
+            "patched by others",
+            Outcome::Ok,
+            "no",
+        );
+    }
+}
+
+fn check_tracer(flight: &mut Preflight, pid: Pid, tid: Tid) {
+    let tracer = tracer_of(pid, tid);
+    match tracer {
+        Some(tracer) => {
+            let name = Pid::try_from(tracer)
+                .map(super::identity::command_of)
+                .unwrap_or_default();
+            let finding = format!("process {pid} is traced by process {tracer} ({name})");
+            flight.add(Reason::ForeignTracer, "tracer", Outcome::Failed, finding);
+            flight.remedy(format!("kill {tracer}"));
+        }
+        None => flight.add(Reason::ForeignTracer, "tracer", Outcome::Ok, "none"),
+    }
+}
+
+/// Who traces any thread of the process.
+pub(crate) fn tracer_of(pid: Pid, live: Tid) -> Option<u32> {
+    let mut threads = Threads::of(pid);
+    threads.insert(0, live);
+    threads
+        .into_iter()
+        .find_map(|tid| status_field(pid, tid, "TracerPid:").filter(|&tracer| tracer != 0))
+}
+
+fn check_seccomp(flight: &mut Preflight, pid: Pid) {
+    let modes = Threads::of(pid)
+        .into_iter()
+        .map(|tid| (tid, status_field(pid, tid, "Seccomp:")));
+    let (mut strict, mut filtered) = (None, 0);
+    for (tid, mode) in modes {
+        match mode {
+            Some(1) => strict = Some(tid),
+            Some(2) => filtered += 1,
+            _ => {}
+        }
+    }
+    match (strict, filtered) {
+        (Some(tid), _) => {
+            let finding = format!("process {pid}: thread {tid} is in strict seccomp mode");
+            flight.add(Reason::SeccompStrict, "seccomp", Outcome::Failed, finding);
+        }
+        (None, 0) => flight.add(Reason::SeccompStrict, "seccomp", Outcome::Ok, "off"),
+        (None, threads) => {
+            let finding = format!(
+                "{threads} thread(s) under a filter; one of them must allow mmap, madvise and prctl"
+            );
+            flight.add(Reason::SeccompFilter, "seccomp", Outcome::Warning, finding);
+        }
+    }
+}
+
+fn check_runtime(flight: &mut Preflight, pid: Pid) {
+    let linked = flight
+        .surveyed
+        .iter()
+        .any(|(module, _)| module.object.runtime() == XrayRuntime::Defined);
+    if linked {
+        let finding = format!(
+            "process {pid} carries LLVM's XRay runtime; it must not patch while xrayd traces"
+        );
+        flight.add(Reason::AlreadyPatched, "runtime", Outcome::Warning, finding);
+    }
+}
+
+fn check_sharing(flight: &mut Preflight, pid: Pid) {
+    let reachable = flight.surveyed.first().is_some_and(|(module, _)| {
+        let range = &module.entry.range;
+        Path::new(&format!(
+            "/proc/{pid}/map_files/{:x}-{:x}",
+            range.start, range.end
+        ))
+        .symlink_metadata()
+        .is_ok()
+            && fs::File::open(format!(
+                "/proc/{pid}/map_files/{:x}-{:x}",
+                range.start, range.end
+            ))
+            .is_ok()
+    });
+    let (outcome, finding) = if reachable {
+        (Outcome::Ok, "through /proc/PID/map_files")
+    } else {
+        (
+            Outcome::Warning,
+            "through a memfd: no CAP_CHECKPOINT_RESTORE here",
+        )
+    };
+    flight.add(Reason::Io, "shared memory", outcome, finding);
+}
+
+fn check_copying(flight: &mut Preflight) {
+    let mut pages: Vec<u64> = flight
+        .surveyed
+        .iter()
+        .flat_map(|(_, survey)| &survey.sites)
+        .flat_map(|site| [site.address >> 12, (site.address + 10) >> 12])
+        .collect();
+    pages.sort_unstable();
+    pages.dedup();
+    let finding = format!(
+        "{} KiB of text become private if everything is switched on",
+        pages.len() * 4
+    );
+    flight.add(Reason::NoMemory, "memory", Outcome::Ok, finding);
+}
+
+/// A number in `/proc/<pid>/task/<tid>/status`.
+fn status_field(pid: Pid, tid: Tid, key: &str) -> Option<u32> {
+    let status = fs::read(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let line = status
+        .split(|&byte| byte == b'\n')
+        .find_map(|line| line.strip_prefix(key.as_bytes()))?;
+    std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+/// Pending and unblocked signals of a thread: the kernel may have interrupted a system call for one of them.
+pub(crate) fn has_pending_signal(pid: Pid, tid: Tid) -> bool {
+    let Ok(status) = Process::new(pid.as_raw())
+        .and_then(|process| process.task_from_tid(tid.as_raw())?.status())
+    else {
+        return true;
+    };
+    (status.sigpnd | status.shdpnd) & !status.sigblk != 0
+}

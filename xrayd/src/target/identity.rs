@@ -1,0 +1,141 @@
+//! Which process: a pid, held by a pidfd and named by its start time, so that a reused pid is noticed (P18).
+
+use std::{fs, io};
+
+use nix::libc;
+use procfs::process::Process;
+
+use crate::{
+    pid::{Pid, Tid},
+    refusal::{Reason, Refusal, Result},
+    sys::PidFd,
+    target::{ThreadState, Threads},
+};
+
+/// A process that exists, held.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pid: Pid,
+    pidfd: PidFd,
+    start_time: u64,
+    uid: u32,
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Holds `pid`.
+    ///
+    /// # Errors
+    /// No such process, a zombie, a kernel thread, or one that hides itself from us.
+    pub(crate) fn open(pid: Pid) -> Result<Self> {
+        let pidfd = PidFd::open(pid).map_err(|error| match error.raw_os_error() {
+            // A thread id that is not a process id gives EINVAL (before 6.9), ENOENT after.
+            Some(libc::ESRCH | libc::EINVAL | libc::ENOENT) => no_such_process(pid),
+            _ => Refusal::from_io(pid, "open a pidfd", &error),
+        })?;
+        let process = Process::new(pid.as_raw()).map_err(|_| no_such_process(pid))?;
+        let status = process.status().map_err(|_| no_such_process(pid))?;
+        let stat = process.stat().map_err(|_| no_such_process(pid))?;
+        if pidfd.has_exited() || status.threads == 0 {
+            let what = format!(
+                "process {pid} ({}) has ended and waits for its parent {}",
+                status.name, status.ppid
+            );
+            return Err(Refusal::new(Reason::Zombie, what));
+        }
+        // Kernel threads have no memory; a leader that has exited shows none either, but its process has live threads.
+        if status.vmsize.is_none() && is_kernel_thread(stat.flags) {
+            let what = format!("process {pid} ({}) is a kernel thread", status.name);
+            return Err(Refusal::new(Reason::KernelThread, what));
+        }
+        // The effective user decides, as for ptrace: a set-user-id program belongs to whom it runs as.
+        Ok(Self {
+            pid,
+            pidfd,
+            start_time: stat.starttime,
+            uid: status.euid,
+        })
+    }
+
+    /// Its id.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Field 22 of `/proc/<pid>/stat`.
+    pub(crate) fn start_time(&self) -> u64 {
+        self.start_time
+    }
+
+    /// The effective user.
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Its descriptor.
+    pub(crate) fn pidfd(&self) -> &PidFd {
+        &self.pidfd
+    }
+
+    /// True if it has ended.
+    pub(crate) fn has_exited(&self) -> bool {
+        self.pidfd.has_exited()
+    }
+
+    /// A thread whose `/proc` files can be read.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub(crate) fn live_thread(&self) -> Result<Tid> {
+        let tid = Threads::live(self.pid);
+        tid.filter(|_| !self.has_exited())
+            .ok_or_else(|| self.exited())
+    }
+
+    /// Threads that can be stopped, the likeliest to stop at once first.
+    pub(crate) fn stoppable_threads(&self) -> Vec<Tid> {
+        let mut threads = Threads::of(self.pid);
+        threads.retain(|&tid| Threads::state(self.pid, tid) == ThreadState::Stoppable);
+        threads
+    }
+
+    /// The command line, arguments joined by blanks, or the name in brackets where there is none.
+    pub(crate) fn command(&self) -> String {
+        command_of(self.pid)
+    }
+
+    /// The refusal for a process that ended.
+    pub(crate) fn exited(&self) -> Refusal {
+        Refusal::new(
+            Reason::TargetExited,
+            format!("process {} has ended", self.pid),
+        )
+    }
+}
+
+/// The command line of a process, with what is not UTF-8 replaced.
+pub(crate) fn command_of(pid: Pid) -> String {
+    let read = |file: &str| -> io::Result<Vec<u8>> { fs::read(format!("/proc/{pid}/{file}")) };
+    let line = read("cmdline").unwrap_or_default();
+    let joined: Vec<u8> = line
+        .trim_ascii_end()
+        .iter()
+        .map(|&byte| if byte == 0 { b' ' } else { byte })
+        .collect();
+    let joined = String::from_utf8_lossy(joined.trim_ascii()).into_owned();
+    if joined.is_empty() {
+        let name = read("comm").unwrap_or_default();
+        return format!("[{}]", String::from_utf8_lossy(name.trim_ascii_end()));
+    }
+    joined
+}
+
+/// PF_KTHREAD, include/linux/sched.h.
+fn is_kernel_thread(flags: u32) -> bool {
+    flags & 0x0020_0000 != 0
+}
+
+fn no_such_process(pid: Pid) -> Refusal {
+    Refusal::new(Reason::NoSuchProcess, format!("there is no process {pid}"))
+}

@@ -1,0 +1,145 @@
+//! Every process that carries sleds.
+
+use std::fs;
+
+use super::{Objects, Target, check, modules::modules_of};
+use crate::{
+    pid::Pid,
+    refusal::{Reason, Refusal},
+};
+
+/// Whether a process can be attached to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessState {
+    /// It can.
+    Ready,
+    /// It is attached.
+    Traced,
+    /// It cannot.
+    Refused(Refusal),
+}
+
+/// A process with sleds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessSummary {
+    /// Its id.
+    pub pid: Pid,
+    /// Its effective user.
+    pub uid: u32,
+    /// Field 22 of `/proc/<pid>/stat`.
+    pub start_time: u64,
+    /// systemd unit or container, empty where there is none.
+    pub unit: String,
+    /// The command line.
+    pub command: String,
+    /// Modules with sleds.
+    pub modules: u32,
+    /// Functions with sleds.
+    pub functions: u32,
+    /// Whether it can be attached to.
+    pub state: ProcessState,
+}
+
+/// Lists them, by pid. Processes that cannot be looked into are listed only if their file shows sleds.
+pub(crate) fn list(objects: &Objects, is_traced: impl Fn(Pid) -> bool) -> Vec<ProcessSummary> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let mut pids: Vec<Pid> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter_map(|pid| Pid::try_from(pid).ok())
+        .filter(|pid| pid.as_u32() != std::process::id())
+        .collect();
+    pids.sort_unstable();
+    pids.into_iter()
+        .filter_map(|pid| summary(pid, objects, is_traced(pid)))
+        .collect()
+}
+
+fn summary(pid: Pid, objects: &Objects, traced: bool) -> Option<ProcessSummary> {
+    let target = Target::open(pid).ok()?;
+    let tid = target.live_thread().ok()?;
+    let maps = super::Maps::read(pid, tid).ok()?;
+    let found = modules_of(pid, &maps, objects);
+    if found.modules.is_empty() {
+        return None;
+    }
+    let functions: usize = found
+        .modules
+        .iter()
+        .map(|module| module.object.functions().len())
+        .sum();
+    let modules = found.modules.len();
+    let state = if traced {
+        ProcessState::Traced
+    } else {
+        match check::preflight(&target, objects, false).and_then(|flight| flight.verdict()) {
+            Ok(()) => ProcessState::Ready,
+            Err(refusal) if refusal.reason == Reason::TargetExited => return None,
+            Err(refusal) => ProcessState::Refused(refusal),
+        }
+    };
+    Some(ProcessSummary {
+        pid,
+        uid: target.uid(),
+        start_time: target.start_time(),
+        unit: unit_of(pid),
+        command: target.command(),
+        modules: u32::try_from(modules).unwrap_or(u32::MAX),
+        functions: u32::try_from(functions).unwrap_or(u32::MAX),
+        state,
+    })
+}
+
+/// The systemd unit or the container that a process belongs to, by its cgroup's path.
+fn unit_of(pid: Pid) -> String {
+    let Ok(cgroups) = fs::read(format!("/proc/{pid}/cgroup")) else {
+        return String::new();
+    };
+    let cgroups = String::from_utf8_lossy(&cgroups);
+    let path = cgroups
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("0::")
+                .or_else(|| line.split_once(":name=systemd:").map(|(_, path)| path))
+        })
+        .unwrap_or_default();
+    unit_in(path).unwrap_or_default().to_owned()
+}
+
+fn unit_in(path: &str) -> Option<&str> {
+    path.split('/').rev().find(|part| {
+        [".service", ".scope", ".slice"]
+            .iter()
+            .any(|suffix| part.ends_with(suffix))
+            || ["docker-", "libpod-", "crio-", "lxc"]
+                .iter()
+                .any(|prefix| part.starts_with(prefix))
+            || (part.len() == 64 && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_and_containers_are_found_in_cgroup_paths() {
+        let rows = [
+            ("/system.slice/nginx.service", Some("nginx.service")),
+            (
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/foo.scope/x",
+                Some("foo.scope"),
+            ),
+            (
+                "/docker/0123456789012345678901234567890123456789012345678901234567890123",
+                Some("0123456789012345678901234567890123456789012345678901234567890123"),
+            ),
+            ("/", None),
+            ("", None),
+        ];
+        for (path, unit) in rows {
+            assert_eq!(unit_in(path), unit, "{path}");
+        }
+    }
+}

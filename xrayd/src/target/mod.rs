@@ -1,0 +1,22 @@
+//! What can be known of a process by looking: nothing here changes it.
+
+mod check;
+mod identity;
+mod listing;
+mod maps;
+mod modules;
+mod objects;
+mod sleds;
+mod threads;
+
+pub use check::{Check, Outcome};
+pub use listing::{ProcessState, ProcessSummary};
+
+pub(crate) use check::{has_pending_signal, preflight, tracer_of};
+pub(crate) use identity::Target;
+pub(crate) use listing::list;
+pub(crate) use maps::{MapEntry, Maps};
+pub(crate) use modules::{Module, RefusedModule};
+pub(crate) use objects::{Objects, read_mapped};
+pub(crate) use sleds::Survey;
+pub(crate) use threads::{ThreadState, Threads};

@@ -1,0 +1,172 @@
+//! ELF files of targets, parsed once per file and build.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use xray_trace::instr_map::{Object, ObjectError};
+
+use super::MapEntry;
+use crate::pid::Pid;
+
+/// Files larger than this are not read: no program with sleds is, and memory is bounded.
+const MAX_FILE_BYTES: u64 = 4 << 30;
+/// Parsed files kept.
+const MAX_CACHED: usize = 512;
+
+/// What a file turned out to be.
+pub(crate) type Parsed = std::result::Result<Arc<Object>, ObjectError>;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    device: u64,
+    inode: u64,
+    modified: (i64, i64),
+    size: u64,
+}
+
+/// A cache of parsed files.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    /// By device, inode, time of change and size. Filled by `get`; emptied whole when it is full.
+    parsed: Mutex<HashMap<Key, Parsed>>,
+}
+
+// === impl Objects ===
+
+impl Objects {
+    /// The object file that `entry` of process `pid` maps.
+    ///
+    /// # Errors
+    /// The file cannot be opened or read, or is another one than what is mapped.
+    pub(crate) fn get(&self, pid: Pid, entry: &MapEntry) -> io::Result<Parsed> {
+        let file = open_mapped(pid, entry)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES {
+            return Ok(Err(ObjectError::NotElf));
+        }
+        let key = Key {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            size: metadata.len(),
+        };
+        if let Some(found) = self.lock().get(&key) {
+            return Ok(found.clone());
+        }
+        let parsed = parse(&file, metadata.len())?;
+        let mut cache = self.lock();
+        if cache.len() >= MAX_CACHED {
+            cache.clear();
+        }
+        cache.insert(key, parsed.clone());
+        Ok(parsed)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Parsed>> {
+        // A cache is whole after a panic elsewhere.
+        self.parsed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The whole file that `entry` maps, for what the cache does not keep (source lines, text).
+pub(crate) fn read_mapped(pid: Pid, entry: &MapEntry) -> io::Result<Vec<u8>> {
+    let file = open_mapped(pid, entry)?;
+    let size = file.metadata()?.len();
+    read_whole(&file, size)
+}
+
+fn parse(file: &File, size: u64) -> io::Result<Parsed> {
+    let mut magic = [0; 4];
+    let is_elf = (&mut &*file).read_exact(&mut magic).is_ok() && magic == *b"\x7fELF";
+    if !is_elf {
+        return Ok(Err(ObjectError::NotElf));
+    }
+    let mut bytes = magic.to_vec();
+    bytes.extend(read_rest(file, size)?);
+    let mut object = match Object::parse(&bytes) {
+        Ok(object) => object,
+        Err(error) => return Ok(Err(error)),
+    };
+    drop(bytes);
+    if object
+        .functions()
+        .iter()
+        .all(|function| function.symbol.is_none())
+    {
+        add_debug_file(&mut object);
+    }
+    Ok(Ok(Arc::new(object)))
+}
+
+/// Names of a stripped file from where distributions put them: `/usr/lib/debug/.build-id/ab/cdef….debug`.
+fn add_debug_file(object: &mut Object) {
+    let Some(id) = object
+        .build_id()
+        .map(ToString::to_string)
+        .filter(|id| id.len() > 2 && id.is_ascii())
+    else {
+        return;
+    };
+    let (head, tail) = id.split_at(2);
+    let path = Path::new("/usr/lib/debug/.build-id")
+        .join(head)
+        .join(format!("{tail}.debug"));
+    let read = File::open(&path).and_then(|file| {
+        let size = file.metadata()?.len();
+        read_whole(&file, size)
+    });
+    if let Ok(bytes) = read
+        && let Err(error) = object.add_symbols_from(&bytes)
+    {
+        tracing::warn!(path = %path.display(), %error, "a debug file that does not fit");
+    }
+}
+
+fn read_whole(mut file: &File, size: u64) -> io::Result<Vec<u8>> {
+    use std::io::{Seek, SeekFrom};
+    file.seek(SeekFrom::Start(0))?;
+    read_rest(file, size)
+}
+
+fn read_rest(file: &File, size: u64) -> io::Result<Vec<u8>> {
+    if size > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!(
+            "{size} bytes are more than a program has"
+        )));
+    }
+    let mut bytes = Vec::new();
+    // The file may grow while it is read.
+    file.take(size).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Opens the very file that is mapped, also if it was deleted or replaced: by `map_files` where we may, by `exe` for the main program, by its path as
+/// the process sees it if that still leads to the same inode (P65).
+fn open_mapped(pid: Pid, entry: &MapEntry) -> io::Result<File> {
+    let range = format!("{:x}-{:x}", entry.range.start, entry.range.end);
+    if let Ok(file) = File::open(format!("/proc/{pid}/map_files/{range}")) {
+        return Ok(file);
+    }
+    let same = |file: File| -> Option<File> {
+        let metadata = file.metadata().ok()?;
+        (metadata.ino() == entry.inode).then_some(file)
+    };
+    if let Some(file) = File::open(format!("/proc/{pid}/exe")).ok().and_then(same) {
+        return Ok(file);
+    }
+    let inside: PathBuf = [format!("/proc/{pid}/root"), entry.name.clone()]
+        .concat()
+        .into();
+    let file = File::open(&inside)?;
+    same(file).ok_or_else(|| {
+        io::Error::other(
+            "the file on disk is no longer the one that is mapped, and reading the mapped one needs CAP_CHECKPOINT_RESTORE",
+        )
+    })
+}
