@@ -179,6 +179,9 @@ pub struct DetachReport {
     /// Set if this process was not detached (pid 0 only); the numbers are 0 then.
     #[prost(message, optional, tag = "8")]
     pub refusal: ::core::option::Option<Refusal>,
+    /// Sleds that were not switched off, because somebody else's bytes stand there.
+    #[prost(uint64, tag = "9")]
+    pub sleds_on: u64,
 }
 /// Which functions. Rules of `include` are joined by or; what a rule of `exclude` matches is left out. At least one
 /// rule in `include`: a selection that is set and includes nothing is refused, so that a typo switches nothing.
@@ -385,6 +388,7 @@ pub struct StreamEventsRequest {
 pub struct Event {
     #[prost(uint64, tag = "1")]
     pub monotonic_ns: u64,
+    /// 0 where it is not known.
     #[prost(uint32, tag = "2")]
     pub tid: u32,
     /// Function id; its name is in `functions` of this batch or an earlier one of the stream.
@@ -443,7 +447,7 @@ pub struct FetchTraceRequest {
 pub struct TraceChunk {
     #[prost(bytes = "vec", tag = "1")]
     pub data: ::prost::alloc::vec::Vec<u8>,
-    /// Totals so far, for a progress display.
+    /// StreamTrace: totals of this stream so far. FetchTrace: totals of what is retained, the same in every chunk.
     #[prost(uint64, tag = "2")]
     pub events: u64,
     #[prost(uint64, tag = "3")]
