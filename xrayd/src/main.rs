@@ -1,1 +1,36 @@
-fn main() {}
+//! The daemon: configuration → build (binds) → run → drain.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use xrayd::{
+    app::{self, App},
+    config::{Args, Config},
+    logs,
+};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    logs::init(args.log, args.log_level);
+    match args
+        .into_config()
+        .map_err(Into::into)
+        .and_then(|config| run(&config))
+    {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(config: &Config) -> anyhow::Result<()> {
+    let app = App::build(config)?;
+    let runtime = app::runtime().context("cannot start the runtime")?;
+    runtime.block_on(app.run())?;
+    // Blocking reads of a connection that was cut off need not be waited for: everything is detached.
+    runtime.shutdown_background();
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! The daemon as a whole: [`App::build`] binds, [`App::run`] serves until a signal and then takes everything down in
+//! order.
+//!
+//! Going down: no new connection → every process detached, which ends the live streams → connections closed, those
+//! that do not end by themselves cut off → whatever attached meanwhile detached as well → the socket removed. A second signal
+//! changes nothing: half a detach helps nobody.
+
+use std::{io, time::Duration};
+
+use tokio::{net::UnixListener, runtime::Runtime, time::Instant};
+
+use crate::{
+    config::{Config, ConfigError},
+    notify::{self, InheritError},
+    refusal::{Reason, Refusal},
+    rpc,
+    session::{Registry, RegistryConfig},
+    shutdown::{self, Signals},
+    socket::{BoundSocket, SocketError},
+};
+
+/// How long connections may take to end by themselves when the daemon stops.
+const DRAIN_TIME: Duration = Duration::from_secs(3);
+
+/// How long an attach or a detach that is under way is waited for when the daemon stops, and how often it is looked at.
+const BUSY_TIME: Duration = Duration::from_secs(10);
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often the service manager is told what goes on.
+const STATUS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A daemon that listens and does not answer yet.
+#[derive(Debug)]
+pub struct App {
+    socket: BoundSocket,
+    registry: Registry,
+}
+
+/// Why the daemon does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The configuration cannot be met.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The socket cannot be had.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The service manager passed something else.
+    #[error("cannot use what the service manager passed")]
+    Inherit(#[from] InheritError),
+}
+
+/// Why the daemon ended otherwise than by a signal.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The signals cannot be heard, or the socket cannot be polled.
+    #[error("cannot {step}")]
+    Setup {
+        /// What was tried.
+        step: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The server ended by itself.
+    #[error("the server ended")]
+    Server(#[source] rpc::ServeError),
+}
+
+// === impl App ===
+
+impl App {
+    /// Binds the socket, or takes the one that the service manager passed.
+    ///
+    /// # Errors
+    ///
+    /// No place to listen, or another daemon is there.
+    pub fn build(config: &Config) -> Result<Self, BuildError> {
+        let socket = match notify::inherited_listener()? {
+            Some(listener) => {
+                tracing::info!("listening at the socket of the service manager");
+                BoundSocket::inherited(listener)
+            }
+            None => {
+                let path = config.socket_path()?;
+                let socket = BoundSocket::bind(&path, config.access)?;
+                tracing::info!(socket = %path.display(), "listening");
+                socket
+            }
+        };
+        let registry = Registry::new(RegistryConfig {
+            retain_bytes: config.retain.bytes(),
+        });
+        Ok(Self { socket, registry })
+    }
+
+    /// Serves until SIGTERM or SIGINT, then detaches from every process and removes the socket.
+    ///
+    /// # Errors
+    ///
+    /// The runtime refuses the socket, or the server ends by itself. Processes are detached then as well.
+    pub async fn run(self) -> Result<(), RunError> {
+        let Self { socket, registry } = self;
+        let setup = |step| move |source| RunError::Setup { step, source };
+        let mut signals = Signals::listen().map_err(setup("listen to signals"))?;
+        let (listener, file) = socket.into_parts();
+        let listener = UnixListener::from_std(listener).map_err(setup("poll the socket"))?;
+
+        let (stop, stopping) = shutdown::channel();
+        let mut server = tokio::spawn(rpc::serve(listener, registry.clone(), stopping));
+        notify::ready();
+
+        let mut status = tokio::time::interval(STATUS_INTERVAL);
+        let ended = loop {
+            tokio::select! {
+                signal = signals.next() => {
+                    tracing::info!(signal, "stopping");
+                    break None;
+                }
+                ended = &mut server => break Some(ended),
+                _ = status.tick() => notify::status(&status_line(&registry)),
+            }
+        };
+
+        notify::stopping();
+        stop.stop();
+        detach_all(&registry).await;
+        let result = match ended {
+            Some(ended) => served(ended),
+            None => match tokio::time::timeout(DRAIN_TIME, &mut server).await {
+                Ok(ended) => served(ended),
+                Err(_) => {
+                    tracing::warn!("cutting connections off that did not end");
+                    server.abort();
+                    Ok(())
+                }
+            },
+        };
+        // An attach that was under way when the first round began.
+        detach_all(&registry).await;
+        if let Some(file) = file {
+            let path = file.path().to_owned();
+            if let Err(error) = file.remove() {
+                tracing::warn!(socket = %path.display(), %error, "the socket was not removed");
+            }
+        }
+        tracing::info!("stopped");
+        result.map_err(RunError::Server)
+    }
+}
+
+/// A runtime of the daemon's size: it moves bytes, the work is done by the sessions' own threads.
+///
+/// # Errors
+///
+/// What the system says.
+pub fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(128)
+        .thread_name("xrayd-rpc")
+        .enable_all()
+        .build()
+}
+
+fn served(
+    ended: Result<Result<(), rpc::ServeError>, tokio::task::JoinError>,
+) -> Result<(), rpc::ServeError> {
+    // A panic was logged where it happened; what is left to do is the same.
+    ended.unwrap_or_else(|_| Err(rpc::ServeError::Panicked))
+}
+
+/// Detaches from every process; those that are being attached to or detached from are waited for, for a while.
+async fn detach_all(registry: &Registry) {
+    let deadline = Instant::now() + BUSY_TIME;
+    loop {
+        let registry = registry.clone();
+        let done = tokio::task::spawn_blocking(move || registry.detach_all()).await;
+        let late = Instant::now() >= deadline;
+        let mut busy = false;
+        // A panic was logged where it happened.
+        for (pid, outcome) in done.unwrap_or_default() {
+            match outcome {
+                Ok(_) => tracing::info!(%pid, "detached"),
+                Err(refusal) if refusal.reason == Reason::Busy && !late => busy = true,
+                Err(Refusal { reason, message }) => {
+                    tracing::error!(%pid, %reason, message, "not detached");
+                }
+            }
+        }
+        if !busy {
+            return;
+        }
+        tokio::time::sleep(BUSY_PAUSE).await;
+    }
+}
+
+fn status_line(registry: &Registry) -> String {
+    match registry.sessions().len() {
+        0 => "no process traced".to_owned(),
+        1 => "1 process traced".to_owned(),
+        sessions => format!("{sessions} processes traced"),
+    }
+}

@@ -1,0 +1,199 @@
+//! What the daemon is told: arguments and environment in, a checked [`Config`] out. Nothing is opened or changed here.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+use tracing::level_filters::LevelFilter;
+
+use crate::{
+    size::ByteSize,
+    socket::{self, Access, SocketError},
+};
+
+/// Arguments of the daemon.
+///
+/// Serves xrayd.v1 (gRPC) on a unix socket: attaches to running programs that were compiled with XRay sleds, switches
+/// their functions on and off, and keeps and streams what they do.
+#[derive(Debug, Clone, PartialEq, Eq, Parser)]
+#[command(name = "xrayd", version)]
+pub struct Args {
+    /// Socket to listen at [default: /run/xrayd/xrayd.sock for root, else $XDG_RUNTIME_DIR/xrayd.sock]
+    ///
+    /// A socket that the service manager passes goes first.
+    #[arg(long, env = "XRAYD_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Events to keep for each process, in packed bytes; the oldest go first
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub retain: ByteSize,
+
+    /// How log lines look
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Auto)]
+    pub log: LogFormat,
+
+    /// What is logged: off, error, warn, info, debug or trace
+    #[arg(
+        long,
+        env = "XRAYD_LOG_LEVEL",
+        value_name = "LEVEL",
+        default_value = "info"
+    )]
+    pub log_level: LevelFilter,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// `journal` below a service manager, else `text`.
+    Auto,
+    /// Time, level, message, fields; coloured on a terminal.
+    Text,
+    /// A priority in front (`<6>`) and no time, as journald has its own.
+    Journal,
+}
+
+/// What the daemon does, decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Where to listen, unless a socket is inherited. `None`: there is no place of its own, only an inherited socket
+    /// will do.
+    pub socket: Option<PathBuf>,
+    /// Who may connect to a socket that is bound here.
+    pub access: Access,
+    /// Packed bytes of events kept for each process at most.
+    pub retain: ByteSize,
+    /// How log lines look.
+    pub log: LogFormat,
+    /// What is logged.
+    pub log_level: LevelFilter,
+}
+
+/// Less than this cannot hold a block of events.
+const LEAST_RETAINED: ByteSize = ByteSize::new(1 << 20);
+
+/// Why the daemon does not start with these arguments.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// No socket was named and there is no default one.
+    #[error("no socket to listen at")]
+    Socket(#[from] SocketError),
+    /// Too little to keep anything.
+    #[error("--retain {retain} is too little: at least {LEAST_RETAINED}")]
+    Retain {
+        /// What was asked for.
+        retain: ByteSize,
+    },
+}
+
+// === impl Args ===
+
+impl Args {
+    /// The configuration that these arguments mean for this user.
+    ///
+    /// # Errors
+    ///
+    /// Values that contradict the daemon's limits. A missing default socket shows only at
+    /// [`Config::socket_path`], because a socket may be inherited.
+    pub fn into_config(self) -> Result<Config, ConfigError> {
+        let Self {
+            socket,
+            retain,
+            log,
+            log_level,
+        } = self;
+        if retain < LEAST_RETAINED {
+            return Err(ConfigError::Retain { retain });
+        }
+        let access = if nix::unistd::geteuid().is_root() {
+            Access::Everybody
+        } else {
+            Access::Owner
+        };
+        Ok(Config {
+            socket,
+            access,
+            retain,
+            log,
+            log_level,
+        })
+    }
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Where to listen: what was named, else the user's default.
+    ///
+    /// # Errors
+    ///
+    /// No socket was named and this user has no runtime directory.
+    pub fn socket_path(&self) -> Result<PathBuf, ConfigError> {
+        match &self.socket {
+            Some(path) => Ok(path.clone()),
+            None => Ok(socket::default_path()?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn config(args: &[&str]) -> Result<Config, String> {
+        Args::try_parse_from(std::iter::once("xrayd").chain(args.iter().copied()))
+            .map_err(|error| error.to_string())?
+            .into_config()
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_argument_parser_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn arguments_become_a_configuration() {
+        let args = [
+            "--socket",
+            "/tmp/x.sock",
+            "--retain",
+            "1GiB",
+            "--log",
+            "journal",
+            "--log-level",
+            "debug",
+        ];
+        let config = config(&args).unwrap();
+        assert_eq!(config.socket_path().unwrap(), PathBuf::from("/tmp/x.sock"));
+        assert_eq!(config.retain, ByteSize::new(1 << 30));
+        assert_eq!(config.log, LogFormat::Journal);
+        assert_eq!(config.log_level, LevelFilter::DEBUG);
+    }
+
+    #[test]
+    fn the_default_keeps_256_mib() {
+        assert_eq!(
+            config(&["--socket", "/x"]).unwrap().retain,
+            ByteSize::new(256 << 20)
+        );
+    }
+
+    #[test]
+    fn bad_values_are_refused_by_name() {
+        let cases: [(&[&str], &str); 4] = [
+            (&["--retain", "lots"], "lots"),
+            (
+                &["--retain", "4KiB"],
+                "--retain 4KiB is too little: at least 1MiB",
+            ),
+            (&["--log-level", "loud"], "loud"),
+            (&["--log", "xml"], "xml"),
+        ];
+        for (args, expected) in cases {
+            let error = config(args).unwrap_err();
+            assert!(error.contains(expected), "{args:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! How much one user can ask for at a time, so that nobody takes the daemon away from the others.
+//!
+//! The socket of the system's daemon is open to everybody. Connections, streams and blocking calls are counted for
+//! each user; who has all of a kind is refused, and the others do not notice.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Places of one kind.
+#[derive(Debug)]
+pub(super) struct Admission {
+    /// Places for each user.
+    places: u32,
+    /// Taken places by user; a user without any has no entry.
+    taken: Mutex<HashMap<u32, u32>>,
+}
+
+/// A taken place. Dropping it gives it back.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Admitted {
+    admission: Arc<Admission>,
+    uid: u32,
+}
+
+// === impl Admission ===
+
+impl Admission {
+    pub(super) fn new(places: u32) -> Arc<Self> {
+        Arc::new(Self {
+            places,
+            taken: Mutex::default(),
+        })
+    }
+
+    /// A place for this user, if one is left.
+    pub(super) fn admit(self: &Arc<Self>, uid: u32) -> Option<Admitted> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = taken.entry(uid).or_insert(0);
+        if *count >= self.places {
+            return None;
+        }
+        *count += 1;
+        Some(Admitted {
+            admission: Arc::clone(self),
+            uid,
+        })
+    }
+}
+
+// === impl Admitted ===
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut taken = self
+            .admission
+            .taken
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = taken.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.uid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_with_all_places_does_not_touch_the_others() {
+        let admission = Admission::new(2);
+        let first = admission.admit(1000).unwrap();
+        let _second = admission.admit(1000).unwrap();
+        assert!(admission.admit(1000).is_none());
+        assert!(admission.admit(0).is_some());
+        drop(first);
+        assert!(admission.admit(1000).is_some());
+    }
+
+    #[test]
+    fn users_who_left_cost_nothing() {
+        let admission = Admission::new(1);
+        for uid in 0..1000 {
+            drop(admission.admit(uid));
+        }
+        assert!(admission.taken.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,194 @@
+//! Who may do what; the only place that decides it.
+//!
+//! | caller | its own process | another user's process |
+//! |---|---|---|
+//! | root | everything | everything |
+//! | a user | everything | nothing: not listed, and each call is refused with `permission` |
+//!
+//! Pid 0 means every attached process that the caller may trace. Who owns a process is the registry's word: that of a
+//! session was fixed when it attached, that of a live process is read anew for each call.
+
+use std::sync::Arc;
+
+use tonic::{Request, Status};
+
+use crate::{
+    Pid,
+    refusal::{Reason, Refusal},
+    session::{AttachOptions, Caller, Registry, Session},
+    target::Target,
+};
+
+/// What a request's pid means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whom {
+    /// This process.
+    One(Pid),
+    /// Every attached process that the caller may trace.
+    All,
+}
+
+/// Who calls. The connection knows; a request from anywhere else is refused.
+pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
+    request
+        .extensions()
+        .get::<Caller>()
+        .copied()
+        .ok_or_else(|| {
+            Status::from(Refusal::new(
+                Reason::Permission,
+                "the caller's credentials are not known",
+            ))
+        })
+}
+
+/// Whether `caller` may know of and trace a process of user `owner`.
+pub(super) fn check(caller: Caller, pid: Pid, owner: u32) -> Result<(), Refusal> {
+    if caller.may_trace(owner) {
+        return Ok(());
+    }
+    let message = format!(
+        "process {pid} belongs to user {owner}; user {} may not trace it, only its owner and root may",
+        caller.uid
+    );
+    tracing::warn!(uid = caller.uid, caller = caller.pid, %pid, owner, "refused: permission");
+    Err(Refusal::new(Reason::Permission, message))
+}
+
+/// Checks a process by its pid, attached or not.
+pub(super) fn process(registry: &Registry, caller: Caller, pid: Pid) -> Result<(), Refusal> {
+    check(caller, pid, registry.owner(pid)?)
+}
+
+/// Looks at a process that need not be attached. Its owner is asked for before and after: the pid may have been given to
+/// another process meanwhile, or the process may have become another user's.
+pub(super) fn looking<T>(
+    registry: &Registry,
+    caller: Caller,
+    pid: Pid,
+    look: impl FnOnce() -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    process(registry, caller, pid)?;
+    let seen = look()?;
+    process(registry, caller, pid)?;
+    Ok(seen)
+}
+
+/// Checks a process that is about to be attached to, and ties the attach to the very process that was checked.
+pub(super) fn attaching(
+    caller: Caller,
+    pid: Pid,
+    options: AttachOptions,
+) -> Result<AttachOptions, Refusal> {
+    let target = Target::open(pid)?;
+    check(caller, pid, target.uid())?;
+    let start_time = options.start_time.or(Some(target.start_time()));
+    Ok(AttachOptions {
+        start_time,
+        ..options
+    })
+}
+
+/// The session of a process, for a caller who may use it.
+pub(super) fn session(
+    registry: &Registry,
+    caller: Caller,
+    pid: Pid,
+) -> Result<Arc<Session>, Refusal> {
+    if let Some(session) = registry.get(pid) {
+        check(caller, pid, session.uid())?;
+        return Ok(session);
+    }
+    // Whether a process is attached is nobody's business but its owner's, so this is asked first.
+    process(registry, caller, pid)?;
+    Err(Refusal::new(
+        Reason::NotAttached,
+        format!("process {pid} is not attached"),
+    ))
+}
+
+/// The sessions that are meant, in the order of their pids.
+pub(super) fn sessions(
+    registry: &Registry,
+    caller: Caller,
+    whom: Whom,
+) -> Result<Vec<Arc<Session>>, Refusal> {
+    let mut sessions = match whom {
+        Whom::One(pid) => vec![session(registry, caller, pid)?],
+        Whom::All => {
+            let mut sessions = registry.sessions();
+            sessions.retain(|session| caller.may_trace(session.uid()));
+            sessions
+        }
+    };
+    sessions.sort_by_key(|session| session.pid());
+    Ok(sessions)
+}
+
+// === impl Whom ===
+
+impl TryFrom<u32> for Whom {
+    type Error = Refusal;
+
+    fn try_from(pid: u32) -> Result<Self, Refusal> {
+        if pid == 0 {
+            Ok(Self::All)
+        } else {
+            one(pid).map(Self::One)
+        }
+    }
+}
+
+/// The process that a request names; 0 names none.
+pub(super) fn one(pid: u32) -> Result<Pid, Refusal> {
+    Pid::try_from(pid)
+        .map_err(|error| Refusal::new(Reason::NoSuchProcess, format!("no such process: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(uid: u32) -> Caller {
+        Caller { uid, pid: 1 }
+    }
+
+    #[test]
+    fn root_and_the_owner_may_trace_and_nobody_else() {
+        let pid = Pid::try_from(42).unwrap();
+        for (who, owner, allowed) in [
+            (0, 0, true),
+            (0, 1000, true),
+            (1000, 1000, true),
+            (1000, 0, false),
+            (1000, 1001, false),
+            (u32::MAX, 1000, false),
+        ] {
+            let result = check(caller(who), pid, owner);
+            assert_eq!(result.is_ok(), allowed, "user {who}, process of {owner}");
+            if let Err(refusal) = result {
+                assert_eq!(refusal.reason, Reason::Permission);
+            }
+        }
+    }
+
+    #[test]
+    fn pid_zero_means_all_and_a_pid_that_cannot_be_means_none() {
+        assert_eq!(Whom::try_from(0), Ok(Whom::All));
+        assert_eq!(Whom::try_from(7), Ok(Whom::One(Pid::try_from(7).unwrap())));
+        assert_eq!(
+            Whom::try_from(u32::MAX).unwrap_err().reason,
+            Reason::NoSuchProcess
+        );
+        assert_eq!(one(0).unwrap_err().reason, Reason::NoSuchProcess);
+    }
+
+    #[test]
+    fn a_request_without_credentials_is_refused() {
+        let error = super::caller(&Request::new(())).unwrap_err();
+        assert_eq!(error.code(), tonic::Code::PermissionDenied);
+        let mut request = Request::new(());
+        request.extensions_mut().insert(caller(5));
+        assert_eq!(super::caller(&request).unwrap().uid, 5);
+    }
+}

@@ -1,0 +1,100 @@
+//! One client's connection: bytes, and who the client is.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::UnixStream,
+};
+use tonic::transport::server::Connected;
+
+use super::admission::Admitted;
+use crate::session::Caller;
+
+/// A connection whose peer is known. The caller is fixed when the connection is made; what the peer does to its
+/// credentials afterwards, or to whom it passes the descriptor, changes nothing.
+#[derive(Debug)]
+pub(super) struct Connection<T> {
+    io: T,
+    caller: Caller,
+    /// Gives the peer's place back when the connection ends; none in the peer's own process.
+    _admitted: Option<Admitted>,
+}
+
+// === impl Connection ===
+
+impl<T> Connection<T> {
+    pub(super) fn new(io: T, caller: Caller, admitted: Option<Admitted>) -> Self {
+        Self {
+            io,
+            caller,
+            _admitted: admitted,
+        }
+    }
+}
+
+/// Who is at the other end, by the kernel's word.
+pub(super) fn peer(stream: &UnixStream) -> io::Result<Caller> {
+    let credentials = stream.peer_cred()?;
+    // A peer in a pid namespace that we cannot see has no pid here; the pid is for the log only.
+    let pid = credentials
+        .pid()
+        .and_then(|pid| u32::try_from(pid).ok())
+        .unwrap_or(0);
+    Ok(Caller {
+        uid: credentials.uid(),
+        pid,
+    })
+}
+
+impl<T> Connected for Connection<T> {
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        self.caller
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Connection<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, buffer)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Connection<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, buffer)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(context, buffers)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}

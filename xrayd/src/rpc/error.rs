@@ -1,0 +1,103 @@
+//! Refusals as gRPC sees them: a code for programs, one line for people, the reason's id beside it.
+
+use std::time::Duration;
+
+use tonic::{Code, Status, metadata::MetadataValue};
+use xrayd_proto::REASON_KEY;
+
+use crate::refusal::{Reason, Refusal};
+
+/// The reason that a failed call carries; `None` for a failure of the transport or of another server.
+#[must_use]
+pub fn reason_of(status: &Status) -> Option<Reason> {
+    Reason::from_id(status.metadata().get(REASON_KEY)?.to_str().ok()?)
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        with_reason(code(refusal.reason), refusal)
+    }
+}
+
+/// The caller has too much under way already.
+pub(super) fn too_many(what: &str, uid: u32) -> Status {
+    let message = format!("user {uid} has too many {what} under way; wait for one to end");
+    with_reason(Code::ResourceExhausted, Refusal::new(Reason::Busy, message))
+}
+
+/// The reader of a bounded stream took nothing for too long.
+pub(super) fn reader_too_slow(patience: Duration) -> Status {
+    Status::new(
+        Code::DeadlineExceeded,
+        format!("the reader took nothing for {patience:?}"),
+    )
+}
+
+/// A panic in one call. It was logged; the others go on.
+pub(super) fn bug() -> Status {
+    Status::new(Code::Internal, "a bug in xrayd: see the daemon's log")
+}
+
+fn with_reason(code: Code, refusal: Refusal) -> Status {
+    let Refusal { reason, message } = refusal;
+    // One line: particulars may come from a process's own strings.
+    let message: String = message
+        .chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect();
+    let mut status = Status::new(code, message);
+    status
+        .metadata_mut()
+        .insert(REASON_KEY, MetadataValue::from_static(reason.id()));
+    status
+}
+
+fn code(reason: Reason) -> Code {
+    match reason {
+        Reason::NoSuchProcess | Reason::NotAttached => Code::NotFound,
+        Reason::Permission => Code::PermissionDenied,
+        Reason::Selection | Reason::Limit => Code::InvalidArgument,
+        Reason::Busy | Reason::PidReused | Reason::TargetExited => Code::Aborted,
+        Reason::NoMemory => Code::ResourceExhausted,
+        Reason::StopTimeout => Code::DeadlineExceeded,
+        Reason::NoSleds
+        | Reason::Not64Bit
+        | Reason::SeccompStrict
+        | Reason::SeccompFilter
+        | Reason::ForeignTracer
+        | Reason::AlreadyPatched
+        | Reason::KernelThread
+        | Reason::Zombie
+        | Reason::OtherVersion
+        | Reason::ThreadId
+        | Reason::MemoryWrite
+        | Reason::Launch => Code::FailedPrecondition,
+        Reason::Io => Code::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_survives_the_wire() {
+        for reason in Reason::ALL {
+            let status = Status::from(Refusal::new(reason, "because"));
+            assert_ne!(status.code(), Code::Ok);
+            assert_eq!(reason_of(&status), Some(reason));
+            assert_eq!(status.message(), "because");
+        }
+    }
+
+    #[test]
+    fn a_status_of_somebody_else_has_no_reason() {
+        assert_eq!(reason_of(&Status::unavailable("gone")), None);
+    }
+
+    #[test]
+    fn a_message_is_one_line() {
+        let status = Status::from(Refusal::new(Reason::Io, "a\nb\u{1b}[31m"));
+        assert_eq!(status.message(), "a\u{fffd}b\u{fffd}[31m");
+    }
+}

@@ -1,0 +1,369 @@
+//! A live feed as batches of decoded events: items of a feed in, messages out. No I/O, no waiting.
+//!
+//! The blocks of one call are merged by time; between calls the order is that of the drain.
+
+use std::collections::{HashMap, HashSet};
+
+use xray_trace::{
+    container::Block,
+    model::{CallKind, Clock, ClockAnchor, EventBody, FunctionId, Thread, ThreadId},
+};
+use xrayd_proto::v1;
+
+/// Events of one message at most.
+const MAX_EVENTS: usize = 4096;
+
+/// Clock anchors kept: events of a live stream lie about the latest ones.
+const MAX_ANCHORS: usize = 16;
+
+/// Threads whose kernel ids are kept; those without events are forgotten first.
+const MAX_THREADS: usize = 1 << 16;
+
+/// What the stream needs to know of the process and cannot learn from the feed.
+pub(super) trait Names {
+    /// Name and module of a function; `None` for an id that the process does not have.
+    fn function(&self, id: FunctionId) -> Option<v1::FunctionName>;
+}
+
+/// One element of a feed, as far as this file is concerned.
+#[derive(Debug)]
+pub(super) enum Piece {
+    Block(Block),
+    Anchor(ClockAnchor),
+    Thread(Thread),
+    /// Events that were not put into the feed, because nobody took them out.
+    ReaderLost(u64),
+}
+
+/// Makes the batches.
+#[derive(Debug)]
+pub(super) struct EventBatcher<N> {
+    names: N,
+    /// Functions that are wanted; `None`: all.
+    wanted: Option<HashSet<FunctionId>>,
+    /// Functions whose names were sent. Never emptied; has no more ids than the process has functions.
+    named: HashSet<FunctionId>,
+    /// The latest anchors, oldest first, and the clock made of them.
+    anchors: Vec<ClockAnchor>,
+    clock: Clock,
+    threads: Threads,
+}
+
+/// Kernel ids of threads.
+#[derive(Debug, Default)]
+struct Threads(HashMap<ThreadId, KnownThread>);
+
+#[derive(Debug)]
+struct KnownThread {
+    tid: u32,
+    /// Whether it had a block since the last time that room was made.
+    used: bool,
+}
+
+// === impl EventBatcher ===
+
+impl<N: Names> EventBatcher<N> {
+    pub(super) fn new(
+        names: N,
+        wanted: Option<HashSet<FunctionId>>,
+        anchors: Vec<ClockAnchor>,
+    ) -> Self {
+        let mut batcher = Self {
+            names,
+            wanted,
+            named: HashSet::new(),
+            anchors: Vec::new(),
+            clock: Clock::default(),
+            threads: Threads::default(),
+        };
+        anchors
+            .into_iter()
+            .for_each(|anchor| batcher.anchor(anchor));
+        batcher
+    }
+
+    /// The messages that these pieces make; none for pieces that say nothing to a client.
+    pub(super) fn batches(&mut self, pieces: Vec<Piece>) -> Vec<v1::EventBatch> {
+        let mut head = v1::EventBatch::default();
+        let mut blocks = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Block(block) => blocks.push(block),
+                Piece::Anchor(anchor) => self.anchor(anchor),
+                Piece::Thread(Thread {
+                    id,
+                    process: _,
+                    tid,
+                    name,
+                }) => {
+                    self.threads.insert(id, tid);
+                    head.threads.push(v1::ThreadName { tid, name });
+                }
+                Piece::ReaderLost(events) => {
+                    head.reader_lost = head.reader_lost.saturating_add(events);
+                }
+            }
+        }
+        let mut events = Vec::new();
+        for block in &blocks {
+            let lost = self.decode(block, &mut events);
+            head.target_lost = head.target_lost.saturating_add(lost);
+        }
+        // Stable: events of one thread within a tick keep their order.
+        events.sort_by_key(|(ticks, _)| *ticks);
+
+        let mut batches = Vec::new();
+        let mut batch = head;
+        let mut events = events.into_iter().map(|(_, event)| event).peekable();
+        loop {
+            batch.events = events.by_ref().take(MAX_EVENTS).collect();
+            self.name(&mut batch);
+            if batch != v1::EventBatch::default() {
+                batches.push(std::mem::take(&mut batch));
+            }
+            if events.peek().is_none() {
+                return batches;
+            }
+        }
+    }
+
+    fn anchor(&mut self, anchor: ClockAnchor) {
+        if self.anchors.len() == MAX_ANCHORS {
+            self.anchors.remove(0);
+        }
+        self.anchors.push(anchor);
+        self.clock = Clock::new(self.anchors.clone());
+    }
+
+    /// Appends the wanted events of a block, and returns how many the block says are lost.
+    fn decode(&mut self, block: &Block, events: &mut Vec<(u64, v1::Event)>) -> u64 {
+        let tid = self.threads.tid(block.thread);
+        let mut lost = 0_u64;
+        // What cannot be decoded ends the block: the collector made it, so that does not happen.
+        for event in block.events().map_while(Result::ok) {
+            match event.body {
+                EventBody::Lost { events } => lost = lost.saturating_add(events),
+                EventBody::Call {
+                    function,
+                    kind,
+                    arg,
+                } => {
+                    if self
+                        .wanted
+                        .as_ref()
+                        .is_some_and(|wanted| !wanted.contains(&function))
+                    {
+                        continue;
+                    }
+                    let event_ = v1::Event {
+                        monotonic_ns: self.clock.monotonic_ns(event.ticks),
+                        tid,
+                        function: function.0,
+                        kind: kind_of(kind).into(),
+                        argument: arg,
+                    };
+                    events.push((event.ticks.0, event_));
+                }
+            }
+        }
+        lost
+    }
+
+    /// Adds the names of functions that were not named before.
+    fn name(&mut self, batch: &mut v1::EventBatch) {
+        for event in &batch.events {
+            let id = FunctionId(event.function);
+            if !self.named.contains(&id)
+                && let Some(name) = self.names.function(id)
+            {
+                self.named.insert(id);
+                batch.functions.push(name);
+            }
+        }
+    }
+}
+
+fn kind_of(kind: CallKind) -> v1::EventKind {
+    match kind {
+        CallKind::Enter => v1::EventKind::Enter,
+        CallKind::Exit => v1::EventKind::Exit,
+        CallKind::TailExit => v1::EventKind::TailExit,
+    }
+}
+
+// === impl Threads ===
+
+impl Threads {
+    fn insert(&mut self, id: ThreadId, tid: u32) {
+        if self.0.len() >= MAX_THREADS {
+            self.0.retain(|_, thread| std::mem::take(&mut thread.used));
+        }
+        if self.0.len() < MAX_THREADS {
+            self.0.insert(id, KnownThread { tid, used: true });
+        }
+    }
+
+    /// 0 for a thread that is not known.
+    fn tid(&mut self, id: ThreadId) -> u32 {
+        self.0.get_mut(&id).map_or(0, |thread| {
+            thread.used = true;
+            thread.tid
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xray_trace::{
+        container::BlockEncoder,
+        model::{ProcessId, Ticks},
+    };
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Table;
+
+    impl Names for Table {
+        fn function(&self, id: FunctionId) -> Option<v1::FunctionName> {
+            (id.0 < 100).then(|| v1::FunctionName {
+                id: id.0,
+                name: format!("f{}", id.0),
+                module: "demo".to_owned(),
+            })
+        }
+    }
+
+    fn batcher(wanted: Option<&[u32]>) -> EventBatcher<Table> {
+        let anchor = |ticks, monotonic_ns| ClockAnchor {
+            ticks: Ticks(ticks),
+            monotonic_ns,
+            wall_ns: 0,
+        };
+        let wanted = wanted.map(|ids| ids.iter().copied().map(FunctionId).collect());
+        EventBatcher::new(Table, wanted, vec![anchor(0, 1000), anchor(1000, 1500)])
+    }
+
+    fn thread(id: u32) -> Piece {
+        let name = format!("t{id}");
+        Piece::Thread(Thread {
+            id: ThreadId(id),
+            process: ProcessId(0),
+            tid: 100 + id,
+            name,
+        })
+    }
+
+    fn block(thread: u32, calls: &[(u64, u32)]) -> Piece {
+        let mut encoder = BlockEncoder::new(ThreadId(thread));
+        for (ticks, id) in calls {
+            encoder.push_call(Ticks(*ticks), FunctionId(*id), CallKind::Enter, Some(9));
+        }
+        Piece::Block(encoder.finish().unwrap())
+    }
+
+    #[test]
+    fn blocks_of_several_threads_are_merged_by_time_and_named_once() {
+        let mut batcher = batcher(None);
+        let pieces = vec![
+            thread(1),
+            thread(2),
+            block(1, &[(10, 5), (30, 5), (50, 6)]),
+            block(2, &[(20, 6), (40, 200)]),
+        ];
+        let batches = batcher.batches(pieces);
+        assert_eq!(batches.len(), 1);
+        let events: Vec<_> = batches[0]
+            .events
+            .iter()
+            .map(|e| (e.monotonic_ns, e.tid, e.function))
+            .collect();
+        assert_eq!(
+            events,
+            [
+                (1005, 101, 5),
+                (1010, 102, 6),
+                (1015, 101, 5),
+                (1020, 102, 200),
+                (1025, 101, 6)
+            ]
+        );
+        assert!(
+            batches[0]
+                .events
+                .iter()
+                .all(|event| event.argument == Some(9))
+        );
+        let names: Vec<_> = batches[0]
+            .functions
+            .iter()
+            .map(|f| f.name.as_str())
+            .collect();
+        assert_eq!(names, ["f5", "f6"]);
+        assert_eq!(batches[0].threads.len(), 2);
+        assert!(
+            batcher.batches(vec![block(1, &[(60, 5)])])[0]
+                .functions
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_batch_has_a_bounded_number_of_events() {
+        let calls: Vec<_> = (0..10_000).map(|n| (n, 1)).collect();
+        let batches = batcher(None).batches(vec![block(1, &calls)]);
+        let lengths: Vec<_> = batches.iter().map(|batch| batch.events.len()).collect();
+        assert_eq!(lengths, [4096, 4096, 1808]);
+        let times: Vec<_> = batches
+            .iter()
+            .flat_map(|batch| &batch.events)
+            .map(|event| event.monotonic_ns)
+            .collect();
+        assert!(times.is_sorted());
+        assert_eq!(
+            batches
+                .iter()
+                .map(|batch| batch.functions.len())
+                .sum::<usize>(),
+            1
+        );
+    }
+
+    #[test]
+    fn losses_are_told_even_without_events() {
+        let mut encoder = BlockEncoder::new(ThreadId(1));
+        encoder.push_lost(Ticks(5), 70);
+        let lost = Piece::Block(encoder.finish().unwrap());
+        let pieces = vec![Piece::ReaderLost(5), lost, Piece::ReaderLost(1)];
+        let batches = batcher(None).batches(pieces);
+        assert_eq!(batches.len(), 1);
+        assert_eq!((batches[0].reader_lost, batches[0].target_lost), (6, 70));
+        assert!(batcher(None).batches(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn only_wanted_functions_come_through() {
+        let pieces = vec![block(1, &[(1, 5), (2, 6), (3, 5)])];
+        let batches = batcher(Some(&[6])).batches(pieces);
+        assert_eq!(batches[0].events.len(), 1);
+        assert_eq!(batches[0].functions[0].name, "f6");
+        // Not known which thread that was.
+        assert_eq!(batches[0].events[0].tid, 0);
+        assert!(
+            batcher(Some(&[]))
+                .batches(vec![block(1, &[(1, 5)])])
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn threads_that_come_and_go_do_not_pile_up() {
+        let mut threads = Threads::default();
+        for id in 0..300_000 {
+            threads.insert(ThreadId(id), id + 1);
+            // The first one is busy all the time.
+            assert_eq!(threads.tid(ThreadId(0)), 1);
+        }
+        assert!(threads.0.len() <= MAX_THREADS);
+    }
+}

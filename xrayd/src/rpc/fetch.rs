@@ -1,0 +1,173 @@
+//! From a writer on a blocking thread to a stream of chunks, through a bounded pipe.
+//!
+//! At most [`CHUNK_BYTES`] × ([`CHUNKS`] + 2) bytes are on their way. A reader that takes nothing for a while loses the
+//! stream, so that the thread is not held for ever.
+
+use std::{
+    io::{self, ErrorKind, Write},
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, sync::mpsc};
+use tonic::Status;
+use xrayd_proto::v1::TraceChunk;
+
+use super::error;
+
+/// Bytes of one message.
+pub(super) const CHUNK_BYTES: usize = 256 * 1024;
+
+/// Messages that wait for the reader.
+pub(super) const CHUNKS: usize = 4;
+
+/// How long a reader may take nothing.
+pub(super) const READER_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The end that is written to. Only for threads that may block, within a tokio runtime.
+#[derive(Debug)]
+pub(super) struct ChunkPipe {
+    sender: mpsc::Sender<Result<TraceChunk, Status>>,
+    runtime: Handle,
+    /// Written and not sent; emptied when it is a chunk.
+    buffer: Vec<u8>,
+    /// What each chunk says beside its bytes.
+    template: TraceChunk,
+    /// How long the reader may take nothing.
+    patience: Duration,
+}
+
+// === impl ChunkPipe ===
+
+impl ChunkPipe {
+    /// A pipe whose chunks carry the totals of `template`. Call within a tokio runtime.
+    pub(super) fn new(
+        sender: mpsc::Sender<Result<TraceChunk, Status>>,
+        template: TraceChunk,
+        patience: Duration,
+    ) -> Self {
+        let buffer = Vec::with_capacity(CHUNK_BYTES);
+        Self {
+            sender,
+            runtime: Handle::current(),
+            buffer,
+            template,
+            patience,
+        }
+    }
+
+    /// Sends what is left, or why there is no more.
+    pub(super) fn finish(mut self, written: io::Result<()>) {
+        match written.and_then(|()| self.send()) {
+            Ok(()) => {}
+            // Nobody is there to be told.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            Err(error) => {
+                let status = if error.kind() == ErrorKind::TimedOut {
+                    error::reader_too_slow(self.patience)
+                } else {
+                    Status::internal(format!("the trace was not written: {error}"))
+                };
+                // The pipe may be full: a task waits for room until the reader takes it or leaves, the thread does not.
+                let sender = self.sender;
+                self.runtime
+                    .spawn(async move { sender.send(Err(status)).await });
+            }
+        }
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let data = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK_BYTES));
+        let chunk = TraceChunk {
+            data,
+            ..self.template.clone()
+        };
+        let sent = async { tokio::time::timeout(self.patience, self.sender.send(Ok(chunk))).await };
+        match self.runtime.block_on(sent) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(ErrorKind::BrokenPipe.into()),
+            Err(_) => Err(ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+impl Write for ChunkPipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = CHUNK_BYTES - self.buffer.len();
+        let taken = bytes.len().min(room);
+        self.buffer.extend_from_slice(&bytes[..taken]);
+        if self.buffer.len() == CHUNK_BYTES {
+            self.send()?;
+        }
+        Ok(taken)
+    }
+
+    /// Does nothing: a chunk is sent when it is full, and the rest at the end.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn bytes_arrive_in_order_and_in_bounded_chunks() {
+        let (sender, mut receiver) = mpsc::channel(CHUNKS);
+        let template = TraceChunk {
+            events: 7,
+            ..TraceChunk::default()
+        };
+        let expected: Vec<u8> = (0..=250).cycle().take(3 * CHUNK_BYTES + 17).collect();
+        let bytes = expected.clone();
+        let writer = tokio::task::spawn_blocking(move || {
+            let mut pipe = ChunkPipe::new(sender, template, READER_PATIENCE);
+            let written = pipe.write_all(&bytes);
+            pipe.finish(written);
+        });
+        let mut found = Vec::new();
+        while let Some(chunk) = receiver.recv().await {
+            let chunk = chunk.unwrap();
+            assert!(chunk.data.len() <= CHUNK_BYTES);
+            assert_eq!(chunk.events, 7);
+            found.extend(chunk.data);
+        }
+        assert_eq!(found, expected);
+        writer.await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_reader_that_left_ends_the_writer() {
+        let (sender, receiver) = mpsc::channel(CHUNKS);
+        drop(receiver);
+        let result = tokio::task::spawn_blocking(move || {
+            let mut pipe = ChunkPipe::new(sender, TraceChunk::default(), READER_PATIENCE);
+            let written = pipe.write_all(&vec![0; 10 * CHUNK_BYTES]);
+            let kind = written.as_ref().map_err(io::Error::kind).err();
+            pipe.finish(written);
+            kind
+        });
+        assert_eq!(result.await.unwrap(), Some(ErrorKind::BrokenPipe));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_reader_that_takes_nothing_loses_the_stream_and_is_told() {
+        let (sender, mut receiver) = mpsc::channel(1);
+        let result = tokio::task::spawn_blocking(move || {
+            let patience = Duration::from_millis(20);
+            let mut pipe = ChunkPipe::new(sender, TraceChunk::default(), patience);
+            let written = pipe.write_all(&vec![0; 3 * CHUNK_BYTES]);
+            let kind = written.as_ref().map_err(io::Error::kind).err();
+            pipe.finish(written);
+            kind
+        });
+        assert_eq!(result.await.unwrap(), Some(ErrorKind::TimedOut));
+        assert!(receiver.recv().await.unwrap().is_ok());
+        let status = receiver.recv().await.unwrap().unwrap_err();
+        assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+        assert!(receiver.recv().await.is_none());
+    }
+}

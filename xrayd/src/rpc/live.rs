@@ -1,0 +1,257 @@
+//! Drives the two live streams: takes items out of a session's feed, works on them off the async threads, and hands
+//! messages to the client.
+//!
+//! The client's pace is the pace of the loop. While it waits for the client, the feed fills up to its bound and then
+//! drops and counts; the drain thread never waits for anybody.
+
+use std::{future::poll_fn, io, pin::pin, sync::Arc, task::Poll};
+
+use tokio::{sync::mpsc, task::spawn_blocking};
+use tonic::Status;
+use xray_trace::model::{Module, ModuleId};
+use xrayd_proto::v1;
+
+use super::{
+    admission::Admitted,
+    error,
+    events::{EventBatcher, Names, Piece},
+    fetch::CHUNK_BYTES,
+    trace_stream::TraceStream,
+};
+use crate::session::{Feed, FeedItem, Session};
+use xray_trace::model::FunctionId;
+
+/// Calls that are decoded at once; bounds the memory of one stream.
+const MAX_CALLS: u64 = 128 * 1024;
+
+/// Items that are taken at once.
+const MAX_ITEMS: usize = 256;
+
+/// Where messages go: a small bounded queue, then the connection's window.
+pub(super) type Sender<T> = mpsc::Sender<Result<T, Status>>;
+
+/// Turns items into messages, on a blocking thread.
+pub(super) trait Encode: Send + 'static {
+    type Message: Send + 'static;
+
+    /// The messages before the first item.
+    fn begin(&mut self) -> Vec<Self::Message>;
+
+    /// The messages that these items make.
+    fn encode(&mut self, items: Vec<FeedItem>) -> io::Result<Vec<Self::Message>>;
+
+    /// The messages after the last item.
+    fn end(&mut self) -> io::Result<Vec<Self::Message>>;
+}
+
+/// Runs a stream until the session ends or the client leaves.
+pub(super) async fn run<E: Encode>(
+    mut feed: Feed,
+    mut encoder: E,
+    sender: Sender<E::Message>,
+    _admitted: Admitted,
+) {
+    for message in encoder.begin() {
+        if sender.send(Ok(message)).await.is_err() {
+            return;
+        }
+    }
+    loop {
+        let items = tokio::select! {
+            () = sender.closed() => return,
+            items = gather(&mut feed) => items,
+        };
+        let ended = items.is_empty();
+        let work = spawn_blocking(move || {
+            let messages = if ended {
+                encoder.end()
+            } else {
+                encoder.encode(items)
+            };
+            (encoder, messages)
+        });
+        // A panic was logged where it happened.
+        let Ok((back, messages)) = work.await else {
+            let _gone = sender.send(Err(error::bug())).await;
+            return;
+        };
+        encoder = back;
+        let messages = match messages {
+            Ok(messages) => messages,
+            Err(error) => {
+                let status = Status::internal(format!("the stream broke off: {error}"));
+                let _gone = sender.send(Err(status)).await;
+                return;
+            }
+        };
+        for message in messages {
+            if sender.send(Ok(message)).await.is_err() {
+                return;
+            }
+        }
+        if ended {
+            return;
+        }
+    }
+}
+
+/// Waits for an item and takes what else is there already; nothing when the session ended.
+async fn gather(feed: &mut Feed) -> Vec<FeedItem> {
+    let mut items = Vec::new();
+    let mut calls = 0;
+    let mut next = feed.next().await;
+    while let Some(item) = next.take() {
+        if let FeedItem::Block(block) = &item {
+            calls += u64::from(block.calls);
+        }
+        items.push(item);
+        if calls < MAX_CALLS && items.len() < MAX_ITEMS {
+            next = now(feed.next()).await.flatten();
+        }
+    }
+    items
+}
+
+/// What a future has at once; it is dropped if it has to wait.
+async fn now<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        Poll::Ready(match future.as_mut().poll(context) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+/// Decoded events, for StreamEvents.
+#[derive(Debug)]
+pub(super) struct EventMessages(pub(super) EventBatcher<SessionNames>);
+
+/// Names by a session's tables.
+#[derive(Debug)]
+pub(super) struct SessionNames {
+    session: Arc<Session>,
+    modules: Vec<Module>,
+}
+
+/// Bytes of a trace, for StreamTrace.
+#[derive(Debug)]
+pub(super) struct TraceMessages {
+    session: Arc<Session>,
+    stream: TraceStream,
+}
+
+// === impl EventMessages ===
+
+impl Encode for EventMessages {
+    type Message = v1::EventBatch;
+
+    fn begin(&mut self) -> Vec<v1::EventBatch> {
+        Vec::new()
+    }
+
+    fn encode(&mut self, items: Vec<FeedItem>) -> io::Result<Vec<v1::EventBatch>> {
+        Ok(self
+            .0
+            .batches(items.into_iter().filter_map(piece).collect()))
+    }
+
+    fn end(&mut self) -> io::Result<Vec<v1::EventBatch>> {
+        Ok(Vec::new())
+    }
+}
+
+fn piece(item: FeedItem) -> Option<Piece> {
+    Some(match item {
+        FeedItem::Block(block) => Piece::Block(block),
+        FeedItem::Anchor(anchor) => Piece::Anchor(anchor),
+        FeedItem::Thread(thread) => Piece::Thread(thread),
+        FeedItem::Lost { events } => Piece::ReaderLost(events),
+    })
+}
+
+// === impl SessionNames ===
+
+impl SessionNames {
+    pub(super) fn new(session: Arc<Session>) -> Self {
+        let modules = session.modules();
+        Self { session, modules }
+    }
+
+    fn module(&self, id: ModuleId) -> String {
+        let module = self.modules.iter().find(|module| module.id == id);
+        module.map(|module| module.path.clone()).unwrap_or_default()
+    }
+}
+
+impl Names for SessionNames {
+    fn function(&self, id: FunctionId) -> Option<v1::FunctionName> {
+        let function = self.session.function(id)?;
+        let module = self.module(function.module);
+        Some(v1::FunctionName {
+            id: id.0,
+            name: function.name,
+            module,
+        })
+    }
+}
+
+// === impl TraceMessages ===
+
+impl TraceMessages {
+    pub(super) fn new(session: Arc<Session>) -> io::Result<Self> {
+        let stream = TraceStream::new(&session.process(), &session.modules(), &session.anchors())?;
+        Ok(Self { session, stream })
+    }
+
+    /// What was written, in messages of bounded size.
+    fn chunks(&mut self) -> Vec<v1::TraceChunk> {
+        let bytes = self.stream.take();
+        let totals = self.stream.totals();
+        let reader_lost = self.stream.reader_lost_total();
+        let chunk = |data: Vec<u8>| v1::TraceChunk {
+            data,
+            events: totals.calls,
+            lost: totals.lost.saturating_sub(reader_lost),
+            reader_lost,
+        };
+        if bytes.len() <= CHUNK_BYTES {
+            return if bytes.is_empty() {
+                Vec::new()
+            } else {
+                vec![chunk(bytes)]
+            };
+        }
+        bytes
+            .chunks(CHUNK_BYTES)
+            .map(|part| chunk(part.to_vec()))
+            .collect()
+    }
+}
+
+impl Encode for TraceMessages {
+    type Message = v1::TraceChunk;
+
+    fn begin(&mut self) -> Vec<v1::TraceChunk> {
+        self.chunks()
+    }
+
+    fn encode(&mut self, items: Vec<FeedItem>) -> io::Result<Vec<v1::TraceChunk>> {
+        let Self { session, stream } = self;
+        for item in items {
+            match item {
+                FeedItem::Block(block) => stream.block(&block, |id| session.function(id))?,
+                FeedItem::Anchor(anchor) => stream.anchor(&anchor)?,
+                FeedItem::Thread(thread) => stream.thread(&thread)?,
+                FeedItem::Lost { events } => stream.reader_lost(events)?,
+            }
+        }
+        Ok(self.chunks())
+    }
+
+    fn end(&mut self) -> io::Result<Vec<v1::TraceChunk>> {
+        self.stream.end()?;
+        Ok(self.chunks())
+    }
+}

@@ -1,0 +1,148 @@
+//! The gRPC server: accepts, bounds, and puts the services together.
+
+use std::{convert::Infallible, time::Duration};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{UnixListener, UnixStream},
+    sync::mpsc,
+};
+use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
+use tonic::transport::{Server, server::Router};
+use xrayd_proto::{FILE_DESCRIPTOR_SET, v1::xrayd_server::XraydServer};
+
+use super::{
+    admission::Admission,
+    connection::{self, Connection},
+    service::Service,
+};
+use crate::{session::Registry, shutdown::Stopping};
+
+/// Connections of one user at a time.
+const CONNECTIONS_PER_USER: u32 = 64;
+
+/// Calls and streams of one connection at a time.
+const CALLS_PER_CONNECTION: u32 = 64;
+
+/// A request is a selection at its longest.
+const MAX_REQUEST_BYTES: usize = 1 << 20;
+
+/// A peer that does not answer a ping for so long is gone or stopped; its connection is closed.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// How long to wait after accepting failed, as it does while the daemon is out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why serving ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The reflection service does not know what to do with the contract.
+    #[error("the contract cannot be served by reflection")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The transport failed.
+    #[error("the transport failed")]
+    Transport(#[from] tonic::transport::Error),
+    /// A bug; the panic was logged.
+    #[error("the server panicked")]
+    Panicked,
+}
+
+/// Serves `registry` to everybody who connects to `listener`, until `stopping` says so and every call has ended.
+///
+/// # Errors
+///
+/// The transport fails as a whole; a connection that fails is not an error.
+pub async fn serve(
+    listener: UnixListener,
+    registry: Registry,
+    stopping: Stopping,
+) -> Result<(), ServeError> {
+    let (sender, accepted) = mpsc::channel(1);
+    let accepting = tokio::spawn(accept(listener, sender));
+    serve_connections(ReceiverStream::new(accepted), registry, async {
+        stopping.wait().await;
+        // Also closes the listener: from here on a connection is refused instead of left waiting.
+        accepting.abort();
+    })
+    .await
+}
+
+/// Serves whoever comes out of `incoming`, until it ends or `stop` is done, and every call has ended.
+pub(super) async fn serve_connections<T>(
+    incoming: impl Stream<Item = Connection<T>>,
+    registry: Registry,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError>
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<XraydServer<Service>>().await;
+    let router = router(registry)?.add_service(health_service);
+    let stop = async {
+        stop.await;
+        health.set_not_serving::<XraydServer<Service>>().await;
+    };
+    router
+        .serve_with_incoming_shutdown(incoming.map(Ok::<_, Infallible>), stop)
+        .await?;
+    Ok(())
+}
+
+fn router(registry: Registry) -> Result<Router, ServeError> {
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    Ok(Server::builder()
+        .concurrency_limit_per_connection(CALLS_PER_CONNECTION as usize)
+        .max_concurrent_streams(CALLS_PER_CONNECTION)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .http2_max_header_list_size(16 * 1024)
+        .add_service(
+            XraydServer::new(Service::new(registry))
+                .max_decoding_message_size(MAX_REQUEST_BYTES)
+                .max_encoding_message_size(xrayd_proto::MAX_MESSAGE_BYTES),
+        )
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?))
+}
+
+/// Accepts until the server is gone. Whoever cannot be named or has too many connections is turned away.
+async fn accept(listener: UnixListener, accepted: mpsc::Sender<Connection<UnixStream>>) {
+    let admission = Admission::new(CONNECTIONS_PER_USER);
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let caller = match connection::peer(&stream) {
+            Ok(caller) => caller,
+            Err(error) => {
+                tracing::warn!(%error, "a connection whose peer is not known was closed");
+                continue;
+            }
+        };
+        let Some(admitted) = admission.admit(caller.uid) else {
+            tracing::warn!(
+                uid = caller.uid,
+                pid = caller.pid,
+                "too many connections of one user, closed"
+            );
+            continue;
+        };
+        if accepted
+            .send(Connection::new(stream, caller, Some(admitted)))
+            .await
+            .is_err()
+        {
+            return;
+        }
+    }
+}

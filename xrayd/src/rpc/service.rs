@@ -1,0 +1,432 @@
+//! The RPCs: authorise, convert inward, call the registry on a blocking thread, convert outward.
+
+use std::sync::Arc;
+
+use tokio::{sync::mpsc, task::spawn_blocking};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+use xray_trace::instr_map::Selection;
+use xrayd_proto::v1::{self, xrayd_server::Xrayd};
+
+use super::{
+    admission::{Admission, Admitted},
+    authorise::{self, Whom},
+    convert, error,
+    events::EventBatcher,
+    fetch::{CHUNKS, ChunkPipe, READER_PATIENCE},
+    live::{self, EventMessages, SessionNames, TraceMessages},
+};
+use crate::{
+    Pid,
+    refusal::{Reason, Refusal},
+    session::{Attached, Caller, FunctionRow, Registry, Run, Session, Switch, ToggleReport},
+};
+
+/// Blocking calls of one user at a time.
+const CALLS_PER_USER: u32 = 16;
+
+/// Open streams of one user at a time.
+const STREAMS_PER_USER: u32 = 32;
+
+/// Messages of a live stream that wait for the connection.
+const QUEUED_MESSAGES: usize = 4;
+
+/// Functions of one message of ListFunctions.
+const FUNCTIONS_PER_BATCH: usize = 1024;
+
+/// What a call answers.
+type Answer<T> = Result<Response<T>, Status>;
+
+/// What came of each process.
+type Outcomes<T> = Vec<(Pid, Result<T, Refusal>)>;
+
+/// The service. Cloning shares everything.
+#[derive(Debug, Clone)]
+pub(super) struct Service {
+    registry: Registry,
+    calls: Arc<Admission>,
+    streams: Arc<Admission>,
+}
+
+// === impl Service ===
+
+impl Service {
+    pub(super) fn new(registry: Registry) -> Self {
+        Self {
+            registry,
+            calls: Admission::new(CALLS_PER_USER),
+            streams: Admission::new(STREAMS_PER_USER),
+        }
+    }
+
+    /// Runs `call` on a thread that may block.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        caller: Caller,
+        call: impl FnOnce(&Registry) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Status> {
+        let admitted = self
+            .calls
+            .admit(caller.uid)
+            .ok_or_else(|| error::too_many("calls", caller.uid))?;
+        let registry = self.registry.clone();
+        let done = spawn_blocking(move || {
+            // Given back when the call ends, which is later than now if the client leaves.
+            let _admitted = admitted;
+            call(&registry)
+        });
+        // A panic was logged where it happened.
+        Ok(done.await.map_err(|_| error::bug())??)
+    }
+
+    fn stream(&self, caller: Caller) -> Result<Admitted, Status> {
+        self.streams
+            .admit(caller.uid)
+            .ok_or_else(|| error::too_many("streams", caller.uid))
+    }
+
+    /// Switches functions of one process or of all of the caller's.
+    async fn toggle(
+        &self,
+        request: Request<v1::ToggleRequest>,
+        to: Switch,
+    ) -> Answer<v1::ToggleResponse> {
+        let caller = authorise::caller(&request)?;
+        let v1::ToggleRequest {
+            pid,
+            selection,
+            dry_run,
+        } = request.into_inner();
+        let whom = Whom::try_from(pid)?;
+        let selection = convert::required_selection(selection)?;
+        let run = if dry_run { Run::Dry } else { Run::Real };
+        let reports = self
+            .blocking(caller, move |registry| {
+                for_each(registry, caller, whom, |session| {
+                    let report = session.toggle(&selection, to, run);
+                    audit_toggle(caller, session, to, run, &report);
+                    report.map(|report| convert::toggle_report(session.pid(), report))
+                })
+            })
+            .await?;
+        let reports = reports
+            .into_iter()
+            .map(|(pid, report)| {
+                report.unwrap_or_else(|refusal| convert::toggle_refused(pid, refusal))
+            })
+            .collect();
+        Ok(Response::new(v1::ToggleResponse { reports }))
+    }
+}
+
+/// What was done to each process; a process that is named itself fails the call as a whole.
+fn for_each<T>(
+    registry: &Registry,
+    caller: Caller,
+    whom: Whom,
+    mut call: impl FnMut(&Session) -> Result<T, Refusal>,
+) -> Result<Outcomes<T>, Refusal> {
+    let mut reports = Vec::new();
+    for session in authorise::sessions(registry, caller, whom)? {
+        let report = call(&session);
+        match (whom, report) {
+            (Whom::One(_), Err(refusal)) => return Err(refusal),
+            (_, report) => reports.push((session.pid(), report)),
+        }
+    }
+    Ok(reports)
+}
+
+/// The log line that says who switched what.
+fn audit_toggle(
+    caller: Caller,
+    session: &Session,
+    to: Switch,
+    run: Run,
+    report: &Result<ToggleReport, Refusal>,
+) {
+    let pid = session.pid();
+    match (run, report) {
+        (Run::Dry, _) => {}
+        (Run::Real, Ok(report)) => tracing::info!(
+            uid = caller.uid,
+            caller = caller.pid,
+            %pid,
+            ?to,
+            matched = report.matched,
+            changed = report.changed,
+            "toggled"
+        ),
+        (Run::Real, Err(refusal)) => audit_refused(caller, pid, "toggle", refusal),
+    }
+}
+
+fn audit_refused(caller: Caller, pid: Pid, what: &'static str, refusal: &Refusal) {
+    let Refusal { reason, message } = refusal;
+    tracing::warn!(uid = caller.uid, caller = caller.pid, %pid, what, %reason, message, "refused");
+}
+
+#[tonic::async_trait]
+impl Xrayd for Service {
+    type ListFunctionsStream = ReceiverStream<Result<v1::FunctionBatch, Status>>;
+    type StreamEventsStream = ReceiverStream<Result<v1::EventBatch, Status>>;
+    type StreamTraceStream = ReceiverStream<Result<v1::TraceChunk, Status>>;
+    type FetchTraceStream = ReceiverStream<Result<v1::TraceChunk, Status>>;
+
+    async fn get_info(&self, request: Request<v1::GetInfoRequest>) -> Answer<v1::GetInfoResponse> {
+        authorise::caller(&request)?;
+        let v1::GetInfoRequest {} = request.into_inner();
+        Ok(Response::new(v1::GetInfoResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            retain_bytes: self.registry.config().retain_bytes,
+            daemon_pid: std::process::id(),
+        }))
+    }
+
+    async fn list_processes(
+        &self,
+        request: Request<v1::ListProcessesRequest>,
+    ) -> Answer<v1::ListProcessesResponse> {
+        let caller = authorise::caller(&request)?;
+        let v1::ListProcessesRequest {} = request.into_inner();
+        let processes = self
+            .blocking(caller, move |registry| {
+                let mut processes = registry.list();
+                processes.retain(|process| caller.may_trace(process.uid));
+                Ok(processes.into_iter().map(convert::process).collect())
+            })
+            .await?;
+        Ok(Response::new(v1::ListProcessesResponse { processes }))
+    }
+
+    async fn preflight(
+        &self,
+        request: Request<v1::PreflightRequest>,
+    ) -> Answer<v1::PreflightResponse> {
+        let caller = authorise::caller(&request)?;
+        let v1::PreflightRequest { pid } = request.into_inner();
+        let pid = authorise::one(pid)?;
+        let checks = self
+            .blocking(caller, move |registry| {
+                authorise::looking(registry, caller, pid, || registry.preflight(pid))
+            })
+            .await?;
+        Ok(Response::new(convert::preflight(pid, checks)))
+    }
+
+    async fn attach(&self, request: Request<v1::AttachRequest>) -> Answer<v1::AttachResponse> {
+        let caller = authorise::caller(&request)?;
+        let request = request.into_inner();
+        let pid = authorise::one(request.pid)?;
+        let options = convert::attach_options(request);
+        let answer = self
+            .blocking(caller, move |registry| {
+                let options = authorise::attaching(caller, pid, options)?;
+                let Attached { session, report } = registry
+                    .attach(pid, options)
+                    .inspect_err(|refusal| audit_refused(caller, pid, "attach", refusal))?;
+                authorise::check(caller, pid, session.uid())?;
+                tracing::info!(
+                    uid = caller.uid,
+                    caller = caller.pid,
+                    %pid,
+                    owner = session.uid(),
+                    adopted = report.adopted,
+                    "attached"
+                );
+                Ok(v1::AttachResponse {
+                    status: Some(convert::status(session.status())),
+                    report: Some(convert::attach_report(report)),
+                })
+            })
+            .await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn detach(&self, request: Request<v1::DetachRequest>) -> Answer<v1::DetachResponse> {
+        let caller = authorise::caller(&request)?;
+        let v1::DetachRequest { pid } = request.into_inner();
+        let whom = Whom::try_from(pid)?;
+        let reports = self
+            .blocking(caller, move |registry| {
+                for_each(registry, caller, whom, |session| {
+                    let pid = session.pid();
+                    let report = registry
+                        .detach(pid)
+                        .inspect_err(|refusal| audit_refused(caller, pid, "detach", refusal))?;
+                    tracing::info!(uid = caller.uid, caller = caller.pid, %pid, "detached");
+                    Ok(convert::detach_report(pid, report))
+                })
+            })
+            .await?;
+        let reports = reports
+            .into_iter()
+            .map(|(pid, report)| {
+                report.unwrap_or_else(|refusal| convert::detach_refused(pid, refusal))
+            })
+            .collect();
+        Ok(Response::new(v1::DetachResponse { reports }))
+    }
+
+    async fn list_functions(
+        &self,
+        request: Request<v1::ListFunctionsRequest>,
+    ) -> Answer<Self::ListFunctionsStream> {
+        let caller = authorise::caller(&request)?;
+        let v1::ListFunctionsRequest { pid, selection } = request.into_inner();
+        let whom = Whom::try_from(pid)?;
+        let selection = selection.map(convert::selection).transpose()?;
+        let admitted = self.stream(caller)?;
+        let functions = self
+            .blocking(caller, move |registry| {
+                functions(registry, caller, whom, selection.as_ref())
+            })
+            .await?;
+        let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
+        tokio::spawn(async move {
+            let _admitted = admitted;
+            let mut functions = functions.into_iter().peekable();
+            while functions.peek().is_some() {
+                let batch = functions.by_ref().take(FUNCTIONS_PER_BATCH);
+                let batch = batch
+                    .map(|(pid, row)| convert::function(pid, row))
+                    .collect();
+                let sent = sender.send(Ok(v1::FunctionBatch { functions: batch }));
+                // A reader that is gone or stands still is not waited for.
+                if !matches!(
+                    tokio::time::timeout(READER_PATIENCE, sent).await,
+                    Ok(Ok(()))
+                ) {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn enable(&self, request: Request<v1::ToggleRequest>) -> Answer<v1::ToggleResponse> {
+        self.toggle(request, Switch::On).await
+    }
+
+    async fn disable(&self, request: Request<v1::ToggleRequest>) -> Answer<v1::ToggleResponse> {
+        self.toggle(request, Switch::Off).await
+    }
+
+    async fn get_status(&self, request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
+        let caller = authorise::caller(&request)?;
+        let v1::StatusRequest { pid } = request.into_inner();
+        let whom = Whom::try_from(pid)?;
+        let processes = self
+            .blocking(caller, move |registry| {
+                let sessions = authorise::sessions(registry, caller, whom)?;
+                Ok(sessions
+                    .iter()
+                    .map(|session| convert::status(session.status()))
+                    .collect())
+            })
+            .await?;
+        Ok(Response::new(v1::StatusResponse { processes }))
+    }
+
+    async fn stream_events(
+        &self,
+        request: Request<v1::StreamEventsRequest>,
+    ) -> Answer<Self::StreamEventsStream> {
+        let caller = authorise::caller(&request)?;
+        let v1::StreamEventsRequest { pid, selection } = request.into_inner();
+        let pid = authorise::one(pid)?;
+        let selection = selection.map(convert::selection).transpose()?;
+        let admitted = self.stream(caller)?;
+        let (feed, encoder) = self
+            .blocking(caller, move |registry| {
+                let session = authorise::session(registry, caller, pid)?;
+                let wanted = selection
+                    .map(|selection| session.functions(Some(&selection)))
+                    .transpose()?
+                    .map(|rows| rows.into_iter().map(|row| row.id).collect());
+                let feed = session.subscribe();
+                let anchors = session.anchors();
+                let names = SessionNames::new(session);
+                Ok((
+                    feed,
+                    EventMessages(EventBatcher::new(names, wanted, anchors)),
+                ))
+            })
+            .await?;
+        let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
+        tokio::spawn(live::run(feed, encoder, sender, admitted));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn stream_trace(
+        &self,
+        request: Request<v1::StreamTraceRequest>,
+    ) -> Answer<Self::StreamTraceStream> {
+        let caller = authorise::caller(&request)?;
+        let v1::StreamTraceRequest { pid } = request.into_inner();
+        let pid = authorise::one(pid)?;
+        let admitted = self.stream(caller)?;
+        let (feed, encoder) = self
+            .blocking(caller, move |registry| {
+                let session = authorise::session(registry, caller, pid)?;
+                let feed = session.subscribe();
+                let encoder = TraceMessages::new(session)
+                    .map_err(|error| Refusal::new(Reason::Io, format!("no trace: {error}")))?;
+                Ok((feed, encoder))
+            })
+            .await?;
+        let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
+        tokio::spawn(live::run(feed, encoder, sender, admitted));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn fetch_trace(
+        &self,
+        request: Request<v1::FetchTraceRequest>,
+    ) -> Answer<Self::FetchTraceStream> {
+        let caller = authorise::caller(&request)?;
+        let v1::FetchTraceRequest { pid } = request.into_inner();
+        let pid = authorise::one(pid)?;
+        let admitted = self.stream(caller)?;
+        let session = self
+            .blocking(caller, move |registry| {
+                authorise::session(registry, caller, pid)
+            })
+            .await?;
+        tracing::info!(uid = caller.uid, caller = caller.pid, %pid, "trace fetched");
+        let (sender, receiver) = mpsc::channel(CHUNKS);
+        spawn_blocking(move || {
+            let _admitted = admitted;
+            let template = convert::retained(&session.status());
+            let mut pipe = ChunkPipe::new(sender, template, READER_PATIENCE);
+            let written = session.write_retained(&mut pipe);
+            pipe.finish(written);
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+/// Functions with the process they belong to, in the order of pid and id.
+fn functions(
+    registry: &Registry,
+    caller: Caller,
+    whom: Whom,
+    selection: Option<&Selection>,
+) -> Result<Vec<(Pid, FunctionRow)>, Refusal> {
+    let with_pid = |pid, rows: Vec<FunctionRow>| rows.into_iter().map(move |row| (pid, row));
+    if let Whom::One(pid) = whom
+        && registry.get(pid).is_none()
+    {
+        let rows = authorise::looking(registry, caller, pid, || registry.inspect(pid))?;
+        let rows = match selection {
+            Some(selection) => convert::matching(rows, selection)?,
+            None => rows,
+        };
+        return Ok(with_pid(pid, rows).collect());
+    }
+    let mut functions = Vec::new();
+    for session in authorise::sessions(registry, caller, whom)? {
+        functions.extend(with_pid(session.pid(), session.functions(selection)?));
+    }
+    Ok(functions)
+}
