@@ -1,0 +1,65 @@
+//! The units are accepted by `systemd-analyze verify`, without a warning.
+
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
+
+use std::{fs, path::Path, process::Command};
+
+const UNITS: [&str; 2] = ["xrayd.service", "xrayd.socket"];
+
+/// Copies the units, with the daemon that was built in the place of the installed one: verify wants it to exist.
+fn copy_units(to: &Path) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd");
+    for unit in UNITS {
+        let text = fs::read_to_string(from.join(unit)).unwrap();
+        let text = text.replace(
+            "ExecStart=/usr/bin/xrayd",
+            concat!("ExecStart=", env!("CARGO_BIN_EXE_xrayd")),
+        );
+        // Manual pages are generated when the package is made.
+        let text: String = text
+            .lines()
+            .filter(|line| !line.starts_with("Documentation=man:"))
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        fs::write(to.join(unit), text).unwrap();
+    }
+}
+
+#[test]
+fn systemd_accepts_the_units() {
+    let dir = tempfile::tempdir().unwrap();
+    copy_units(dir.path());
+    let output = Command::new("systemd-analyze")
+        .arg("verify")
+        .args(["--man=no", "--recursive-errors=no"])
+        .args(UNITS.map(|unit| dir.path().join(unit)))
+        .output()
+        .expect("systemd-analyze is needed: install the Debian package `systemd`");
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "systemd-analyze verify: {complaints}"
+    );
+    let ours: Vec<_> = complaints
+        .lines()
+        .filter(|line| line.contains("xrayd"))
+        .collect();
+    assert!(ours.is_empty(), "systemd-analyze verify warns: {ours:#?}");
+}
+
+#[test]
+fn the_service_keeps_no_more_capabilities_than_it_argues_for() {
+    let service = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd/xrayd.service");
+    let service = fs::read_to_string(service).unwrap();
+    let bounding = service
+        .lines()
+        .find_map(|line| line.strip_prefix("CapabilityBoundingSet="))
+        .expect("the service bounds its capabilities");
+    for capability in bounding.split_whitespace() {
+        let argued = service
+            .lines()
+            .filter(|line| line.starts_with("#   "))
+            .any(|line| line.split_whitespace().nth(1) == Some(capability));
+        assert!(argued, "{capability} has no reason in the unit");
+    }
+}
