@@ -17,6 +17,10 @@
 //!
 //! Slot, control line and ring of the same index belong together. Every field is 8 bytes wide but for the
 //! first two of a slot.
+//!
+//! The first [`GUARD_BYTES`] of a chunk are written by the slow path alone. A context that reserves a word past the end
+//! of its chunk gets an address there, and so knows from the address itself that the reservation is none, also when
+//! a signal handler has moved the thread to another chunk in between.
 
 use crate::error::GeometryError;
 
@@ -30,6 +34,10 @@ pub const LINE_SHIFT: u32 = 6;
 pub const PROBES: u32 = 64;
 /// Most words that the slow path writes at once: sync, gap, two halves of an argument, call.
 pub const SLOW_WORDS: u64 = 5;
+/// The beginning of a chunk that the hot path never writes: a power of two. It bounds how many signal handlers can
+/// interrupt each other between reserving a word past the chunk's end and the slow path's next step: 21 with
+/// three-word events, 64 with others.
+pub const GUARD_BYTES: u64 = 512;
 
 /// Offsets in the table's header page.
 pub mod table {
@@ -43,9 +51,10 @@ pub mod slot {
     pub const TID: u64 = 0;
     /// u32: high half of the counter in the last sync word.
     pub const HIGH: u64 = 4;
-    /// u64: address of the next free word.
+    /// u64: address of the next free word. In the guard of a chunk, or at the ring's end, it means that there is none.
     pub const HEAD: u64 = 8;
-    /// u64: end of the chunk under way; 0 sends every event to the slow path.
+    /// u64: end of the ring. 0 sends every event to the slow path, which then begins a chunk: a slot is freed by
+    /// storing 0 here and then to [`TID`].
     pub const LIMIT: u64 = 16;
     /// u64: chunks begun.
     pub const STARTED: u64 = 24;
@@ -67,6 +76,12 @@ pub mod control {
     pub const BUSY: u64 = 32;
     /// u64: bytes consumed since the ring was claimed. By the collector, for the collector that comes after it.
     pub const CURSOR: u64 = 40;
+    /// u64: 1 + the counter's high half that holds at CURSOR, 0 for none. By the collector, for the collector that comes after it.
+    pub const CURSOR_HIGH: u64 = 48;
+    /// u64: sum of the gap words read. By the collector, likewise.
+    pub const GAPS: u64 = 48;
+    /// u64: losses told to whoever reads the trace. By the collector, likewise.
+    pub const TOLD: u64 = 56;
 }
 
 /// Offsets in the rings' header page.
@@ -128,8 +143,11 @@ impl Geometry {
         {
             return Err(GeometryError::Threads(slots_shift));
         }
-        let geometry =
-            Self { ring_shift, chunk_shift: (ring_shift - 4).clamp(12, 16), slots_shift };
+        let geometry = Self {
+            ring_shift,
+            chunk_shift: (ring_shift - 4).clamp(12, 16),
+            slots_shift,
+        };
         let total = ring_bytes << slots_shift;
         if total > Self::MAX_TOTAL_BYTES {
             return Err(GeometryError::Total(total));
@@ -217,7 +235,10 @@ mod tests {
         );
         assert_eq!(g.rings_offset() % g.chunk_bytes(), 0);
         assert_eq!(g.ring_offset(1) - g.ring_offset(0), 1 << 20);
-        assert_eq!(Geometry::from_shifts(g.ring_shift(), g.slots_shift()).unwrap(), g);
+        assert_eq!(
+            Geometry::from_shifts(g.ring_shift(), g.slots_shift()).unwrap(),
+            g
+        );
     }
 
     #[test]
@@ -241,10 +262,15 @@ mod tests {
     fn every_geometry_keeps_rings_apart_and_aligned() {
         for ring_shift in 16..=30 {
             for slots_shift in 6..=17 {
-                let Ok(g) = Geometry::from_shifts(ring_shift, slots_shift) else { continue };
+                let Ok(g) = Geometry::from_shifts(ring_shift, slots_shift) else {
+                    continue;
+                };
                 assert!(g.chunks() >= 4 && g.chunks() * g.chunk_bytes() == g.ring_bytes());
                 assert!(g.control_offset(g.slots() - 1) + LINE_BYTES <= g.rings_offset());
-                assert_eq!(g.ring_offset(g.slots() - 1) + g.ring_bytes(), g.rings_bytes());
+                assert_eq!(
+                    g.ring_offset(g.slots() - 1) + g.ring_bytes(),
+                    g.rings_bytes()
+                );
                 assert_eq!(g.ring_offset(0) % g.chunk_bytes(), 0);
             }
         }

@@ -73,7 +73,10 @@ impl ConditionalStub {
         }
         a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
         // Where the trampoline for stubs looks for it: above its own return address.
-        #[expect(clippy::cast_possible_truncation, reason = "the low 32 bits are the record")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the low 32 bits are the record"
+        )]
         let site = (call_site(SledKind::TailExit, sled) as u32).cast_signed();
         a.push(site)?;
         a.call(trampoline)?;

@@ -62,8 +62,12 @@ pub fn classify(kind: SledKind, address: u64, bytes: &[u8; SLED_BYTES]) -> State
         (SledKind::Exit, [0xc3, 0xba, _, _, _, _, 0xe9, ..]) => State::Runtime,
         (SledKind::Exit, [head, a, b, c, d, 0xc3, tail @ ..]) if tail == EXIT_NOP[5..] => {
             match head {
-                0xc3 => State::Staged { target: target([a, b, c, d]) },
-                0xe8 => State::On { target: target([a, b, c, d]) },
+                0xc3 => State::Staged {
+                    target: target([a, b, c, d]),
+                },
+                0xe8 => State::On {
+                    target: target([a, b, c, d]),
+                },
                 _ => State::Foreign,
             }
         }
@@ -71,7 +75,9 @@ pub fn classify(kind: SledKind, address: u64, bytes: &[u8; SLED_BYTES]) -> State
         (_, [0xeb, 0x09, rest @ ..]) if rest == ENTRY_NOP => State::Compiled,
         (_, [0xeb, 0x09, _, _, _, _, 0xe8, ..]) => State::Runtime,
         (_, [0xeb, 0x09, 0xe8 | 0xe9, a, b, c, d, tail @ ..]) if tail == STAGED_NOP => {
-            State::Staged { target: target([a, b, c, d]) }
+            State::Staged {
+                target: target([a, b, c, d]),
+            }
         }
         (_, [first, second, 0xe8 | 0xe9, a, b, c, d, tail @ ..]) if tail == STAGED_NOP => {
             let on = match switch.offset {
@@ -79,7 +85,9 @@ pub fn classify(kind: SledKind, address: u64, bytes: &[u8; SLED_BYTES]) -> State
                 _ => [0xeb, switch.on],
             };
             if [first, second] == on {
-                State::On { target: target([a, b, c, d]) }
+                State::On {
+                    target: target([a, b, c, d]),
+                }
             } else {
                 State::Foreign
             }
@@ -96,7 +104,9 @@ pub fn tail_jump(bytes: &[u8]) -> TailJump {
         FlowControl::IndirectBranch if reads_below_stack(&instruction) => TailJump::BelowStack,
         FlowControl::IndirectBranch => TailJump::Plain,
         FlowControl::ConditionalBranch => condition(&instruction)
-            .map_or(TailJump::Other, |condition| TailJump::Conditional { condition }),
+            .map_or(TailJump::Other, |condition| TailJump::Conditional {
+                condition,
+            }),
         _ => TailJump::Other,
     }
 }
@@ -111,9 +121,13 @@ fn reads_below_stack(instruction: &Instruction) -> bool {
 /// The condition of a `jcc`; `jrcxz` and `loop` have none of that form.
 fn condition(instruction: &Instruction) -> Option<u8> {
     let code = instruction.code();
-    if matches!(code, Code::Jrcxz_rel8_64 | Code::Jecxz_rel8_64) || !instruction.is_jcc_short_or_near() {
+    if matches!(code, Code::Jrcxz_rel8_64 | Code::Jecxz_rel8_64)
+        || !instruction.is_jcc_short_or_near()
+    {
         return None;
     }
     // ConditionCode numbers follow o, no, b, ae, e, ne, be, a, s, ns, p, np, l, ge, le, g from 1.
-    u8::try_from(instruction.condition_code() as usize).ok()?.checked_sub(1)
+    u8::try_from(instruction.condition_code() as usize)
+        .ok()?
+        .checked_sub(1)
 }

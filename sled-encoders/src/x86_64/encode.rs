@@ -47,12 +47,16 @@ pub fn stage(kind: SledKind, address: u64, trampoline: u64) -> Result<Staging, E
     let relative = reach(call_site(kind, address), trampoline)?.to_le_bytes();
     let [a, b, c, d] = relative;
     Ok(match kind {
-        SledKind::Exit => {
-            Staging { offset: 1, bytes: [a, b, c, d, 0xc3, 0, 0, 0, 0], length: 5 }
-        }
-        SledKind::Entry | SledKind::EntryArgument | SledKind::TailExit => {
-            Staging { offset: 2, bytes: [0xe8, a, b, c, d, 0x0f, 0x1f, 0x40, 0x00], length: 9 }
-        }
+        SledKind::Exit => Staging {
+            offset: 1,
+            bytes: [a, b, c, d, 0xc3, 0, 0, 0, 0],
+            length: 5,
+        },
+        SledKind::Entry | SledKind::EntryArgument | SledKind::TailExit => Staging {
+            offset: 2,
+            bytes: [0xe8, a, b, c, d, 0x0f, 0x1f, 0x40, 0x00],
+            length: 9,
+        },
     })
 }
 
@@ -60,11 +64,23 @@ pub fn stage(kind: SledKind, address: u64, trampoline: u64) -> Result<Staging, E
 pub const fn switch(kind: SledKind) -> Switch {
     match kind {
         // test $9,%al: flags are dead at a function's first instruction.
-        SledKind::Entry | SledKind::EntryArgument => Switch { offset: 0, off: 0xeb, on: 0xa8 },
+        SledKind::Entry | SledKind::EntryArgument => Switch {
+            offset: 0,
+            off: 0xeb,
+            on: 0xa8,
+        },
         // call: the return address then points at the staged ret.
-        SledKind::Exit => Switch { offset: 0, off: 0xc3, on: 0xe8 },
+        SledKind::Exit => Switch {
+            offset: 0,
+            off: 0xc3,
+            on: 0xe8,
+        },
         // jmp +0: touches no flag.
-        SledKind::TailExit => Switch { offset: 1, off: 0x09, on: 0x00 },
+        SledKind::TailExit => Switch {
+            offset: 1,
+            off: 0x09,
+            on: 0x00,
+        },
     }
 }
 
@@ -79,6 +95,8 @@ pub const fn call_site(kind: SledKind, address: u64) -> u64 {
 
 /// The rel32 of a call or jump that ends at `next` and leads to `target`.
 pub(super) fn reach(next: u64, target: u64) -> Result<i32, EncodeError> {
-    i32::try_from(target.wrapping_sub(next).cast_signed())
-        .map_err(|_| EncodeError::OutOfReach { from: next, to: target })
+    i32::try_from(target.wrapping_sub(next).cast_signed()).map_err(|_| EncodeError::OutOfReach {
+        from: next,
+        to: target,
+    })
 }

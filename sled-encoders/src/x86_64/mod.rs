@@ -25,4 +25,4 @@ mod tests;
 pub use conditional::{ConditionalStub, STUB_BYTES};
 pub use decode::{State, TailJump, classify, tail_jump};
 pub use encode::{SLED_BYTES, Staging, Switch, call_site, stage, switch};
-pub use trampoline::{Trampolines, TrampolineSpec};
+pub use trampoline::{TrampolineSpec, Trampolines};

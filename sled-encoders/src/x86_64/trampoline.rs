@@ -18,18 +18,29 @@
 //! which words of the ring the hot path reserved and could not use, `r12d` what to do about them:
 //!
 //! ```text
-//!  r12d bits 0..8   words at rcx to turn into filler (a valid reservation whose counter's high half is new)
+//!  r12d bits 0..8   words at rcx to turn into filler, up to the chunk's end (a reservation that cannot be used)
 //!            8      the event has an argument (in rdi)
-//!           16..32  bytes that the hot path added to head in vain
+//!            9      the hot path reserved in vain: head was parked or at the chunk's end
 //! ```
+//!
+//! A signal handler may run between any two instructions and record events itself. What keeps that right:
+//!
+//! * A reservation is judged by its address alone. In the guard of a chunk (see `shm_ring::layout`) it is none, anywhere
+//!   else below the ring's end it is this context's own, wherever handlers have moved the head meanwhile.
+//! * The counter's high half is compared before the reservation and after it. It only grows, so if both agree, no sync
+//!   word came in between.
+//! * The slow path parks the head at the ring's end by one exchange: what was reserved before is not touched by
+//!   it, and what is tried after it ends in the slow path, sees `busy`, and is counted as lost.
 
 use iced_x86::code_asm::{
-    AsmRegister64, CodeAssembler, CodeLabel, al, dword_ptr, eax, ebx, ecx, edi, edx, ptr, qword_ptr,
-    r8, r8d, r9, r9d, r10, r10d, r11, r12, r12d, rax, rbx, rcx, rdi, rdx, rsi, rsp,
+    AsmRegister64, CodeAssembler, CodeLabel, al, dword_ptr, eax, ebx, ecx, edi, edx, ptr,
+    qword_ptr, r8, r8d, r9, r9d, r10, r10d, r11, r12, r12d, rax, rbx, rcx, rdi, rdx, rsi, rsp,
 };
 use shm_ring::{
     Geometry,
-    layout::{HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, control, rings, slot, table},
+    layout::{
+        GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, control, rings, slot, table,
+    },
     word,
 };
 
@@ -91,6 +102,11 @@ enum Name {
 
 type Result<T> = std::result::Result<T, iced_x86::IcedError>;
 
+/// `r12d`: the event has an argument.
+const HAS_ARGUMENT: u32 = 1 << 8;
+/// `r12d`: the hot path reserved in vain.
+const IN_VAIN: u32 = 1 << 9;
+
 // === impl Trampolines ===
 
 impl Trampolines {
@@ -122,10 +138,26 @@ impl Trampolines {
         let mut slow = a.create_label();
         emit_slow(&mut a, spec, &mut slow)?;
         let flavours = [
-            Flavour { flags: Flags::Dead, argument: Argument::None, name: Name::ReturnAddress },
-            Flavour { flags: Flags::Kept, argument: Argument::None, name: Name::ReturnAddress },
-            Flavour { flags: Flags::Dead, argument: Argument::First, name: Name::ReturnAddress },
-            Flavour { flags: Flags::Kept, argument: Argument::None, name: Name::AboveReturnAddress },
+            Flavour {
+                flags: Flags::Dead,
+                argument: Argument::None,
+                name: Name::ReturnAddress,
+            },
+            Flavour {
+                flags: Flags::Kept,
+                argument: Argument::None,
+                name: Name::ReturnAddress,
+            },
+            Flavour {
+                flags: Flags::Dead,
+                argument: Argument::First,
+                name: Name::ReturnAddress,
+            },
+            Flavour {
+                flags: Flags::Kept,
+                argument: Argument::None,
+                name: Name::AboveReturnAddress,
+            },
         ];
         let mut starts = Vec::new();
         for flavour in flavours {
@@ -140,7 +172,14 @@ impl Trampolines {
         let result = a.assemble_options(spec.origin, options)?;
         let at = |i: usize| result.label_ip(&starts[i]);
         let (entry, exit, argument, stub) = (at(0)?, at(1)?, at(2)?, at(3)?);
-        Ok(Self { code: result.inner.code_buffer, entry, exit, tail: exit, argument, stub })
+        Ok(Self {
+            code: result.inner.code_buffer,
+            entry,
+            exit,
+            tail: exit,
+            argument,
+            stub,
+        })
     }
 }
 
@@ -160,17 +199,24 @@ fn emit_flavour(
     slow: CodeLabel,
 ) -> Result<()> {
     let slots = spec.table + HEADER_BYTES;
-    let words: u32 = if flavour.argument == Argument::First { 3 } else { 1 };
-    let reserved = i32::try_from(words * 8).unwrap_or(8);
+    let words: u32 = if flavour.argument == Argument::First {
+        3
+    } else {
+        1
+    };
     let name = match (flavour.flags, flavour.name) {
         (Flags::Dead, Name::ReturnAddress) => 32,
         (Flags::Kept, Name::ReturnAddress) => 40,
         (Flags::Dead, Name::AboveReturnAddress) => 40,
         (Flags::Kept, Name::AboveReturnAddress) => 48,
     };
-    let has_argument: u32 = if flavour.argument == Argument::First { 0x100 } else { 0 };
-    let (mut done, mut stranger) = (a.create_label(), a.create_label());
-    let (mut no_room, mut new_high) = (a.create_label(), a.create_label());
+    let has_argument = if flavour.argument == Argument::First {
+        HAS_ARGUMENT
+    } else {
+        0
+    };
+    let (mut done, mut nothing_reserved) = (a.create_label(), a.create_label());
+    let (mut in_vain, mut unusable) = (a.create_label(), a.create_label());
     let mut enter_slow = a.create_label();
 
     a.push(rax)?;
@@ -187,39 +233,30 @@ fn emit_flavour(
     a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
     a.mov(r11, slots)?;
     a.mov(ecx, eax)?;
-    a.and(ecx, i32::try_from(spec.geometry.slots() - 1).unwrap_or(i32::MAX))?;
+    a.and(ecx, small(u64::from(spec.geometry.slots() - 1)))?;
     a.shl(ecx, LINE_SHIFT)?;
     a.add(r11, rcx)?;
     a.cmp(field32(r11, slot::TID), eax)?;
-    a.jne(stranger)?;
-    // Counter first, then the reservation, then the two compares: see ARCHITECTURE.md on handlers in between.
+    a.jne(nothing_reserved)?;
+    // Counter, compare, reservation, compare: see the header on handlers in between.
     a.rdtsc()?;
-    a.mov(ecx, reserved)?;
+    a.cmp(field32(r11, slot::HIGH), edx)?;
+    a.jne(nothing_reserved)?;
+    a.mov(ecx, words * 8)?;
     a.xadd(field64(r11, slot::HEAD), rcx)?;
     a.cmp(rcx, field64(r11, slot::LIMIT))?;
-    a.jae(no_room)?;
+    a.jae(in_vain)?;
+    a.test(ecx, beyond_guard(spec.geometry))?;
+    a.jz(in_vain)?;
+    a.cmp(field32(r11, slot::HIGH), edx)?;
+    a.jne(unusable)?;
     if flavour.argument == Argument::First {
         // Three words must not straddle the chunk's end: chunks are aligned, so the address tells.
-        let last = i32::try_from(spec.geometry.chunk_bytes() - 24).unwrap_or(i32::MAX);
-        let mut fits = a.create_label();
-        a.push(rcx)?;
-        a.and(ecx, i32::try_from(spec.geometry.chunk_bytes() - 1).unwrap_or(i32::MAX))?;
-        a.sub(ecx, last)?;
-        a.jbe(fits)?;
-        // ecx = bytes too many, 8 or 16: 24 - ecx bytes of the chunk are left, to be filled.
-        a.mov(edx, 24)?;
-        a.sub(edx, ecx)?;
-        a.shr(edx, 3)?;
-        a.pop(rcx)?;
-        a.push(r12)?;
-        a.mov(r12d, edx)?;
-        a.or(r12d, has_argument)?;
-        a.jmp(enter_slow)?;
-        a.set_label(&mut fits)?;
-        a.pop(rcx)?;
+        a.mov(edx, ecx)?;
+        a.and(edx, chunk_mask(spec.geometry))?;
+        a.cmp(edx, small(spec.geometry.chunk_bytes() - 24))?;
+        a.ja(unusable)?;
     }
-    a.cmp(field32(r11, slot::HIGH), edx)?;
-    a.jne(new_high)?;
     // The low half of each word goes last: it makes the word whole.
     if flavour.argument == Argument::First {
         a.mov(edx, edi)?;
@@ -247,15 +284,15 @@ fn emit_flavour(
     a.pop(rax)?;
     a.ret()?;
 
-    a.set_label(&mut stranger)?;
+    a.set_label(&mut nothing_reserved)?;
     a.push(r12)?;
     a.mov(r12d, has_argument)?;
     a.jmp(enter_slow)?;
-    a.set_label(&mut no_room)?;
+    a.set_label(&mut in_vain)?;
     a.push(r12)?;
-    a.mov(r12d, has_argument | words << 19)?;
+    a.mov(r12d, has_argument | IN_VAIN)?;
     a.jmp(enter_slow)?;
-    a.set_label(&mut new_high)?;
+    a.set_label(&mut unusable)?;
     a.push(r12)?;
     a.mov(r12d, has_argument | words)?;
     a.set_label(&mut enter_slow)?;
@@ -270,13 +307,26 @@ fn emit_flavour(
 /// that the flavours do not save themselves.
 fn emit_slow(a: &mut CodeAssembler, spec: &TrampolineSpec, slow: &mut CodeLabel) -> Result<()> {
     let g = spec.geometry;
-    let mask = i32::try_from(g.slots() - 1).unwrap_or(i32::MAX);
+    let mask = small(u64::from(g.slots() - 1));
     let slots = spec.table + HEADER_BYTES;
     let controls = spec.rings + HEADER_BYTES;
     let [mut out, mut probe, mut found, mut claim, mut no_slot] = labels(a);
-    let [mut busy, mut filler, mut fill_rest, mut new_chunk, mut full] = labels(a);
-    let [mut have_room, mut write_sync, mut same_high, mut no_gap, mut gap_fits] = labels(a);
-    let [mut no_argument, mut filler_done] = labels(a);
+    let [
+        mut busy,
+        mut filler,
+        mut filler_done,
+        mut fill_rest,
+        mut new_chunk,
+        mut full,
+    ] = labels(a);
+    let [
+        mut have_room,
+        mut write_sync,
+        mut same_high,
+        mut no_gap,
+        mut gap_fits,
+    ] = labels(a);
+    let [mut no_argument, mut fill_guard, mut guarded, mut not_parked] = labels(a);
     let kept = [rbx, rsi, rdi, r8, r9, r10];
 
     a.set_label(slow)?;
@@ -290,6 +340,19 @@ fn emit_slow(a: &mut CodeAssembler, spec: &TrampolineSpec, slow: &mut CodeLabel)
     a.mov(rbx, spec.table)?;
     a.cmp(field64(rbx, table::LIVE), 0)?;
     a.je(out)?;
+    // Our own reservation, made before the counter's high half was seen to be new, or too short for an argument. Nobody
+    // else will ever write these words.
+    a.mov(edx, r12d)?;
+    a.and(edx, 0xff)?;
+    a.jz(filler_done)?;
+    a.set_label(&mut filler)?;
+    a.mov(dword_ptr(r8), word::FILLER)?;
+    a.add(r8, 8)?;
+    a.test(r8d, chunk_mask(g))?;
+    a.jz(filler_done)?;
+    a.dec(edx)?;
+    a.jnz(filler)?;
+    a.set_label(&mut filler_done)?;
 
     // The slot: the home one, or the next that is ours or nobody's.
     a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
@@ -324,65 +387,64 @@ fn emit_slow(a: &mut CodeAssembler, spec: &TrampolineSpec, slow: &mut CodeLabel)
     a.mov(eax, edi)?;
     a.jnz(probe)?;
 
-    // One at a time: a handler that interrupts the slow path counts its event as lost.
+    // rdi = control line, rcx = the ring, r8 = its end.
     a.set_label(&mut found)?;
     a.mov(rdi, controls)?;
     a.add(rdi, rcx)?;
+    a.shl(rcx, g.ring_shift() - LINE_SHIFT)?;
+    a.mov(r8, spec.rings + g.rings_offset())?;
+    a.add(rcx, r8)?;
+    a.lea(r8, ptr(rcx + small(g.ring_bytes())))?;
+    // One at a time: a handler that interrupts the slow path counts its event as lost.
     a.cmp(field64(rdi, control::BUSY), 0)?;
     a.jne(busy)?;
     a.mov(field64(rdi, control::BUSY), 1)?;
-    a.mov(rbx, field64(r11, slot::LIMIT))?;
-    a.mov(field64(r11, slot::LIMIT), 0)?;
-    // Our own reservation, made before the counter's high half was seen to be new (or too short for an argument).
-    a.mov(edx, r12d)?;
-    a.and(edx, 0xff)?;
-    a.jz(filler_done)?;
-    a.set_label(&mut filler)?;
-    a.mov(dword_ptr(r8), word::FILLER)?;
-    a.add(r8, 8)?;
-    a.dec(edx)?;
-    a.jnz(filler)?;
-    a.set_label(&mut filler_done)?;
+    // One instruction: what handlers reserve before it stays theirs, what they try after it comes to nothing.
+    a.mov(rbx, r8)?;
+    a.xchg(field64(r11, slot::HEAD), rbx)?;
     a.rdtsc()?;
-    a.mov(rcx, field64(r11, slot::HEAD))?;
-    a.test(rbx, rbx)?;
+    // Is there a chunk under way, and room in it? A freed slot has a head from its last owner, but no limit.
+    a.cmp(field64(r11, slot::LIMIT), 0)?;
+    a.je(new_chunk)?;
+    a.cmp(rbx, rcx)?;
+    a.jb(new_chunk)?;
+    a.cmp(rbx, r8)?;
+    a.jae(new_chunk)?;
+    a.test(ebx, beyond_guard(g))?;
     a.jz(new_chunk)?;
-    a.lea(r9, ptr(rcx + i32::try_from(SLOW_WORDS * 8).unwrap_or(40)))?;
-    a.cmp(r9, rbx)?;
+    a.mov(r9d, ebx)?;
+    a.and(r9d, chunk_mask(g))?;
+    a.cmp(r9d, small(g.chunk_bytes() - SLOW_WORDS * 8))?;
     a.jbe(have_room)?;
     a.set_label(&mut fill_rest)?;
-    a.cmp(rcx, rbx)?;
-    a.jae(new_chunk)?;
-    a.mov(dword_ptr(rcx), word::FILLER)?;
-    a.add(rcx, 8)?;
-    a.jmp(fill_rest)?;
+    a.mov(dword_ptr(rbx), word::FILLER)?;
+    a.add(rbx, 8)?;
+    a.test(ebx, chunk_mask(g))?;
+    a.jnz(fill_rest)?;
 
     a.set_label(&mut new_chunk)?;
     a.mov(rbx, field64(r11, slot::STARTED))?;
     a.mov(r9, rbx)?;
     // Pairs with the collector's store of RELEASED after it zeroed the chunk.
     a.sub(r9, field64(rdi, control::RELEASED))?;
-    a.cmp(r9, i32::try_from(g.chunks()).unwrap_or(i32::MAX))?;
+    a.cmp(r9, small(g.chunks()))?;
     a.jae(full)?;
-    a.mov(ecx, ebx)?;
-    a.and(ecx, i32::try_from(g.chunks() - 1).unwrap_or(i32::MAX))?;
-    a.shl(rcx, g.chunk_shift())?;
-    a.mov(r8, controls)?;
-    a.mov(r9, rdi)?;
-    a.sub(r9, r8)?;
-    a.shl(r9, g.ring_shift() - LINE_SHIFT)?;
-    a.add(rcx, r9)?;
-    a.mov(r9, spec.rings + g.rings_offset())?;
+    a.mov(r9d, ebx)?;
+    a.and(r9d, small(g.chunks() - 1))?;
+    a.shl(r9, g.chunk_shift())?;
     a.add(rcx, r9)?;
     a.inc(rbx)?;
     a.mov(field64(r11, slot::STARTED), rbx)?;
     a.mov(r9d, dword_ptr(spec.tid_offset).fs())?;
     a.mov(field64(rdi, control::OWNER), r9)?;
     a.mov(field64(rdi, control::STARTED), rbx)?;
-    a.lea(rbx, ptr(rcx + i32::try_from(g.chunk_bytes()).unwrap_or(i32::MAX)))?;
+    a.mov(field64(r11, slot::LIMIT), r8)?;
+    // rbx = where the guard ends: filled up to there below.
+    a.lea(rbx, ptr(rcx + small(GUARD_BYTES)))?;
     a.jmp(write_sync)?;
 
     a.set_label(&mut have_room)?;
+    a.mov(rcx, rbx)?;
     a.cmp(field32(r11, slot::HIGH), edx)?;
     a.je(same_high)?;
     a.set_label(&mut write_sync)?;
@@ -405,7 +467,7 @@ fn emit_slow(a: &mut CodeAssembler, spec: &TrampolineSpec, slow: &mut CodeLabel)
     a.mov(dword_ptr(rcx), word::GAP)?;
     a.add(rcx, 8)?;
     a.set_label(&mut no_gap)?;
-    a.test(r12d, 0x100)?;
+    a.test(r12d, HAS_ARGUMENT.cast_signed())?;
     a.jz(no_argument)?;
     a.mov(dword_ptr(rcx + 4), r10d)?;
     a.mov(dword_ptr(rcx), word::ARGUMENT_LOW)?;
@@ -419,9 +481,15 @@ fn emit_slow(a: &mut CodeAssembler, spec: &TrampolineSpec, slow: &mut CodeLabel)
     a.mov(r9d, dword_ptr(rsi))?;
     a.mov(dword_ptr(rcx), r9d)?;
     a.add(rcx, 8)?;
-    // Head before limit: until limit is set, handlers go to the slow path.
+    a.set_label(&mut fill_guard)?;
+    a.cmp(rcx, rbx)?;
+    a.jae(guarded)?;
+    a.mov(dword_ptr(rcx), word::FILLER)?;
+    a.add(rcx, 8)?;
+    a.jmp(fill_guard)?;
+    a.set_label(&mut guarded)?;
+    // From here on handlers use the chunk.
     a.mov(field64(r11, slot::HEAD), rcx)?;
-    a.mov(field64(r11, slot::LIMIT), rbx)?;
     a.mov(field64(rdi, control::BUSY), 0)?;
     a.set_label(&mut out)?;
     for register in kept.into_iter().rev() {
@@ -434,22 +502,38 @@ fn emit_slow(a: &mut CodeAssembler, spec: &TrampolineSpec, slow: &mut CodeLabel)
     a.mov(field64(rdi, control::BUSY), 0)?;
     a.jmp(out)?;
 
-    // Take back what the hot path added to head: whoever is busy below us will set it.
+    // Whoever is busy below us goes on from the head that it took, or begins a chunk if that is past its end. Head grows with
+    // every vain attempt; parking it again keeps any number of them away from the next valid address.
     a.set_label(&mut busy)?;
-    a.mov(edx, r12d)?;
-    a.shr(edx, 16)?;
-    a.sub(field64(r11, slot::HEAD), rdx)?;
+    a.test(r12d, IN_VAIN.cast_signed())?;
+    a.jz(not_parked)?;
+    a.mov(field64(r11, slot::HEAD), r8)?;
+    a.set_label(&mut not_parked)?;
     a.inc(field64(rdi, control::LOST))?;
     a.jmp(out)?;
     Ok(())
 }
 
+/// The bits of an address's low half of which one is set outside a chunk's guard.
+fn beyond_guard(g: Geometry) -> i32 {
+    small(g.chunk_bytes() - GUARD_BYTES)
+}
+
+fn chunk_mask(g: Geometry) -> i32 {
+    small(g.chunk_bytes() - 1)
+}
+
+/// An operand that a geometry bounds to 30 bits.
+fn small(value: u64) -> i32 {
+    i32::try_from(value).expect("sizes of rings and chunks are at most 1 GiB")
+}
+
 fn field32(base: AsmRegister64, offset: u64) -> iced_x86::code_asm::AsmMemoryOperand {
-    dword_ptr(base + i32::try_from(offset).unwrap_or(0))
+    dword_ptr(base + small(offset))
 }
 
 fn field64(base: AsmRegister64, offset: u64) -> iced_x86::code_asm::AsmMemoryOperand {
-    qword_ptr(base + i32::try_from(offset).unwrap_or(0))
+    qword_ptr(base + small(offset))
 }
 
 fn labels<const N: usize>(a: &mut CodeAssembler) -> [CodeLabel; N] {
