@@ -11,6 +11,8 @@ use crate::{
 
 /// Words copied out of the ring at a time.
 const BATCH: usize = 256;
+/// No producer gets this far; a cursor beyond it is a stranger's.
+const MAX_CURSOR: u64 = 1 << 62;
 /// How far ahead of a hole the consumer looks for words that prove it is one.
 const LOOK_AHEAD: u64 = 8;
 
@@ -51,7 +53,7 @@ pub struct Drained {
 }
 
 /// Reads one ring.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Consumer {
     geometry: Geometry,
     index: u32,
@@ -61,10 +63,10 @@ pub struct Consumer {
     high: Option<u32>,
     /// Halves of an argument waiting for their call word.
     argument: (Option<u32>, Option<u32>),
-    /// LOST when reading began: an earlier collector's business.
-    lost_before: u64,
-    /// Sum of the gap words read.
+    /// Sum of the gap words read, by this collector and those before it.
     gaps: u64,
+    /// Losses of LOST that were handed to a sink, by gap words or ahead of them.
+    told: u64,
     /// When the consumer first stood at the hole where it stands now, in the caller's milliseconds.
     hole_since: Option<u64>,
 }
@@ -87,19 +89,23 @@ impl Consumer {
         // The saved cursor lies in the first chunk that was not given back. Anything else is not ours.
         let first = released.checked_mul(geometry.chunk_bytes());
         let cursor = match first {
-            Some(first) if saved % 8 == 0 && saved >= first && saved - first < geometry.chunk_bytes() => saved,
-            Some(first) => first,
-            None => 0,
+            Some(first) if first < MAX_CURSOR => {
+                let ours = saved.is_multiple_of(8)
+                    && saved
+                        .checked_sub(first)
+                        .is_some_and(|part| part < geometry.chunk_bytes());
+                if ours { saved } else { first }
+            }
+            _ => 0,
         };
-        let lost_before = if cursor == 0 { 0 } else { memory.load(line + control::LOST) };
         Self {
             geometry,
             index,
             cursor,
             high: None,
             argument: (None, None),
-            lost_before,
-            gaps: 0,
+            gaps: memory.load(line + control::GAPS),
+            told: memory.load(line + control::TOLD),
             hole_since: None,
         }
     }
@@ -118,7 +124,7 @@ impl Consumer {
             .min(self.geometry.ring_bytes())
     }
 
-    /// Reads until the ring is empty or `max_words` words were read, and gives back the chunks that were read to
+    /// Reads until the ring is empty or `max_words` words were read or skipped, and gives back the chunks that were read to
     /// their end. `now_ms` is any clock that does not go backwards.
     pub fn drain<M: SharedMemory>(
         &mut self,
@@ -131,7 +137,8 @@ impl Consumer {
         let mut done = Drained::default();
         let mut batch = [0u64; BATCH];
         let before = self.cursor;
-        while done.words < max_words {
+        let end = before.saturating_add(max_words.saturating_mul(8));
+        while self.cursor < end {
             let in_chunk = self.geometry.chunk_bytes() - self.cursor % self.geometry.chunk_bytes();
             let wanted = usize::try_from(in_chunk / 8).unwrap_or(BATCH).min(BATCH);
             // Pairs with the producer's store of a word's low half, which comes after the rest of the word.
@@ -168,15 +175,35 @@ impl Consumer {
             }
         }
         if self.cursor != before {
-            memory.store(self.geometry.control_offset(self.index) + control::CURSOR, self.cursor);
+            self.save(memory);
         }
         done
     }
 
-    /// Losses that the producer has counted and no gap word has told so far.
+    /// Tells the losses that no gap word has told so far: at the end of a thread or of a session. A gap word that comes
+    /// later does not tell them again, also not to the collector after this one.
+    pub fn tell_losses<M: SharedMemory>(&mut self, memory: &M, mut sink: impl FnMut(Item)) {
+        let untold = self.untold_losses(memory);
+        if untold > 0 {
+            self.told = self.told.saturating_add(untold);
+            self.save(memory);
+            sink(Item::Lost(untold));
+        }
+    }
+
+    /// Losses that the producer has counted and no [`Item::Lost`] has told so far.
     pub fn untold_losses<M: SharedMemory>(&self, memory: &M) -> u64 {
-        let lost = memory.load(self.geometry.control_offset(self.index) + control::LOST);
-        lost.saturating_sub(self.lost_before).saturating_sub(self.gaps)
+        memory
+            .load(self.geometry.control_offset(self.index) + control::LOST)
+            .saturating_sub(self.told)
+    }
+
+    /// Writes down where the collector that comes after this one goes on.
+    fn save<M: SharedMemory>(&self, memory: &M) {
+        let line = self.geometry.control_offset(self.index);
+        memory.store(line + control::GAPS, self.gaps);
+        memory.store(line + control::TOLD, self.told);
+        memory.store(line + control::CURSOR, self.cursor);
     }
 
     fn place(&self, cursor: u64) -> u64 {
@@ -193,7 +220,11 @@ impl Consumer {
                 match self.high {
                     Some(high) => {
                         let ticks = u64::from(high) << 32 | u64::from(low);
-                        sink(Item::Call { site, ticks, argument });
+                        sink(Item::Call {
+                            site,
+                            ticks,
+                            argument,
+                        });
                     }
                     // Only a garbled ring has a call before the first sync word.
                     None => sink(Item::Lost(1)),
@@ -202,7 +233,12 @@ impl Consumer {
             Word::Sync(high) => self.high = Some(high),
             Word::Gap(count) => {
                 self.gaps = self.gaps.saturating_add(u64::from(count));
-                sink(Item::Lost(u64::from(count)));
+                // What `tell_losses` told ahead is not told again.
+                let news = self.gaps.saturating_sub(self.told);
+                if news > 0 {
+                    self.told = self.gaps;
+                    sink(Item::Lost(news));
+                }
             }
             Word::ArgumentLow(value) => self.argument.0 = Some(value),
             Word::ArgumentHigh(value) => self.argument.1 = Some(value),
@@ -215,7 +251,7 @@ impl Consumer {
     fn advance<M: SharedMemory>(&mut self, memory: &M, bytes: u64) {
         let chunk = self.geometry.chunk_bytes();
         self.cursor += bytes;
-        if bytes > 0 && self.cursor % chunk == 0 {
+        if bytes > 0 && self.cursor.is_multiple_of(chunk) {
             memory.zero(self.place(self.cursor - chunk), chunk);
             // Publishes the zeroed chunk; pairs with the load of RELEASED in the producer's slow path.
             let line = self.geometry.control_offset(self.index);
@@ -230,7 +266,11 @@ impl Consumer {
         let started = memory.load(self.geometry.control_offset(self.index) + control::STARTED);
         let later_chunk = started > self.cursor / chunk + 1
             && started - self.cursor / chunk <= self.geometry.chunks();
-        let look = if later_chunk || producer == Producer::Gone { rest } else { rest.min(LOOK_AHEAD * 8) };
+        let look = if later_chunk || producer == Producer::Gone {
+            rest
+        } else {
+            rest.min(LOOK_AHEAD * 8)
+        };
         let mut word = [0u64; 1];
         let written = (1..look / 8)
             .find(|i| memory.load_words(self.place(self.cursor + i * 8), &mut word) == 1);

@@ -4,7 +4,9 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
     /// Not a power of two, or out of range.
-    #[error("a ring of {0} bytes: it must be a power of two from 65536 (64KiB) to 1073741824 (1GiB)")]
+    #[error(
+        "a ring of {0} bytes: it must be a power of two from 65536 (64KiB) to 1073741824 (1GiB)"
+    )]
     RingBytes(u64),
     /// None, or too many.
     #[error("rings for {0} threads: it must be 1 to 65536")]

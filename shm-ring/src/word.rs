@@ -57,7 +57,10 @@ pub enum Word {
 impl Word {
     /// Decodes; every bit pattern has a meaning.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves of the word")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the two halves of the word"
+    )]
     pub const fn decode(raw: u64) -> Self {
         let (low, high) = (raw as u32, (raw >> 32) as u32);
         match low {
@@ -83,7 +86,13 @@ mod tests {
             (0, Word::Empty),
             (7 << 32, Word::Empty),
             (0x0000_0005_0000_0001, Word::Call { site: 1, low: 5 }),
-            (0xffff_ffff_ffff_ffff, Word::Call { site: u32::MAX, low: u32::MAX }),
+            (
+                0xffff_ffff_ffff_ffff,
+                Word::Call {
+                    site: u32::MAX,
+                    low: u32::MAX,
+                },
+            ),
             (9 << 32 | 2, Word::Sync(9)),
             (9 << 32 | 4, Word::Gap(9)),
             (9 << 32 | 6, Word::Filler),
