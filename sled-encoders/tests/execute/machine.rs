@@ -1,0 +1,372 @@
+//! A target in this process: table, rings, trampolines, and functions made of staged sleds.
+
+use std::{fs::File, sync::OnceLock};
+
+use nix::{
+    libc,
+    sys::memfd::{MFdFlags, memfd_create},
+};
+use shm_ring::{
+    Consumer, Geometry, Item, Mapping, Producer, SharedMemory,
+    layout::{LINE_BYTES, rings, slot, table},
+};
+use sled_encoders::{
+    SledKind,
+    x86_64::{
+        ConditionalStub, SLED_BYTES, TrampolineSpec, Trampolines, call_site, stage, switch,
+        tail_jump,
+    },
+};
+
+use crate::{area::Area, registers::Registers};
+
+/// Functions of one kind: so many sites can be told apart.
+pub(crate) const COPIES: u32 = 8;
+/// Where functions begin in the code.
+const FUNCTIONS: u64 = 4096;
+const FUNCTION_BYTES: u64 = 128;
+const CODE_BYTES: usize = 64 << 10;
+
+/// What a function of the machine does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Function {
+    /// An entry sled, then `ret`.
+    Entry,
+    /// An exit sled.
+    Exit,
+    /// A tail sled, then a jump to a `ret`.
+    Tail,
+    /// An entry sled with argument, then `ret`.
+    Argument,
+    /// A tail sled before `jcc` with this condition, through its stub; both ways end in `ret`.
+    Conditional(u8),
+}
+
+/// The machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) geometry: Geometry,
+    pub(crate) trampolines: Trampolines,
+    table: Area,
+    rings: Area,
+    code: Area,
+    view: Mapping,
+    tid: u32,
+}
+
+/// The state of the home ring.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    slot: Vec<u8>,
+    control: Vec<u8>,
+    ring: Vec<u8>,
+}
+
+/// High half of the counter, read when it will not change for the next 30 ms at least: a test that counts words
+/// would else see a sync word more than it expects.
+pub(crate) fn steady_high() -> u32 {
+    loop {
+        // SAFETY: reads the counter; part of x86-64.
+        let now = unsafe { core::arch::x86_64::_rdtsc() };
+        if now & 0xffff_ffff < 0xf000_0000 {
+            return u32::try_from(now >> 32).unwrap();
+        }
+        std::hint::spin_loop();
+    }
+}
+
+// === impl Function ===
+
+impl Function {
+    pub(crate) const PLAIN: [Self; 4] = [Self::Entry, Self::Exit, Self::Tail, Self::Argument];
+
+    pub(crate) fn kind(self) -> SledKind {
+        match self {
+            Self::Entry => SledKind::Entry,
+            Self::Exit => SledKind::Exit,
+            Self::Tail | Self::Conditional(_) => SledKind::TailExit,
+            Self::Argument => SledKind::EntryArgument,
+        }
+    }
+
+    fn number(self) -> u64 {
+        match self {
+            Self::Entry => 0,
+            Self::Exit => 1,
+            Self::Tail => 2,
+            Self::Argument => 3,
+            Self::Conditional(condition) => 4 + u64::from(condition),
+        }
+    }
+
+    /// What follows the sled.
+    fn tail(self) -> Vec<u8> {
+        match self {
+            Self::Exit => vec![],
+            Self::Entry | Self::Argument => vec![0xc3],
+            Self::Tail => vec![0xeb, 0x01, 0xcc, 0xc3],
+            Self::Conditional(condition) => vec![0x70 | condition, 0x01, 0xc3, 0xc3],
+        }
+    }
+}
+
+// === impl Machine ===
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap();
+        let file = File::from(memfd_create(c"rings", MFdFlags::MFD_CLOEXEC).unwrap());
+        file.set_len(geometry.rings_bytes()).unwrap();
+        let rings_bytes = usize::try_from(geometry.rings_bytes()).unwrap();
+        let chunk = usize::try_from(geometry.chunk_bytes()).unwrap();
+        let rings = Area::shared(&file, rings_bytes, chunk);
+        let table = Area::private(usize::try_from(geometry.table_bytes()).unwrap());
+        let code = Area::private(CODE_BYTES);
+        let spec = TrampolineSpec {
+            origin: code.address(),
+            tid_offset: tid_offset(),
+            table: table.address(),
+            rings: rings.address(),
+            geometry,
+        };
+        let trampolines = Trampolines::assemble(&spec).unwrap();
+        code.write(0, &trampolines.code);
+        let view = Mapping::new(&file, 0, geometry.rings_bytes()).unwrap();
+        let tid = u32::try_from(nix::unistd::gettid().as_raw()).unwrap();
+        let machine = Self {
+            geometry,
+            trampolines,
+            table,
+            rings,
+            code,
+            view,
+            tid,
+        };
+        for function in Function::PLAIN
+            .into_iter()
+            .chain((0..16).map(Function::Conditional))
+        {
+            for copy in 0..COPIES {
+                machine.place(function, copy);
+            }
+        }
+        machine.code.make_executable();
+        machine.reset();
+        machine
+    }
+
+    /// Writes a staged function that is on.
+    fn place(&self, function: Function, copy: u32) {
+        let kind = function.kind();
+        let address = self.address(function, copy);
+        let tail = function.tail();
+        let mut bytes = vec![0xcc; SLED_BYTES];
+        let switch = switch(kind);
+        bytes[..2].copy_from_slice(if kind == SledKind::Exit {
+            &[0xc3, 0]
+        } else {
+            &[0xeb, 9]
+        });
+        let staging = if let Function::Conditional(_) = function {
+            let at = address + FUNCTION_BYTES / 2;
+            let jump = tail_jump(&tail);
+            let target = self.trampolines.stub_target();
+            let stub = ConditionalStub::assemble(address, jump, at, target).unwrap();
+            self.code.write(at - self.code.address(), &stub.code);
+            stub.staging
+        } else {
+            stage(kind, address, self.trampolines.target(kind)).unwrap()
+        };
+        let from = usize::from(staging.offset);
+        bytes[from..from + staging.bytes().len()].copy_from_slice(staging.bytes());
+        bytes[usize::from(switch.offset)] = switch.on;
+        bytes.extend(tail);
+        self.code.write(address - self.code.address(), &bytes);
+    }
+
+    pub(crate) fn address(&self, function: Function, copy: u32) -> u64 {
+        assert!(copy < COPIES, "so many copies exist");
+        let index = function.number() * u64::from(COPIES) + u64::from(copy);
+        self.code.address() + FUNCTIONS + index * FUNCTION_BYTES
+    }
+
+    /// The low half of the word that an event of the function leaves.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the low half names the site"
+    )]
+    pub(crate) fn site(&self, function: Function, copy: u32) -> u32 {
+        call_site(function.kind(), self.address(function, copy)) as u32
+    }
+
+    /// All the code: trampolines, sleds, stubs.
+    pub(crate) fn code(&self) -> std::ops::Range<u64> {
+        self.code.address()..self.code.address() + CODE_BYTES as u64
+    }
+
+    /// Calls a function with arbitrary registers, which must all come back.
+    pub(crate) fn call(&self, function: Function, copy: u32, argument: u64) {
+        let registers = Registers::arbitrary().with_argument(argument);
+        self.call_with(function, copy, registers);
+    }
+
+    /// Calls a function and compares every register and, where they are alive, the flags.
+    pub(crate) fn call_with(&self, function: Function, copy: u32, registers: Registers) {
+        // SAFETY: the address is that of a function of this machine, which keeps the calling convention's stack.
+        let after = unsafe { registers.call(self.address(function, copy)) };
+        let flags = match function {
+            Function::Entry | Function::Argument => 0,
+            Function::Exit | Function::Tail | Function::Conditional(_) => Registers::STATUS_FLAGS,
+        };
+        registers.assert_kept(&after, flags, function);
+    }
+
+    pub(crate) fn set_live(&self, live: u64) {
+        self.table.write64(table::LIVE, live);
+    }
+
+    pub(crate) fn home(&self) -> u32 {
+        self.tid & (self.geometry.slots() - 1)
+    }
+
+    pub(crate) fn tid(&self) -> u32 {
+        self.tid
+    }
+
+    pub(crate) fn slot(&self, index: u32, field: u64) -> u64 {
+        self.table.read64(self.geometry.slot_offset(index) + field)
+    }
+
+    pub(crate) fn set_slot(&self, index: u32, field: u64, value: u64) {
+        self.table
+            .write64(self.geometry.slot_offset(index) + field, value);
+    }
+
+    pub(crate) fn set_slot_owner(&self, index: u32, tid: u32) {
+        self.table
+            .write32(self.geometry.slot_offset(index) + slot::TID, tid);
+    }
+
+    pub(crate) fn set_slot_high(&self, index: u32, high: u32) {
+        self.table
+            .write32(self.geometry.slot_offset(index) + slot::HIGH, high);
+    }
+
+    pub(crate) fn control(&self, index: u32, field: u64) -> u64 {
+        self.view.load(self.geometry.control_offset(index) + field)
+    }
+
+    pub(crate) fn set_control(&self, index: u32, field: u64, value: u64) {
+        self.view
+            .store(self.geometry.control_offset(index) + field, value);
+    }
+
+    pub(crate) fn no_slot(&self) -> u64 {
+        self.view.load(rings::NO_SLOT)
+    }
+
+    pub(crate) fn word(&self, index: u32, word: u64) -> u64 {
+        self.view.load(self.geometry.ring_offset(index) + 8 * word)
+    }
+
+    pub(crate) fn ring_address(&self, index: u32) -> u64 {
+        self.rings.address() + self.geometry.ring_offset(index)
+    }
+
+    /// Everything as new, and the counter's high half stays for a while.
+    pub(crate) fn reset(&self) {
+        steady_high();
+        self.table.clear(0, self.geometry.table_bytes());
+        self.rings.clear(0, self.geometry.rings_bytes());
+        self.set_live(1);
+    }
+
+    /// The home slot, its control line and its ring as they are.
+    pub(crate) fn save(&self) -> Saved {
+        let home = self.home();
+        Saved {
+            slot: self.table.copy(self.geometry.slot_offset(home), LINE_BYTES),
+            control: self
+                .rings
+                .copy(self.geometry.control_offset(home), LINE_BYTES),
+            ring: self
+                .rings
+                .copy(self.geometry.ring_offset(home), self.geometry.ring_bytes()),
+        }
+    }
+
+    /// And as they were.
+    pub(crate) fn restore(&self, saved: &Saved) {
+        let home = self.home();
+        self.table
+            .write(self.geometry.slot_offset(home), &saved.slot);
+        self.rings
+            .write(self.geometry.control_offset(home), &saved.control);
+        self.rings
+            .write(self.geometry.ring_offset(home), &saved.ring);
+    }
+
+    pub(crate) fn consumer(&self, index: u32) -> Consumer {
+        Consumer::resume(&self.view, self.geometry, index)
+    }
+
+    /// Reads what is there, with nothing left behind and no hole.
+    pub(crate) fn drain(&self, consumer: &mut Consumer) -> Vec<Item> {
+        let mut items = Vec::new();
+        let drained = consumer.drain(&self.view, Producer::Alive, 0, u64::MAX, |item| {
+            items.push(item)
+        });
+        assert!(drained.at_end && !drained.at_hole, "{drained:?}");
+        items
+    }
+
+    /// Takes the home ring back, as the collector does when a thread is gone; the owner last.
+    pub(crate) fn free_home(&self) {
+        let home = self.home();
+        self.rings
+            .clear(self.geometry.ring_offset(home), self.geometry.ring_bytes());
+        self.rings
+            .clear(self.geometry.control_offset(home), LINE_BYTES);
+        self.table
+            .clear(self.geometry.slot_offset(home) + 4, LINE_BYTES - 4);
+        self.set_slot_owner(home, 0);
+    }
+
+    /// Tells the losses that no gap word has told.
+    pub(crate) fn tell_losses(&self, consumer: &mut Consumer) -> Vec<Item> {
+        let mut items = Vec::new();
+        consumer.tell_losses(&self.view, |item| items.push(item));
+        items
+    }
+
+    pub(crate) fn untold(&self, consumer: &Consumer) -> u64 {
+        consumer.untold_losses(&self.view)
+    }
+}
+
+/// Where, from `fs` on, the thread library keeps the thread's id: the place that holds it in two threads.
+fn tid_offset() -> i32 {
+    static OFFSET: OnceLock<i32> = OnceLock::new();
+    *OFFSET.get_or_init(|| {
+        let mine = places_of_tid();
+        let other = std::thread::spawn(places_of_tid).join().unwrap();
+        let found = mine.into_iter().find(|offset| other.contains(offset));
+        found.expect("the thread library keeps the thread's id in its control block")
+    })
+}
+
+fn places_of_tid() -> Vec<i32> {
+    let block: *const i32;
+    // SAFETY: the first word of the control block is its own address (x86-64 TLS ABI).
+    unsafe { std::arch::asm!("mov {}, fs:[0]", out(reg) block, options(nostack, readonly)) };
+    let tid: libc::pid_t = nix::unistd::gettid().as_raw();
+    (0..512)
+        .filter(|&i| {
+            // SAFETY: glibc's control block (`struct pthread`) is longer than 2 KiB; it is always mapped.
+            let word = unsafe { block.add(i) };
+            // SAFETY: as above; volatile, because the thread library may write it.
+            unsafe { word.read_volatile() == tid }
+        })
+        .map(|i| i32::try_from(4 * i).unwrap())
+        .collect()
+}

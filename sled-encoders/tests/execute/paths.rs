@@ -1,0 +1,435 @@
+//! Each path through the trampolines, one at a time: what it leaves in the ring, and that it leaves nothing else.
+
+use shm_ring::{
+    Item, Word,
+    layout::{GUARD_BYTES, PROBES, control, slot},
+};
+
+use crate::{
+    machine::{COPIES, Function, Machine},
+    registers::Registers,
+};
+
+/// Words of a chunk's guard.
+const GUARD: u64 = GUARD_BYTES / 8;
+/// Words of the smallest chunk.
+const CHUNK: u64 = 512;
+/// Calls that fill a chunk: the first stands in its guard.
+const CALLS: u64 = CHUNK - GUARD + 1;
+
+fn words(machine: &Machine, words: std::ops::Range<u64>) -> Vec<Word> {
+    let home = machine.home();
+    words
+        .map(|word| Word::decode(machine.word(home, word)))
+        .collect()
+}
+
+fn is_call(word: Word, site: u32) -> bool {
+    matches!(word, Word::Call { site: s, .. } if s == site)
+}
+
+#[test]
+fn the_first_event_claims_a_slot_and_begins_a_chunk() {
+    let machine = Machine::new();
+    let home = machine.home();
+    machine.call(Function::Entry, 3, 0);
+
+    assert_eq!(
+        machine.slot(home, slot::TID) & 0xffff_ffff,
+        u64::from(machine.tid())
+    );
+    assert_eq!(
+        machine.control(home, control::OWNER),
+        u64::from(machine.tid())
+    );
+    assert_eq!(
+        (
+            machine.slot(home, slot::STARTED),
+            machine.control(home, control::STARTED)
+        ),
+        (1, 1)
+    );
+    assert_eq!(
+        machine.slot(home, slot::HEAD),
+        machine.ring_address(home) + GUARD_BYTES
+    );
+    let end = machine.ring_address(home) + machine.geometry.ring_bytes();
+    assert_eq!(machine.slot(home, slot::LIMIT), end);
+    assert_eq!(machine.control(home, control::BUSY), 0);
+    let first = words(&machine, 0..GUARD + 1);
+    assert!(
+        matches!(first[0], Word::Sync(high) if u64::from(high) == machine.slot(home, slot::TID) >> 32)
+    );
+    assert!(is_call(first[1], machine.site(Function::Entry, 3)));
+    assert!(first[2..64].iter().all(|&word| word == Word::Filler));
+    assert_eq!(first[64], Word::Empty);
+}
+
+#[test]
+fn every_flavour_records_its_site_and_keeps_registers_and_flags() {
+    let machine = Machine::new();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    // The slow path once, and then the hot path.
+    for round in 0..3u64 {
+        for function in Function::PLAIN {
+            for flags in [0, 0x8d5, 0x801, 0x0d4, 0x800, 0x400 | 0x40] {
+                if round == 0 {
+                    machine.reset();
+                    consumer = machine.consumer(home);
+                }
+                let argument = 0x1234_5678_9abc_def0 ^ round;
+                let registers = Registers::arbitrary()
+                    .with_argument(argument)
+                    .with_flags(flags);
+                machine.call_with(function, 1, registers);
+                let items = machine.drain(&mut consumer);
+                let [
+                    Item::Call {
+                        site,
+                        argument: got,
+                        ..
+                    },
+                ] = items[..]
+                else {
+                    panic!("{function:?}: {items:x?}")
+                };
+                assert_eq!(site, machine.site(function, 1), "{function:?}");
+                let expected = (function == Function::Argument).then_some(argument);
+                assert_eq!(got, expected, "{function:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn counters_are_those_of_the_calls() {
+    let machine = Machine::new();
+    let mut consumer = machine.consumer(machine.home());
+    // SAFETY: reads the counter; part of x86-64.
+    let now = || unsafe { core::arch::x86_64::_rdtsc() };
+    let mut before = now();
+    for _ in 0..2000 {
+        machine.call(Function::Exit, 0, 0);
+        let after = now();
+        let items = machine.drain(&mut consumer);
+        let [Item::Call { ticks, .. }] = items[..] else {
+            panic!("{items:?}")
+        };
+        assert!(
+            (before..=after).contains(&ticks),
+            "{before} {ticks} {after}"
+        );
+        before = ticks;
+    }
+}
+
+#[test]
+fn a_stub_records_only_jumps_that_are_taken_and_keeps_the_red_zone() {
+    /// Whether condition `c` holds with these flags (Intel SDM, volume 2, appendix B).
+    fn holds(c: u8, flags: u64) -> bool {
+        let flag = |bit: u32| flags >> bit & 1 == 1;
+        let (carry, parity, zero, sign, overflow) = (flag(0), flag(2), flag(6), flag(7), flag(11));
+        let positive = match c >> 1 {
+            0 => overflow,
+            1 => carry,
+            2 => zero,
+            3 => carry || zero,
+            4 => sign,
+            5 => parity,
+            6 => sign != overflow,
+            _ => zero || sign != overflow,
+        };
+        positive != (c & 1 == 1)
+    }
+    let machine = Machine::new();
+    let mut consumer = machine.consumer(machine.home());
+    for condition in 0..16 {
+        for bits in 0..64u64 {
+            let flags = [0, 2, 4, 6, 7, 11]
+                .into_iter()
+                .enumerate()
+                .filter(|(i, _)| bits >> i & 1 == 1)
+                .map(|(_, bit)| 1u64 << bit)
+                .sum();
+            let function = Function::Conditional(condition);
+            let registers = Registers::arbitrary().with_flags(flags);
+            // SAFETY: a function of the machine.
+            let after = unsafe { registers.call(machine.address(function, 2)) };
+            registers.assert_kept(&after, Registers::STATUS_FLAGS, (function, flags));
+            registers.assert_red_zone_kept(&after);
+            let items = machine.drain(&mut consumer);
+            if holds(condition, flags) {
+                let site = machine.site(function, 2);
+                assert!(matches!(items[..], [Item::Call { site: s, .. }] if s == site));
+            } else {
+                assert_eq!(items, [], "condition {condition:#x}, flags {flags:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn chunks_follow_each_other_and_wrap() {
+    let machine = Machine::new();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    let chunks = machine.geometry.chunks();
+    for call in 0..3 * chunks * CALLS {
+        machine.call(Function::Tail, 0, 0);
+        let chunk = call / CALLS;
+        assert_eq!(
+            machine.control(home, control::STARTED),
+            chunk + 1,
+            "call {call}"
+        );
+        let at = (chunk % chunks) * CHUNK;
+        assert!(matches!(words(&machine, at..at + 1)[0], Word::Sync(_)));
+        if call % 100 == 0 {
+            machine.drain(&mut consumer);
+        }
+    }
+}
+
+#[test]
+fn a_full_ring_counts_and_a_gap_tells() {
+    let machine = Machine::new();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    let room = machine.geometry.chunks() * CALLS;
+    for _ in 0..room + 1000 {
+        machine.call(Function::Entry, 0, 0);
+    }
+    assert_eq!(machine.control(home, control::LOST), 1000);
+    assert_eq!(machine.control(home, control::BUSY), 0);
+    assert_eq!(machine.untold(&consumer), 1000);
+    assert_eq!(machine.drain(&mut consumer).len() as u64, room);
+    machine.call(Function::Entry, 1, 0);
+    let items = machine.drain(&mut consumer);
+    let site = machine.site(Function::Entry, 1);
+    assert!(
+        matches!(items[..], [Item::Lost(1000), Item::Call { site: s, .. }] if s == site),
+        "{items:?}"
+    );
+    assert_eq!(machine.untold(&consumer), 0);
+    assert_eq!(machine.slot(home, slot::REPORTED), 1000);
+}
+
+#[test]
+fn more_losses_than_a_gap_word_holds_take_two() {
+    let machine = Machine::new();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    machine.set_control(home, control::LOST, 0x1_0000_0005);
+    machine.call(Function::Entry, 0, 0);
+    // Another slow path: the rest of the losses.
+    machine.set_slot_high(home, 0);
+    machine.call(Function::Entry, 0, 0);
+    let losses: Vec<u64> = machine
+        .drain(&mut consumer)
+        .into_iter()
+        .filter_map(|item| {
+            if let Item::Lost(n) = item {
+                Some(n)
+            } else {
+                None
+            }
+        })
+        .collect();
+    assert_eq!(losses, [0xffff_ffff, 6]);
+}
+
+#[test]
+fn an_argument_does_not_straddle_a_chunks_end() {
+    let machine = Machine::new();
+    let home = machine.home();
+    for left in 0..8u64 {
+        machine.reset();
+        let mut consumer = machine.consumer(home);
+        for _ in 0..CALLS - left {
+            machine.call(Function::Entry, 0, 0);
+        }
+        machine.drain(&mut consumer);
+        machine.call(Function::Argument, 0, 0xfeed_0000_beef + left);
+        machine.call(Function::Argument, 1, 7);
+        let rest = words(&machine, CHUNK - left..CHUNK);
+        let items = machine.drain(&mut consumer);
+        let arguments: Vec<_> = items
+            .iter()
+            .map(|item| {
+                if let Item::Call { argument, .. } = item {
+                    *argument
+                } else {
+                    None
+                }
+            })
+            .collect();
+        assert_eq!(
+            arguments,
+            [Some(0xfeed_0000_beef + left), Some(7)],
+            "{left} words left"
+        );
+        let started = machine.control(home, control::STARTED);
+        assert_eq!(started, if left < 6 { 2 } else { 1 }, "{left} words left");
+        if left < 3 {
+            assert!(rest.iter().all(|&word| word == Word::Filler), "{rest:?}");
+        }
+    }
+}
+
+#[test]
+fn a_new_high_half_gets_a_sync_word() {
+    let machine = Machine::new();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    for function in Function::PLAIN {
+        machine.call(function, 0, 1);
+        let high = u32::try_from(machine.slot(home, slot::TID) >> 32).unwrap();
+        machine.set_slot_high(home, high.wrapping_sub(1));
+        let before = machine.slot(home, slot::HEAD);
+        machine.call(function, 0, 1);
+        let at = (before - machine.ring_address(home)) / 8;
+        assert_eq!(words(&machine, at..at + 1), [Word::Sync(high)]);
+        assert_eq!(machine.drain(&mut consumer).len(), 2);
+    }
+}
+
+#[test]
+fn a_slot_that_is_taken_sends_the_thread_to_the_next() {
+    let machine = Machine::new();
+    let slots = machine.geometry.slots();
+    let home = machine.home();
+    for taken in [1, 2, PROBES - 1] {
+        machine.reset();
+        for i in 0..taken {
+            machine.set_slot_owner((home + i) % slots, u32::MAX);
+        }
+        let index = (home + taken) % slots;
+        let mut consumer = machine.consumer(index);
+        for _ in 0..3 {
+            for function in Function::PLAIN {
+                machine.call(function, 0, 5);
+            }
+        }
+        assert_eq!(machine.drain(&mut consumer).len(), 12);
+        assert_eq!(
+            machine.slot(index, slot::TID) & 0xffff_ffff,
+            u64::from(machine.tid())
+        );
+        assert_eq!(machine.no_slot(), 0);
+    }
+}
+
+#[test]
+fn without_a_slot_events_are_counted() {
+    let machine = Machine::new();
+    for index in 0..machine.geometry.slots() {
+        machine.set_slot_owner(index, u32::MAX);
+    }
+    for function in Function::PLAIN {
+        machine.call(function, 0, 0);
+    }
+    assert_eq!(machine.no_slot(), 4);
+}
+
+#[test]
+fn a_freed_slot_is_as_new_for_its_next_owner() {
+    let machine = Machine::new();
+    let home = machine.home();
+    for _ in 0..3 {
+        let mut consumer = machine.consumer(home);
+        for _ in 0..100 {
+            machine.call(Function::Entry, 0, 0);
+        }
+        assert_eq!(machine.drain(&mut consumer).len(), 100);
+        assert_eq!(machine.control(home, control::STARTED), 1);
+        assert_eq!(
+            machine.control(home, control::OWNER),
+            u64::from(machine.tid())
+        );
+        machine.free_home();
+    }
+}
+
+#[test]
+fn a_stale_head_is_not_used_without_a_limit() {
+    let machine = Machine::new();
+    let home = machine.home();
+    for function in Function::PLAIN {
+        machine.call(function, 0, 0);
+        let started = machine.control(home, control::STARTED);
+        machine.set_slot(home, slot::LIMIT, 0);
+        machine.call(function, 0, 0);
+        assert_eq!(machine.control(home, control::STARTED), started + 1);
+    }
+    assert_eq!(machine.control(home, control::LOST), 0);
+}
+
+#[test]
+fn losses_told_ahead_are_not_told_again() {
+    let machine = Machine::new();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    let room = machine.geometry.chunks() * CALLS;
+    for _ in 0..room + 7 {
+        machine.call(Function::Entry, 0, 0);
+    }
+    machine.drain(&mut consumer);
+    assert_eq!(machine.tell_losses(&mut consumer), [Item::Lost(7)]);
+    assert_eq!(machine.tell_losses(&mut consumer), []);
+    // The next collector goes on from there.
+    let mut consumer = machine.consumer(home);
+    machine.call(Function::Entry, 1, 0);
+    let items = machine.drain(&mut consumer);
+    assert!(matches!(items[..], [Item::Call { .. }]), "{items:?}");
+    assert_eq!(machine.untold(&consumer), 0);
+}
+
+#[test]
+fn a_busy_slow_path_is_not_disturbed() {
+    let machine = Machine::new();
+    let home = machine.home();
+    for function in Function::PLAIN {
+        for calls in [1, CALLS - 1, CALLS] {
+            machine.reset();
+            let mut consumer = machine.consumer(home);
+            for _ in 0..calls {
+                machine.call(Function::Entry, 0, 0);
+            }
+            // As if the slow path had been interrupted right after it parked the head.
+            let end = machine.ring_address(home) + machine.geometry.ring_bytes();
+            machine.set_control(home, control::BUSY, 1);
+            machine.set_slot(home, slot::HEAD, end);
+            for copy in 0..COPIES {
+                machine.call(function, copy, 0);
+            }
+            assert_eq!(machine.slot(home, slot::HEAD), end, "parked again");
+            assert_eq!(machine.control(home, control::LOST), u64::from(COPIES));
+            assert_eq!(machine.drain(&mut consumer).len() as u64, calls);
+        }
+        // As if it had been interrupted before that: what can be recorded is, the rest becomes filler.
+        machine.reset();
+        let mut consumer = machine.consumer(home);
+        machine.call(Function::Entry, 0, 0);
+        machine.set_control(home, control::BUSY, 1);
+        machine.call(function, 0, 0);
+        machine.set_slot_high(home, 0);
+        machine.call(function, 0, 0);
+        assert_eq!(machine.drain(&mut consumer).len(), 2);
+        assert_eq!(machine.control(home, control::LOST), 1);
+    }
+}
+
+#[test]
+fn a_wiped_table_records_nothing() {
+    let machine = Machine::new();
+    machine.set_live(0);
+    for function in Function::PLAIN {
+        machine.call(function, 0, 0);
+    }
+    let home = machine.home();
+    assert_eq!(machine.slot(home, slot::TID), 0);
+    assert_eq!(machine.word(home, 0), 0);
+    assert_eq!(machine.control(home, control::STARTED), 0);
+    assert_eq!(machine.no_slot(), 0);
+}
