@@ -1,1 +1,83 @@
-fn main() {}
+//! `xrayctl`: the command line of xrayd.
+//!
+//! Arguments become options, options become an action ([`cmd`]); what the action found is rendered by [`output`].
+//! Whatever needs the engine speaks gRPC ([`client`]), to a daemon or to the engine in this process. The error chain
+//! is printed here and nowhere else.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod client;
+mod cmd;
+mod failure;
+mod output;
+mod parse;
+mod progress;
+mod recording;
+mod selectors;
+mod signals;
+mod target;
+mod toggle;
+mod trace_file;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::args::{Cli, Command};
+use crate::client::Daemon;
+use crate::output::Console;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help that nobody reads any more is no failure.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => match failure::exit_code(&error) {
+            None => ExitCode::SUCCESS,
+            Some(code) => {
+                // If standard error is gone, the exit code has to do.
+                let _ = writeln!(std::io::stderr(), "xrayctl: {error:#}");
+                ExitCode::from(code)
+            }
+        },
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let mut console = Console::new(cli.global.color);
+    let console = &mut console;
+    let daemon = Daemon::new(cli.global.socket);
+    match cli.command {
+        Command::Ps(args) => online(cmd::ps::run(args, &daemon, console)),
+        Command::Doctor(args) => online(cmd::doctor::run(args, &daemon, console)),
+        Command::Attach(args) => online(cmd::attach::run(args, &daemon, console)),
+        Command::Functions(args) => online(cmd::functions::run(args, &daemon, console)),
+        Command::Enable(args) => online(cmd::enable::run(args, &daemon, console)),
+        Command::Disable(args) => online(cmd::disable::run(args, &daemon, console)),
+        Command::Status(args) => online(cmd::status::run(args, &daemon, console)),
+        Command::Record(args) => online(cmd::record::run(args, &daemon, console)),
+        Command::Fetch(args) => online(cmd::fetch::run(args, &daemon, console)),
+        Command::Report(args) => cmd::report::run(&args, console),
+        Command::Convert(args) => cmd::convert::run(&args, console),
+        Command::Detach(args) => online(cmd::detach::run(args, &daemon, console)),
+        Command::Explain(args) => cmd::explain::run(&args, console),
+        Command::Completions(args) => cmd::completions::run(&args, console),
+        Command::Man(args) => cmd::man::run(&args, console),
+    }
+}
+
+/// Runs a command that talks to the engine.
+fn online(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(action)
+}

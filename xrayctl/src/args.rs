@@ -1,0 +1,181 @@
+//! The command line as clap sees it: what all commands share, and the list of commands.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::cmd;
+use crate::output::ColourChoice;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  something failed, such as a file that cannot be written
+  2  usage
+  3  nothing matched
+  4  refused; `xrayctl explain ID` tells why
+  5  no daemon answers
+  6  events were lost, under --strict";
+
+/// Traces functions of running programs
+#[derive(Debug, Parser)]
+#[command(name = "xrayctl", version, after_help = EXIT_CODES, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Global {
+    /// Talk to the daemon at this socket, and to no other
+    ///
+    /// Without this, the user's daemon is tried, then the system's; if neither answers, ps, doctor and record work by
+    /// themselves.
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        env = "XRAYD_SOCKET",
+        hide_env_values = true
+    )]
+    pub(crate) socket: Option<PathBuf>,
+    /// When to use colours
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
+    pub(crate) color: ColourChoice,
+}
+
+/// How a command shows what it found.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub(crate) struct Format {
+    /// Print JSON; docs/xrayctl.md describes it
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List every process with sleds
+    Ps(cmd::ps::Args),
+    /// Check whether a process can be traced, and change nothing
+    Doctor(cmd::doctor::Args),
+    /// Attach to a process; switch nothing on
+    Attach(cmd::attach::Args),
+    /// List functions: id, module, name, source line, sleds, on or off, calls seen
+    Functions(cmd::functions::Args),
+    /// Switch functions on
+    Enable(cmd::enable::Args),
+    /// Switch functions off
+    Disable(cmd::disable::Args),
+    /// Show the state and the counters of attached processes
+    Status(cmd::status::Args),
+    /// Record a process, or a program from its start, into a file
+    Record(cmd::record::Args),
+    /// Write what the daemon retains into a file
+    Fetch(cmd::fetch::Args),
+    /// Show the call tree and the table of functions of a trace
+    Report(cmd::report::Args),
+    /// Convert a trace into another format
+    Convert(cmd::convert::Args),
+    /// Switch everything off, prove it, and let a process go
+    Detach(cmd::detach::Args),
+    /// Explain why something was refused
+    Explain(cmd::explain::Args),
+    /// Print the completions for a shell
+    Completions(cmd::completions::Args),
+    /// Write the manual pages into a directory
+    Man(cmd::man::Args),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// The exit code that parsing alone ends with: 0 for a line that is understood.
+    fn code(line: &str) -> i32 {
+        let words = std::iter::once("xrayctl").chain(line.split_whitespace());
+        Cli::try_parse_from(words).map_or_else(|error| error.exit_code(), |_| 0)
+    }
+
+    #[test]
+    fn the_declarations_fit_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn lines_that_make_sense_are_understood() {
+        for line in [
+            "ps",
+            "ps --json --color never",
+            "--socket /tmp/s ps",
+            "ps --socket /tmp/s",
+            "doctor 12",
+            "attach 12 --ring-size 64KiB --max-threads 65536",
+            "functions",
+            "functions --pid 12 ns::*",
+            "enable --all",
+            "enable --pid 12 --function f --function g --glob ns::* --except-id 7 --dry-run",
+            "disable --source src/* --module libfoo.so --regex ^a",
+            "status --pid 12",
+            "record 12",
+            "record 12 --glob a* --duration 5s -o f --force --strict --ring-size 4MiB",
+            "record -- ./server --port 80",
+            "record --all -o f -- ./server",
+            "fetch -o f",
+            "report f --tree --table --thread 12 --function f --since 1s --until 2s --limit 0",
+            "report f --sort self --order thread --json",
+            "convert f -o g.json",
+            "convert f -o g --to fdr",
+            "detach 12",
+            "detach --all",
+            "explain",
+            "explain busy",
+            "completions bash",
+            "completions zsh",
+            "completions fish",
+            "man /tmp/m",
+            "help record",
+        ] {
+            assert_eq!(code(line), 0, "{line}");
+        }
+    }
+
+    #[test]
+    fn lines_that_make_no_sense_are_usage_errors() {
+        for line in [
+            "",
+            "frobnicate",
+            "doctor",
+            "doctor 0",
+            "doctor -1",
+            "doctor 99999999999",
+            "doctor init",
+            "attach 12 --ring-size 65537",
+            "attach 12 --ring-size 2GiB",
+            "attach 12 --max-threads 0",
+            "attach 12 --max-threads 65537",
+            "enable --id x",
+            "record",
+            "record 12 -- ./server",
+            "record 12 --duration 0s",
+            "record 12 --duration soon",
+            "fetch",
+            "report",
+            "report f --limit -1",
+            "report f --sort luck",
+            "convert f",
+            "convert f -o g --to yaml",
+            "detach",
+            "detach 12 --all",
+            "completions tcl",
+            "ps --color sometimes",
+        ] {
+            assert_eq!(code(line), 2, "{line}");
+        }
+    }
+}

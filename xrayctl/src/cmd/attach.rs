@@ -1,0 +1,87 @@
+//! `xrayctl attach`: puts trampolines and rings into a process. Switches nothing on.
+
+use anyhow::Context as _;
+use xrayd::session::AttachOptions;
+use xrayd_proto::v1::AttachRequest;
+
+use crate::args::Format;
+use crate::client::Daemon;
+use crate::failure;
+use crate::output::Console;
+use crate::output::attached::Attached;
+use crate::parse;
+
+const EXAMPLES: &str = "\
+Examples:
+  xrayctl attach 1234
+  xrayctl attach 1234 --ring-size 4MiB --max-threads 64
+  xrayctl attach 1234 && xrayctl enable --pid 1234 --glob 'ns::*'";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The process
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pid: u32,
+    #[command(flatten)]
+    memory: Memory,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// How much memory the target gives to tracing.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Memory {
+    /// Size of each thread's ring: a power of two from 64KiB to 1GiB
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse::ring_size)]
+    pub(crate) ring_size: u64,
+    /// Threads that can be traced at the same time
+    #[arg(long, value_name = "N", default_value_t = 1024,
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) max_threads: u32,
+}
+
+// === impl Memory ===
+
+impl Memory {
+    /// The request to attach to a process.
+    pub(crate) fn request(self, pid: u32) -> AttachRequest {
+        let Self {
+            ring_size,
+            max_threads,
+        } = self;
+        AttachRequest {
+            pid,
+            ring_bytes: ring_size,
+            max_threads,
+            start_time: 0,
+        }
+    }
+
+    /// The same for the engine in this process.
+    pub(crate) fn options(self) -> AttachOptions {
+        let Self {
+            ring_size,
+            max_threads,
+        } = self;
+        AttachOptions {
+            ring_bytes: ring_size,
+            max_threads,
+            ..AttachOptions::default()
+        }
+    }
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let mut rpc = daemon.connect().await?;
+    let response = rpc.attach(args.memory.request(args.pid)).await;
+    let response = response
+        .map_err(|status| failure::from_status(&status))
+        .with_context(|| format!("cannot attach to {}", args.pid))?;
+    let attached = Attached::from(response.into_inner());
+    if args.format.json {
+        console.json(&attached)
+    } else {
+        console.show(|out, look| attached.render(out, look))
+    }
+}

@@ -1,0 +1,136 @@
+//! `xrayctl convert`: a trace as a file of another tool. Says what that cannot hold.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use serde::Serialize;
+use xray_trace::model::Trace;
+use xray_trace::sink::{self, SINKS, Sink};
+
+use crate::args::Format;
+use crate::failure::Failure;
+use crate::output::{Console, Tone, units};
+use crate::trace_file::{OutputFile, Overwrite};
+
+const EXAMPLES: &str = "\
+Formats:
+  xtrace  our own, written anew
+  fdr     LLVM's flight data recorder log, for llvm-xray (.fdr, .xray)
+  chrome  trace events, for ui.perfetto.dev and chrome://tracing (.json)
+
+Examples:
+  xrayctl convert run.xtrace -o run.json
+  xrayctl convert run.xtrace -o log.bin --to fdr";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The trace
+    file: PathBuf,
+    /// The file to write
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    /// The format; without this, the extension of OUT says it
+    #[arg(long, value_name = "FORMAT",
+          value_parser = clap::builder::PossibleValuesParser::new(SINKS.map(|sink| sink.name())))]
+    to: Option<String>,
+    /// Replace OUT if it is there already
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// What was written.
+#[derive(Debug, Serialize)]
+struct Converted {
+    file: String,
+    format: &'static str,
+    calls: u64,
+    bytes: u64,
+    left_out: Vec<LeftOut>,
+}
+
+/// Something that the format cannot hold, or not as it was.
+#[derive(Debug, Serialize)]
+struct LeftOut {
+    what: String,
+    count: u64,
+}
+
+pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
+    let sink = args.sink()?;
+    let cannot = || format!("cannot read {}", args.file.display());
+    let input = File::open(&args.file).with_context(cannot)?;
+    let overwrite = if args.force {
+        Overwrite::Yes
+    } else {
+        Overwrite::No
+    };
+    if same_file(&input, args)? {
+        let what = format!("{} is the input itself", args.output.display());
+        return Err(Failure::Usage(what).into());
+    }
+    let mut output = OutputFile::open(&args.output, overwrite)?;
+    let trace = Trace::read(BufReader::with_capacity(1 << 20, input)).with_context(cannot)?;
+    output.begin()?;
+    let report = output.write_with(|out| sink.write(&trace, out))?;
+    let converted = Converted {
+        file: args.output.display().to_string(),
+        format: sink.name(),
+        calls: report.calls,
+        bytes: output.len()?,
+        left_out: report
+            .left_out
+            .into_iter()
+            .map(|(what, count)| LeftOut { what, count })
+            .collect(),
+    };
+    if args.format.json {
+        return console.json(&converted);
+    }
+    console.show(|out, look| {
+        let Converted {
+            file,
+            format,
+            calls,
+            bytes,
+            left_out,
+        } = &converted;
+        let (calls, bytes) = (units::counted(*calls, "call"), units::bytes(*bytes));
+        writeln!(out, "{file}: {calls} as {format}, {bytes}")?;
+        for LeftOut { what, count } in left_out {
+            let line = format!("not as it was: {what} ({})", units::count(*count));
+            writeln!(out, "  {}", look.paint(Tone::Warning, &line))?;
+        }
+        Ok(())
+    })
+}
+
+/// Whether the output is the input, by whatever name.
+fn same_file(input: &File, args: &Args) -> anyhow::Result<bool> {
+    let input = input.metadata()?;
+    let output = std::fs::metadata(&args.output);
+    Ok(output.is_ok_and(|output| (output.dev(), output.ino()) == (input.dev(), input.ino())))
+}
+
+// === impl Args ===
+
+impl Args {
+    fn sink(&self) -> Result<&'static dyn Sink, Failure> {
+        let found = match &self.to {
+            Some(name) => sink::by_name(name),
+            None => sink::by_extension(&self.output),
+        };
+        found.ok_or_else(|| {
+            let names = SINKS.map(|sink| sink.name()).join(", ");
+            let output = self.output.display();
+            Failure::Usage(format!(
+                "the name {output} says no format: give --to {names}"
+            ))
+        })
+    }
+}

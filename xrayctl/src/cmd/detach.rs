@@ -1,0 +1,61 @@
+//! `xrayctl detach`: lets processes go, and shows the proof that they are as they were.
+
+use anyhow::Context as _;
+use xrayd_proto::v1::{DetachRequest, DetachResponse};
+
+use crate::args::Format;
+use crate::client::Daemon;
+use crate::failure;
+use crate::output::Console;
+use crate::output::detached::Detached;
+
+const EXAMPLES: &str = "\
+Ends with its proof: every sled read back and found off, and the text outside the sleds compared with the file.
+Exits with 1 if the proof fails.
+
+Examples:
+  xrayctl detach 1234
+  xrayctl detach --all";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The process
+    #[arg(value_parser = clap::value_parser!(u32).range(1..),
+          required_unless_present = "all", conflicts_with = "all")]
+    pid: Option<u32>,
+    /// Every attached process that you own; every attached process for root
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let mut rpc = daemon.connect().await?;
+    let response = rpc
+        .detach(DetachRequest {
+            pid: args.pid.unwrap_or(0),
+        })
+        .await;
+    let DetachResponse { reports } = response
+        .map_err(|status| failure::from_status(&status))
+        .with_context(|| match args.pid {
+            Some(pid) => format!("cannot detach from {pid}"),
+            None => "cannot detach".to_owned(),
+        })?
+        .into_inner();
+    let detached = Detached::from(reports);
+    if args.format.json {
+        console.json(&detached)?;
+    } else {
+        console.show(|out, look| detached.render(out, look))?;
+    }
+    if let Some((pid, refusal)) = detached.refusal() {
+        return Err(refusal.failure()).with_context(|| format!("cannot detach from {pid}"));
+    }
+    match detached.unproven() {
+        None => Ok(()),
+        Some(pid) => anyhow::bail!("process {pid} is not proven to be as it was"),
+    }
+}

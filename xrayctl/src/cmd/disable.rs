@@ -1,0 +1,25 @@
+//! `xrayctl disable`: switches functions off.
+
+use crate::client::Daemon;
+use crate::output::Console;
+use crate::output::toggled::Switch;
+use crate::toggle::{self, ToggleArgs};
+
+const EXAMPLES: &str = "\
+Without --pid, every attached process is meant.
+
+Examples:
+  xrayctl disable --all
+  xrayctl disable --pid 1234 --glob 'ns::*' --except-regex 'get|set'
+  xrayctl disable --module libfoo.so --dry-run";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    toggle: ToggleArgs,
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    toggle::run(args.toggle, Switch::Off, daemon, console).await
+}

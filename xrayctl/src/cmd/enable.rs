@@ -1,0 +1,25 @@
+//! `xrayctl enable`: switches functions on.
+
+use crate::client::Daemon;
+use crate::output::Console;
+use crate::output::toggled::Switch;
+use crate::toggle::{self, ToggleArgs};
+
+const EXAMPLES: &str = "\
+Without --pid, every attached process is meant.
+
+Examples:
+  xrayctl enable --all
+  xrayctl enable --pid 1234 --glob 'ns::*' --except-regex 'get|set'
+  xrayctl enable --module libfoo.so --dry-run";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    toggle: ToggleArgs,
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    toggle::run(args.toggle, Switch::On, daemon, console).await
+}

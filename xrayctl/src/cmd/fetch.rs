@@ -1,0 +1,199 @@
+//! `xrayctl fetch`: what the daemon retains, as a trace file.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use serde::Serialize;
+use xrayd_proto::v1::{FetchTraceRequest, StatusRequest, TraceChunk};
+
+use crate::args::Format;
+use crate::client::{Daemon, Rpc};
+use crate::failure::{self, Failure};
+use crate::output::{Console, text, units};
+use crate::progress::Progress;
+use crate::trace_file::{OutputFile, Overwrite, Tally};
+
+const EXAMPLES: &str = "\
+Without --pid, every attached process is meant; if there are several, each gets a file of its own, with its pid in the
+name.
+
+Examples:
+  xrayctl fetch -o now.xtrace
+  xrayctl fetch --pid 1234 -o now.xtrace --force";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Only this process; without this, every attached process
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Replace FILE if it is there already
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, Serialize)]
+struct Fetches {
+    files: Vec<Fetched>,
+}
+
+#[derive(Debug, Serialize)]
+struct Fetched {
+    pid: u32,
+    file: String,
+    events: u64,
+    calls: u64,
+    threads: u64,
+    duration_ns: u64,
+    lost: u64,
+    bytes: u64,
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let mut rpc = daemon.connect().await?;
+    let pids = match args.pid {
+        Some(pid) => vec![pid],
+        None => attached(&mut rpc).await?,
+    };
+    let overwrite = if args.force {
+        Overwrite::Yes
+    } else {
+        Overwrite::No
+    };
+    let several = pids.len() > 1;
+    let mut outputs = Vec::new();
+    for pid in pids {
+        let path = if several {
+            with_pid(&args.output, pid)
+        } else {
+            args.output.clone()
+        };
+        outputs.push((pid, OutputFile::open(&path, overwrite)?));
+    }
+    let mut files = Vec::new();
+    for (pid, mut output) in outputs {
+        let progress = Progress::spinner(console, "fetching");
+        fetch(&mut rpc, pid, &mut output, &progress)
+            .await
+            .with_context(|| format!("cannot fetch the trace of {pid}"))?;
+        files.push(Fetched::new(pid, output.path(), &output.tally()?));
+    }
+    if args.format.json {
+        return console.json(&Fetches { files });
+    }
+    console.show(|out, _| {
+        files
+            .iter()
+            .try_for_each(|fetched| writeln!(out, "{}", fetched.line()))
+    })
+}
+
+async fn attached(rpc: &mut Rpc) -> anyhow::Result<Vec<u32>> {
+    let response = rpc.get_status(StatusRequest { pid: 0 }).await;
+    let response = response.map_err(|status| failure::from_status(&status))?;
+    let pids: Vec<_> = response
+        .into_inner()
+        .processes
+        .iter()
+        .map(|process| process.pid)
+        .collect();
+    if pids.is_empty() {
+        return Err(Failure::NothingMatched("no process is attached".to_owned()).into());
+    }
+    Ok(pids)
+}
+
+async fn fetch(
+    rpc: &mut Rpc,
+    pid: u32,
+    output: &mut OutputFile,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    let failed = |status: tonic::Status| failure::from_status(&status);
+    let response = rpc.fetch_trace(FetchTraceRequest { pid }).await;
+    let mut chunks = response.map_err(failed)?.into_inner();
+    let mut bytes = 0;
+    let mut begun = false;
+    while let Some(chunk) = chunks.message().await.map_err(failed)? {
+        let TraceChunk {
+            data,
+            events,
+            lost,
+            reader_lost: _,
+        } = chunk;
+        if !begun {
+            output.begin()?;
+            begun = true;
+        }
+        tokio::task::block_in_place(|| output.write(&data))?;
+        bytes += data.len() as u64;
+        progress.recorded(events, lost, bytes);
+    }
+    if begun {
+        Ok(())
+    } else {
+        anyhow::bail!("the daemon sent nothing")
+    }
+}
+
+/// The name with the pid before its extension: `now-1234.xtrace`.
+fn with_pid(path: &Path, pid: u32) -> PathBuf {
+    let mut name = OsString::from(path.file_stem().unwrap_or_default());
+    name.push(format!("-{pid}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
+// === impl Fetched ===
+
+impl Fetched {
+    fn new(pid: u32, path: &Path, tally: &Tally) -> Self {
+        Self {
+            pid,
+            file: path.display().to_string(),
+            events: tally.events,
+            calls: tally.calls,
+            threads: tally.threads() as u64,
+            duration_ns: tally.duration_ns(),
+            lost: tally.lost,
+            bytes: tally.bytes,
+        }
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "{}: {} of {} in {}, {} lost, {}",
+            text::printable(&self.file),
+            units::counted(self.events, "event"),
+            units::counted(self.threads, "thread"),
+            units::time(self.duration_ns),
+            units::count(self.lost),
+            units::bytes(self.bytes),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pid_goes_before_the_extension() {
+        for (path, expected) in [
+            ("a/now.xtrace", "a/now-7.xtrace"),
+            ("now", "now-7"),
+            ("a.b/x.y.z", "a.b/x.y-7.z"),
+        ] {
+            assert_eq!(with_pid(Path::new(path), 7), Path::new(expected));
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! `xrayctl man`: the manual pages, made from the same declarations as the help.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::CommandFactory as _;
+
+use crate::args::Cli;
+use crate::output::Console;
+
+const EXAMPLES: &str = "\
+Examples:
+  xrayctl man ~/.local/share/man/man1";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The directory, which is made if it is not there
+    dir: PathBuf,
+}
+
+pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write manual pages to {}", args.dir.display());
+    std::fs::create_dir_all(&args.dir).with_context(cannot)?;
+    // `help` repeats what every page says; it gets no page of its own.
+    let command = Cli::command().disable_help_subcommand(true);
+    clap_mangen::generate_to(command, &args.dir).with_context(cannot)?;
+    console.line(&format!("wrote the manual pages to {}", args.dir.display()))
+}

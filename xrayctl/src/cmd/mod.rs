@@ -1,0 +1,17 @@
+//! One file per subcommand: its arguments, and what it does with them.
+
+pub(crate) mod attach;
+pub(crate) mod completions;
+pub(crate) mod convert;
+pub(crate) mod detach;
+pub(crate) mod disable;
+pub(crate) mod doctor;
+pub(crate) mod enable;
+pub(crate) mod explain;
+pub(crate) mod fetch;
+pub(crate) mod functions;
+pub(crate) mod man;
+pub(crate) mod ps;
+pub(crate) mod record;
+pub(crate) mod report;
+pub(crate) mod status;

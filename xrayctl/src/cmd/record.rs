@@ -1,0 +1,347 @@
+//! `xrayctl record`: attach, switch on, stream into a file, switch off, detach, and say what was recorded.
+//!
+//! ```text
+//!  open the file ─► attach ─► stream ─► switch on ─► (program: let it run) ─► wait ─► detach ─► read back ─► summary
+//!                      │                                                       │
+//!                      └── from here on, whatever fails, the process is let go ┘
+//! ```
+//!
+//! A process that was attached before stays so: only what was switched on here is switched off again.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use xrayd_proto::v1::{DetachReport, DetachRequest, Selection, StatusRequest};
+
+use super::attach::Memory;
+use super::functions;
+use crate::args::Format;
+use crate::client::{self, Daemon, Rpc};
+use crate::failure::{self, Failure};
+use crate::output::recorded::{Outcome, Recorded};
+use crate::output::toggled::Switch;
+use crate::output::{Console, units};
+use crate::parse;
+use crate::progress::Progress;
+use crate::recording::{Recording, StreamEnd};
+use crate::selectors::{self, Selectors};
+use crate::signals::Signals;
+use crate::target::Target;
+use crate::toggle;
+use crate::trace_file::{OutputFile, Overwrite};
+
+const EXAMPLES: &str = "\
+Without a selector, everything is recorded. Ctrl-C ends the recording. A program is started with its functions on
+before the first instruction of main, by the engine in this process, never by a daemon; if the time is up before it
+ends, it goes on without being recorded.
+
+Examples:
+  xrayctl record 1234
+  xrayctl record 1234 --glob 'ns::*' --duration 5s -o run.xtrace
+  xrayctl record --all --except-regex 'get|set' -- ./server --port 80";
+
+/// How often progress is shown.
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The process
+    #[arg(value_parser = clap::value_parser!(u32).range(1..),
+          required_unless_present = "command", conflicts_with = "command")]
+    pid: Option<u32>,
+    /// The program to start, and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+    #[command(flatten)]
+    selectors: Selectors,
+    /// Stop after this time; without this, when the process ends or on Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
+    duration: Option<Duration>,
+    /// The file to write; without this, xray-COMMAND-PID.xtrace
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace the file if it is there already
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    memory: Memory,
+    /// Exit with 6 if events were lost
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// What was there before us, and what is to be undone.
+#[derive(Debug)]
+enum Undo {
+    /// Attached by us: detach.
+    Detach,
+    /// Attached by somebody else: switch off what we switched on.
+    SwitchOff(Vec<u32>),
+}
+
+/// Why we stopped waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// The time is up, or a signal came.
+    Asked,
+    /// No more bytes come.
+    StreamEnded,
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let selection = args.selectors.selection_or_all()?;
+    let mut signals = Signals::hold()?;
+    let overwrite = if args.force {
+        Overwrite::Yes
+    } else {
+        Overwrite::No
+    };
+    let named = args
+        .output
+        .as_deref()
+        .map(|path| OutputFile::open(path, overwrite))
+        .transpose()?;
+
+    let (mut rpc, target) = match args.pid {
+        Some(pid) => (daemon.connect_or_embed().await?, Target::Running(pid)),
+        None => {
+            let (rpc, registry) = client::embed().await?;
+            let options = args.memory.options();
+            let launch = || Target::launch(&registry, &args.command, options, selection.clone());
+            (rpc, tokio::task::block_in_place(launch)?)
+        }
+    };
+    let selection = selectors::wire(selection);
+    let begun = match named.map_or_else(|| OutputFile::open(&target.default_file(), overwrite), Ok)
+    {
+        Ok(file) => begin(&mut rpc, &target, &args, selection, file, console).await,
+        Err(error) => Err(error),
+    };
+    let (mut recording, undo) = begun.inspect_err(|_| target.abandon())?;
+
+    let progress = Progress::spinner(console, "recording");
+    let cause = wait(&mut recording, args.duration, &mut signals, &progress).await;
+    let released = {
+        let mut released = std::pin::pin!(release(&mut rpc, target.pid(), &undo));
+        loop {
+            tokio::select! {
+                released = &mut released => break released,
+                () = signals.next() => progress.note(console, "detaching is under way"),
+            }
+        }
+    };
+    let stays = matches!(undo, Undo::SwitchOff(_)) && cause == Cause::Asked;
+    // A process that could not be let go of sends on; nothing is to be waited for then.
+    let leaves = stays || released.is_err();
+    let finished = if leaves {
+        recording.leave().await
+    } else {
+        recording.finish().await
+    };
+    drop(progress);
+    let (mut file, stream_end) = finished?;
+
+    let mut tally = file.tally()?;
+    if stream_end == StreamEnd::Left {
+        file.finish_trace(&tally)?;
+        tally = file.tally()?;
+    }
+    let outcome = outcome(cause, stream_end, stays, released, console)?;
+    let mut recorded = Recorded::new(file.path(), target.pid(), outcome, &tally);
+    if outcome == Outcome::ProcessEnded {
+        recorded.program = target.ended();
+    }
+    if args.format.json {
+        console.json(&recorded)?;
+    } else {
+        console.show(|out, look| recorded.render(out, look))?;
+    }
+    match (outcome, recorded.lost) {
+        (Outcome::DaemonGone, _) => {
+            Err(Failure::Unreachable("the daemon went away".to_owned()).into())
+        }
+        (_, lost) if args.strict && lost > 0 => Err(Failure::Lost { events: lost }.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Gets everything under way, in the order in which nothing is missed. If it fails, the process is as it was.
+async fn begin(
+    rpc: &mut Rpc,
+    target: &Target,
+    args: &Args,
+    selection: Selection,
+    file: OutputFile,
+    console: &Console,
+) -> anyhow::Result<(Recording, Undo)> {
+    let pid = target.pid();
+    let undo = match target {
+        Target::Running(_) => attach(rpc, pid, args.memory, &selection).await?,
+        // The engine attached as it started the program.
+        Target::Launched(_) => Undo::Detach,
+    };
+    match stream(rpc, target, selection, file, console).await {
+        Ok(recording) => Ok((recording, undo)),
+        Err(error) => {
+            // What went wrong first is what counts.
+            if let Err(second) = release(rpc, pid, &undo).await {
+                console.note(&format!("{second:#}"));
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Attaches, unless somebody has before.
+async fn attach(
+    rpc: &mut Rpc,
+    pid: u32,
+    memory: Memory,
+    selection: &Selection,
+) -> anyhow::Result<Undo> {
+    if is_attached(rpc, pid).await {
+        let selected = functions::list(rpc, pid, Some(selection.clone())).await?;
+        let off = selected.into_iter().filter(|function| !function.enabled);
+        return Ok(Undo::SwitchOff(off.map(|function| function.id).collect()));
+    }
+    let response = rpc.attach(memory.request(pid)).await;
+    response
+        .map_err(|status| failure::from_status(&status))
+        .with_context(|| format!("cannot attach to {pid}"))?;
+    Ok(Undo::Detach)
+}
+
+/// Whether the process is attached already. If that cannot be told, attaching will say why.
+async fn is_attached(rpc: &mut Rpc, pid: u32) -> bool {
+    match rpc.get_status(StatusRequest { pid }).await {
+        Ok(response) => {
+            let processes = response.into_inner().processes;
+            processes
+                .iter()
+                .any(|process| process.pid == pid && process.state == "tracing")
+        }
+        Err(_) => false,
+    }
+}
+
+/// Begins to stream, then switches on or lets run, so that nothing is missed.
+async fn stream(
+    rpc: &mut Rpc,
+    target: &Target,
+    selection: Selection,
+    file: OutputFile,
+    console: &Console,
+) -> anyhow::Result<Recording> {
+    let pid = target.pid();
+    // What matches nothing is found before the file is touched. In a program that was started, everything that matches
+    // is on already.
+    let planned = toggle::dry_run(rpc, pid, &selection, Switch::On).await?;
+    if planned.iter().all(|report| report.matched == 0) {
+        return Err(toggle::nothing_matched());
+    }
+    let recording = Recording::begin(rpc, pid, file).await?;
+    let foreign: u64 = match target {
+        Target::Running(_) => {
+            let reports = toggle::toggle(rpc, pid, selection, Switch::On, console).await?;
+            reports.iter().map(|report| report.foreign).sum()
+        }
+        Target::Launched(launched) => launched.toggled.foreign,
+    };
+    if foreign > 0 {
+        let sleds = units::counted(foreign, "sled");
+        console.note(&format!(
+            "{sleds} left alone: somebody else has patched there"
+        ));
+    }
+    target.resume()?;
+    Ok(recording)
+}
+
+async fn wait(
+    recording: &mut Recording,
+    duration: Option<Duration>,
+    signals: &mut Signals,
+    progress: &Progress,
+) -> Cause {
+    let mut tick = tokio::time::interval(TICK);
+    let up = async {
+        match duration {
+            Some(duration) => tokio::time::sleep(duration).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut up = std::pin::pin!(up);
+    loop {
+        let counts = recording.counts();
+        tokio::select! {
+            () = recording.ended() => return Cause::StreamEnded,
+            () = signals.next() => return Cause::Asked,
+            () = &mut up => return Cause::Asked,
+            _ = tick.tick() => progress.recorded(counts.events, counts.lost, counts.bytes),
+        }
+    }
+}
+
+/// Lets the process go, or as far as we had taken it.
+async fn release(rpc: &mut Rpc, pid: u32, undo: &Undo) -> anyhow::Result<Option<DetachReport>> {
+    match undo {
+        Undo::Detach => {
+            let response = rpc.detach(DetachRequest { pid }).await;
+            let response = response.map_err(|status| failure::from_status(&status));
+            let reports = response.context("cannot detach")?.into_inner().reports;
+            Ok(reports.into_iter().next())
+        }
+        Undo::SwitchOff(functions) if functions.is_empty() => Ok(None),
+        Undo::SwitchOff(functions) => {
+            let selection = selectors::wire(selectors::ids(functions.iter().copied()));
+            toggle::switch_off(rpc, pid, selection).await?;
+            Ok(None)
+        }
+    }
+}
+
+/// Why the recording ended, from all that is known. What went wrong while letting the process go is an error only if
+/// the process was still there to be let go.
+fn outcome(
+    cause: Cause,
+    stream_end: StreamEnd,
+    stays: bool,
+    released: anyhow::Result<Option<DetachReport>>,
+    console: &Console,
+) -> anyhow::Result<Outcome> {
+    let reason = |error: &anyhow::Error| match error.downcast_ref() {
+        Some(Failure::Refused { reason, .. }) => Some(reason.clone()),
+        _ => None,
+    };
+    match (cause, stream_end, released) {
+        (_, StreamEnd::Broken, _) => Ok(Outcome::DaemonGone),
+        (_, _, Ok(Some(report))) => {
+            if report.text_bytes_different > 0 || report.sleds_on > 0 {
+                console.note(
+                    "the process is not proven to be as it was: its code was changed by somebody",
+                );
+            }
+            Ok(if report.exited {
+                Outcome::ProcessEnded
+            } else {
+                Outcome::Stopped
+            })
+        }
+        (Cause::Asked, _, Ok(None)) if stays => Ok(Outcome::StillAttached),
+        (_, _, Ok(None)) => Ok(Outcome::ProcessEnded),
+        (Cause::StreamEnded, _, Err(error)) => match reason(&error).as_deref() {
+            Some("not-attached") => Ok(Outcome::DetachedElsewhere),
+            Some("target-exited" | "no-such-process") => Ok(Outcome::ProcessEnded),
+            _ => Err(error),
+        },
+        (Cause::Asked, _, Err(error)) => match reason(&error).as_deref() {
+            Some("target-exited" | "no-such-process") => Ok(Outcome::ProcessEnded),
+            _ => Err(error),
+        },
+    }
+}

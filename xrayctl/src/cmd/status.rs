@@ -1,0 +1,46 @@
+//! `xrayctl status`: state and counters of the attached processes.
+
+use anyhow::Context as _;
+use xrayd_proto::v1::{StatusRequest, StatusResponse};
+
+use crate::args::Format;
+use crate::client::Daemon;
+use crate::failure;
+use crate::output::Console;
+use crate::output::status::{StatusRow, Statuses};
+
+const EXAMPLES: &str = "\
+Examples:
+  xrayctl status
+  xrayctl status --pid 1234 --json";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Only this process; without this, every attached process
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let mut rpc = daemon.connect().await?;
+    let response = rpc
+        .get_status(StatusRequest {
+            pid: args.pid.unwrap_or(0),
+        })
+        .await;
+    let StatusResponse { processes } = response
+        .map_err(|status| failure::from_status(&status))
+        .context("cannot get the status")?
+        .into_inner();
+    let statuses = Statuses {
+        processes: processes.into_iter().map(StatusRow::from).collect(),
+    };
+    if args.format.json {
+        console.json(&statuses)
+    } else {
+        console.show(|out, look| statuses.render(out, look))
+    }
+}

@@ -1,0 +1,169 @@
+//! Failures that have an exit code of their own.
+//!
+//! They travel inside `anyhow::Error` like any other error; [`exit_code`] finds them in the chain. Everything that is
+//! not a [`Failure`] ends with [`OTHER`].
+
+use std::io;
+
+use xrayd::Refusal;
+use xrayd_proto::REASON_KEY;
+
+/// The exit code of a failure that has no code of its own: a file that cannot be read, a disk that is full.
+const OTHER: u8 = 1;
+
+/// What scripts can tell apart by the exit code.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The command line asks for something that makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// There was nothing to do it to.
+    #[error("nothing matched: {0}")]
+    NothingMatched(String),
+    /// The engine declined, and changed nothing.
+    #[error("{message} [{reason}]; `xrayctl explain {reason}` tells more")]
+    Refused {
+        /// The id that `xrayctl explain` knows.
+        reason: String,
+        /// One line with the particulars.
+        message: String,
+    },
+    /// Nobody answers at the socket, or whoever did has gone away.
+    #[error("{0}")]
+    Unreachable(String),
+    /// `--strict` was given and the recording has holes.
+    #[error("{events} events were lost, and --strict was given")]
+    Lost {
+        /// How many.
+        events: u64,
+    },
+}
+
+/// The reader of our standard output has gone away. That is how `xrayctl … | head` ends, and no failure.
+#[derive(Debug, thiserror::Error)]
+#[error("nobody reads the output any more")]
+pub(crate) struct OutputClosed;
+
+/// The exit code for an error; `None` if it is no failure at all.
+pub(crate) fn exit_code(error: &anyhow::Error) -> Option<u8> {
+    let closed = error.chain().any(|cause| {
+        cause
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref)
+            .is_some_and(|inner| inner.is::<OutputClosed>())
+    });
+    if closed {
+        return None;
+    }
+    let failure = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<Failure>());
+    Some(failure.map_or(OTHER, Failure::exit_code))
+}
+
+// === impl Failure ===
+
+impl Failure {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::NothingMatched(_) => 3,
+            Self::Refused { .. } => 4,
+            Self::Unreachable(_) => 5,
+            Self::Lost { .. } => 6,
+        }
+    }
+}
+
+/// What a failed call means. A [`tonic::Status`] says much that helps nobody at a terminal; its message is what the
+/// engine said.
+pub(crate) fn from_status(status: &tonic::Status) -> anyhow::Error {
+    let reason = status
+        .metadata()
+        .get(REASON_KEY)
+        .and_then(|id| id.to_str().ok());
+    let message = crate::output::text::printable(status.message());
+    match (reason, status.code()) {
+        (Some(reason), _) => {
+            let reason = crate::output::text::printable(reason);
+            Failure::Refused { reason, message }.into()
+        }
+        (None, tonic::Code::Unavailable) => {
+            Failure::Unreachable(format!("the daemon went away: {message}")).into()
+        }
+        (None, tonic::Code::InvalidArgument) => Failure::Usage(message).into(),
+        (None, code) => anyhow::anyhow!("{} ({code:?})", message),
+    }
+}
+
+/// What a refusal of the engine in this process means: the same as if a daemon had refused.
+pub(crate) fn from_refusal(refusal: Refusal) -> anyhow::Error {
+    let Refusal { reason, message } = refusal;
+    Failure::Refused {
+        reason: reason.id().to_owned(),
+        message,
+    }
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    fn check(error: anyhow::Error, expected: Option<u8>) {
+        assert_eq!(exit_code(&error), expected, "{error:#}");
+        assert_eq!(exit_code(&error.context("while doing something")), expected);
+    }
+
+    #[test]
+    fn each_failure_has_its_documented_code_however_deep_it_lies() {
+        check(anyhow::anyhow!("disk full"), Some(1));
+        check(Failure::Usage(String::new()).into(), Some(2));
+        check(Failure::NothingMatched(String::new()).into(), Some(3));
+        let refused = Failure::Refused {
+            reason: "busy".into(),
+            message: String::new(),
+        };
+        check(refused.into(), Some(4));
+        check(Failure::Unreachable(String::new()).into(), Some(5));
+        check(Failure::Lost { events: 1 }.into(), Some(6));
+    }
+
+    #[test]
+    fn only_a_closed_standard_output_is_success() {
+        let closed = io::Error::new(io::ErrorKind::BrokenPipe, OutputClosed);
+        check(closed.into(), None);
+        check(io::Error::from(io::ErrorKind::BrokenPipe).into(), Some(1));
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_reason_and_its_words() {
+        let mut status = tonic::Status::failed_precondition("traced by gdb (77)");
+        status
+            .metadata_mut()
+            .insert(REASON_KEY, "foreign-tracer".parse().unwrap());
+        let error = Err::<(), _>(from_status(&status))
+            .context("cannot attach to 5")
+            .unwrap_err();
+        assert_eq!(
+            format!("{error:#}"),
+            "cannot attach to 5: traced by gdb (77) [foreign-tracer]; `xrayctl explain foreign-tracer` tells more"
+        );
+        check(error, Some(4));
+    }
+
+    #[test]
+    fn the_codes_without_a_reason_are_told_apart() {
+        check(
+            from_status(&tonic::Status::unavailable("connection reset")),
+            Some(5),
+        );
+        check(
+            from_status(&tonic::Status::invalid_argument("bad")),
+            Some(2),
+        );
+        check(from_status(&tonic::Status::internal("bad")), Some(1));
+    }
+}

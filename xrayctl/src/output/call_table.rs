@@ -1,0 +1,151 @@
+//! The table of functions of a trace: how often, how long.
+
+use std::io;
+
+use serde::Serialize;
+use xray_trace::analysis::{Account, AccountRow, Distribution};
+use xray_trace::model::Trace;
+
+use super::{Cell, Column, Look, Table, Tone, units};
+
+/// The table of functions.
+#[derive(Debug, Serialize)]
+pub(crate) struct CallTable {
+    /// Functions that were called, in all.
+    functions: usize,
+    rows: Vec<CallRow>,
+}
+
+/// One function's calls. Times are in nanoseconds, of calls whose exit was seen; absent where there was none.
+#[derive(Debug, Serialize)]
+struct CallRow {
+    id: u32,
+    function: String,
+    module: String,
+    calls: u64,
+    unfinished: u64,
+    total_ns: u64,
+    self_ns: u64,
+    min_ns: Option<u64>,
+    median_ns: Option<u64>,
+    p99_ns: Option<u64>,
+    max_ns: Option<u64>,
+}
+
+// === impl CallTable ===
+
+impl CallTable {
+    /// The first `limit` rows of an account, with names.
+    pub(crate) fn new(account: &Account, trace: &Trace, limit: usize) -> Self {
+        let rows = account
+            .rows
+            .iter()
+            .take(limit)
+            .map(|row| CallRow::new(row, trace));
+        Self {
+            functions: account.rows.len(),
+            rows: rows.collect(),
+        }
+    }
+
+    /// The table; its last column names the module where there are several.
+    pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let mut modules = self.rows.iter().map(|row| &row.module);
+        let first = modules.next();
+        if modules.all(|module| Some(module) == first) {
+            self.render_columns(out, look, CallRow::columns(), CallRow::cells)?;
+        } else {
+            let [calls, total, own, min, median, p99, max, function] = CallRow::columns();
+            let module = Column::Left("MODULE");
+            let columns = [calls, total, own, min, median, p99, max, module, function];
+            self.render_columns(out, look, columns, |row| {
+                let [calls, total, own, min, median, p99, max, function] = row.cells();
+                let file = row.module.rsplit('/').next().unwrap_or_default();
+                let module = Cell::toned(file, Tone::Dim);
+                [calls, total, own, min, median, p99, max, module, function]
+            })?;
+        }
+        let left_out = self.functions - self.rows.len();
+        if left_out > 0 {
+            let line = format!(
+                "… {} more; --limit 0 shows everything",
+                units::counted(left_out as u64, "function")
+            );
+            writeln!(out, "{}", look.paint(Tone::Dim, &line))?;
+        }
+        Ok(())
+    }
+
+    fn render_columns<const N: usize>(
+        &self,
+        out: &mut dyn io::Write,
+        look: Look,
+        columns: [Column; N],
+        cells: impl Fn(&CallRow) -> [Cell; N],
+    ) -> io::Result<()> {
+        let mut table = Table::new(columns);
+        self.rows.iter().for_each(|row| table.push(cells(row)));
+        table.render(out, look)
+    }
+}
+
+// === impl CallRow ===
+
+impl CallRow {
+    fn new(row: &AccountRow, trace: &Trace) -> Self {
+        let AccountRow {
+            function: id,
+            calls,
+            unfinished,
+            total_ns,
+            self_ns,
+            durations,
+        } = *row;
+        let of = |which: fn(&Distribution) -> u64| durations.as_ref().map(which);
+        let module = trace
+            .function(id)
+            .and_then(|function| trace.module(function.module));
+        Self {
+            id: id.0,
+            function: trace.function_name(id).into_owned(),
+            module: module.map(|module| module.path.clone()).unwrap_or_default(),
+            calls,
+            unfinished,
+            total_ns,
+            self_ns,
+            min_ns: of(|durations| durations.min_ns),
+            median_ns: of(|durations| durations.median_ns),
+            p99_ns: of(|durations| durations.p99_ns),
+            max_ns: of(|durations| durations.max_ns),
+        }
+    }
+
+    fn columns() -> [Column; 8] {
+        [
+            Column::Right("CALLS"),
+            Column::Right("TOTAL"),
+            Column::Right("SELF"),
+            Column::Right("MIN"),
+            Column::Right("MEDIAN"),
+            Column::Right("P99"),
+            Column::Right("MAX"),
+            Column::Elastic("FUNCTION"),
+        ]
+    }
+
+    fn cells(&self) -> [Cell; 8] {
+        // A function that was never seen to return has no times, which is not the same as short ones.
+        let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), units::time).into();
+        let sum = |ns: u64| time(self.min_ns.map(|_| ns));
+        [
+            self.calls.to_string().into(),
+            sum(self.total_ns),
+            sum(self.self_ns),
+            time(self.min_ns),
+            time(self.median_ns),
+            time(self.p99_ns),
+            time(self.max_ns),
+            Cell::toned(&self.function, Tone::Name),
+        ]
+    }
+}

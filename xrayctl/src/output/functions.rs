@@ -1,0 +1,196 @@
+//! `xrayctl functions`.
+
+use std::io;
+
+use serde::Serialize;
+use xrayd_proto::v1::FunctionInfo;
+
+use super::{Cell, Column, Look, Table, Tone};
+
+/// The functions of one or more processes.
+#[derive(Debug, Serialize)]
+pub(crate) struct Functions {
+    pub(crate) functions: Vec<FunctionRow>,
+}
+
+/// A function of a process.
+#[derive(Debug, Serialize)]
+pub(crate) struct FunctionRow {
+    pid: u32,
+    id: u32,
+    module: String,
+    name: String,
+    symbol: String,
+    source: String,
+    sleds: u32,
+    enabled: bool,
+    calls: u64,
+    xray_id: u32,
+    address: u64,
+}
+
+// === impl Functions ===
+
+impl Functions {
+    /// The listing; its first column names the process where there are several.
+    pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let mut processes = self.functions.iter().map(|row| row.pid);
+        let first = processes.next();
+        if processes.all(|pid| Some(pid) == first) {
+            self.render_columns(out, look, FunctionRow::columns(), FunctionRow::cells)
+        } else {
+            let [id, module, name, source, sleds, state, calls] = FunctionRow::columns();
+            let columns = [
+                Column::Right("PID"),
+                id,
+                module,
+                name,
+                source,
+                sleds,
+                state,
+                calls,
+            ];
+            self.render_columns(out, look, columns, |row| {
+                let [id, module, name, source, sleds, state, calls] = row.cells();
+                [
+                    row.pid.to_string().into(),
+                    id,
+                    module,
+                    name,
+                    source,
+                    sleds,
+                    state,
+                    calls,
+                ]
+            })
+        }
+    }
+
+    fn render_columns<const N: usize>(
+        &self,
+        out: &mut dyn io::Write,
+        look: Look,
+        columns: [Column; N],
+        cells: impl Fn(&FunctionRow) -> [Cell; N],
+    ) -> io::Result<()> {
+        let mut table = Table::new(columns);
+        self.functions.iter().for_each(|row| table.push(cells(row)));
+        table.render(out, look)
+    }
+}
+
+// === impl FunctionRow ===
+
+impl FunctionRow {
+    fn columns() -> [Column; 7] {
+        [
+            Column::Right("ID"),
+            Column::Left("MODULE"),
+            Column::Elastic("NAME"),
+            Column::Elastic("SOURCE"),
+            Column::Right("SLEDS"),
+            Column::Left("STATE"),
+            Column::Right("CALLS"),
+        ]
+    }
+
+    fn cells(&self) -> [Cell; 7] {
+        let file = self.module.rsplit('/').next().unwrap_or(&self.module);
+        let state = match self.enabled {
+            true => Cell::toned("on", Tone::Good),
+            false => Cell::toned("off", Tone::Dim),
+        };
+        [
+            self.id.to_string().into(),
+            Cell::toned(file, Tone::Dim),
+            Cell::toned(&self.name, Tone::Name),
+            Cell::toned(&self.source, Tone::Dim),
+            self.sleds.to_string().into(),
+            state,
+            self.calls.to_string().into(),
+        ]
+    }
+}
+
+impl From<FunctionInfo> for FunctionRow {
+    fn from(info: FunctionInfo) -> Self {
+        let FunctionInfo {
+            pid,
+            id,
+            module,
+            name,
+            symbol,
+            source,
+            sleds,
+            enabled,
+            calls,
+            xray_id,
+            address,
+        } = info;
+        Self {
+            pid,
+            id,
+            module,
+            name,
+            symbol,
+            source,
+            sleds,
+            enabled,
+            calls,
+            xray_id,
+            address,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::golden;
+    use super::*;
+
+    fn function(pid: u32, id: u32, name: &str, enabled: bool) -> FunctionRow {
+        FunctionInfo {
+            pid,
+            id,
+            module: "/usr/lib/libfoo.so".into(),
+            name: name.into(),
+            symbol: "_Zfoo".into(),
+            source: if enabled {
+                "src/foo.cc:12".into()
+            } else {
+                String::new()
+            },
+            sleds: 2,
+            enabled,
+            calls: u64::from(id) * 1000,
+            xray_id: id + 1,
+            address: 0x4000,
+        }
+        .into()
+    }
+
+    #[test]
+    fn rows_look_as_agreed() {
+        let one = Functions {
+            functions: vec![
+                function(7, 0, "ns::a(int)", true),
+                function(7, 11, "main", false),
+            ],
+        };
+        golden::check("functions.txt", |out| one.render(out, Look::PLAIN));
+        golden::check("functions-narrow.txt", |out| {
+            one.render(
+                out,
+                Look {
+                    colour: true,
+                    width: Some(60),
+                },
+            )
+        });
+        golden::check_json("functions.json", &one);
+        let two = Functions {
+            functions: vec![function(7, 0, "f", true), function(81, 0, "f", false)],
+        };
+        golden::check("functions-two.txt", |out| two.render(out, Look::PLAIN));
+    }
+}

@@ -1,0 +1,35 @@
+//! Golden files of rendered output, in `tests/golden/`. `XRAYCTL_BLESS=1 cargo test -p xrayctl` writes them anew.
+
+use std::path::Path;
+use std::{env, fs, io};
+
+use serde::Serialize;
+
+/// Compares what is rendered with the golden file.
+#[track_caller]
+pub(crate) fn check(name: &str, render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) {
+    let mut out = Vec::new();
+    render(&mut out).unwrap();
+    let found = String::from_utf8(out).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
+    if env::var_os("XRAYCTL_BLESS").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, &found).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(
+        found,
+        expected,
+        "{} (XRAYCTL_BLESS=1 writes it anew)",
+        path.display()
+    );
+}
+
+/// Compares a value's JSON with the golden file.
+#[track_caller]
+pub(crate) fn check_json(name: &str, value: &impl Serialize) {
+    let text = serde_json::to_string_pretty(value).unwrap();
+    check(name, |out| writeln!(out, "{text}"));
+}

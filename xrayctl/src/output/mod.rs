@@ -1,0 +1,25 @@
+//! What is shown, and how. Nothing here fetches anything: rows go in, text or JSON comes out.
+//!
+//! Each listing has one row type; it is rendered as a line of a table and, by its serialisation, as JSON
+//! (`docs/xrayctl.md`).
+
+pub(crate) mod attached;
+pub(crate) mod call_table;
+pub(crate) mod call_tree;
+pub(crate) mod checks;
+mod console;
+pub(crate) mod detached;
+pub(crate) mod functions;
+#[cfg(test)]
+pub(crate) mod golden;
+pub(crate) mod processes;
+pub(crate) mod recorded;
+pub(crate) mod status;
+mod table;
+pub(crate) mod text;
+pub(crate) mod toggled;
+pub(crate) mod trace_summary;
+pub(crate) mod units;
+
+pub(crate) use console::{ColourChoice, Console, Look, Tone};
+pub(crate) use table::{Cell, Column, Table};

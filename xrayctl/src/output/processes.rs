@@ -1,0 +1,200 @@
+//! `xrayctl ps`.
+
+use std::io;
+
+use serde::Serialize;
+use xrayd_proto::v1::{ProcessInfo, ProcessState, Refusal};
+
+use super::{Cell, Column, Look, Table, Tone, text};
+use crate::failure::Failure;
+
+/// Every process with sleds.
+#[derive(Debug, Serialize)]
+pub(crate) struct Processes {
+    pub(crate) processes: Vec<ProcessRow>,
+}
+
+/// A process with sleds.
+#[derive(Debug, Serialize)]
+pub(crate) struct ProcessRow {
+    pid: u32,
+    uid: u32,
+    user: String,
+    unit: String,
+    command: String,
+    modules: u32,
+    functions: u32,
+    state: State,
+    refusal: Option<RefusalRow>,
+    start_time: u64,
+}
+
+/// Why something was not done.
+#[derive(Debug, Serialize)]
+pub(crate) struct RefusalRow {
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum State {
+    Ready,
+    Traced,
+    Refused,
+    Unknown,
+}
+
+// === impl Processes ===
+
+impl Processes {
+    pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        if self.processes.is_empty() {
+            return writeln!(out, "no process with sleds is running");
+        }
+        let mut table = Table::new([
+            Column::Right("PID"),
+            Column::Left("USER"),
+            Column::Left("UNIT"),
+            Column::Elastic("COMMAND"),
+            Column::Right("MODULES"),
+            Column::Right("FUNCTIONS"),
+            Column::Left("STATE"),
+        ]);
+        for row in &self.processes {
+            table.push([
+                row.pid.to_string().into(),
+                row.user.as_str().into(),
+                Cell::toned(&row.unit, Tone::Dim),
+                row.command.as_str().into(),
+                row.modules.to_string().into(),
+                row.functions.to_string().into(),
+                row.state_cell(),
+            ]);
+        }
+        table.render(out, look)
+    }
+}
+
+// === impl ProcessRow ===
+
+impl ProcessRow {
+    fn state_cell(&self) -> Cell {
+        match (self.state, &self.refusal) {
+            (State::Ready, _) => Cell::toned("ready", Tone::Good),
+            (State::Traced, _) => Cell::toned("traced", Tone::Name),
+            (State::Refused, Some(refusal)) => {
+                Cell::toned(format!("refused: {}", refusal.reason), Tone::Bad)
+            }
+            (State::Refused, None) => Cell::toned("refused", Tone::Bad),
+            (State::Unknown, _) => "unknown".into(),
+        }
+    }
+}
+
+impl From<ProcessInfo> for ProcessRow {
+    fn from(info: ProcessInfo) -> Self {
+        let state = match info.state() {
+            ProcessState::Unspecified => State::Unknown,
+            ProcessState::Ready => State::Ready,
+            ProcessState::Traced => State::Traced,
+            ProcessState::Refused => State::Refused,
+        };
+        let ProcessInfo {
+            pid,
+            uid,
+            user,
+            unit,
+            command,
+            modules,
+            functions,
+            state: _,
+            refusal,
+            start_time,
+        } = info;
+        let refusal = refusal.map(RefusalRow::from);
+        Self {
+            pid,
+            uid,
+            user,
+            unit,
+            command,
+            modules,
+            functions,
+            state,
+            refusal,
+            start_time,
+        }
+    }
+}
+
+// === impl RefusalRow ===
+
+impl RefusalRow {
+    /// The line of a process that nothing was done to.
+    pub(crate) fn render(&self, pid: u32, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let (message, reason) = (
+            text::printable(&self.message),
+            text::printable(&self.reason),
+        );
+        let word = look.paint(Tone::Bad, "refused");
+        writeln!(out, "{pid}: {word}: {message} [{reason}]")
+    }
+
+    /// The same as a failure of the whole command.
+    pub(crate) fn failure(&self) -> Failure {
+        Failure::Refused {
+            reason: text::printable(&self.reason),
+            message: text::printable(&self.message),
+        }
+    }
+}
+
+impl From<Refusal> for RefusalRow {
+    fn from(Refusal { reason, message }: Refusal) -> Self {
+        Self { reason, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::golden;
+    use super::*;
+
+    fn sample() -> Processes {
+        let ready = ProcessInfo {
+            pid: 812,
+            uid: 1000,
+            user: "ada".into(),
+            command: "./server --port 80".into(),
+            modules: 2,
+            functions: 1204,
+            state: ProcessState::Ready.into(),
+            start_time: 77,
+            ..ProcessInfo::default()
+        };
+        let refused = ProcessInfo {
+            pid: 90_001,
+            user: "root".into(),
+            unit: "redis.service".into(),
+            command: "redis-server \u{1b}[2J*:6379".into(),
+            modules: 1,
+            functions: 9,
+            state: ProcessState::Refused.into(),
+            refusal: Some(Refusal {
+                reason: "foreign-tracer".into(),
+                message: "traced by gdb (5)".into(),
+            }),
+            ..ProcessInfo::default()
+        };
+        Processes {
+            processes: [ready, refused].into_iter().map(ProcessRow::from).collect(),
+        }
+    }
+
+    #[test]
+    fn rows_look_as_agreed() {
+        golden::check("ps.txt", |out| sample().render(out, Look::PLAIN));
+        golden::check_json("ps.json", &sample());
+    }
+}

@@ -1,0 +1,180 @@
+//! `xrayctl record`: what was recorded, in one line, and how to open it.
+
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{Look, Tone, text, units};
+use crate::trace_file::Tally;
+
+/// A finished recording.
+#[derive(Debug, Serialize)]
+pub(crate) struct Recorded {
+    pub(crate) file: String,
+    pub(crate) pid: u32,
+    pub(crate) outcome: Outcome,
+    /// How the program that was started for the recording ended; absent where none was.
+    pub(crate) program: Option<String>,
+    pub(crate) events: u64,
+    pub(crate) calls: u64,
+    pub(crate) threads: u64,
+    pub(crate) duration_ns: u64,
+    pub(crate) lost: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Why a recording ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Outcome {
+    /// The time was up, or somebody asked for it; the process goes on.
+    Stopped,
+    /// As before, but the process stays attached, as it was attached before.
+    StillAttached,
+    /// The process ended.
+    ProcessEnded,
+    /// Somebody else detached from the process.
+    DetachedElsewhere,
+    /// The daemon went away.
+    DaemonGone,
+}
+
+// === impl Recorded ===
+
+impl Recorded {
+    pub(crate) fn new(path: &Path, pid: u32, outcome: Outcome, tally: &Tally) -> Self {
+        Self {
+            file: path.display().to_string(),
+            pid,
+            outcome,
+            program: None,
+            events: tally.events,
+            calls: tally.calls,
+            threads: tally.threads() as u64,
+            duration_ns: tally.duration_ns(),
+            lost: tally.lost,
+            bytes: tally.bytes,
+        }
+    }
+
+    pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let lost = if self.lost == 0 {
+            Tone::Good
+        } else {
+            Tone::Bad
+        };
+        let lost = look.paint(lost, &format!("{} lost", units::count(self.lost)));
+        let each = units::bytes_per_event(self.bytes, self.events)
+            .map(|each| format!(" ({each} bytes/event)"))
+            .unwrap_or_default();
+        writeln!(
+            out,
+            "{}, {}, {} in {}, {lost}, {}{each}",
+            units::counted(self.events, "event"),
+            units::counted(self.calls, "call"),
+            units::counted(self.threads, "thread"),
+            units::time(self.duration_ns),
+            units::bytes(self.bytes),
+        )?;
+        let pid = self.pid;
+        let why = match self.outcome {
+            Outcome::Stopped => None,
+            Outcome::StillAttached => Some(format!(
+                "process {pid} stays attached, as it was attached before"
+            )),
+            Outcome::ProcessEnded => Some(match &self.program {
+                Some(how) => format!("the program ended: {how}"),
+                None => format!(
+                    "process {pid} ended while it was recorded; the file holds everything up to its last event"
+                ),
+            }),
+            Outcome::DetachedElsewhere => Some(format!(
+                "somebody else detached from process {pid}; the file holds what came before"
+            )),
+            Outcome::DaemonGone => Some(
+                "the daemon went away; the file holds what it had sent, and has no end mark"
+                    .to_owned(),
+            ),
+        };
+        if let Some(why) = why {
+            writeln!(out, "{}", look.paint(Tone::Warning, &why))?;
+        }
+        let file = quoted(&text::printable(&self.file));
+        writeln!(out, "open it: xrayctl report {file}")?;
+        let stem = self.file.strip_suffix(".xtrace").unwrap_or(&self.file);
+        let json = quoted(&text::printable(&format!("{stem}.json")));
+        writeln!(
+            out,
+            "     or: xrayctl convert {file} -o {json}, and load that at ui.perfetto.dev"
+        )
+    }
+}
+
+/// A file name as a shell takes it.
+fn quoted(name: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
+    if !name.is_empty() && name.chars().all(plain) {
+        name.to_owned()
+    } else {
+        format!("'{}'", name.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::golden;
+    use super::*;
+
+    fn sample(outcome: Outcome) -> Recorded {
+        Recorded {
+            file: "xray-my server-812.xtrace".into(),
+            pid: 812,
+            outcome,
+            program: None,
+            events: 2_000_000,
+            calls: 1_000_000,
+            threads: 4,
+            duration_ns: 5_000_123_456,
+            lost: 0,
+            bytes: 4_620_000,
+        }
+    }
+
+    #[test]
+    fn the_summary_looks_as_agreed() {
+        golden::check("record.txt", |out| {
+            sample(Outcome::Stopped).render(out, Look::PLAIN)
+        });
+        golden::check_json("record.json", &sample(Outcome::Stopped));
+        golden::check("record-endings.txt", |out| {
+            let program = Some("exit status: 3".to_owned());
+            sample(Outcome::ProcessEnded).render(out, Look::PLAIN)?;
+            Recorded {
+                program,
+                lost: 7,
+                ..sample(Outcome::ProcessEnded)
+            }
+            .render(out, Look::PLAIN)?;
+            sample(Outcome::StillAttached).render(out, Look::PLAIN)?;
+            sample(Outcome::DetachedElsewhere).render(out, Look::PLAIN)?;
+            Recorded {
+                events: 0,
+                ..sample(Outcome::DaemonGone)
+            }
+            .render(out, Look::PLAIN)
+        });
+    }
+
+    #[test]
+    fn file_names_are_quoted_where_a_shell_wants_it() {
+        for (name, expected) in [
+            ("a/b-1.xtrace", "a/b-1.xtrace"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(name), expected);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What a trace is about, and what is missing from it.
+
+use std::io;
+
+use serde::Serialize;
+use xray_trace::analysis::Notes;
+use xray_trace::container::Completeness;
+use xray_trace::model::{Calibration, Trace};
+
+use super::{Look, Tone, text, units};
+
+/// What a trace is about.
+#[derive(Debug, Serialize)]
+pub(crate) struct TraceSummary {
+    file: String,
+    processes: Vec<TracedProcess>,
+    functions: usize,
+    threads: usize,
+    events: u64,
+    duration_ns: u64,
+    /// When the first event happened, in nanoseconds since the Unix epoch; absent without events.
+    started_wall_ns: Option<u64>,
+    lost: u64,
+    completeness: Ended,
+    /// False if the rate of the counter is not known, so that times are in ticks.
+    calibrated: bool,
+    notes: NoteCounts,
+}
+
+#[derive(Debug, Serialize)]
+struct TracedProcess {
+    pid: u32,
+    command: String,
+    executable: String,
+    host: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Ended {
+    Complete,
+    Unfinished,
+    Cut,
+}
+
+/// What was met that is not an ordinary call.
+#[derive(Debug, Serialize)]
+struct NoteCounts {
+    exits_without_entry: u64,
+    closed_by_outer_exit: u64,
+    closed_by_loss: u64,
+    closed_at_end: u64,
+    damaged_blocks: u64,
+}
+
+/// The first and the last moment of a trace, on `CLOCK_MONOTONIC` in nanoseconds. `None` without events.
+pub(crate) fn span(trace: &Trace) -> Option<(u64, u64)> {
+    let first = trace.blocks().iter().map(|block| block.first).min()?;
+    let last = trace.blocks().iter().map(|block| block.last).max()?;
+    Some((
+        trace.clock().monotonic_ns(first),
+        trace.clock().monotonic_ns(last),
+    ))
+}
+
+// === impl TraceSummary ===
+
+impl TraceSummary {
+    /// The summary of a trace from that file; `notes` are those of the threads that were looked at.
+    pub(crate) fn new(file: &str, trace: &Trace, notes: Notes) -> Self {
+        let Notes {
+            exits_without_entry,
+            closed_by_outer_exit,
+            closed_by_loss,
+            closed_at_end,
+            lost: _,
+            damaged_blocks,
+        } = notes;
+        let processes = trace.processes().iter().map(|process| TracedProcess {
+            pid: process.pid,
+            command: process.command.clone(),
+            executable: process.executable.clone(),
+            host: process.host.clone(),
+        });
+        let first = trace.blocks().iter().map(|block| block.first).min();
+        let totals = trace.totals();
+        Self {
+            file: file.to_owned(),
+            processes: processes.collect(),
+            functions: trace.functions().len(),
+            threads: trace.blocks_by_thread().len(),
+            events: totals.calls,
+            duration_ns: span(trace).map_or(0, |(first, last)| last.saturating_sub(first)),
+            started_wall_ns: first.map(|first| trace.clock().wall_ns(first)),
+            lost: totals.lost,
+            completeness: match trace.completeness() {
+                Completeness::Complete => Ended::Complete,
+                Completeness::Unfinished { .. } => Ended::Unfinished,
+                Completeness::Cut { .. } => Ended::Cut,
+            },
+            calibrated: trace.clock().calibration() == Calibration::Measured,
+            notes: NoteCounts {
+                exits_without_entry,
+                closed_by_outer_exit,
+                closed_by_loss,
+                closed_at_end,
+                damaged_blocks,
+            },
+        }
+    }
+
+    /// The headline: which process, how much, how long.
+    pub(crate) fn render_head(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let processes = self.processes.iter().map(|process| {
+            let host = process
+                .host
+                .as_ref()
+                .map(|host| format!(" on {host}"))
+                .unwrap_or_default();
+            format!("{} ({}){host}", process.command, process.pid)
+        });
+        let processes = text::printable(&processes.collect::<Vec<_>>().join(", "));
+        writeln!(
+            out,
+            "{}: {} of {} in {}",
+            look.paint(Tone::Heading, &processes),
+            units::counted(self.events, "event"),
+            units::counted(self.threads as u64, "thread"),
+            units::time(self.duration_ns),
+        )
+    }
+
+    /// What is missing or odd, a line each; nothing for a trace that is whole.
+    pub(crate) fn render_notes(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let NoteCounts {
+            exits_without_entry,
+            closed_by_outer_exit,
+            closed_by_loss,
+            closed_at_end,
+            damaged_blocks,
+        } = self.notes;
+        let counted = [
+            (
+                self.lost,
+                "event",
+                "lost: calls around the losses are not complete",
+                Tone::Bad,
+            ),
+            (
+                damaged_blocks,
+                "block",
+                "damaged: what follows within is left out",
+                Tone::Bad,
+            ),
+            (
+                closed_by_loss,
+                "call",
+                "without an exit, because events were lost",
+                Tone::Warning,
+            ),
+            (
+                closed_by_outer_exit,
+                "call",
+                "without an exit, left by an exception, a longjmp, or switched off meanwhile",
+                Tone::Warning,
+            ),
+            (
+                closed_at_end,
+                "call",
+                "still under way at the end",
+                Tone::Dim,
+            ),
+            (
+                exits_without_entry,
+                "exit",
+                "of calls that began before the trace",
+                Tone::Dim,
+            ),
+        ];
+        for (number, noun, what, tone) in counted.into_iter().filter(|note| note.0 > 0) {
+            let line = format!("{} {what}", units::counted(number, noun));
+            writeln!(out, "{}", look.paint(tone, &line))?;
+        }
+        let ending = match self.completeness {
+            Ended::Complete => None,
+            Ended::Unfinished => {
+                Some("the file has no end mark: its writer was stopped; every event before is here")
+            }
+            Ended::Cut => Some("the file was cut within a record; every event before is here"),
+        };
+        let clock = (!self.calibrated && self.events > 0)
+            .then_some("the rate of the counter is not known: times are in ticks, not nanoseconds");
+        let mut lines = ending.into_iter().chain(clock);
+        lines.try_for_each(|line| writeln!(out, "{}", look.paint(Tone::Warning, line)))
+    }
+}

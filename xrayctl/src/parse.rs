@@ -1,0 +1,125 @@
+//! Numbers with units, as they are written on the command line.
+
+use std::time::Duration;
+
+use xrayd::ByteSize;
+
+const RING_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
+
+/// The size of a thread's ring.
+pub(crate) fn ring_size(text: &str) -> Result<u64, String> {
+    let size = text
+        .parse::<ByteSize>()
+        .map_err(|error| error.to_string())?
+        .bytes();
+    if size.is_power_of_two() && RING_BYTES.contains(&size) {
+        Ok(size)
+    } else {
+        Err("expected a power of two from 64KiB to 1GiB".to_owned())
+    }
+}
+
+/// A length of time: `5s`, `1.5s`, `200ms`, `10us`, `2m`. A number alone means seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text);
+    let unit_ns: u64 = match unit {
+        "ns" => 1,
+        "us" | "µs" => 1_000,
+        "ms" => 1_000_000,
+        "" | "s" => 1_000_000_000,
+        "m" | "min" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => {
+            return Err(format!(
+                "unknown unit {unit:?}: expected ns, us, ms, s, m or h"
+            ));
+        }
+    };
+    let wrong = || "expected a number and a unit, like 5s or 200ms".to_owned();
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.len() > 9 {
+        return Err(wrong());
+    }
+    let digits = |text: &str| {
+        if text.is_empty() {
+            Ok(0)
+        } else {
+            text.parse::<u64>()
+        }
+    };
+    let whole = digits(whole).map_err(|_| wrong())?;
+    let scale = (0..fraction.len()).fold(1_u128, |scale, _| scale * 10);
+    let fraction = digits(fraction).map_err(|_| wrong())?;
+    let ns = u128::from(whole) * u128::from(unit_ns)
+        + u128::from(fraction) * u128::from(unit_ns) / scale;
+    u64::try_from(ns)
+        .map(Duration::from_nanos)
+        .map_err(|_| "the time is too long".to_owned())
+}
+
+/// As [`duration`], but longer than nothing.
+pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|time| {
+        if time.is_zero() {
+            Err("expected more than nothing".into())
+        } else {
+            Ok(time)
+        }
+    })
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    (number, unit.trim_start())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_a_power_of_two_within_its_limits() {
+        for (text, expected) in [
+            ("64KiB", Some(64 << 10)),
+            ("1MiB", Some(1 << 20)),
+            ("1GiB", Some(1 << 30)),
+            ("32KiB", None),
+            ("2GiB", None),
+            ("65537", None),
+            ("0", None),
+        ] {
+            assert_eq!(ring_size(text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_exact_to_the_nanosecond() {
+        for (text, expected) in [
+            ("5s", Some(5_000_000_000)),
+            ("5", Some(5_000_000_000)),
+            ("1.5s", Some(1_500_000_000)),
+            (".5s", Some(500_000_000)),
+            ("200ms", Some(200_000_000)),
+            ("0.001us", Some(1)),
+            ("7µs", Some(7_000)),
+            ("3ns", Some(3)),
+            ("2m", Some(120_000_000_000)),
+            ("1h", Some(3_600_000_000_000)),
+            ("0", Some(0)),
+            ("s", None),
+            (".", None),
+            ("1.2.3s", None),
+            ("-1s", None),
+            ("5 parsecs", None),
+            ("99999999999h", None),
+        ] {
+            let expected = expected.map(Duration::from_nanos);
+            assert_eq!(duration(text).ok(), expected, "{text}");
+        }
+        assert!(positive_duration("0s").is_err());
+    }
+}

@@ -1,0 +1,148 @@
+//! A recording under way: the bytes of a trace come from the engine and go into a file, by a task of their own, so
+//! that nothing else that happens keeps them waiting.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tonic::Streaming;
+use xrayd_proto::v1::{StreamTraceRequest, TraceChunk};
+
+use crate::client::Rpc;
+use crate::failure::{self, Failure};
+use crate::trace_file::OutputFile;
+
+/// How often it is looked whether more comes.
+const SETTLE_POLL: Duration = Duration::from_millis(20);
+/// Nothing more comes if nothing came for so many looks.
+const SETTLED: u32 = 10;
+/// But it is not waited for longer than this.
+const SETTLE_LIMIT: u32 = 150;
+
+/// How far a recording is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) events: u64,
+    pub(crate) lost: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Why no more bytes come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamEnd {
+    /// The session ended, and the trace with its end mark.
+    Finished,
+    /// We left.
+    Left,
+    /// The connection broke.
+    Broken,
+}
+
+/// The task that writes, and how to reach it.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    task: JoinHandle<anyhow::Result<(OutputFile, StreamEnd)>>,
+    leave: oneshot::Sender<()>,
+    counts: watch::Receiver<Counts>,
+}
+
+// === impl Recording ===
+
+impl Recording {
+    /// Begins to record: from now on, everything that the process does goes to the file.
+    pub(crate) async fn begin(
+        rpc: &mut Rpc,
+        pid: u32,
+        mut file: OutputFile,
+    ) -> anyhow::Result<Self> {
+        let response = rpc.stream_trace(StreamTraceRequest { pid }).await;
+        let response = response.map_err(|status| failure::from_status(&status));
+        let chunks = response.context("cannot stream the trace")?.into_inner();
+        file.begin()?;
+        let (leave, left) = oneshot::channel();
+        let (publish, counts) = watch::channel(Counts::default());
+        let task = tokio::spawn(write(chunks, file, left, publish));
+        Ok(Self {
+            task,
+            leave,
+            counts,
+        })
+    }
+
+    /// How far it is.
+    pub(crate) fn counts(&self) -> Counts {
+        *self.counts.borrow()
+    }
+
+    /// Waits until no more bytes come.
+    pub(crate) async fn ended(&mut self) {
+        // The task holds the other end for as long as it runs.
+        while self.counts.changed().await.is_ok() {}
+    }
+
+    /// Waits until all that was sent is written.
+    pub(crate) async fn finish(self) -> anyhow::Result<(OutputFile, StreamEnd)> {
+        self.task
+            .await
+            .context("the task that writes the file failed")?
+    }
+
+    /// Waits until nothing more comes from functions that were switched off, and leaves the stream.
+    pub(crate) async fn leave(self) -> anyhow::Result<(OutputFile, StreamEnd)> {
+        let (mut before, mut quiet) = (self.counts(), 0);
+        for _ in 0..SETTLE_LIMIT {
+            tokio::time::sleep(SETTLE_POLL).await;
+            let now = self.counts();
+            quiet = if now == before { quiet + 1 } else { 0 };
+            before = now;
+            if quiet == SETTLED {
+                break;
+            }
+        }
+        // If the task has ended by itself, it has nothing to leave.
+        let _ = self.leave.send(());
+        self.task
+            .await
+            .context("the task that writes the file failed")?
+    }
+}
+
+async fn write(
+    mut chunks: Streaming<TraceChunk>,
+    mut file: OutputFile,
+    mut left: oneshot::Receiver<()>,
+    publish: watch::Sender<Counts>,
+) -> anyhow::Result<(OutputFile, StreamEnd)> {
+    let mut bytes = 0;
+    loop {
+        let chunk = tokio::select! {
+            chunk = chunks.message() => chunk,
+            _ = &mut left => return Ok((file, StreamEnd::Left)),
+        };
+        let TraceChunk {
+            data,
+            events,
+            lost,
+            reader_lost,
+        } = match chunk {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => return Ok((file, StreamEnd::Finished)),
+            Err(status) => {
+                let error = failure::from_status(&status);
+                return match error.downcast_ref() {
+                    Some(Failure::Unreachable(_)) => Ok((file, StreamEnd::Broken)),
+                    _ => Err(error.context("cannot stream the trace")),
+                };
+            }
+        };
+        tokio::task::block_in_place(|| file.write(&data))?;
+        bytes += data.len() as u64;
+        let lost = lost.saturating_add(reader_lost);
+        publish.send_replace(Counts {
+            events,
+            lost,
+            bytes,
+        });
+    }
+}

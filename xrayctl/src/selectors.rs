@@ -1,0 +1,272 @@
+//! `--function`, `--glob`, … and their `--except-…` counterparts.
+
+use xray_trace::instr_map::{CompiledSelection, Rule, Selection};
+use xrayd_proto::v1 as proto;
+use xrayd_proto::v1::rule::Rule as Kind;
+
+use crate::failure::Failure;
+
+const HEADING: &str = "Which functions";
+
+/// Which functions a command is about. What an `--except-…` option names is left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+pub(crate) struct Selectors {
+    /// The function of this name: mangled, demangled, or demangled without parameters
+    #[arg(long, value_name = "NAME", help_heading = HEADING)]
+    function: Vec<String>,
+    /// Functions whose demangled name matches a glob, such as 'ns::*'
+    #[arg(long, value_name = "GLOB", help_heading = HEADING)]
+    glob: Vec<String>,
+    /// Functions in whose demangled name a regular expression is found
+    #[arg(long, value_name = "RE", help_heading = HEADING)]
+    regex: Vec<String>,
+    /// Functions of a module: its file name, or a glob over its path
+    #[arg(long, value_name = "LIB", help_heading = HEADING)]
+    module: Vec<String>,
+    /// Functions whose source file's path matches a glob, such as 'src/*'
+    #[arg(long, value_name = "GLOB", help_heading = HEADING)]
+    source: Vec<String>,
+    /// The function with this id, as `xrayctl functions` lists it
+    #[arg(long, value_name = "N", help_heading = HEADING)]
+    id: Vec<u32>,
+    /// Every function
+    #[arg(long, help_heading = HEADING)]
+    all: bool,
+    /// But not the function of this name
+    #[arg(long, value_name = "NAME", help_heading = HEADING)]
+    except_function: Vec<String>,
+    /// But not functions whose demangled name matches a glob
+    #[arg(long, value_name = "GLOB", help_heading = HEADING)]
+    except_glob: Vec<String>,
+    /// But not functions in whose demangled name a regular expression is found
+    #[arg(long, value_name = "RE", help_heading = HEADING)]
+    except_regex: Vec<String>,
+    /// But not functions of a module
+    #[arg(long, value_name = "LIB", help_heading = HEADING)]
+    except_module: Vec<String>,
+    /// But not functions whose source file's path matches a glob
+    #[arg(long, value_name = "GLOB", help_heading = HEADING)]
+    except_source: Vec<String>,
+    /// But not the function with this id
+    #[arg(long, value_name = "N", help_heading = HEADING)]
+    except_id: Vec<u32>,
+}
+
+// === impl Selectors ===
+
+impl Selectors {
+    /// The selection; `None` if nothing says which functions are meant.
+    pub(crate) fn selection(&self) -> Result<Option<Selection>, Failure> {
+        let include = self.include();
+        if include.is_empty() {
+            return Ok(None);
+        }
+        checked(Selection {
+            include,
+            exclude: self.exclude(),
+        })
+        .map(Some)
+    }
+
+    /// The selection; everything that is not excepted if nothing says which functions are meant.
+    pub(crate) fn selection_or_all(&self) -> Result<Selection, Failure> {
+        let mut include = self.include();
+        if include.is_empty() {
+            include.push(Rule::All);
+        }
+        checked(Selection {
+            include,
+            exclude: self.exclude(),
+        })
+    }
+
+    fn include(&self) -> Vec<Rule> {
+        let patterns = [
+            &self.function,
+            &self.glob,
+            &self.regex,
+            &self.module,
+            &self.source,
+        ];
+        let mut include = rules(patterns, &self.id);
+        if self.all {
+            include.push(Rule::All);
+        }
+        include
+    }
+
+    fn exclude(&self) -> Vec<Rule> {
+        let patterns = [
+            &self.except_function,
+            &self.except_glob,
+            &self.except_regex,
+            &self.except_module,
+            &self.except_source,
+        ];
+        rules(patterns, &self.except_id)
+    }
+}
+
+/// The selection of exactly these functions.
+pub(crate) fn ids(ids: impl IntoIterator<Item = u32>) -> Selection {
+    Selection {
+        include: ids.into_iter().map(Rule::Id).collect(),
+        exclude: Vec::new(),
+    }
+}
+
+/// What `xrayctl functions PATTERN` means: a glob if it has wildcard characters, else a part of the name.
+pub(crate) fn pattern(pattern: &str) -> Result<Selection, Failure> {
+    let glob = if pattern.contains(['*', '?', '[', ']', '{', '}', '\\']) {
+        pattern.to_owned()
+    } else {
+        format!("*{pattern}*")
+    };
+    checked(Selection {
+        include: vec![Rule::Glob(glob)],
+        exclude: Vec::new(),
+    })
+}
+
+/// A selection as it goes to the engine.
+pub(crate) fn wire(selection: Selection) -> proto::Selection {
+    let Selection { include, exclude } = selection;
+    proto::Selection {
+        include: include.into_iter().map(rule).collect(),
+        exclude: exclude.into_iter().map(rule).collect(),
+    }
+}
+
+/// The selection, if its patterns are well formed: that is found here, before anything is touched.
+fn checked(selection: Selection) -> Result<Selection, Failure> {
+    CompiledSelection::new(&selection).map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(selection)
+}
+
+fn rules(patterns: [&Vec<String>; 5], ids: &[u32]) -> Vec<Rule> {
+    let kinds: [fn(String) -> Rule; 5] = [
+        Rule::Function,
+        Rule::Glob,
+        Rule::Regex,
+        Rule::Module,
+        Rule::Source,
+    ];
+    let named = patterns
+        .into_iter()
+        .zip(kinds)
+        .flat_map(|(patterns, kind)| patterns.iter().cloned().map(kind));
+    named.chain(ids.iter().copied().map(Rule::Id)).collect()
+}
+
+fn rule(rule: Rule) -> proto::Rule {
+    let kind = match rule {
+        Rule::Function(name) => Kind::Function(name),
+        Rule::Glob(glob) => Kind::Glob(glob),
+        Rule::Regex(regex) => Kind::Regex(regex),
+        Rule::Module(module) => Kind::Module(module),
+        Rule::Source(glob) => Kind::Source(glob),
+        Rule::Id(id) => Kind::Id(id),
+        Rule::All => Kind::All(true),
+    };
+    proto::Rule { rule: Some(kind) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        selectors: Selectors,
+    }
+
+    fn parsed(line: &str) -> Selectors {
+        let words = std::iter::once("test").chain(line.split_whitespace());
+        Line::try_parse_from(words).unwrap().selectors
+    }
+
+    /// A selection in short: `function=a -glob=b`.
+    fn brief(selection: Option<Selection>) -> String {
+        let Some(proto::Selection { include, exclude }) = selection.map(wire) else {
+            return "none".into();
+        };
+        let show = |sign: &str, rule: proto::Rule| match rule.rule.unwrap() {
+            Kind::Function(name) => format!("{sign}function={name}"),
+            Kind::Glob(glob) => format!("{sign}glob={glob}"),
+            Kind::Regex(re) => format!("{sign}regex={re}"),
+            Kind::Module(lib) => format!("{sign}module={lib}"),
+            Kind::Source(glob) => format!("{sign}source={glob}"),
+            Kind::Id(id) => format!("{sign}id={id}"),
+            Kind::All(all) => format!("{sign}all={all}"),
+        };
+        let include = include.into_iter().map(|rule| show("", rule));
+        let exclude = exclude.into_iter().map(|rule| show("-", rule));
+        include.chain(exclude).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn each_option_becomes_its_rule_and_all_are_repeatable() {
+        for (line, expected) in [
+            ("", "none"),
+            ("--except-glob x*", "none"),
+            ("--function a --function b", "function=a function=b"),
+            ("--glob ns::* --id 7 --id 8", "glob=ns::* id=7 id=8"),
+            (
+                "--regex ^a --module libc.so --source src/*",
+                "regex=^a module=libc.so source=src/*",
+            ),
+            ("--all --except-function f", "all=true -function=f"),
+            (
+                "--all --except-glob g --except-regex r --except-module m --except-source s --except-id 3",
+                "all=true -glob=g -regex=r -module=m -source=s -id=3",
+            ),
+        ] {
+            assert_eq!(brief(parsed(line).selection().unwrap()), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn recording_without_a_selector_means_everything_not_excepted() {
+        for (line, expected) in [
+            ("", "all=true"),
+            ("--except-id 3", "all=true -id=3"),
+            ("--id 3", "id=3"),
+        ] {
+            assert_eq!(
+                brief(Some(parsed(line).selection_or_all().unwrap())),
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn a_malformed_pattern_is_found_before_anything_is_touched() {
+        for line in [
+            "--regex (",
+            "--glob [",
+            "--all --except-regex *",
+            "--source {",
+        ] {
+            assert!(
+                matches!(parsed(line).selection(), Err(Failure::Usage(_))),
+                "{line}"
+            );
+        }
+        assert!(pattern("[").is_err());
+    }
+
+    #[test]
+    fn a_pattern_without_wildcards_is_a_part_of_the_name() {
+        for (text, expected) in [
+            ("parse", "glob=*parse*"),
+            ("ns::*", "glob=ns::*"),
+            ("f?", "glob=f?"),
+        ] {
+            assert_eq!(brief(pattern(text).ok()), expected);
+        }
+        assert_eq!(brief(Some(ids([4, 5]))), "id=4 id=5");
+    }
+}

@@ -1,0 +1,127 @@
+//! What is recorded: a process that runs, or a program that is started for it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context as _;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use xray_trace::instr_map::Selection;
+use xrayd::session::{AttachOptions, LaunchOptions, Launched, Registry};
+
+use crate::failure;
+use crate::output::text::printable;
+
+/// The longest name of a command that becomes part of a file name.
+const LONGEST_NAME: usize = 64;
+
+/// A process to record.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// It runs already.
+    Running(u32),
+    /// It was started for this, and is attached to, with its functions on. Until it is resumed it stands still before
+    /// its first instruction.
+    Launched(Launched),
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Starts a program, attaches to it, and switches functions on.
+    pub(crate) fn launch(
+        registry: &Registry,
+        command: &[OsString],
+        attach: AttachOptions,
+        selection: Selection,
+    ) -> anyhow::Result<Self> {
+        let (program, arguments) = command.split_first().context("no program is named")?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        let launched = registry.launch(LaunchOptions {
+            command,
+            attach,
+            selection,
+        });
+        let launched = launched
+            .map_err(failure::from_refusal)
+            .with_context(|| format!("cannot record {}", printable(&program.to_string_lossy())))?;
+        Ok(Self::Launched(launched))
+    }
+
+    /// Its pid.
+    pub(crate) fn pid(&self) -> u32 {
+        match self {
+            Self::Running(pid) => *pid,
+            Self::Launched(launched) => launched.session.pid().as_u32(),
+        }
+    }
+
+    /// Lets a program that was started for this run.
+    pub(crate) fn resume(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Running(_) => Ok(()),
+            Self::Launched(launched) => launched.resume().map_err(failure::from_refusal),
+        }
+    }
+
+    /// Ends a program that was started for this and cannot be recorded: nobody asked for it to run otherwise.
+    pub(crate) fn abandon(&self) {
+        if let Self::Launched(launched) = self {
+            // It is a child of this process, so the pid is its own until it is waited for. It may have ended by itself.
+            let pid = Pid::from_raw(launched.session.pid().as_raw());
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+    }
+
+    /// How a program that was started for this ended; `None` for any other process.
+    pub(crate) fn ended(&self) -> Option<String> {
+        match self {
+            Self::Running(_) => None,
+            Self::Launched(launched) => launched.exit_status().map(|status| status.to_string()),
+        }
+    }
+
+    /// The name of the file that a recording goes to if nobody says otherwise: `xray-COMMAND-PID.xtrace`.
+    pub(crate) fn default_file(&self) -> PathBuf {
+        let pid = self.pid();
+        let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        file_name(command.trim_end_matches('\n'), pid)
+    }
+}
+
+fn file_name(command: &str, pid: u32) -> PathBuf {
+    let plain = |c: char| {
+        if c.is_alphanumeric() || "._+-".contains(c) {
+            c
+        } else {
+            '_'
+        }
+    };
+    let command: String = command.chars().map(plain).take(LONGEST_NAME).collect();
+    let command = if command.is_empty() {
+        "process"
+    } else {
+        &command
+    };
+    format!("xray-{command}-{pid}.xtrace").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_names_are_made_of_harmless_characters() {
+        for (command, expected) in [
+            ("redis-server", "xray-redis-server-7.xtrace"),
+            ("a/b c\u{1b}", "xray-a_b_c_-7.xtrace"),
+            ("..", "xray-..-7.xtrace"),
+            ("", "xray-process-7.xtrace"),
+        ] {
+            assert_eq!(file_name(command, 7), PathBuf::from(expected));
+        }
+    }
+}

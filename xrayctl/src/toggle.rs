@@ -1,0 +1,179 @@
+//! Switching functions, which `enable`, `disable` and `record` share.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use xrayd_proto::v1::{Selection, StatusRequest, ToggleReport, ToggleRequest};
+
+use crate::args::Format;
+use crate::client::{Daemon, Rpc};
+use crate::failure::{self, Failure};
+use crate::output::Console;
+use crate::output::toggled::{Run, Switch, Toggled};
+use crate::progress::Progress;
+use crate::selectors::{self, Selectors};
+
+/// How often progress is asked for.
+const POLL: Duration = Duration::from_millis(50);
+
+/// What `enable` and `disable` take.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ToggleArgs {
+    /// Only this process; without this, every attached process
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+    #[command(flatten)]
+    selectors: Selectors,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Runs `enable` or `disable`.
+pub(crate) async fn run(
+    args: ToggleArgs,
+    switch: Switch,
+    daemon: &Daemon,
+    console: &mut Console,
+) -> anyhow::Result<()> {
+    let Some(selection) = args.selectors.selection()?.map(selectors::wire) else {
+        let what = "no selector says which functions: give --function, --glob, --regex, --module, \
+                    --source, --id or --all";
+        return Err(Failure::Usage(what.to_owned()).into());
+    };
+    let mut rpc = daemon.connect().await?;
+    let pid = args.pid.unwrap_or(0);
+    let (run, reports) = if args.dry_run {
+        (Run::Dry, dry_run(&mut rpc, pid, &selection, switch).await?)
+    } else {
+        (
+            Run::Real,
+            toggle(&mut rpc, pid, selection, switch, console).await?,
+        )
+    };
+    if reports.is_empty() {
+        return Err(Failure::NothingMatched("no process is attached".to_owned()).into());
+    }
+    let toggled = Toggled::new(switch, run, reports);
+    if toggled.matched() == 0 && toggled.refusal().is_none() {
+        return Err(nothing_matched());
+    }
+    if args.format.json {
+        console.json(&toggled)?;
+    } else {
+        console.show(|out, look| toggled.render(out, look))?;
+    }
+    match toggled.refusal() {
+        None => Ok(()),
+        Some((pid, refusal)) => {
+            Err(refusal.failure()).with_context(|| format!("nothing was done to {pid}"))
+        }
+    }
+}
+
+/// No function is what the selectors name.
+pub(crate) fn nothing_matched() -> anyhow::Error {
+    let what = "the selectors name no function; `xrayctl functions` lists what there is";
+    Failure::NothingMatched(what.to_owned()).into()
+}
+
+/// What switching would do.
+pub(crate) async fn dry_run(
+    rpc: &mut Rpc,
+    pid: u32,
+    selection: &Selection,
+    switch: Switch,
+) -> anyhow::Result<Vec<ToggleReport>> {
+    let request = ToggleRequest {
+        pid,
+        selection: Some(selection.clone()),
+        dry_run: true,
+    };
+    call(rpc, request, switch).await
+}
+
+/// Switches functions, and shows how far it is.
+pub(crate) async fn toggle(
+    rpc: &mut Rpc,
+    pid: u32,
+    selection: Selection,
+    switch: Switch,
+    console: &Console,
+) -> anyhow::Result<Vec<ToggleReport>> {
+    if !console.shows_progress() {
+        let request = ToggleRequest {
+            pid,
+            selection: Some(selection),
+            dry_run: false,
+        };
+        return call(rpc, request, switch).await;
+    }
+    let planned = dry_run(rpc, pid, &selection, switch).await?;
+    let planned = planned.iter().map(|report| u64::from(report.changed)).sum();
+    let before = functions_on(rpc, pid).await;
+    let progress = Progress::steps(console, "patching functions", planned);
+    let mut watcher = rpc.clone();
+    let request = ToggleRequest {
+        pid,
+        selection: Some(selection),
+        dry_run: false,
+    };
+    let mut done = std::pin::pin!(call(rpc, request, switch));
+    loop {
+        tokio::select! {
+            done = &mut done => return done,
+            () = tokio::time::sleep(POLL) => {
+                let now = functions_on(&mut watcher, pid);
+                // The answer to the call itself must not wait for a progress that is late.
+                tokio::select! {
+                    done = &mut done => return done,
+                    now = now => progress.done(now.abs_diff(before)),
+                }
+            }
+        }
+    }
+}
+
+/// Switches functions off again, without a word.
+pub(crate) async fn switch_off(
+    rpc: &mut Rpc,
+    pid: u32,
+    selection: Selection,
+) -> anyhow::Result<Vec<ToggleReport>> {
+    let request = ToggleRequest {
+        pid,
+        selection: Some(selection),
+        dry_run: false,
+    };
+    call(rpc, request, Switch::Off).await
+}
+
+/// Functions that are on; 0 where that cannot be had, as progress is all it is for.
+async fn functions_on(rpc: &mut Rpc, pid: u32) -> u64 {
+    match rpc.get_status(StatusRequest { pid }).await {
+        Ok(response) => response
+            .into_inner()
+            .processes
+            .iter()
+            .map(|row| u64::from(row.functions_on))
+            .sum(),
+        Err(_) => 0,
+    }
+}
+
+async fn call(
+    rpc: &mut Rpc,
+    request: ToggleRequest,
+    switch: Switch,
+) -> anyhow::Result<Vec<ToggleReport>> {
+    let (response, what) = match switch {
+        Switch::On => (rpc.enable(request).await, "cannot switch functions on"),
+        Switch::Off => (rpc.disable(request).await, "cannot switch functions off"),
+    };
+    let response = response
+        .map_err(|status| failure::from_status(&status))
+        .context(what)?;
+    Ok(response.into_inner().reports)
+}

@@ -1,0 +1,298 @@
+//! What works without a daemon and without a process: reports, conversions, explanations, and being told off.
+
+#![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::Stdio;
+
+mod common;
+
+use common::{command, small_trace, xrayctl};
+
+#[track_caller]
+fn check(args: &[&str], code: i32, err: &str) {
+    let ran = xrayctl(args);
+    assert_eq!(ran.code, code, "{args:?}: {}", ran.err);
+    assert!(ran.err.contains(err), "{args:?}: {}", ran.err);
+    if code == 1 || code > 2 {
+        assert_eq!(ran.err.lines().count(), 1, "{args:?}: {}", ran.err);
+        assert!(ran.err.starts_with("xrayctl: "), "{args:?}: {}", ran.err);
+    }
+}
+
+#[test]
+fn reports_look_as_agreed() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = small_trace(dir.path());
+    let trace = trace.to_str().unwrap();
+    for (name, args) in [
+        ("report.txt", &[][..]),
+        (
+            "report-table.txt",
+            &["--table", "--sort", "calls", "--limit", "2"],
+        ),
+        (
+            "report-tree.txt",
+            &["--tree", "--order", "thread", "--limit", "5"],
+        ),
+        (
+            "report-function.txt",
+            &["--function", "ns::parse", "--color", "always"],
+        ),
+        ("report-worker.txt", &["--thread", "worker"]),
+        ("report-window.txt", &["--since", "5us", "--until", "12us"]),
+        ("report.json", &["--json"]),
+    ] {
+        let ran = xrayctl([&["report", trace], args].concat());
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{name}");
+        let found = ran.out.replace(trace, "small.xtrace");
+        check_golden(&Path::new("tests/golden").join(name), &found);
+    }
+}
+
+#[test]
+fn a_cut_trace_is_reported_up_to_the_cut_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = fs::read(small_trace(dir.path())).unwrap();
+    let cut = dir.path().join("cut.xtrace");
+    fs::write(&cut, &whole[..whole.len() - 40]).unwrap();
+    let ran = xrayctl(["report", cut.to_str().unwrap(), "--table"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.out.contains("the file was cut"), "{}", ran.out);
+    assert!(ran.out.contains("ns::parse"), "{}", ran.out);
+}
+
+#[test]
+fn what_is_no_trace_is_refused_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let bad = dir.path().join("bad.xtrace");
+    fs::write(&bad, "no trace, but long enough for a header").unwrap();
+    let bad = bad.to_str().unwrap();
+    check(&["report", bad], 1, "not a trace");
+    check(
+        &["convert", bad, "-o", &format!("{bad}.json")],
+        1,
+        "not a trace",
+    );
+    assert!(!Path::new(&format!("{bad}.json")).exists());
+    check(&["report", "/nonexistent"], 1, "cannot read /nonexistent");
+}
+
+#[test]
+fn names_that_match_nothing_exit_with_3() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = small_trace(dir.path());
+    let trace = trace.to_str().unwrap();
+    check(
+        &["report", trace, "--function", "nope"],
+        3,
+        "no function of the trace",
+    );
+    check(
+        &["report", trace, "--thread", "nope"],
+        3,
+        "no thread of the trace",
+    );
+}
+
+#[test]
+fn usage_errors_exit_with_2_and_say_what_is_missing() {
+    check(&["enable"], 2, "no selector says which functions");
+    check(
+        &["disable", "--except-function", "f"],
+        2,
+        "no selector says which functions",
+    );
+    check(&["enable", "--regex", "("], 2, "bad regular expression '('");
+    check(&["functions", "["], 2, "bad glob");
+    check(&["record"], 2, "required");
+    check(&["explain", "luck"], 2, "the ids are ");
+    check(&["record", "1", "--glob", "["], 2, "bad glob");
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_exits_with_5_and_nothing_else_steps_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("none.sock");
+    let socket = socket.to_str().unwrap();
+    for args in [
+        &["ps"][..],
+        &["doctor", "1"],
+        &["record", "1"],
+        &["status"],
+        &["functions"],
+        &["attach", "1"],
+        &["enable", "--all"],
+        &["disable", "--all"],
+        &["detach", "--all"],
+        &["fetch", "-o", "/tmp/never-written.xtrace"],
+    ] {
+        check(
+            &[&["--socket", socket], args].concat(),
+            5,
+            "no daemon answers at",
+        );
+    }
+    let mut by_environment = command(["ps"]);
+    let output = by_environment.env("XRAYD_SOCKET", socket).output().unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    // A socket whose daemon died is no better.
+    drop(std::os::unix::net::UnixListener::bind(socket).unwrap());
+    check(&["--socket", socket, "ps"], 5, "nobody listens");
+}
+
+#[test]
+fn conversions_say_what_they_wrote() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = small_trace(dir.path());
+    let trace = trace.to_str().unwrap();
+    let out = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for (name, format) in [
+        ("a.json", "chrome"),
+        ("a.fdr", "fdr"),
+        ("a.xray", "fdr"),
+        ("a.xtrace", "xtrace"),
+    ] {
+        let ran = xrayctl(["convert", trace, "-o", &out(name)]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert!(ran.out.contains(&format!(" as {format}, ")), "{}", ran.out);
+        assert!(fs::metadata(out(name)).unwrap().len() > 0);
+    }
+    let again = xrayctl(["report", &out("a.xtrace"), "--json"]);
+    let first = xrayctl(["report", trace, "--json"]);
+    assert_eq!(again.out.replace("a.xtrace", "small.xtrace"), first.out);
+    let ran = xrayctl([
+        "convert",
+        trace,
+        "-o",
+        &out("a.bin"),
+        "--to",
+        "chrome",
+        "--json",
+    ]);
+    let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(json["format"], "chrome");
+    assert!(json["left_out"].is_array());
+    let chrome = fs::read(out("a.bin")).unwrap();
+    serde_json::from_slice::<serde_json::Value>(&chrome).unwrap();
+}
+
+#[test]
+fn a_conversion_never_destroys_what_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = small_trace(dir.path());
+    let before = fs::read(&trace).unwrap();
+    let trace_name = trace.to_str().unwrap();
+    let link = dir.path().join("link.xtrace");
+    fs::hard_link(&trace, &link).unwrap();
+    check(
+        &["convert", trace_name, "-o", trace_name, "--force"],
+        2,
+        "is the input itself",
+    );
+    check(
+        &[
+            "convert",
+            trace_name,
+            "-o",
+            link.to_str().unwrap(),
+            "--force",
+        ],
+        2,
+        "the input itself",
+    );
+    let other = dir.path().join("other.json");
+    let other_name = other.to_str().unwrap();
+    fs::write(&other, "precious").unwrap();
+    check(
+        &["convert", trace_name, "-o", other_name],
+        1,
+        "--force overwrites it",
+    );
+    assert_eq!(fs::read(&other).unwrap(), b"precious");
+    check(&["convert", trace_name, "-o", other_name, "--force"], 0, "");
+    check(
+        &["convert", trace_name, "-o", "x.unknown"],
+        2,
+        "--to xtrace, fdr, chrome",
+    );
+    check(
+        &["convert", trace_name, "-o", "/nonexistent/x.json"],
+        1,
+        "cannot write",
+    );
+    assert_eq!(fs::read(&trace).unwrap(), before);
+}
+
+#[test]
+fn every_reason_is_explained() {
+    let all = xrayctl(["explain", "--json"]);
+    let all: serde_json::Value = serde_json::from_str(&all.out).unwrap();
+    let reasons = all["reasons"].as_array().unwrap();
+    assert!(reasons.len() > 15);
+    for reason in reasons {
+        let ran = xrayctl(["explain", reason["id"].as_str().unwrap()]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert!(ran.out.lines().count() > 1, "{}", ran.out);
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = small_trace(dir.path());
+    for args in [
+        &["report", trace.to_str().unwrap()][..],
+        &["completions", "bash"],
+        &["explain"],
+    ] {
+        let mut child = command(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let mut err = String::new();
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut err)
+            .unwrap();
+        assert_eq!(
+            (child.wait().unwrap().code(), err.as_str()),
+            (Some(0), ""),
+            "{args:?}"
+        );
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_or_for_those_who_ask() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = small_trace(dir.path());
+    let trace = trace.to_str().unwrap();
+    let coloured = |args: &[&str]| xrayctl(args).out.contains('\u{1b}');
+    assert!(!coloured(&["report", trace]));
+    assert!(coloured(&["report", trace, "--color", "always"]));
+    assert!(!coloured(&["report", trace, "--color", "never"]));
+}
+
+/// Compares with a golden file; `XRAYCTL_BLESS=1` writes it anew.
+#[track_caller]
+fn check_golden(path: &Path, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    if std::env::var_os("XRAYCTL_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(
+        found,
+        expected,
+        "{} (XRAYCTL_BLESS=1 writes it anew)",
+        path.display()
+    );
+}
