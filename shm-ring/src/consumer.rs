@@ -6,7 +6,7 @@
 use crate::{
     layout::{Geometry, control},
     memory::SharedMemory,
-    word::Word,
+    word::{self, Word},
 };
 
 /// Words copied out of the ring at a time.
@@ -98,11 +98,22 @@ impl Consumer {
             }
             _ => 0,
         };
+        let chunk = cursor - cursor % geometry.chunk_bytes();
+        let read = (chunk..cursor).step_by(8).map(|at| {
+            let place = geometry.ring_offset(index) + (at & (geometry.ring_bytes() - 1));
+            Word::decode(memory.load(place))
+        });
+        let high = read
+            .filter_map(|word| match word {
+                Word::Sync(high) => Some(high),
+                _ => None,
+            })
+            .last();
         Self {
             geometry,
             index,
             cursor,
-            high: None,
+            high,
             argument: (None, None),
             gaps: memory.load(line + control::GAPS),
             told: memory.load(line + control::TOLD),
@@ -196,6 +207,20 @@ impl Consumer {
         memory
             .load(self.geometry.control_offset(self.index) + control::LOST)
             .saturating_sub(self.told)
+    }
+
+    /// After the ring's memory was given back: leaves the counter's high half for the collector that comes after this
+    /// one where it looks for it, in a sync word at the begin of the chunk under way. That chunk was read up to the cursor.
+    pub fn leave_high<M: SharedMemory>(&self, memory: &M) {
+        let chunk = self.cursor - self.cursor % self.geometry.chunk_bytes();
+        if let Some(high) = self.high
+            && chunk < self.cursor
+        {
+            memory.store(
+                self.place(chunk),
+                u64::from(high) << 32 | u64::from(word::SYNC),
+            );
+        }
     }
 
     /// Writes down where the collector that comes after this one goes on.

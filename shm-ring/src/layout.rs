@@ -76,8 +76,6 @@ pub mod control {
     pub const BUSY: u64 = 32;
     /// u64: bytes consumed since the ring was claimed. By the collector, for the collector that comes after it.
     pub const CURSOR: u64 = 40;
-    /// u64: 1 + the counter's high half that holds at CURSOR, 0 for none. By the collector, for the collector that comes after it.
-    pub const CURSOR_HIGH: u64 = 48;
     /// u64: sum of the gap words read. By the collector, likewise.
     pub const GAPS: u64 = 48;
     /// u64: losses told to whoever reads the trace. By the collector, likewise.
@@ -173,6 +171,11 @@ impl Geometry {
     /// log2 of [`Geometry::chunk_bytes`].
     pub const fn chunk_shift(self) -> u32 {
         self.chunk_shift
+    }
+
+    /// True for a place (an address, or an offset into the rings) in the guard of its chunk.
+    pub const fn in_guard(self, place: u64) -> bool {
+        place & (self.chunk_bytes() - GUARD_BYTES) == 0
     }
 
     /// Chunks of a ring: a power of two, at least 4.

@@ -1,5 +1,6 @@
 //! The contract between a trampoline, which writes events into memory shared with xrayd, and the collector, which
-//! drains it: where everything lies ([`layout`]), what a word means ([`word`]), how a ring is read ([`Consumer`]).
+//! drains it: where everything lies ([`layout`]), what a word means ([`word`]), how a ring is read ([`Consumer`]), and, for
+//! tests, how it is written ([`Recording`]).
 //!
 //! ```text
 //!           chunk 0            chunk 1            chunk 2            chunk 3
@@ -22,6 +23,9 @@ pub mod layout;
 #[expect(unsafe_code, reason = "words of memory that another process writes")]
 mod mapping;
 mod memory;
+mod producer;
+mod sync;
+mod table;
 pub mod word;
 
 pub use consumer::{Consumer, Drained, Item, Producer};
@@ -29,4 +33,6 @@ pub use error::GeometryError;
 pub use layout::Geometry;
 pub use mapping::Mapping;
 pub use memory::SharedMemory;
+pub use producer::{Event, Outcome, Recording, Target};
+pub use table::Table;
 pub use word::Word;

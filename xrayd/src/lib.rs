@@ -29,4 +29,6 @@ pub mod target;
 
 pub use pid::{NotAPid, Pid, TargetAddr, Tid};
 pub use refusal::{Reason, Refusal};
+pub use rpc::embedded;
 pub use size::{ByteSize, SizeError};
+pub use socket::{client_paths, default_path};

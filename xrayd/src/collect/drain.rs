@@ -73,8 +73,6 @@ struct Ring {
     lost_seen: u64,
     /// A sign of that was seen at the last chore.
     suspicious: bool,
-    /// Losses in LOST that were published at the end of the ring's life.
-    told: u64,
 }
 
 /// The thread's state.
@@ -258,7 +256,6 @@ impl Drain {
                 begun: None,
                 lost_seen: self.slots.lost(index),
                 suspicious: false,
-                told: 0,
             };
             self.rings.insert(index, ring);
         }
@@ -329,14 +326,18 @@ impl Drain {
             producer,
         ) > 0
         {}
-        let untold = ring
-            .consumer
-            .untold_losses(&self.slots.rings)
-            .saturating_sub(ring.told);
-        if untold > 0 {
-            ring.told += untold;
-            push_lost(ring, untold, &self.output);
-        }
+        let Ring {
+            consumer,
+            encoder,
+            last,
+            ..
+        } = ring;
+        consumer.tell_losses(&self.slots.rings, |item| {
+            if let Item::Lost(count) = item {
+                encoder.push_lost(Ticks(*last), count);
+                self.output.count(0, count);
+            }
+        });
         publish(ring, &self.output);
     }
 
@@ -389,6 +390,9 @@ impl Drain {
         self.anchor();
         for index in indexes {
             self.slots.give_back(index);
+            if let Some(ring) = self.rings.get(&index) {
+                ring.consumer.leave_high(&self.slots.rings);
+            }
         }
         self.output.ring_use(0, 1);
     }
@@ -460,11 +464,6 @@ fn drain_ring(
         ring.begun = Some(Instant::now());
     }
     drained.words
-}
-
-fn push_lost(ring: &mut Ring, count: u64, output: &Output) {
-    ring.encoder.push_lost(Ticks(ring.last), count);
-    output.count(0, count);
 }
 
 fn publish(ring: &mut Ring, output: &Output) {
