@@ -34,6 +34,8 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 pub struct App {
     socket: BoundSocket,
     registry: Registry,
+    /// Listened to before the socket is bound: who sees the socket can rely on a clean end.
+    signals: Signals,
 }
 
 /// Why the daemon does not start.
@@ -48,12 +50,15 @@ pub enum BuildError {
     /// The service manager passed something else.
     #[error("cannot use what the service manager passed")]
     Inherit(#[from] InheritError),
+    /// The signals cannot be heard.
+    #[error("cannot listen to signals")]
+    Signals(#[source] io::Error),
 }
 
 /// Why the daemon ended otherwise than by a signal.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The signals cannot be heard, or the socket cannot be polled.
+    /// The socket cannot be polled.
     #[error("cannot {step}")]
     Setup {
         /// What was tried.
@@ -69,12 +74,14 @@ pub enum RunError {
 // === impl App ===
 
 impl App {
-    /// Binds the socket, or takes the one that the service manager passed.
+    /// Listens to signals, and binds the socket or takes the one that the service manager passed. Within the context of
+    /// a runtime.
     ///
     /// # Errors
     ///
     /// No place to listen, or another daemon is there.
     pub fn build(config: &Config) -> Result<Self, BuildError> {
+        let signals = Signals::listen().map_err(BuildError::Signals)?;
         let socket = match notify::inherited_listener()? {
             Some(listener) => {
                 tracing::info!("listening at the socket of the service manager");
@@ -90,7 +97,11 @@ impl App {
         let registry = Registry::new(RegistryConfig {
             retain_bytes: config.retain.bytes(),
         });
-        Ok(Self { socket, registry })
+        Ok(Self {
+            socket,
+            registry,
+            signals,
+        })
     }
 
     /// Serves until SIGTERM or SIGINT, then detaches from every process and removes the socket.
@@ -99,9 +110,12 @@ impl App {
     ///
     /// The runtime refuses the socket, or the server ends by itself. Processes are detached then as well.
     pub async fn run(self) -> Result<(), RunError> {
-        let Self { socket, registry } = self;
+        let Self {
+            socket,
+            registry,
+            mut signals,
+        } = self;
         let setup = |step| move |source| RunError::Setup { step, source };
-        let mut signals = Signals::listen().map_err(setup("listen to signals"))?;
         let (listener, file) = socket.into_parts();
         let listener = UnixListener::from_std(listener).map_err(setup("poll the socket"))?;
 

@@ -27,8 +27,11 @@ fn main() -> ExitCode {
 }
 
 fn run(config: &Config) -> anyhow::Result<()> {
-    let app = App::build(config)?;
     let runtime = app::runtime().context("cannot start the runtime")?;
+    let app = {
+        let _context = runtime.enter();
+        App::build(config)?
+    };
     runtime.block_on(app.run())?;
     // Blocking reads of a connection that was cut off need not be waited for: everything is detached.
     runtime.shutdown_background();

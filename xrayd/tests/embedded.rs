@@ -2,7 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
-use std::process::{Child, Command};
+use std::{
+    fs::{self, Permissions},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    process::{Child, Command},
+};
 
 use tonic::{Code, Status, transport::Channel};
 use xrayd::{
@@ -193,6 +197,28 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
             .iter()
             .all(|process| process.uid == stranger.uid)
     );
+}
+
+#[tokio::test]
+async fn a_process_that_its_user_may_not_look_into_is_roots() {
+    // The kernel makes a process undumpable whose program its user cannot read; and so do agents that keep secrets.
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("sleep");
+    fs::copy("/bin/sleep", &program).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o111)).unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(&program);
+    command.arg("60");
+    let user = if me().uid == 0 { 65_534 } else { me().uid };
+    if me().uid == 0 {
+        command.uid(user);
+    }
+    let sleeper = Sleeper(command.spawn().unwrap());
+    let mut client = client(Caller { uid: user, pid: 1 }).await;
+    let preflight = client
+        .preflight(v1::PreflightRequest { pid: sleeper.pid() })
+        .await;
+    check_refused(preflight, Code::PermissionDenied, Reason::Permission);
 }
 
 #[tokio::test]

@@ -5,10 +5,11 @@
 //! | root | everything | everything |
 //! | a user | everything | nothing: not listed, and each call is refused with `permission` |
 //!
-//! Pid 0 means every attached process that the caller may trace. Who owns a process is the registry's word: that of a
-//! session was fixed when it attached, that of a live process is read anew for each call.
+//! A process is somebody's own if its effective user is, and the kernel gives its files below `/proc` to that user as well.
+//! Pid 0 means every attached process that the caller may trace. The user of a session was fixed when it attached, that
+//! of a process that is not attached is read anew for each call.
 
-use std::sync::Arc;
+use std::{fs, os::unix::fs::MetadataExt as _, sync::Arc};
 
 use tonic::{Request, Status};
 
@@ -55,9 +56,31 @@ pub(super) fn check(caller: Caller, pid: Pid, owner: u32) -> Result<(), Refusal>
     Err(Refusal::new(Reason::Permission, message))
 }
 
+/// Whether `caller` may know of and trace a living process of user `owner`.
+pub(super) fn sees(caller: Caller, pid: Pid, owner: u32) -> bool {
+    caller.may_trace(owner) && file_owner(pid).is_none_or(|owner| caller.may_trace(owner))
+}
+
+/// As [`check`], for a process that lives.
+fn check_live(caller: Caller, pid: Pid, owner: u32) -> Result<(), Refusal> {
+    check(caller, pid, owner)?;
+    file_owner(pid).map_or(Ok(()), |owner| check(caller, pid, owner))
+}
+
+/// To whom the kernel gives the process's files below `/proc`: its effective user, or root if the process made itself undumpable,
+/// has changed its user, or runs a program that its user cannot read. To such a process the kernel refuses ptrace for
+/// its own user; the daemon's capabilities would override that, so it is asked here. `None` if the process is gone,
+/// which whatever is done next finds out.
+fn file_owner(pid: Pid) -> Option<u32> {
+    // Not the directory itself: that one always shows the effective user.
+    fs::metadata(format!("/proc/{pid}/mem"))
+        .ok()
+        .map(|metadata| metadata.uid())
+}
+
 /// Checks a process by its pid, attached or not.
 pub(super) fn process(registry: &Registry, caller: Caller, pid: Pid) -> Result<(), Refusal> {
-    check(caller, pid, registry.owner(pid)?)
+    check_live(caller, pid, registry.owner(pid)?)
 }
 
 /// Looks at a process that need not be attached. Its owner is asked for before and after: the pid may have been given to
@@ -81,12 +104,21 @@ pub(super) fn attaching(
     options: AttachOptions,
 ) -> Result<AttachOptions, Refusal> {
     let target = Target::open(pid)?;
-    check(caller, pid, target.uid())?;
+    check_live(caller, pid, target.uid())?;
     let start_time = options.start_time.or(Some(target.start_time()));
     Ok(AttachOptions {
         start_time,
         ..options
     })
+}
+
+/// Checks a session. That of a process which has ended is its owner's, whoever has the pid now.
+fn check_session(caller: Caller, session: &Session) -> Result<(), Refusal> {
+    if session.has_exited() {
+        check(caller, session.pid(), session.uid())
+    } else {
+        check_live(caller, session.pid(), session.uid())
+    }
 }
 
 /// The session of a process, for a caller who may use it.
@@ -96,7 +128,7 @@ pub(super) fn session(
     pid: Pid,
 ) -> Result<Arc<Session>, Refusal> {
     if let Some(session) = registry.get(pid) {
-        check(caller, pid, session.uid())?;
+        check_session(caller, &session)?;
         return Ok(session);
     }
     // Whether a process is attached is nobody's business but its owner's, so this is asked first.
@@ -117,7 +149,9 @@ pub(super) fn sessions(
         Whom::One(pid) => vec![session(registry, caller, pid)?],
         Whom::All => {
             let mut sessions = registry.sessions();
-            sessions.retain(|session| caller.may_trace(session.uid()));
+            sessions.retain(|session| {
+                caller.may_trace(session.uid()) && check_session(caller, session).is_ok()
+            });
             sessions
         }
     };

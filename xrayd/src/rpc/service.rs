@@ -20,6 +20,7 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{Attached, Caller, FunctionRow, Registry, Run, Session, Switch, ToggleReport},
+    sys::now_anchor,
 };
 
 /// Blocking calls of one user at a time.
@@ -192,7 +193,7 @@ impl Xrayd for Service {
         let processes = self
             .blocking(caller, move |registry| {
                 let mut processes = registry.list();
-                processes.retain(|process| caller.may_trace(process.uid));
+                processes.retain(|process| authorise::sees(caller, process.pid, process.uid));
                 Ok(processes.into_iter().map(convert::process).collect())
             })
             .await?;
@@ -345,7 +346,11 @@ impl Xrayd for Service {
                     .transpose()?
                     .map(|rows| rows.into_iter().map(|row| row.id).collect());
                 let feed = session.subscribe();
-                let anchors = session.anchors();
+                let mut anchors = session.anchors();
+                // A session that has just begun has one anchor, and the counter's rate is not known without another.
+                anchors.push(now_anchor().map_err(|error| {
+                    Refusal::new(Reason::Io, format!("cannot read the clock: {error}"))
+                })?);
                 let names = SessionNames::new(session);
                 Ok((
                     feed,
