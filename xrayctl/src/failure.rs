@@ -3,6 +3,7 @@
 //! They travel inside `anyhow::Error` like any other error; [`exit_code`] finds them in the chain. Everything that is
 //! not a [`Failure`] ends with [`OTHER`].
 
+use std::error::Error as _;
 use std::io;
 
 use xrayd::Refusal;
@@ -88,7 +89,8 @@ pub(crate) fn from_status(status: &tonic::Status) -> anyhow::Error {
             let reason = crate::output::text::printable(reason);
             Failure::Refused { reason, message }.into()
         }
-        (None, tonic::Code::Unavailable) => {
+        // A status with a source was made on this side, because the connection broke.
+        (None, code) if code == tonic::Code::Unavailable || status.source().is_some() => {
             Failure::Unreachable(format!("the daemon went away: {message}")).into()
         }
         (None, tonic::Code::InvalidArgument) => Failure::Usage(message).into(),
@@ -165,5 +167,7 @@ mod tests {
             Some(2),
         );
         check(from_status(&tonic::Status::internal("bad")), Some(1));
+        let broken = tonic::Status::from_error(io::Error::other("connection reset").into());
+        check(from_status(&broken), Some(5));
     }
 }

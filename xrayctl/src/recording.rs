@@ -17,8 +17,8 @@ use crate::trace_file::OutputFile;
 const SETTLE_POLL: Duration = Duration::from_millis(20);
 /// Nothing more comes if nothing came for so many looks.
 const SETTLED: u32 = 10;
-/// But it is not waited for longer than this.
-const SETTLE_LIMIT: u32 = 150;
+/// But it is not waited for longer than this, as functions that others switched on may never be quiet.
+const SETTLE_LIMIT: u32 = 50;
 
 /// How far a recording is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -120,9 +120,9 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let begun = match named.map_or_else(|| OutputFile::open(&target.default_file(), overwrite), Ok)
     {
         Ok(file) => begin(&mut rpc, &target, &args, selection, file, console).await,
-        Err(error) => Err(error),
+        Err(error) => Err(error).inspect_err(|_| target.abandon()),
     };
-    let (mut recording, undo) = begun.inspect_err(|_| target.abandon())?;
+    let (mut recording, undo) = begun?;
 
     let progress = Progress::spinner(console, "recording");
     let cause = wait(&mut recording, args.duration, &mut signals, &progress).await;
@@ -156,6 +156,9 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     if outcome == Outcome::ProcessEnded {
         recorded.program = target.ended();
     }
+    if let (Outcome::Stopped, Target::Launched(_)) = (outcome, &target) {
+        console.note(&format!("the program goes on as process {}", target.pid()));
+    }
     if args.format.json {
         console.json(&recorded)?;
     } else {
@@ -188,6 +191,8 @@ async fn begin(
     match stream(rpc, target, selection, file, console).await {
         Ok(recording) => Ok((recording, undo)),
         Err(error) => {
+            // Before it is let go, so that it does not run unrecorded for even a moment.
+            target.abandon();
             // What went wrong first is what counts.
             if let Err(second) = release(rpc, pid, &undo).await {
                 console.note(&format!("{second:#}"));

@@ -112,12 +112,14 @@ impl TraceSummary {
     /// The headline: which process, how much, how long.
     pub(crate) fn render_head(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let processes = self.processes.iter().map(|process| {
-            let host = process
-                .host
-                .as_ref()
-                .map(|host| format!(" on {host}"))
-                .unwrap_or_default();
-            format!("{} ({}){host}", process.command, process.pid)
+            let host = process.host.as_ref().map(|host| format!(" on {host}"));
+            let program = process
+                .executable
+                .rsplit('/')
+                .next()
+                .filter(|name| !name.is_empty());
+            let program = program.unwrap_or(&process.command);
+            format!("{program} ({}){}", process.pid, host.unwrap_or_default())
         });
         let processes = text::printable(&processes.collect::<Vec<_>>().join(", "));
         writeln!(
