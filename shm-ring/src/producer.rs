@@ -1,0 +1,489 @@
+//! The reference producer: what the trampolines do, in Rust, one access to memory at a time.
+//!
+//! It exists to test the consumer, and to explore what signal handlers and the consumer can do between any two
+//! accesses: [`Recording::step`] makes one of them. It must say the same as
+//! `sled-encoders/src/x86_64/trampoline.rs`; the steps have the names of that file's labels where it has one.
+//!
+//! ```text
+//!  hot   Home ─ Counter ─ HighBefore ─ Reserve ─ Reservation ─ HighAfter ─ words ─ Done
+//!          │                  │                     │             │
+//!          ▼                  ▼                     ▼ in vain     ▼ unusable
+//!  slow  Live ─ filler ─ Probe ─ (Claim) ─ Found ─ MarkBusy ─ Park ─ Chunk ─┬─ (SetHigh) ─ Losses ─ words ─ Unpark
+//!                                  │                                │       │                                 │
+//!                                  ▼ busy                           ▼ full  └─ rest ─ NewChunk ─ …            ▼
+//!                                (Repark) ─ CountLoss ─ Done      CountLoss ───────────────────────────────► Idle ─ Done
+//! ```
+
+use crate::{
+    layout::{GUARD_BYTES, Geometry, PROBES, SLOW_WORDS, control, rings},
+    memory::SharedMemory,
+    sync::Ordering,
+    table::{Slot, Table},
+    word,
+};
+
+/// What is to be recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// Low 32 bits of the return address into the sled: odd.
+    pub site: u32,
+    /// The argument, where the sled records it.
+    pub argument: Option<u64>,
+}
+
+/// The memory of one target.
+#[derive(Debug)]
+pub struct Target<'a, M> {
+    /// Private to the target.
+    pub table: &'a Table,
+    /// Shared with the collector.
+    pub rings: &'a M,
+    /// Sizes of both.
+    pub geometry: Geometry,
+}
+
+/// One context in a trampoline: a thread, or a signal handler that interrupted it.
+#[derive(Debug, Clone)]
+pub struct Recording {
+    tid: u32,
+    event: Event,
+    at: At,
+    /// The slot under consideration.
+    index: u32,
+    /// The counter as last read.
+    ticks: u64,
+    /// Address of the reservation, then of the next word to write.
+    cursor: u64,
+    /// Words to write from `cursor` on, in order; each takes two steps.
+    words: std::collections::VecDeque<(u32, u32)>,
+    /// Which half of the first of them is written next.
+    half: Half,
+    /// How many slots the slow path still looks at.
+    probes: u32,
+    in_vain: bool,
+    /// Chunks begun, as the slow path counts them.
+    started: u64,
+    outcome: Outcome,
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Not known yet.
+    UnderWay,
+    /// Its words are in the ring.
+    Recorded,
+    /// It was counted as lost.
+    Lost,
+    /// The table is not live: nothing happened.
+    Untraced,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Half {
+    High,
+    Low,
+}
+
+/// The next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Home,
+    Counter,
+    HighBefore,
+    Reserve,
+    Reservation,
+    HighAfter,
+    HotWords,
+    Live,
+    Filler,
+    Probe,
+    Claim,
+    Found,
+    MarkBusy,
+    Park,
+    Chunk,
+    Rest,
+    NewChunk,
+    SetStarted,
+    SetOwner,
+    Publish,
+    SetLimit,
+    CompareHigh,
+    SetHigh,
+    Losses,
+    SlowWords,
+    Unpark,
+    Idle,
+    Full,
+    Repark,
+    CountLoss,
+    NoSlot,
+    Done,
+}
+
+// === impl Target ===
+
+impl<M: SharedMemory> Target<'_, M> {
+    /// Records an event from beginning to end, without interruption. `now` is the counter.
+    pub fn record(&self, tid: u32, event: Event, now: u64) -> Outcome {
+        let mut recording = Recording::new(tid, event);
+        while !recording.is_done() {
+            recording.step(self, now);
+        }
+        recording.outcome()
+    }
+
+    fn line(&self, index: u32, field: u64) -> u64 {
+        self.geometry.control_offset(index) + field
+    }
+
+    /// Stores one half of a word, as the trampolines do.
+    fn store_half(&self, offset: u64, half: Half, value: u32) {
+        let word = self.rings.load(offset);
+        let value = u64::from(value);
+        self.rings.store(
+            offset,
+            match half {
+                Half::High => word & 0xffff_ffff | value << 32,
+                Half::Low => word & !0xffff_ffff | value,
+            },
+        );
+    }
+}
+
+// === impl Recording ===
+
+impl Recording {
+    /// A thread enters a trampoline.
+    pub fn new(tid: u32, event: Event) -> Self {
+        Self {
+            tid,
+            event,
+            at: At::Home,
+            index: 0,
+            ticks: 0,
+            cursor: 0,
+            words: std::collections::VecDeque::new(),
+            half: Half::High,
+            probes: PROBES,
+            in_vain: false,
+            started: 0,
+            outcome: Outcome::UnderWay,
+        }
+    }
+
+    /// What became of the event; final when [`Recording::is_done`].
+    pub const fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// True when the context has left the trampoline.
+    pub fn is_done(&self) -> bool {
+        self.at == At::Done
+    }
+
+    /// True while words that carry nothing are written: interruptions there are all alike.
+    pub fn is_filling(&self) -> bool {
+        self.words
+            .front()
+            .is_some_and(|&(low, _)| low == word::FILLER)
+            && self.words.len() > 2
+    }
+
+    /// Makes one access to memory (reading the counter counts as one). `now` is what the counter says.
+    pub fn step<M: SharedMemory>(&mut self, target: &Target<'_, M>, now: u64) {
+        let g = target.geometry;
+        let slot = target.table.slot(self.index);
+        self.at = match self.at {
+            At::Home => {
+                self.index = self.tid & (g.slots() - 1);
+                let owner = target.table.owner(self.index);
+                if owner == self.tid {
+                    At::Counter
+                } else {
+                    At::Live
+                }
+            }
+            At::Counter => {
+                self.ticks = now;
+                At::HighBefore
+            }
+            At::HighBefore => {
+                if self.high(slot) {
+                    At::Reserve
+                } else {
+                    At::Live
+                }
+            }
+            At::Reserve => {
+                self.cursor = slot.head.load(Ordering::Relaxed);
+                slot.head
+                    .store(self.cursor + 8 * self.event.words(), Ordering::Relaxed);
+                At::Reservation
+            }
+            At::Reservation => {
+                let limit = slot.limit.load(Ordering::Relaxed);
+                self.in_vain = self.cursor >= limit || g.in_guard(self.cursor);
+                if self.in_vain {
+                    At::Live
+                } else {
+                    At::HighAfter
+                }
+            }
+            At::HighAfter => {
+                let place = self.cursor % g.chunk_bytes();
+                let left = (g.chunk_bytes() - place) / 8;
+                if self.high(slot) && self.event.words() <= left {
+                    self.push_event();
+                    At::HotWords
+                } else {
+                    self.push_filler(left.min(self.event.words()));
+                    At::Live
+                }
+            }
+            At::HotWords => {
+                if self.write_half(target) {
+                    self.outcome = Outcome::Recorded;
+                    At::Done
+                } else {
+                    At::HotWords
+                }
+            }
+            At::Live if !target.table.is_live() => {
+                self.outcome = Outcome::Untraced;
+                At::Done
+            }
+            At::Live if self.words.is_empty() => self.first_probe(g),
+            At::Live => At::Filler,
+            At::Filler => {
+                if self.write_half(target) {
+                    self.first_probe(g)
+                } else {
+                    At::Filler
+                }
+            }
+            At::Probe => match slot.tid.load(Ordering::Acquire) {
+                owner if owner == self.tid => At::Found,
+                0 => At::Claim,
+                _ => {
+                    self.index = (self.index + 1) & (g.slots() - 1);
+                    self.probes -= 1;
+                    if self.probes == 0 {
+                        At::NoSlot
+                    } else {
+                        At::Probe
+                    }
+                }
+            },
+            At::Claim => {
+                let claim =
+                    slot.tid
+                        .compare_exchange(0, self.tid, Ordering::AcqRel, Ordering::Relaxed);
+                if claim.is_ok() { At::Found } else { At::Probe }
+            }
+            At::Found => match target.rings.load(target.line(self.index, control::BUSY)) {
+                0 => At::MarkBusy,
+                _ if self.in_vain => At::Repark,
+                _ => At::CountLoss,
+            },
+            At::MarkBusy => {
+                target
+                    .rings
+                    .store(target.line(self.index, control::BUSY), 1);
+                At::Park
+            }
+            At::Park => {
+                let end = g.ring_offset(self.index) + g.ring_bytes();
+                self.cursor = slot.head.load(Ordering::Relaxed);
+                slot.head.store(end, Ordering::Relaxed);
+                self.ticks = now;
+                At::Chunk
+            }
+            At::Chunk => {
+                let ring = g.ring_offset(self.index)..g.ring_offset(self.index) + g.ring_bytes();
+                let fresh = slot.limit.load(Ordering::Relaxed) == 0;
+                let left = (g.chunk_bytes() - self.cursor % g.chunk_bytes()) / 8;
+                if fresh || !ring.contains(&self.cursor) || g.in_guard(self.cursor) {
+                    At::NewChunk
+                } else if left < SLOW_WORDS {
+                    self.push_filler(left);
+                    At::Rest
+                } else {
+                    At::CompareHigh
+                }
+            }
+            At::Rest => {
+                if self.write_half(target) {
+                    At::NewChunk
+                } else {
+                    At::Rest
+                }
+            }
+            At::NewChunk => {
+                self.started = slot.started.load(Ordering::Relaxed);
+                // Pairs with the collector's store of RELEASED after it zeroed the chunk.
+                let released = target
+                    .rings
+                    .load(target.line(self.index, control::RELEASED));
+                let room = self.started.wrapping_sub(released) < g.chunks();
+                if room { At::SetStarted } else { At::Full }
+            }
+            At::SetStarted => {
+                slot.started.store(self.started + 1, Ordering::Relaxed);
+                At::SetOwner
+            }
+            At::SetOwner => {
+                target
+                    .rings
+                    .store(target.line(self.index, control::OWNER), u64::from(self.tid));
+                At::Publish
+            }
+            At::Publish => {
+                target
+                    .rings
+                    .store(target.line(self.index, control::STARTED), self.started + 1);
+                At::SetLimit
+            }
+            At::SetLimit => {
+                let ring = g.ring_offset(self.index);
+                slot.limit.store(ring + g.ring_bytes(), Ordering::Relaxed);
+                self.cursor = ring + (self.started & (g.chunks() - 1)) * g.chunk_bytes();
+                At::SetHigh
+            }
+            At::CompareHigh => {
+                if self.high(slot) {
+                    At::Losses
+                } else {
+                    At::SetHigh
+                }
+            }
+            At::SetHigh => {
+                let high = upper(self.ticks);
+                slot.high.store(high, Ordering::Relaxed);
+                self.words.push_back((word::SYNC, high));
+                At::Losses
+            }
+            At::Losses => {
+                let lost = target.rings.load(target.line(self.index, control::LOST));
+                let reported = slot.reported.load(Ordering::Relaxed);
+                let news = u32::try_from(lost.wrapping_sub(reported)).unwrap_or(u32::MAX);
+                if news > 0 {
+                    slot.reported
+                        .store(reported + u64::from(news), Ordering::Relaxed);
+                    self.words.push_back((word::GAP, news));
+                }
+                self.push_event();
+                let end = self.cursor + 8 * self.words.len() as u64;
+                let guard = (self.cursor & !(g.chunk_bytes() - 1)) + GUARD_BYTES;
+                self.push_filler(guard.saturating_sub(end) / 8);
+                At::SlowWords
+            }
+            At::SlowWords => {
+                if self.write_half(target) {
+                    At::Unpark
+                } else {
+                    At::SlowWords
+                }
+            }
+            At::Unpark => {
+                self.outcome = Outcome::Recorded;
+                slot.head.store(self.cursor, Ordering::Relaxed);
+                At::Idle
+            }
+            At::Idle => {
+                target
+                    .rings
+                    .store(target.line(self.index, control::BUSY), 0);
+                At::Done
+            }
+            At::Full => {
+                self.count_loss(target);
+                At::Idle
+            }
+            At::Repark => {
+                let end = g.ring_offset(self.index) + g.ring_bytes();
+                slot.head.store(end, Ordering::Relaxed);
+                At::CountLoss
+            }
+            At::CountLoss => {
+                self.count_loss(target);
+                At::Done
+            }
+            At::NoSlot => {
+                let lost = target.rings.load(rings::NO_SLOT);
+                target.rings.store(rings::NO_SLOT, lost + 1);
+                self.outcome = Outcome::Lost;
+                At::Done
+            }
+            At::Done => At::Done,
+        };
+    }
+
+    fn high(&self, slot: &Slot) -> bool {
+        slot.high.load(Ordering::Relaxed) == upper(self.ticks)
+    }
+
+    fn first_probe(&mut self, geometry: Geometry) -> At {
+        self.index = self.tid & (geometry.slots() - 1);
+        if self.tid == 0 { At::NoSlot } else { At::Probe }
+    }
+
+    fn push_event(&mut self) {
+        if let Some(argument) = self.event.argument {
+            self.words.push_back((word::ARGUMENT_LOW, lower(argument)));
+            self.words.push_back((word::ARGUMENT_HIGH, upper(argument)));
+        }
+        self.words.push_back((self.event.site, lower(self.ticks)));
+    }
+
+    fn push_filler(&mut self, words: u64) {
+        self.words.extend((0..words).map(|_| (word::FILLER, 0)));
+    }
+
+    /// Writes the next half of the next word; true when that was the last. The low half goes last: it makes the word
+    /// whole, and pairs with the consumer's load of the word.
+    fn write_half<M: SharedMemory>(&mut self, target: &Target<'_, M>) -> bool {
+        let Some(&(low, high)) = self.words.front() else {
+            return true;
+        };
+        match self.half {
+            // The high half of a filler is left as it is.
+            Half::High if low != word::FILLER => {
+                target.store_half(self.cursor, Half::High, high);
+                self.half = Half::Low;
+            }
+            Half::High | Half::Low => {
+                target.store_half(self.cursor, Half::Low, low);
+                self.half = Half::High;
+                self.cursor += 8;
+                self.words.pop_front();
+            }
+        }
+        self.words.is_empty()
+    }
+
+    fn count_loss<M: SharedMemory>(&mut self, target: &Target<'_, M>) {
+        let line = target.line(self.index, control::LOST);
+        target.rings.store(line, target.rings.load(line) + 1);
+        self.outcome = Outcome::Lost;
+    }
+}
+
+// === impl Event ===
+
+impl Event {
+    /// Words that the hot path reserves.
+    const fn words(self) -> u64 {
+        if self.argument.is_some() { 3 } else { 1 }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+const fn lower(value: u64) -> u32 {
+    value as u32
+}
+
+const fn upper(value: u64) -> u32 {
+    lower(value >> 32)
+}

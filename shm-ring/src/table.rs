@@ -1,0 +1,100 @@
+//! The table, as the reference producer has it: what a target's private mapping holds, in ordinary memory.
+
+use crate::{
+    layout::Geometry,
+    sync::{AtomicU32, AtomicU64, Ordering},
+};
+
+/// Slots of all threads of one target.
+#[derive(Debug)]
+pub struct Table {
+    /// Not 0 while events are recorded; set when the table is made, cleared by [`Table::wipe`].
+    live: AtomicU64,
+    slots: Box<[Slot]>,
+}
+
+/// One thread's slot: `layout::slot` names the fields and who writes them.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) tid: AtomicU32,
+    pub(crate) high: AtomicU32,
+    pub(crate) head: AtomicU64,
+    pub(crate) limit: AtomicU64,
+    pub(crate) started: AtomicU64,
+    pub(crate) reported: AtomicU64,
+}
+
+// === impl Table ===
+
+impl Table {
+    /// An empty table that is live.
+    pub fn new(geometry: Geometry) -> Self {
+        let slots = (0..geometry.slots()).map(|_| Slot::default()).collect();
+        Self {
+            live: AtomicU64::new(1),
+            slots,
+        }
+    }
+
+    /// What a forked child finds: zeroes.
+    pub fn wipe(&self) {
+        self.live.store(0, Ordering::Relaxed);
+        for index in 0..self.slots.len() {
+            self.clear(&self.slots[index]);
+        }
+    }
+
+    /// Frees a slot whose thread is gone, as the collector does, owner last.
+    pub fn free(&self, index: u32) {
+        self.clear(self.slot(index));
+    }
+
+    /// Who owns the slot, 0 for nobody.
+    pub fn owner(&self, index: u32) -> u32 {
+        self.slot(index).tid.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn slot(&self, index: u32) -> &Slot {
+        &self.slots[index as usize]
+    }
+
+    fn clear(&self, slot: &Slot) {
+        let Slot {
+            tid,
+            high,
+            head,
+            limit,
+            started,
+            reported,
+        } = slot;
+        high.store(0, Ordering::Relaxed);
+        for field in [limit, head, started, reported] {
+            field.store(0, Ordering::Relaxed);
+        }
+        // Pairs with the claim.
+        tid.store(0, Ordering::Release);
+    }
+}
+
+impl Clone for Table {
+    fn clone(&self) -> Self {
+        let copy = |field: &AtomicU64| AtomicU64::new(field.load(Ordering::Relaxed));
+        let copy32 = |field: &AtomicU32| AtomicU32::new(field.load(Ordering::Relaxed));
+        let slots = self.slots.iter().map(|slot| Slot {
+            tid: copy32(&slot.tid),
+            high: copy32(&slot.high),
+            head: copy(&slot.head),
+            limit: copy(&slot.limit),
+            started: copy(&slot.started),
+            reported: copy(&slot.reported),
+        });
+        Self {
+            live: copy(&self.live),
+            slots: slots.collect(),
+        }
+    }
+}

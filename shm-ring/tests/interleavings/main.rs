@@ -1,0 +1,122 @@
+//! Every interleaving, up to a bound, of a thread in the trampoline, the signal handlers that interrupt it, and the
+//! consumer: no event is lost uncounted, none comes twice, order and times are right, and nobody leaves the ring.
+#![expect(clippy::unwrap_used, reason = "helpers of a test")]
+
+mod choices;
+mod world;
+
+use world::{Bounds, Start, explore};
+
+/// Words that the hot path writes into a chunk, and the event in its guard.
+const CALLS: u64 = 512 - 64 + 1;
+/// Calls that fill a ring.
+const RING: u64 = 16 * CALLS;
+
+fn starts() -> Vec<Start> {
+    let mut starts = vec![
+        Start {
+            calls: 0,
+            undrained: 0,
+            to_new_high: 1 << 20,
+        },
+        // The next chunk is the ring's first.
+        Start {
+            calls: RING,
+            undrained: 3,
+            to_new_high: 1 << 20,
+        },
+        Start {
+            calls: RING - 1,
+            undrained: 1,
+            to_new_high: 12,
+        },
+        // Full, or nearly.
+        Start {
+            calls: RING,
+            undrained: RING,
+            to_new_high: 1 << 20,
+        },
+        Start {
+            calls: RING - 1,
+            undrained: RING - 1,
+            to_new_high: 1 << 20,
+        },
+    ];
+    for left in 0..6 {
+        starts.push(Start {
+            calls: CALLS - left,
+            undrained: 2,
+            to_new_high: 1 << 20,
+        });
+    }
+    for to_new_high in [0, 1, 2, 3, 5, 8, 20] {
+        starts.push(Start {
+            calls: 20,
+            undrained: 1,
+            to_new_high,
+        });
+    }
+    starts
+}
+
+/// Each of `starts`, with every schedule within `bounds`; says how many schedules that was.
+fn check(starts: &[Start], bounds: Bounds) {
+    let mut schedules = 0;
+    for &start in starts {
+        schedules += explore(start, bounds);
+    }
+    assert!(schedules > 1000, "it explored: {schedules}");
+}
+
+#[test]
+fn a_handler_and_a_handler_of_it() {
+    check(
+        &starts(),
+        Bounds {
+            handlers: 2,
+            switches: 0,
+            jumps: 0,
+        },
+    );
+}
+
+#[test]
+fn a_handler_and_the_consumer() {
+    check(
+        &starts(),
+        Bounds {
+            handlers: 1,
+            switches: 1,
+            jumps: 0,
+        },
+    );
+}
+
+#[test]
+fn the_consumer_interrupted_by_the_thread() {
+    // Each access of the consumer is a choice: not with a whole ring to read.
+    let starts: Vec<Start> = starts()
+        .into_iter()
+        .filter(|start| start.undrained < 10)
+        .collect();
+    check(
+        &starts,
+        Bounds {
+            handlers: 0,
+            switches: 2,
+            jumps: 0,
+        },
+    );
+}
+
+#[test]
+fn a_handler_that_jumps_away() {
+    check(
+        &starts(),
+        Bounds {
+            handlers: 1,
+            switches: 0,
+            jumps: 1,
+        },
+    );
+}

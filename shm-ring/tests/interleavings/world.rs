@@ -1,0 +1,423 @@
+//! A thread, its handlers, the consumer and their memory, scheduled by choice.
+
+use std::cell::{Cell, RefCell};
+
+use shm_ring::{
+    Consumer, Event, Geometry, Item, Outcome, Producer, Recording, SharedMemory, Table, Target,
+    layout::control,
+};
+
+use crate::choices::Choices;
+
+/// A thread whose home is slot 0.
+const TID: u32 = 4096;
+
+/// The state that a schedule begins in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Start {
+    /// Events recorded, of which all but the last `undrained` were drained.
+    pub(crate) calls: u64,
+    pub(crate) undrained: u64,
+    /// Steps until the counter's high half changes.
+    pub(crate) to_new_high: u64,
+}
+
+/// How far a schedule may go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Events recorded by signal handlers.
+    pub(crate) handlers: u32,
+    /// Times that the thread gives way to the consumer, or the consumer, in the midst of draining, to the thread.
+    pub(crate) switches: u32,
+    /// Times that a handler leaves by `longjmp`, over all contexts below it.
+    pub(crate) jumps: u32,
+}
+
+/// One event that was tried.
+#[derive(Debug, Clone, Copy)]
+struct Attempt {
+    begun: u64,
+    ended: u64,
+    argument: Option<u64>,
+    outcome: Outcome,
+}
+
+struct World<'c> {
+    geometry: Geometry,
+    choices: &'c Choices,
+    /// The rings' memory up to the end of ring 0.
+    words: Vec<Cell<u64>>,
+    table: Table,
+    clock: Cell<u64>,
+    left: Cell<Bounds>,
+    /// Contexts under way, the innermost last, with the number of their attempt.
+    contexts: RefCell<Vec<(Recording, usize)>>,
+    attempts: RefCell<Vec<Attempt>>,
+    items: RefCell<Vec<Item>>,
+}
+
+/// The memory as the producer sees it; it never leaves it.
+struct Producers<'w, 'c>(&'w World<'c>);
+
+/// The memory as the consumer sees it: before each access the thread may go on.
+struct Consumers<'w, 'c>(&'w World<'c>);
+
+/// Runs every schedule.
+pub(crate) fn explore(start: Start, bounds: Bounds) -> u64 {
+    let choices = Choices::default();
+    let (words, table, consumer) = prepare(start);
+    let mut schedules = 0;
+    loop {
+        let world = World {
+            geometry: geometry(),
+            choices: &choices,
+            words: words.clone(),
+            table: table.clone(),
+            clock: Cell::new((1 << 32) - start.to_new_high),
+            left: Cell::new(bounds),
+            contexts: RefCell::default(),
+            attempts: RefCell::default(),
+            items: RefCell::default(),
+        };
+        world.run(start, consumer.clone());
+        schedules += 1;
+        if !choices.next() {
+            return schedules;
+        }
+    }
+}
+
+fn geometry() -> Geometry {
+    Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap()
+}
+
+/// The state of `start`, by events without interruption.
+fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
+    let geometry = geometry();
+    let choices = Choices::default();
+    let size = usize::try_from(geometry.ring_offset(1) / 8).unwrap();
+    let world = World {
+        geometry,
+        choices: &choices,
+        words: vec![Cell::new(0); size],
+        table: Table::new(geometry),
+        clock: Cell::new(0),
+        left: Cell::new(Bounds {
+            handlers: 0,
+            switches: 0,
+            jumps: 0,
+        }),
+        contexts: RefCell::default(),
+        attempts: RefCell::default(),
+        items: RefCell::default(),
+    };
+    let mut consumer = Consumer::resume(&Consumers(&world), geometry, 0);
+    for call in 0..start.calls {
+        if call == start.calls - start.undrained {
+            world.drain(&mut consumer, Producer::Alive);
+        }
+        let target = Target {
+            table: &world.table,
+            rings: &Producers(&world),
+            geometry,
+        };
+        target.record(
+            TID,
+            Event {
+                site: 1,
+                argument: None,
+            },
+            0,
+        );
+    }
+    if start.undrained == 0 {
+        world.drain(&mut consumer, Producer::Alive);
+    }
+    (world.words, world.table, consumer)
+}
+
+// === impl World ===
+
+impl World<'_> {
+    fn run(&self, start: Start, mut consumer: Consumer) {
+        self.begin();
+        while !self.contexts.borrow().is_empty() {
+            if self.go_on() == Next::GiveWay {
+                self.drain(&mut consumer, Producer::Alive);
+            }
+        }
+        let jumped =
+            self.left.get().jumps == 0 && self.attempts.borrow().iter().any(|a| a.ended == 0);
+        let producer = if jumped {
+            Producer::Gone
+        } else {
+            Producer::Alive
+        };
+        self.left.set(Bounds {
+            handlers: 0,
+            switches: 0,
+            jumps: 0,
+        });
+        self.drain(&mut consumer, producer);
+        consumer.tell_losses(&Consumers(self), |item| self.items.borrow_mut().push(item));
+        self.check(start);
+    }
+
+    /// A context enters the trampoline. Every other one has an argument.
+    fn begin(&self) {
+        let mut attempts = self.attempts.borrow_mut();
+        let number = attempts.len();
+        let argument = number
+            .is_multiple_of(2)
+            .then_some(0xaaaa_bbbb_cccc_0000 + number as u64);
+        let site = 2 * u32::try_from(number).unwrap() + 101;
+        let outcome = Outcome::UnderWay;
+        attempts.push(Attempt {
+            begun: self.clock.get(),
+            ended: 0,
+            argument,
+            outcome,
+        });
+        let recording = Recording::new(TID, Event { site, argument });
+        self.contexts.borrow_mut().push((recording, number));
+    }
+
+    /// One step of the thread, or a change of who runs.
+    fn go_on(&self) -> Next {
+        let Some((mut recording, number)) = self.contexts.borrow_mut().pop() else {
+            return Next::GiveWay;
+        };
+        let mut options = vec![Choice::Step];
+        let left = self.left.get();
+        if !recording.is_filling() {
+            if left.handlers > 0 {
+                options.push(Choice::Handler);
+            }
+            if left.switches > 0 {
+                options.push(Choice::GiveWay);
+            }
+            if left.jumps > 0 && !self.contexts.borrow().is_empty() {
+                options.push(Choice::Jump);
+            }
+        }
+        let option =
+            options[usize::from(self.choices.choose(u8::try_from(options.len()).unwrap()))];
+        match option {
+            Choice::Step => {
+                self.clock.set(self.clock.get() + 1);
+                let rings = Producers(self);
+                let target = Target {
+                    table: &self.table,
+                    rings: &rings,
+                    geometry: self.geometry,
+                };
+                recording.step(&target, self.clock.get());
+                if recording.is_done() {
+                    let attempt = &mut self.attempts.borrow_mut()[number];
+                    (attempt.ended, attempt.outcome) = (self.clock.get(), recording.outcome());
+                    return Next::Again;
+                }
+                self.contexts.borrow_mut().push((recording, number));
+                Next::Again
+            }
+            Choice::Handler => {
+                self.contexts.borrow_mut().push((recording, number));
+                self.left.set(Bounds {
+                    handlers: left.handlers - 1,
+                    ..left
+                });
+                self.begin();
+                Next::Again
+            }
+            Choice::GiveWay => {
+                self.contexts.borrow_mut().push((recording, number));
+                self.left.set(Bounds {
+                    switches: left.switches - 1,
+                    ..left
+                });
+                Next::GiveWay
+            }
+            Choice::Jump => {
+                self.left.set(Bounds {
+                    jumps: left.jumps - 1,
+                    ..left
+                });
+                self.contexts.borrow_mut().clear();
+                // The thread goes on with another event, or two.
+                for _ in 0..2 {
+                    self.begin();
+                    while !self.contexts.borrow().is_empty() {
+                        self.go_on();
+                    }
+                }
+                Next::Again
+            }
+        }
+    }
+
+    fn drain(&self, consumer: &mut Consumer, producer: Producer) {
+        let view = Consumers(self);
+        let drained = consumer.drain(&view, producer, 0, u64::MAX, |item| {
+            self.items.borrow_mut().push(item)
+        });
+        assert!(drained.at_end);
+    }
+
+    fn check(&self, start: Start) {
+        let attempts = self.attempts.borrow();
+        let items = self.items.borrow();
+        let earlier = items
+            .iter()
+            .filter(|i| matches!(i, Item::Call { site: 1, .. }))
+            .count();
+        assert_eq!(earlier as u64, start.undrained, "what was there before");
+        let mut told = 0;
+        let mut order = Vec::new();
+        for item in items.iter() {
+            match *item {
+                Item::Lost(count) => told += count,
+                Item::Call { site: 1, .. } => {}
+                Item::Call {
+                    site,
+                    ticks,
+                    argument,
+                } => {
+                    let number = usize::try_from((site - 101) / 2).unwrap();
+                    let attempt = attempts[number];
+                    assert!(!order.contains(&number), "{number} comes twice: {items:?}");
+                    assert_eq!(argument, attempt.argument, "{number}");
+                    let jumped = attempt.ended == 0;
+                    assert!(
+                        ticks >= attempt.begun && (jumped || ticks <= attempt.ended),
+                        "{ticks} {attempt:?}"
+                    );
+                    order.push(number);
+                }
+            }
+        }
+        for (number, attempt) in attempts.iter().enumerate() {
+            match attempt.outcome {
+                Outcome::Recorded => {
+                    assert!(order.contains(&number), "{number} is missing: {items:?}")
+                }
+                Outcome::Lost => assert!(!order.contains(&number), "{number} was counted and came"),
+                Outcome::UnderWay => assert_eq!(attempt.ended, 0),
+                Outcome::Untraced => panic!("the table is live"),
+            }
+        }
+        for (i, &first) in order.iter().enumerate() {
+            for &second in &order[i + 1..] {
+                let ended = attempts[second].ended;
+                let reversed = ended != 0 && ended < attempts[first].begun;
+                assert!(
+                    !reversed,
+                    "{second} was over before {first} began: {order:?}"
+                );
+            }
+        }
+        let lost = attempts
+            .iter()
+            .filter(|a| a.outcome == Outcome::Lost)
+            .count() as u64;
+        let left = attempts.iter().filter(|a| a.ended == 0).count() as u64;
+        // A context that was left may have been counted, as a hole, or have left no trace.
+        assert!(
+            (lost..=lost + left).contains(&told),
+            "{told} told, {lost} lost, {left} left"
+        );
+        let line = self.geometry.control_offset(0);
+        let busy = self.words[usize::try_from((line + control::BUSY) / 8).unwrap()].get();
+        assert!(busy == 0 || left > 0);
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Again,
+    GiveWay,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Choice {
+    Step,
+    Handler,
+    GiveWay,
+    Jump,
+}
+
+// === impl SharedMemory for Producers ===
+
+impl Producers<'_, '_> {
+    /// The word at an offset that this thread may touch: its control line, and its ring outside of what other threads own.
+    fn word(&self, offset: u64) -> &Cell<u64> {
+        let geometry = self.0.geometry;
+        let line = geometry.control_offset(0)..geometry.control_offset(1);
+        let ring = geometry.ring_offset(0)..geometry.ring_offset(1);
+        assert!(
+            line.contains(&offset) || ring.contains(&offset),
+            "{offset:#x} is not its own"
+        );
+        &self.0.words[usize::try_from(offset / 8).unwrap()]
+    }
+}
+
+impl SharedMemory for Producers<'_, '_> {
+    fn load(&self, offset: u64) -> u64 {
+        self.word(offset).get()
+    }
+
+    fn store(&self, offset: u64, value: u64) {
+        self.word(offset).set(value);
+    }
+
+    fn zero(&self, _: u64, _: u64) {
+        panic!("producers zero nothing");
+    }
+}
+
+// === impl SharedMemory for Consumers ===
+
+impl Consumers<'_, '_> {
+    /// The thread goes on here, if the choice is so.
+    fn between(&self) {
+        let left = self.0.left.get();
+        if left.switches == 0
+            || self.0.contexts.borrow().is_empty()
+            || self.0.choices.choose(2) == 0
+        {
+            return;
+        }
+        self.0.left.set(Bounds {
+            switches: left.switches - 1,
+            ..left
+        });
+        while !self.0.contexts.borrow().is_empty() && self.0.go_on() == Next::Again {}
+    }
+
+    fn word(&self, offset: u64) -> Option<&Cell<u64>> {
+        self.0.words.get(usize::try_from(offset / 8).unwrap())
+    }
+}
+
+impl SharedMemory for Consumers<'_, '_> {
+    fn load(&self, offset: u64) -> u64 {
+        self.between();
+        self.word(offset).map_or(0, Cell::get)
+    }
+
+    fn store(&self, offset: u64, value: u64) {
+        self.between();
+        if let Some(word) = self.word(offset) {
+            word.set(value);
+        }
+    }
+
+    fn zero(&self, offset: u64, bytes: u64) {
+        self.between();
+        for at in (offset..offset + bytes).step_by(8) {
+            if let Some(word) = self.word(at) {
+                word.set(0);
+            }
+        }
+    }
+}
