@@ -17,6 +17,8 @@ pub(crate) struct Arguments {
     rest: Vec<String>,
 }
 
+const INSTALL: &[&str] = &["apt-get", "install", "-y", "--no-install-recommends"];
+
 /// Who may install packages here.
 enum Installer {
     Root,
@@ -45,29 +47,33 @@ pub(crate) fn install_missing(no_install: bool) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let mut words = vec!["apt-get", "install", "-y", "--no-install-recommends"];
+    let mut words = INSTALL.to_vec();
     words.extend(&missing);
     let installer = if no_install {
         Installer::Nobody
     } else {
         Installer::find()
     };
-    let mut command = match installer {
-        Installer::Root => Command::new(words[0]),
-        Installer::Sudo => {
-            let mut sudo = Command::new("sudo");
-            sudo.args(["-n", words[0]]);
-            sudo
-        }
-        Installer::Nobody => bail!(
-            "packages are missing that the tests need; install them with\n\n    sudo {}\n",
-            words.join(" ")
-        ),
-    };
-    command
-        .args(&words[1..])
-        .env("DEBIAN_FRONTEND", "noninteractive");
-    execute(&mut command)?;
+    // A fresh machine knows no package before the lists are fetched.
+    let words_of_install = words.join(" ");
+    for words in [&["apt-get", "update"][..], &words] {
+        let mut command = match installer {
+            Installer::Root => Command::new(words[0]),
+            Installer::Sudo => {
+                let mut sudo = Command::new("sudo");
+                sudo.args(["-n", words[0]]);
+                sudo
+            }
+            Installer::Nobody => bail!(
+                "packages are missing that the tests need; install them with\n\n    sudo apt-get update && sudo {}\n",
+                words_of_install
+            ),
+        };
+        command
+            .args(&words[1..])
+            .env("DEBIAN_FRONTEND", "noninteractive");
+        execute(&mut command)?;
+    }
     let still = missing_packages();
     if !still.is_empty() {
         bail!("still missing after the installation: {}", still.join(" "));

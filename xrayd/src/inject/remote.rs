@@ -1,6 +1,6 @@
 //! System calls made by a stopped thread of the target, each with its undo.
 
-use std::{io, time::Duration};
+use std::io;
 
 use nix::libc;
 
@@ -13,8 +13,6 @@ use crate::{
     target::{MapEntry, Maps},
 };
 
-/// How long one call of the borrowed thread may take.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// include/uapi/linux/prctl.h
 const PR_SET_VMA: u64 = 0x5356_4d41;
 /// `syscall`
@@ -190,7 +188,7 @@ impl<'a> Remote<'a> {
     ) -> Result<u64, RemoteError> {
         let result = self
             .thread
-            .system_call(self.instruction, number, arguments, PATIENCE)?;
+            .system_call(self.instruction, number, arguments)?;
         if (-4095..0).contains(&result) {
             let errno = i32::try_from(-result).unwrap_or(libc::EIO);
             return Err(RemoteError::Refused {

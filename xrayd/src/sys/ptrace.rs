@@ -165,9 +165,7 @@ impl Stopped {
         &mut self,
         instruction: u64,
         number: i64,
-        arguments: [u64; 6],
-        patience: Duration,
-    ) -> Result<i64> {
+        arguments: [u64; 6]) -> Result<i64> {
         let mut registers = self.registers;
         registers.rip = instruction;
         registers.rax = number.cast_unsigned();
@@ -188,7 +186,7 @@ impl Stopped {
         loop {
             ptrace::step(self.tid.as_nix(), None)
                 .map_err(|errno| failed(self.tid, "PTRACE_SINGLESTEP", errno))?;
-            match wait(self.tid, Instant::now(), patience)? {
+            match wait_step(self.tid)? {
                 WaitStatus::Stopped(_, Signal::SIGTRAP) => {
                     let now = ptrace::getregs(self.tid.as_nix())
                         .map_err(|errno| failed(self.tid, "PTRACE_GETREGS", errno))?;
@@ -340,27 +338,42 @@ fn failed(tid: Tid, what: &'static str, errno: Errno) -> TraceError {
     }
 }
 
-/// Waits until `tid` stops. Polls: a wait without limit would hang on a thread that sleeps uninterruptibly (P6).
+/// Waits until `tid` stops. Polls: a wait without limit would hang on a thread that sleeps uninterruptibly (P6). It
+/// sleeps between looks, since the thread may need this processor to come to its stop.
 fn wait(tid: Tid, since: Instant, patience: Duration) -> Result<WaitStatus> {
-    let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
     loop {
-        match waitpid(tid.as_nix(), Some(flags)) {
-            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => {}
-            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => {
-                return Err(TraceError::Gone(tid));
-            }
-            Ok(status) => return Ok(status),
-            Err(errno) => return Err(failed(tid, "waitpid", errno)),
+        if let Some(status) = wait_once(tid, WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)? {
+            return Ok(status);
         }
         let waited = since.elapsed();
         if waited > patience {
             return Err(TraceError::Timeout(tid, patience));
         }
-        if waited < Duration::from_millis(2) {
+        if waited < Duration::from_micros(50) {
             std::thread::yield_now();
         } else {
-            std::thread::sleep(Duration::from_micros(500));
+            std::thread::sleep((waited / 8).clamp(Duration::from_micros(10), Duration::from_millis(1)));
         }
+    }
+}
+
+/// Waits for a thread that executes one instruction or one memory call: it stops again by itself, or dies.
+fn wait_step(tid: Tid) -> Result<WaitStatus> {
+    loop {
+        if let Some(status) = wait_once(tid, WaitPidFlag::__WALL)? {
+            return Ok(status);
+        }
+    }
+}
+
+fn wait_once(tid: Tid, flags: WaitPidFlag) -> Result<Option<WaitStatus>> {
+    match waitpid(tid.as_nix(), Some(flags)) {
+        Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => Ok(None),
+        Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => {
+            Err(TraceError::Gone(tid))
+        }
+        Ok(status) => Ok(Some(status)),
+        Err(errno) => Err(failed(tid, "waitpid", errno)),
     }
 }
 

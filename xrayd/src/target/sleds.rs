@@ -64,7 +64,7 @@ pub(crate) fn survey(memory: &Memory, maps: &Maps, module: &Module) -> std::io::
                 continue;
             };
             let address = module.in_target(sled.address).0;
-            if address % 2 != 0 {
+            if !address.is_multiple_of(2) {
                 found.skip("not 2-byte aligned");
             } else if !lies_in_text(maps, module, address) {
                 found.skip("outside the module's executable memory");
