@@ -18,7 +18,7 @@ use crate::{
         Memory,
         ptrace::{Seized, Stopped, TraceError},
     },
-    target::{Maps, Target, tracer_of},
+    target::{Maps, Target, Threads, tracer_of},
 };
 
 /// How long one thread may take to stop before another one is asked.
@@ -284,6 +284,7 @@ fn borrow(
     thread: &mut Stopped,
 ) -> std::result::Result<(Layout, Option<File>), BorrowError> {
     let pid = target.pid();
+    target.check_owner().map_err(BorrowError::Refusal)?;
     let registers = *thread.registers();
     if registers.cs != 0x33 {
         let message = format!("process {pid}: thread {} runs 32-bit code", thread.tid());
@@ -476,20 +477,18 @@ fn share(target: &Target, layout: &Layout, memfd: Option<File>) -> Result<(Mappi
 }
 
 fn open_map_file(pid: Pid, range: Range<u64>) -> io::Result<File> {
-    let path = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end);
+    let dir = Threads::proc_dir(pid);
+    let path = format!("{dir}/map_files/{:x}-{:x}", range.start, range.end);
     File::options().read(true).write(true).open(path)
 }
 
 fn can_open_map_files(pid: Pid, maps: &Maps) -> bool {
+    let dir = Threads::proc_dir(pid);
     maps.iter()
         .find(|entry| entry.is_file())
         .is_some_and(|entry| {
             let range = &entry.range;
-            File::open(format!(
-                "/proc/{pid}/map_files/{:x}-{:x}",
-                range.start, range.end
-            ))
-            .is_ok()
+            File::open(format!("{dir}/map_files/{:x}-{:x}", range.start, range.end)).is_ok()
         })
 }
 

@@ -20,7 +20,7 @@ use crate::{
     pid::{Pid, TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
     sys::{Memory, now_anchor, ptrace::Stopped},
-    target::{Module, Objects, RefusedModule, Survey, Target, preflight},
+    target::{Module, Objects, RefusedModule, Survey, Target, Threads, preflight},
 };
 
 /// How to attach.
@@ -34,6 +34,8 @@ pub struct AttachOptions {
     pub start_time: Option<u64>,
     /// Borrow this thread instead of any.
     pub thread: Option<Tid>,
+    /// Refuse unless the kernel gives the process's memory to this user, before anything is changed.
+    pub owner: Option<u32>,
 }
 
 /// What attaching did.
@@ -94,6 +96,7 @@ impl Default for AttachOptions {
             max_threads: 1024,
             start_time: None,
             thread: None,
+            owner: None,
         }
     }
 }
@@ -114,6 +117,7 @@ pub(super) fn prepare(
             format!("process {pid} is not the one that was listed: it started at another time");
         return Err(Refusal::new(Reason::PidReused, message));
     }
+    let target = target.require_owner(options.owner);
     let geometry = Geometry::new(options.ring_bytes, options.max_threads)
         .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
     let flight = preflight(&target, objects, started.is_some())?;
@@ -121,6 +125,7 @@ pub(super) fn prepare(
     let tid = target.live_thread()?;
     let memory =
         Memory::open(pid, tid).map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
+    target.check_owner()?;
     let (mut thread, child) = match started {
         Some(Started { child, thread }) => (Some(thread), Some(child)),
         None => (None, None),
@@ -319,8 +324,8 @@ fn call_site_of(site: &PatchSite, function: xray_trace::model::FunctionId) -> Ca
 
 fn describe_process(target: &Target) -> Process {
     let pid = target.pid();
-    let executable =
-        std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_else(|_| PathBuf::new());
+    let executable = std::fs::read_link(format!("{}/exe", Threads::proc_dir(pid)))
+        .unwrap_or_else(|_| PathBuf::new());
     let host = nix::unistd::gethostname()
         .ok()
         .map(|name| name.to_string_lossy().into_owned());

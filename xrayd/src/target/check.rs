@@ -1,6 +1,6 @@
 //! Preflight: may this process be traced, row by row. Changes nothing.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use procfs::process::Process;
 use xray_trace::instr_map::XrayRuntime;
@@ -186,7 +186,7 @@ fn check_bits(flight: &mut Preflight, pid: Pid, found: &Found) {
 fn is_32_bit(pid: Pid) -> bool {
     use std::io::Read;
     let mut head = [0u8; 5];
-    fs::File::open(format!("/proc/{pid}/exe"))
+    fs::File::open(format!("{}/exe", Threads::proc_dir(pid)))
         .and_then(|mut file| file.read_exact(&mut head))
         .is_ok_and(|()| head == *b"\x7fELF\x01")
 }
@@ -329,19 +329,10 @@ fn check_runtime(flight: &mut Preflight, pid: Pid) {
 }
 
 fn check_sharing(flight: &mut Preflight, pid: Pid) {
+    let dir = Threads::proc_dir(pid);
     let reachable = flight.surveyed.first().is_some_and(|(module, _)| {
         let range = &module.entry.range;
-        Path::new(&format!(
-            "/proc/{pid}/map_files/{:x}-{:x}",
-            range.start, range.end
-        ))
-        .symlink_metadata()
-        .is_ok()
-            && fs::File::open(format!(
-                "/proc/{pid}/map_files/{:x}-{:x}",
-                range.start, range.end
-            ))
-            .is_ok()
+        fs::File::open(format!("{dir}/map_files/{:x}-{:x}", range.start, range.end)).is_ok()
     });
     let (outcome, finding) = if reachable {
         (Outcome::Ok, "through /proc/PID/map_files")

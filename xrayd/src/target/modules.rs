@@ -7,7 +7,7 @@ use xray_trace::{
     instr_map::{Machine, Object, ObjectError},
 };
 
-use super::{MapEntry, Maps, Objects};
+use super::{MapEntry, Maps, Objects, Threads};
 use crate::{
     pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal},
@@ -170,7 +170,7 @@ fn load_bias(object: &Object, group: &Group<'_>) -> Option<u64> {
 
 fn main_inode(pid: Pid) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(format!("/proc/{pid}/exe"))
+    std::fs::metadata(format!("{}/exe", Threads::proc_dir(pid)))
         .ok()
         .map(|metadata| metadata.ino())
 }

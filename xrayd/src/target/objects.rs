@@ -11,7 +11,7 @@ use std::{
 
 use xray_trace::instr_map::{Object, ObjectError};
 
-use super::MapEntry;
+use super::{MapEntry, Threads};
 use crate::pid::Pid;
 
 /// Files larger than this are not read: no program with sleds is, and memory is bounded.
@@ -149,20 +149,19 @@ fn read_rest(file: &File, size: u64) -> io::Result<Vec<u8>> {
 /// Opens the very file that is mapped, also if it was deleted or replaced: by `map_files` where we may, by `exe` for the main program, by its path as
 /// the process sees it if that still leads to the same inode (P65).
 fn open_mapped(pid: Pid, entry: &MapEntry) -> io::Result<File> {
+    let dir = Threads::proc_dir(pid);
     let range = format!("{:x}-{:x}", entry.range.start, entry.range.end);
-    if let Ok(file) = File::open(format!("/proc/{pid}/map_files/{range}")) {
+    if let Ok(file) = File::open(format!("{dir}/map_files/{range}")) {
         return Ok(file);
     }
     let same = |file: File| -> Option<File> {
         let metadata = file.metadata().ok()?;
         (metadata.ino() == entry.inode).then_some(file)
     };
-    if let Some(file) = File::open(format!("/proc/{pid}/exe")).ok().and_then(same) {
+    if let Some(file) = File::open(format!("{dir}/exe")).ok().and_then(same) {
         return Ok(file);
     }
-    let inside: PathBuf = [format!("/proc/{pid}/root"), entry.name.clone()]
-        .concat()
-        .into();
+    let inside: PathBuf = [format!("{dir}/root"), entry.name.clone()].concat().into();
     let file = File::open(&inside)?;
     same(file).ok_or_else(|| {
         io::Error::other(

@@ -40,6 +40,16 @@ impl Threads {
             .find(|&tid| Self::state(pid, tid) != ThreadState::Dead)
     }
 
+    /// Where `/proc` shows the memory and the files of the process: in its own directory, and in another thread's when
+    /// the leader has ended before the others (P3).
+    pub(crate) fn proc_dir(pid: Pid) -> String {
+        let leader = pid.leader();
+        match Self::state(pid, leader) {
+            ThreadState::Dead => format!("/proc/{}", Self::live(pid).unwrap_or(leader)),
+            ThreadState::Stoppable | ThreadState::Uninterruptible => format!("/proc/{pid}"),
+        }
+    }
+
     /// What a thread is doing; `Dead` if it is not there.
     pub(crate) fn state(pid: Pid, tid: Tid) -> ThreadState {
         let Ok(stat) = fs::read(format!("/proc/{pid}/task/{tid}/stat")) else {
