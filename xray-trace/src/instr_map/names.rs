@@ -17,6 +17,8 @@ const DEEPEST: u32 = 64;
 /// Nesting that is followed where the grammar is ambiguous: cpp_demangle tries the possibilities one after the other on
 /// each level, so that 80 bytes could keep it busy for hours. At this depth they take milliseconds.
 const DEEPEST_AMBIGUOUS: u32 = 40;
+/// The same where `new` or `delete` stand in an expression: there are most possibilities, and hardly a real symbol.
+const DEEPEST_ALLOCATING: u32 = 16;
 
 /// Text up to a length; more is an error.
 struct Bounded {
@@ -45,11 +47,7 @@ fn write_demangled(symbol: &str, out: &mut Bounded) -> Option<()> {
         // The alternate form leaves the hash out.
         write!(out, "{:#}", rustc_demangle::try_demangle(symbol).ok()?).ok()
     } else if symbol.starts_with("_Z") || symbol.starts_with("__Z") {
-        let deepest = if is_ambiguous(symbol) {
-            DEEPEST_AMBIGUOUS
-        } else {
-            DEEPEST
-        };
+        let deepest = deepest(symbol);
         let parsing = ParseOptions::default().recursion_limit(deepest);
         let writing = DemangleOptions::default().recursion_limit(deepest);
         let parsed = Symbol::new_with_options(symbol.as_bytes(), &parsing).ok()?;
@@ -59,11 +57,12 @@ fn write_demangled(symbol: &str, out: &mut Bounded) -> Option<()> {
     }
 }
 
-/// Whether a C++ symbol contains, outside identifiers, what leads to expressions, unresolved names or vendor qualifiers:
-/// the parts of the grammar that cannot be told apart by the next letter.
-fn is_ambiguous(symbol: &str) -> bool {
+/// How deep a C++ symbol is followed, by what stands outside its identifiers. Expressions, unresolved names and vendor
+/// qualifiers are the parts of the grammar that cannot be told apart by the next letter.
+fn deepest(symbol: &str) -> u32 {
     let mut rest = symbol.as_bytes();
     let mut before = 0_u8;
+    let mut deepest = DEEPEST;
     while let Some((&byte, after)) = rest.split_first() {
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if digits > 0 {
@@ -80,16 +79,22 @@ fn is_ambiguous(symbol: &str) -> bool {
                 .unwrap_or_default();
             continue;
         }
-        match (byte, after.first()) {
+        let is_ambiguous = match (byte, after.first()) {
             (b'X' | b'L' | b'U', _)
             | (b'D', Some(b't' | b'T' | b'O' | b'w' | b'v'))
-            | (b's', Some(b'r')) => return true,
-            (b'A', Some(next)) if !next.is_ascii_digit() => return true,
-            _ => {}
+            | (b's', Some(b'r')) => true,
+            (b'A', Some(next)) => !next.is_ascii_digit(),
+            (b'n', Some(b'w' | b'a')) | (b'd', Some(b'l' | b'a')) if deepest < DEEPEST => {
+                return DEEPEST_ALLOCATING;
+            }
+            _ => false,
+        };
+        if is_ambiguous {
+            deepest = DEEPEST_AMBIGUOUS;
         }
         (before, rest) = (byte, after);
     }
-    false
+    deepest
 }
 
 fn decimal(digits: &[u8]) -> usize {
@@ -302,8 +307,8 @@ mod tests {
             None
         );
         for open in [
-            "P", "N", "I", "F", "X", "dt", "J", "St4pairI", "ILU1a", "Xdtnw", "IXL", "DpT", "Z1fI",
-            "IsrSt",
+            "P", "N", "I", "F", "X", "dt", "J", "St4pairI", "ILU1a", "Xdtnw", "Xnw", "Xdl", "IXL",
+            "DpT", "Z1fI", "IsrSt",
         ] {
             for prefix in ["_Z1f", "_Z1fI", "_ZN"] {
                 let name = demangle(&format!("{prefix}{}", open.repeat(400)));
