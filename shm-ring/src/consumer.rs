@@ -63,8 +63,8 @@ pub struct Consumer {
     high: Option<u32>,
     /// Halves of an argument waiting for their call word.
     argument: (Option<u32>, Option<u32>),
-    /// Sum of the gap words read, by this collector and those before it.
-    gaps: u64,
+    /// Losses told by `tell_losses`, ahead of the gap word that will count them.
+    ahead: u32,
     /// Losses of LOST that were handed to a sink, by gap words or ahead of them.
     told: u64,
     /// When the consumer first stood at the hole where it stands now, in the caller's milliseconds.
@@ -98,27 +98,26 @@ impl Consumer {
             }
             _ => 0,
         };
-        let chunk = cursor - cursor % geometry.chunk_bytes();
-        let read = (chunk..cursor).step_by(8).map(|at| {
-            let place = geometry.ring_offset(index) + (at & (geometry.ring_bytes() - 1));
-            Word::decode(memory.load(place))
-        });
-        let high = read
-            .filter_map(|word| match word {
-                Word::Sync(high) => Some(high),
-                _ => None,
-            })
-            .last();
-        Self {
+        let more = memory.load(line + control::RESUME);
+        let mut consumer = Self {
             geometry,
             index,
             cursor,
-            high,
+            high: (cursor > 0).then_some(lower(more)),
             argument: (None, None),
-            gaps: memory.load(line + control::GAPS),
-            told: memory.load(line + control::TOLD),
+            ahead: 0,
+            told: 0,
             hole_since: None,
+        };
+        // What was read of this chunk stands there still, unless the memory was given back: read it again for what it says
+        // of the words to come.
+        for at in (cursor - cursor % geometry.chunk_bytes()..cursor).step_by(8) {
+            let word = Word::decode(memory.load(consumer.place(at)));
+            consumer.step(word, &mut |_| {});
         }
+        consumer.ahead = lower(more >> 32);
+        consumer.told = memory.load(line + control::TOLD);
+        consumer
     }
 
     /// Which ring this is.
@@ -197,6 +196,8 @@ impl Consumer {
         let untold = self.untold_losses(memory);
         if untold > 0 {
             self.told = self.told.saturating_add(untold);
+            let untold32 = u32::try_from(untold).unwrap_or(u32::MAX);
+            self.ahead = self.ahead.saturating_add(untold32);
             self.save(memory);
             sink(Item::Lost(untold));
         }
@@ -226,7 +227,8 @@ impl Consumer {
     /// Writes down where the collector that comes after this one goes on.
     fn save<M: SharedMemory>(&self, memory: &M) {
         let line = self.geometry.control_offset(self.index);
-        memory.store(line + control::GAPS, self.gaps);
+        let more = u64::from(self.ahead) << 32 | u64::from(self.high.unwrap_or(0));
+        memory.store(line + control::RESUME, more);
         memory.store(line + control::TOLD, self.told);
         memory.store(line + control::CURSOR, self.cursor);
     }
@@ -257,12 +259,11 @@ impl Consumer {
             }
             Word::Sync(high) => self.high = Some(high),
             Word::Gap(count) => {
-                self.gaps = self.gaps.saturating_add(u64::from(count));
-                // What `tell_losses` told ahead is not told again.
-                let news = self.gaps.saturating_sub(self.told);
+                let news = count.saturating_sub(self.ahead);
+                self.ahead = self.ahead.saturating_sub(count);
                 if news > 0 {
-                    self.told = self.gaps;
-                    sink(Item::Lost(news));
+                    self.told = self.told.saturating_add(u64::from(news));
+                    sink(Item::Lost(u64::from(news)));
                 }
             }
             Word::ArgumentLow(value) => self.argument.0 = Some(value),
@@ -305,4 +306,9 @@ impl Consumer {
             None => None,
         }
     }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+const fn lower(value: u64) -> u32 {
+    value as u32
 }

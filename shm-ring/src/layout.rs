@@ -76,8 +76,9 @@ pub mod control {
     pub const BUSY: u64 = 32;
     /// u64: bytes consumed since the ring was claimed. By the collector, for the collector that comes after it.
     pub const CURSOR: u64 = 40;
-    /// u64: sum of the gap words read. By the collector, likewise.
-    pub const GAPS: u64 = 48;
+    /// u64: what else that collector must know. Low half: the counter's high half at CURSOR. High half: losses told
+    /// ahead of the gap word that will tell them.
+    pub const RESUME: u64 = 48;
     /// u64: losses told to whoever reads the trace. By the collector, likewise.
     pub const TOLD: u64 = 56;
 }

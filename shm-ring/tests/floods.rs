@@ -1,0 +1,154 @@
+//! Floods, droughts, threads that come and go, collectors that do: what was written and what was counted is what was
+//! tried.
+#![cfg(not(loom))]
+#![expect(clippy::unwrap_used, reason = "helpers of a test")]
+
+mod support;
+
+use proptest::prelude::*;
+use shm_ring::{
+    Consumer, Event, Geometry, Item, Outcome, Producer, SharedMemory, Table, Target, layout,
+};
+use support::Words;
+
+#[derive(Debug, Clone)]
+enum Action {
+    /// So many events, every third with an argument.
+    Record(u32),
+    /// The counter goes on by so much.
+    Wait(u64),
+    /// The collector reads at most so many words.
+    Drain(u64),
+    /// Another collector comes.
+    Resume,
+    /// The thread ends, and another one gets its slot.
+    Replace,
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let action = prop_oneof![
+        4 => (1..2000u32).prop_map(Action::Record),
+        1 => (9000..20_000u32).prop_map(Action::Record),
+        1 => (1..1u64 << 34).prop_map(Action::Wait),
+        3 => (1..3000u64).prop_map(Action::Drain),
+        2 => Just(Action::Drain(u64::MAX)),
+        1 => Just(Action::Resume),
+        1 => Just(Action::Replace),
+    ];
+    proptest::collection::vec(action, 1..40)
+}
+
+/// Reads and checks: events in order, times as recorded.
+#[derive(Debug, Default)]
+struct Reader {
+    /// Numbers of the events recorded and not read yet, with their counters.
+    expected: std::collections::VecDeque<(u64, u64)>,
+    told: u64,
+}
+
+impl Reader {
+    fn take(&mut self, item: Item) {
+        match item {
+            Item::Lost(count) => self.told += count,
+            Item::Call {
+                site,
+                ticks,
+                argument,
+            } => {
+                let (number, recorded) = self.expected.pop_front().expect("no more than recorded");
+                assert_eq!((site, ticks), (site_of(number), recorded));
+                assert_eq!(argument, argument_of(number));
+            }
+        }
+    }
+}
+
+fn site_of(number: u64) -> u32 {
+    u32::try_from(number & 0x7fff_ffff).unwrap() << 1 | 1
+}
+
+fn argument_of(number: u64) -> Option<u64> {
+    number
+        .is_multiple_of(3)
+        .then_some(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn flood(ring_shift: u32, actions: Vec<Action>) {
+    let geometry = Geometry::new(1 << ring_shift, 1).unwrap();
+    let words = Words::new(geometry);
+    let table = Table::new(geometry);
+    let target = Target {
+        table: &table,
+        rings: &words,
+        geometry,
+    };
+    let mut consumer = Consumer::resume(&words, geometry, 0);
+    let mut reader = Reader::default();
+    let (mut tid, mut now, mut tried, mut lost) = (geometry.slots(), 5u64, 0u64, 0u64);
+    for action in actions {
+        match action {
+            Action::Record(events) => {
+                for _ in 0..events {
+                    now += 100;
+                    let event = Event {
+                        site: site_of(tried),
+                        argument: argument_of(tried),
+                    };
+                    match target.record(tid, event, now) {
+                        Outcome::Recorded => reader.expected.push_back((tried, now)),
+                        Outcome::Lost => lost += 1,
+                        other => panic!("{other:?}"),
+                    }
+                    tried += 1;
+                }
+            }
+            Action::Wait(ticks) => now += ticks,
+            Action::Drain(max) => {
+                let done = consumer.drain(&words, Producer::Alive, 0, max, |i| reader.take(i));
+                assert!(!done.at_hole, "{done:?}");
+                assert!(done.at_end || done.words >= max, "{done:?}");
+            }
+            Action::Resume => {
+                // Nothing is read twice, nothing is forgotten: the cursor and what belongs to it were saved.
+                consumer = Consumer::resume(&words, geometry, 0);
+            }
+            Action::Replace => {
+                consumer.drain(&words, Producer::Gone, 0, u64::MAX, |i| reader.take(i));
+                consumer.tell_losses(&words, |i| reader.take(i));
+                assert_eq!(reader.told, lost);
+                words.zero(geometry.ring_offset(0), geometry.ring_bytes());
+                words.zero(geometry.control_offset(0), layout::LINE_BYTES);
+                table.free(0);
+                tid += geometry.slots();
+                consumer = Consumer::resume(&words, geometry, 0);
+            }
+        }
+        assert!(reader.told <= lost, "told {} of {lost}", reader.told);
+    }
+    let done = consumer.drain(&words, Producer::Alive, 0, u64::MAX, |i| reader.take(i));
+    assert!(done.at_end && !done.at_hole);
+    assert_eq!(reader.expected.len(), 0, "all that was recorded was read");
+    consumer.tell_losses(&words, |i| reader.take(i));
+    assert_eq!(reader.told, lost, "of {tried}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 64 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn written_and_lost_are_all_that_was_tried(ring_shift in 16..19u32, actions in actions()) {
+        flood(ring_shift, if cfg!(miri) { actions.into_iter().take(3).collect() } else { actions });
+    }
+}
+
+#[test]
+fn a_ring_that_nobody_reads_counts_the_rest() {
+    flood(
+        16,
+        vec![
+            Action::Record(9000),
+            Action::Drain(u64::MAX),
+            Action::Record(1),
+        ],
+    );
+}

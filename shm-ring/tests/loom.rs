@@ -1,0 +1,100 @@
+//! Memory ordering: the producer and the consumer under every execution that C11 allows, within loom's bounds.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p shm-ring --test loom --release`
+#![cfg(loom)]
+#![expect(clippy::unwrap_used, reason = "helpers of a test")]
+
+use loom::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+use shm_ring::{Consumer, Event, Geometry, Item, Outcome, Producer, SharedMemory, Table, Target};
+
+/// Words of the first ring that a few events touch: the guard and some more.
+const WORDS: u64 = 72;
+
+/// The first control line and the beginning of the first ring.
+struct Few {
+    geometry: Geometry,
+    line: Vec<AtomicU64>,
+    ring: Vec<AtomicU64>,
+}
+
+impl Few {
+    fn new(geometry: Geometry) -> Self {
+        let words = |n: u64| (0..n).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            geometry,
+            line: words(8),
+            ring: words(WORDS),
+        }
+    }
+
+    fn word(&self, offset: u64) -> Option<&AtomicU64> {
+        let (line, ring) = (
+            self.geometry.control_offset(0),
+            self.geometry.ring_offset(0),
+        );
+        if offset >= ring {
+            self.ring.get(usize::try_from((offset - ring) / 8).unwrap())
+        } else {
+            self.line.get(usize::try_from((offset - line) / 8).unwrap())
+        }
+    }
+}
+
+impl SharedMemory for Few {
+    fn load(&self, offset: u64) -> u64 {
+        self.word(offset)
+            .map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    fn store(&self, offset: u64, value: u64) {
+        self.word(offset).unwrap().store(value, Ordering::Release);
+    }
+
+    fn zero(&self, _: u64, _: u64) {
+        panic!("no chunk ends here");
+    }
+}
+
+#[test]
+fn a_word_that_is_seen_is_whole() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.max_branches = 100_000;
+    model.check(|| {
+        let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap();
+        let memory = Arc::new(Few::new(geometry));
+        let shared = Arc::clone(&memory);
+        let thread = loom::thread::spawn(move || {
+            let table = Table::new(geometry);
+            let target = Target {
+                table: &table,
+                rings: &*shared,
+                geometry,
+            };
+            for number in 0..3u64 {
+                let argument = (number == 2).then_some(0xaaaa_bbbb_cccc_dddd);
+                let event = Event {
+                    site: 2 * u32::try_from(number).unwrap() + 1,
+                    argument,
+                };
+                let outcome = target.record(geometry.slots(), event, (number + 7) << 32 | number);
+                assert_eq!(outcome, Outcome::Recorded);
+            }
+        });
+        let mut consumer = Consumer::resume(&*memory, geometry, 0);
+        let mut items = Vec::new();
+        consumer.drain(&*memory, Producer::Alive, 0, 1000, |item| items.push(item));
+        let early = items.len();
+        thread.join().unwrap();
+        consumer.drain(&*memory, Producer::Alive, 0, 1000, |item| items.push(item));
+        let expected = [0u64, 1, 2].map(|number| Item::Call {
+            site: 2 * u32::try_from(number).unwrap() + 1,
+            ticks: (number + 7) << 32 | number,
+            argument: (number == 2).then_some(0xaaaa_bbbb_cccc_dddd),
+        });
+        assert_eq!(items, expected, "{early} of them early");
+    });
+}

@@ -1,0 +1,155 @@
+//! A producer in another process, killed in the midst of it: the collector has everything up to the last whole word.
+#![cfg(all(target_os = "linux", not(miri), not(loom)))]
+#![expect(clippy::unwrap_used, reason = "helpers of a test")]
+
+use std::{
+    fs::File,
+    os::fd::AsRawFd,
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use shm_ring::{
+    Consumer, Event, Geometry, Item, Mapping, Outcome, Producer, SharedMemory, Table, Target,
+};
+
+/// The environment variable that makes a process of this program the producer; its value is the rings' file.
+const FILE: &str = "SHM_RING_TEST_FILE";
+/// Where, in the rings' header page, the producer counts what it has done: events recorded and events lost.
+const RECORDED: u64 = 1024;
+const LOST: u64 = 1032;
+
+fn geometry() -> Geometry {
+    Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap()
+}
+
+/// Not a test of its own: what the other process runs, until it is killed.
+#[test]
+fn producer_process() {
+    let Some(path) = std::env::var_os(FILE) else {
+        return;
+    };
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let geometry = geometry();
+    let rings = Mapping::new(&file, 0, geometry.rings_bytes()).unwrap();
+    let table = Table::new(geometry);
+    let target = Target {
+        table: &table,
+        rings: &rings,
+        geometry,
+    };
+    let (mut recorded, mut lost) = (0, 0);
+    for number in 0u64.. {
+        let event = Event {
+            site: 1,
+            argument: Some(number),
+        };
+        match target.record(geometry.slots(), event, number * 1000) {
+            Outcome::Recorded => recorded += 1,
+            Outcome::Lost => lost += 1,
+            other => panic!("{other:?}"),
+        }
+        rings.store(RECORDED, recorded);
+        rings.store(LOST, lost);
+        if number % 16 == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Ends with the test.
+struct Killed(Child);
+
+impl Killed {
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // After `kill` there is nothing left to do; before it the test has failed already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Read {
+    calls: u64,
+    told: u64,
+    last: Option<u64>,
+}
+
+impl Read {
+    fn take(&mut self, item: Item) {
+        match item {
+            Item::Lost(count) => self.told += count,
+            Item::Call {
+                site,
+                ticks,
+                argument,
+            } => {
+                let number = argument.expect("every event has its number");
+                assert_eq!((site, ticks), (1, number * 1000));
+                assert!(self.last.is_none_or(|last| last < number), "in order");
+                // A number is missing for each loss that was told before it.
+                self.calls += 1;
+                self.last = Some(number);
+                assert_eq!(
+                    self.calls + self.told,
+                    number + 1,
+                    "nothing missing but what was told"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_killed_producer_leaves_every_whole_word() {
+    let geometry = geometry();
+    for round in 0..12u64 {
+        let file = File::from(memfd_create(c"rings", MFdFlags::empty()).unwrap());
+        file.set_len(geometry.rings_bytes()).unwrap();
+        let rings = Mapping::new(&file, 0, geometry.rings_bytes()).unwrap();
+        let mut consumer = Consumer::resume(&rings, geometry, 0);
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        let mut child = Killed(
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "producer_process"])
+                .env(FILE, path)
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap(),
+        );
+        let mut read = Read::default();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // Kill it after ever more events; every other round lets the ring overflow first.
+        let wanted = 1 + round * 3000;
+        while read.calls < wanted {
+            assert!(Instant::now() < deadline, "{read:?} in a minute");
+            if round % 2 == 1 && rings.load(LOST) < 100 && round < 8 {
+                std::thread::yield_now();
+                continue;
+            }
+            consumer.drain(&rings, Producer::Alive, 0, 1 << 14, |item| read.take(item));
+        }
+        child.kill();
+        consumer.drain(&rings, Producer::Gone, 0, u64::MAX, |item| read.take(item));
+        consumer.tell_losses(&rings, |item| read.take(item));
+        let (recorded, lost) = (rings.load(RECORDED), rings.load(LOST));
+        // The last event may have been recorded, or counted, without having been noted.
+        let noted = recorded + lost;
+        assert!(
+            (recorded..=recorded + 1).contains(&read.calls),
+            "{read:?} {recorded} {lost}"
+        );
+        assert!(
+            (noted..=noted + 1).contains(&(read.calls + read.told)),
+            "{read:?} {noted}"
+        );
+    }
+}
