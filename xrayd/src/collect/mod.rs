@@ -1,6 +1,7 @@
 //! Drains the rings of one target into event blocks.
 
 mod drain;
+mod lane;
 mod sites;
 mod slots;
 

@@ -106,8 +106,11 @@ pub(super) fn attaching(
     let target = Target::open(pid)?;
     check_live(caller, pid, target.uid())?;
     let start_time = options.start_time.or(Some(target.start_time()));
+    // It may become another user's by `exec` at any time; the engine asks again when that no longer matters.
+    let owner = (caller.uid != 0).then_some(caller.uid);
     Ok(AttachOptions {
         start_time,
+        owner,
         ..options
     })
 }

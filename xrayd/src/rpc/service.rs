@@ -125,7 +125,7 @@ fn for_each<T>(
     registry: &Registry,
     caller: Caller,
     whom: Whom,
-    mut call: impl FnMut(&Session) -> Result<T, Refusal>,
+    mut call: impl FnMut(&Arc<Session>) -> Result<T, Refusal>,
 ) -> Result<Outcomes<T>, Refusal> {
     let mut reports = Vec::new();
     for session in authorise::sessions(registry, caller, whom)? {
@@ -253,7 +253,7 @@ impl Xrayd for Service {
                 for_each(registry, caller, whom, |session| {
                     let pid = session.pid();
                     let report = registry
-                        .detach(pid)
+                        .end(session)
                         .inspect_err(|refusal| audit_refused(caller, pid, "detach", refusal))?;
                     tracing::info!(uid = caller.uid, caller = caller.pid, %pid, "detached");
                     Ok(convert::detach_report(pid, report))

@@ -205,6 +205,7 @@ pub(super) fn prepare(
             .map(|(module, index)| describe_module(module, index, process.id))
             .collect(),
         process,
+        command_line: target.command(),
         functions,
         output: Arc::clone(&output),
         control,
@@ -333,7 +334,7 @@ fn describe_process(target: &Target) -> Process {
         id: ProcessId(0),
         pid: pid.as_u32(),
         start_time_ticks: target.start_time(),
-        command: target.command(),
+        command: Threads::name(pid, pid.leader()),
         executable: executable.to_string_lossy().into_owned(),
         host,
     }

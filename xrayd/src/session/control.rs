@@ -345,6 +345,12 @@ impl Controller {
             };
             return Ok((report, self.patcher.would_copy(sites)));
         }
+        if to == Switch::On {
+            self.output.arm(true);
+            if let Some(drain) = &*lock(&self.shared.drain) {
+                drain.wake();
+            }
+        }
         let before = self.patcher.copied_bytes();
         let result = self.patch(sites, to);
         let after = self.patcher.copied_bytes();

@@ -1,8 +1,11 @@
 //! One reader of the live stream: a bounded queue that the drain fills and never waits for.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use tokio::sync::mpsc;
@@ -44,7 +47,7 @@ pub(crate) struct FeedSender {
     /// Events that found the queue full. Written by `send`, taken by `Feed::next`.
     lost: Arc<AtomicU64>,
     /// Threads and anchors that found the queue full; they go first when there is room.
-    kept: Vec<FeedItem>,
+    kept: VecDeque<FeedItem>,
 }
 
 /// Both ends.
@@ -55,7 +58,7 @@ pub(crate) fn feed() -> (FeedSender, Feed) {
         FeedSender {
             items: sender,
             lost: Arc::clone(&lost),
-            kept: Vec::new(),
+            kept: VecDeque::new(),
         },
         Feed {
             items: receiver,
@@ -88,9 +91,9 @@ impl Feed {
 impl FeedSender {
     /// Offers an item; false if the reader has gone.
     pub(crate) fn send(&mut self, item: FeedItem) -> bool {
-        while let Some(first) = self.kept.first().cloned() {
+        while let Some(first) = self.kept.front().cloned() {
             match self.items.try_send(first) {
-                Ok(()) => drop(self.kept.remove(0)),
+                Ok(()) => drop(self.kept.pop_front()),
                 Err(mpsc::error::TrySendError::Full(_)) => return self.overflow(item),
                 Err(mpsc::error::TrySendError::Closed(_)) => return false,
             }
@@ -115,9 +118,9 @@ impl FeedSender {
             anchor @ FeedItem::Anchor(_) => {
                 self.kept
                     .retain(|item| !matches!(item, FeedItem::Anchor(_)));
-                self.kept.push(anchor);
+                self.kept.push_back(anchor);
             }
-            thread @ FeedItem::Thread(_) => self.kept.push(thread),
+            thread @ FeedItem::Thread(_) => self.kept.push_back(thread),
         }
         true
     }

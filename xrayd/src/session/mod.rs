@@ -126,6 +126,7 @@ pub struct Session {
     pid: Pid,
     uid: u32,
     process: Process,
+    command_line: String,
     modules: Vec<Module>,
     functions: Functions,
     output: Arc<Output>,
@@ -208,6 +209,9 @@ impl Session {
         }
         self.control
             .toggle(matched, &self.functions, to, run, &mut report)?;
+        if self.control.functions_on() == 0 {
+            self.output.arm(false);
+        }
         Ok(report)
     }
 
@@ -217,7 +221,7 @@ impl Session {
         Status {
             pid: self.pid,
             uid: self.uid,
-            command: self.process.command.clone(),
+            command: self.command_line.clone(),
             phase: self.control.phase(),
             functions: u32::try_from(self.functions.len()).unwrap_or(u32::MAX),
             functions_on: self.control.functions_on(),

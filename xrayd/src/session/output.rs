@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
@@ -55,6 +55,8 @@ pub(crate) struct Output {
     pending: AtomicU64,
     threads: AtomicU32,
     ring_use_permille: AtomicU32,
+    /// Something is on, so events may come at any time. Written by the control thread.
+    armed: AtomicBool,
     /// Entries per function.
     calls: Vec<AtomicU64>,
     /// Functions of which any event was seen.
@@ -97,6 +99,7 @@ impl Output {
             pending: AtomicU64::new(0),
             threads: AtomicU32::new(0),
             ring_use_permille: AtomicU32::new(0),
+            armed: AtomicBool::new(false),
             calls: std::iter::repeat_with(|| AtomicU64::new(0))
                 .take(functions)
                 .collect(),
@@ -255,6 +258,18 @@ impl Output {
 
     fn feed(&self, item: &FeedItem) {
         lock(&self.feeds).retain_mut(|feed| feed.send(item.clone()));
+    }
+
+    /// Whether events may come.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Relaxed)
+    }
+
+    // --- by the control thread
+
+    /// Says whether events may come.
+    pub(crate) fn arm(&self, armed: bool) {
+        self.armed.store(armed, Relaxed);
     }
 
     // --- by anybody

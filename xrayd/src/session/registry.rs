@@ -267,20 +267,28 @@ impl Registry {
     /// # Errors
     /// It is not attached, or its memory could not be written; the session is over in any case.
     pub fn detach(&self, pid: Pid) -> Result<DetachReport> {
-        let session = {
-            let mut sessions = self.lock();
-            match sessions.remove(&pid) {
-                Some(Entry::Attached(session)) => {
-                    sessions.insert(pid, Entry::Busy);
-                    session
-                }
-                Some(Entry::Busy) => {
-                    sessions.insert(pid, Entry::Busy);
-                    return Err(busy(pid));
-                }
-                None => return Err(not_attached(pid)),
-            }
+        let session = match self.lock().get(&pid) {
+            Some(Entry::Attached(session)) => Arc::clone(session),
+            Some(Entry::Busy) => return Err(busy(pid)),
+            None => return Err(not_attached(pid)),
         };
+        self.end(&session)
+    }
+
+    /// Ends this very session, not one that another process with the same pid may have by now.
+    ///
+    /// # Errors
+    /// As [`Registry::detach`].
+    pub fn end(&self, session: &Arc<Session>) -> Result<DetachReport> {
+        let pid = session.pid();
+        match self.lock().get_mut(&pid) {
+            Some(entry) => match entry {
+                Entry::Attached(current) if Arc::ptr_eq(current, session) => *entry = Entry::Busy,
+                Entry::Attached(_) => return Err(not_attached(pid)),
+                Entry::Busy => return Err(busy(pid)),
+            },
+            None => return Err(not_attached(pid)),
+        }
         let _reserved = Reserved {
             registry: self,
             pid,

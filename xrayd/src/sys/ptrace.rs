@@ -165,7 +165,8 @@ impl Stopped {
         &mut self,
         instruction: u64,
         number: i64,
-        arguments: [u64; 6]) -> Result<i64> {
+        arguments: [u64; 6],
+    ) -> Result<i64> {
         let mut registers = self.registers;
         registers.rip = instruction;
         registers.rax = number.cast_unsigned();
@@ -352,7 +353,9 @@ fn wait(tid: Tid, since: Instant, patience: Duration) -> Result<WaitStatus> {
         if waited < Duration::from_micros(50) {
             std::thread::yield_now();
         } else {
-            std::thread::sleep((waited / 8).clamp(Duration::from_micros(10), Duration::from_millis(1)));
+            std::thread::sleep(
+                (waited / 8).clamp(Duration::from_micros(10), Duration::from_millis(1)),
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Which process: a pid, held by a pidfd and named by its start time, so that a reused pid is noticed (P18).
 
-use std::{fs, io};
+use std::{fs, io, os::unix::fs::MetadataExt};
 
 use nix::libc;
 use procfs::process::Process;
@@ -19,6 +19,7 @@ pub(crate) struct Target {
     pidfd: PidFd,
     start_time: u64,
     uid: u32,
+    required_owner: Option<u32>,
 }
 
 // === impl Target ===
@@ -55,7 +56,38 @@ impl Target {
             pidfd,
             start_time: stat.starttime,
             uid: status.euid,
+            required_owner: None,
         })
+    }
+
+    /// The same, to be traced only while the kernel gives its memory to `owner`.
+    pub(crate) fn require_owner(self, owner: Option<u32>) -> Self {
+        Self {
+            required_owner: owner,
+            ..self
+        }
+    }
+
+    /// Checks that. A process becomes another user's by executing a set-user-id program, at any time; its memory, once open, stays the
+    /// old one's, and a thread that stands still does not `exec`.
+    ///
+    /// # Errors
+    /// It is another user's now.
+    pub(crate) fn check_owner(&self) -> Result<()> {
+        let Some(required) = self.required_owner else {
+            return Ok(());
+        };
+        let owner = fs::metadata(format!("/proc/{}/mem", self.pid))
+            .map_err(|_| self.exited())?
+            .uid();
+        if owner == required {
+            return Ok(());
+        }
+        let message = format!(
+            "process {} belongs to user {owner} now; user {required} may not trace it",
+            self.pid
+        );
+        Err(Refusal::new(Reason::Permission, message))
     }
 
     /// Its id.

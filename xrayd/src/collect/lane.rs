@@ -1,0 +1,123 @@
+//! What one thread's ring yields, on its way into blocks.
+
+use std::time::{Duration, Instant};
+
+use shm_ring::Item;
+use xray_trace::{
+    container::BlockEncoder,
+    model::{CallKind, ThreadId, Ticks},
+};
+
+use super::SiteTable;
+use crate::{session::Output, sys::ticks_now};
+
+/// A block is closed when its bytes reach this…
+const BLOCK_BYTES: usize = 48 << 10;
+/// …or it is this old, so that readers of the live stream see events soon.
+const BLOCK_AGE: Duration = Duration::from_millis(100);
+
+/// The blocks of one thread under way.
+#[derive(Debug)]
+pub(super) struct Lane {
+    encoder: BlockEncoder,
+    /// Time of the last event; 0 before the first. Time does not run backwards in a block: a handler's events come
+    /// before the one that it interrupted.
+    last: u64,
+    /// Losses before the first event: they wait for it to have a time. Emptied by it or by `end`.
+    early: u64,
+    /// When the block under way was begun.
+    begun: Option<Instant>,
+    /// Call events and losses since `tally` was last called.
+    tally: (u64, u64),
+}
+
+// === impl Lane ===
+
+impl Lane {
+    pub(super) fn new(thread: ThreadId) -> Self {
+        Self {
+            encoder: BlockEncoder::new(thread),
+            last: 0,
+            early: 0,
+            begun: None,
+            tally: (0, 0),
+        }
+    }
+
+    /// Takes what came out of the ring.
+    #[inline]
+    pub(super) fn take(&mut self, item: Item, sites: &SiteTable, output: &Output) {
+        match item {
+            Item::Call {
+                site,
+                ticks,
+                argument,
+            } => match sites.find(site) {
+                Some(site) => {
+                    self.last = ticks.max(self.last);
+                    if self.early > 0 {
+                        self.tell_early(self.last);
+                    }
+                    self.encoder
+                        .push_call(Ticks(self.last), site.function, site.kind, argument);
+                    self.tally.0 += 1;
+                    if site.kind == CallKind::Enter {
+                        output.count_call(site.function);
+                    } else {
+                        output.mark_seen(site.function);
+                    }
+                }
+                // Only a garbled word names no site.
+                None => self.lose(1),
+            },
+            Item::Lost(count) => self.lose(count),
+        }
+        if self.encoder.encoded_len() >= BLOCK_BYTES {
+            self.publish(output);
+        }
+    }
+
+    /// Hands the counts on and closes the block if it is old.
+    pub(super) fn settle(&mut self, output: &Output) {
+        let (events, lost) = std::mem::take(&mut self.tally);
+        output.count(events, lost);
+        if self.encoder.is_empty() {
+            return;
+        }
+        let begun = *self.begun.get_or_insert_with(Instant::now);
+        if begun.elapsed() >= BLOCK_AGE {
+            self.publish(output);
+        }
+    }
+
+    /// Closes the block under way.
+    pub(super) fn publish(&mut self, output: &Output) {
+        self.begun = None;
+        if let Some(block) = self.encoder.finish() {
+            output.publish(block);
+        }
+    }
+
+    /// Nothing more will come: closes the block, and tells losses that no event followed.
+    pub(super) fn end(&mut self, output: &Output) {
+        if self.early > 0 {
+            self.tell_early(ticks_now().0);
+        }
+        self.settle(output);
+        self.publish(output);
+    }
+
+    fn lose(&mut self, count: u64) {
+        self.tally.1 = self.tally.1.saturating_add(count);
+        if self.last == 0 {
+            self.early = self.early.saturating_add(count);
+        } else {
+            self.encoder.push_lost(Ticks(self.last), count);
+        }
+    }
+
+    fn tell_early(&mut self, ticks: u64) {
+        self.encoder
+            .push_lost(Ticks(ticks), std::mem::take(&mut self.early));
+    }
+}
