@@ -1,0 +1,271 @@
+//! Attaching while the program works, again and again, and after a tracer that died.
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, GroundTruth, SequenceHash, Target, ThreadTruth, wait_until};
+use xrayd::session::{Phase, Session, Switch};
+
+use crate::support::{
+    assert_exact, attach, detach, pid_of, registry, retained, seen, switch, text_is_as_compiled,
+};
+use crate::tracer::Tracer;
+
+pub(crate) fn wait_for_events(session: &Session, more: u64) -> Result<()> {
+    let before = session.status().events;
+    wait_until(DEADLINE, "events", || {
+        Ok((session.status().events >= before + more).then_some(()))
+    })
+}
+
+/// What thread number `index` of a program with this seed does in so many calls, with nobody looking.
+fn replay(seed: u64, index: u64, calls: u64) -> Result<ThreadTruth> {
+    // The program makes a thread's seed so; this is the other way round, for a program of one thread.
+    const FACTOR: u64 = 1_000_003;
+    let inverse = (0..6).fold(FACTOR, |inverse, _| {
+        inverse.wrapping_mul(2u64.wrapping_sub(FACTOR.wrapping_mul(inverse)))
+    });
+    let seed = seed
+        .wrapping_mul(FACTOR)
+        .wrapping_add(index)
+        .wrapping_mul(inverse)
+        .cast_signed()
+        .to_string();
+    let calls = calls.to_string();
+    let arguments = ["--threads", "1", "--calls", &calls, "--seed", &seed];
+    let mut target = Target::spawn(Fixture::Counted, arguments)?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    truth.threads.into_iter().next().context("no thread")
+}
+
+/// The program did what it does untraced, call by call.
+fn ran_right(truth: &GroundTruth, seed: u64) -> Result<()> {
+    for (index, thread) in (0..).zip(&truth.threads) {
+        let calls = thread.calls[0];
+        ensure!(calls > 0, "thread {} did nothing", thread.tid);
+        let plain = replay(seed, index, calls)?;
+        ensure!(
+            (plain.events, plain.hash, &plain.calls) == (thread.events, thread.hash, &thread.calls),
+            "thread {} ran differently",
+            thread.tid
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_running_program_is_attached_to_three_times_and_its_results_are_right() -> Result<()> {
+    let arguments = ["--threads", "4", "--calls", "0", "--seed", "21"];
+    let mut target = Target::spawn(Fixture::Counted, arguments)?;
+    let program = target.program().to_owned();
+    let registry = registry();
+    target.send("go")?;
+    for round in 0..3 {
+        let attached = attach(&registry, &target)?;
+        let report = &attached.report;
+        ensure!(
+            report.adopted == (round > 0) && report.stopped.is_some() == (round == 0),
+            "{round}: {report:?}"
+        );
+        let session = attached.session;
+        ensure!(session.status().functions_on == 0);
+        switch(&session, Switch::On)?;
+        wait_for_events(&session, 10_000)?;
+        switch(&session, Switch::Off)?;
+        ensure!(session.status().functions_on == 0);
+        let report = detach(&registry, &target)?;
+        ensure!(report.events >= 10_000, "{report:?}");
+        ensure!(session.status().phase == Phase::Exited);
+        let trace = retained(&session)?;
+        ensure!(trace.totals().calls == report.events);
+        ensure!(trace.totals().lost == report.lost);
+        text_is_as_compiled(&target, &program, &program)?;
+    }
+    ran_right(&GroundTruth::parse(&target.ask("stop", "result ")?)?, 21)
+}
+
+#[test]
+fn the_third_attach_records_exactly() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Counted, ["--threads", "4", "--calls", "1000"])?;
+    let registry = registry();
+    for _ in 0..2 {
+        let session = attach(&registry, &target)?.session;
+        switch(&session, Switch::On)?;
+        detach(&registry, &target)?;
+    }
+    let session = attach(&registry, &target)?.session;
+    switch(&session, Switch::On)?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    detach(&registry, &target)?;
+    assert_exact(&retained(&session)?, &truth)
+}
+
+#[test]
+fn a_registry_that_is_dropped_switches_everything_off() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Counted, ["--threads", "2", "--calls", "0"])?;
+    let program = target.program().to_owned();
+    let first = registry();
+    let session = attach(&first, &target)?.session;
+    switch(&session, Switch::On)?;
+    target.send("go")?;
+    wait_for_events(&session, 1000)?;
+    drop(session);
+    drop(first);
+    wait_until(DEADLINE, "every sled is off", || {
+        Ok(text_is_as_compiled(&target, &program, &program).ok())
+    })?;
+    let second = registry();
+    let attached = attach(&second, &target)?;
+    ensure!(attached.report.adopted, "{:?}", attached.report);
+    switch(&attached.session, Switch::On)?;
+    wait_for_events(&attached.session, 1000)?;
+    detach(&second, &target)?;
+    GroundTruth::parse(&target.ask("stop", "result ")?)?;
+    Ok(())
+}
+
+/// The new daemon finds everything on and its predecessor's events in the rings (P64).
+#[test]
+fn a_killed_tracer_is_succeeded_by_another_one() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Counted, ["--threads", "4", "--calls", "0"])?;
+    let program = target.program().to_owned();
+    target.send("go")?;
+    for round in 0..3 {
+        let mut tracer = Tracer::spawn()?;
+        let answer = tracer.ask(&format!("attach {}", pid_of(&target)?))?;
+        ensure!(answer == format!("adopted={}", round > 0), "{answer}");
+        tracer.ask("on")?;
+        wait_until(DEADLINE, "events", || {
+            let events: u64 = tracer
+                .ask("events")?
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .parse()?;
+            Ok((events > 10_000).then_some(()))
+        })?;
+        tracer.kill()?;
+        target.still_running()?;
+        ensure!(
+            text_is_as_compiled(&target, &program, &program).is_err(),
+            "nothing was on"
+        );
+    }
+    let registry = registry();
+    let attached = attach(&registry, &target)?;
+    ensure!(
+        attached.report.adopted && attached.report.stopped.is_none(),
+        "{:?}",
+        attached.report
+    );
+    ensure!(
+        attached
+            .report
+            .notes
+            .iter()
+            .any(|note| note.contains("left on")),
+        "{:?}",
+        attached.report
+    );
+    text_is_as_compiled(&target, &program, &program)?;
+    switch(&attached.session, Switch::On)?;
+    wait_for_events(&attached.session, 10_000)?;
+    detach(&registry, &target)?;
+    text_is_as_compiled(&target, &program, &program)?;
+    ran_right(&GroundTruth::parse(&target.ask("stop", "result ")?)?, 1)
+}
+
+#[test]
+fn after_a_killed_tracer_the_next_one_records_exactly() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Counted, ["--threads", "4", "--calls", "1000"])?;
+    let mut tracer = Tracer::spawn()?;
+    tracer.ask(&format!("attach {}", pid_of(&target)?))?;
+    tracer.ask("on")?;
+    tracer.kill()?;
+    let registry = registry();
+    let attached = attach(&registry, &target)?;
+    ensure!(attached.report.adopted, "{:?}", attached.report);
+    switch(&attached.session, Switch::On)?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    detach(&registry, &target)?;
+    assert_exact(&retained(&attached.session)?, &truth)
+}
+
+/// What a killed target had done, up to the last event, is in the trace: each thread's events are the beginning of what
+/// it does, in order and without a gap (P61).
+#[test]
+fn a_killed_target_leaves_everything_up_to_its_last_event() -> Result<()> {
+    let mut target = Target::spawn(
+        Fixture::Counted,
+        ["--threads", "2", "--calls", "0", "--seed", "5"],
+    )?;
+    let registry = registry();
+    let options = xrayd::session::AttachOptions {
+        ring_bytes: 64 << 20,
+        ..Default::default()
+    };
+    let session = crate::support::attach_with(&registry, &target, options)?.session;
+    switch(&session, Switch::On)?;
+    target.send("go")?;
+    wait_for_events(&session, 50_000)?;
+    target.kill()?;
+    wait_until(DEADLINE, "the session noticed", || {
+        Ok((session.status().phase == Phase::Exited).then_some(()))
+    })?;
+    let trace = retained(&session)?;
+    let status = session.status();
+    ensure!(trace.totals().calls == status.events, "{status:?}");
+    // Run it once more, untraced, for as long as the longer thread ran.
+    let mut plain = Target::spawn(
+        Fixture::Counted,
+        [
+            "--threads",
+            "2",
+            "--calls",
+            "1",
+            "--seed",
+            "5",
+            "--first",
+            "0",
+        ],
+    )?;
+    let names = GroundTruth::parse(&plain.ask("go", "result ")?)?;
+    let seen = seen(&trace, &names)?;
+    ensure!(seen.len() == 2, "{} threads", seen.len());
+    let longest = seen
+        .values()
+        .map(|thread| thread.all.len())
+        .max()
+        .context("no events")?;
+    let (calls, first) = (longest.to_string(), longest.to_string());
+    let mut plain = Target::spawn(
+        Fixture::Counted,
+        [
+            "--threads",
+            "2",
+            "--calls",
+            &calls,
+            "--seed",
+            "5",
+            "--first",
+            &first,
+        ],
+    )?;
+    let truth = GroundTruth::parse(&plain.ask("go", "result ")?)?;
+    for (tid, thread) in &seen {
+        // A thread that was killed between reserving a word and writing it leaves one hole.
+        ensure!(thread.lost <= 1, "thread {tid} lost {}", thread.lost);
+        let mut hash = SequenceHash::new();
+        thread.all.iter().for_each(|event| hash.push(*event));
+        ensure!(hash == thread.hash);
+        ensure!(
+            truth.threads.iter().any(|truth| truth
+                .first
+                .iter()
+                .take(thread.all.len())
+                .eq(&thread.all)),
+            "thread {tid}: {} events that are not the beginning of what it does",
+            thread.all.len()
+        );
+    }
+    ensure!(registry.detach(pid_of(&target)?)?.exited);
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! No system call of the target comes back because of us.
+
+use std::sync::Mutex;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, Target, build};
+use xrayd::session::{AttachOptions, Switch};
+
+use crate::support::{attach, attach_with, detach, registry, switch, tid};
+
+/// The calls by name and the thread that is in each.
+fn calls(target: &mut Target) -> Result<Vec<(String, i32)>> {
+    let mut calls = Vec::new();
+    loop {
+        let line = target.line(DEADLINE)?;
+        if line.starts_with("ready") {
+            return Ok(calls);
+        }
+        let mut words = line.split(' ').skip(1);
+        let thread = words.next().context("no thread")?.parse()?;
+        calls.push((words.next().context("no name")?.to_owned(), thread));
+    }
+}
+
+fn spawn(arguments: &[&str]) -> Result<Target> {
+    let mut command = std::process::Command::new(build(Fixture::Blocking)?);
+    command.args(arguments);
+    Target::spawn_unready(command)
+}
+
+fn whole_round(target: &mut Target, options: AttachOptions) -> Result<()> {
+    let registry = registry();
+    let attached = attach_with(&registry, target, options)?;
+    if let Some(thread) = options.thread {
+        let stopped = attached.report.stopped.context("nobody was stopped")?;
+        ensure!(stopped.0 == thread, "{stopped:?} instead of {thread}");
+    }
+    switch(&attached.session, Switch::On)?;
+    switch(&attached.session, Switch::Off)?;
+    detach(&registry, target)?;
+    let mut early = Vec::new();
+    target.send("check")?;
+    loop {
+        let line = target.line(DEADLINE)?;
+        if line.starts_with("checked") {
+            ensure!(line == "checked 39 0", "{early:?} {line}");
+            return Ok(());
+        }
+        early.push(line);
+    }
+}
+
+/// Its System V queue and semaphores outlive a process that is killed.
+fn quit(mut target: Target) -> Result<()> {
+    target.send("quit")?;
+    ensure!(target.wait(DEADLINE)?.success());
+    Ok(())
+}
+
+/// The borrowed thread is in each of the calls in turn, and is the main thread of its process (P8, P9, P10).
+#[test]
+fn the_borrowed_thread_stays_in_its_call() -> Result<()> {
+    let mut first = spawn(&[])?;
+    let names: Vec<String> = calls(&mut first)?
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    quit(first)?;
+    ensure!(names.len() == 39);
+    let left = Mutex::new(names);
+    let one_after_the_other = || -> Result<()> {
+        loop {
+            let next = left
+                .lock()
+                .map_err(|error| anyhow::anyhow!("{error}"))?
+                .pop();
+            let Some(name) = next else { return Ok(()) };
+            let mut target = spawn(&["--main", &name])?;
+            let inside = calls(&mut target)?;
+            ensure!(inside.contains(&(name.clone(), target.pid())), "{inside:?}");
+            let options = AttachOptions {
+                thread: Some(tid(target.pid())?),
+                ..AttachOptions::default()
+            };
+            let done = whole_round(&mut target, options).with_context(|| name.clone());
+            quit(target)?;
+            done?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4).map(|_| scope.spawn(one_after_the_other)).collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().map_err(|_| anyhow::anyhow!("panicked"))?)
+    })
+}
+
+#[test]
+fn no_thread_is_disturbed_by_whole_sessions() -> Result<()> {
+    let mut target = spawn(&[])?;
+    calls(&mut target)?;
+    for _ in 0..3 {
+        whole_round(&mut target, AttachOptions::default())?;
+    }
+    // What wakes them otherwise still does.
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    switch(&session, Switch::On)?;
+    ensure!(target.ask("release", "done")? == "done 32 7");
+    detach(&registry, &target)?;
+    quit(target)
+}

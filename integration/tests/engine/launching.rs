@@ -1,0 +1,161 @@
+//! Programs that are started by us: nothing of `main` is missed.
+
+use std::io::{BufRead as _, BufReader, PipeReader, PipeWriter, Write as _};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, GroundTruth, build, wait_until};
+use xray_trace::model::{CallKind, EventBody};
+use xrayd::Reason;
+use xrayd::session::{AttachOptions, LaunchOptions, Launched, Phase, Registry};
+
+use crate::support::{assert_exact, everything, registry, retained, tally};
+
+struct Started {
+    launched: Launched,
+    input: PipeWriter,
+    output: BufReader<PipeReader>,
+}
+
+fn launch(registry: &Registry, mut command: Command) -> Result<Started> {
+    let (stdin, input) = std::io::pipe()?;
+    let (output, stdout) = std::io::pipe()?;
+    command
+        .stdin(Stdio::from(stdin))
+        .stdout(Stdio::from(stdout));
+    let launched = registry.launch(LaunchOptions {
+        command,
+        attach: AttachOptions::default(),
+        selection: everything(),
+    })?;
+    ensure!(launched.session.status().events == 0, "it ran already");
+    launched.resume()?;
+    Ok(Started {
+        launched,
+        input,
+        output: BufReader::new(output),
+    })
+}
+
+// === impl Started ===
+
+impl Started {
+    fn line_with(&mut self, prefix: &str) -> Result<String> {
+        loop {
+            let mut line = String::new();
+            ensure!(self.output.read_line(&mut line)? > 0, "no {prefix:?}");
+            if line.starts_with(prefix) {
+                return Ok(line.trim_end().to_owned());
+            }
+        }
+    }
+
+    fn exit_code(&self) -> Result<i32> {
+        let status = wait_until(DEADLINE, "the exit status", || {
+            Ok(self.launched.exit_status())
+        })?;
+        status.code().context("killed by a signal")
+    }
+}
+
+#[test]
+fn a_launched_program_is_recorded_from_its_beginning() -> Result<()> {
+    let mut command = Command::new(build(Fixture::Counted)?);
+    command.args(["--threads", "3", "--calls", "500"]);
+    let registry = registry();
+    let mut started = launch(&registry, command)?;
+    started.line_with("ready")?;
+    writeln!(started.input, "go")?;
+    let truth = GroundTruth::parse(&started.line_with("result ")?)?;
+    writeln!(started.input, "quit")?;
+    ensure!(started.exit_code()? == 0);
+    let session = &started.launched.session;
+    wait_until(DEADLINE, "the session noticed", || {
+        Ok((session.status().phase == Phase::Exited).then_some(()))
+    })?;
+    assert_exact(&retained(session)?, &truth)
+}
+
+/// A static program sets up its thread-local storage by itself.
+#[test]
+fn a_launched_static_program_is_recorded() -> Result<()> {
+    let registry = registry();
+    let mut started = launch(&registry, Command::new(build(Fixture::Static)?))?;
+    writeln!(started.input, "go")?;
+    started.line_with("done ")?;
+    drop(std::mem::replace(&mut started.input, std::io::pipe()?.1));
+    ensure!(started.exit_code()? == 0);
+    let counts = tally(&retained(&started.launched.session)?)?;
+    ensure!(counts["logged"] == [16, 16, 0], "{counts:?}");
+    ensure!(counts["plain"] == [1, 1, 0], "{counts:?}");
+    Ok(())
+}
+
+/// The first event of a Rust program is its `main`, or what the standard library has instrumented before it.
+#[test]
+fn the_first_event_of_a_launched_program_is_its_main() -> Result<()> {
+    let registry = registry();
+    let mut started = launch(&registry, Command::new(build(Fixture::Demo)?))?;
+    started.line_with("beat ")?;
+    drop(std::mem::replace(&mut started.input, std::io::pipe()?.1));
+    ensure!(started.exit_code()? == 0);
+    let trace = retained(&started.launched.session)?;
+    let pid = started.launched.session.pid().as_u32();
+    let main = trace
+        .threads()
+        .iter()
+        .find(|thread| thread.tid == pid)
+        .context("no main thread")?;
+    let blocks = trace.blocks_by_thread();
+    let mut calls = Vec::new();
+    for block in &blocks[&main.id] {
+        for event in block.events() {
+            if let EventBody::Call {
+                function,
+                kind: CallKind::Enter,
+                ..
+            } = event?.body
+            {
+                calls.push(trace.function_name(function).into_owned());
+            }
+        }
+    }
+    let at = calls
+        .iter()
+        .position(|name| name == "demo::main")
+        .with_context(|| format!("no main among {:?}", calls.get(..10)))?;
+    ensure!(at < 8, "{:?}", &calls[..at]);
+    Ok(())
+}
+
+#[test]
+fn the_exit_status_of_a_launched_program_is_told() -> Result<()> {
+    let registry = registry();
+    let mut started = launch(&registry, Command::new(build(Fixture::NoExit)?))?;
+    writeln!(started.input, "leave")?;
+    ensure!(started.exit_code()? == 3);
+    let counts = tally(&retained(&started.launched.session)?)?;
+    ensure!(counts.values().eq(&[[1, 0, 0]]), "{counts:?}");
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_launched_is_refused() -> Result<()> {
+    let registry = registry();
+    let refused = |command: Command| {
+        let options = LaunchOptions {
+            command,
+            attach: AttachOptions::default(),
+            selection: everything(),
+        };
+        registry
+            .launch(options)
+            .map(drop)
+            .map_err(|refusal| refusal.reason)
+    };
+    ensure!(refused(Command::new("/does/not/exist")) == Err(Reason::Launch));
+    ensure!(refused(Command::new("/etc/passwd")) == Err(Reason::Launch));
+    ensure!(refused(Command::new(build(Fixture::Plain)?)) == Err(Reason::NoSleds));
+    ensure!(registry.sessions().is_empty());
+    Ok(())
+}

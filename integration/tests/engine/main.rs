@@ -1,0 +1,24 @@
+//! The engine against real programs: what it records, what it leaves behind, what it refuses.
+//!
+//! Each test starts programs of its own and drives `xrayd`'s library in this process, or in a copy of it where the
+//! tracer has to die or to be another user. Numbers like (P22) name the pitfall that a test answers. `XRAYD_SOAK=1`
+//! runs the long ones at full length.
+
+mod adoption;
+mod arguments;
+mod blocking;
+mod departure;
+mod endings;
+mod families;
+mod launching;
+mod llvm;
+mod programs;
+mod refusals;
+mod registers;
+mod storm;
+mod support;
+mod tailcond;
+mod threads;
+mod tracer;
+mod truth;
+mod unprivileged;

@@ -1,0 +1,266 @@
+//! What is not traced, why, and that it is left as it was.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{
+    DEADLINE, Fixture, ProcessState, Target, Tool, build, copy_into, text_differences, wait_until,
+};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid as NixPid;
+use xrayd::session::AttachOptions;
+use xrayd::{Reason, Refusal};
+
+use crate::support::{attach, pid, pid_of, registry};
+use crate::tracer::Tracer;
+
+const NOBODY: u32 = 65_534;
+
+fn refusal_of(raw: i32, options: AttachOptions) -> Result<Refusal> {
+    let refused = registry().attach(pid(raw)?, options);
+    refused.err().context("it was attached to")
+}
+
+/// Attach is refused for `reason`, and nothing of the process is other than before.
+fn check(target: &Target, options: AttachOptions, reason: Reason) -> Result<()> {
+    let before = ProcessState::of(target.pid())?;
+    let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid()))?;
+    let refusal = refusal_of(target.pid(), options)?;
+    ensure!(refusal.reason == reason, "{}: {refusal}", refusal.reason);
+    ensure!(
+        refusal.message.contains(&target.pid().to_string()),
+        "{refusal}"
+    );
+    ensure!(!refusal.message.contains('\n'), "{refusal}");
+    ensure!(ProcessState::of(target.pid())? == before);
+    ensure!(fs::read_to_string(format!("/proc/{}/maps", target.pid()))? == maps);
+    Ok(())
+}
+
+fn untouched(target: &Target) -> Result<()> {
+    let program = target.program();
+    ensure!(text_differences(target.pid(), program, program)?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn no_such_process() -> Result<()> {
+    let mut gone = Command::new("true").spawn()?;
+    let pid = i32::try_from(gone.id())?;
+    gone.wait()?;
+    let refusal = refusal_of(pid, AttachOptions::default())?;
+    ensure!(refusal.reason == Reason::NoSuchProcess, "{refusal}");
+    // A thread is no process.
+    let target = Target::spawn(Fixture::ManyThreads, ["--threads", "1"])?;
+    let state = ProcessState::of(target.pid())?;
+    let thread = state.threads.keys().find(|&&tid| tid != target.pid());
+    let refusal = refusal_of(*thread.context("one thread")?, AttachOptions::default())?;
+    ensure!(refusal.reason == Reason::NoSuchProcess, "{refusal}");
+    Ok(())
+}
+
+#[test]
+fn a_program_without_sleds() -> Result<()> {
+    let target = Target::spawn(Fixture::Plain, [""; 0])?;
+    check(&target, AttachOptions::default(), Reason::NoSleds)?;
+    untouched(&target)
+}
+
+/// P53
+#[test]
+fn a_32_bit_program() -> Result<()> {
+    let target = Target::spawn(Fixture::M32, [""; 0])?;
+    check(&target, AttachOptions::default(), Reason::Not64Bit)
+}
+
+/// P46
+#[test]
+fn a_program_in_strict_seccomp() -> Result<()> {
+    let mut target = Target::spawn(Fixture::SeccompStrict, [""; 0])?;
+    check(&target, AttachOptions::default(), Reason::SeccompStrict)?;
+    ensure!(target.ask("", "")? == "alive");
+    untouched(&target)
+}
+
+/// P16
+#[test]
+fn a_program_that_somebody_else_traces() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Arg1, [""; 0])?;
+    let mut strace = Tool::Strace
+        .command()?
+        .args(["-qq", "-o", "/dev/null", "-p", &target.pid().to_string()])
+        .stderr(Stdio::null())
+        .spawn()?;
+    let leader = target.pid();
+    wait_until(DEADLINE, "strace is there", || {
+        let state = ProcessState::of(leader)?;
+        Ok((state.threads[&leader].tracer != 0).then_some(()))
+    })?;
+    let refused = check(&target, AttachOptions::default(), Reason::ForeignTracer);
+    let untouched = untouched(&target);
+    kill(
+        NixPid::from_raw(i32::try_from(strace.id())?),
+        Signal::SIGINT,
+    )?;
+    strace.wait()?;
+    refused?;
+    untouched?;
+    // Its seat is free again.
+    wait_until(DEADLINE, "strace is gone", || {
+        let state = ProcessState::of(leader)?;
+        Ok((state.threads[&leader].tracer == 0).then_some(()))
+    })?;
+    attach(&registry(), &target)?;
+    ensure!(target.ask("go", "done")?.len() > 5);
+    Ok(())
+}
+
+/// P28
+#[test]
+fn a_program_that_its_own_runtime_has_patched() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let mut command = Command::new(build(Fixture::CountedLlvm)?);
+    command
+        .args(["--threads", "1", "--calls", "10", "--mode", "xray-basic"])
+        .current_dir(dir.path());
+    let mut target = Target::spawn_command(command)?;
+    let program = target.program().to_owned();
+    let before = text_differences(target.pid(), &program, &program)?;
+    ensure!(!before.is_empty(), "the runtime patched nothing");
+    check(&target, AttachOptions::default(), Reason::AlreadyPatched)?;
+    ensure!(text_differences(target.pid(), &program, &program)? == before);
+    target.ask("go", "result ")?;
+    Ok(())
+}
+
+#[test]
+fn a_kernel_thread() -> Result<()> {
+    // In a container's pid namespace there is none to be seen.
+    let Some(raw) = (2..100).find(|raw| {
+        procfs::process::Process::new(*raw)
+            .and_then(|process| process.stat())
+            .is_ok_and(|stat| stat.flags & 0x0020_0000 != 0)
+    }) else {
+        return Ok(());
+    };
+    let refusal = refusal_of(raw, AttachOptions::default())?;
+    ensure!(refusal.reason == Reason::KernelThread, "{refusal}");
+    Ok(())
+}
+
+#[test]
+fn a_process_that_nobody_has_collected() -> Result<()> {
+    let mut zombie = Command::new("true").spawn()?;
+    let pid = i32::try_from(zombie.id())?;
+    wait_until(DEADLINE, "it is a zombie", || {
+        let state = procfs::process::Process::new(pid)?.stat()?.state;
+        Ok((state == 'Z').then_some(()))
+    })?;
+    let refusal = refusal_of(pid, AttachOptions::default())?;
+    zombie.wait()?;
+    ensure!(refusal.reason == Reason::Zombie, "{refusal}");
+    Ok(())
+}
+
+/// P18
+#[test]
+fn a_pid_that_was_used_again() -> Result<()> {
+    let target = Target::spawn(Fixture::Arg1, [""; 0])?;
+    let started = procfs::process::Process::new(target.pid())?
+        .stat()?
+        .starttime;
+    let options = AttachOptions {
+        start_time: Some(started - 1),
+        ..AttachOptions::default()
+    };
+    check(&target, options, Reason::PidReused)?;
+    untouched(&target)?;
+    let options = AttachOptions {
+        start_time: Some(started),
+        ..AttachOptions::default()
+    };
+    crate::support::attach_with(&registry(), &target, options)?;
+    Ok(())
+}
+
+#[test]
+fn rings_of_impossible_sizes() -> Result<()> {
+    let target = Target::spawn(Fixture::Arg1, [""; 0])?;
+    for (ring_bytes, max_threads) in [
+        (0, 16),
+        (65_536 - 1, 16),
+        (3 << 20, 16),
+        (u64::MAX, 16),
+        (1 << 20, 0),
+        (1 << 20, u32::MAX),
+        (1 << 30, 65_536),
+    ] {
+        let options = AttachOptions {
+            ring_bytes,
+            max_threads,
+            ..AttachOptions::default()
+        };
+        let before = ProcessState::of(target.pid())?;
+        let refused = registry().attach(pid_of(&target)?, options);
+        // The largest geometry may find room on a machine with much address space.
+        if let Err(refusal) = refused {
+            ensure!(
+                matches!(refusal.reason, Reason::Limit | Reason::NoMemory),
+                "{refusal}"
+            );
+        } else {
+            ensure!(ring_bytes == 1 << 30, "{ring_bytes} {max_threads}");
+        }
+        ensure!(ProcessState::of(target.pid())? == before);
+    }
+    Ok(())
+}
+
+/// Root's program, and a program of one's own that hides itself (P17).
+#[test]
+fn a_program_that_the_user_may_not_trace() -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
+    let mut tracer = Tracer::spawn_as(NOBODY, dir.path())?;
+
+    let roots = Target::spawn(Fixture::Arg1, [""; 0])?;
+    let before = ProcessState::of(roots.pid())?;
+    ensure!(tracer.refused(&format!("attach {}", roots.pid()))? == "permission");
+    ensure!(ProcessState::of(roots.pid())? == before);
+    untouched(&roots)?;
+
+    // A program that its user may execute but not read is not dumpable.
+    let program = copy_into(Fixture::Arg1, dir.path())?;
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o711))?;
+    let mut command = Command::new(&program);
+    command.uid(NOBODY).gid(NOBODY).current_dir("/");
+    let hidden = Target::spawn_command(command)?;
+    let before = ProcessState::of(hidden.pid())?;
+    ensure!(tracer.refused(&format!("attach {}", hidden.pid()))? == "permission");
+    ensure!(ProcessState::of(hidden.pid())? == before);
+    untouched(&hidden)
+}
+
+/// What is refused can be asked for again; what is attached is found; what is detached is not attached.
+#[test]
+fn sessions_are_found_and_ended_once() -> Result<()> {
+    let target = Target::spawn(Fixture::Arg1, [""; 0])?;
+    let registry = registry();
+    let pid = pid_of(&target)?;
+    ensure!(registry.get(pid).is_none());
+    let first = attach(&registry, &target)?.session;
+    let second = attach(&registry, &target)?.session;
+    ensure!(std::sync::Arc::ptr_eq(&first, &second));
+    registry.detach(pid)?;
+    let again = registry.detach(pid).err().context("detached twice")?;
+    ensure!(again.reason == Reason::NotAttached, "{again}");
+    ensure!(registry.sessions().is_empty());
+    Ok(())
+}

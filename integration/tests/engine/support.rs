@@ -1,0 +1,252 @@
+//! What the tests share: attaching, switching, reading a trace, and comparing it with what a program says of itself.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{
+    CallEvent, EventKind, GroundTruth, SequenceHash, SledKind, Target, sleds_of, text_differences,
+};
+use xray_trace::analysis::{Notes, Steps};
+use xray_trace::instr_map::{Rule, Selection};
+use xray_trace::model::{CallKind, EventBody, FunctionId, Trace};
+use xrayd::session::{
+    AttachOptions, Attached, DetachReport, Registry, RegistryConfig, Run, Session, Switch,
+    ToggleReport,
+};
+use xrayd::{Pid, Tid};
+
+/// `short` as a rule, `long` with `XRAYD_SOAK=1`.
+pub(crate) fn soak<T>(short: T, long: T) -> T {
+    if std::env::var_os("XRAYD_SOAK").is_some_and(|value| value == "1") {
+        long
+    } else {
+        short
+    }
+}
+
+pub(crate) fn registry() -> Registry {
+    Registry::new(RegistryConfig::default())
+}
+
+pub(crate) fn pid_of(target: &Target) -> Result<Pid> {
+    pid(target.pid())
+}
+
+pub(crate) fn pid(raw: i32) -> Result<Pid> {
+    Ok(Pid::try_from(u32::try_from(raw)?)?)
+}
+
+pub(crate) fn tid(raw: i32) -> Result<Tid> {
+    Ok(Tid::try_from(u32::try_from(raw)?)?)
+}
+
+pub(crate) fn everything() -> Selection {
+    Selection {
+        include: vec![Rule::All],
+        exclude: Vec::new(),
+    }
+}
+
+/// Every thread of the process is stopped by a signal.
+pub(crate) fn all_stopped(pid: i32) -> Result<bool> {
+    for task in procfs::process::Process::new(pid)?.tasks()? {
+        if task?.stat()?.state != 'T' {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+pub(crate) fn attach(registry: &Registry, target: &Target) -> Result<Attached> {
+    attach_with(registry, target, AttachOptions::default())
+}
+
+pub(crate) fn attach_with(
+    registry: &Registry,
+    target: &Target,
+    options: AttachOptions,
+) -> Result<Attached> {
+    let pid = pid_of(target)?;
+    registry
+        .attach(pid, options)
+        .with_context(|| format!("cannot attach to {}", target.program().display()))
+}
+
+/// Switches everything; no sled may be left out.
+pub(crate) fn switch(session: &Session, to: Switch) -> Result<ToggleReport> {
+    let report = session
+        .toggle(&everything(), to, Run::Real)
+        .with_context(|| format!("cannot switch {to:?}"))?;
+    ensure!(report.foreign == 0, "sleds left alone: {report:?}");
+    Ok(report)
+}
+
+/// Detaches, and believes the report only if it proves something.
+pub(crate) fn detach(registry: &Registry, target: &Target) -> Result<DetachReport> {
+    let report = registry.detach(pid_of(target)?).context("cannot detach")?;
+    ensure!(
+        !report.exited
+            && report.sleds_on == 0
+            && report.sleds_off > 0
+            && report.text_bytes_compared > 0
+            && report.text_bytes_different == 0,
+        "a bad end: {report:?}"
+    );
+    Ok(report)
+}
+
+pub(crate) fn retained(session: &Session) -> Result<Trace> {
+    let mut bytes = Vec::new();
+    session
+        .write_retained(&mut bytes)
+        .context("cannot write the trace")?;
+    Trace::read(bytes.as_slice()).context("cannot read the trace")
+}
+
+/// Every byte of `file` that a thread of the target can execute is as in the file: what differs lies in sleds, behind the
+/// instruction that leaves or passes over them.
+pub(crate) fn text_is_as_compiled(target: &Target, mapped_as: &Path, file: &Path) -> Result<()> {
+    let sleds = sleds_of(file)?;
+    for difference in text_differences(target.pid(), mapped_as, file)? {
+        for (at, _) in (difference.file_address..).zip(&difference.found) {
+            let dead = sleds.iter().any(|sled| {
+                let head = match sled.kind {
+                    SledKind::Exit => 1,
+                    SledKind::Entry | SledKind::EntryArgument | SledKind::TailExit => 2,
+                };
+                (sled.address + head..sled.address + 11).contains(&at)
+            });
+            ensure!(dead, "byte {at:#x} was changed: {difference:x?}");
+        }
+    }
+    Ok(())
+}
+
+/// How often each function was entered, left, and left by a tail call, by the start of its name.
+pub(crate) fn tally(trace: &Trace) -> Result<BTreeMap<String, [u64; 3]>> {
+    let mut counts = BTreeMap::<String, [u64; 3]>::new();
+    for block in trace.blocks() {
+        for event in block.events() {
+            if let EventBody::Call { function, kind, .. } = event?.body {
+                let name = trace.function_name(function);
+                let bare = name.split('(').next().unwrap_or(&name).to_owned();
+                counts.entry(bare).or_default()[match kind {
+                    CallKind::Enter => 0,
+                    CallKind::Exit => 1,
+                    CallKind::TailExit => 2,
+                }] += 1;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+/// What a trace says of one thread id.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) calls: Vec<u64>,
+    pub(crate) events: u64,
+    pub(crate) hash: SequenceHash,
+    pub(crate) all: Vec<CallEvent>,
+    pub(crate) lost: u64,
+}
+
+/// Everything in the trace, by thread id, in the terms of the program `counted`.
+pub(crate) fn seen(trace: &Trace, truth: &GroundTruth) -> Result<BTreeMap<i32, Seen>> {
+    let mut indexes = BTreeMap::<FunctionId, usize>::new();
+    for function in trace.functions() {
+        let index = truth
+            .function(&function.name)
+            .with_context(|| format!("{} is not counted", function.name))?;
+        indexes.insert(function.id, index);
+    }
+    let mut threads = BTreeMap::<i32, Seen>::new();
+    for (id, blocks) in trace.blocks_by_thread() {
+        let thread = trace.thread(id).context("a thread without a row")?;
+        let seen = threads.entry(i32::try_from(thread.tid)?).or_default();
+        seen.calls.resize(truth.functions.len(), 0);
+        for block in blocks {
+            for event in block.events() {
+                match event?.body {
+                    EventBody::Call { function, kind, .. } => {
+                        let function = *indexes.get(&function).context("no such function")?;
+                        let kind = match kind {
+                            CallKind::Enter => EventKind::Entry,
+                            CallKind::Exit => EventKind::Exit,
+                            CallKind::TailExit => EventKind::TailExit,
+                        };
+                        if kind == EventKind::Entry {
+                            seen.calls[function] += 1;
+                        }
+                        let event = CallEvent { kind, function };
+                        seen.events += 1;
+                        seen.hash.push(event);
+                        seen.all.push(event);
+                    }
+                    EventBody::Lost { events } => seen.lost += events,
+                }
+            }
+        }
+    }
+    Ok(threads)
+}
+
+/// The trace holds exactly what the program says it did: every call of every thread, in order, properly nested.
+pub(crate) fn assert_exact(trace: &Trace, truth: &GroundTruth) -> Result<()> {
+    let seen = seen(trace, truth)?;
+    ensure!(
+        trace.totals().lost == 0,
+        "lost {} of {} events",
+        trace.totals().lost,
+        truth.events()
+    );
+    ensure!(
+        trace.totals().calls == truth.events(),
+        "{} events in the trace, {} in the program",
+        trace.totals().calls,
+        truth.events()
+    );
+    for thread in &truth.threads {
+        let twins = truth.threads.iter().filter(|other| other.tid == thread.tid);
+        if twins.count() > 1 || thread.events == 0 {
+            // The kernel used the id again; the sum above is right.
+            continue;
+        }
+        let seen = seen
+            .get(&thread.tid)
+            .with_context(|| format!("thread {} is not in the trace", thread.tid))?;
+        let first = seen.all.iter().take(thread.first.len());
+        ensure!(
+            first.eq(&thread.first),
+            "thread {} began differently: {:?}",
+            thread.tid,
+            seen.all.first()
+        );
+        ensure!(
+            seen.calls == thread.calls && seen.events == thread.events,
+            "thread {}: {:?} instead of {:?}",
+            thread.tid,
+            seen.calls,
+            thread.calls
+        );
+        ensure!(
+            seen.hash.value() == thread.hash,
+            "thread {}: the order is wrong",
+            thread.tid
+        );
+    }
+    let notes = notes(trace);
+    ensure!(notes == Notes::default(), "not properly nested: {notes:?}");
+    Ok(())
+}
+
+/// What does not nest.
+pub(crate) fn notes(trace: &Trace) -> Notes {
+    let mut notes = Notes::default();
+    for mut steps in Steps::of_threads(trace) {
+        steps.by_ref().for_each(drop);
+        notes.add(steps.notes());
+    }
+    notes
+}

@@ -1,0 +1,104 @@
+//! Processes with no main thread, with very many threads, and with threads that come and go.
+
+use anyhow::{Result, ensure};
+use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
+use xrayd::session::{AttachOptions, Switch};
+
+use crate::adoption::wait_for_events;
+use crate::support::{attach, attach_with, detach, registry, retained, soak, switch, tally};
+
+/// The main thread has ended (P3).
+#[test]
+fn a_process_without_its_main_thread_is_traced() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Leaderless, [""; 0])?;
+    let registry = registry();
+    for round in 0..2 {
+        let attached = attach(&registry, &target)?;
+        ensure!(attached.report.adopted == (round > 0));
+        switch(&attached.session, Switch::On)?;
+        for call in 1..=5 {
+            ensure!(target.ask("go", "done")? == format!("done {}", round * 5 + call));
+        }
+        detach(&registry, &target)?;
+        ensure!(tally(&retained(&attached.session)?)?["work"] == [5, 5, 0]);
+    }
+    target.send("quit")?;
+    ensure!(target.wait(DEADLINE)?.success());
+    Ok(())
+}
+
+/// One of a thousand threads is stopped (P19).
+#[test]
+fn a_process_with_a_thousand_threads_is_traced() -> Result<()> {
+    let mut target = Target::spawn(Fixture::ManyThreads, ["--threads", "1000"])?;
+    let registry = registry();
+    let attached = attach(&registry, &target)?;
+    ensure!(attached.report.stopped.is_some());
+    switch(&attached.session, Switch::On)?;
+    wait_for_events(&attached.session, 100)?;
+    let before = target.ask("calls", "calls")?;
+    wait_until(DEADLINE, "it goes on", || {
+        Ok((target.ask("calls", "calls")? != before).then_some(()))
+    })?;
+    let report = detach(&registry, &target)?;
+    ensure!(report.lost == 0, "{report:?}");
+    let counts = tally(&retained(&attached.session)?)?;
+    ensure!(counts.len() == 1 && counts["beat"][0] > 0, "{counts:?}");
+    Ok(())
+}
+
+/// Threads begin and end while we attach (P1, P2).
+#[test]
+fn attaching_while_threads_come_and_go_never_fails() -> Result<()> {
+    for _ in 0..soak(10, 500) {
+        let mut target = Target::spawn(
+            Fixture::Counted,
+            [
+                "--threads",
+                "8",
+                "--churn",
+                "50000",
+                "--calls",
+                "5",
+                "--first",
+                "0",
+            ],
+        )?;
+        target.send("go")?;
+        let registry = registry();
+        for _ in 0..4 {
+            let session = attach(&registry, &target)?.session;
+            switch(&session, Switch::On)?;
+            wait_for_events(&session, 1000)?;
+            detach(&registry, &target)?;
+        }
+        GroundTruth::parse(&target.ask("stop", "result ")?)?;
+    }
+    Ok(())
+}
+
+/// More threads than there is room for: those without a ring lose everything, and every loss is counted.
+#[test]
+fn threads_without_a_ring_are_counted() -> Result<()> {
+    let mut target = Target::spawn(
+        Fixture::Counted,
+        ["--threads", "32", "--calls", "300", "--first", "0"],
+    )?;
+    let registry = registry();
+    let options = AttachOptions {
+        max_threads: 4,
+        ..AttachOptions::default()
+    };
+    let session = attach_with(&registry, &target, options)?.session;
+    switch(&session, Switch::On)?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    let report = detach(&registry, &target)?;
+    ensure!(
+        report.events + report.lost == truth.events(),
+        "{report:?}, but {} events",
+        truth.events()
+    );
+    let totals = retained(&session)?.totals();
+    ensure!(totals.calls + totals.lost == truth.events(), "{totals:?}");
+    Ok(())
+}

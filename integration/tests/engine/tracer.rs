@@ -1,0 +1,171 @@
+//! A tracer in a process of its own, so that it can be killed, stopped, or be another user: this test program once
+//! more, told by lines on standard input.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufWriter, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use integration::{DEADLINE, Target};
+use xray_trace::model::Trace;
+use xrayd::session::{AttachOptions, Registry, Run, Session, Switch};
+
+use crate::support::{everything, pid, registry};
+
+/// Set for the copy that is the tracer.
+const ROLE: &str = "XRAYD_ENGINE_TEST_ROLE";
+
+/// The other process.
+#[derive(Debug)]
+pub(crate) struct Tracer(Target);
+
+// === impl Tracer ===
+
+impl Tracer {
+    pub(crate) fn spawn() -> Result<Tracer> {
+        Tracer::start(Command::new(std::env::current_exe()?))
+    }
+
+    /// As another user, who must be able to read `dir`.
+    pub(crate) fn spawn_as(uid: u32, dir: &Path) -> Result<Tracer> {
+        let program = dir.join("tracer");
+        if !program.exists() {
+            std::fs::copy(std::env::current_exe()?, &program)?;
+        }
+        let mut command = Command::new(program);
+        command.uid(uid).gid(uid).current_dir("/");
+        Tracer::start(command)
+    }
+
+    fn start(mut command: Command) -> Result<Tracer> {
+        command
+            .args(["--exact", "tracer::serves_when_asked", "--nocapture"])
+            .env(ROLE, "tracer");
+        let mut target = Target::spawn_unready(command)?;
+        target.line_with("tracing", DEADLINE)?;
+        Ok(Tracer(target))
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.0.pid()
+    }
+
+    /// Sends a command and waits for "ok …"; what follows is the answer.
+    pub(crate) fn ask(&mut self, command: &str) -> Result<String> {
+        match self.0.ask(command, "answer ")?.as_str() {
+            answer if answer.starts_with("answer ok") => {
+                Ok(answer.trim_start_matches("answer ok").trim().to_owned())
+            }
+            answer => bail!("{command}: {answer}"),
+        }
+    }
+
+    /// Sends a command that must be refused, and gives the id of the reason.
+    pub(crate) fn refused(&mut self, command: &str) -> Result<String> {
+        let answer = self.0.ask(command, "answer ")?;
+        let reason = answer
+            .strip_prefix("answer refused ")
+            .with_context(|| format!("{command} was not refused: {answer}"))?;
+        Ok(reason.split(' ').next().unwrap_or_default().to_owned())
+    }
+
+    /// What the tracer retains.
+    pub(crate) fn trace(&mut self) -> Result<Trace> {
+        let dir = std::env::temp_dir().join(format!("xrayd-engine-{}", self.pid()));
+        let path = format!("{}.xtrace", dir.display());
+        self.ask(&format!("write {path}"))?;
+        let trace = Trace::read(File::open(&path)?);
+        std::fs::remove_file(&path)?;
+        trace.context("cannot read the trace")
+    }
+
+    /// As `kill -9`.
+    pub(crate) fn kill(mut self) -> Result<()> {
+        self.0.kill()
+    }
+}
+
+/// Not a test by itself: the body of the other process.
+#[test]
+fn serves_when_asked() -> Result<()> {
+    if std::env::var_os(ROLE) != Some(OsString::from("tracer")) {
+        return Ok(());
+    }
+    say("tracing")?;
+    let mut server = Server {
+        registry: registry(),
+        session: None,
+    };
+    for line in io::stdin().lock().lines() {
+        match server.serve(&line?) {
+            Ok(answer) => say(&format!("answer ok {answer}"))?,
+            Err(error) => match error.downcast_ref::<xrayd::Refusal>() {
+                Some(refusal) => say(&format!("answer refused {} {refusal}", refusal.reason))?,
+                None => say(&format!("answer failed {error:#}"))?,
+            },
+        }
+    }
+    Ok(())
+}
+
+/// The test runner has written half a line already.
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    write!(out, "\n{line}\n")?;
+    out.flush()
+}
+
+struct Server {
+    registry: Registry,
+    session: Option<Arc<Session>>,
+}
+
+// === impl Server ===
+
+impl Server {
+    fn serve(&mut self, line: &str) -> Result<String> {
+        let (command, argument) = line.split_once(' ').unwrap_or((line, ""));
+        match command {
+            "attach" => {
+                let mut words = argument.split(' ');
+                let target = pid(words.next().unwrap_or_default().parse()?)?;
+                let mut options = AttachOptions::default();
+                if let Some(bytes) = words.next() {
+                    options.ring_bytes = bytes.parse()?;
+                }
+                let attached = self.registry.attach(target, options)?;
+                self.session = Some(attached.session);
+                Ok(format!("adopted={}", attached.report.adopted))
+            }
+            "on" => self.switch(Switch::On),
+            "off" => self.switch(Switch::Off),
+            "events" => {
+                let status = self.session()?.status();
+                Ok(format!("{} {}", status.events, status.lost))
+            }
+            "write" => {
+                let mut out = BufWriter::new(File::create(argument)?);
+                self.session()?.write_retained(&mut out)?;
+                Ok(String::new())
+            }
+            "detach" => {
+                let report = self.registry.detach(self.session()?.pid())?;
+                Ok(format!("{report:?}"))
+            }
+            other => bail!("no command {other:?}"),
+        }
+    }
+
+    fn switch(&self, to: Switch) -> Result<String> {
+        let report = self.session()?.toggle(&everything(), to, Run::Real)?;
+        Ok(format!("{} {}", report.sleds, report.foreign))
+    }
+
+    fn session(&self) -> Result<&Session> {
+        self.session.as_deref().context("not attached")
+    }
+}

@@ -1,0 +1,172 @@
+//! The trace of a program that counts its own calls holds exactly those.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid as NixPid;
+use xrayd::session::{AttachOptions, Switch};
+
+use crate::support::{
+    all_stopped, assert_exact, attach_with, detach, pid_of, registry, retained, seen, soak, switch,
+    text_is_as_compiled,
+};
+use crate::tracer::Tracer;
+
+/// Long enough for a thread that is paused by others on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Attaches before the work, traces all of it, and compares.
+fn check(arguments: &[&str], options: AttachOptions) -> Result<GroundTruth> {
+    let mut target = Target::spawn(Fixture::Counted, arguments)?;
+    let registry = registry();
+    let attached = attach_with(&registry, &target, options)?;
+    ensure!(attached.report.skipped.is_empty(), "{:?}", attached.report);
+    let on = switch(&attached.session, Switch::On)?;
+    ensure!(on.matched == 20 && on.changed == 20, "{on:?}");
+    target.send("go")?;
+    let truth = GroundTruth::parse(&target.line_with("result ", PATIENCE)?)?;
+    let report = detach(&registry, &target)?;
+    ensure!(report.events == truth.events(), "{report:?}");
+    assert_exact(&retained(&attached.session)?, &truth)?;
+    let program = target.program().to_owned();
+    text_is_as_compiled(&target, &program, &program)?;
+    target.send("quit")?;
+    ensure!(target.wait(DEADLINE)?.success());
+    Ok(truth)
+}
+
+/// Rings that hold all that a thread does: then nothing can be lost, however slow the drain is.
+fn roomy(ring_bytes: u64) -> AttachOptions {
+    AttachOptions {
+        ring_bytes,
+        ..AttachOptions::default()
+    }
+}
+
+#[test]
+fn one_thread_is_recorded_exactly() -> Result<()> {
+    let calls = soak("10000", "1000000");
+    check(
+        &["--threads", "1", "--calls", calls, "--first", "5000"],
+        roomy(soak(4 << 20, 1 << 29)),
+    )?;
+    Ok(())
+}
+
+#[test]
+fn four_threads_are_recorded_exactly() -> Result<()> {
+    let calls = soak("4000", "200000");
+    check(
+        &["--threads", "4", "--calls", calls, "--seed", "4"],
+        roomy(soak(2 << 20, 1 << 27)),
+    )?;
+    Ok(())
+}
+
+#[test]
+fn sixteen_threads_are_recorded_exactly() -> Result<()> {
+    let calls = soak("1500", "50000");
+    check(
+        &["--threads", "16", "--calls", calls, "--seed", "16"],
+        roomy(soak(1 << 20, 1 << 25)),
+    )?;
+    Ok(())
+}
+
+#[test]
+fn sixty_four_threads_are_recorded_exactly() -> Result<()> {
+    let calls = soak("500", "20000");
+    check(
+        &["--threads", "64", "--calls", calls, "--seed", "64"],
+        roomy(soak(1 << 20, 1 << 23)),
+    )?;
+    Ok(())
+}
+
+/// Rings change hands all the time (P62).
+#[test]
+fn threads_that_are_born_and_die_are_recorded_exactly() -> Result<()> {
+    let churn = soak("150", "3000");
+    let options = AttachOptions {
+        max_threads: 4096,
+        ..roomy(64 << 10)
+    };
+    let truth = check(
+        &[
+            "--threads",
+            "8",
+            "--churn",
+            churn,
+            "--calls",
+            "20",
+            "--seed",
+            "9",
+        ],
+        options,
+    )?;
+    ensure!(truth.threads.len() >= 1200, "{}", truth.threads.len());
+    Ok(())
+}
+
+/// Small rings under many threads: whatever is lost is counted, in the thread that lost it (P68).
+#[test]
+fn losses_are_counted_exactly_while_the_rings_are_drained() -> Result<()> {
+    let calls = soak("40000", "1000000");
+    let mut target = Target::spawn(
+        Fixture::Counted,
+        ["--threads", "4", "--calls", calls, "--first", "0"],
+    )?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, roomy(64 << 10))?.session;
+    switch(&session, Switch::On)?;
+    target.send("go")?;
+    let truth = GroundTruth::parse(&target.line_with("result ", PATIENCE)?)?;
+    let report = detach(&registry, &target)?;
+    ensure!(
+        report.events + report.lost == truth.events(),
+        "{report:?}, but {} events",
+        truth.events()
+    );
+    let seen = seen(&retained(&session)?, &truth)?;
+    for thread in &truth.threads {
+        let seen = &seen[&thread.tid];
+        ensure!(
+            seen.events + seen.lost == thread.events,
+            "thread {}: {} and {} lost of {}",
+            thread.tid,
+            seen.events,
+            seen.lost,
+            thread.events
+        );
+    }
+    Ok(())
+}
+
+/// Nobody drains while the program runs: the ring keeps the beginning and counts the rest.
+#[test]
+fn a_ring_that_nobody_drains_keeps_the_beginning_and_counts_the_rest() -> Result<()> {
+    let mut target = Target::spawn(
+        Fixture::Counted,
+        ["--threads", "1", "--calls", "4000", "--first", "20000"],
+    )?;
+    let mut tracer = Tracer::spawn()?;
+    tracer.ask(&format!("attach {} 65536", pid_of(&target)?))?;
+    tracer.ask("on")?;
+    kill(NixPid::from_raw(tracer.pid()), Signal::SIGSTOP)?;
+    wait_until(DEADLINE, "the tracer stands still", || {
+        Ok(all_stopped(tracer.pid())?.then_some(()))
+    })?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    kill(NixPid::from_raw(tracer.pid()), Signal::SIGCONT)?;
+    tracer.ask("detach")?;
+    let trace = tracer.trace()?;
+    let seen = &seen(&trace, &truth)?[&truth.threads[0].tid];
+    let thread = &truth.threads[0];
+    ensure!(seen.lost > 0 && seen.events + seen.lost == thread.events);
+    // 8192 words, of which each of the 16 chunks has some for the slow path alone.
+    ensure!((7000..8192).contains(&seen.events), "{}", seen.events);
+    ensure!(seen.all.iter().eq(thread.first.iter().take(seen.all.len())));
+    Ok(())
+}
