@@ -37,13 +37,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         beat(&mut market)?
     ))?;
 
-    say("\nAttach while it runs, switch every function on, record, detach:")?;
+    say("\nAttach while it runs, switch the functions of its own crate on, record, detach:")?;
     execute(
         Command::new(&xrayctl)
             .args([
                 "record",
                 &pid,
-                "--all",
+                "--regex",
+                "^<?demo::",
                 "--duration",
                 &arguments.duration,
                 "-o",
