@@ -8,7 +8,7 @@ use shm_ring::{Geometry, Mapping, layout};
 use super::{
     Neighbourhood,
     region::{Layout, Region},
-    remote::{Remote, RemoteError, find_syscall},
+    remote::{Place, Remote, RemoteError, find_syscall},
     restart, thread_id,
 };
 use crate::{
@@ -27,6 +27,8 @@ const STOP_PATIENCE: Duration = Duration::from_millis(300);
 const STOP_TRIES: usize = 5;
 /// How often a place that was taken meanwhile is looked for anew.
 const PLACE_TRIES: usize = 3;
+/// Longer than any thread stays in a trampoline.
+const SETTLE: Duration = Duration::from_millis(5);
 /// The first page of the table holds names while the mappings are made.
 const NAMES_AT: u64 = 1024;
 
@@ -67,8 +69,20 @@ pub(crate) struct Installed {
 struct Plan {
     regions: Vec<Region>,
     layout: Option<Layout>,
-    rings_present: bool,
+    rings: Rings,
     missing: Vec<Neighbourhood>,
+}
+
+/// What has become of the rings of an earlier attach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rings {
+    /// There are none: nobody attached before, or this is the forked child of a process that was attached to.
+    Missing,
+    /// They can be mapped here.
+    Open,
+    /// They are there, and closed to us: `map_files` wants CAP_CHECKPOINT_RESTORE, and the descriptor by which their
+    /// maker had them is gone. New ones take their place.
+    Closed,
 }
 
 /// What the borrowed thread mapped.
@@ -96,8 +110,8 @@ pub(crate) fn install(
     loop {
         let maps = read_maps(target)?;
         let plan = plan(pid, memory, &maps, neighbourhoods)?;
-        if let (true, true, Some(layout)) =
-            (plan.missing.is_empty(), plan.rings_present, plan.layout)
+        if let (true, Rings::Open, Some(layout)) =
+            (plan.missing.is_empty(), plan.rings, plan.layout)
         {
             let (rings, rings_file) = share(target, &layout, None)?;
             let installed = Installed {
@@ -109,6 +123,10 @@ pub(crate) fn install(
                 stopped: None,
             };
             return installed.begin(pid, memory);
+        }
+        if let (Rings::Closed, Some(layout)) = (plan.rings, plan.layout) {
+            silence(memory, &layout)
+                .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         }
         tries += 1;
         match map_missing(target, memory, &maps, &plan, geometry, &mut victim) {
@@ -156,11 +174,21 @@ fn plan(pid: Pid, memory: &Memory, maps: &Maps, neighbourhoods: &[Neighbourhood]
             }
         }
     }
-    let rings_present = layout.is_some_and(|layout| {
+    let rings = layout.map_or(Rings::Missing, |layout| {
         let (start, bytes) = layout.rings_map;
-        maps.at(start).is_some_and(|entry| {
-            entry.range == (start..start.saturating_add(bytes)) && entry.permissions == *b"rw-s"
-        })
+        let range = start..start.saturating_add(bytes);
+        let present = maps
+            .at(start)
+            .is_some_and(|entry| entry.range == range && entry.permissions == *b"rw-s");
+        let closed = || {
+            open_map_file(pid, range)
+                .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        };
+        match present {
+            false => Rings::Missing,
+            true if closed() => Rings::Closed,
+            true => Rings::Open,
+        }
     });
     let missing = neighbourhoods
         .iter()
@@ -174,7 +202,7 @@ fn plan(pid: Pid, memory: &Memory, maps: &Maps, neighbourhoods: &[Neighbourhood]
     Ok(Plan {
         regions,
         layout,
-        rings_present,
+        rings,
         missing,
     })
 }
@@ -213,7 +241,7 @@ fn map_missing(
         instruction,
         places,
         geometry,
-        by_file: !can_open_map_files(pid, maps),
+        by_file: plan.rings == Rings::Closed || !can_open_map_files(pid, maps),
     };
     let mut own = None;
     let thread = match victim {
@@ -339,7 +367,7 @@ fn make_mappings(
         Some(layout) => layout.table,
         None => {
             let bytes = geometry.table_bytes();
-            let table = remote.map("mmap of the table", None, bytes, data, private, -1)?;
+            let table = remote.map("mmap of the table", Place::Any, bytes, data, private, -1)?;
             // A forked child must find it zeroed (P58).
             remote.advise(table, bytes, libc::MADV_WIPEONFORK)?;
             table
@@ -353,14 +381,15 @@ fn make_mappings(
     }
     remote.name(table, geometry.table_bytes(), names + 16);
     let mut memfd = None;
-    let layout = match (plan.layout, plan.rings_present) {
-        (Some(layout), true) => layout,
+    let layout = match (plan.layout, plan.rings) {
+        (Some(layout), Rings::Open) => layout,
         // A forked child of a traced process has everything but the rings; its trampolines name the place.
-        (old, _) => {
+        (old, rings) => {
             let slack = geometry.chunk_bytes();
-            let (wanted, bytes) = match old {
-                Some(layout) => (Some(layout.rings_map.0), layout.rings_map.1),
-                None => (None, geometry.rings_bytes() + slack),
+            let (wanted, bytes) = match (old.map(|layout| layout.rings_map), rings) {
+                (Some((start, bytes)), Rings::Closed) => (Place::Over(start), bytes),
+                (Some((start, bytes)), _) => (Place::Free(start), bytes),
+                (None, _) => (Place::Any, geometry.rings_bytes() + slack),
             };
             let start = if wishes.by_file {
                 let fd = remote.memfd(names + 32, bytes)?;
@@ -392,7 +421,7 @@ fn make_mappings(
         let code = libc::PROT_READ | libc::PROT_EXEC;
         remote.map(
             "mmap of the trampolines",
-            Some(address),
+            Place::Free(address),
             bytes,
             code,
             private,
@@ -459,6 +488,29 @@ fn set_live(memory: &Memory, table: TargetAddr, live: u64) -> io::Result<()> {
         TargetAddr(table.0 + layout::table::LIVE),
         &live.to_le_bytes(),
     )
+}
+
+/// Ends all writing to the rings, also by sleds that a daemon left on when it died: every thread finds its slot empty, and
+/// the slow path returns at once. Whoever is in a trampoline meanwhile is out of it after the pause.
+fn silence(memory: &Memory, layout: &Layout) -> io::Result<()> {
+    clear_live(memory, TargetAddr(layout.table))?;
+    std::thread::sleep(SETTLE);
+    let mut piece = vec![0u8; 1 << 16];
+    let end = layout.table + layout.geometry.table_bytes();
+    let mut at = layout.table + layout::HEADER_BYTES;
+    while at < end {
+        let length = usize::try_from(end - at).map_or(piece.len(), |left| left.min(piece.len()));
+        let slots = &mut piece[..length];
+        memory.read(TargetAddr(at), slots)?;
+        // Pages that nobody has touched stay so.
+        if slots.iter().any(|&byte| byte != 0) {
+            slots.fill(0);
+            memory.write(TargetAddr(at), slots)?;
+        }
+        at += length as u64;
+    }
+    std::thread::sleep(SETTLE);
+    Ok(())
 }
 
 /// Maps the target's rings here.

@@ -35,6 +35,17 @@ pub(super) enum RemoteError {
     },
 }
 
+/// Where a mapping shall be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Anywhere.
+    Any,
+    /// Here, where nothing is.
+    Free(u64),
+    /// Here, in place of what is there.
+    Over(u64),
+}
+
 /// A stopped thread, to make calls with.
 #[derive(Debug)]
 pub(super) struct Remote<'a> {
@@ -85,20 +96,20 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// `mmap`; private pages, `address` exactly or anywhere for `None`.
+    /// `mmap`.
     pub(super) fn map(
         &mut self,
         call: &'static str,
-        address: Option<u64>,
+        place: Place,
         bytes: u64,
         protection: i32,
         flags: i32,
         fd: i64,
     ) -> Result<u64, RemoteError> {
-        let fixed = if address.is_some() {
-            libc::MAP_FIXED_NOREPLACE
-        } else {
-            0
+        let (address, fixed) = match place {
+            Place::Any => (None, 0),
+            Place::Free(address) => (Some(address), libc::MAP_FIXED_NOREPLACE),
+            Place::Over(address) => (Some(address), libc::MAP_FIXED),
         };
         let at = self.call(
             call,
