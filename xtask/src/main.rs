@@ -1,9 +1,11 @@
 //! `cargo xtask`: what the project does that cargo alone does not.
 
+mod bench;
 mod bless;
 mod demo;
 mod gen_proto;
 mod shell;
+mod soak;
 mod test;
 
 use anyhow::Result;
@@ -26,6 +28,10 @@ enum Command {
     GenProto(gen_proto::Arguments),
     /// Runs all tests and takes what they print for the truth from now on
     Bless(bless::Arguments),
+    /// Measures everything and prints one table
+    Bench(bench::Arguments),
+    /// Runs the long versions of the tests
+    Soak(soak::Arguments),
 }
 
 fn main() -> Result<()> {
@@ -34,5 +40,7 @@ fn main() -> Result<()> {
         Command::Test(arguments) => test::run(&arguments),
         Command::GenProto(arguments) => gen_proto::run(&arguments),
         Command::Bless(arguments) => bless::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Soak(arguments) => soak::run(&arguments),
     }
 }

@@ -1,0 +1,158 @@
+//! Attaching to a program with few and many threads: how long the one thread stands still, as it sees it itself.
+//!
+//! The main thread, which the engine takes first, does nothing but read the clock; the others sleep. What it sees without
+//! a stop, while `xrayctl doctor` reads as much of the process as attaching does, is the reference.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{Fixture, Target};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+use super::daemon::{Daemon, number};
+use super::samples::Samples;
+use super::switches::Switches;
+use super::table::Row;
+use super::{Bench, Effort};
+
+/// The clock's thread has been running for so long before anything is measured.
+const WARM_UP: Duration = Duration::from_millis(200);
+
+/// The processors of this process, given back in the end.
+struct Corner {
+    before: CpuSet,
+    /// The processor of the thread that reads the clock; `None` if there is no processor to spare.
+    clock: Option<CpuSet>,
+}
+
+pub(super) fn run(bench: &Bench) -> Result<Vec<Row>> {
+    let repetitions = match bench.effort {
+        Effort::Full => 15,
+        Effort::Quick => 4,
+    };
+    let corner = Corner::take()?;
+    let daemon = Daemon::start()?;
+    let mut rows = Vec::new();
+    for threads in [1, 100, 1000] {
+        let mut undisturbed = Samples::default();
+        let mut seen = Samples::default();
+        let mut told = Samples::default();
+        let mut stopped = Samples::default();
+        for _ in 0..repetitions {
+            let arguments = ["--threads", &threads.to_string(), "--spin", "main"];
+            let mut target = Target::spawn(Fixture::ManyThreads, arguments)?;
+            let pid = target.pid();
+            corner.give_clock(pid)?;
+            std::thread::sleep(WARM_UP);
+            target.ask("gap", "gap")?;
+            daemon.ctl(&["doctor", &pid.to_string()])?;
+            undisturbed.push(gap_ms(&mut target)?);
+
+            let sleepers = Switches::of(pid)?;
+            target.ask("gap", "gap")?;
+            let report = daemon.attach(pid)?;
+            seen.push(gap_ms(&mut target)?);
+            told.push(number(&report, "stopped_ns")? as f64 / 1e6);
+            let victim = number(&report, "stopped_tid")?;
+            ensure!(
+                victim == u64::from(pid.unsigned_abs()),
+                "another thread was stopped: {report}"
+            );
+            // The clock's thread is the one that was stopped, and no other may have been.
+            let others = sleepers.disturbed_threads()?;
+            stopped.push(1.0 + others.iter().filter(|&&tid| tid != pid).count() as f64);
+            daemon.detach(pid)?;
+        }
+        rows.extend(describe(threads, &undisturbed, &seen, &told, &stopped));
+    }
+    drop(corner);
+    Ok(rows)
+}
+
+fn describe(
+    threads: u32,
+    undisturbed: &Samples,
+    seen: &Samples,
+    told: &Samples,
+    stopped: &Samples,
+) -> [Row; 2] {
+    let name = if threads == 1 {
+        "1 thread".to_owned()
+    } else {
+        format!("{threads} threads")
+    };
+    let result = format!(
+        "{:.3} ms, {:.3} to {:.3}; by the report {:.3} ms, at most {:.3}",
+        seen.median(),
+        seen.min(),
+        seen.max(),
+        told.median(),
+        told.max()
+    );
+    let ratio = format!(
+        "{:.3} ms, at most {:.3}, without a stop",
+        undisturbed.median(),
+        undisturbed.max()
+    );
+    let most = stopped.max();
+    [
+        Row::new(
+            format!("{name}: longest time that one stood still"),
+            result,
+            ratio,
+        )
+        .goal("≤ 1 ms", seen.max() <= 1.0 && told.max() <= 1.0),
+        Row::new(format!("{name}: threads stopped"), format!("{most:.0}"), "")
+            .goal("1", most <= 1.0),
+    ]
+}
+
+fn gap_ms(target: &mut Target) -> Result<f64> {
+    let line = target.ask("gap", "gap")?;
+    let nanoseconds = line
+        .strip_prefix("gap ")
+        .and_then(|number| number.parse::<f64>().ok());
+    Ok(nanoseconds.with_context(|| format!("not a gap: {line:?}"))? / 1e6)
+}
+
+// === impl Corner ===
+
+impl Corner {
+    /// This process, and what it starts, leaves the last processor to the clock.
+    fn take() -> Result<Self> {
+        let own = Pid::from_raw(0);
+        let before = sched_getaffinity(own).context("cannot read the processors")?;
+        let allowed: Vec<_> = (0..CpuSet::count())
+            .filter(|&cpu| before.is_set(cpu).unwrap_or(false))
+            .collect();
+        let clock = match allowed.split_last() {
+            Some((&last, rest)) if !rest.is_empty() => {
+                let mut others = CpuSet::new();
+                rest.iter().try_for_each(|&cpu| others.set(cpu))?;
+                sched_setaffinity(own, &others).context("cannot choose processors")?;
+                let mut clock = CpuSet::new();
+                clock.set(last)?;
+                Some(clock)
+            }
+            _ => None,
+        };
+        Ok(Self { before, clock })
+    }
+
+    fn give_clock(&self, tid: i32) -> Result<()> {
+        match &self.clock {
+            Some(clock) => {
+                sched_setaffinity(Pid::from_raw(tid), clock).context("cannot choose a processor")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Corner {
+    fn drop(&mut self) {
+        // A process that may be anywhere may be where it was.
+        let _ = sched_setaffinity(Pid::from_raw(0), &self.before);
+    }
+}

@@ -1,0 +1,234 @@
+//! How many events a second arrive without a loss, and what they cost on their way.
+//!
+//! A program passes sleds at a steady rate; the daemon drains them, and `xrayctl record` writes them to a file. The rate is
+//! doubled and halved in short probes, and the highest is then kept for ten seconds.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use integration::{Fixture, Target};
+
+use super::daemon::{Daemon, Recorded};
+use super::table::{Row, Table};
+use super::{Bench, Effort};
+
+/// Where the search begins, and where it gives up.
+const FIRST_RATE: f64 = 4e6;
+const LEAST_RATE: f64 = 0.25e6;
+/// Faster than any program calls functions.
+const MOST_RATE: f64 = 512e6;
+/// The search ends when the highest good and the lowest bad rate are so near each other.
+const NEAR: f64 = 1.08;
+/// A rate that held in a probe but not for long is lowered by so much.
+const STEP_DOWN: f64 = 0.92;
+
+/// Where events go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Through the daemon and `xrayctl record` into a file.
+    File,
+    /// Into the daemon's memory alone.
+    Memory,
+}
+
+/// What one run at one rate came to.
+#[derive(Clone, Debug)]
+struct Outcome {
+    /// Events a second, as it really was.
+    rate: f64,
+    events: u64,
+    lost: u64,
+    daemon_cpu: Duration,
+    peak_memory: u64,
+    /// By way of a file.
+    recorded: Option<Recorded>,
+}
+
+pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
+    let (probe, whole) = match bench.effort {
+        Effort::Full => (1500, 10_000),
+        Effort::Quick => (700, 3000),
+    };
+    let dir = bench.scratch("drain")?;
+    let file = dir.join("drain.xtrace");
+    let seconds = whole / 1000;
+    let mut rows = Vec::new();
+    for way in [Way::File, Way::Memory] {
+        let best = highest(way, &file, probe, whole)?;
+        let Outcome {
+            rate,
+            events,
+            daemon_cpu,
+            peak_memory,
+            recorded,
+            ..
+        } = &best;
+        let to = match way {
+            Way::File => "recorded to a file",
+            Way::Memory => "retained by the daemon",
+        };
+        let result = format!("{:.1} M events/s, {events} events, 0 lost", rate / 1e6);
+        rows.push(Row::new(
+            format!("highest rate kept for {seconds} s, {to}"),
+            result,
+            "",
+        ));
+        let millions = *events as f64 / 1e6;
+        let ms = |cpu: Duration| format!("{:.1} ms", cpu.as_secs_f64() * 1e3 / millions);
+        rows.push(Row::new(
+            "  the daemon's CPU time per million events",
+            ms(*daemon_cpu),
+            share(*daemon_cpu, seconds),
+        ));
+        if let Some(recorded) = recorded {
+            rows.push(Row::new(
+                "  xrayctl's, which writes the file and reads it back",
+                ms(recorded.cpu),
+                share(recorded.cpu, seconds),
+            ));
+            let each = recorded.bytes as f64 / recorded.events as f64;
+            rows.push(Row::new(
+                "  bytes per event of this program",
+                format!("{each:.2}"),
+                "",
+            ));
+        }
+        let mib = *peak_memory as f64 / (1 << 20) as f64;
+        rows.push(Row::new(
+            "  the daemon's peak memory",
+            format!("{mib:.0} MiB"),
+            "256 MiB of retained events in it at most",
+        ));
+    }
+    rows.push(demo(&file, Duration::from_millis(whole / 2))?);
+    fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+    table.note("The program that drives the drain is one thread on a processor of its own, pacing itself by the clock.");
+    Ok(rows)
+}
+
+fn share(cpu: Duration, seconds: u64) -> String {
+    format!("{:.2} processors", cpu.as_secs_f64() / seconds as f64)
+}
+
+/// Searches in probes of `probe` milliseconds; what it gives was kept for `whole`.
+fn highest(way: Way, file: &Path, probe: u64, whole: u64) -> Result<Outcome> {
+    let (mut good, mut bad) = (0.0, f64::INFINITY);
+    let mut rate = FIRST_RATE;
+    while bad / good > NEAR && rate < MOST_RATE {
+        let outcome = try_rate(way, file, rate, probe)?;
+        if outcome.lost == 0 {
+            good = outcome.rate.max(good);
+            // The program does not get any faster.
+            if outcome.rate < rate * 0.9 {
+                break;
+            }
+        } else {
+            bad = rate;
+        }
+        rate = match (good, bad) {
+            (_, bad) if bad.is_infinite() => rate * 2.0,
+            (0.0, bad) => bad / 2.0,
+            (good, bad) => (good * bad).sqrt(),
+        };
+        ensure!(
+            rate > LEAST_RATE,
+            "events are lost at {:.2} million a second already",
+            rate / 1e6
+        );
+    }
+    let mut rate = good;
+    for _ in 0..8 {
+        let outcome = try_rate(way, file, rate, whole)?;
+        if outcome.lost == 0 {
+            return Ok(outcome);
+        }
+        rate *= STEP_DOWN;
+    }
+    bail!(
+        "no rate holds: events are lost at {:.1} million a second still",
+        rate / 1e6
+    )
+}
+
+fn try_rate(way: Way, file: &Path, rate: f64, milliseconds: u64) -> Result<Outcome> {
+    let daemon = Daemon::start()?;
+    let mut target = Target::spawn(Fixture::Leaf, [""; 0])?;
+    let pid = target.pid();
+    let command = format!("pace {rate:.0} {milliseconds}");
+    let (calls, nanoseconds, (events, lost), recorded) = match way {
+        Way::File => {
+            let recording = daemon.record(pid, file)?;
+            let (calls, nanoseconds) = pace(&mut target, &command)?;
+            let recorded = recording.finish()?;
+            let counts = (recorded.events, recorded.lost);
+            (calls, nanoseconds, counts, Some(recorded))
+        }
+        Way::Memory => {
+            daemon.attach(pid)?;
+            daemon.toggle(pid, "enable")?;
+            let (calls, nanoseconds) = pace(&mut target, &command)?;
+            daemon.toggle(pid, "disable")?;
+            let mut report = daemon.ctl(&["detach", &pid.to_string()])?;
+            let report = report["processes"][0].take();
+            let counts = (
+                super::daemon::number(&report, "events")?,
+                super::daemon::number(&report, "lost")?,
+            );
+            (calls, nanoseconds, counts, None)
+        }
+    };
+    ensure!(
+        events + lost == 2 * calls,
+        "{events} events and {lost} lost, but the program passed {} sleds",
+        2 * calls
+    );
+    Ok(Outcome {
+        rate: 2e9 * calls as f64 / nanoseconds,
+        events,
+        lost,
+        daemon_cpu: daemon.cpu()?,
+        peak_memory: daemon.peak_memory()?,
+        recorded,
+    })
+}
+
+/// Calls made, and nanoseconds taken.
+fn pace(target: &mut Target, command: &str) -> Result<(u64, f64)> {
+    let line = target.ask(command, "paced")?;
+    let mut words = line.split(' ').skip(1);
+    let calls = words.next().and_then(|word| word.parse().ok());
+    let nanoseconds = words.next().and_then(|word| word.parse().ok());
+    calls
+        .zip(nanoseconds)
+        .with_context(|| format!("not a count and a time: {line:?}"))
+}
+
+/// Bytes per event of the example program, which does real work in six threads.
+fn demo(file: &Path, time: Duration) -> Result<Row> {
+    let daemon = Daemon::start()?;
+    let target = Target::spawn(Fixture::Demo, [""; 0])?;
+    let recording = daemon.record(target.pid(), file)?;
+    std::thread::sleep(time);
+    let Recorded {
+        events,
+        lost,
+        bytes,
+        ..
+    } = recording.finish()?;
+    ensure!(events > 0, "the example program did nothing");
+    let each = bytes as f64 / events as f64;
+    Ok(bytes_row(
+        "bytes per event on disk: the example program",
+        each,
+        events,
+        lost,
+    ))
+}
+
+/// How large the events of a real program are in a file.
+pub(super) fn bytes_row(what: &str, each: f64, events: u64, lost: u64) -> Row {
+    let result = format!("{each:.2} ({events} events, {lost} lost)");
+    Row::new(what, result, "").goal("≤ 3", each <= 3.0)
+}

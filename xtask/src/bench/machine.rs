@@ -1,0 +1,78 @@
+//! What the figures were taken on.
+
+use std::fmt;
+use std::fs;
+use std::process::Command;
+
+use nix::sys::utsname::uname;
+
+/// One line a fact.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine(Vec<(&'static str, String)>);
+
+// === impl Machine ===
+
+impl Machine {
+    /// This one, now.
+    pub(crate) fn this() -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpuinfo
+            .lines()
+            .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+            .map_or("unknown", |(_, model)| model);
+        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        let kernel = uname().map_or_else(
+            |error| error.to_string(),
+            |name| format!("{} {}", name.sysname().display(), name.release().display()),
+        );
+        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let memory = memory
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"))
+            .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+            .map_or_else(|| "unknown".to_owned(), |kib| format!("{} MiB", kib >> 10));
+        let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let load = load.split(' ').next().unwrap_or("unknown").to_owned();
+        Self(vec![
+            ("processor", format!("{model}, {cores} threads")),
+            ("memory", memory),
+            ("kernel", kernel),
+            ("system", system()),
+            ("rustc", said("rustc", &["--version"])),
+            ("clang", said("clang-19", &["--version"])),
+            ("uftrace", said("uftrace", &["--version"])),
+            ("date", said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])),
+            ("load at the start", load),
+        ])
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (fact, value) in &self.0 {
+            writeln!(f, "* {fact}: {value}")?;
+        }
+        Ok(())
+    }
+}
+
+fn system() -> String {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    release
+        .lines()
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="))
+        .map_or_else(
+            || "unknown".to_owned(),
+            |name| name.trim_matches('"').to_owned(),
+        )
+}
+
+/// The first line that a program says.
+fn said(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    match text.as_deref().map(|text| text.lines().next()) {
+        Ok(Some(line)) => line.trim().to_owned(),
+        Ok(None) | Err(_) => "not installed".to_owned(),
+    }
+}

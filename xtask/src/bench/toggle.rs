@@ -1,0 +1,98 @@
+//! Twenty thousand functions on and off, and who stood still for it.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use integration::{Fixture, Target};
+
+use super::daemon::{Daemon, number};
+use super::samples::Samples;
+use super::switches::Switches;
+use super::table::Row;
+use super::{Bench, Effort};
+
+const FIRST_MS: f64 = 120.0;
+const AGAIN_MS: f64 = 25.0;
+
+/// What it took, in milliseconds.
+#[derive(Default)]
+struct Times {
+    /// By the daemon's own report.
+    engine: Samples,
+    /// The whole command, with a process started for it.
+    command: Samples,
+}
+
+pub(super) fn run(bench: &Bench) -> Result<Vec<Row>> {
+    let (processes, again) = match bench.effort {
+        Effort::Full => (5, 10),
+        Effort::Quick => (2, 4),
+    };
+    let mut first = Times::default();
+    let mut enable = Times::default();
+    let mut disable = Times::default();
+    let (mut copied, mut sleds, mut stopped) = (0, 0, 0);
+    for _ in 0..processes {
+        let daemon = Daemon::start()?;
+        let mut target = Target::spawn(Fixture::Many20k, [""; 0])?;
+        let pid = target.pid();
+        daemon.attach(pid)?;
+        // The program waits for a line meanwhile: whoever stops it wakes it.
+        let before = Switches::of(pid)?;
+        let report = first.toggle(&daemon, pid, "enable")?;
+        copied = number(&report, "copied_bytes")?;
+        sleds = number(&report, "sleds")?;
+        ensure!(number(&report, "changed")? == 20_000, "{report}");
+        disable.toggle(&daemon, pid, "disable")?;
+        for _ in 1..again {
+            let report = enable.toggle(&daemon, pid, "enable")?;
+            ensure!(number(&report, "copied_bytes")? == 0, "{report}");
+            disable.toggle(&daemon, pid, "disable")?;
+        }
+        stopped += before.disturbed()?;
+        enable.toggle(&daemon, pid, "enable")?;
+        // They really are on.
+        target.ask("go", "done")?;
+        let (events, lost) = daemon.counters(pid)?;
+        ensure!(events + lost <= 40_000, "{events} events and {lost} lost");
+        disable.toggle(&daemon, pid, "disable")?;
+        target.ask("go", "done")?;
+        daemon.detach(pid)?;
+    }
+    let copied = copied as f64 / (1 << 20) as f64;
+    Ok(vec![
+        first.row(
+            &format!("enable for the first time: {sleds} sleds, {copied:.1} MiB copied"),
+            FIRST_MS,
+        ),
+        enable.row("enable again", AGAIN_MS),
+        disable.row("disable", AGAIN_MS),
+        Row::new("threads stopped", stopped.to_string(), "").goal("0", stopped == 0),
+    ])
+}
+
+// === impl Times ===
+
+impl Times {
+    fn toggle(&mut self, daemon: &Daemon, pid: i32, to: &str) -> Result<serde_json::Value> {
+        let begun = Instant::now();
+        let report = daemon.toggle(pid, to)?;
+        self.command.push(begun.elapsed().as_secs_f64() * 1e3);
+        self.engine
+            .push(number(&report, "elapsed_ns")? as f64 / 1e6);
+        Ok(report)
+    }
+
+    fn row(&self, what: &str, limit: f64) -> Row {
+        let Self { engine, command } = self;
+        let result = format!(
+            "{:.1} ms, {:.1} to {:.1}; whole command {:.0} ms",
+            engine.median(),
+            engine.min(),
+            engine.max(),
+            command.median()
+        );
+        let ratio = format!("{:.2} × target", engine.median() / limit);
+        Row::new(what, result, ratio).goal(format!("≤ {limit:.0} ms"), engine.median() <= limit)
+    }
+}
