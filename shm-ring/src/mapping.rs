@@ -96,3 +96,85 @@ impl SharedMemory for Mapping {
         words.len()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[expect(clippy::unwrap_used, reason = "a helper of the tests")]
+mod tests {
+    use memmap2::MmapMut;
+
+    use super::*;
+    use crate::{Consumer, Event, Geometry, Item, Outcome, Producer, Table, Target};
+
+    /// Without a file: so it runs under miri, too.
+    fn anonymous(bytes: u64) -> Mapping {
+        let map = MmapMut::map_anon(usize::try_from(bytes).unwrap()).unwrap();
+        Mapping { map: map.into() }
+    }
+
+    #[test]
+    fn words_out_of_the_mapping_do_not_exist() {
+        let mapping = anonymous(4096);
+        for offset in [0, 8, 4088] {
+            mapping.store(offset, offset + 1);
+            assert_eq!(mapping.load(offset), offset + 1);
+        }
+        for offset in [4096, 4104, 1 << 40, u64::MAX - 7, 1, 4, 4089, u64::MAX] {
+            mapping.store(offset, 7);
+            assert_eq!(mapping.load(offset), 0, "{offset:#x}");
+            assert_eq!(mapping.load_words(offset, &mut [0; 4]), 0, "{offset:#x}");
+            mapping.zero(offset, 64);
+        }
+        for word in 508..512 {
+            mapping.store(word * 8, word);
+        }
+        let mut words = [0; 8];
+        assert_eq!(mapping.load_words(508 * 8, &mut words), 4);
+        assert_eq!(words[..4], [508, 509, 510, 511]);
+        mapping.store(510 * 8, 1 << 32);
+        assert_eq!(mapping.load_words(508 * 8, &mut words), 2);
+        mapping.zero(509 * 8, u64::MAX);
+        assert_eq!((mapping.load(508 * 8), mapping.load(511 * 8)), (508, 0));
+    }
+
+    #[test]
+    fn a_thread_writes_while_another_reads() {
+        const EVENTS: u64 = if cfg!(miri) { 100 } else { 100_000 };
+        let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap();
+        let mapping = anonymous(geometry.rings_bytes());
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let table = Table::new(geometry);
+                let target = Target {
+                    table: &table,
+                    rings: &mapping,
+                    geometry,
+                };
+                let count = |number: &u64| {
+                    let event = Event {
+                        site: 1,
+                        argument: Some(*number),
+                    };
+                    target.record(geometry.slots(), event, *number) == Outcome::Recorded
+                };
+                (0..EVENTS).filter(count).count() as u64
+            });
+            let mut consumer = Consumer::resume(&mapping, geometry, 0);
+            let (mut calls, mut lost) = (0, 0);
+            let mut take = |item| match item {
+                Item::Call {
+                    argument, ticks, ..
+                } => {
+                    assert_eq!((argument, ticks), (Some(ticks), calls + lost));
+                    calls += 1;
+                }
+                Item::Lost(count) => lost += count,
+            };
+            while !writer.is_finished() {
+                consumer.drain(&mapping, Producer::Alive, 0, u64::MAX, &mut take);
+            }
+            consumer.drain(&mapping, Producer::Gone, 0, u64::MAX, &mut take);
+            consumer.tell_losses(&mapping, &mut take);
+            assert_eq!((calls, calls + lost), (writer.join().unwrap(), EVENTS));
+        });
+    }
+}

@@ -63,32 +63,36 @@ fn a_word_that_is_seen_is_whole() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.max_branches = 100_000;
-    model.check(|| {
+    // How many items were there before the thread was over: every number must occur.
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
+    let seen_in_model = std::sync::Arc::clone(&seen);
+    model.check(move || {
         let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap();
         let memory = Arc::new(Few::new(geometry));
         let shared = Arc::clone(&memory);
-        let thread = loom::thread::spawn(move || {
-            let table = Table::new(geometry);
-            let target = Target {
-                table: &table,
-                rings: &*shared,
-                geometry,
-            };
-            for number in 0..3u64 {
-                let argument = (number == 2).then_some(0xaaaa_bbbb_cccc_dddd);
-                let event = Event {
-                    site: 2 * u32::try_from(number).unwrap() + 1,
-                    argument,
-                };
-                let outcome = target.record(geometry.slots(), event, (number + 7) << 32 | number);
-                assert_eq!(outcome, Outcome::Recorded);
-            }
+        let reader = loom::thread::spawn(move || {
+            let mut consumer = Consumer::resume(&*shared, geometry, 0);
+            let mut items = Vec::new();
+            consumer.drain(&*shared, Producer::Alive, 0, 1000, |item| items.push(item));
+            (consumer, items)
         });
-        let mut consumer = Consumer::resume(&*memory, geometry, 0);
-        let mut items = Vec::new();
-        consumer.drain(&*memory, Producer::Alive, 0, 1000, |item| items.push(item));
+        let table = Table::new(geometry);
+        let target = Target {
+            table: &table,
+            rings: &*memory,
+            geometry,
+        };
+        for number in 0..3u64 {
+            let argument = (number == 2).then_some(0xaaaa_bbbb_cccc_dddd);
+            let event = Event {
+                site: 2 * u32::try_from(number).unwrap() + 1,
+                argument,
+            };
+            let outcome = target.record(geometry.slots(), event, (number + 7) << 32 | number);
+            assert_eq!(outcome, Outcome::Recorded);
+        }
+        let (mut consumer, mut items) = reader.join().unwrap();
         let early = items.len();
-        thread.join().unwrap();
         consumer.drain(&*memory, Producer::Alive, 0, 1000, |item| items.push(item));
         let expected = [0u64, 1, 2].map(|number| Item::Call {
             site: 2 * u32::try_from(number).unwrap() + 1,
@@ -96,5 +100,7 @@ fn a_word_that_is_seen_is_whole() {
             argument: (number == 2).then_some(0xaaaa_bbbb_cccc_dddd),
         });
         assert_eq!(items, expected, "{early} of them early");
+        seen_in_model.lock().unwrap().insert(early);
     });
+    assert_eq!(*seen.lock().unwrap(), (0..=3).collect());
 }
