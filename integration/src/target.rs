@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -75,11 +75,16 @@ impl Target {
     /// When it cannot be started.
     pub fn spawn_unready(mut command: Command) -> Result<Target> {
         let program = PathBuf::from(command.get_program());
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {}", program.display()))?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A copy that was written just now is busy for as long as a child, forked meanwhile by another test, has not
+        // closed the descriptor it was written by.
+        let started = wait_until(DEADLINE, "the program's file is closed", || {
+            match command.spawn() {
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => Ok(None),
+                result => Ok(Some(result)),
+            }
+        })?;
+        let mut child = started.with_context(|| format!("cannot start {}", program.display()))?;
         let stdin = child.stdin.take();
         let stdout = child
             .stdout

@@ -37,7 +37,7 @@ fn replay(seed: u64, index: u64, calls: u64) -> Result<ThreadTruth> {
 }
 
 /// The program did what it does untraced, call by call.
-fn ran_right(truth: &GroundTruth, seed: u64) -> Result<()> {
+pub(crate) fn ran_right(truth: &GroundTruth, seed: u64) -> Result<()> {
     for (index, thread) in (0..).zip(&truth.threads) {
         let calls = thread.calls[0];
         ensure!(calls > 0, "thread {} did nothing", thread.tid);
@@ -134,13 +134,7 @@ fn a_killed_tracer_is_succeeded_by_another_one() -> Result<()> {
         ensure!(answer == format!("adopted={}", round > 0), "{answer}");
         tracer.ask("on")?;
         wait_until(DEADLINE, "events", || {
-            let events: u64 = tracer
-                .ask("events")?
-                .split(' ')
-                .next()
-                .unwrap_or_default()
-                .parse()?;
-            Ok((events > 10_000).then_some(()))
+            Ok((tracer.events()? > 10_000).then_some(()))
         })?;
         tracer.kill()?;
         target.still_running()?;

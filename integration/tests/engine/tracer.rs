@@ -73,6 +73,12 @@ impl Tracer {
         Ok(reason.split(' ').next().unwrap_or_default().to_owned())
     }
 
+    /// How many events it has recorded.
+    pub(crate) fn events(&mut self) -> Result<u64> {
+        let answer = self.ask("events")?;
+        Ok(answer.split(' ').next().unwrap_or_default().parse()?)
+    }
+
     /// What the tracer retains.
     pub(crate) fn trace(&mut self) -> Result<Trace> {
         let dir = std::env::temp_dir().join(format!("xrayd-engine-{}", self.pid()));
