@@ -104,7 +104,9 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
     }
     rows.push(demo(&file, Duration::from_millis(whole / 2))?);
     fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
-    table.note("The program that drives the drain is one thread on a processor of its own, pacing itself by the clock.");
+    table.note(
+        "The program that drives the drain is one thread that paces itself by the clock; a rate that lost events twice was lowered.",
+    );
     Ok(rows)
 }
 
@@ -139,12 +141,15 @@ fn highest(way: Way, file: &Path, probe: u64, whole: u64) -> Result<Outcome> {
         );
     }
     let mut rate = good;
-    for _ in 0..8 {
+    for attempt in 1..=16 {
         let outcome = try_rate(way, file, rate, whole)?;
         if outcome.lost == 0 {
             return Ok(outcome);
         }
-        rate *= STEP_DOWN;
+        // Once may be the machine's fault.
+        if attempt % 2 == 0 {
+            rate *= STEP_DOWN;
+        }
     }
     bail!(
         "no rate holds: events are lost at {:.1} million a second still",
