@@ -73,12 +73,13 @@ pub fn classify(kind: SledKind, address: u64, bytes: &[u8; SLED_BYTES]) -> State
         }
         (SledKind::Exit, _) => State::Foreign,
         (_, [0xeb, 0x09, rest @ ..]) if rest == ENTRY_NOP => State::Compiled,
-        (_, [0xeb, 0x09, _, _, _, _, 0xe8, ..]) => State::Runtime,
         (_, [0xeb, 0x09, 0xe8 | 0xe9, a, b, c, d, tail @ ..]) if tail == STAGED_NOP => {
             State::Staged {
                 target: target([a, b, c, d]),
             }
         }
+        // After ours: a trampoline some 400 MiB below has that byte, too, in its distance.
+        (_, [0xeb, 0x09, _, _, _, _, 0xe8, ..]) => State::Runtime,
         (_, [first, second, 0xe8 | 0xe9, a, b, c, d, tail @ ..]) if tail == STAGED_NOP => {
             let on = match switch.offset {
                 0 => [switch.on, 0x09],
