@@ -1,0 +1,227 @@
+//! The trampolines, instruction by instruction: what they may contain, and that each path puts everything back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use yaxpeax_x86::amd64::{Opcode, Operand, RegSpec};
+
+use super::*;
+
+fn spec(ring_bytes: u64, threads: u32) -> TrampolineSpec {
+    TrampolineSpec {
+        origin: 0x5555_0000_0000,
+        tid_offset: 0x2d0,
+        table: 0x5555_0001_0000,
+        rings: 0x7f00_0000_0000,
+        geometry: Geometry::new(ring_bytes, threads).unwrap(),
+    }
+}
+
+/// Smallest, default, largest.
+fn specs() -> [TrampolineSpec; 4] {
+    [
+        spec(1 << 16, 1),
+        spec(1 << 20, 1024),
+        spec(1 << 30, 1024),
+        spec(1 << 20, 1 << 16),
+    ]
+}
+
+/// All instructions by their place; the code has no other bytes.
+fn program(trampolines: &Trampolines) -> BTreeMap<u64, Instruction> {
+    let instructions = decode(&trampolines.code);
+    let length: u64 = instructions.iter().map(|(_, i)| i.len().to_const()).sum();
+    assert_eq!(length, trampolines.code.len() as u64, "every byte decodes");
+    instructions.into_iter().collect()
+}
+
+fn starts(trampolines: &Trampolines, spec: &TrampolineSpec) -> BTreeSet<u64> {
+    let kinds = SledKind::ALL.map(|kind| trampolines.target(kind));
+    kinds
+        .into_iter()
+        .chain([trampolines.stub_target()])
+        .map(|address| address - spec.origin)
+        .collect()
+}
+
+#[test]
+fn they_fit_a_page_and_begin_cache_lines() {
+    for spec in specs() {
+        let trampolines = Trampolines::assemble(&spec).unwrap();
+        assert!(trampolines.code.len() <= 4096, "{}", trampolines.code.len());
+        assert!(
+            starts(&trampolines, &spec)
+                .iter()
+                .all(|start| start % 64 == 0)
+        );
+    }
+}
+
+#[test]
+fn they_contain_nothing_but_harmless_instructions() {
+    use Opcode::*;
+    // No vector or x87 instruction, no system call, nothing that waits, serialises or may fault by itself.
+    let allowed = [
+        ADD, AND, CALL, CMP, CMPXCHG, DEC, INC, INT, JA, JB, JMP, JNA, JNB, JNZ, JZ, LAHF, LEA,
+        MOV, OR, POP, PUSH, RDTSC, RETURN, SAHF, SETO, SHL, SHR, SUB, TEST, XADD, XCHG, XOR,
+    ];
+    for spec in specs() {
+        let trampolines = Trampolines::assemble(&spec).unwrap();
+        for (at, instruction) in program(&trampolines) {
+            assert!(
+                allowed.contains(&instruction.opcode()),
+                "{at:#x}: {instruction}"
+            );
+            if instruction.opcode() == INT {
+                assert_eq!(instruction.to_string(), "int 0x3", "padding");
+            }
+            for i in 0..instruction.operand_count() {
+                let harmless = match instruction.operand(i) {
+                    Operand::Register { reg } => {
+                        let class = reg.class();
+                        [RegSpec::al(), RegSpec::eax(), RegSpec::rax()]
+                            .iter()
+                            .any(|general| general.class() == class)
+                    }
+                    _ => true,
+                };
+                assert!(harmless, "{at:#x}: {instruction}");
+            }
+        }
+    }
+}
+
+/// A value, as far as it matters: which register held it at the beginning, if it is still that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Value {
+    Initial(u8),
+    Computed,
+    /// A return address pushed by a call at this place.
+    Return(u64),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Path {
+    at: u64,
+    registers: [Value; 16],
+    stack: Vec<Value>,
+}
+
+/// Number of a general register, whatever the width.
+fn general(operand: &Operand) -> Option<usize> {
+    match operand {
+        Operand::Register { reg } => Some(usize::from(reg.num())),
+        _ => None,
+    }
+}
+
+fn target(at: u64, instruction: &Instruction) -> u64 {
+    let next = at + instruction.len().to_const();
+    match instruction.operand(0) {
+        Operand::ImmediateI8 { imm } => next.wrapping_add_signed(i64::from(imm)),
+        Operand::ImmediateI32 { imm } => next.wrapping_add_signed(i64::from(imm)),
+        other => panic!("{at:#x}: {instruction} jumps through {other:?}"),
+    }
+}
+
+/// One instruction further, on every way it can go; `None` at the end.
+fn follow(path: &Path, instruction: &Instruction) -> Option<Vec<Path>> {
+    const RSP: usize = 4;
+    let mut next = Path {
+        at: path.at + instruction.len().to_const(),
+        ..path.clone()
+    };
+    let operand = |i| instruction.operand(i);
+    match instruction.opcode() {
+        Opcode::PUSH => {
+            let register = general(&operand(0)).expect("pushes are of registers");
+            next.stack.push(path.registers[register]);
+        }
+        Opcode::POP => {
+            let register = general(&operand(0)).expect("pops are to registers");
+            next.registers[register] = next.stack.pop().expect("something was pushed");
+        }
+        Opcode::CALL => {
+            next.stack.push(Value::Return(next.at));
+            next.at = target(path.at, instruction);
+        }
+        Opcode::RETURN => match next.stack.pop() {
+            Some(Value::Return(at)) => next.at = at,
+            None => return None,
+            Some(other) => panic!("{:#x}: returns to {other:?}", path.at),
+        },
+        Opcode::JMP => next.at = target(path.at, instruction),
+        opcode if instruction.to_string().starts_with('j') => {
+            let taken = Path {
+                at: target(path.at, instruction),
+                ..next.clone()
+            };
+            assert_ne!(opcode, Opcode::JRCXZ);
+            return Some(vec![next, taken]);
+        }
+        Opcode::CMP | Opcode::TEST | Opcode::SAHF => {}
+        opcode => {
+            let mut written = vec![general(&operand(0))];
+            match opcode {
+                Opcode::RDTSC => written.extend([Some(0), Some(2)]),
+                Opcode::CMPXCHG | Opcode::LAHF => written.push(Some(0)),
+                Opcode::XADD | Opcode::XCHG => written.push(general(&operand(1))),
+                _ => {}
+            }
+            for register in written.into_iter().flatten() {
+                assert_ne!(register, RSP, "{:#x}: {instruction}", path.at);
+                next.registers[register] = Value::Computed;
+            }
+        }
+    }
+    Some(vec![next])
+}
+
+#[test]
+fn every_path_puts_every_register_back() {
+    for spec in specs() {
+        let trampolines = Trampolines::assemble(&spec).unwrap();
+        let program = program(&trampolines);
+        for start in starts(&trampolines, &spec) {
+            let registers = std::array::from_fn(|i| Value::Initial(u8::try_from(i).unwrap()));
+            let mut open = vec![Path {
+                at: start,
+                registers,
+                stack: Vec::new(),
+            }];
+            let mut seen = BTreeSet::new();
+            let (mut ends, mut deepest) = (0, 0);
+            while let Some(path) = open.pop() {
+                let instruction = program
+                    .get(&path.at)
+                    .unwrap_or_else(|| panic!("{:#x} is no instruction", path.at));
+                assert_ne!(
+                    instruction.opcode(),
+                    Opcode::INT,
+                    "{:#x}: into padding",
+                    path.at
+                );
+                deepest = deepest.max(path.stack.len());
+                match follow(&path, instruction) {
+                    Some(paths) => {
+                        for next in paths {
+                            if seen.insert(next.clone()) {
+                                open.push(next);
+                            }
+                        }
+                    }
+                    None => {
+                        assert_eq!(path.registers, registers, "from {start:#x}");
+                        ends += 1;
+                    }
+                }
+            }
+            assert!(ends >= 1, "{start:#x} ends");
+            // As the header of `trampoline.rs` says; the return address into the sled is below.
+            assert!(
+                8 * (deepest + 1) <= 136,
+                "{start:#x} takes {} bytes",
+                8 * (deepest + 1)
+            );
+        }
+    }
+}
