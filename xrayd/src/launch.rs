@@ -6,7 +6,7 @@
 
 use std::{
     fs,
-    process::{Child, Command},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -46,7 +46,7 @@ pub(crate) fn start(command: &mut Command) -> Result<Started> {
     let program = command.get_program().to_string_lossy().into_owned();
     let failed =
         |why: String| Refusal::new(Reason::Launch, format!("cannot start {program}: {why}"));
-    let mut child = spawn_traced(command).map_err(|error| failed(error.to_string()))?;
+    let child = spawn_traced(command).map_err(|error| failed(error.to_string()))?;
     let pid = Pid::try_from(child.id()).map_err(|error| failed(error.to_string()))?;
     match waitpid(pid.as_nix(), None) {
         Ok(WaitStatus::Stopped(..)) => {}
@@ -57,46 +57,47 @@ pub(crate) fn start(command: &mut Command) -> Result<Started> {
         }
         Err(errno) => return Err(failed(errno.to_string())),
     }
-    let thread = Stopped::adopt(pid.leader(), Instant::now())
-        .and_then(|mut thread| bring_to_start(pid, &mut thread).map(|()| thread));
-    match thread {
-        Ok(thread) => Ok(Started { child, thread }),
-        Err(error) => {
-            kill(&mut child);
-            Err(failed(error.to_string()))
-        }
-    }
+    let undo = KillOnDrop::new(pid);
+    let thread =
+        Stopped::adopt(pid.leader(), Instant::now()).map_err(|error| failed(error.to_string()))?;
+    let mut started = Started {
+        undo,
+        child,
+        thread,
+    };
+    bring_to_start(pid, &mut started.thread).map_err(|error| failed(error.to_string()))?;
+    Ok(started)
 }
 
-/// Ends a child that cannot be traced.
-pub(crate) fn kill(child: &mut Child) {
-    // It may have ended by itself.
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-/// Kills a process unless told otherwise.
+/// Kills a child unless told otherwise. To be dropped before the stopped thread is, which would run on.
 #[derive(Debug)]
-pub(crate) struct KillOnDrop(Option<Pid>);
+pub(crate) struct KillOnDrop {
+    pid: Pid,
+    armed: bool,
+}
 
 // === impl KillOnDrop ===
 
 impl KillOnDrop {
-    pub(crate) fn new(pid: Pid) -> Self {
-        Self(Some(pid))
+    fn new(pid: Pid) -> Self {
+        Self { pid, armed: true }
     }
 
-    pub(crate) fn disarm(&mut self) {
-        self.0 = None;
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    pub(crate) fn disarm(mut self) {
+        self.armed = false;
     }
 }
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        if let Some(pid) = self.0 {
+        if self.armed {
             // It may have ended by itself; it is our child, so the pid is still its own.
-            let _ = send_signal(pid.as_nix(), Signal::SIGKILL);
-            let _ = waitpid(pid.as_nix(), None);
+            let _ = send_signal(self.pid.as_nix(), Signal::SIGKILL);
+            let _ = waitpid(self.pid.as_nix(), None);
         }
     }
 }

@@ -27,7 +27,7 @@ pub enum Reason {
     Zombie,
     /// The pid now names another process.
     PidReused,
-    /// Another attach or detach of this process is under way.
+    /// Another attach or detach of this process is under way, or another xrayd traces it.
     Busy,
     /// The process ended meanwhile.
     TargetExited,
@@ -177,7 +177,8 @@ impl Reason {
                 "The pid now belongs to another process than the one that was listed. List again."
             }
             Self::Busy => {
-                "Another attach or detach of this process is under way. Wait for it to end and try again."
+                "Another attach or detach of this process is under way, or another xrayd traces it: two cannot share a \
+                 process. Wait for it to end and try again, or talk to that daemon (`xrayctl --socket`)."
             }
             Self::TargetExited => {
                 "The process ended while xrayd worked on it, or has ended since. What was recorded up to its last \

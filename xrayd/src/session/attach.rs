@@ -1,6 +1,12 @@
 //! From a process to a session, on the thread that will control it.
 
-use std::{collections::BTreeMap, path::PathBuf, process::Child, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::Child,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use shm_ring::Geometry;
 use sled_encoders::{
@@ -17,11 +23,16 @@ use super::{
 use crate::{
     collect::{CallSite, Drain, SiteTable},
     inject::{Neighbourhood, PatchSite, Patcher, Switch, Victim, install},
+    launch::KillOnDrop,
     pid::{Pid, TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
-    sys::{Memory, now_anchor, ptrace::Stopped},
+    sys::{Claim, Memory, now_anchor, ptrace::Stopped},
     target::{Module, Objects, RefusedModule, Survey, Target, Threads, preflight},
 };
+
+/// How long another tracer may take to be gone.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
+const CLAIM_POLL: Duration = Duration::from_millis(5);
 
 /// How to attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +85,8 @@ pub struct Attached {
 /// A process that was started by us and stands still.
 #[derive(Debug)]
 pub(crate) struct Started {
+    /// First, so that it is dropped first: a program that cannot be traced is killed before it is let go.
+    pub(crate) undo: KillOnDrop,
     pub(crate) child: Child,
     pub(crate) thread: Stopped,
 }
@@ -126,9 +139,15 @@ pub(super) fn prepare(
     let memory =
         Memory::open(pid, tid).map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
     target.check_owner()?;
-    let (mut thread, child) = match started {
-        Some(Started { child, thread }) => (Some(thread), Some(child)),
-        None => (None, None),
+    let claim = claim(pid)?;
+    // In this order: what comes last is dropped first.
+    let (mut thread, child, undo) = match started {
+        Some(Started {
+            undo,
+            child,
+            thread,
+        }) => (Some(thread), Some(child), Some(undo)),
+        None => (None, None, None),
     };
     let victim = match (&mut thread, options.thread) {
         (Some(thread), _) => Victim::Held(thread),
@@ -223,13 +242,34 @@ pub(super) fn prepare(
         shared,
         held: thread,
         child,
+        claim: Some(claim),
     };
+    if let Some(undo) = undo {
+        undo.disarm();
+    }
     Ok(Prepared {
         session,
         report,
         controller,
         commands,
     })
+}
+
+/// Makes sure that nobody else traces the process. One who has just let it go, or been killed, is waited for.
+fn claim(pid: Pid) -> Result<Claim> {
+    let deadline = Instant::now() + CLAIM_PATIENCE;
+    loop {
+        let taken = Claim::take(pid)
+            .map_err(|error| Refusal::from_io(pid, "lock it against other tracers", &error))?;
+        match taken {
+            Some(claim) => return Ok(claim),
+            None if Instant::now() < deadline => std::thread::sleep(CLAIM_POLL),
+            None => {
+                let message = format!("process {pid} is traced by another xrayd");
+                return Err(Refusal::new(Reason::Busy, message));
+            }
+        }
+    }
 }
 
 /// What a module needs of a code region; `None` if it has no usable sled.

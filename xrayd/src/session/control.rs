@@ -19,7 +19,7 @@ use crate::{
     inject::{PatchReport, PatchSite, Patcher, clear_live, is_ours_still},
     pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal, Result},
-    sys::{Memory, ptrace::Stopped},
+    sys::{Claim, Memory, ptrace::Stopped},
     target::{Maps, Target},
 };
 
@@ -101,6 +101,8 @@ pub(crate) struct Controller {
     pub(crate) held: Option<Stopped>,
     /// A process that we started: to be collected when it ends.
     pub(crate) child: Option<Child>,
+    /// Keeps other tracers away until the process is let go.
+    pub(crate) claim: Option<Claim>,
 }
 
 // === impl Shared ===
@@ -294,6 +296,7 @@ impl Controller {
             drain.finish(Producer::Gone);
         }
         self.output.close();
+        self.claim = None;
         self.collect_child();
         self.shared.functions_on.store(0, Ordering::Relaxed);
         self.shared
@@ -404,6 +407,7 @@ impl Controller {
             drain.finish(producer);
         }
         self.output.close();
+        self.claim = None;
         self.shared
             .phase
             .store(Phase::Exited as u8, Ordering::Release);

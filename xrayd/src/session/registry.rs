@@ -10,7 +10,7 @@ use nix::unistd::{Uid, geteuid};
 
 use super::{
     AttachOptions, Attached, DetachReport, FunctionRow, Session,
-    attach::{Prepared, Started, lost_thread, prepare},
+    attach::{Prepared, lost_thread, prepare},
     functions::Functions,
 };
 use crate::{
@@ -236,21 +236,16 @@ impl Registry {
         let inner = Arc::clone(&self.0);
         let Attached { session, report } = on_control_thread(Pid::this(), move || {
             let mut command = command;
-            let Started { mut child, thread } = launch::start(&mut command)?;
-            let pid = Pid::try_from(child.id())
-                .map_err(|error| Refusal::new(Reason::Launch, error.to_string()))?;
             // The child is killed if it cannot be traced: nobody asked for an untraced run.
-            let target = Target::open(pid).inspect_err(|_| launch::kill(&mut child))?;
-            let mut undo = launch::KillOnDrop::new(pid);
-            let prepared = prepare(
+            let started = launch::start(&mut command)?;
+            let target = Target::open(started.undo.pid())?;
+            prepare(
                 target,
                 &inner.objects,
                 inner.config.retain_bytes,
                 attach,
-                Some(Started { child, thread }),
-            )?;
-            undo.disarm();
-            Ok(prepared)
+                Some(started),
+            )
         })?;
         self.lock()
             .insert(session.pid(), Entry::Attached(Arc::clone(&session)));

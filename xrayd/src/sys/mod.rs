@@ -2,6 +2,7 @@
 //!
 //! Nothing here decides anything: policy lives in `target`, `inject` and `session`.
 
+mod claim;
 mod clock;
 mod memory;
 mod pidfd;
@@ -9,6 +10,7 @@ pub(crate) mod ptrace;
 mod robust;
 mod spawn;
 
+pub(crate) use claim::Claim;
 pub(crate) use clock::{now_anchor, ticks_now};
 pub(crate) use memory::Memory;
 pub(crate) use pidfd::PidFd;
