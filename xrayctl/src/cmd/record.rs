@@ -339,6 +339,12 @@ fn outcome(
         }
         (Cause::Asked, _, Ok(None)) if stays => Ok(Outcome::StillAttached),
         (_, _, Ok(None)) => Ok(Outcome::ProcessEnded),
+        // The trace has its end mark: the daemon let the process go before it went away itself.
+        (Cause::StreamEnded, StreamEnd::Finished, Err(error))
+            if matches!(error.downcast_ref(), Some(Failure::Unreachable(_))) =>
+        {
+            Ok(Outcome::DetachedElsewhere)
+        }
         (Cause::StreamEnded, _, Err(error)) => match reason(&error).as_deref() {
             Some("not-attached") => Ok(Outcome::DetachedElsewhere),
             Some("target-exited" | "no-such-process") => Ok(Outcome::ProcessEnded),
