@@ -1,0 +1,130 @@
+//! Every command line that the documents show is one that `xrayctl` understands.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::scene::Scene;
+
+/// The documents that show command lines.
+fn documents() -> Result<Vec<PathBuf>> {
+    let root = integration::workspace_dir();
+    let mut files = vec![root.join("README.md"), root.join("CHANGELOG.md")];
+    for entry in fs::read_dir(root.join("docs"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Lines of fenced blocks, and spans in the text, that are command lines of `xrayctl`.
+fn command_lines(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut fenced = false;
+    let mut continued = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if fenced {
+            let line = std::mem::take(&mut continued) + line.trim();
+            match line.strip_suffix('\\') {
+                Some(begin) => continued = begin.to_owned(),
+                None => found.push(line),
+            }
+        } else {
+            // Every other piece between backticks is code; a pipe in a table's cell is escaped.
+            found.extend(
+                line.split('`')
+                    .skip(1)
+                    .step_by(2)
+                    .map(|span| span.replace(r"\|", "|")),
+            );
+        }
+    }
+    found.iter().filter_map(|line| command_line(line)).collect()
+}
+
+/// What begins at "xrayctl" up to where the shell goes on with something else.
+fn command_line(line: &str) -> Option<String> {
+    let line = line.trim_start_matches("$ ").trim_start_matches("# ");
+    let line = line.strip_prefix("sudo ").unwrap_or(line);
+    let mut kept = line.strip_prefix("xrayctl ")?;
+    for end in [" | ", " > ", " && ", "; ", " #", "   "] {
+        kept = kept.split(end).next().unwrap_or(kept);
+    }
+    Some(kept.trim().to_owned())
+}
+
+/// The words as a shell makes them of what documents use: quotes, but no expansions.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word) = (Vec::new(), String::new());
+    let mut quote = None;
+    for c in line.chars() {
+        match (quote, c) {
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), c) if open == c => quote = None,
+            (None, ' ') => words.push(std::mem::take(&mut word)),
+            (_, c) => word.push(c),
+        }
+    }
+    words.push(word);
+    words.retain(|word| !word.is_empty());
+    words.iter().map(|word| filled(word)).collect()
+}
+
+/// What stands for a number in the documents.
+fn filled(word: &str) -> String {
+    match word {
+        "PID" | "<pid>" | "$PID" | "\"$PID\"" | "N" | "P" | "TID" => "12".to_owned(),
+        "COMMAND" => "record".to_owned(),
+        "TIME" => "5s".to_owned(),
+        "SIZE" => "1MiB".to_owned(),
+        // Any of the alternatives will do.
+        other => other.split('|').next().unwrap_or_default().to_owned(),
+    }
+}
+
+#[test]
+fn the_documents_show_what_is_understood() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let mut checked = 0;
+    for file in documents()? {
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        for line in command_lines(&text) {
+            let mut args = words(&line);
+            // `--help` in front of the program's own arguments: everything before it is parsed, and nothing is done.
+            let at = args
+                .iter()
+                .position(|word| word == "--")
+                .unwrap_or(args.len());
+            if args[0] != "help" {
+                args.insert(at, "--help".to_owned());
+            }
+            let ran = cli.run(&args)?;
+            ensure!(
+                ran.code == Some(0),
+                "{}: `xrayctl {line}` is not understood: {}",
+                file.display(),
+                ran.err
+            );
+            checked += 1;
+        }
+    }
+    ensure!(checked > 20, "only {checked} command lines were found");
+    Ok(())
+}
+
+#[test]
+fn command_lines_are_found() {
+    let text = "Try `xrayctl ps` or `cargo xtask demo`.\n```sh\n$ xrayctl record 12 \\\n  --glob 'a b*' # why\nls\n```\n";
+    assert_eq!(command_lines(text), ["ps", "record 12 --glob 'a b*'"]);
+    assert_eq!(
+        words("record PID --glob 'a b*'"),
+        ["record", "12", "--glob", "a b*"]
+    );
+}

@@ -1,0 +1,107 @@
+//! Each documented exit code, produced by what it stands for.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use integration::{Fixture, GroundTruth, Target};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::scene::{Scene, all_on};
+
+#[test]
+fn usage_nothing_matched_refused_and_unreachable() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let target = Target::spawn(Fixture::Arg1, [""; 0])?;
+    let pid = target.pid().to_string();
+
+    for usage in [
+        &["enable", "--pid", &pid][..],
+        &["enable", "--regex", "("],
+        &["functions", "--pid", "0"],
+        &["frobnicate"],
+    ] {
+        ensure!(cli.run(usage)?.code == Some(2), "{usage:?}");
+    }
+    cli.run(["enable", "--all"])?
+        .failed(3, &["nothing matched"])?;
+    cli.run(["fetch", "-o", "f"])?
+        .failed(3, &["nothing matched"])?;
+    ensure!(!scene.path("f").exists());
+    for command in [
+        &["enable", "--pid", &pid, "--all"][..],
+        &["disable", "--pid", &pid, "--all"],
+        &["status", "--pid", &pid],
+        &["fetch", "--pid", &pid, "-o", "f"],
+        &["detach", &pid],
+    ] {
+        cli.run(command)?.refused("not-attached")?;
+    }
+    ensure!(!scene.path("f").exists());
+    cli.run(["explain", "not-attached"])?;
+
+    drop(daemon);
+    for command in [
+        &["ps"][..],
+        &["doctor", &pid],
+        &["attach", &pid],
+        &["functions"],
+        &["enable", "--all"],
+        &["status"],
+        &["record", &pid, "-o", "f"],
+        &["fetch", "-o", "f"],
+        &["detach", "--all"],
+    ] {
+        cli.run(command)?
+            .failed(5, &["no daemon answers at", "nobody listens"])?;
+    }
+    ensure!(!scene.path("f").exists());
+    Ok(())
+}
+
+/// The engine stands still while the program fills its rings: what does not fit is counted, to the event.
+#[test]
+fn losses_are_an_error_under_strict_only() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    for (strict, code) in [(&["--strict"][..], 6), (&[], 0)] {
+        let mut target = Target::spawn(Fixture::Counted, ["--threads", "1", "--calls", "20000"])?;
+        let pid = target.pid().to_string();
+        let record = [
+            "record",
+            &pid,
+            "--json",
+            "--force",
+            "-o",
+            "f",
+            "--ring-size",
+            "64KiB",
+        ];
+        let mut running = cli.start([&record[..], strict].concat())?;
+        running.until("everything is on", || all_on(&target))?;
+        running.signal(Signal::SIGSTOP)?;
+        let stat = format!("/proc/{}/stat", running.pid());
+        running.until("the recorder stands still", || {
+            Ok(fs::read_to_string(&stat)?.contains(") T ").then_some(()))
+        })?;
+        let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+        running.signal(Signal::SIGCONT)?;
+        running.signal(Signal::SIGINT)?;
+        let ran = running.wait()?;
+        ensure!(ran.code == Some(code), "{ran:?}");
+        let recorded: Value = serde_json::from_str(&ran.out)?;
+        let count = |key: &str| recorded[key].as_u64().unwrap_or_default();
+        ensure!(count("lost") > 0 && count("events") > 0, "{recorded}");
+        ensure!(
+            count("lost") + count("events") == truth.events(),
+            "{recorded}, but {} in the program",
+            truth.events()
+        );
+        if code == 6 {
+            ran.failed(6, &["events were lost, and --strict was given"])?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! `xrayctl record -- CMD`: programs that are recorded from their beginning.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, GroundTruth, Target, build};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use xray_trace::model::{CallKind, EventBody};
+
+use crate::scene::{Scene, rows, send};
+use crate::trace::{ensure_counted, ensure_exact, ensure_reported, read};
+
+/// Starts `xrayctl record … -- PROGRAM …`; the program's standard input and output are those of the guard.
+fn launch(scene: &Scene, options: &[&str], program: &OsStr, args: &[&str]) -> Result<Target> {
+    let words = ["record", "--json", "-o", "f.xtrace"];
+    let words = words.iter().chain(options).chain(&["--"]).map(OsStr::new);
+    let words = words.chain([program]).chain(args.iter().map(OsStr::new));
+    Target::spawn_unready(scene.alone()?.command(words))
+}
+
+/// The summary, which comes when all is over.
+fn summary(recorder: &mut Target) -> Result<Value> {
+    let mut text = recorder.line_with("{", DEADLINE)?;
+    while let Ok(line) = recorder.line(DEADLINE) {
+        text += &line;
+    }
+    let status = recorder.wait(DEADLINE)?;
+    ensure!(status.success(), "{status}: {text}");
+    serde_json::from_str(&text).with_context(|| format!("not JSON: {text}"))
+}
+
+#[test]
+fn a_program_is_recorded_from_its_beginning_to_its_end() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = build(Fixture::Counted)?;
+    let args = ["--threads", "3", "--calls", "300"];
+    let mut recorder = launch(&scene, &[], program.as_os_str(), &args)?;
+    let truth = GroundTruth::parse(&recorder.ask("go", "result ")?)?;
+    recorder.send("quit")?;
+    let recorded = summary(&mut recorder)?;
+    ensure!(recorded["outcome"] == "process-ended", "{recorded}");
+    ensure!(recorded["program"] == "exit status: 0", "{recorded}");
+    ensure_counted(&recorded, &truth)?;
+    let file = scene.path("f.xtrace");
+    ensure_exact(&file, &truth)?;
+    ensure_reported(&scene.alone()?, &file, &truth)
+}
+
+#[test]
+fn the_trace_of_a_rust_program_begins_with_its_main() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = build(Fixture::Demo)?;
+    let mut recorder = launch(
+        &scene,
+        &["--glob", "demo::*"],
+        program.as_os_str(),
+        &["--seconds", "1"],
+    )?;
+    let recorded = summary(&mut recorder)?;
+    ensure!(recorded["lost"] == 0, "{recorded}");
+    let pid = u32::try_from(recorded["pid"].as_u64().context("no pid")?)?;
+    let trace = read(&scene.path("f.xtrace"))?;
+    let threads = trace.blocks_by_thread();
+    let (_, blocks) = threads
+        .iter()
+        .find(|(id, _)| trace.thread(**id).is_some_and(|thread| thread.tid == pid))
+        .context("no main thread")?;
+    let first = blocks
+        .first()
+        .context("no block")?
+        .events()
+        .next()
+        .context("no event")??;
+    let EventBody::Call {
+        function,
+        kind: CallKind::Enter,
+        ..
+    } = first.body
+    else {
+        anyhow::bail!("it begins with {first:?}");
+    };
+    let name = trace.function_name(function);
+    ensure!(name == "demo::main", "it begins with {name}");
+    Ok(())
+}
+
+#[test]
+fn a_static_program_is_recorded() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = build(Fixture::Static)?;
+    let mut recorder = launch(&scene, &[], program.as_os_str(), &[])?;
+    recorder.ask("go", "done ")?;
+    recorder.close_stdin();
+    let recorded = summary(&mut recorder)?;
+    // The loop's ten, five odd ones, and one through the tail call; that one; `plain`.
+    ensure!(recorded["calls"] == 16 + 1 + 1, "{recorded}");
+    let report = scene.alone()?.json(["report", "f.xtrace", "--table"])?;
+    let calls = rows(&report["table"], "rows")?;
+    let logged = calls.iter().find(|row| row["function"] == "logged");
+    ensure!(logged.is_some_and(|row| row["calls"] == 16), "{report}");
+    Ok(())
+}
+
+#[test]
+fn the_end_of_the_program_is_told() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = build(Fixture::Counted)?;
+    // Too many threads: it says so and ends with 2.
+    let mut recorder = launch(&scene, &[], program.as_os_str(), &["--threads", "99"])?;
+    let recorded = summary(&mut recorder)?;
+    ensure!(
+        recorded["program"] == "exit status: 2" && recorded["events"] == 0,
+        "{recorded}"
+    );
+    Ok(())
+}
+
+/// When the recording ends first, the program goes on without it.
+#[test]
+fn a_program_outlives_its_recording() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = build(Fixture::Demo)?;
+    let mut recorder = launch(
+        &scene,
+        &["--duration", "200ms"],
+        program.as_os_str(),
+        &["--seconds", "30"],
+    )?;
+    let text = recorder.line_with("{", DEADLINE)?;
+    let mut text = text;
+    // The program's lines may stand between.
+    while serde_json::from_str::<Value>(&text).is_err() {
+        let line = recorder.line(DEADLINE)?;
+        if !line.starts_with("beat ") {
+            text += &line;
+        }
+    }
+    let recorded: Value = serde_json::from_str(&text)?;
+    ensure!(
+        recorded["outcome"] == "stopped" && recorded["program"] == Value::Null,
+        "{recorded}"
+    );
+    ensure!(recorder.wait(DEADLINE)?.success());
+    let pid = u32::try_from(recorded["pid"].as_u64().context("no pid")?)?;
+    recorder.skip_lines();
+    let beats = recorder.line_with("beat ", DEADLINE);
+    send(pid, Signal::SIGKILL)?;
+    beats?;
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_started_or_traced_is_refused_and_leaves_nothing() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let marker = scene.path("marker");
+    let script = scene.path("script");
+    fs::write(&script, "#!/bin/sh\ntouch marker\n")?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    let plain = build(Fixture::Plain)?;
+    for (command, reason) in [
+        (&["/no/such/program"][..], "launch"),
+        (&["no-such-program"], "launch"),
+        (&["/etc/passwd"], "launch"),
+        (&["/"], "launch"),
+        (&[plain.to_str().context("not UTF-8")?], "no-sleds"),
+        (&["/bin/true"], "no-sleds"),
+        (&["touch", "marker"], "no-sleds"),
+        (&["./script"], "no-sleds"),
+    ] {
+        let ran = cli.run([&["record", "-o", "f", "--"], command].concat())?;
+        ran.refused(reason)
+            .with_context(|| format!("{command:?}"))?;
+        ensure!(!scene.path("f").exists(), "{command:?}: a file was left");
+        // What cannot be recorded does not run.
+        ensure!(!marker.exists(), "{command:?} ran");
+    }
+    Ok(())
+}

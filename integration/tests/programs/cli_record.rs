@@ -1,0 +1,282 @@
+//! `xrayctl record PID`: by itself and through a daemon, and every way in which a recording ends.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{Fixture, GroundTruth, ProcessState, Target};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::scene::{
+    Cli, Running, Scene, all_on, ensure_as_compiled, ensure_nothing_left, sleds_on,
+};
+use crate::trace::{ensure_counted, ensure_exact, ensure_reported, seen};
+
+const COUNTED: [&str; 4] = ["--threads", "3", "--calls", "300"];
+
+/// Records everything; comes back when everything is on.
+fn record(cli: &Cli, target: &Target, more: &[&str]) -> Result<Running> {
+    let pid = target.pid().to_string();
+    let mut running = cli.start([&["record", &pid, "-o", "f.xtrace"], more].concat())?;
+    running.until("everything is on", || all_on(target))?;
+    Ok(running)
+}
+
+/// Ctrl-C in the middle: the file is complete, the summary says what is in it, the process is as it was.
+fn interrupted(scene: &Scene, cli: &Cli) -> Result<()> {
+    let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+    let before = ProcessState::of(target.pid())?;
+    let running = record(cli, &target, &[])?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    running.signal(Signal::SIGINT)?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0) && ran.err.is_empty(), "{ran:?}");
+    let summary = ran.out.lines().next().context("no summary")?;
+    for part in [" events, ", " calls, 3 threads in ", ", 0 lost, "] {
+        ensure!(summary.contains(part), "no {part:?}: {summary}");
+    }
+    ensure!(
+        ran.out.contains("open it: xrayctl report f.xtrace"),
+        "{ran:?}"
+    );
+    let file = scene.path("f.xtrace");
+    ensure_exact(&file, &truth)?;
+    ensure_reported(cli, &file, &truth)?;
+    ensure_as_compiled(&target)?;
+    ensure_nothing_left(&before, target.pid())?;
+    target.still_running()
+}
+
+#[test]
+fn ctrl_c_ends_a_recording_without_a_daemon() -> Result<()> {
+    let scene = Scene::new()?;
+    interrupted(&scene, &scene.alone()?)
+}
+
+#[test]
+fn ctrl_c_ends_a_recording_with_a_daemon() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    interrupted(&scene, &cli)?;
+    ensure!(cli.json(["status"])?["processes"] == Value::Array(Vec::new()));
+    Ok(())
+}
+
+#[test]
+fn a_recording_ends_when_its_time_is_up() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    for cli in [scene.alone()?, scene.with(&daemon)?] {
+        let mut target = Target::spawn(Fixture::Demo, [""; 0])?;
+        let pid = target.pid().to_string();
+        let recorded = cli.json(["record", &pid, "--duration", "300ms", "-o", "d", "--force"])?;
+        ensure!(
+            recorded["outcome"] == "stopped" && recorded["lost"] == 0,
+            "{recorded}"
+        );
+        ensure!(recorded["events"].as_u64() > Some(0), "{recorded}");
+        let report = cli.json(["report", "d"])?;
+        ensure!(report["trace"]["completeness"] == "complete", "{report}");
+        ensure!(report["trace"]["events"] == recorded["events"], "{report}");
+        ensure_as_compiled(&target)?;
+        target.skip_lines();
+        target.line_with("beat ", integration::DEADLINE)?;
+    }
+    Ok(())
+}
+
+/// Only what was selected is recorded, and into a file with a name of its own if none is given.
+#[test]
+fn a_selection_is_recorded_into_the_default_file() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+    let pid = target.pid().to_string();
+    let mut running = cli.start(["record", &pid, "--function", "work::intake", "--json"])?;
+    running.until("intake is on", || {
+        Ok((sleds_on(&target)? >= 2).then_some(()))
+    })?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    running.signal(Signal::SIGTERM)?;
+    let ran = running.wait()?;
+    let recorded: Value = serde_json::from_str(&ran.out)?;
+    let calls = truth.calls()[truth.function("work::intake").context("no intake")?];
+    ensure!(
+        recorded["calls"] == calls && recorded["events"] == 2 * calls,
+        "{recorded}"
+    );
+    ensure!(
+        recorded["file"] == format!("xray-counted-{pid}.xtrace"),
+        "{recorded}"
+    );
+    cli.ok(["report", &format!("xray-counted-{pid}.xtrace")])?;
+    // Once more: what is there already stays.
+    let name = scene.path(&format!("xray-counted-{pid}.xtrace"));
+    let bytes = fs::read(&name)?;
+    let ran = cli.run(["record", &pid, "--duration", "10ms"])?;
+    ran.failed(1, &["is there already"])?;
+    ensure!(fs::read(&name)? == bytes);
+    ensure_as_compiled(&target)
+}
+
+#[test]
+fn what_matches_nothing_leaves_no_file() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let target = Target::spawn(Fixture::Counted, COUNTED)?;
+    let pid = target.pid().to_string();
+    fs::write(scene.path("old"), "old")?;
+    for file in ["new", "old"] {
+        let ran = cli.run([
+            "record",
+            &pid,
+            "--function",
+            "nonesuch",
+            "--force",
+            "-o",
+            file,
+        ])?;
+        ran.failed(3, &["nothing matched"])?;
+    }
+    ensure!(!scene.path("new").exists());
+    ensure!(fs::read(scene.path("old"))? == b"old");
+    ensure_as_compiled(&target)
+}
+
+/// What was attached stays attached, and what others have switched on stays on.
+#[test]
+fn a_process_that_was_attached_stays_so() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+    let pid = target.pid().to_string();
+    cli.ok(["attach", &pid])?;
+    cli.ok(["enable", "--function", "work::even"])?;
+    let running = record(&cli, &target, &["--json"])?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    running.signal(Signal::SIGINT)?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    let recorded: Value = serde_json::from_str(&ran.out)?;
+    ensure!(recorded["outcome"] == "still-attached", "{recorded}");
+    ensure_counted(&recorded, &truth)?;
+    ensure_exact(&scene.path("f.xtrace"), &truth)?;
+    let status = cli.json(["status"])?;
+    ensure!(status["processes"][0]["functions_on"] == 1, "{status}");
+    Ok(())
+}
+
+/// Everything that was in the rings when the process was killed is in the file.
+#[test]
+fn a_killed_process_leaves_all_that_it_did() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    for cli in [scene.alone()?, scene.with(&daemon)?] {
+        let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+        let pid = target.pid();
+        let running = record(&cli, &target, &["--force"])?;
+        let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+        target.kill()?;
+        let ran = running.wait()?;
+        ensure!(ran.code == Some(0) && ran.err.is_empty(), "{ran:?}");
+        let end = format!(
+            "process {pid} ended while it was recorded; the file holds everything up to its last event"
+        );
+        ensure!(ran.out.contains(&end), "{ran:?}");
+        let file = scene.path("f.xtrace");
+        ensure_exact(&file, &truth)?;
+        ensure_reported(&cli, &file, &truth)?;
+    }
+    Ok(())
+}
+
+/// Killed in the middle of its work: the file has a beginning of what the same program does when nobody kills it.
+#[test]
+fn a_process_killed_at_work_leaves_a_true_beginning() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let mut whole = Target::spawn(
+        Fixture::Counted,
+        [
+            "--threads",
+            "2",
+            "--calls",
+            "3000",
+            "--seed",
+            "7",
+            "--first",
+            "60000",
+        ],
+    )?;
+    let truth = GroundTruth::parse(&whole.ask("go", "result ")?)?;
+    let mut target = Target::spawn(
+        Fixture::Counted,
+        [
+            "--threads",
+            "2",
+            "--calls",
+            "0",
+            "--seed",
+            "7",
+            "--first",
+            "0",
+        ],
+    )?;
+    let mut running = record(&cli, &target, &["--ring-size", "4MiB"])?;
+    let file = scene.path("f.xtrace");
+    target.send("go")?;
+    running.until("events are in the file", || {
+        Ok((fs::metadata(&file)?.len() > 100_000).then_some(()))
+    })?;
+    target.kill()?;
+    let ran = running.wait()?;
+    ensure!(
+        ran.code == Some(0) && ran.out.contains("ended while it was recorded"),
+        "{ran:?}"
+    );
+    let report = cli.json(["report", "f.xtrace", "--table"])?;
+    ensure!(report["trace"]["completeness"] == "complete", "{report}");
+    let seen = seen(&file, &truth)?;
+    ensure!(seen.threads.len() == 2, "{} threads", seen.threads.len());
+    for (tid, events) in &seen.threads {
+        // As far as both go.
+        let same = truth.threads.iter().any(|thread| {
+            let common = thread.first.len().min(events.len());
+            common > 1000 && thread.first[..common] == events[..common]
+        });
+        ensure!(
+            same,
+            "thread {tid}: {} events, of which some are false",
+            events.len()
+        );
+    }
+    Ok(())
+}
+
+/// The recorder itself is killed: the process goes on, and can be recorded again.
+#[test]
+fn a_killed_recorder_leaves_a_readable_file_and_a_process_that_goes_on() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+    let running = record(&cli, &target, &[])?;
+    running.signal(Signal::SIGKILL)?;
+    ensure!(running.wait()?.code.is_none());
+    let report = cli.json(["report", "f.xtrace"])?;
+    ensure!(report["trace"]["completeness"] != "complete", "{report}");
+    // Everything is on still; what shows that it is recorded is a file that has begun.
+    let second = scene.path("second.xtrace");
+    let mut running = cli.start(["record", &target.pid().to_string(), "-o", "second.xtrace"])?;
+    running.until("the recording has begun", || {
+        let begun = fs::metadata(&second).is_ok_and(|file| file.len() > 0);
+        Ok(if begun { all_on(&target)? } else { None })
+    })?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    running.signal(Signal::SIGINT)?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    ensure_exact(&second, &truth)?;
+    ensure_as_compiled(&target)
+}

@@ -1,0 +1,171 @@
+//! Every way to say which functions are meant, against a real program.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{Fixture, Target};
+
+use crate::scene::{Cli, Scene, rows};
+
+/// The functions that are on, without `work::` and parameters.
+fn enabled(cli: &Cli, pid: &str) -> Result<BTreeSet<String>> {
+    let listed = cli.json(["functions", "--pid", pid])?;
+    let names = rows(&listed, "functions")?
+        .iter()
+        .filter(|row| row["enabled"] == true)
+        .map(|row| {
+            let name = row["name"].as_str().unwrap_or_default();
+            let bare = name.split('(').next().unwrap_or_default();
+            bare.rsplit("::").next().unwrap_or_default().to_owned()
+        });
+    Ok(names.collect())
+}
+
+fn check(cli: &Cli, pid: &str, selectors: &[&str], expected: &[&str]) -> Result<()> {
+    let all = |word: &'static str| [&[word, "--pid", pid][..], selectors].concat();
+    cli.ok(all("enable"))?;
+    let found = enabled(cli, pid)?;
+    let expected: BTreeSet<_> = expected.iter().map(|name| (*name).to_owned()).collect();
+    ensure!(found == expected, "{selectors:?}: {found:?}");
+    // The same selectors switch the same functions off.
+    cli.ok(all("disable"))?;
+    ensure!(enabled(cli, pid)?.is_empty(), "{selectors:?} left some on");
+    Ok(())
+}
+
+#[test]
+fn each_kind_of_selector_names_what_it_says() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let target = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
+    let pid = target.pid().to_string();
+    cli.ok(["attach", &pid])?;
+    let listed = cli.json(["functions", "even"])?;
+    let even = &rows(&listed, "functions")?[0];
+    let id = even["id"].as_u64().context("no id")?.to_string();
+    let mangled = even["symbol"].as_str().context("no symbol")?;
+    ensure!(mangled.starts_with("_ZN4work4even"), "{even}");
+
+    let but = |left_out: &[&'static str]| -> Vec<&'static str> {
+        const ALL: [&str; 20] = [
+            "intake",
+            "parse",
+            "tokenize",
+            "number",
+            "validate",
+            "route",
+            "price",
+            "discount",
+            "tax",
+            "round_up",
+            "fibonacci",
+            "descend",
+            "even",
+            "odd",
+            "relay",
+            "handover",
+            "finish",
+            "settle",
+            "journal",
+            "checksum",
+        ];
+        ALL.into_iter()
+            .filter(|name| !left_out.contains(name))
+            .collect()
+    };
+    let rows: &[(&[&str], Vec<&str>)] = &[
+        (&["--function", mangled], vec!["even"]),
+        (&["--function", "work::even(unsigned long)"], vec!["even"]),
+        (&["--function", "work::even"], vec!["even"]),
+        (
+            &["--function", "work::even", "--function", "work::odd"],
+            vec!["even", "odd"],
+        ),
+        (&["--glob", "work::f*"], vec!["fibonacci", "finish"]),
+        (&["--regex", r"::(even|odd)\("], vec!["even", "odd"]),
+        (&["--module", "counted"], but(&[])),
+        (&["--source", "*/counted.cpp"], but(&[])),
+        (&["--source", "fixtures/*"], but(&[])),
+        (&["--id", &id], vec!["even"]),
+        (&["--all"], but(&[])),
+        (&["--all", "--except-function", mangled], but(&["even"])),
+        (
+            &["--all", "--except-function", "work::even"],
+            but(&["even"]),
+        ),
+        (
+            &["--all", "--except-glob", "*::t*"],
+            but(&["tax", "tokenize"]),
+        ),
+        (
+            &["--all", "--except-regex", "even|odd"],
+            but(&["even", "odd"]),
+        ),
+        (&["--all", "--except-id", &id], but(&["even"])),
+        (
+            &["--regex", "even|odd", "--except-function", "work::odd"],
+            vec!["even"],
+        ),
+        (&["--all", "--except-module", "other.so"], but(&[])),
+        (&["--all", "--except-source", "*.rs"], but(&[])),
+    ];
+    for (selectors, expected) in rows {
+        check(&cli, &pid, selectors, expected)?;
+    }
+    for nothing in [
+        &["--all", "--except-module", "counted"][..],
+        &["--all", "--except-source", "*/counted.cpp"],
+        &["--function", "even"],
+        &["--glob", "even"],
+        &["--id", "4000000"],
+    ] {
+        let enable = [&["enable", "--pid", &pid], nothing].concat();
+        cli.run(enable)?.failed(3, &["nothing matched"])?;
+    }
+    ensure!(enabled(&cli, &pid)?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn modules_are_told_apart_and_no_pid_means_every_process() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let one = Target::spawn(Fixture::Dso, [""; 0])?;
+    let two = Target::spawn(Fixture::Dso, [""; 0])?;
+    let (first, second) = (one.pid().to_string(), two.pid().to_string());
+    cli.ok(["attach", &first])?;
+    cli.ok(["attach", &second])?;
+
+    for library in ["libtraced.so", "libtraced", "*/libtraced.so"] {
+        let on = cli.json(["enable", "--module", library])?;
+        ensure!(rows(&on, "processes")?.len() == 2, "{on}");
+        for pid in [&first, &second] {
+            let enabled = enabled(&cli, pid)?;
+            ensure!(enabled.contains("library_call"), "{library}: {enabled:?}");
+            ensure!(!enabled.contains("program_call"), "{library}: {enabled:?}");
+        }
+        cli.ok(["disable", "--module", library])?;
+    }
+    cli.ok([
+        "enable",
+        "--pid",
+        &first,
+        "--all",
+        "--except-module",
+        "libtraced.so",
+    ])?;
+    ensure!(enabled(&cli, &first)? == BTreeSet::from(["program_call".to_owned()]));
+    ensure!(enabled(&cli, &second)?.is_empty());
+
+    // Each gets a file of its own.
+    let fetched = cli.json(["fetch", "-o", "t.xtrace"])?;
+    ensure!(rows(&fetched, "files")?.len() == 2, "{fetched}");
+    for pid in [&first, &second] {
+        ensure!(scene.path(&format!("t-{pid}.xtrace")).is_file());
+    }
+    let detached = cli.json(["detach", "--all"])?;
+    ensure!(rows(&detached, "processes")?.len() == 2, "{detached}");
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! Who may trace what: root's daemon and other users, and users on their own.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{Fixture, GroundTruth, ProcessState, Target, copy_into};
+use nix::sys::signal::Signal;
+
+use crate::scene::{NOBODY, Scene, all_on, ensure_as_compiled, row_of, rows};
+use crate::trace::ensure_exact;
+
+/// Only root can be several users.
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// A program of the user's own.
+fn nobodys(scene: &Scene, args: &[&str]) -> Result<Target> {
+    let dir = scene.path("programs");
+    std::fs::create_dir(&dir)?;
+    let mut command = Command::new(copy_into(Fixture::Counted, &dir)?);
+    command.args(args).uid(NOBODY).gid(NOBODY).current_dir("/");
+    Target::spawn_command(command)
+}
+
+#[test]
+fn roots_daemon_serves_each_user_their_own() -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    let scene = Scene::public()?;
+    let daemon = scene.daemon()?;
+    let root = scene.with(&daemon)?;
+    let nobody = root.as_user(NOBODY);
+    let roots = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
+    let mut own = nobodys(&scene, &["--threads", "2", "--calls", "200"])?;
+    let (roots_pid, own_pid) = (roots.pid().to_string(), own.pid().to_string());
+    let before = ProcessState::of(roots.pid())?;
+
+    let listing = nobody.json(["ps"])?;
+    ensure!(row_of(&listing, own.pid())?.is_some(), "{listing}");
+    ensure!(
+        rows(&listing, "processes")?
+            .iter()
+            .all(|row| row["uid"] == NOBODY),
+        "{listing}"
+    );
+    ensure!(row_of(&root.json(["ps"])?, own.pid())?.is_some());
+    ensure!(row_of(&root.json(["ps"])?, roots.pid())?.is_some());
+
+    let refused = |pid: &str| -> Result<()> {
+        for command in [
+            &["doctor", pid][..],
+            &["attach", pid],
+            &["functions", "--pid", pid],
+            &["enable", "--pid", pid, "--all"],
+            &["disable", "--pid", pid, "--all"],
+            &["status", "--pid", pid],
+            &["detach", pid],
+        ] {
+            nobody
+                .run(command)?
+                .refused("permission")
+                .with_context(|| format!("{command:?}"))?;
+        }
+        Ok(())
+    };
+    refused(&roots_pid)?;
+    ensure!(ProcessState::of(roots.pid())? == before);
+    // Nor once root has attached to it.
+    root.ok(["attach", &roots_pid])?;
+    root.ok(["enable", "--all"])?;
+    refused(&roots_pid)?;
+    ensure!(rows(&nobody.json(["status"])?, "processes")?.is_empty());
+    nobody
+        .run(["enable", "--all"])?
+        .failed(3, &["nothing matched"])?;
+    ensure!(
+        nobody
+            .ok(["detach", "--all"])?
+            .contains("no process is attached")
+    );
+    all_on(&roots)?.context("somebody switched root's functions off")?;
+
+    nobody.ok(["attach", &own_pid])?;
+    nobody.ok(["enable", "--all"])?;
+    let truth = GroundTruth::parse(&own.ask("go", "result ")?)?;
+    nobody.ok(["disable", "--all"])?;
+    integration::wait_until(integration::DEADLINE, "all events are counted", || {
+        let status = nobody.json(["status"])?;
+        Ok((status["processes"][0]["events"] == truth.events()).then_some(()))
+    })?;
+    let status = nobody.json(["status"])?;
+    ensure!(rows(&status, "processes")?.len() == 1, "{status}");
+    // Root sees both.
+    ensure!(rows(&root.json(["status"])?, "processes")?.len() == 2);
+    root.ok(["fetch", "--pid", &own_pid, "-o", "f"])?;
+    ensure_exact(&scene.path("f"), &truth)?;
+    let detached = nobody.json(["detach", "--all"])?;
+    ensure!(rows(&detached, "processes")?.len() == 1, "{detached}");
+    ensure!(
+        detached["processes"][0]["text_bytes_different"] == 0,
+        "{detached}"
+    );
+    ensure_as_compiled(&own)?;
+    all_on(&roots)?.context("root's functions are off")
+}
+
+/// Without a daemon and without any capability.
+#[test]
+fn a_user_records_a_program_of_their_own() -> Result<()> {
+    if !is_root() {
+        // All other tests show it then.
+        return Ok(());
+    }
+    let scene = Scene::public()?;
+    let out = scene.path("out");
+    std::fs::create_dir(&out)?;
+    std::os::unix::fs::chown(&out, Some(NOBODY), Some(NOBODY))?;
+    let nobody = scene.alone()?.as_user(NOBODY);
+    let mut own = nobodys(&scene, &["--threads", "2", "--calls", "200"])?;
+    let own_pid = own.pid().to_string();
+    let listing = nobody.json(["ps"])?;
+    ensure!(
+        row_of(&listing, own.pid())?.is_some_and(|row| row["state"] == "ready"),
+        "{listing}"
+    );
+    let before = ProcessState::of(own.pid())?;
+    let mut running = nobody.start(["record", &own_pid, "-o", "out/f"])?;
+    running.until("everything is on", || all_on(&own))?;
+    ensure!(ProcessState::of(own.pid())? == before);
+    let truth = GroundTruth::parse(&own.ask("go", "result ")?)?;
+    running.signal(Signal::SIGINT)?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    ensure_exact(&scene.path("out/f"), &truth)?;
+    ensure_as_compiled(&own)?;
+
+    let roots = Target::spawn(Fixture::Arg1, [""; 0])?;
+    let pid = roots.pid().to_string();
+    nobody
+        .run(["record", &pid, "-o", "out/g"])?
+        .refused("permission")?;
+    nobody.run(["doctor", &pid])?.refused("permission")?;
+    ensure!(!scene.path("out/g").exists());
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! The programs themselves, as a user has them: `xrayctl` on its own, `xrayd` as a process, and both together.
+//!
+//! Each test has a directory, a daemon and target programs of its own.
+
+mod cli_documents;
+mod cli_exit_codes;
+mod cli_hostile_files;
+mod cli_launch;
+mod cli_record;
+mod cli_refusals;
+mod cli_selectors;
+mod daemon_clients;
+mod daemon_endings;
+mod daemon_session;
+mod daemon_users;
+mod scene;
+mod trace;

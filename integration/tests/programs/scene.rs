@@ -1,0 +1,405 @@
+//! What the tests share: a directory, a daemon in it, `xrayctl` with or without that daemon.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use integration::{
+    DEADLINE, ProcessState, SledKind, Target, sleds_of, text_differences, wait_until,
+};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A user who owns nothing of root's.
+pub(crate) const NOBODY: u32 = 65_534;
+
+/// A directory that every user may enter, and what runs in it.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    dir: TempDir,
+    /// Copies of the programs that another user may run.
+    public: bool,
+}
+
+/// A daemon; it is killed when the guard is dropped.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    child: Child,
+    socket: PathBuf,
+    log: PathBuf,
+}
+
+/// How to call `xrayctl`.
+#[derive(Debug, Clone)]
+pub(crate) struct Cli {
+    program: PathBuf,
+    dir: PathBuf,
+    socket: Option<PathBuf>,
+    uid: Option<u32>,
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// An `xrayctl` under way; it is killed when the guard is dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    out: PathBuf,
+    err: PathBuf,
+    shown: String,
+    // The files lie in it.
+    _dir: TempDir,
+}
+
+// === impl Scene ===
+
+impl Scene {
+    pub(crate) fn new() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755))?;
+        Ok(Self { dir, public: false })
+    }
+
+    /// The programs are copied into the directory, as other users may not be able to go where they were built.
+    pub(crate) fn public() -> Result<Self> {
+        let mut scene = Self::new()?;
+        scene.public = true;
+        fs::copy(integration::xrayctl()?, scene.path("xrayctl"))?;
+        Ok(scene)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Starts a daemon and waits until it listens.
+    pub(crate) fn daemon(&self) -> Result<Daemon> {
+        let socket = self.path("xrayd.sock");
+        let log = self.path("xrayd.log");
+        let child = Command::new(integration::xrayd()?)
+            .arg("--socket")
+            .arg(&socket)
+            .args(["--log", "text"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log)?)
+            .spawn()
+            .context("cannot start the daemon")?;
+        let mut daemon = Daemon { child, socket, log };
+        wait_until(DEADLINE, "the daemon listens", || {
+            if let Some(status) = daemon.child.try_wait()? {
+                bail!("the daemon has ended: {status}: {}", daemon.log());
+            }
+            Ok(UnixStream::connect(&daemon.socket).ok())
+        })?;
+        Ok(daemon)
+    }
+
+    /// `xrayctl` with the engine in its own process.
+    pub(crate) fn alone(&self) -> Result<Cli> {
+        let program = if self.public {
+            self.path("xrayctl")
+        } else {
+            integration::xrayctl()?
+        };
+        Ok(Cli {
+            program,
+            dir: self.dir.path().to_owned(),
+            socket: None,
+            uid: None,
+        })
+    }
+
+    /// `xrayctl` that talks to this daemon.
+    pub(crate) fn with(&self, daemon: &Daemon) -> Result<Cli> {
+        let mut cli = self.alone()?;
+        cli.socket = Some(daemon.socket.clone());
+        Ok(cli)
+    }
+}
+
+// === impl Daemon ===
+
+impl Daemon {
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        send(self.child.id(), signal)
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
+        wait_until(DEADLINE, "the daemon ends", || Ok(self.child.try_wait()?))
+            .with_context(|| self.log())
+    }
+
+    /// As `kill -9`.
+    pub(crate) fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+// === impl Cli ===
+
+impl Cli {
+    /// The same as another user, without any capability.
+    pub(crate) fn as_user(&self, uid: u32) -> Self {
+        Self {
+            uid: Some(uid),
+            ..self.clone()
+        }
+    }
+
+    /// The command, for a test that wants to do more with it. No daemon of this machine is found by default, and paths
+    /// are relative to the scene's directory.
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(args)
+            .current_dir(&self.dir)
+            .env("XDG_RUNTIME_DIR", self.dir.join("no-such-directory"))
+            .env_remove("NO_COLOR")
+            .stdin(Stdio::null());
+        match &self.socket {
+            Some(socket) => command.env("XRAYD_SOCKET", socket),
+            None => command.env_remove("XRAYD_SOCKET"),
+        };
+        if let Some(uid) = self.uid {
+            // Groups go as well: `uid` drops the supplementary ones if it is root who calls.
+            command.uid(uid).gid(uid);
+        }
+        command
+    }
+
+    /// Starts it and goes on.
+    pub(crate) fn start<S: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<Running> {
+        Running::start(self.command(args))
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<Ran> {
+        self.start(args)?.wait()
+    }
+
+    /// Runs it; it must succeed. Gives its standard output.
+    pub(crate) fn ok<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String> {
+        let running = self.start(args)?;
+        let shown = running.shown.clone();
+        let ran = running.wait()?;
+        ensure!(ran.code == Some(0), "{shown}: {ran:?}");
+        Ok(ran.out)
+    }
+
+    /// Runs it with `--json`; it must succeed and print one object.
+    pub(crate) fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<Value> {
+        let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
+        let out = self.ok(args.chain([OsStr::new("--json").to_owned()]))?;
+        serde_json::from_str(&out).with_context(|| format!("not JSON: {out}"))
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Result<Self> {
+        let shown = format!("{command:?}");
+        let dir = tempfile::tempdir()?;
+        let (out, err) = (dir.path().join("out"), dir.path().join("err"));
+        let child = command
+            .stdout(File::create(&out)?)
+            .stderr(File::create(&err)?)
+            .spawn()
+            .with_context(|| format!("cannot start {shown}"))?;
+        Ok(Self {
+            child,
+            out,
+            err,
+            shown,
+            _dir: dir,
+        })
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        send(self.child.id(), signal)
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// Waits for a condition while it runs; that it ends first is an error.
+    pub(crate) fn until<T>(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        wait_until(DEADLINE, what, || {
+            if let Some(value) = condition()? {
+                return Ok(Some(value));
+            }
+            if let Some(status) = self.child.try_wait()? {
+                let err = fs::read_to_string(&self.err)?;
+                bail!("{} ended before {what}: {status}: {err}", self.shown);
+            }
+            Ok(None)
+        })
+    }
+
+    pub(crate) fn wait(mut self) -> Result<Ran> {
+        let child = &mut self.child;
+        let status = wait_until(DEADLINE, &self.shown, || Ok(child.try_wait()?))?;
+        Ok(Ran {
+            code: status.code(),
+            out: String::from_utf8(fs::read(&self.out)?).context("not UTF-8")?,
+            err: String::from_utf8(fs::read(&self.err)?).context("not UTF-8")?,
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+// === impl Ran ===
+
+impl Ran {
+    /// It failed with this code and one line that has all of these parts.
+    pub(crate) fn failed(&self, code: i32, parts: &[&str]) -> Result<()> {
+        ensure!(self.code == Some(code), "not {code}: {self:?}");
+        ensure!(
+            self.err.lines().count() == 1 && self.err.ends_with('\n'),
+            "not one line: {self:?}"
+        );
+        for part in ["xrayctl: "].iter().chain(parts) {
+            ensure!(self.err.contains(part), "no {part:?}: {self:?}");
+        }
+        Ok(())
+    }
+
+    /// The engine refused for this reason.
+    pub(crate) fn refused(&self, reason: &str) -> Result<()> {
+        self.failed(
+            4,
+            &[&format!(
+                "[{reason}]; `xrayctl explain {reason}` tells more"
+            )],
+        )
+    }
+}
+
+pub(crate) fn send(pid: u32, signal: Signal) -> Result<()> {
+    kill(Pid::from_raw(pid.cast_signed()), signal)
+        .with_context(|| format!("cannot send {signal} to {pid}"))
+}
+
+/// How many sleds of its main program are on, seen from outside.
+pub(crate) fn sleds_on(target: &Target) -> Result<usize> {
+    let program = target.program();
+    let sleds = sleds_of(program)?;
+    let mut on = 0;
+    for difference in text_differences(target.pid(), program, program)? {
+        for at in (difference.file_address..).take(difference.found.len()) {
+            // The byte that switches.
+            let switches = |address: u64, kind| match kind {
+                SledKind::Entry | SledKind::EntryArgument | SledKind::Exit => address,
+                SledKind::TailExit => address + 1,
+            };
+            on += sleds
+                .iter()
+                .filter(|sled| switches(sled.address, sled.kind) == at)
+                .count();
+        }
+    }
+    Ok(on)
+}
+
+/// Everything is on.
+pub(crate) fn all_on(target: &Target) -> Result<Option<()>> {
+    Ok((sleds_on(target)? == sleds_of(target.program())?.len()).then_some(()))
+}
+
+/// Every byte that a thread can execute is as in the file again.
+pub(crate) fn ensure_as_compiled(target: &Target) -> Result<()> {
+    let program = target.program();
+    let sleds = sleds_of(program)?;
+    for difference in text_differences(target.pid(), program, program)? {
+        for at in (difference.file_address..).take(difference.found.len()) {
+            // Behind the jump or the return, no thread comes by.
+            let dead = sleds.iter().any(|sled| {
+                let head = if sled.kind == SledKind::Exit { 1 } else { 2 };
+                (sled.address + head..sled.address + 11).contains(&at)
+            });
+            ensure!(dead, "byte {at:#x} was changed: {difference:x?}");
+        }
+    }
+    Ok(())
+}
+
+/// Nothing of a tracer is in the process: no descriptor, no thread, no signal mask.
+pub(crate) fn ensure_nothing_left(before: &ProcessState, pid: i32) -> Result<()> {
+    let after = ProcessState::of(pid)?;
+    ensure!(after.descriptors == before.descriptors, "{after:?}");
+    ensure!(after.directory == before.directory && after.core_filter == before.core_filter);
+    for (tid, thread) in &after.threads {
+        ensure!(thread.tracer == 0, "thread {tid} is traced: {thread:?}");
+        ensure!(
+            thread.name == "counted",
+            "thread {tid} is somebody else's: {thread:?}"
+        );
+        ensure!(
+            thread.blocked == before.threads[&pid].blocked,
+            "thread {tid}: {thread:?}"
+        );
+    }
+    Ok(())
+}
+
+/// A list in an object.
+pub(crate) fn rows<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
+    value[key]
+        .as_array()
+        .with_context(|| format!("no list {key} in {value}"))
+}
+
+/// The row of a process in the object's `processes`.
+pub(crate) fn row_of(value: &Value, pid: i32) -> Result<Option<&Value>> {
+    Ok(rows(value, "processes")?
+        .iter()
+        .find(|row| row["pid"] == pid))
+}
