@@ -88,7 +88,8 @@ fn sixty_four_threads_are_recorded_exactly() -> Result<()> {
 /// Rings change hands all the time (P62).
 #[test]
 fn threads_that_are_born_and_die_are_recorded_exactly() -> Result<()> {
-    let churn = soak("150", "3000");
+    // Fewer threads than slots: those that ended get theirs back in time only as far as the drain has its turn.
+    let churn = soak("150", "900");
     let options = AttachOptions {
         max_threads: 4096,
         ..roomy(64 << 10)
