@@ -50,7 +50,7 @@ fn a_process_with_a_thousand_threads_is_traced() -> Result<()> {
 /// Threads begin and end while we attach (P1, P2).
 #[test]
 fn attaching_while_threads_come_and_go_never_fails() -> Result<()> {
-    for _ in 0..soak(10, 500) {
+    for _ in 0..soak(4, 200) {
         let mut target = Target::spawn(
             Fixture::Counted,
             [
