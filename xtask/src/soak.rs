@@ -1,9 +1,11 @@
 //! `cargo xtask soak`: the long versions of the tests that a short run cannot prove much by: sleds switched tens of
 //! millions of times under load, attach and detach in a loop, threads that come and go by the hundred thousand.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use integration::workspace_dir;
 
 use crate::shell::{cargo, execute, say};
 use crate::test::install_missing;
@@ -13,6 +15,9 @@ const SWITCH: &str = "XRAYD_SOAK";
 
 /// Parts of the engine's tests that have a long version.
 const LONG: &[&str] = &["storm::", "threads::", "truth::", "registers::"];
+
+/// A round that takes longer hangs.
+const LIMIT: &str = "2h";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -33,7 +38,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let begun = Instant::now();
     let wanted = Duration::from_secs(arguments.minutes.saturating_mul(60));
     for round in 1.. {
-        let mut test = cargo();
+        let mut test = Command::new("timeout");
+        test.args(["--kill-after=10", LIMIT])
+            .arg(cargo().get_program())
+            .current_dir(workspace_dir());
         test.args([
             "test",
             "--release",
