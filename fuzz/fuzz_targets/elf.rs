@@ -1,0 +1,32 @@
+//! The readers of ELF files: instrumentation map, symbols, source lines.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use xray_trace::instr_map::{Object, SourceMap};
+
+fuzz_target!(|input: &[u8]| {
+    let addresses: Vec<_> = match Object::parse(input) {
+        Ok(mut object) => {
+            // As its own debug file, it has the same build id.
+            let _ = object.add_symbols_from(input);
+            for function in object.functions() {
+                let sleds = object.sleds_of(function);
+                assert!(!sleds.is_empty(), "a function has sleds");
+            }
+            for sled in object.sleds() {
+                let _ = object.address_to_offset(sled.address);
+            }
+            object.sleds().iter().map(|sled| sled.address).collect()
+        }
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            vec![xray_trace::FileAddr(0x1000)]
+        }
+    };
+    let known = addresses.clone();
+    if let Ok(map) = SourceMap::parse(input, addresses) {
+        for address in known {
+            let _ = map.lookup(address);
+        }
+    }
+});

@@ -1,0 +1,120 @@
+//! The ring's consumer over memory that answers whatever the input says, also differently each time it is asked: it stays within its
+//! ring, it ends in bounded work, and it does not panic.
+#![no_main]
+
+use std::cell::Cell;
+
+use libfuzzer_sys::fuzz_target;
+use shm_ring::{Consumer, Geometry, Producer, SharedMemory};
+
+const INDEX: u32 = 3;
+
+/// Answers loads from the input, byte by byte; zero when it is used up.
+struct Memory<'a> {
+    geometry: Geometry,
+    input: &'a [u8],
+    at: Cell<usize>,
+    accesses: Cell<u64>,
+}
+
+// === impl Memory ===
+
+impl Memory<'_> {
+    fn byte(&self) -> u8 {
+        let at = self.at.replace(self.at.get() + 1);
+        self.input.get(at).copied().unwrap_or(0)
+    }
+
+    /// A word as the input describes it: few bytes make the words that mean something.
+    fn word(&self) -> u64 {
+        let shape = self.byte();
+        let low = match shape & 7 {
+            0 => 0,
+            1 => 2,
+            2 => 4,
+            3 => 6,
+            4 => 8,
+            5 => 10,
+            6 => u64::from(self.byte()) | 1,
+            _ => u64::from(u32::from_le_bytes(std::array::from_fn(|_| self.byte()))),
+        };
+        let high = match shape >> 3 & 3 {
+            0 => 0,
+            1 => u64::from(u32::MAX),
+            2 => u64::from(self.byte()),
+            _ => u64::from(u32::from_le_bytes(std::array::from_fn(|_| self.byte()))),
+        };
+        // A run of the same costs one byte.
+        if shape & 0x80 != 0 {
+            self.at
+                .set(self.at.get().saturating_sub(usize::from(self.byte() & 1)));
+        }
+        high << 32 | low
+    }
+
+    fn check(&self, offset: u64, bytes: u64) {
+        let g = self.geometry;
+        let line = g.control_offset(INDEX);
+        let ring = g.ring_offset(INDEX);
+        let inside = |start: u64, length: u64| offset >= start && offset + bytes <= start + length;
+        assert!(offset.is_multiple_of(8), "{offset:#x}");
+        assert!(
+            inside(line, 64) || inside(ring, g.ring_bytes()),
+            "{offset:#x} {bytes}"
+        );
+        self.accesses.set(self.accesses.get() + bytes / 8);
+    }
+}
+
+impl SharedMemory for Memory<'_> {
+    fn load(&self, offset: u64) -> u64 {
+        self.check(offset, 8);
+        self.word()
+    }
+
+    fn store(&self, offset: u64, _: u64) {
+        self.check(offset, 8);
+    }
+
+    fn zero(&self, offset: u64, bytes: u64) {
+        self.check(offset, bytes);
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(geometry) = Geometry::new(Geometry::MIN_RING_BYTES, 1) else {
+        return;
+    };
+    let memory = Memory {
+        geometry,
+        input,
+        at: Cell::new(0),
+        accesses: Cell::new(0),
+    };
+    let mut consumer = Consumer::resume(&memory, geometry, INDEX);
+    let chunk = geometry.chunk_bytes() / 8;
+    let mut now = 0u64;
+    for _ in 0..8 {
+        let shape = memory.byte();
+        let producer = if shape & 1 == 0 {
+            Producer::Alive
+        } else {
+            Producer::Gone
+        };
+        now = now.wrapping_add(u64::from(shape >> 4) * 300);
+        let max = u64::from(memory.byte()) * 8;
+        memory.accesses.set(0);
+        consumer.drain(&memory, producer, now, max, |_| {});
+        assert!(
+            memory.accesses.get() <= 8 * (max + 3 * chunk) + 64,
+            "bounded work"
+        );
+        assert!(consumer.backlog(&memory) <= geometry.ring_bytes());
+        if shape & 2 != 0 {
+            consumer.tell_losses(&memory, |_| {});
+        }
+        if shape & 4 != 0 {
+            consumer = Consumer::resume(&memory, geometry, INDEX);
+        }
+    }
+});
