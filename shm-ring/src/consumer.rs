@@ -125,6 +125,11 @@ impl Consumer {
         self.index
     }
 
+    /// Bytes consumed since the ring was claimed.
+    pub const fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
     /// Bytes between what was consumed and the end of the last chunk begun: an upper bound of what waits.
     pub fn backlog<M: SharedMemory>(&self, memory: &M) -> u64 {
         let started = memory.load(self.geometry.control_offset(self.index) + control::STARTED);

@@ -63,6 +63,8 @@ struct Ring {
     owner: u32,
     /// LOST at the last chore, to notice a slow path that a jump left.
     lost_seen: u64,
+    /// Where the consumer stood then: in a ring that is merely overloaded it moves.
+    cursor_seen: u64,
     /// A sign of that was seen at the last chore.
     suspicious: bool,
 }
@@ -173,7 +175,7 @@ impl Drain {
         self.discover();
         let mut sleep = SHORT_SLEEP;
         loop {
-            let busy = self.round(Producer::Alive);
+            let busy = self.round();
             self.chores();
             sleep = match busy {
                 Busy::Full => Duration::ZERO,
@@ -203,7 +205,7 @@ impl Drain {
     }
 
     /// Every ring once.
-    fn round(&mut self, producer: Producer) -> Busy {
+    fn round(&mut self) -> Busy {
         self.discover();
         let mut busy = Busy::Idle;
         let mut fullest = 0;
@@ -219,7 +221,7 @@ impl Drain {
                 &self.sites,
                 &self.output,
                 self.started,
-                producer,
+                Producer::Alive,
             );
             fullest = fullest.max(backlog);
             if words > 0 {
@@ -233,6 +235,11 @@ impl Drain {
         self.output
             .ring_use(fullest, self.layout().geometry.ring_bytes());
         busy
+    }
+
+    /// Turns that read a ring which was full at the start, and a little more.
+    fn turns(&self) -> u64 {
+        self.layout().geometry.ring_bytes() / 8 / TURN_WORDS + 2
     }
 
     /// Rings claimed since the last time.
@@ -250,6 +257,7 @@ impl Drain {
                 lane: Lane::new(thread),
                 owner,
                 lost_seen: self.slots.lost(index),
+                cursor_seen: 0,
                 suspicious: false,
             };
             self.rings.insert(index, ring);
@@ -268,7 +276,7 @@ impl Drain {
             .rings
             .values()
             .map(|ring| ring.consumer.untold_losses(&self.slots.rings))
-            .sum();
+            .fold(0, u64::saturating_add);
         self.output.pending_losses(lost);
         self.output.measure_rate();
         if self.next_anchor <= self.last_chores {
@@ -295,6 +303,8 @@ impl Drain {
             .rings
             .iter()
             .filter(|(_, ring)| !living.contains(&ring.owner))
+            // A listing may miss a living thread while others come and go (P1).
+            .filter(|(_, ring)| self.names.is_gone(ring.owner))
             .map(|(&index, _)| index)
             .collect();
         for index in dead {
@@ -309,18 +319,24 @@ impl Drain {
 
     /// Reads what is left in a ring and publishes it with the losses that no gap word told.
     fn end_ring(&mut self, index: u32, producer: Producer) {
+        let turns = self.turns();
         let Some(ring) = self.rings.get_mut(&index) else {
             return;
         };
-        while drain_ring(
-            ring,
-            &self.slots,
-            &self.sites,
-            &self.output,
-            self.started,
-            producer,
-        ) > 0
-        {}
+        // So many turns read everything that was there; a target that goes on writing is not waited for.
+        for _ in 0..turns {
+            let words = drain_ring(
+                ring,
+                &self.slots,
+                &self.sites,
+                &self.output,
+                self.started,
+                producer,
+            );
+            if words == 0 {
+                break;
+            }
+        }
         let Ring { consumer, lane, .. } = ring;
         consumer.tell_losses(&self.slots.rings, |item| {
             lane.take(item, &self.sites, &self.output);
@@ -334,7 +350,9 @@ impl Drain {
             let lost = self.slots.lost(index);
             let roomy = ring.consumer.backlog(&self.slots.rings)
                 < self.slots.layout.geometry.ring_bytes() / 2;
-            let sign = lost > ring.lost_seen && roomy && self.slots.busy(index);
+            let still = ring.consumer.cursor() == ring.cursor_seen;
+            let sign = lost > ring.lost_seen && roomy && still && self.slots.busy(index);
+            ring.cursor_seen = ring.consumer.cursor();
             if sign && ring.suspicious {
                 self.slots.clear_busy(index);
                 tracing::info!(
@@ -358,7 +376,11 @@ impl Drain {
     }
 
     fn flush(&mut self) {
-        while self.round(Producer::Alive) == Busy::Full {}
+        for _ in 0..self.turns() {
+            if self.round() != Busy::Full {
+                break;
+            }
+        }
         for ring in self.rings.values_mut() {
             ring.lane.publish(&self.output);
         }

@@ -9,7 +9,7 @@ use crate::{
     inject::Layout,
     pid::{Pid, TargetAddr, Tid},
     sys::Memory,
-    target::Threads,
+    target::{ThreadState, Threads},
 };
 
 /// The rings' memory and what belongs to it.
@@ -119,7 +119,7 @@ impl Names {
         }
     }
 
-    /// The threads that live now, as the target knows them. `None` if nothing can be said (the process is ending).
+    /// The threads that live now, as the target knows them. Empty if the process is ending.
     pub(crate) fn living(&mut self) -> Vec<u32> {
         let threads = Threads::of(self.pid);
         if self.same_namespace {
@@ -130,6 +130,15 @@ impl Names {
             .filter_map(|tid| Some((Threads::inner_id(self.pid, tid)?, tid)))
             .collect();
         self.outer.keys().copied().collect()
+    }
+
+    /// True if this very thread has ended.
+    pub(crate) fn is_gone(&self, inner: u32) -> bool {
+        let outer = match self.same_namespace {
+            true => Tid::try_from(inner).ok(),
+            false => self.outer.get(&inner).copied(),
+        };
+        outer.is_none_or(|tid| Threads::state(self.pid, tid) == ThreadState::Dead)
     }
 
     /// The thread's id here, and its name.

@@ -1,8 +1,12 @@
 //! Puts trampolines, table and rings into a target, or takes over what an earlier attach left there.
 
-use std::{fs::File, io, ops::Range, time::Duration};
+use std::{fs::File, io, ops::Range, os::unix::fs::MetadataExt as _, time::Duration};
 
-use nix::libc;
+use nix::{
+    fcntl::{FcntlArg, SealFlag, fcntl},
+    libc,
+    sys::memfd::{MFdFlags, memfd_create},
+};
 use shm_ring::{Geometry, Mapping, layout};
 
 use super::{
@@ -16,9 +20,9 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     sys::{
         Memory,
-        ptrace::{Seized, Stopped, TraceError},
+        ptrace::{Seccomp, Seized, Stopped, TraceError},
     },
-    target::{Maps, Target, Threads, tracer_of},
+    target::{Maps, Target, Threads, has_pending_signal, tracer_of},
 };
 
 /// How long one thread may take to stop before another one is asked.
@@ -26,7 +30,7 @@ const STOP_PATIENCE: Duration = Duration::from_millis(300);
 /// How many threads are asked.
 const STOP_TRIES: usize = 5;
 /// How often a place that was taken meanwhile is looked for anew.
-const PLACE_TRIES: usize = 3;
+const PLACE_TRIES: usize = 8;
 /// Longer than any thread stays in a trampoline.
 const SETTLE: Duration = Duration::from_millis(5);
 /// The first page of the table holds names while the mappings are made.
@@ -243,25 +247,33 @@ fn map_missing(
         geometry,
         by_file: plan.rings == Rings::Closed || !can_open_map_files(pid, maps),
     };
-    let mut own = None;
-    let thread = match victim {
-        Victim::Held(thread) => &mut **thread,
-        Victim::Any => own.insert(stop_any(target)?),
-        Victim::Thread(tid) => {
-            own.insert(stop(*tid).map_err(|error| stop_refusal(target, &error))?)
+    let (made, released) = match victim {
+        Victim::Held(thread) => {
+            let made = borrow(target, memory, plan, &wishes, thread);
+            // It stays stopped, as it was.
+            let restored = thread.restore();
+            restored.map_err(|error| trace_refusal(pid, &error))?;
+            (made, None)
         }
-    };
-    let made = borrow(target, memory, plan, &wishes, thread);
-    // Held threads stay stopped; others go on before anything else is done.
-    let released = match own {
-        Some(thread) => {
-            let tid = thread.tid();
-            let time = thread
-                .release()
-                .map_err(|error| trace_refusal(pid, &error))?;
-            Some((tid, time))
+        Victim::Any | Victim::Thread(_) => {
+            let wanted = match victim {
+                Victim::Thread(tid) => Some(*tid),
+                Victim::Any | Victim::Held(_) => None,
+            };
+            // On an OS thread of its own: when it ends, the kernel lets go of every thread that it may still trace, among them those that did
+            // not stop in time.
+            let borrowed = std::thread::scope(|scope| {
+                scope
+                    .spawn(|| borrow_one(target, memory, plan, &wishes, wanted))
+                    .join()
+            });
+            let failed = |_| {
+                let message = format!("process {pid}: a bug while its thread was borrowed");
+                Refusal::new(Reason::Io, message)
+            };
+            let (made, released) = borrowed.map_err(failed)??;
+            (made, Some(released))
         }
-        None => None,
     };
     match made {
         Ok((layout, memfd)) => Ok(Mapped {
@@ -276,8 +288,38 @@ fn map_missing(
         {
             Err(MapFailure::PlaceTaken)
         }
+        Err(BorrowError::Unsuited) => Err(MapFailure::PlaceTaken),
         Err(BorrowError::Remote(error)) => Err(remote_refusal(pid, &error, wishes.geometry).into()),
     }
+}
+
+type Made = std::result::Result<(Layout, Option<File>), BorrowError>;
+
+/// Stops a thread, borrows it, and lets it go.
+fn borrow_one(
+    target: &Target,
+    memory: &Memory,
+    plan: &Plan,
+    wishes: &Wishes,
+    wanted: Option<Tid>,
+) -> Result<(Made, (Tid, Duration))> {
+    let pid = target.pid();
+    let mut thread = match wanted {
+        Some(tid) => stop(tid).map_err(|error| stop_refusal(target, &error))?,
+        None => stop_any(target)?,
+    };
+    let before = *thread.registers();
+    let made = borrow(target, memory, plan, wishes, &mut thread);
+    // A signal that came meanwhile interrupts the call after all: then the EINTR is the program's own.
+    if thread.registers().rax != before.rax && has_pending_signal(pid, thread.tid(), thread.mask())
+    {
+        thread.resume_with(before);
+    }
+    let tid = thread.tid();
+    let time = thread
+        .release()
+        .map_err(|error| trace_refusal(pid, &error))?;
+    Ok((made, (tid, time)))
 }
 
 /// What the borrowed thread shall do.
@@ -294,6 +336,8 @@ struct Wishes {
 #[derive(Debug)]
 enum BorrowError {
     Refusal(Refusal),
+    /// This thread must not be borrowed just now.
+    Unsuited,
     Remote(RemoteError),
 }
 
@@ -313,7 +357,14 @@ fn borrow(
 ) -> std::result::Result<(Layout, Option<File>), BorrowError> {
     let pid = target.pid();
     target.check_owner().map_err(BorrowError::Refusal)?;
+    // The id may have been given to a thread of another process between the listing and the stop (P18).
+    if target.has_exited() || !target.has_thread(thread.tid()) {
+        return Err(BorrowError::Unsuited);
+    }
     let registers = *thread.registers();
+    if is_in_restartable_sequence(memory, thread) {
+        return Err(BorrowError::Unsuited);
+    }
     if registers.cs != 0x33 {
         let message = format!("process {pid}: thread {} runs 32-bit code", thread.tid());
         return Err(BorrowError::Refusal(Refusal::new(
@@ -333,23 +384,43 @@ fn borrow(
             message,
         )));
     };
-    if is_filtered(pid, thread.tid()) {
-        thread.suspend_seccomp().map_err(|error| {
+    let seccomp = if is_filtered(pid, thread.tid()) {
+        Seccomp::Suspended
+    } else {
+        Seccomp::Kept
+    };
+    if let Some(cured) = restart::cured(pid, thread, &registers) {
+        thread.resume_with(cured);
+    }
+    thread.prepare(seccomp).map_err(|error| match seccomp {
+        Seccomp::Suspended => {
             let message = format!(
                 "process {pid}: thread {} is under a seccomp filter, which only a daemon with CAP_SYS_ADMIN can suspend: {error}",
                 thread.tid()
             );
             BorrowError::Refusal(Refusal::new(Reason::SeccompFilter, message))
-        })?;
-    }
-    if let Some(cured) = restart::cured(pid, thread.tid(), &registers) {
-        thread.resume_with(cured);
-    }
-    thread.block_signals().map_err(RemoteError::from)?;
+        }
+        Seccomp::Kept => RemoteError::from(error).into(),
+    })?;
     let mut remote = Remote::new(thread, wishes.instruction);
     let made = make_mappings(&mut remote, target, memory, plan, wishes, tid_offset)?;
     remote.commit();
     Ok(made)
+}
+
+/// True if the thread was stopped inside a restartable sequence (rseq(2)). The kernel would forget about it during the borrowed call,
+/// and the sequence would go on as if it had not been interrupted. A thread in a system call is in none.
+fn is_in_restartable_sequence(memory: &Memory, thread: &Stopped) -> bool {
+    if thread.registers().orig_rax.cast_signed() >= 0 {
+        return false;
+    }
+    let Some(place) = thread.rseq_descriptor() else {
+        return false;
+    };
+    match memory.read_u64(TargetAddr(place)) {
+        Ok(descriptor) => descriptor != 0,
+        Err(_) => true,
+    }
 }
 
 fn make_mappings(
@@ -362,7 +433,10 @@ fn make_mappings(
 ) -> std::result::Result<(Layout, Option<File>), RemoteError> {
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let data = libc::PROT_READ | libc::PROT_WRITE;
-    let geometry = wishes.geometry;
+    // What is there already keeps its sizes: the trampolines have them.
+    let geometry = plan
+        .layout
+        .map_or(wishes.geometry, |layout| layout.geometry);
     let table = match plan.layout {
         Some(layout) => layout.table,
         None => {
@@ -517,15 +591,52 @@ fn silence(memory: &Memory, layout: &Layout) -> io::Result<()> {
 fn share(target: &Target, layout: &Layout, memfd: Option<File>) -> Result<(Mapping, File)> {
     let pid = target.pid();
     let (start, bytes) = layout.rings_map;
-    let file = match memfd {
-        Some(file) => file,
-        None => open_map_file(pid, start..start.saturating_add(bytes))
-            .map_err(|error| Refusal::from_io(pid, "open the rings through map_files", &error))?,
+    let (file, safe) = match memfd {
+        Some(file) => {
+            let sealed = fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).is_ok();
+            (file, sealed)
+        }
+        None => {
+            let range = start..start.saturating_add(bytes);
+            let file = open_map_file(pid, range.clone()).map_err(|error| {
+                Refusal::from_io(pid, "open the rings through map_files", &error)
+            })?;
+            let safe = cannot_shrink(pid, range, &file);
+            (file, safe)
+        }
     };
     let skip = layout.rings - start;
+    let wanted = skip.saturating_add(layout.geometry.rings_bytes());
+    let large_enough = file
+        .metadata()
+        .is_ok_and(|metadata| metadata.len() >= wanted);
+    if !(safe && large_enough) {
+        let message = format!("process {pid}: what lies at {start:#x} are not xrayd's rings");
+        return Err(Refusal::new(Reason::OtherVersion, message));
+    }
     let mapping = Mapping::new(&file, skip, layout.geometry.rings_bytes())
         .map_err(|error| Refusal::from_io(pid, "map the rings", &error))?;
     Ok((mapping, file))
+}
+
+/// True for memory whose length nobody can take back: reading beyond the end of a file that shrank would kill the
+/// daemon. That is anonymous shared memory, which has no descriptor, or a sealed memfd.
+fn cannot_shrink(pid: Pid, range: Range<u64>, file: &File) -> bool {
+    let seals =
+        fcntl(file, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_retain);
+    if seals.contains(SealFlag::F_SEAL_SHRINK) {
+        return true;
+    }
+    let dir = Threads::proc_dir(pid);
+    let link = std::fs::read_link(format!("{dir}/map_files/{:x}-{:x}", range.start, range.end));
+    // The kernel's own mount for anonymous shared memory; no path leads into it.
+    let device = memfd_create("xrayd", MFdFlags::MFD_CLOEXEC)
+        .ok()
+        .and_then(|own| File::from(own).metadata().ok())
+        .map(|metadata| metadata.dev());
+    link.is_ok_and(|link| link.as_os_str() == "/dev/zero (deleted)")
+        && device.is_some()
+        && file.metadata().ok().map(|metadata| metadata.dev()) == device
 }
 
 fn open_map_file(pid: Pid, range: Range<u64>) -> io::Result<File> {

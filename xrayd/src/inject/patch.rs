@@ -61,7 +61,7 @@ pub(crate) struct PatchReport {
 pub(crate) struct Proof {
     /// Sleds that were read back and are off.
     pub(crate) sleds_off: u64,
-    /// Sleds that are not off.
+    /// Sleds that are not: on, or patched by somebody else.
     pub(crate) sleds_on: u64,
     /// Bytes of text outside sleds that were compared with the file.
     pub(crate) compared: u64,
@@ -77,6 +77,8 @@ pub(crate) struct Patcher {
     regions: Vec<Region>,
     /// Stubs by sled address. Filled when a sled that needs one is staged.
     stubs: BTreeMap<u64, u64>,
+    /// The first free stub of each region, by its address.
+    next_stub: BTreeMap<u64, u64>,
     /// Pages written by us, and so private to the target.
     copied: BTreeSet<u64>,
 }
@@ -97,11 +99,18 @@ impl Patcher {
             modules,
             regions,
             stubs: BTreeMap::new(),
+            next_stub: BTreeMap::new(),
             copied: BTreeSet::new(),
         };
         for (site, target) in staged {
-            if site.jump != TailJump::Plain {
+            let stub = patcher
+                .regions
+                .iter()
+                .find_map(|region| Some((region.address, region.stub_index(target)?)));
+            if let (Some((region, index)), true) = (stub, site.jump != TailJump::Plain) {
                 patcher.stubs.insert(site.address, target);
+                let next = patcher.next_stub.entry(region).or_default();
+                *next = (*next).max(index + 1);
             }
             patcher
                 .copied
@@ -127,7 +136,7 @@ impl Patcher {
     /// Brings `sites`, ordered by address, to `to`.
     ///
     /// # Errors
-    /// The memory cannot be written, or the process has ended. Sleds before that point are switched.
+    /// The memory cannot be written, or the process has ended. Switching on stops there; switching off goes through all the same.
     pub(crate) fn switch(
         &mut self,
         memory: &Memory,
@@ -136,10 +145,15 @@ impl Patcher {
         to: Switch,
     ) -> Result<PatchReport> {
         let mut report = PatchReport::default();
+        let mut failed = None;
         for run in runs(sites) {
-            self.switch_run(memory, maps, run, to, &mut report)?;
+            match (self.switch_run(memory, maps, run, to, &mut report), to) {
+                (Ok(()), _) => {}
+                (Err(refusal), Switch::On) => return Err(refusal),
+                (Err(refusal), Switch::Off) => failed = failed.or(Some(refusal)),
+            }
         }
-        Ok(report)
+        failed.map_or(Ok(report), Err)
     }
 
     fn switch_run(
@@ -237,11 +251,9 @@ impl Patcher {
                 region.trampolines.target(site.kind),
             ),
             jump => {
-                let used = self
-                    .stubs
-                    .values()
-                    .filter_map(|&stub| region.stub_index(stub));
-                let Some(place) = region.stub(used.max().map_or(0, |index| index + 1)) else {
+                let at = region.address;
+                let next = self.next_stub.get(&at).copied().unwrap_or(0);
+                let Some(place) = region.stub(next) else {
                     return Ok(None);
                 };
                 match ConditionalStub::assemble(
@@ -254,6 +266,7 @@ impl Patcher {
                         memory
                             .write(TargetAddr(place), &stub.code)
                             .map_err(|error| self.failed("write", place, &error))?;
+                        self.next_stub.insert(at, next + 1);
                         self.stubs.insert(site.address, place);
                         Ok(stub.staging)
                     }
@@ -357,8 +370,11 @@ impl Patcher {
                     continue;
                 };
                 match classify(site.kind, site.address, bytes) {
-                    State::On { .. } => proof.sleds_on += 1,
-                    _ => proof.sleds_off += 1,
+                    State::Compiled | State::Staged { .. } => proof.sleds_off += 1,
+                    // On, or somebody else's: not proven to be off.
+                    State::On { .. } | State::Runtime | State::Breakpoint | State::Foreign => {
+                        proof.sleds_on += 1;
+                    }
                 }
                 if let Some(marks) = in_sled.get_mut(at..at + SLED_BYTES) {
                     marks.fill(true);

@@ -163,7 +163,10 @@ impl Region {
         let fits = length == entry.range.end - entry.range.start
             && rings.is_multiple_of(geometry.chunk_bytes())
             && rings >= map_start
-            && rings.checked_add(geometry.rings_bytes()) <= map_start.checked_add(map_bytes);
+            && rings
+                .checked_add(geometry.rings_bytes())
+                .zip(map_start.checked_add(map_bytes))
+                .is_some_and(|(end, map_end)| end <= map_end);
         if !fits {
             return Err("its addresses do not fit");
         }

@@ -164,7 +164,7 @@ impl<'a> Remote<'a> {
 
     /// `memfd_create` with the name at `name`, sized.
     pub(super) fn memfd(&mut self, name: u64, bytes: u64) -> Result<i64, RemoteError> {
-        let flags = u64::from(libc::MFD_CLOEXEC);
+        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         let fd = self.call(
             "memfd_create",
             libc::SYS_memfd_create,

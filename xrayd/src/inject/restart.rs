@@ -7,8 +7,8 @@
 use nix::libc;
 
 use crate::{
-    pid::{Pid, Tid},
-    sys::ptrace::Registers,
+    pid::Pid,
+    sys::ptrace::{Registers, Stopped},
     target::has_pending_signal,
 };
 
@@ -58,10 +58,10 @@ const RESTARTABLE: &[i64] = &[
 ];
 
 /// The registers with which the thread must go on so that the call it was in does not fail, if they are not those it has.
-pub(super) fn cured(pid: Pid, tid: Tid, registers: &Registers) -> Option<Registers> {
+pub(super) fn cured(pid: Pid, thread: &Stopped, registers: &Registers) -> Option<Registers> {
     let call = registers.orig_rax.cast_signed();
     let interrupted = registers.rax.cast_signed() == EINTR && RESTARTABLE.contains(&call);
-    (interrupted && !has_pending_signal(pid, tid)).then(|| {
+    (interrupted && !has_pending_signal(pid, thread.tid(), thread.mask())).then(|| {
         let mut cured = *registers;
         cured.rax = ERESTARTNOINTR.cast_unsigned();
         cured

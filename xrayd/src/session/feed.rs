@@ -108,8 +108,10 @@ impl FeedSender {
     fn overflow(&mut self, item: FeedItem) -> bool {
         match item {
             FeedItem::Block(block) => {
-                self.lost
-                    .fetch_add(u64::from(block.calls) + block.lost, Ordering::Relaxed);
+                self.lost.fetch_add(
+                    u64::from(block.calls).saturating_add(block.lost),
+                    Ordering::Relaxed,
+                );
             }
             FeedItem::Lost { events } => {
                 self.lost.fetch_add(events, Ordering::Relaxed);

@@ -274,12 +274,12 @@ impl Session {
         for block in &snapshot.blocks {
             writer.block(block)?;
             end.calls += u64::from(block.calls);
-            end.lost += block.lost;
+            end.lost = end.lost.saturating_add(block.lost);
             end.blocks += 1;
         }
         for &(thread, events) in &snapshot.evicted {
             writer.lost(thread, events)?;
-            end.lost += events;
+            end.lost = end.lost.saturating_add(events);
         }
         writer.end(&end)?;
         writer.flush()

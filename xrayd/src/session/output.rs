@@ -167,7 +167,8 @@ impl Output {
     pub(crate) fn count(&self, events: u64, lost: u64) {
         self.events
             .store(self.events.load(Relaxed) + events, Relaxed);
-        self.lost.store(self.lost.load(Relaxed) + lost, Relaxed);
+        self.lost
+            .store(self.lost.load(Relaxed).saturating_add(lost), Relaxed);
     }
 
     /// Losses that rings have counted and the stream has not told yet.
@@ -192,11 +193,12 @@ impl Output {
             let Some(oldest) = retained.blocks.pop_front() else {
                 break;
             };
-            let events = u64::from(oldest.calls) + oldest.lost;
+            let events = u64::from(oldest.calls).saturating_add(oldest.lost);
             retained.bytes -= oldest.encoded_len() as u64;
             retained.events -= u64::from(oldest.calls);
-            retained.evicted += events;
-            *retained.evicted_by_thread.entry(oldest.thread).or_default() += events;
+            retained.evicted = retained.evicted.saturating_add(events);
+            let evicted = retained.evicted_by_thread.entry(oldest.thread).or_default();
+            *evicted = evicted.saturating_add(events);
         }
         // Under the lock, so that a new reader sees a block either as retained or in its feed.
         self.feed(&FeedItem::Block(block));
@@ -322,7 +324,10 @@ impl Output {
             threads: self.threads.load(Relaxed),
             events: self.events.load(Relaxed),
             events_per_second: lock(&self.rate).per_second,
-            lost: self.lost.load(Relaxed) + self.pending.load(Relaxed),
+            lost: self
+                .lost
+                .load(Relaxed)
+                .saturating_add(self.pending.load(Relaxed)),
             ring_use_permille: self.ring_use_permille.load(Relaxed),
             retained_bytes: retained.bytes,
             retained_events: retained.events,

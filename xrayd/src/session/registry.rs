@@ -6,7 +6,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::sync_channel},
 };
 
-use nix::unistd::{Uid, geteuid};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::{Uid, geteuid},
+};
 
 use super::{
     AttachOptions, Attached, DetachReport, FunctionRow, Session,
@@ -249,7 +252,19 @@ impl Registry {
         })?;
         self.lock()
             .insert(session.pid(), Entry::Attached(Arc::clone(&session)));
-        let toggled = session.toggle(&selection, Switch::On, Run::Real)?;
+        let toggled = match session.toggle(&selection, Switch::On, Run::Real) {
+            Ok(toggled) => toggled,
+            Err(refusal) => {
+                // Nobody asked for an untraced run. It is our child, so the pid is still its own.
+                if let Err(error) = kill(session.pid().as_nix(), Signal::SIGKILL) {
+                    tracing::warn!(%error, "a launched program was not ended");
+                }
+                if let Err(error) = self.end(&session) {
+                    tracing::warn!(%error, "a launched program was not detached from");
+                }
+                return Err(refusal);
+            }
+        };
         Ok(Launched {
             session,
             report,

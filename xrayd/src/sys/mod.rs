@@ -9,6 +9,7 @@ mod pidfd;
 pub(crate) mod ptrace;
 mod robust;
 mod spawn;
+mod wait;
 
 pub(crate) use claim::Claim;
 pub(crate) use clock::{now_anchor, ticks_now};

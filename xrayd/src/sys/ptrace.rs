@@ -14,17 +14,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{
-    errno::Errno,
-    libc,
-    sys::{
-        ptrace,
-        signal::Signal,
-        wait::{WaitPidFlag, WaitStatus, waitpid},
-    },
-};
+use nix::{errno::Errno, libc, sys::ptrace};
 
+use super::wait::{Stop, Waited, wait_step, wait_until};
 use crate::pid::Tid;
+
+/// A restartable sequence of the thread's, see rseq(2): where its descriptor's address stands.
+const RSEQ_CS_OFFSET: u64 = 8;
+/// include/uapi/linux/ptrace.h
+const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+
+/// What happens to a borrowed thread's seccomp filters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seccomp {
+    /// They stay.
+    Kept,
+    /// They are off while it is traced by us. Needs CAP_SYS_ADMIN and a tracer without filters.
+    Suspended,
+}
 
 /// The general registers.
 pub(crate) type Registers = libc::user_regs_struct;
@@ -61,8 +68,8 @@ pub(crate) struct Seized {
     not_send: PhantomData<*const ()>,
 }
 
-/// A thread that we trace and that stands still. Its registers and signal mask are as it had them, unless `set_…` was
-/// called; `release` puts them back.
+/// A thread that we trace and that stands still. Whatever was done with it, `release` puts back the registers and the signal mask that it
+/// shall go on with.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Stopped {
@@ -72,6 +79,8 @@ pub(crate) struct Stopped {
     mask: u64,
     mask_changed: bool,
     registers_changed: bool,
+    /// A signal that came while it was borrowed; it gets it with the next resumption.
+    signal: i32,
     released: bool,
     not_send: PhantomData<*const ()>,
 }
@@ -91,19 +100,17 @@ impl Seized {
 
     /// Stops the thread. Signals that arrive first are delivered to it.
     ///
-    /// If the thread does not stop in time it stays ours until this OS thread ends, and then runs on as if nothing had happened.
+    /// If the thread does not stop in time it stays ours until this OS thread ends, and then runs on as if nothing had
+    /// happened: whoever tries a thread that may not stop does so on an OS thread that ends.
     pub(crate) fn interrupt(self, patience: Duration) -> Result<Stopped> {
         let tid = self.tid;
         let since = Instant::now();
         ptrace::interrupt(tid.as_nix()).map_err(|errno| failed(tid, "PTRACE_INTERRUPT", errno))?;
         loop {
-            match wait(tid, since, patience)? {
-                WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_STOP) => break,
-                WaitStatus::Stopped(_, signal) => {
-                    ptrace::cont(tid.as_nix(), signal)
-                        .map_err(|errno| failed(tid, "PTRACE_CONT", errno))?;
-                }
-                _ => {}
+            match stopped(tid, wait_until(tid, since, patience), patience)? {
+                Stop::Interrupted => break,
+                Stop::Signal(signal) => resume(tid, libc::PTRACE_CONT, signal)?,
+                Stop::SystemCall | Stop::Other => resume(tid, libc::PTRACE_CONT, 0)?,
             }
         }
         Stopped::adopt(tid, since)
@@ -125,6 +132,7 @@ impl Stopped {
             mask,
             mask_changed: false,
             registers_changed: false,
+            signal: 0,
             released: false,
             not_send: PhantomData,
         })
@@ -140,27 +148,63 @@ impl Stopped {
         &self.registers
     }
 
+    /// The signals that it holds back itself, a bit each from signal 1 on.
+    pub(crate) fn mask(&self) -> u64 {
+        self.mask
+    }
+
     /// Changes the registers that it will have when it goes on.
     pub(crate) fn resume_with(&mut self, registers: Registers) {
         self.registers = registers;
         self.registers_changed = true;
     }
 
-    /// Holds back every signal that can be held back, until release.
-    pub(crate) fn block_signals(&mut self) -> Result<()> {
+    /// Where the address of the descriptor stands of the restartable sequence that it may be in; `None` if it uses none or
+    /// the kernel (before 5.13) does not say.
+    pub(crate) fn rseq_descriptor(&self) -> Option<u64> {
+        #[repr(C)]
+        #[derive(Default)]
+        struct Configuration {
+            pointer: u64,
+            size: u32,
+            signature: u32,
+            flags: u32,
+            pad: u32,
+        }
+        let mut found = Configuration::default();
+        let length = size_of::<Configuration>();
+        let place = (&raw mut found).cast::<libc::c_void>();
+        // SAFETY: the request writes at most `length` bytes to `place`, a live local of that size; the kernel refuses if
+        // the thread is not a stopped tracee of ours.
+        let result = unsafe {
+            libc::ptrace(
+                PTRACE_GET_RSEQ_CONFIGURATION,
+                self.tid.as_raw(),
+                length,
+                place,
+            )
+        };
+        (result > 0 && found.pointer != 0).then(|| found.pointer.wrapping_add(RSEQ_CS_OFFSET))
+    }
+
+    /// Makes ready to borrow the thread: system calls stop it, and every signal is held back that can be, until
+    /// release.
+    pub(crate) fn prepare(&mut self, seccomp: Seccomp) -> Result<()> {
+        let mut options = ptrace::Options::PTRACE_O_TRACESYSGOOD;
+        if seccomp == Seccomp::Suspended {
+            options |= ptrace::Options::from_bits_retain(libc::PTRACE_O_SUSPEND_SECCOMP);
+        }
+        ptrace::setoptions(self.tid.as_nix(), options)
+            .map_err(|errno| failed(self.tid, "PTRACE_SETOPTIONS", errno))?;
         self.mask_changed = true;
         set_signal_mask(self.tid, u64::MAX)
     }
 
-    /// Switches the thread's seccomp filters off while it is traced by us. Needs CAP_SYS_ADMIN and a tracer without filters.
-    pub(crate) fn suspend_seccomp(&mut self) -> Result<()> {
-        let option = ptrace::Options::from_bits_retain(libc::PTRACE_O_SUSPEND_SECCOMP);
-        ptrace::setoptions(self.tid.as_nix(), option)
-            .map_err(|errno| failed(self.tid, "PTRACE_O_SUSPEND_SECCOMP", errno))
-    }
-
-    /// Lets the thread execute one system call at `instruction` (the address of a `syscall` instruction in it) and
-    /// returns the raw result: a value from -4095 to -1 is an error number.
+    /// Lets the prepared thread execute one system call at `instruction` (the address of a `syscall` instruction in it)
+    /// and returns the raw result: a value from -4095 to -1 is an error number.
+    ///
+    /// It goes from the call's entry to its exit. A single step would do as well, but its trap is a forced signal: the
+    /// kernel would reset what the program does at SIGTRAP (P14).
     pub(crate) fn system_call(
         &mut self,
         instruction: u64,
@@ -184,76 +228,66 @@ impl Stopped {
         registers.eflags &= !0x500;
         self.registers_changed = true;
         self.set(registers)?;
+        self.run_to_system_call()?;
+        self.run_to_system_call()?;
+        let now = ptrace::getregs(self.tid.as_nix())
+            .map_err(|errno| failed(self.tid, "PTRACE_GETREGS", errno))?;
+        if now.rip != instruction + 2 || now.orig_rax.cast_signed() != number {
+            return Err(TraceError::Failed {
+                what: "making a system call",
+                tid: self.tid,
+                source: io::Error::other(format!("it went to {:#x}", now.rip)),
+            });
+        }
+        Ok(now.rax.cast_signed())
+    }
+
+    /// Goes on to the next entry or exit of a system call. A signal that cannot be held back (SIGSTOP) is passed on; the
+    /// group stop that it makes is taken up again by the kernel when the thread is let go (P5).
+    fn run_to_system_call(&mut self) -> Result<()> {
         loop {
-            ptrace::step(self.tid.as_nix(), None)
-                .map_err(|errno| failed(self.tid, "PTRACE_SINGLESTEP", errno))?;
-            match wait_step(self.tid)? {
-                WaitStatus::Stopped(_, Signal::SIGTRAP) => {
-                    let now = ptrace::getregs(self.tid.as_nix())
-                        .map_err(|errno| failed(self.tid, "PTRACE_GETREGS", errno))?;
-                    if now.rip == instruction + 2 {
-                        return Ok(now.rax.cast_signed());
-                    }
-                    return Err(TraceError::Failed {
-                        what: "stepping over a system call",
-                        tid: self.tid,
-                        source: io::Error::other(format!("it went to {:#x}", now.rip)),
-                    });
-                }
-                // A group stop (SIGSTOP) that arrives now: step on; the kernel stops the thread again when it is let go (P5).
-                _ => continue,
+            resume(
+                self.tid,
+                libc::PTRACE_SYSCALL,
+                std::mem::take(&mut self.signal),
+            )?;
+            match stopped(self.tid, wait_step(self.tid), Duration::MAX)? {
+                Stop::SystemCall => return Ok(()),
+                Stop::Signal(signal) => self.signal = signal,
+                Stop::Interrupted | Stop::Other => {}
             }
         }
     }
 
     /// Runs to the breakpoint at `address`, whose first byte the caller has replaced with `int3`, and stands there.
     pub(crate) fn run_to_breakpoint(&mut self, address: u64, patience: Duration) -> Result<()> {
-        ptrace::cont(self.tid.as_nix(), None)
-            .map_err(|errno| failed(self.tid, "PTRACE_CONT", errno))?;
+        let since = Instant::now();
         loop {
-            match wait(self.tid, Instant::now(), patience)? {
-                WaitStatus::Stopped(_, Signal::SIGTRAP) => {
-                    let mut now = ptrace::getregs(self.tid.as_nix())
-                        .map_err(|errno| failed(self.tid, "PTRACE_GETREGS", errno))?;
-                    if now.rip == address + 1 {
-                        now.rip = address;
-                        self.resume_with(now);
-                        return Ok(());
-                    }
-                    ptrace::cont(self.tid.as_nix(), Some(Signal::SIGTRAP))
-                        .map_err(|errno| failed(self.tid, "PTRACE_CONT", errno))?;
-                }
-                WaitStatus::Stopped(_, signal) => {
-                    ptrace::cont(self.tid.as_nix(), Some(signal))
-                        .map_err(|errno| failed(self.tid, "PTRACE_CONT", errno))?;
-                }
-                _ => {
-                    ptrace::cont(self.tid.as_nix(), None)
-                        .map_err(|errno| failed(self.tid, "PTRACE_CONT", errno))?;
-                }
+            resume(
+                self.tid,
+                libc::PTRACE_CONT,
+                std::mem::take(&mut self.signal),
+            )?;
+            let stop = stopped(self.tid, wait_until(self.tid, since, patience), patience)?;
+            let Stop::Signal(signal) = stop else { continue };
+            let mut now = ptrace::getregs(self.tid.as_nix())
+                .map_err(|errno| failed(self.tid, "PTRACE_GETREGS", errno))?;
+            if signal == libc::SIGTRAP && now.rip == address + 1 {
+                now.rip = address;
+                self.resume_with(now);
+                return Ok(());
             }
+            self.signal = signal;
         }
     }
 
     /// Runs until system call `number` has returned, through at most `most` others.
-    pub(crate) fn run_past_system_call(
-        &mut self,
-        number: i64,
-        most: usize,
-        patience: Duration,
-    ) -> Result<()> {
+    pub(crate) fn run_past_system_call(&mut self, number: i64, most: usize) -> Result<()> {
         ptrace::setoptions(self.tid.as_nix(), ptrace::Options::PTRACE_O_TRACESYSGOOD)
             .map_err(|errno| failed(self.tid, "PTRACE_SETOPTIONS", errno))?;
         let mut entered = false;
         for _ in 0..2 * most {
-            ptrace::syscall(self.tid.as_nix(), None)
-                .map_err(|errno| failed(self.tid, "PTRACE_SYSCALL", errno))?;
-            if !matches!(
-                wait(self.tid, Instant::now(), patience)?,
-                WaitStatus::PtraceSyscall(_)
-            ) {
-                continue;
-            }
+            self.run_to_system_call()?;
             self.reread()?;
             let is_it = self.registers.orig_rax.cast_signed() == number;
             if entered && is_it {
@@ -270,11 +304,19 @@ impl Stopped {
     }
 
     /// Executes one instruction of the thread's own.
-    pub(crate) fn step(&mut self, patience: Duration) -> Result<()> {
-        ptrace::step(self.tid.as_nix(), None)
-            .map_err(|errno| failed(self.tid, "PTRACE_SINGLESTEP", errno))?;
-        wait(self.tid, Instant::now(), patience)?;
-        self.reread()
+    pub(crate) fn step(&mut self) -> Result<()> {
+        loop {
+            resume(
+                self.tid,
+                libc::PTRACE_SINGLESTEP,
+                std::mem::take(&mut self.signal),
+            )?;
+            match stopped(self.tid, wait_step(self.tid), Duration::MAX)? {
+                Stop::Signal(libc::SIGTRAP) => return self.reread(),
+                Stop::Signal(signal) => self.signal = signal,
+                Stop::SystemCall | Stop::Interrupted | Stop::Other => {}
+            }
+        }
     }
 
     fn reread(&mut self) -> Result<()> {
@@ -286,13 +328,17 @@ impl Stopped {
     /// Puts registers and signal mask back and lets the thread go. Returns how long it stood still.
     pub(crate) fn release(mut self) -> Result<Duration> {
         self.restore()?;
-        ptrace::detach(self.tid.as_nix(), None)
-            .map_err(|errno| failed(self.tid, "PTRACE_DETACH", errno))?;
+        resume(
+            self.tid,
+            libc::PTRACE_DETACH,
+            std::mem::take(&mut self.signal),
+        )?;
         self.released = true;
         Ok(self.since.elapsed())
     }
 
-    fn restore(&mut self) -> Result<()> {
+    /// Puts registers and signal mask back; the thread stays where it is.
+    pub(crate) fn restore(&mut self) -> Result<()> {
         if self.registers_changed {
             self.set(self.registers)?;
             self.registers_changed = false;
@@ -315,10 +361,10 @@ impl Drop for Stopped {
         if self.released {
             return;
         }
-        let undone = self.restore().and_then(|()| {
-            ptrace::detach(self.tid.as_nix(), None)
-                .map_err(|errno| failed(self.tid, "PTRACE_DETACH", errno))
-        });
+        let signal = std::mem::take(&mut self.signal);
+        let undone = self
+            .restore()
+            .and_then(|()| resume(self.tid, libc::PTRACE_DETACH, signal));
         match undone {
             Ok(()) | Err(TraceError::Gone(_)) => {}
             Err(error) => {
@@ -339,45 +385,31 @@ fn failed(tid: Tid, what: &'static str, errno: Errno) -> TraceError {
     }
 }
 
-/// Waits until `tid` stops. Polls: a wait without limit would hang on a thread that sleeps uninterruptibly (P6). It
-/// sleeps between looks, since the thread may need this processor to come to its stop.
-fn wait(tid: Tid, since: Instant, patience: Duration) -> Result<WaitStatus> {
-    loop {
-        if let Some(status) = wait_once(tid, WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)? {
-            return Ok(status);
-        }
-        let waited = since.elapsed();
-        if waited > patience {
-            return Err(TraceError::Timeout(tid, patience));
-        }
-        if waited < Duration::from_micros(50) {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(
-                (waited / 8).clamp(Duration::from_micros(10), Duration::from_millis(1)),
-            );
-        }
+fn stopped(tid: Tid, waited: Waited, patience: Duration) -> Result<Stop> {
+    match waited {
+        Waited::Stopped(stop) => Ok(stop),
+        Waited::Gone => Err(TraceError::Gone(tid)),
+        Waited::Not => Err(TraceError::Timeout(tid, patience)),
+        Waited::Failed(source) => Err(TraceError::Failed {
+            what: "waitpid",
+            tid,
+            source,
+        }),
     }
 }
 
-/// Waits for a thread that executes one instruction or one memory call: it stops again by itself, or dies.
-fn wait_step(tid: Tid) -> Result<WaitStatus> {
-    loop {
-        if let Some(status) = wait_once(tid, WaitPidFlag::__WALL)? {
-            return Ok(status);
-        }
-    }
-}
-
-fn wait_once(tid: Tid, flags: WaitPidFlag) -> Result<Option<WaitStatus>> {
-    match waitpid(tid.as_nix(), Some(flags)) {
-        Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => Ok(None),
-        Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => {
-            Err(TraceError::Gone(tid))
-        }
-        Ok(status) => Ok(Some(status)),
-        Err(errno) => Err(failed(tid, "waitpid", errno)),
-    }
+/// Lets a stopped thread go on in one of ptrace's ways, with a signal or 0.
+fn resume(tid: Tid, request: libc::c_uint, signal: i32) -> Result<()> {
+    // SAFETY: the requests used here take a signal number and touch none of our memory; the kernel refuses if `tid` is
+    // not a stopped tracee of ours.
+    let result = unsafe { libc::ptrace(request, tid.as_raw(), 0usize, i64::from(signal)) };
+    let what = match request {
+        libc::PTRACE_CONT => "PTRACE_CONT",
+        libc::PTRACE_SYSCALL => "PTRACE_SYSCALL",
+        libc::PTRACE_SINGLESTEP => "PTRACE_SINGLESTEP",
+        _ => "PTRACE_DETACH",
+    };
+    check(tid, what, result)
 }
 
 fn signal_mask(tid: Tid) -> Result<u64> {

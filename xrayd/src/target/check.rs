@@ -371,11 +371,11 @@ fn status_field(pid: Pid, tid: Tid, key: &str) -> Option<u32> {
 }
 
 /// Pending and unblocked signals of a thread: the kernel may have interrupted a system call for one of them.
-pub(crate) fn has_pending_signal(pid: Pid, tid: Tid) -> bool {
+pub(crate) fn has_pending_signal(pid: Pid, tid: Tid, mask: u64) -> bool {
     let Ok(status) = Process::new(pid.as_raw())
         .and_then(|process| process.task_from_tid(tid.as_raw())?.status())
     else {
         return true;
     };
-    (status.sigpnd | status.shdpnd) & !status.sigblk != 0
+    (status.sigpnd | status.shdpnd) & !mask != 0
 }

@@ -125,11 +125,22 @@ impl Target {
             .ok_or_else(|| self.exited())
     }
 
-    /// Threads that can be stopped, the likeliest to stop at once first.
+    /// Threads that can be stopped; those that sleep in a system call first, since they stop at once and are in the middle of
+    /// nothing else.
     pub(crate) fn stoppable_threads(&self) -> Vec<Tid> {
-        let mut threads = Threads::of(self.pid);
-        threads.retain(|&tid| Threads::state(self.pid, tid) == ThreadState::Stoppable);
-        threads
+        let mut threads: Vec<(ThreadState, Tid)> = Threads::of(self.pid)
+            .into_iter()
+            .map(|tid| (Threads::state(self.pid, tid), tid))
+            .filter(|(state, _)| matches!(state, ThreadState::Sleeping | ThreadState::Stoppable))
+            .collect();
+        // Stable: among equals the leader stays first.
+        threads.sort_by_key(|(state, _)| *state != ThreadState::Sleeping);
+        threads.into_iter().map(|(_, tid)| tid).collect()
+    }
+
+    /// True if `tid` is a thread of this process now.
+    pub(crate) fn has_thread(&self, tid: Tid) -> bool {
+        fs::exists(format!("/proc/{}/task/{tid}", self.pid)).unwrap_or(false)
     }
 
     /// The command line, arguments joined by blanks, or the name in brackets where there is none.

@@ -7,7 +7,9 @@ use crate::pid::{Pid, Tid};
 /// What the kernel says a thread is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ThreadState {
-    /// Running, sleeping interruptibly, or stopped: it can be stopped.
+    /// Sleeping interruptibly.
+    Sleeping,
+    /// Running or stopped: it can be stopped.
     Stoppable,
     /// Sleeping uninterruptibly.
     Uninterruptible,
@@ -46,7 +48,9 @@ impl Threads {
         let leader = pid.leader();
         match Self::state(pid, leader) {
             ThreadState::Dead => format!("/proc/{}", Self::live(pid).unwrap_or(leader)),
-            ThreadState::Stoppable | ThreadState::Uninterruptible => format!("/proc/{pid}"),
+            ThreadState::Sleeping | ThreadState::Stoppable | ThreadState::Uninterruptible => {
+                format!("/proc/{pid}")
+            }
         }
     }
 
@@ -63,6 +67,7 @@ impl Threads {
         match state {
             None | Some(b'Z' | b'X' | b'x') => ThreadState::Dead,
             Some(b'D') => ThreadState::Uninterruptible,
+            Some(b'S') => ThreadState::Sleeping,
             Some(_) => ThreadState::Stoppable,
         }
     }

@@ -1,0 +1,126 @@
+//! Waiting for a traced thread, and telling its stops apart.
+//!
+//! The status is decoded here: nix knows no real-time signals, and a stop by one that is taken for an error is a signal
+//! lost to the program.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use nix::libc;
+
+use crate::pid::Tid;
+
+/// Why a traced thread stands still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// `PTRACE_EVENT_STOP`: it was interrupted, or belongs to a process that is stopped.
+    Interrupted,
+    /// At the entry or the exit of a system call (with `PTRACE_O_TRACESYSGOOD`).
+    SystemCall,
+    /// A signal is about to be delivered; whoever resumes the thread passes it on.
+    Signal(i32),
+    /// Something else that needs no answer.
+    Other,
+}
+
+/// What waiting came to.
+#[derive(Debug)]
+pub(super) enum Waited {
+    /// It stands still.
+    Stopped(Stop),
+    /// It has ended.
+    Gone,
+    /// Not within the time.
+    Not,
+    /// The call failed.
+    Failed(io::Error),
+}
+
+/// Waits at most so long. Polls: a wait without limit would hang on a thread that sleeps uninterruptibly (P6). It
+/// sleeps between looks, since the thread may need this processor to come to its stop.
+pub(super) fn wait_until(tid: Tid, since: Instant, patience: Duration) -> Waited {
+    loop {
+        match once(tid, libc::__WALL | libc::WNOHANG) {
+            Waited::Not => {}
+            waited => return waited,
+        }
+        let waited = since.elapsed();
+        if waited > patience {
+            return Waited::Not;
+        }
+        if waited < Duration::from_micros(50) {
+            std::thread::yield_now();
+        } else {
+            let pause = waited / 8;
+            std::thread::sleep(pause.clamp(Duration::from_micros(10), Duration::from_millis(1)));
+        }
+    }
+}
+
+/// Waits for a thread that makes one memory call: it stops again by itself, or dies.
+pub(super) fn wait_step(tid: Tid) -> Waited {
+    loop {
+        match once(tid, libc::__WALL) {
+            Waited::Not => {}
+            waited => return waited,
+        }
+    }
+}
+
+fn once(tid: Tid, flags: i32) -> Waited {
+    let mut status = 0;
+    // SAFETY: waitpid writes one int to `status`, a live local.
+    let result = unsafe { libc::waitpid(tid.as_raw(), &raw mut status, flags) };
+    match result {
+        0 => Waited::Not,
+        id if id == tid.as_raw() => decode(status),
+        _ => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Waited::Not,
+            error if error.raw_os_error() == Some(libc::ECHILD) => Waited::Gone,
+            error => Waited::Failed(error),
+        },
+    }
+}
+
+/// See wait(2) and ptrace(2): low byte 0x7f for a stop, then the signal, then the event.
+const fn decode(status: i32) -> Waited {
+    if status & 0xff != 0x7f {
+        return Waited::Gone;
+    }
+    let (signal, event) = ((status >> 8) & 0xff, status >> 16);
+    Waited::Stopped(match (event, signal) {
+        (libc::PTRACE_EVENT_STOP, _) => Stop::Interrupted,
+        (0, signal) if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
+        (0, signal) => Stop::Signal(signal),
+        _ => Stop::Other,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stops_are_told_apart_also_by_real_time_signals() {
+        let rows = [
+            (0x0000_137f, Stop::Signal(libc::SIGSTOP)),
+            (0x0000_227f, Stop::Signal(34)),
+            (0x0000_407f, Stop::Signal(64)),
+            (0x0000_857f, Stop::SystemCall),
+            (0x0080_057f, Stop::Interrupted),
+            (0x0080_137f, Stop::Interrupted),
+            (0x0004_057f, Stop::Other),
+        ];
+        for (status, stop) in rows {
+            assert!(
+                matches!(decode(status), Waited::Stopped(found) if found == stop),
+                "{status:#x}"
+            );
+        }
+        for status in [0, 0x0100, 9, 0x8b] {
+            assert!(matches!(decode(status), Waited::Gone), "{status:#x}");
+        }
+    }
+}
