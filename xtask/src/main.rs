@@ -3,6 +3,7 @@
 mod bench;
 mod bless;
 mod demo;
+mod fuzz;
 mod gen_proto;
 mod shell;
 mod soak;
@@ -30,6 +31,8 @@ enum Command {
     Bless(bless::Arguments),
     /// Measures everything and prints one table
     Bench(bench::Arguments),
+    /// Feeds the readers of foreign data with what libFuzzer thinks up
+    Fuzz(fuzz::Arguments),
     /// Runs the long versions of the tests
     Soak(soak::Arguments),
 }
@@ -41,6 +44,7 @@ fn main() -> Result<()> {
         Command::GenProto(arguments) => gen_proto::run(&arguments),
         Command::Bless(arguments) => bless::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
     }
 }

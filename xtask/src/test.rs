@@ -3,9 +3,12 @@
 use std::process::Command;
 
 use anyhow::{Result, bail};
-use integration::missing_packages;
+use integration::{missing_packages, workspace_dir};
 
-use crate::shell::{cargo, execute, say};
+use crate::{
+    fuzz,
+    shell::{cargo, execute, say},
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -39,7 +42,22 @@ pub(crate) fn run_tests(environment: &[(&str, &str)], rest: &[String]) -> Result
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     install_missing(arguments.no_install)?;
     run_tests(&[], &arguments.rest)?;
+    // What was asked for by name is all that was asked for.
+    if arguments.rest.is_empty() {
+        check_interleavings()?;
+        fuzz::run_short()?;
+    }
     say("all tests passed")
+}
+
+/// The ring under loom, which replaces the atomics and so needs a build of its own.
+fn check_interleavings() -> Result<()> {
+    let target = workspace_dir().join("target").join("loom");
+    let mut loom = cargo();
+    loom.env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", target)
+        .args(["test", "--release", "-p", "shm-ring", "--test", "loom"]);
+    execute(&mut loom)
 }
 
 pub(crate) fn install_missing(no_install: bool) -> Result<()> {

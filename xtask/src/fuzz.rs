@@ -1,0 +1,83 @@
+//! `cargo xtask fuzz`: readers of what strangers write, fed with libFuzzer's ideas. The tests run each target for a number of
+//! inputs that takes seconds.
+
+use std::{fs, path::Path, process::Command};
+
+use anyhow::{Context as _, Result};
+use integration::workspace_dir;
+
+use crate::shell::{cargo, execute};
+
+const TARGETS: &[&str] = &["ring", "elf", "xtrace"];
+/// Inputs of a short run, of each target.
+const SHORT: &str = "-runs=20000";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// How long to run each target, in seconds
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// The targets [default: all]
+    targets: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let targets: Vec<&str> = match arguments.targets.as_slice() {
+        [] => TARGETS.to_vec(),
+        targets => targets.iter().map(String::as_str).collect(),
+    };
+    let length = format!("-max_total_time={}", arguments.seconds);
+    targets
+        .into_iter()
+        .try_for_each(|target| fuzz(target, &length))
+}
+
+/// A short run of every target.
+pub(crate) fn run_short() -> Result<()> {
+    TARGETS.iter().try_for_each(|target| fuzz(target, SHORT))
+}
+
+fn fuzz(target: &str, length: &str) -> Result<()> {
+    let folder = workspace_dir().join("fuzz");
+    for kind in ["corpus", "artifacts"] {
+        let path = folder.join(kind).join(target);
+        fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
+    }
+    let mut command = cargo();
+    command
+        .current_dir(&folder)
+        // They would replace the flags that instrument the targets.
+        .env_remove("RUSTFLAGS")
+        .args([
+            "run",
+            "--quiet",
+            "--release",
+            "--locked",
+            "--bin",
+            target,
+            "--",
+        ])
+        .arg(format!("corpus/{target}"));
+    let seeds = format!("seeds/{target}");
+    if folder.join(&seeds).is_dir() {
+        command.arg(seeds);
+    }
+    command
+        .arg(format!("-artifact_prefix=artifacts/{target}/"))
+        .args([
+            length,
+            "-timeout=10",
+            "-rss_limit_mb=1024",
+            "-max_len=16384",
+        ])
+        .args(["-verbosity=0"]);
+    with_compiler(&mut command);
+    execute(&mut command)
+}
+
+/// libFuzzer is C++; where there is no g++, the clang that the tests need compiles it.
+fn with_compiler(command: &mut Command) {
+    if !Path::new("/usr/bin/g++").exists() && std::env::var_os("CXX").is_none() {
+        command.env("CXX", "clang++-19");
+    }
+}
