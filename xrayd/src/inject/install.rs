@@ -80,12 +80,12 @@ struct Plan {
 /// What has become of the rings of an earlier attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rings {
-    /// There are none: nobody attached before, or this is the forked child of a process that was attached to.
+    /// There are none: nobody attached before.
     Missing,
     /// They can be mapped here.
     Open,
-    /// They are there, and closed to us: `map_files` wants CAP_CHECKPOINT_RESTORE, and the descriptor by which their
-    /// maker had them is gone. New ones take their place.
+    /// They are there and not to be used: their parent's, in a forked child; or closed to us, because `map_files` wants
+    /// CAP_CHECKPOINT_RESTORE and the descriptor by which their maker had them is gone. New ones take their place.
     Closed,
 }
 
@@ -184,12 +184,15 @@ fn plan(pid: Pid, memory: &Memory, maps: &Maps, neighbourhoods: &[Neighbourhood]
         let present = maps
             .at(start)
             .is_some_and(|entry| entry.range == range && entry.permissions == *b"rw-s");
+        let mine = memory.read_u64(TargetAddr(layout.table + layout::table::MINE));
+        let inherited = mine.is_ok_and(|mine| mine == 0);
         let closed = || {
             open_map_file(pid, range)
                 .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
         };
         match present {
             false => Rings::Missing,
+            true if inherited => Rings::Closed,
             true if closed() => Rings::Closed,
             true => Rings::Open,
         }
@@ -457,7 +460,7 @@ fn make_mappings(
     let mut memfd = None;
     let layout = match (plan.layout, plan.rings) {
         (Some(layout), Rings::Open) => layout,
-        // A forked child of a traced process has everything but the rings; its trampolines name the place.
+        // The trampolines that are there name the place.
         (old, rings) => {
             let slack = geometry.chunk_bytes();
             let (wanted, bytes) = match (old.map(|layout| layout.rings_map), rings) {
@@ -479,7 +482,6 @@ fn make_mappings(
                 let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
                 remote.map("mmap of the rings", wanted, bytes, data, shared, -1)?
             };
-            remote.advise(start, bytes, libc::MADV_DONTFORK)?;
             remote.name(start, bytes, names + 32);
             let rings = start.next_multiple_of(slack);
             Layout {
@@ -539,6 +541,12 @@ fn finish(target: &Target, memory: &Memory, plan: Plan, mapped: Mapped) -> Resul
 impl Installed {
     /// From here on trampolines may record.
     fn begin(self, pid: Pid, memory: &Memory) -> Result<Self> {
+        memory
+            .write(
+                TargetAddr(self.layout.table + layout::table::MINE),
+                &1u64.to_le_bytes(),
+            )
+            .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         set_live(memory, TargetAddr(self.layout.table), 1)
             .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         Ok(self)
