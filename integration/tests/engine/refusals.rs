@@ -223,7 +223,7 @@ fn a_program_that_the_user_may_not_trace() -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::CommandExt as _;
 
-    if !nix::unistd::geteuid().is_root() {
+    if !integration::is_root_for("a_program_that_the_user_may_not_trace")? {
         return Ok(());
     }
     let dir = tempfile::tempdir()?;

@@ -28,8 +28,7 @@ fn spawn_as_nobody(program: &Path, arguments: &[&str]) -> Result<Target> {
 /// The rings lie in a memfd then, of which no descriptor stays (P43).
 #[test]
 fn the_owner_needs_no_capability() -> Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        // All other tests show it then.
+    if !integration::is_root_for("the_owner_needs_no_capability")? {
         return Ok(());
     }
     let dir = tempfile::tempdir()?;
@@ -59,7 +58,7 @@ fn the_owner_needs_no_capability() -> Result<()> {
 /// Rings that nobody can open any more are replaced while threads write to them (P64).
 #[test]
 fn the_owner_succeeds_a_killed_tracer() -> Result<()> {
-    if !nix::unistd::geteuid().is_root() {
+    if !integration::is_root_for("the_owner_succeeds_a_killed_tracer")? {
         return Ok(());
     }
     let dir = tempfile::tempdir()?;

@@ -126,7 +126,7 @@ fn what_is_no_trace_is_refused_in_one_line() -> Result<()> {
 
 #[test]
 fn a_file_that_may_not_be_read() -> Result<()> {
-    if !nix::unistd::geteuid().is_root() {
+    if !integration::is_root_for("a_file_that_may_not_be_read")? {
         return Ok(());
     }
     let scene = Scene::public()?;

@@ -10,11 +10,6 @@ use nix::sys::signal::Signal;
 use crate::scene::{NOBODY, Scene, all_on, ensure_as_compiled, row_of, rows};
 use crate::trace::ensure_exact;
 
-/// Only root can be several users.
-fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
-}
-
 /// A program of the user's own.
 fn nobodys(scene: &Scene, args: &[&str]) -> Result<Target> {
     let dir = scene.path("programs");
@@ -26,7 +21,7 @@ fn nobodys(scene: &Scene, args: &[&str]) -> Result<Target> {
 
 #[test]
 fn roots_daemon_serves_each_user_their_own() -> Result<()> {
-    if !is_root() {
+    if !integration::is_root_for("roots_daemon_serves_each_user_their_own")? {
         return Ok(());
     }
     let scene = Scene::public()?;
@@ -110,8 +105,7 @@ fn roots_daemon_serves_each_user_their_own() -> Result<()> {
 /// Without a daemon and without any capability.
 #[test]
 fn a_user_records_a_program_of_their_own() -> Result<()> {
-    if !is_root() {
-        // All other tests show it then.
+    if !integration::is_root_for("a_user_records_a_program_of_their_own")? {
         return Ok(());
     }
     let scene = Scene::public()?;
