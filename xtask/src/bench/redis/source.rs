@@ -11,10 +11,8 @@ use integration::Tool;
 
 use crate::shell::say;
 
-const SOURCES: &str = "\
-deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
-deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian-security bookworm-security main
-";
+/// Where the machine says what packages it has.
+const LISTS: &str = "/etc/apt";
 
 /// LLVM's flight recorder cannot be switched on by the environment alone.
 const FLIGHT: &str = r#"
@@ -119,13 +117,14 @@ fn source(dir: &Path) -> Result<PathBuf> {
     for sub in ["lists/partial", "cache/archives/partial"] {
         fs::create_dir_all(apt.join(sub)).context("cannot create a directory")?;
     }
-    fs::write(apt.join("sources.list"), SOURCES).context("cannot write a list of sources")?;
+    let parts = apt.join("sources.list.d");
+    list_sources(&apt, &parts)?;
     let options = [
         format!(
             "Dir::Etc::sourcelist={}",
             apt.join("sources.list").display()
         ),
-        "Dir::Etc::sourceparts=-".to_owned(),
+        format!("Dir::Etc::sourceparts={}", parts.display()),
         format!("Dir::State::lists={}", apt.join("lists").display()),
         format!("Dir::Cache={}", apt.join("cache").display()),
         "APT::Sandbox::User=".to_owned(),
@@ -141,6 +140,40 @@ fn source(dir: &Path) -> Result<PathBuf> {
         quietly(command.args(words), &dir.join("apt.log"))?;
     }
     unpacked()?.context("the source package has no src/server.c")
+}
+
+/// Writes lists that name the sources of what the machine's own lists name as binaries.
+fn list_sources(apt: &Path, parts: &Path) -> Result<()> {
+    fs::create_dir_all(parts).context("cannot create a directory")?;
+    let machine = Path::new(LISTS);
+    // Either of the two may be missing.
+    let main = fs::read_to_string(machine.join("sources.list")).unwrap_or_default();
+    fs::write(apt.join("sources.list"), of_sources(&main)).context("cannot write a list")?;
+    let Ok(entries) = fs::read_dir(machine.join("sources.list.d")) else {
+        return Ok(());
+    };
+    for entry in entries {
+        let path = entry.context("cannot read the machine's lists")?.path();
+        let known = path
+            .extension()
+            .is_some_and(|kind| kind == "list" || kind == "sources");
+        if let (true, Some(name)) = (known, path.file_name()) {
+            let list = fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            fs::write(parts.join(name), of_sources(&list)).context("cannot write a list")?;
+        }
+    }
+    Ok(())
+}
+
+/// A list in either of apt's two forms, with sources in the place of binaries.
+fn of_sources(list: &str) -> String {
+    let line = |line: &str| match (line.strip_prefix("deb "), line.strip_prefix("Types:")) {
+        (Some(rest), _) => format!("deb-src {rest}\n"),
+        (None, Some(_)) => "Types: deb-src\n".to_owned(),
+        (None, None) => format!("{line}\n"),
+    };
+    list.lines().map(line).collect()
 }
 
 /// Builds a copy of `source` in `dir/name-build` and keeps its programs in `dir/name`.
@@ -201,4 +234,21 @@ fn quietly(command: &mut Command, log: &Path) -> Result<()> {
         bail!("{shown}: {status}: {last} (see {})", log.display());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_both_forms_name_sources() {
+        assert_eq!(
+            of_sources("deb [a=b] http://one.example x main\n# deb two\n"),
+            "deb-src [a=b] http://one.example x main\n# deb two\n"
+        );
+        assert_eq!(
+            of_sources("Types: deb\nURIs: u\n"),
+            "Types: deb-src\nURIs: u\n"
+        );
+    }
 }
