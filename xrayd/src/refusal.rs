@@ -13,6 +13,8 @@ pub enum Reason {
     NoSleds,
     /// A 32-bit (or x32) process.
     Not64Bit,
+    /// Reading the time stamp counter is forbidden in the process.
+    Tsc,
     /// A thread is under strict seccomp.
     SeccompStrict,
     /// The memory calls that attaching needs were refused in the target.
@@ -29,6 +31,8 @@ pub enum Reason {
     PidReused,
     /// Another attach or detach of this process is under way, or another xrayd traces it.
     Busy,
+    /// The caller's user has as much under way as one user may.
+    TooMany,
     /// The process ended meanwhile.
     TargetExited,
     /// The process is not attached.
@@ -70,11 +74,12 @@ pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::NoSuchProcess,
         Self::Permission,
         Self::NoSleds,
         Self::Not64Bit,
+        Self::Tsc,
         Self::SeccompStrict,
         Self::SeccompFilter,
         Self::ForeignTracer,
@@ -83,6 +88,7 @@ impl Reason {
         Self::Zombie,
         Self::PidReused,
         Self::Busy,
+        Self::TooMany,
         Self::TargetExited,
         Self::NotAttached,
         Self::Selection,
@@ -103,6 +109,7 @@ impl Reason {
             Self::Permission => "permission",
             Self::NoSleds => "no-sleds",
             Self::Not64Bit => "not-64-bit",
+            Self::Tsc => "tsc",
             Self::SeccompStrict => "seccomp-strict",
             Self::SeccompFilter => "seccomp-filter",
             Self::ForeignTracer => "foreign-tracer",
@@ -111,6 +118,7 @@ impl Reason {
             Self::Zombie => "zombie",
             Self::PidReused => "pid-reused",
             Self::Busy => "busy",
+            Self::TooMany => "too-many",
             Self::TargetExited => "target-exited",
             Self::NotAttached => "not-attached",
             Self::Selection => "selection",
@@ -151,6 +159,12 @@ impl Reason {
             Self::Not64Bit => {
                 "The process runs 32-bit (or x32) code. xrayd traces x86-64 processes only."
             }
+            Self::Tsc => {
+                "A thread of the process has forbidden itself to read the time stamp counter \
+                 (prctl(PR_SET_TSC, PR_TSC_SIGSEGV)): each event reads it, and the first one would end the process by \
+                 SIGSEGV. Nothing was changed. Have the program leave the counter readable. Only the thread that \
+                 attaching borrows can be asked; threads inherit the setting from the one that made them."
+            }
             Self::SeccompStrict => {
                 "A thread is in seccomp's strict mode, where any system call but read, write, exit and sigreturn \
                  kills it; xrayd would have to map memory in the process. It cannot be traced."
@@ -179,6 +193,11 @@ impl Reason {
             Self::Busy => {
                 "Another attach or detach of this process is under way, or another xrayd traces it: two cannot share a \
                  process. Wait for it to end and try again, or talk to that daemon (`xrayctl --socket`)."
+            }
+            Self::TooMany => {
+                "Your user has as many connections, calls or streams under way at this daemon as one user may have. \
+                 The process is not concerned. Wait for one to end (a `record` or a `fetch` that still runs counts), or \
+                 end it, and try again."
             }
             Self::TargetExited => {
                 "The process ended while xrayd worked on it, or has ended since. What was recorded up to its last \

@@ -22,7 +22,10 @@ impl From<Refusal> for Status {
 /// The caller has too much under way already.
 pub(super) fn too_many(what: &str, uid: u32) -> Status {
     let message = format!("user {uid} has too many {what} under way; wait for one to end");
-    with_reason(Code::ResourceExhausted, Refusal::new(Reason::Busy, message))
+    with_reason(
+        Code::ResourceExhausted,
+        Refusal::new(Reason::TooMany, message),
+    )
 }
 
 /// The reader of a bounded stream took nothing for too long.
@@ -58,10 +61,11 @@ fn code(reason: Reason) -> Code {
         Reason::Permission => Code::PermissionDenied,
         Reason::Selection | Reason::Limit => Code::InvalidArgument,
         Reason::Busy | Reason::PidReused | Reason::TargetExited => Code::Aborted,
-        Reason::NoMemory => Code::ResourceExhausted,
+        Reason::NoMemory | Reason::TooMany => Code::ResourceExhausted,
         Reason::StopTimeout => Code::DeadlineExceeded,
         Reason::NoSleds
         | Reason::Not64Bit
+        | Reason::Tsc
         | Reason::SeccompStrict
         | Reason::SeccompFilter
         | Reason::ForeignTracer
