@@ -42,6 +42,8 @@ pub enum Fixture {
     M32,
     /// `seccomp_strict.c`: a program that may make no system call of ours.
     SeccompStrict,
+    /// `confined.c`: a program under a seccomp filter of its own.
+    Confined,
     /// `leaf.cpp`: what a call costs.
     Leaf,
     /// `leaf.cpp` with LLVM's own runtime, for `--log xray-fdr` and `--log xray-basic`.
@@ -113,6 +115,7 @@ impl Fixture {
         Fixture::Plain,
         Fixture::M32,
         Fixture::SeccompStrict,
+        Fixture::Confined,
         Fixture::Leaf,
         Fixture::LeafLlvm,
         Fixture::Forks,
@@ -141,6 +144,7 @@ impl Fixture {
             Fixture::Plain => "plain",
             Fixture::M32 => "m32",
             Fixture::SeccompStrict => "seccomp-strict",
+            Fixture::Confined => "confined",
             Fixture::Leaf => "leaf",
             Fixture::LeafLlvm => "leaf-llvm",
             Fixture::Forks => "forks",
@@ -275,6 +279,10 @@ impl Fixture {
             Fixture::SeccompStrict => recipe(
                 &["common.h", "seccomp_strict.c"],
                 c(&[&normal(&["{src}/seccomp_strict.c"])]),
+            ),
+            Fixture::Confined => recipe(
+                &["common.h", "confined.c"],
+                c(&[&normal(&["{src}/confined.c"])]),
             ),
             Fixture::Leaf => recipe(
                 &["common.h", "leaf.cpp"],

@@ -17,7 +17,7 @@ pub enum Reason {
     Tsc,
     /// A thread is under strict seccomp.
     SeccompStrict,
-    /// The memory calls that attaching needs were refused in the target.
+    /// A seccomp filter stands between, which cannot be suspended.
     SeccompFilter,
     /// Another tracer is attached.
     ForeignTracer,
@@ -170,9 +170,12 @@ impl Reason {
                  kills it; xrayd would have to map memory in the process. It cannot be traced."
             }
             Self::SeccompFilter => {
-                "A seccomp filter of the stopped thread refused mmap, madvise or prctl, which attaching needs \
-                 once. Nothing was changed. Allow these calls in the filter, or attach before it is installed \
-                 (`xrayctl record -- CMD`)."
+                "Every thread of the process is under a seccomp filter, and xrayd cannot suspend it. Attaching has one \
+                 thread make a few system calls, for which a filter may kill the program; so it is not tried. Suspending needs \
+                 CAP_SYS_ADMIN and a tracer under no filter: `sudo xrayctl record PID` outside any container, or the \
+                 system daemon by the unit as shipped (not confined.conf). Within one container it works without, if \
+                 tracer and program are under the container's own filter and no other. A filter that both are under may \
+                 have refused a call; then it has to allow mmap, madvise, memfd_create and ftruncate. Nothing was changed."
             }
             Self::ForeignTracer => {
                 "A debugger or strace is attached to the process; the kernel allows one tracer. End it, attach with \

@@ -1,16 +1,19 @@
-//! The units are accepted by `systemd-analyze verify`, without a warning.
+//! The units, with and without the drop-in, are accepted by `systemd-analyze verify`, without a warning.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 const UNITS: [&str; 2] = ["xrayd.service", "xrayd.socket"];
 
 /// Copies the units, with the daemon that was built in the place of the installed one: verify wants it to exist.
 fn copy_units(to: &Path) {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd");
     for unit in UNITS {
-        let text = fs::read_to_string(from.join(unit)).unwrap();
+        let text = fs::read_to_string(source(unit)).unwrap();
         let text = text.replace(
             "ExecStart=/usr/bin/xrayd",
             concat!("ExecStart=", env!("CARGO_BIN_EXE_xrayd")),
@@ -29,10 +32,24 @@ fn copy_units(to: &Path) {
 fn systemd_accepts_the_units() {
     let dir = tempfile::tempdir().unwrap();
     copy_units(dir.path());
+    verify(dir.path());
+    let drop_ins = dir.path().join("xrayd.service.d");
+    fs::create_dir(&drop_ins).unwrap();
+    fs::copy(source("confined.conf"), drop_ins.join("confined.conf")).unwrap();
+    verify(dir.path());
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../systemd")
+        .join(name)
+}
+
+fn verify(dir: &Path) {
     let output = Command::new("systemd-analyze")
         .arg("verify")
         .args(["--man=no", "--recursive-errors=no"])
-        .args(UNITS.map(|unit| dir.path().join(unit)))
+        .args(UNITS.map(|unit| dir.join(unit)))
         .output()
         .expect("systemd-analyze is needed: install the Debian package `systemd`");
     let complaints = String::from_utf8_lossy(&output.stderr);
@@ -49,8 +66,7 @@ fn systemd_accepts_the_units() {
 
 #[test]
 fn the_service_keeps_no_more_capabilities_than_it_argues_for() {
-    let service = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd/xrayd.service");
-    let service = fs::read_to_string(service).unwrap();
+    let service = fs::read_to_string(source("xrayd.service")).unwrap();
     let bounding = service
         .lines()
         .find_map(|line| line.strip_prefix("CapabilityBoundingSet="))
@@ -61,5 +77,33 @@ fn the_service_keeps_no_more_capabilities_than_it_argues_for() {
             .filter(|line| line.starts_with("#   "))
             .any(|line| line.split_whitespace().nth(1) == Some(capability));
         assert!(argued, "{capability} has no reason in the unit");
+    }
+}
+
+/// The kernel lets nobody suspend another's filter who is under one: these settings are made of filters
+/// (`exec_context_has_seccomp` in systemd's src/core/exec-invoke.c).
+#[test]
+fn nothing_in_the_service_puts_it_under_a_seccomp_filter() {
+    const FILTERS: [&str; 15] = [
+        "SystemCallFilter",
+        "SystemCallLog",
+        "SystemCallArchitectures",
+        "RestrictAddressFamilies",
+        "RestrictNamespaces",
+        "RestrictRealtime",
+        "RestrictSUIDSGID",
+        "MemoryDenyWriteExecute",
+        "LockPersonality",
+        "PrivateDevices",
+        "ProtectClock",
+        "ProtectHostname",
+        "ProtectKernelLogs",
+        "ProtectKernelModules",
+        "ProtectKernelTunables",
+    ];
+    let service = fs::read_to_string(source("xrayd.service")).unwrap();
+    for line in service.lines() {
+        let set = line.split_once('=').map(|(setting, _)| setting);
+        assert!(!set.is_some_and(|set| FILTERS.contains(&set)), "{line}");
     }
 }

@@ -41,6 +41,12 @@ impl Tracer {
         Tracer::start(command)
     }
 
+    /// Under a program that executes the rest of its command line.
+    pub(crate) fn spawn_under(mut command: Command) -> Result<Tracer> {
+        command.arg(std::env::current_exe()?);
+        Tracer::start(command)
+    }
+
     fn start(mut command: Command) -> Result<Tracer> {
         command
             .args(["--exact", "tracer::serves_when_asked", "--nocapture"])

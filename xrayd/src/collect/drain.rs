@@ -244,6 +244,7 @@ impl Drain {
 
     /// Rings claimed since the last time.
     fn discover(&mut self) {
+        self.names.expect_news();
         for index in 0..self.layout().geometry.slots() {
             let owner = self.slots.owner(index);
             if owner == 0 || self.rings.contains_key(&index) {

@@ -1,6 +1,10 @@
 //! Which threads own rings, and taking a ring back from a thread that is gone.
 
-use std::{collections::HashMap, fs::File, io};
+use std::{
+    collections::{HashMap, HashSet},
+    fs::File,
+    io,
+};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 use shm_ring::{Mapping, SharedMemory, layout};
@@ -98,12 +102,16 @@ impl Slots {
     }
 }
 
-/// Thread ids of the target's own pid namespace, in ours.
+/// Thread ids of the target's own pid namespace, in ours. Each thread's files are read once; there may be very many threads.
 #[derive(Debug)]
 pub(crate) struct Names {
     pid: Pid,
     same_namespace: bool,
+    /// In another namespace, the living threads: by their id here, and by the one inside. Kept by `living`.
+    inner: HashMap<Tid, u32>,
     outer: HashMap<u32, Tid>,
+    /// Threads may have come since the last listing. Set by `expect_news`, cleared by `describe`.
+    news: bool,
 }
 
 // === impl Names ===
@@ -115,20 +123,34 @@ impl Names {
         Self {
             pid,
             same_namespace,
+            inner: HashMap::new(),
             outer: HashMap::new(),
+            news: true,
         }
     }
 
     /// The threads that live now, as the target knows them. Empty if the process is ending.
-    pub(crate) fn living(&mut self) -> Vec<u32> {
+    pub(crate) fn living(&mut self) -> HashSet<u32> {
         let threads = Threads::of(self.pid);
         if self.same_namespace {
             return threads.into_iter().map(Tid::as_u32).collect();
         }
-        self.outer = threads
-            .into_iter()
-            .filter_map(|tid| Some((Threads::inner_id(self.pid, tid)?, tid)))
-            .collect();
+        if threads.is_empty() {
+            return HashSet::new();
+        }
+        let listed: HashSet<Tid> = threads.into_iter().collect();
+        // A listing may miss a living thread while others come and go (P1).
+        self.inner.retain(|tid, _| {
+            listed.contains(tid) || Threads::state(self.pid, *tid) != ThreadState::Dead
+        });
+        for tid in listed {
+            if !self.inner.contains_key(&tid)
+                && let Some(id) = Threads::inner_id(self.pid, tid)
+            {
+                self.inner.insert(tid, id);
+            }
+        }
+        self.outer = self.inner.iter().map(|(&tid, &id)| (id, tid)).collect();
         self.outer.keys().copied().collect()
     }
 
@@ -141,12 +163,17 @@ impl Names {
         outer.is_none_or(|tid| Threads::state(self.pid, tid) == ThreadState::Dead)
     }
 
-    /// The thread's id here, and its name.
+    /// Makes the next thread that is not known worth a listing; those after it have the same one.
+    pub(crate) fn expect_news(&mut self) {
+        self.news = true;
+    }
+
+    /// The thread's id here, and its name; the id inside and no name for one that has ended already.
     pub(crate) fn describe(&mut self, inner: u32) -> (u32, String) {
         let outer = if self.same_namespace {
             Tid::try_from(inner).ok()
         } else {
-            if !self.outer.contains_key(&inner) {
+            if !self.outer.contains_key(&inner) && std::mem::take(&mut self.news) {
                 self.living();
             }
             self.outer.get(&inner).copied()

@@ -22,7 +22,7 @@ use crate::{
         Memory,
         ptrace::{Seccomp, Seized, Stopped, TraceError},
     },
-    target::{Maps, Target, Threads, has_pending_signal, tracer_of},
+    target::{Maps, Passage, Target, ThreadStatus, Threads, has_pending_signal, tracer_of},
 };
 
 /// How long one thread may take to stop before another one is asked.
@@ -387,24 +387,25 @@ fn borrow(
             message,
         )));
     };
-    let seccomp = if is_filtered(pid, thread.tid()) {
-        Seccomp::Suspended
-    } else {
-        Seccomp::Kept
+    let status = ThreadStatus::read(pid, thread.tid()).ok_or(BorrowError::Unsuited)?;
+    let seccomp = match Passage::of(pid, thread.tid(), &status) {
+        Passage::Suspended => Seccomp::Suspended,
+        Passage::Unfiltered | Passage::Shared => Seccomp::Kept,
+        Passage::Closed(obstacle) => {
+            let message = format!(
+                "process {pid}: thread {} is under a seccomp filter, which cannot be suspended: {obstacle}",
+                thread.tid()
+            );
+            return Err(BorrowError::Refusal(Refusal::new(
+                Reason::SeccompFilter,
+                message,
+            )));
+        }
     };
     if let Some(cured) = restart::cured(pid, thread, &registers) {
         thread.resume_with(cured);
     }
-    thread.prepare(seccomp).map_err(|error| match seccomp {
-        Seccomp::Suspended => {
-            let message = format!(
-                "process {pid}: thread {} is under a seccomp filter, which only a daemon with CAP_SYS_ADMIN can suspend: {error}",
-                thread.tid()
-            );
-            BorrowError::Refusal(Refusal::new(Reason::SeccompFilter, message))
-        }
-        Seccomp::Kept => RemoteError::from(error).into(),
-    })?;
+    thread.prepare(seccomp).map_err(RemoteError::from)?;
     let mut remote = Remote::new(thread, wishes.instruction);
     let made = make_mappings(&mut remote, target, memory, plan, wishes, tid_offset)?;
     remote.commit();
@@ -766,14 +767,6 @@ fn remote_refusal(pid: Pid, error: &RemoteError, geometry: Geometry) -> Refusal 
             Refusal::new(reason, format!("process {pid}: {call}: {source}{hint}"))
         }
     }
-}
-
-fn is_filtered(pid: Pid, tid: Tid) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).is_ok_and(|status| {
-        status
-            .lines()
-            .any(|line| line.starts_with("Seccomp:") && line.ends_with('2'))
-    })
 }
 
 fn refused(call: &'static str) -> impl FnOnce(io::Error) -> RemoteError {

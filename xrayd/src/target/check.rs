@@ -6,7 +6,7 @@ use procfs::process::Process;
 use xray_trace::instr_map::XrayRuntime;
 
 use super::{
-    Maps, Module, Objects, Target, Threads,
+    Maps, Module, Objects, Passage, Target, ThreadState, ThreadStatus, Threads,
     modules::{Found, modules_of},
     sleds::{Survey, survey},
 };
@@ -15,6 +15,9 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     sys::Memory,
 };
+
+/// What the kernel calls the code that an attach leaves in a process.
+const OUR_CODE: &str = "[anon:xrayd-code]";
 
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,10 +135,12 @@ pub(crate) fn preflight(target: &Target, objects: &Objects, held_by_us: bool) ->
     if flight.failed() {
         return Ok(flight);
     }
+    // Each thread is looked at once: there may be many.
+    let threads = statuses(pid, tid);
     if !held_by_us {
-        check_tracer(&mut flight, pid, tid);
+        check_tracer(&mut flight, pid, &threads);
     }
-    check_seccomp(&mut flight, pid);
+    check_seccomp(&mut flight, pid, &threads);
     check_runtime(&mut flight, pid);
     check_sharing(&mut flight, pid);
     check_copying(&mut flight);
@@ -264,9 +269,17 @@ fn check_sleds(flight: &mut Preflight, pid: Pid, memory: &Memory, found: Found) 
     }
 }
 
-fn check_tracer(flight: &mut Preflight, pid: Pid, tid: Tid) {
-    let tracer = tracer_of(pid, tid);
-    match tracer {
+/// What all threads are doing, `live` first.
+fn statuses(pid: Pid, live: Tid) -> Vec<(Tid, ThreadStatus)> {
+    let others = Threads::of(pid).into_iter().filter(|&tid| tid != live);
+    std::iter::once(live)
+        .chain(others)
+        .filter_map(|tid| Some((tid, ThreadStatus::read(pid, tid)?)))
+        .collect()
+}
+
+fn check_tracer(flight: &mut Preflight, pid: Pid, threads: &[(Tid, ThreadStatus)]) {
+    match threads.iter().find_map(|(_, status)| status.tracer) {
         Some(tracer) => {
             let name = Pid::try_from(tracer)
                 .map(super::identity::command_of)
@@ -281,38 +294,63 @@ fn check_tracer(flight: &mut Preflight, pid: Pid, tid: Tid) {
 
 /// Who traces any thread of the process.
 pub(crate) fn tracer_of(pid: Pid, live: Tid) -> Option<u32> {
-    let mut threads = Threads::of(pid);
-    threads.insert(0, live);
-    threads
-        .into_iter()
-        .find_map(|tid| status_field(pid, tid, "TracerPid:").filter(|&tracer| tracer != 0))
+    let others = Threads::of(pid);
+    std::iter::once(live)
+        .chain(others)
+        .find_map(|tid| ThreadStatus::read(pid, tid)?.tracer)
 }
 
-fn check_seccomp(flight: &mut Preflight, pid: Pid) {
-    let modes = Threads::of(pid)
-        .into_iter()
-        .map(|tid| (tid, status_field(pid, tid, "Seccomp:")));
-    let (mut strict, mut filtered) = (None, 0);
-    for (tid, mode) in modes {
-        match mode {
-            Some(1) => strict = Some(tid),
-            Some(2) => filtered += 1,
-            _ => {}
-        }
+fn check_seccomp(flight: &mut Preflight, pid: Pid, threads: &[(Tid, ThreadStatus)]) {
+    let living: Vec<&(Tid, ThreadStatus)> = threads
+        .iter()
+        .filter(|(_, status)| status.state != ThreadState::Dead)
+        .collect();
+    let strict = living.iter().find(|(_, status)| status.seccomp == Some(1));
+    if let Some((tid, _)) = strict {
+        let finding = format!("process {pid}: thread {tid} is in strict seccomp mode");
+        flight.add(Reason::SeccompStrict, "seccomp", Outcome::Failed, finding);
+        return;
     }
-    match (strict, filtered) {
-        (Some(tid), _) => {
-            let finding = format!("process {pid}: thread {tid} is in strict seccomp mode");
-            flight.add(Reason::SeccompStrict, "seccomp", Outcome::Failed, finding);
+    let filtered: Vec<_> = living
+        .iter()
+        .filter(|(_, status)| status.seccomp == Some(2))
+        .collect();
+    let Some((tid, status)) = filtered.first() else {
+        return flight.add(Reason::SeccompStrict, "seccomp", Outcome::Ok, "off");
+    };
+    let (outcome, finding, remedy) = if filtered.len() < living.len() {
+        let finding = format!(
+            "{} of {} threads under a filter; one of the others is borrowed",
+            filtered.len(),
+            living.len()
+        );
+        (Outcome::Ok, finding, String::new())
+    } else {
+        match Passage::of(pid, *tid, status) {
+            Passage::Closed(obstacle) => {
+                let finding = format!(
+                    "process {pid}: every thread is under a seccomp filter, which cannot be suspended: {obstacle}"
+                );
+                // What an earlier attach left there may do without a thread.
+                let outcome = match flight.maps.iter().any(|entry| entry.name == OUR_CODE) {
+                    true => Outcome::Warning,
+                    false => Outcome::Failed,
+                };
+                (outcome, finding, obstacle.remedy(pid))
+            }
+            Passage::Shared => {
+                let finding = "every thread under the filter that this tracer is under as well";
+                (Outcome::Ok, finding.to_owned(), String::new())
+            }
+            Passage::Suspended | Passage::Unfiltered => {
+                let finding =
+                    "every thread under a filter, which is suspended for the one that is borrowed";
+                (Outcome::Ok, finding.to_owned(), String::new())
+            }
         }
-        (None, 0) => flight.add(Reason::SeccompStrict, "seccomp", Outcome::Ok, "off"),
-        (None, threads) => {
-            let finding = format!(
-                "{threads} thread(s) under a filter; one of them must allow mmap, madvise and prctl"
-            );
-            flight.add(Reason::SeccompFilter, "seccomp", Outcome::Warning, finding);
-        }
-    }
+    };
+    flight.add(Reason::SeccompFilter, "seccomp", outcome, finding);
+    flight.remedy(remedy);
 }
 
 fn check_runtime(flight: &mut Preflight, pid: Pid) {
@@ -359,15 +397,6 @@ fn check_copying(flight: &mut Preflight) {
         pages.len() * 4
     );
     flight.add(Reason::NoMemory, "memory", Outcome::Ok, finding);
-}
-
-/// A number in `/proc/<pid>/task/<tid>/status`.
-fn status_field(pid: Pid, tid: Tid, key: &str) -> Option<u32> {
-    let status = fs::read(format!("/proc/{pid}/task/{tid}/status")).ok()?;
-    let line = status
-        .split(|&byte| byte == b'\n')
-        .find_map(|line| line.strip_prefix(key.as_bytes()))?;
-    std::str::from_utf8(line).ok()?.trim().parse().ok()
 }
 
 /// Pending and unblocked signals of a thread: the kernel may have interrupted a system call for one of them.

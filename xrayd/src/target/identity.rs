@@ -9,7 +9,7 @@ use crate::{
     pid::{Pid, Tid},
     refusal::{Reason, Refusal, Result},
     sys::PidFd,
-    target::{ThreadState, Threads},
+    target::{ThreadState, ThreadStatus, Threads},
 };
 
 /// A process that exists, held.
@@ -125,16 +125,21 @@ impl Target {
             .ok_or_else(|| self.exited())
     }
 
-    /// Threads that can be stopped; those that sleep in a system call first, since they stop at once and are in the middle of
-    /// nothing else.
+    /// Threads that can be stopped; first those under no seccomp filter, which would judge the calls that they are borrowed for, and
+    /// among them those that sleep in a system call, since they stop at once and are in the middle of nothing else.
     pub(crate) fn stoppable_threads(&self) -> Vec<Tid> {
-        let mut threads: Vec<(ThreadState, Tid)> = Threads::of(self.pid)
+        let mut threads: Vec<(ThreadStatus, Tid)> = Threads::of(self.pid)
             .into_iter()
-            .map(|tid| (Threads::state(self.pid, tid), tid))
-            .filter(|(state, _)| matches!(state, ThreadState::Sleeping | ThreadState::Stoppable))
+            .filter_map(|tid| Some((ThreadStatus::read(self.pid, tid)?, tid)))
+            .filter(|(status, _)| {
+                matches!(status.state, ThreadState::Sleeping | ThreadState::Stoppable)
+            })
             .collect();
         // Stable: among equals the leader stays first.
-        threads.sort_by_key(|(state, _)| *state != ThreadState::Sleeping);
+        threads.sort_by_key(|(status, _)| {
+            let filtered = status.seccomp.unwrap_or(0) != 0;
+            (filtered, status.state != ThreadState::Sleeping)
+        });
         threads.into_iter().map(|(_, tid)| tid).collect()
     }
 

@@ -6,6 +6,7 @@ mod listing;
 mod maps;
 mod modules;
 mod objects;
+mod seccomp;
 mod sleds;
 mod threads;
 
@@ -18,5 +19,6 @@ pub(crate) use listing::list;
 pub(crate) use maps::{MapEntry, Maps};
 pub(crate) use modules::{Module, RefusedModule};
 pub(crate) use objects::{Objects, read_mapped};
+pub(crate) use seccomp::Passage;
 pub(crate) use sleds::Survey;
-pub(crate) use threads::{ThreadState, Threads};
+pub(crate) use threads::{ThreadState, ThreadStatus, Threads};

@@ -1,6 +1,6 @@
 //! Which modules of a process carry sleds, and where they are loaded.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use xray_trace::{
     FileAddr,
@@ -12,6 +12,9 @@ use crate::{
     pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal},
 };
+
+/// Executable segments of a file that are looked for among the mappings; linkers make one or two.
+const EXECUTABLE_SEGMENTS: usize = 16;
 
 /// A module with sleds, loaded.
 #[derive(Debug, Clone)]
@@ -121,16 +124,25 @@ struct Group<'a> {
 
 fn executable_files(maps: &Maps) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
+    // By file and by the offset that a group began at: its newest groups. A process may have 65,530 mappings.
+    let mut newest: HashMap<(u64, (u32, u32)), Newest> = HashMap::new();
     for entry in maps.iter().filter(|entry| entry.is_file()) {
-        // One load of a file maps it in one run; the same file loaded twice (dlmopen) begins again at offset 0.
-        let same = |group: &&mut Group<'_>| {
-            (group.first.inode, group.first.device) == (entry.inode, entry.device)
-                && entry.offset != group.first.offset
-        };
-        match groups.iter_mut().rev().find(same) {
+        let file = (entry.inode, entry.device);
+        let group = newest
+            .get(&file)
+            .and_then(|newest| newest.of_other_offset(entry.offset));
+        match group.and_then(|index| groups.get_mut(index)) {
             Some(group) if entry.executable() => group.executable.push(entry),
             Some(_) => {}
             None => {
+                let began = (entry.offset, groups.len());
+                newest
+                    .entry(file)
+                    .and_modify(|newest| newest.add(began))
+                    .or_insert(Newest {
+                        last: began,
+                        other: None,
+                    });
                 let executable = if entry.executable() {
                     vec![entry]
                 } else {
@@ -147,12 +159,42 @@ fn executable_files(maps: &Maps) -> Vec<Group<'_>> {
     groups
 }
 
+/// The newest group of a file, and the newest one that began at another offset than that: offset and index of each.
+#[derive(Debug)]
+struct Newest {
+    last: (u64, usize),
+    other: Option<(u64, usize)>,
+}
+
+// === impl Newest ===
+
+impl Newest {
+    /// The newest group that a mapping of this offset can belong to. One load of a file maps it in one run; the same file loaded
+    /// twice (dlmopen) begins again at the same offset.
+    fn of_other_offset(&self, offset: u64) -> Option<usize> {
+        let (began, index) = self.last;
+        if began == offset {
+            self.other.map(|(_, index)| index)
+        } else {
+            Some(index)
+        }
+    }
+
+    fn add(&mut self, began: (u64, usize)) {
+        if began.0 != self.last.0 {
+            self.other = Some(self.last);
+        }
+        self.last = began;
+    }
+}
+
 /// The load bias, by the executable segment whose file offset an executable mapping covers.
 fn load_bias(object: &Object, group: &Group<'_>) -> Option<u64> {
     object
         .segments()
         .iter()
         .filter(|segment| segment.executable)
+        .take(EXECUTABLE_SEGMENTS)
         .find_map(|segment| {
             group.executable.iter().find_map(|entry| {
                 let into = segment.file_offset.checked_sub(entry.offset)?;
@@ -173,4 +215,55 @@ fn main_inode(pid: Pid) -> Option<u64> {
     std::fs::metadata(format!("{}/exe", Threads::proc_dir(pid)))
         .ok()
         .map(|metadata| metadata.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn groups(maps: &str) -> Vec<(u64, Vec<u64>)> {
+        executable_files(&Maps::parse(maps.as_bytes()))
+            .into_iter()
+            .map(|group| {
+                let executable = group.executable.iter().map(|entry| entry.range.start);
+                (group.first.range.start, executable.collect())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_file_that_is_loaded_twice_makes_two_groups() {
+        let maps = "\
+            1000-2000 r--p 00000000 fe:00 42 /a\n\
+            2000-3000 r-xp 00001000 fe:00 42 /a\n\
+            3000-4000 r--p 00000000 fe:00 43 /b\n\
+            4000-5000 r--p 00000000 fe:00 42 /a\n\
+            5000-6000 r-xp 00001000 fe:00 42 /a\n\
+            6000-7000 rw-p 00002000 fe:00 42 /a\n\
+            7000-8000 r-xp 00000000 fe:01 42 /c\n\
+            8000-9000 r-xp 00000000 fe:01 42 /c\n";
+        let expected = [
+            (0x1000, vec![0x2000]),
+            (0x4000, vec![0x5000]),
+            (0x7000, vec![0x7000]),
+            (0x8000, vec![0x8000]),
+        ];
+        assert_eq!(groups(maps), expected);
+    }
+
+    /// As many mappings of one page of one file as the kernel allows, and of as many pages.
+    #[test]
+    fn every_mapping_that_a_process_can_have_is_sorted_in_its_turn() {
+        use std::fmt::Write as _;
+        const MAPPINGS: u64 = 65_530;
+        let (mut same, mut other) = (String::new(), String::new());
+        for start in (1..=MAPPINGS).map(|page| page << 12) {
+            let end = start + 0x1000;
+            writeln!(same, "{start:x}-{end:x} r-xp 00000000 fe:00 42 /a").unwrap();
+            writeln!(other, "{start:x}-{end:x} r-xp {start:x} fe:00 {start} /a").unwrap();
+        }
+        for maps in [same, other] {
+            assert_eq!(groups(&maps).len() as u64, MAPPINGS);
+        }
+    }
 }

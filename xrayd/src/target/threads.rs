@@ -5,7 +5,7 @@ use std::fs;
 use crate::pid::{Pid, Tid};
 
 /// What the kernel says a thread is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ThreadState {
     /// Sleeping interruptibly.
     Sleeping,
@@ -14,7 +14,27 @@ pub(crate) enum ThreadState {
     /// Sleeping uninterruptibly.
     Uninterruptible,
     /// Ended.
+    #[default]
     Dead,
+}
+
+/// What `/proc/<pid>/task/<tid>/status` says of a thread. Fields that an old kernel does not have are `None`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ThreadStatus {
+    /// What it is doing.
+    pub(crate) state: ThreadState,
+    /// Who traces it.
+    pub(crate) tracer: Option<u32>,
+    /// Its process's parent.
+    pub(crate) parent: Option<u32>,
+    /// 1 for strict seccomp, 2 for filters.
+    pub(crate) seccomp: Option<u32>,
+    /// How many filters.
+    pub(crate) filters: Option<u32>,
+    /// Effective capabilities, a bit each.
+    pub(crate) capabilities: u64,
+    /// Its id in the innermost pid namespace: what its own C library knows it by.
+    pub(crate) inner_id: Option<u32>,
 }
 
 /// The threads of a process at one moment.
@@ -64,12 +84,7 @@ impl Threads {
             .iter()
             .rposition(|&byte| byte == b')')
             .and_then(|end| stat.get(end + 2).copied());
-        match state {
-            None | Some(b'Z' | b'X' | b'x') => ThreadState::Dead,
-            Some(b'D') => ThreadState::Uninterruptible,
-            Some(b'S') => ThreadState::Sleeping,
-            Some(_) => ThreadState::Stoppable,
-        }
+        state_of(state)
     }
 
     /// Its name, with what is not UTF-8 replaced; empty if it is gone.
@@ -79,19 +94,92 @@ impl Threads {
             .unwrap_or_default()
     }
 
-    /// Its id in the innermost pid namespace: what its own C library knows it by.
+    /// Its id in the innermost pid namespace; `None` if it is gone.
     pub(crate) fn inner_id(pid: Pid, tid: Tid) -> Option<u32> {
-        let status = fs::read(format!("/proc/{pid}/task/{tid}/status")).ok()?;
-        status
-            .split(|&byte| byte == b'\n')
-            .find_map(|line| line.strip_prefix(b"NSpid:"))
-            .and_then(|ids| {
-                std::str::from_utf8(ids)
-                    .ok()?
-                    .split_ascii_whitespace()
-                    .last()?
-                    .parse()
-                    .ok()
-            })
+        ThreadStatus::read(pid, tid)?.inner_id
+    }
+}
+
+fn state_of(letter: Option<u8>) -> ThreadState {
+    match letter {
+        None | Some(b'Z' | b'X' | b'x') => ThreadState::Dead,
+        Some(b'D') => ThreadState::Uninterruptible,
+        Some(b'S') => ThreadState::Sleeping,
+        Some(_) => ThreadState::Stoppable,
+    }
+}
+
+// === impl ThreadStatus ===
+
+impl ThreadStatus {
+    /// Of one thread; `None` if it is gone.
+    pub(crate) fn read(pid: Pid, tid: Tid) -> Option<Self> {
+        fs::read(format!("/proc/{pid}/task/{tid}/status"))
+            .ok()
+            .map(|status| Self::parse(&status))
+    }
+
+    /// Of the calling thread.
+    pub(crate) fn own() -> Option<Self> {
+        fs::read("/proc/thread-self/status")
+            .ok()
+            .map(|status| Self::parse(&status))
+    }
+
+    /// The process's own lines follow the first one, its name, in which the kernel escapes line breaks.
+    fn parse(status: &[u8]) -> Self {
+        let mut parsed = Self::default();
+        for line in status.split(|&byte| byte == b'\n') {
+            let Some((key, value)) = std::str::from_utf8(line)
+                .ok()
+                .and_then(|line| line.split_once(':'))
+            else {
+                continue;
+            };
+            let value = value.trim();
+            match key {
+                "State" => parsed.state = state_of(value.bytes().next()),
+                "TracerPid" => parsed.tracer = value.parse().ok().filter(|&tracer| tracer != 0),
+                "PPid" => parsed.parent = value.parse().ok(),
+                "Seccomp" => parsed.seccomp = value.parse().ok(),
+                "Seccomp_filters" => parsed.filters = value.parse().ok(),
+                "CapEff" => parsed.capabilities = u64::from_str_radix(value, 16).unwrap_or(0),
+                "NSpid" => {
+                    let innermost = value.split_ascii_whitespace().last();
+                    parsed.inner_id = innermost.and_then(|id| id.parse().ok());
+                }
+                _ => {}
+            }
+        }
+        parsed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_whatever_the_thread_is_called() {
+        let status = b"Name:\tState:\\nSeccomp: 1\xff\nState:\tS (sleeping)\nPPid:\t7\nTracerPid:\t0\n\
+            NSpid:\t4711\t12\t3\nCapEff:\t000001ffffffffff\nSeccomp:\t2\nSeccomp_filters:\t5\ngarbage\n";
+        let expected = ThreadStatus {
+            state: ThreadState::Sleeping,
+            tracer: None,
+            parent: Some(7),
+            seccomp: Some(2),
+            filters: Some(5),
+            capabilities: 0x1ff_ffff_ffff,
+            inner_id: Some(3),
+        };
+        assert_eq!(ThreadStatus::parse(status), expected);
+        assert_eq!(ThreadStatus::parse(b""), ThreadStatus::default());
+    }
+
+    #[test]
+    fn this_thread_has_a_status() {
+        let own = ThreadStatus::own().unwrap();
+        assert_eq!(own.state, ThreadState::Stoppable);
+        assert!(own.seccomp.is_some() && own.parent.is_some());
     }
 }
