@@ -14,6 +14,7 @@ mod collect;
 pub mod config;
 mod inject;
 mod launch;
+mod lock;
 pub mod logs;
 mod notify;
 mod pid;

@@ -5,8 +5,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
+
+use crate::lock::lock;
 
 /// Places of one kind.
 #[derive(Debug)]
@@ -37,7 +39,7 @@ impl Admission {
 
     /// A place for this user, if one is left.
     pub(super) fn admit(self: &Arc<Self>, uid: u32) -> Option<Admitted> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.taken);
         let count = taken.entry(uid).or_insert(0);
         if *count >= self.places {
             return None;
@@ -54,11 +56,7 @@ impl Admission {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let mut taken = self
-            .admission
-            .taken
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.admission.taken);
         if let Some(count) = taken.get_mut(&self.uid) {
             *count -= 1;
             if *count == 0 {

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
@@ -15,6 +15,7 @@ use xray_trace::{
 };
 
 use super::feed::{Feed, FeedItem, FeedSender, feed};
+use crate::lock::lock;
 
 /// Clock anchors kept; when there are more, every second one goes.
 const MAX_ANCHORS: usize = 4096;
@@ -334,11 +335,6 @@ impl Output {
             evicted_events: retained.evicted,
         }
     }
-}
-
-/// What these locks guard is whole between statements; a panic elsewhere does not spoil it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub(crate) use identity::Target;
 pub(crate) use listing::list;
 pub(crate) use maps::{MapEntry, Maps};
 pub(crate) use modules::{Module, RefusedModule};
-pub(crate) use objects::{Objects, read_mapped};
+pub(crate) use objects::{Objects, open_mapped, read_mapped};
 pub(crate) use seccomp::Passage;
 pub(crate) use sleds::Survey;
 pub(crate) use threads::{ThreadState, ThreadStatus, Threads};

@@ -6,13 +6,13 @@ use std::{
     io::{self, Read},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use xray_trace::instr_map::{Object, ObjectError};
 
 use super::{MapEntry, Threads};
-use crate::pid::Pid;
+use crate::{lock::lock, pid::Pid};
 
 /// Files larger than this are not read: no program with sleds is, and memory is bounded.
 const MAX_FILE_BYTES: u64 = 4 << 30;
@@ -69,8 +69,7 @@ impl Objects {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Parsed>> {
-        // A cache is whole after a panic elsewhere.
-        self.parsed.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.parsed)
     }
 }
 
@@ -148,7 +147,7 @@ fn read_rest(file: &File, size: u64) -> io::Result<Vec<u8>> {
 
 /// Opens the very file that is mapped, also if it was deleted or replaced: by `map_files` where we may, by `exe` for the main program, by its path as
 /// the process sees it if that still leads to the same inode (P65).
-fn open_mapped(pid: Pid, entry: &MapEntry) -> io::Result<File> {
+pub(crate) fn open_mapped(pid: Pid, entry: &MapEntry) -> io::Result<File> {
     let dir = Threads::proc_dir(pid);
     let range = format!("{:x}-{:x}", entry.range.start, entry.range.end);
     if let Ok(file) = File::open(format!("{dir}/map_files/{range}")) {
