@@ -22,7 +22,9 @@ use crate::{
         Memory,
         ptrace::{Seccomp, Seized, Stopped, TraceError},
     },
-    target::{Maps, Passage, Target, ThreadStatus, Threads, has_pending_signal, tracer_of},
+    target::{
+        Maps, Passage, Target, ThreadStatus, Threads, has_pending_signal, stack_limit, tracer_of,
+    },
 };
 
 /// How long one thread may take to stop before another one is asked.
@@ -32,7 +34,7 @@ const STOP_TRIES: usize = 5;
 /// How often a place that was taken meanwhile is looked for anew.
 const PLACE_TRIES: usize = 8;
 /// Longer than any thread stays in a trampoline.
-const SETTLE: Duration = Duration::from_millis(5);
+pub(crate) const SETTLE: Duration = Duration::from_millis(5);
 /// The first page of the table holds names while the mappings are made.
 const NAMES_AT: u64 = 1024;
 
@@ -671,7 +673,12 @@ fn place_for(
     neighbourhood: &Neighbourhood,
 ) -> Result<(u64, u64)> {
     let bytes = neighbourhood.region_bytes();
-    let place = maps.gap_near(neighbourhood.range.clone(), Neighbourhood::reach(), bytes);
+    let place = maps.gap_near(
+        &neighbourhood.range,
+        Neighbourhood::reach(),
+        bytes,
+        stack_limit(pid),
+    );
     let free = |&place: &u64| {
         taken
             .iter()

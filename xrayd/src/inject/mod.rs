@@ -8,7 +8,7 @@ mod remote;
 mod restart;
 mod thread_id;
 
-pub(crate) use install::{Installed, Victim, clear_live, install, is_ours_still};
+pub(crate) use install::{Installed, SETTLE, Victim, clear_live, install, is_ours_still};
 pub use patch::Switch;
 pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite};
 pub(crate) use region::{Layout, Neighbourhood};

@@ -2,7 +2,20 @@
 
 use std::{fs, io, ops::Range};
 
+use procfs::process::{LimitValue, Process};
+
 use crate::pid::{Pid, Tid};
+
+const PAGE: u64 = 4096;
+const LOWEST: u64 = 0x1_0000;
+const HIGHEST: u64 = 0x7fff_ffff_f000;
+/// What the kernel itself keeps free for a stack whatever its limit is (`MIN_GAP`, mm/util.c), since a limit can be raised.
+const MIN_STACK_ROOM: u64 = 128 << 20;
+/// A limit beyond this is not meant.
+const MAX_STACK_ROOM: u64 = 1 << 30;
+/// The kernel keeps a growing stack so far from its neighbour (`stack_guard_gap`).
+const STACK_GUARD: u64 = 1 << 20;
+const HEAP_ROOM: u64 = 1 << 30;
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,41 +90,80 @@ impl Maps {
     }
 
     /// The free range of `bytes` bytes nearest below or above `near` that lies, with its ends, within `reach` of all of
-    /// `near`. Keeps a page's distance to neighbours and out of the lowest 64 KiB.
-    pub(crate) fn gap_near(&self, near: Range<u64>, reach: u64, bytes: u64) -> Option<u64> {
-        const PAGE: u64 = 4096;
-        const LOWEST: u64 = 0x1_0000;
-        const HIGHEST: u64 = 0x7fff_ffff_f000;
-        let lowest = near
-            .end
-            .saturating_sub(reach)
-            .max(LOWEST)
-            .next_multiple_of(PAGE);
-        let highest = near.start.saturating_add(reach).min(HIGHEST);
-        let mut below = None;
-        let mut above = None;
-        let mut previous_end = 0u64;
-        let ends = self
+    /// `near`. Keeps a page's distance to neighbours, out of the lowest 64 KiB, out of the way of a stack that grows to
+    /// `stack_limit`, and where it can out of the heap's way.
+    pub(crate) fn gap_near(
+        &self,
+        near: &Range<u64>,
+        reach: u64,
+        bytes: u64,
+        stack_limit: u64,
+    ) -> Option<u64> {
+        // A heap that can grow no further goes on elsewhere; a stack that cannot ends the program.
+        [HEAP_ROOM, 0].into_iter().find_map(|heap_room| {
+            let taken = self.taken(stack_limit, heap_room);
+            gap_between(&taken, near, reach, bytes)
+        })
+    }
+
+    /// What is mapped, or kept for what grows; ordered.
+    fn taken(&self, stack_limit: u64, heap_room: u64) -> Vec<(u64, u64)> {
+        let stack_room = stack_limit.clamp(MIN_STACK_ROOM, MAX_STACK_ROOM);
+        let mut taken: Vec<(u64, u64)> = self
             .entries
             .iter()
-            .map(|entry| (entry.range.start, entry.range.end));
-        for (start, end) in ends.chain([(HIGHEST, HIGHEST)]) {
-            let first = previous_end.saturating_add(PAGE).max(lowest);
-            let last = start.saturating_sub(PAGE).min(highest);
-            previous_end = previous_end.max(end);
-            if last.checked_sub(first).is_none_or(|room| room < bytes) {
-                continue;
-            }
-            // Below the module: as high as possible. Above it: as far up as reach allows, out of the heap's way.
-            let place = (last - bytes) & !(PAGE - 1);
-            if place + bytes <= near.start {
-                below = Some(place);
-            } else if place >= near.end {
-                above = above.or(Some(place));
-            }
-        }
-        below.or(above)
+            .map(|entry| {
+                let Range { start, end } = entry.range;
+                match entry.name.as_str() {
+                    "[stack]" => {
+                        let lowest = start.min(end.saturating_sub(stack_room));
+                        (lowest.saturating_sub(STACK_GUARD), end)
+                    }
+                    "[heap]" => (start, end.saturating_add(heap_room)),
+                    _ => (start, end),
+                }
+            })
+            .collect();
+        taken.sort_unstable();
+        taken
     }
+}
+
+/// How large the stack of a process's first thread may become, in bytes; `u64::MAX` for no limit, or if it is not known.
+pub(crate) fn stack_limit(pid: Pid) -> u64 {
+    let limits = Process::new(pid.as_raw()).and_then(|process| process.limits());
+    match limits.map(|limits| limits.max_stack_size.soft_limit) {
+        Ok(LimitValue::Value(bytes)) => bytes,
+        Ok(LimitValue::Unlimited) | Err(_) => u64::MAX,
+    }
+}
+
+fn gap_between(taken: &[(u64, u64)], near: &Range<u64>, reach: u64, bytes: u64) -> Option<u64> {
+    let lowest = near
+        .end
+        .saturating_sub(reach)
+        .max(LOWEST)
+        .next_multiple_of(PAGE);
+    let highest = near.start.saturating_add(reach).min(HIGHEST);
+    let mut below = None;
+    let mut above = None;
+    let mut previous_end = 0u64;
+    for (start, end) in taken.iter().copied().chain([(HIGHEST, HIGHEST)]) {
+        let first = previous_end.saturating_add(PAGE).max(lowest);
+        let last = start.saturating_sub(PAGE).min(highest);
+        previous_end = previous_end.max(end);
+        if last.checked_sub(first).is_none_or(|room| room < bytes) {
+            continue;
+        }
+        // Below the module: as high as possible. Above it: as far up as reach allows.
+        let place = (last - bytes) & !(PAGE - 1);
+        if place + bytes <= near.start {
+            below = Some(place);
+        } else if place >= near.end {
+            above = above.or(Some(place));
+        }
+    }
+    below.or(above)
 }
 
 fn parse_line(line: &[u8]) -> Option<MapEntry> {
@@ -185,19 +237,81 @@ garbage\n\
     #[test]
     fn a_gap_is_found_below_first_then_above_and_only_within_reach() {
         let maps = Maps::parse(SAMPLE);
-        let place = maps.gap_near(0x400000..0x402000, 1 << 30, 0x4000).unwrap();
+        let module = 0x400000..0x402000;
+        let place = maps.gap_near(&module, 1 << 30, 0x4000, 0).unwrap();
         assert!(
             place >= 0x1_0000 && place + 0x4000 <= 0x3f_f000,
             "{place:#x}"
         );
         let full = Maps::parse(b"10000-400000 r-xp 0 0:0 0\n400000-402000 r-xp 0 0:0 0\n");
-        let place = full.gap_near(0x400000..0x402000, 1 << 30, 0x4000).unwrap();
+        let place = full.gap_near(&module, 1 << 30, 0x4000, 0).unwrap();
         assert!(
             place > 0x402000 && place + 0x4000 <= 0x400000 + (1 << 30),
             "{place:#x}"
         );
         let none = Maps::parse(b"10000-7ffffffff000 r-xp 0 0:0 0\n");
-        assert_eq!(none.gap_near(0x400000..0x402000, 1 << 30, 0x4000), None);
+        assert_eq!(none.gap_near(&module, 1 << 30, 0x4000, 0), None);
+    }
+
+    /// A library near the top of the address space, nothing free below it, and the stack above.
+    #[test]
+    fn a_gap_keeps_clear_of_where_the_stack_may_grow_to() {
+        let module = 0x7fff_0000_0000..0x7fff_0010_0000;
+        let maps = |library_at_top: &str| {
+            Maps::parse(
+                format!(
+                    "10000-7fff00100000 r-xp 0 0:0 0 /lib\n{library_at_top}\
+                     7fff40000000-7fff40021000 rw-p 0 0:0 0 [stack]\n\
+                     7fff40021000-7ffffffff000 r--p 0 0:0 0 /full\n"
+                )
+                .as_bytes(),
+            )
+        };
+        for (limit, room) in [
+            (8 << 20, 128 << 20),
+            (256 << 20, 256 << 20),
+            (1 << 29, 1 << 29),
+        ] {
+            let place = maps("")
+                .gap_near(&module, (1 << 31) - (1 << 20), 0x2000, limit)
+                .unwrap();
+            let end = place + 0x2000;
+            assert!(end <= 0x7fff_4002_1000 - room - (1 << 20), "{place:#x}");
+            assert!(end > 0x7fff_4002_1000 - room - (2 << 20), "{place:#x}");
+        }
+        // No limit: there is no room left.
+        assert_eq!(
+            maps("").gap_near(&module, (1 << 31) - (1 << 20), 0x2000, u64::MAX),
+            None
+        );
+        // Also not between the stack and what lies where it may grow to.
+        let place = maps("7fff3f000000-7fff3f001000 r--p 0 0:0 0 /close\n")
+            .gap_near(&module, (1 << 31) - (1 << 20), 0x2000, 8 << 20)
+            .unwrap();
+        assert!(place < 0x7fff_3800_0000, "{place:#x}");
+    }
+
+    #[test]
+    fn a_gap_keeps_clear_of_the_heap_where_it_can() {
+        let module = 0x400000..0x402000;
+        let maps = |next: &str| {
+            Maps::parse(
+                format!(
+                    "10000-402000 r-xp 0 0:0 0 /bin/a\n\
+                     402000-502000 rw-p 0 0:0 0 [heap]\n{next}"
+                )
+                .as_bytes(),
+            )
+        };
+        let place = maps("10000000-10001000 r--p 0 0:0 0 /close\n")
+            .gap_near(&module, (1 << 31) - (1 << 20), 0x2000, 0)
+            .unwrap();
+        assert!(place >= 0x502000 + HEAP_ROOM, "{place:#x}");
+        // Rather in its way than not at all.
+        let place = maps("10000000-7ffffffff000 r--p 0 0:0 0 /full\n")
+            .gap_near(&module, (1 << 31) - (1 << 20), 0x2000, 0)
+            .unwrap();
+        assert!((0x503000..0x1000_0000).contains(&place), "{place:#x}");
     }
 
     proptest::proptest! {
@@ -205,7 +319,7 @@ garbage\n\
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400)) {
             let maps = Maps::parse(&bytes);
             let _ = maps.at(0);
-            let _ = maps.gap_near(0..1, u64::MAX, u64::MAX / 2);
+            let _ = maps.gap_near(&(0..1), u64::MAX, u64::MAX / 2, 0);
         }
     }
 }

@@ -16,7 +16,7 @@ pub use listing::{ProcessState, ProcessSummary};
 pub(crate) use check::{has_pending_signal, preflight, tracer_of};
 pub(crate) use identity::Target;
 pub(crate) use listing::list;
-pub(crate) use maps::{MapEntry, Maps};
+pub(crate) use maps::{MapEntry, Maps, stack_limit};
 pub(crate) use modules::{Module, RefusedModule};
 pub(crate) use objects::{Objects, open_mapped, read_mapped};
 pub(crate) use seccomp::Passage;
