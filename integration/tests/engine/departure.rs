@@ -1,15 +1,21 @@
 //! What stays in a process after us, and who else may come while we are there.
 
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Result, ensure};
-use integration::{DEADLINE, Fixture, ProcessState, Target, Tool, wait_until};
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, GroundTruth, ProcessState, Target, Tool, build, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
-use xrayd::session::Switch;
+use xrayd::session::{AttachOptions, Run, Switch};
 
-use crate::adoption::wait_for_events;
-use crate::support::{all_stopped, attach, detach, registry, switch, text_is_as_compiled};
+use crate::adoption::{ran_right, wait_for_events};
+use crate::support::{
+    all_stopped, attach, attach_with, detach, everything, pid_of, registry, switch,
+    text_is_as_compiled,
+};
 
 /// No descriptor, no thread, no signal mask or handler (P41).
 #[test]
@@ -180,5 +186,184 @@ fn what_stays_is_named() -> Result<()> {
         .args(["-0", &target.pid().to_string()])
         .status()?;
     ensure!(status.success());
+    Ok(())
+}
+
+/// The address range of the first mapping whose line ends in one of `names`.
+fn mapping(target: &Target, names: &[&str]) -> Result<std::ops::Range<u64>> {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid()))?;
+    let line = maps
+        .lines()
+        .find(|line| names.iter().any(|name| line.ends_with(name)))
+        .with_context(|| format!("no {names:?} in {maps}"))?;
+    let (range, _) = line.split_once(' ').context("a line of one word")?;
+    let (start, end) = range.split_once('-').context("a range")?;
+    Ok(u64::from_str_radix(start, 16)?..u64::from_str_radix(end, 16)?)
+}
+
+fn memory(target: &Target) -> Result<fs::File> {
+    let path = format!("/proc/{}/mem", target.pid());
+    Ok(OpenOptions::new().read(true).write(true).open(path)?)
+}
+
+/// The word by which trampolines know that they may record, found as the next attach finds it: by the handshake in the
+/// code mapping.
+fn live_word(target: &Target) -> Result<u64> {
+    let memory = memory(target)?;
+    let word = |address| -> Result<u64> {
+        let mut bytes = [0; 8];
+        memory.read_exact_at(&mut bytes, address)?;
+        Ok(u64::from_le_bytes(bytes))
+    };
+    for entry in procfs::process::Process::new(target.pid())?.maps()? {
+        let start = entry.address.0;
+        if entry.inode == 0
+            && word(start).is_ok_and(|word| word.to_le_bytes().starts_with(b"xrayd"))
+        {
+            return word(word(start + 16)?);
+        }
+    }
+    anyhow::bail!("no code of xrayd's")
+}
+
+/// Detached from while its threads write as fast as they can: the proof holds, nothing comes into the rings afterwards,
+/// the results are right, and it can be attached to again (P30).
+#[test]
+fn nothing_is_written_after_a_detach_at_full_speed() -> Result<()> {
+    let arguments = ["--threads", "4", "--calls", "0", "--seed", "77"];
+    let mut target = Target::spawn(Fixture::Counted, arguments)?;
+    let program = target.program().to_owned();
+    let registry = registry();
+    let options = AttachOptions {
+        ring_bytes: 64 << 10,
+        max_threads: 8,
+        ..AttachOptions::default()
+    };
+    target.send("go")?;
+    for round in 0..3 {
+        let attached = attach_with(&registry, &target, options)?;
+        ensure!(attached.report.adopted == (round > 0));
+        switch(&attached.session, Switch::On)?;
+        wait_for_events(&attached.session, 10_000)?;
+        detach(&registry, &target)?;
+        text_is_as_compiled(&target, &program, &program)?;
+        let rings = mapping(
+            &target,
+            &["[anon_shmem:xrayd-rings]", "/dev/zero (deleted)"],
+        )?;
+        let memory = memory(&target)?;
+        let worked = || -> Result<u64> {
+            let stat = procfs::process::Process::new(target.pid())?.stat()?;
+            Ok(stat.utime + stat.stime)
+        };
+        let mut before = Vec::new();
+        // A thread that lost its processor inside a trampoline comes back to it once.
+        wait_until(DEADLINE, "nothing more is written to the rings", || {
+            let since = worked()?;
+            wait_until(DEADLINE, "the program works", || {
+                Ok((worked()? >= since + 10).then_some(()))
+            })?;
+            let mut now = vec![0u8; usize::try_from(rings.end - rings.start)?];
+            memory.read_exact_at(&mut now, rings.start)?;
+            let same = now == before;
+            before = now;
+            Ok(same.then_some(()))
+        })?;
+    }
+    let truth = GroundTruth::parse(&target.ask("stop", "result ")?)?;
+    ran_right(&truth, 77)
+}
+
+/// A copy of the program with the library, so that its file can be spoilt.
+fn program_with_library(directory: &Path) -> Result<Target> {
+    let program = build(Fixture::Dso)?;
+    let from = program.parent().context("a directory")?;
+    for name in ["dso", "libtraced.so"] {
+        fs::copy(from.join(name), directory.join(name))?;
+    }
+    Target::spawn_command(Command::new(directory.join("dso")))
+}
+
+/// Part of the text cannot be read or written, because the library's file was cut short: what was switched on already is
+/// switched off again, and a detach that fails leaves nothing that records.
+#[test]
+fn a_switch_that_fails_half_way_leaves_nothing_on() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let mut target = program_with_library(directory.path())?;
+    let program = target.program().to_owned();
+    let library = directory.path().join("libtraced.so");
+    let whole = fs::read(&library)?;
+    let cut = || OpenOptions::new().write(true).open(&library)?.set_len(4096);
+    let mend = || -> Result<()> {
+        let file = OpenOptions::new().write(true).open(&library)?;
+        Ok(file.write_all_at(&whole, 0)?)
+    };
+    let registry = registry();
+    for _ in 0..2 {
+        let session = attach(&registry, &target)?.session;
+        cut()?;
+        let failed = session.toggle(&everything(), Switch::On, Run::Real);
+        ensure!(failed.is_err(), "{failed:?}");
+        text_is_as_compiled(&target, &program, &program)?;
+        mend()?;
+        ensure!(target.ask("go", "done")? == "done 1016");
+        ensure!(session.status().events == 0, "something was on");
+        switch(&session, Switch::On)?;
+        ensure!(target.ask("go", "done")? == "done 1016");
+        wait_until(DEADLINE, "its events", || {
+            Ok((session.status().events == 6).then_some(()))
+        })?;
+        ensure!(live_word(&target)? == 1);
+
+        cut()?;
+        let failed = registry.detach(pid_of(&target)?);
+        ensure!(failed.is_err(), "{failed:?}");
+        text_is_as_compiled(&target, &program, &program)?;
+        ensure!(live_word(&target)? == 0, "trampolines may record");
+        mend()?;
+        ensure!(target.ask("go", "done")? == "done 1016");
+    }
+    attach(&registry, &target)?;
+    detach(&registry, &target)?;
+    Ok(())
+}
+
+/// Bytes that the program changed itself are its own: told, and left as they are (P27).
+#[test]
+fn a_sled_that_the_program_changed_is_left_alone() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let mut target = program_with_library(directory.path())?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    let rows = session.functions(None)?;
+    let sleds = rows.iter().map(|row| u64::from(row.sleds)).sum::<u64>();
+    let inner = rows
+        .iter()
+        .find(|row| row.name == "library_inner")
+        .context("no such function")?;
+    let memory = memory(&target)?;
+    let mut entry = [0; 2];
+    memory.read_exact_at(&mut entry, inner.address)?;
+    ensure!(entry == [0xeb, 0x09], "no entry sled: {entry:x?}");
+    // What no thread executes.
+    memory.write_all_at(&[0xcc; 9], inner.address + 2)?;
+    let report = session.toggle(&everything(), Switch::On, Run::Real)?;
+    ensure!(
+        (report.foreign, report.sleds) == (1, sleds - 1),
+        "{report:?}"
+    );
+    ensure!(target.ask("go", "done")? == "done 1016");
+    wait_until(DEADLINE, "its events", || {
+        Ok((session.status().events == 5).then_some(()))
+    })?;
+    let report = registry.detach(pid_of(&target)?)?;
+    ensure!(
+        (report.sleds_on, report.sleds_off) == (1, sleds - 1) && report.text_bytes_different == 0,
+        "{report:?}"
+    );
+    let mut left = [0; 11];
+    memory.read_exact_at(&mut left, inner.address)?;
+    ensure!(left == *b"\xeb\x09\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc");
+    ensure!(target.ask("go", "done")? == "done 1016");
     Ok(())
 }

@@ -1,11 +1,15 @@
 //! Staging sleds and switching them.
 //!
-//! Bytes are written in runs of neighbouring pages, each read, checked and written back with one call. Between reading and
-//! writing a run nobody else may patch it; that others do is checked by every read, never assumed.
+//! Bytes are handled in runs of neighbouring pages, each read, checked, written and read back. The main program's runs are written
+//! back with one call; between reading and writing such a run nobody else may patch it. A library can be unloaded at any
+//! time, and something else mapped in its place: there the bytes of sleds are written and no others, right after the maps were read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
     io,
+    ops::Range,
+    os::unix::fs::{FileExt, MetadataExt},
 };
 
 use sled_encoders::{
@@ -18,7 +22,7 @@ use crate::{
     pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal, Result},
     sys::Memory,
-    target::{Maps, Module, read_mapped},
+    target::{MapEntry, Maps, Module, Threads, open_mapped},
 };
 
 const PAGE: u64 = 4096;
@@ -74,6 +78,8 @@ pub(crate) struct Proof {
 pub(crate) struct Patcher {
     pid: Pid,
     modules: Vec<Module>,
+    /// The main program's file, which stays mapped as long as the address space lives. `None` if that is not known.
+    main_inode: Option<u64>,
     regions: Vec<Region>,
     /// Stubs by sled address. Filled when a sled that needs one is staged.
     stubs: BTreeMap<u64, u64>,
@@ -94,9 +100,11 @@ impl Patcher {
         regions: Vec<Region>,
         staged: impl IntoIterator<Item = (Site, u64)>,
     ) -> Self {
+        let main = fs::metadata(format!("{}/exe", Threads::proc_dir(pid)));
         let mut patcher = Self {
             pid,
             modules,
+            main_inode: main.ok().map(|file| file.ino()),
             regions,
             stubs: BTreeMap::new(),
             next_stub: BTreeMap::new(),
@@ -133,24 +141,46 @@ impl Patcher {
         touched.difference(&self.copied).count() as u64 * PAGE
     }
 
-    /// Brings `sites`, ordered by address, to `to`.
+    /// Brings `sites`, ordered by address, to `to`. `read_maps` is asked anew for every module.
     ///
     /// # Errors
     /// The memory cannot be written, or the process has ended. Switching on stops there; switching off goes through all the same.
     pub(crate) fn switch(
         &mut self,
         memory: &Memory,
-        maps: &Maps,
+        read_maps: impl Fn() -> Result<Maps>,
         sites: &[Site],
         to: Switch,
     ) -> Result<PatchReport> {
         let mut report = PatchReport::default();
         let mut failed = None;
-        for run in runs(sites) {
-            match (self.switch_run(memory, maps, run, to, &mut report), to) {
-                (Ok(()), _) => {}
-                (Err(refusal), Switch::On) => return Err(refusal),
-                (Err(refusal), Switch::Off) => failed = failed.or(Some(refusal)),
+        let mut note = |result: Result<()>| match (result, to) {
+            (Ok(()), _) => Ok(()),
+            (Err(refusal), Switch::On) => Err(refusal),
+            (Err(refusal), Switch::Off) => {
+                failed.get_or_insert(refusal);
+                Ok(())
+            }
+        };
+        for module in sites.chunk_by(|one, next| one.module == next.module) {
+            let maps = match read_maps() {
+                Ok(maps) => maps,
+                Err(refusal) => {
+                    note(Err(refusal))?;
+                    continue;
+                }
+            };
+            for run in runs(module) {
+                let (mapped, gone): (Vec<Site>, Vec<Site>) =
+                    run.iter().partition(|site| self.is_mapped(&maps, site));
+                report.foreign += gone.len() as u64;
+                match self.switch_run(memory, &mapped, to, &mut report) {
+                    // It was unloaded meanwhile.
+                    Err(_) if self.is_unloaded(&read_maps, &mapped) => {
+                        report.foreign += mapped.len() as u64;
+                    }
+                    result => note(result)?,
+                }
             }
         }
         failed.map_or(Ok(report), Err)
@@ -159,18 +189,11 @@ impl Patcher {
     fn switch_run(
         &mut self,
         memory: &Memory,
-        maps: &Maps,
         run: &[Site],
         to: Switch,
         report: &mut PatchReport,
     ) -> Result<()> {
-        let mapped: Vec<Site> = run
-            .iter()
-            .copied()
-            .filter(|site| self.is_mapped(maps, site))
-            .collect();
-        report.foreign += (run.len() - mapped.len()) as u64;
-        let (Some(first), Some(last)) = (mapped.first(), mapped.last()) else {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
             return Ok(());
         };
         let start = first.address;
@@ -179,17 +202,18 @@ impl Patcher {
         memory
             .read(TargetAddr(start), &mut text)
             .map_err(|error| self.failed("read", start, &error))?;
-        let mut staged = false;
-        let mut switched: Vec<(usize, u8)> = Vec::new();
-        for site in &mapped {
+        let mut done = PatchReport::default();
+        // Offsets of sleds, whether staged just now, and the byte that switches them.
+        let mut changes: Vec<(usize, bool, (usize, u8))> = Vec::new();
+        for site in run {
             let at = usize::try_from(site.address - start).unwrap_or(0);
             let Some(bytes) = text.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) else {
                 continue;
             };
-            let state = classify(site.kind, site.address, bytes);
-            let target = match state {
+            let mut staged = false;
+            let target = match classify(site.kind, site.address, bytes) {
                 State::Compiled if to == Switch::Off => {
-                    report.sleds += 1;
+                    done.sleds += 1;
                     continue;
                 }
                 State::Compiled => match self.stage(memory, site, bytes)? {
@@ -198,38 +222,53 @@ impl Patcher {
                         None
                     }
                     None => {
-                        report.foreign += 1;
+                        done.foreign += 1;
                         continue;
                     }
                 },
                 State::Staged { target } | State::On { target } => Some(target),
                 State::Runtime | State::Breakpoint | State::Foreign => {
-                    report.foreign += 1;
+                    done.foreign += 1;
                     continue;
                 }
             };
             if target.is_some_and(|target| !self.is_ours(site, target)) {
-                report.foreign += 1;
+                done.foreign += 1;
                 continue;
             }
             let byte = switch(site.kind);
             let wanted = if to == Switch::On { byte.on } else { byte.off };
-            switched.push((at + usize::from(byte.offset), wanted));
-            report.sleds += 1;
+            changes.push((at, staged, (at + usize::from(byte.offset), wanted)));
         }
-        // Bodies first, in a write of their own: a sled is never on with half a body.
-        if staged {
-            self.write(memory, start, &text)?;
-        }
-        let before = text.clone();
-        for &(at, value) in &switched {
-            if let Some(byte) = text.get_mut(at) {
+        let whole = self.is_main(first);
+        // Bodies first, in writes of their own: a sled is never on with half a body.
+        let bodies = changes.iter().filter(|(_, staged, _)| *staged);
+        let bodies: Vec<_> = bodies.map(|&(at, ..)| at..at + SLED_BYTES).collect();
+        self.write(memory, start, &text, whole, &bodies)?;
+        let mut bytes = Vec::new();
+        for &(.., (at, value)) in &changes {
+            if let Some(byte) = text.get_mut(at)
+                && *byte != value
+            {
                 *byte = value;
+                bytes.push(at..at + 1);
             }
         }
-        if before != text {
-            self.write(memory, start, &text)?;
+        self.write(memory, start, &text, whole, &bytes)?;
+        if !bodies.is_empty() || !bytes.is_empty() {
+            let mut there = vec![0u8; length];
+            memory
+                .read(TargetAddr(start), &mut there)
+                .map_err(|error| self.failed("read", start, &error))?;
+            let stands =
+                |at: usize| text.get(at..at + SLED_BYTES) == there.get(at..at + SLED_BYTES);
+            let sleds = changes.len();
+            changes.retain(|&(at, ..)| stands(at));
+            done.foreign += (sleds - changes.len()) as u64;
         }
+        done.sleds += changes.len() as u64;
+        report.sleds += done.sleds;
+        report.foreign += done.foreign;
         Ok(())
     }
 
@@ -295,21 +334,62 @@ impl Patcher {
         }
     }
 
+    /// True if the sled's place is mapped as when it was found: by the same part of the same file.
     fn is_mapped(&self, maps: &Maps, site: &Site) -> bool {
-        let module = usize::try_from(site.module)
-            .ok()
-            .and_then(|index| self.modules.get(index));
-        module.is_some_and(|module| {
-            maps.at(site.address)
-                .is_some_and(|entry| entry.executable() && module.is_mapped_by(entry))
-        })
+        let Some(module) = self.module(site) else {
+            return false;
+        };
+        [site.address, site.address + SLED_BYTES as u64 - 1]
+            .into_iter()
+            .all(|address| {
+                maps.at(address).is_some_and(|entry| {
+                    entry.executable()
+                        && module.is_mapped_by(entry)
+                        && entry.offset.checked_add(address - entry.range.start)
+                            == offset_in_file(module, address)
+                })
+            })
     }
 
-    fn write(&mut self, memory: &Memory, start: u64, bytes: &[u8]) -> Result<()> {
-        memory
-            .write(TargetAddr(start), bytes)
-            .map_err(|error| self.failed("write", start, &error))?;
-        self.copied.extend(pages(start, start + bytes.len() as u64));
+    fn is_unloaded(&self, read_maps: impl Fn() -> Result<Maps>, run: &[Site]) -> bool {
+        read_maps().is_ok_and(|maps| run.iter().any(|site| !self.is_mapped(&maps, site)))
+    }
+
+    fn is_main(&self, site: &Site) -> bool {
+        let inode = self.module(site).map(|module| module.entry.inode);
+        inode.is_some() && inode == self.main_inode
+    }
+
+    fn module(&self, site: &Site) -> Option<&Module> {
+        self.modules.get(usize::try_from(site.module).ok()?)
+    }
+
+    /// Writes what `changed` names of `text`, which stands at `start`; if it names anything and `whole` is meant, all of it with one
+    /// call.
+    fn write(
+        &mut self,
+        memory: &Memory,
+        start: u64,
+        text: &[u8],
+        whole: bool,
+        changed: &[Range<usize>],
+    ) -> Result<()> {
+        let all = 0..text.len();
+        let pieces = if whole && !changed.is_empty() {
+            std::slice::from_ref(&all)
+        } else {
+            changed
+        };
+        for piece in pieces {
+            let Some(bytes) = text.get(piece.clone()) else {
+                continue;
+            };
+            let at = start + piece.start as u64;
+            memory
+                .write(TargetAddr(at), bytes)
+                .map_err(|error| self.failed("write", at, &error))?;
+            self.copied.extend(pages(at, at + bytes.len() as u64));
+        }
         Ok(())
     }
 
@@ -321,18 +401,16 @@ impl Patcher {
         let mut proof = Proof::default();
         for (index, module) in (0u32..).zip(&self.modules) {
             let its: Vec<&Site> = sites.iter().filter(|site| site.module == index).collect();
-            let file = match read_mapped(self.pid, &module.entry) {
-                Ok(file) => file,
-                Err(error) => {
+            let file = open_mapped(self.pid, &module.entry)
+                .inspect_err(|error| {
                     tracing::warn!(module = %module.path, %error, "text not compared with the file");
-                    Vec::new()
-                }
-            };
+                })
+                .ok();
             for entry in maps
                 .iter()
                 .filter(|entry| entry.executable() && module.is_mapped_by(entry))
             {
-                self.prove_mapping(memory, entry, &file, &its, &mut proof)?;
+                self.prove_mapping(memory, entry, file.as_ref(), &its, &mut proof)?;
             }
         }
         Ok(proof)
@@ -341,13 +419,14 @@ impl Patcher {
     fn prove_mapping(
         &self,
         memory: &Memory,
-        entry: &crate::target::MapEntry,
-        file: &[u8],
+        entry: &MapEntry,
+        file: Option<&File>,
         sites: &[&Site],
         proof: &mut Proof,
     ) -> Result<()> {
         let first = sites.partition_point(|site| site.address < entry.range.start);
         let mut sites = sites.get(first..).unwrap_or_default().iter().peekable();
+        let (mut text, mut original) = (Vec::new(), Vec::new());
         let mut start = entry.range.start;
         while start < entry.range.end {
             // Pieces end where no sled stands.
@@ -359,11 +438,18 @@ impl Patcher {
                     .min(entry.range.end);
                 here.push(**site);
             }
-            let mut text = vec![0u8; usize::try_from(end - start).unwrap_or(0)];
+            let length = usize::try_from(end - start).unwrap_or(0);
+            text.resize(length, 0);
             memory
                 .read(TargetAddr(start), &mut text)
                 .map_err(|error| self.failed("read", start, &error))?;
-            let mut in_sled = vec![false; text.len()];
+            original.resize(length, 0);
+            // A file ends before its last page does.
+            let known = match (file, entry.offset.checked_add(start - entry.range.start)) {
+                (Some(file), Some(offset)) => read_up_to(file, offset, &mut original),
+                _ => 0,
+            };
+            let mut in_sleds = 0;
             for site in here {
                 let at = usize::try_from(site.address - start).unwrap_or(0);
                 let Some(bytes) = text.get(at..).and_then(|rest| rest.first_chunk()) else {
@@ -376,20 +462,22 @@ impl Patcher {
                         proof.sleds_on += 1;
                     }
                 }
-                if let Some(marks) = in_sled.get_mut(at..at + SLED_BYTES) {
-                    marks.fill(true);
+                let sled = at.min(known)..(at + SLED_BYTES).min(known);
+                in_sleds += sled.len();
+                if let (Some(bytes), Some(compiled)) =
+                    (text.get_mut(sled.clone()), original.get(sled))
+                {
+                    bytes.copy_from_slice(compiled);
                 }
             }
-            let offset =
-                usize::try_from(entry.offset + (start - entry.range.start)).unwrap_or(usize::MAX);
-            for (i, (&byte, &sled)) in text.iter().zip(&in_sled).enumerate() {
-                let Some(&original) = offset.checked_add(i).and_then(|at| file.get(at)) else {
-                    break;
-                };
-                if !sled {
-                    proof.compared += 1;
-                    proof.different += u64::from(byte != original);
-                }
+            proof.compared += (known - in_sleds) as u64;
+            let (text, original) = (text.get(..known), original.get(..known));
+            if text != original {
+                let pairs = text
+                    .into_iter()
+                    .flatten()
+                    .zip(original.into_iter().flatten());
+                proof.different += pairs.filter(|(byte, original)| byte != original).count() as u64;
             }
             start = end;
         }
@@ -410,6 +498,33 @@ impl Patcher {
             ),
         )
     }
+}
+
+/// Where the byte at `address` of the target stands in the module's file.
+fn offset_in_file(module: &Module, address: u64) -> Option<u64> {
+    let in_file = address.wrapping_sub(module.bias);
+    module.object.segments().iter().find_map(|segment| {
+        let into = in_file.checked_sub(segment.address.0)?;
+        (segment.executable && into < segment.file_size)
+            .then(|| segment.file_offset.checked_add(into))?
+    })
+}
+
+/// Fills `into` from `offset` as far as the file goes and can be read; returns how far that is.
+fn read_up_to(file: &File, offset: u64, into: &mut [u8]) -> usize {
+    let mut filled = 0;
+    while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset.saturating_add(filled as u64)) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                tracing::warn!(%error, "text not compared with the file");
+                break;
+            }
+        }
+    }
+    filled
 }
 
 /// Splits sites, ordered by address, where a page without any lies between, and where a run gets too long.

@@ -112,7 +112,7 @@ impl Region {
     /// The region whose handshake stands in `entry`, and the layout it names. `None` if there is none.
     ///
     /// # Errors
-    /// `Err(None)`-like situations are told apart by the caller: a handshake that does not fit what stands behind it is an error.
+    /// There is one, of another version or not fitting what stands behind it: why.
     pub(crate) fn find(
         memory: &Memory,
         entry: &MapEntry,

@@ -17,7 +17,8 @@ use xray_trace::model::{CallKind, Module as TraceModule, ModuleId, Process, Proc
 
 use super::{
     Output, Session,
-    control::{Commands, Control, Controller, Shared},
+    control::{Commands, Control, Shared},
+    controller::{Controller, maps_of},
     functions::Functions,
 };
 use crate::{
@@ -187,7 +188,7 @@ pub(super) fn prepare(
     sites.sort_unstable_by_key(|site| site.address);
     if gathered.left_on > 0 {
         // A daemon that died left them on.
-        patcher.switch(&memory, &flight.maps, &sites, Switch::Off)?;
+        patcher.switch(&memory, || maps_of(&target), &sites, Switch::Off)?;
         report.notes.push(format!(
             "{} sleds were left on by an earlier daemon; they are off now",
             gathered.left_on
@@ -214,7 +215,7 @@ pub(super) fn prepare(
     )
     .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
     let shared = Arc::new(Shared::new(functions.len(), drain));
-    let (control, commands) = Control::new(pid, Arc::clone(&shared));
+    let (control, commands) = Control::new(pid, Arc::clone(&shared), Arc::clone(&output));
     let session = Session {
         pid,
         uid: target.uid(),

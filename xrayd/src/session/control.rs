@@ -1,54 +1,29 @@
-//! The thread `ctl-<pid>`: everything that changes the target after attach, and the watch on its life.
+//! The control thread, as its session sees it: commands go in, and what it tells is read here.
 
 use std::{
-    process::{Child, ExitStatus},
+    process::ExitStatus,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+        mpsc::{Receiver, SyncSender, sync_channel},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use shm_ring::Producer;
 use xray_trace::model::FunctionId;
 
-use super::{Output, Phase, Run, Switch, ToggleReport, functions::Functions};
+use super::{DetachReport, Output, Phase, Run, Switch, ToggleReport, functions::Functions};
 use crate::{
     collect::DrainHandle,
-    inject::{PatchReport, PatchSite, Patcher, clear_live, is_ours_still},
-    pid::{Pid, TargetAddr},
+    inject::{PatchReport, PatchSite},
+    lock::lock,
+    pid::Pid,
     refusal::{Reason, Refusal, Result},
-    sys::{Claim, Memory, ptrace::Stopped},
-    target::{Maps, Target},
 };
 
-/// How often the target's life is checked.
-const WATCH_EVERY: Duration = Duration::from_millis(20);
-/// Pause between the two last drains of a detach: longer than any thread stays in a trampoline.
-const SETTLE: Duration = Duration::from_millis(5);
-
-/// What a detach found, its proof included.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DetachReport {
-    /// Sleds read back and found off.
-    pub sleds_off: u64,
-    /// Sleds that could not be switched off, because somebody else's bytes stand there.
-    pub sleds_on: u64,
-    /// Bytes of text outside sleds that were compared with the file.
-    pub text_bytes_compared: u64,
-    /// Those that differ.
-    pub text_bytes_different: u64,
-    /// The process had ended already.
-    pub exited: bool,
-    /// Events recorded in the session.
-    pub events: u64,
-    /// Events lost in the session.
-    pub lost: u64,
-}
-
+/// What a session asks of its control thread.
 #[derive(Debug)]
-enum Command {
+pub(super) enum Command {
     Toggle {
         sites: Vec<PatchSite>,
         to: Switch,
@@ -69,57 +44,48 @@ pub(crate) struct Control {
     pid: Pid,
     commands: SyncSender<Command>,
     shared: Arc<Shared>,
+    output: Arc<Output>,
 }
 
 /// What the control thread tells.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    phase: AtomicU8,
-    copied: AtomicU64,
+pub(super) struct Shared {
+    pub(super) phase: AtomicU8,
+    pub(super) copied: AtomicU64,
+    /// Functions that are not off. Written with `states`.
     functions_on: AtomicU32,
     /// By function. Written under the lock by `Control::toggle`, which holds it for the whole toggle.
-    on: Mutex<Vec<bool>>,
+    states: Mutex<Vec<State>>,
     /// Until the rings are finished.
-    drain: Mutex<Option<DrainHandle>>,
+    pub(super) drain: Mutex<Option<DrainHandle>>,
     /// Of a process that was started by us, once it has ended.
-    exit_status: Mutex<Option<ExitStatus>>,
+    pub(super) exit_status: Mutex<Option<ExitStatus>>,
 }
 
-/// What the control thread owns.
-#[derive(Debug)]
-pub(crate) struct Controller {
-    pub(crate) target: Target,
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) patcher: Patcher,
-    /// Every usable sled, by address.
-    pub(crate) sites: Vec<PatchSite>,
-    /// Address of the table's mapping.
-    pub(crate) table: TargetAddr,
-    pub(crate) output: Arc<Output>,
-    pub(crate) shared: Arc<Shared>,
-    /// A process that we started and have not let go yet.
-    pub(crate) held: Option<Stopped>,
-    /// A process that we started: to be collected when it ends.
-    pub(crate) child: Option<Child>,
-    /// Keeps other tracers away until the process is let go.
-    pub(crate) claim: Option<Claim>,
+/// What is known of a function's sleds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Off,
+    On,
+    /// A toggle is under way or failed half way: any of them may be on.
+    Unsure,
 }
 
 // === impl Shared ===
 
 impl Shared {
-    pub(crate) fn new(functions: usize, drain: DrainHandle) -> Self {
+    pub(super) fn new(functions: usize, drain: DrainHandle) -> Self {
         Self {
             phase: AtomicU8::new(Phase::Tracing as u8),
             copied: AtomicU64::new(0),
             functions_on: AtomicU32::new(0),
-            on: Mutex::new(vec![false; functions]),
+            states: Mutex::new(vec![State::Off; functions]),
             drain: Mutex::new(Some(drain)),
             exit_status: Mutex::new(None),
         }
     }
 
-    fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
             value if value == Phase::Tracing as u8 => Phase::Tracing,
             value if value == Phase::Detaching as u8 => Phase::Detaching,
@@ -132,13 +98,14 @@ impl Shared {
 
 impl Control {
     /// The session's end, and the end that [`Controller::run`] serves.
-    pub(super) fn new(pid: Pid, shared: Arc<Shared>) -> (Self, Commands) {
+    pub(super) fn new(pid: Pid, shared: Arc<Shared>, output: Arc<Output>) -> (Self, Commands) {
         let (commands, received) = sync_channel(4);
         (
             Self {
                 pid,
                 commands,
                 shared,
+                output,
             },
             Commands(received),
         )
@@ -152,15 +119,19 @@ impl Control {
         self.shared.copied.load(Ordering::Relaxed)
     }
 
+    /// How many functions may record.
     pub(super) fn functions_on(&self) -> u32 {
-        self.shared.functions_on.load(Ordering::Relaxed)
+        match self.phase() {
+            Phase::Tracing | Phase::Detaching => self.shared.functions_on.load(Ordering::Relaxed),
+            Phase::Exited => 0,
+        }
     }
 
+    /// True unless every sled of the function is known to be off.
     pub(super) fn is_on(&self, id: FunctionId) -> bool {
-        lock(&self.shared.on)
+        lock(&self.shared.states)
             .get(id.0 as usize)
-            .copied()
-            .unwrap_or(false)
+            .is_some_and(|&state| state != State::Off)
     }
 
     pub(super) fn exit_status(&self) -> Option<ExitStatus> {
@@ -174,7 +145,10 @@ impl Control {
         }
     }
 
-    /// Switches `ids` and fills `report`.
+    /// Switches `ids` and fills `report`. One toggle at a time.
+    ///
+    /// # Errors
+    /// The target cannot be written, or has ended. What was being switched on is off again then, or counts as on.
     pub(super) fn toggle(
         &self,
         ids: Vec<FunctionId>,
@@ -183,11 +157,18 @@ impl Control {
         run: Run,
         report: &mut ToggleReport,
     ) -> Result<()> {
-        let mut on = lock(&self.shared.on);
-        let wanted = to == Switch::On;
+        let mut states = lock(&self.shared.states);
+        let wanted = match to {
+            Switch::On => State::On,
+            Switch::Off => State::Off,
+        };
         let changing: Vec<FunctionId> = ids
             .into_iter()
-            .filter(|id| on.get(id.0 as usize).is_some_and(|&is| is != wanted))
+            .filter(|id| {
+                states
+                    .get(id.0 as usize)
+                    .is_some_and(|&state| state != wanted)
+            })
             .collect();
         let mut sites: Vec<PatchSite> = changing
             .iter()
@@ -196,29 +177,50 @@ impl Control {
             .collect();
         sites.sort_unstable_by_key(|site| site.address);
         report.changed = u32::try_from(changing.len()).unwrap_or(u32::MAX);
+        let mut set = |state| {
+            for id in &changing {
+                if let Some(place) = states.get_mut(id.0 as usize) {
+                    *place = state;
+                }
+            }
+            let count = states.iter().filter(|&&state| state != State::Off).count();
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            self.shared.functions_on.store(count, Ordering::Relaxed);
+            count
+        };
+        if run == Run::Real {
+            // Before anything is written: what may be on never counts as off.
+            set(State::Unsure);
+        }
         let started = Instant::now();
-        let (patched, copied) = self.ask(|answer| Command::Toggle {
+        let asked = self.switch(sites.clone(), to, run);
+        report.elapsed = started.elapsed();
+        if run == Run::Real {
+            let state = match (&asked, to) {
+                (Ok(_), _) => wanted,
+                // Who is told that nothing was switched on finds nothing on.
+                (Err(_), Switch::On) if self.switch(sites, Switch::Off, run).is_ok() => State::Off,
+                (Err(_), _) => State::Unsure,
+            };
+            // Under the lock, as is the arming by whoever switches something on.
+            if set(state) == 0 {
+                self.output.arm(false);
+            }
+        }
+        let (patched, copied) = asked?;
+        report.sleds = patched.sleds;
+        report.foreign = patched.foreign;
+        report.copied_bytes = copied;
+        Ok(())
+    }
+
+    fn switch(&self, sites: Vec<PatchSite>, to: Switch, run: Run) -> Result<(PatchReport, u64)> {
+        self.ask(|answer| Command::Toggle {
             sites,
             to,
             run,
             answer,
-        })?;
-        report.elapsed = started.elapsed();
-        report.sleds = patched.sleds;
-        report.foreign = patched.foreign;
-        report.copied_bytes = copied;
-        if run == Run::Real {
-            for id in changing {
-                if let Some(is) = on.get_mut(id.0 as usize) {
-                    *is = wanted;
-                }
-            }
-            let count = on.iter().filter(|&&is| is).count();
-            self.shared
-                .functions_on
-                .store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
-        }
-        Ok(())
+        })
     }
 
     /// Lets a process that was started by us go.
@@ -243,225 +245,107 @@ impl Control {
 
 /// The commands of one session, for its control thread.
 #[derive(Debug)]
-pub(super) struct Commands(Receiver<Command>);
+pub(super) struct Commands(pub(super) Receiver<Command>);
 
-// === impl Controller ===
+#[cfg(test)]
+mod tests {
+    use std::thread::JoinHandle;
 
-impl Controller {
-    /// Serves the session until it is detached.
-    pub(super) fn run(mut self, commands: &Commands) {
-        loop {
-            let command = commands.0.recv_timeout(WATCH_EVERY);
-            if self.shared.phase() == Phase::Tracing && self.is_gone() {
-                self.end_of_target();
-            }
-            match command {
-                Ok(Command::Toggle {
-                    sites,
-                    to,
-                    run,
-                    answer,
-                }) => {
-                    // Whoever asked may have gone; the toggle stands all the same.
-                    let _ = answer.send(self.toggle(&sites, to, run));
-                }
-                Ok(Command::Resume { answer }) => {
-                    let _ = answer.send(self.resume());
-                }
-                Ok(Command::Detach { answer }) => {
-                    let _ = answer.send(self.detach());
-                    break;
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    if let Err(error) = self.detach() {
-                        tracing::error!(pid = self.target.pid().as_raw(), %error, "detach failed");
+    use xray_trace::model::ProcessId;
+
+    use super::*;
+
+    /// A control thread without a target: `answer` says what becomes of a toggle.
+    fn control(
+        functions: usize,
+        mut answer: impl FnMut(Switch) -> Result<()> + Send + 'static,
+    ) -> (Control, JoinHandle<()>) {
+        let shared = Arc::new(Shared {
+            phase: AtomicU8::new(Phase::Tracing as u8),
+            copied: AtomicU64::new(0),
+            functions_on: AtomicU32::new(0),
+            states: Mutex::new(vec![State::Off; functions]),
+            drain: Mutex::new(None),
+            exit_status: Mutex::new(None),
+        });
+        let output = Arc::new(Output::new(ProcessId(0), functions, 0));
+        let (control, commands) = Control::new(Pid::this(), shared, Arc::clone(&output));
+        let thread = std::thread::spawn(move || {
+            for command in commands.0 {
+                if let Command::Toggle {
+                    to, answer: asker, ..
+                } = command
+                {
+                    if to == Switch::On {
+                        output.arm(true);
                     }
-                    break;
+                    let result = answer(to).map(|()| (PatchReport::default(), 0));
+                    asker.send(result).unwrap();
                 }
             }
-        }
-        self.reap_at_leisure();
+        });
+        (control, thread)
     }
 
-    /// True if the process has ended or has become another program by `exec`.
-    fn is_gone(&self) -> bool {
-        self.target.has_exited() || !is_ours_still(&self.memory, self.table)
+    fn toggle(control: &Control, id: u32, to: Switch) -> Result<()> {
+        let functions = Functions::new(Pid::this(), Vec::new(), Vec::new());
+        let mut report = ToggleReport::default();
+        control.toggle(vec![FunctionId(id)], &functions, to, Run::Real, &mut report)
     }
 
-    /// The program is no more: keep what it recorded up to its last event.
-    fn end_of_target(&mut self) {
-        let drain = lock(&self.shared.drain).take();
-        if let Some(drain) = drain {
-            drain.finish(Producer::Gone);
-        }
-        self.output.close();
-        self.claim = None;
-        self.collect_child();
-        self.shared.functions_on.store(0, Ordering::Relaxed);
-        self.shared
-            .phase
-            .store(Phase::Exited as u8, Ordering::Release);
-        tracing::info!(pid = self.target.pid().as_raw(), "target exited");
+    fn refused() -> Result<()> {
+        Err(Refusal::new(Reason::MemoryWrite, "no".to_owned()))
     }
 
-    fn collect_child(&mut self) {
-        let Some(child) = &mut self.child else { return };
-        match child.try_wait() {
-            Ok(Some(status)) => {
-                *lock(&self.shared.exit_status) = Some(status);
-                self.child = None;
+    #[test]
+    fn events_are_expected_as_long_as_any_client_has_something_on() {
+        let (control, thread) = control(2, |_| Ok(()));
+        std::thread::scope(|scope| {
+            for id in 0..2 {
+                let control = &control;
+                scope.spawn(move || {
+                    for _ in 0..2000 {
+                        toggle(control, id, Switch::On).unwrap();
+                        assert!(control.output.is_armed());
+                        toggle(control, id, Switch::Off).unwrap();
+                    }
+                });
             }
-            Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "cannot collect a child"),
-        }
+        });
+        assert!(!control.output.is_armed());
+        drop(control);
+        thread.join().unwrap();
     }
 
-    /// A child that outlives its session is collected by a thread that waits for nothing else.
-    fn reap_at_leisure(&mut self) {
-        self.collect_child();
-        let Some(mut child) = self.child.take() else {
-            return;
-        };
-        let shared = Arc::clone(&self.shared);
-        let reaper = std::thread::Builder::new()
-            .name("reaper".to_owned())
-            .spawn(move || {
-                if let Ok(status) = child.wait() {
-                    *lock(&shared.exit_status) = Some(status);
+    #[test]
+    fn what_could_not_be_switched_on_is_switched_off_again() {
+        let (control, _) = control(1, |to| match to {
+            Switch::On => refused(),
+            Switch::Off => Ok(()),
+        });
+        toggle(&control, 0, Switch::On).unwrap_err();
+        assert_eq!(control.functions_on(), 0);
+        assert!(!control.is_on(FunctionId(0)));
+        assert!(!control.output.is_armed());
+    }
+
+    #[test]
+    fn what_may_be_on_counts_as_on_and_can_be_switched_either_way() {
+        for to in [Switch::On, Switch::Off] {
+            let mut refusals = 2;
+            let (control, _) = control(1, move |_| {
+                if refusals == 0 {
+                    return Ok(());
                 }
+                refusals -= 1;
+                refused()
             });
-        if let Err(error) = reaper {
-            tracing::warn!(%error, "a child will not be collected before the daemon ends");
+            toggle(&control, 0, Switch::On).unwrap_err();
+            assert_eq!(control.functions_on(), 1);
+            assert!(control.is_on(FunctionId(0)));
+            assert!(control.output.is_armed());
+            toggle(&control, 0, to).unwrap();
+            assert_eq!(control.is_on(FunctionId(0)), to == Switch::On);
         }
     }
-
-    fn toggle(&mut self, sites: &[PatchSite], to: Switch, run: Run) -> Result<(PatchReport, u64)> {
-        match self.shared.phase() {
-            Phase::Tracing => {}
-            Phase::Detaching | Phase::Exited => return Err(self.target.exited()),
-        }
-        if run == Run::Dry {
-            let report = PatchReport {
-                sleds: sites.len() as u64,
-                foreign: 0,
-            };
-            return Ok((report, self.patcher.would_copy(sites)));
-        }
-        if to == Switch::On {
-            self.output.arm(true);
-            if let Some(drain) = &*lock(&self.shared.drain) {
-                drain.wake();
-            }
-        }
-        let before = self.patcher.copied_bytes();
-        let result = self.patch(sites, to);
-        let after = self.patcher.copied_bytes();
-        self.shared.copied.store(after, Ordering::Relaxed);
-        Ok((result?, after - before))
-    }
-
-    fn patch(&mut self, sites: &[PatchSite], to: Switch) -> Result<PatchReport> {
-        let maps = self.maps()?;
-        match self.patcher.switch(&self.memory, &maps, sites, to) {
-            Err(_) if self.target.has_exited() => Err(self.target.exited()),
-            result => result,
-        }
-    }
-
-    fn maps(&self) -> Result<Maps> {
-        let pid = self.target.pid();
-        let tid = self.target.live_thread()?;
-        Maps::read(pid, tid).map_err(|error| Refusal::from_io(pid, "read its maps", &error))
-    }
-
-    fn resume(&mut self) -> Result<()> {
-        let Some(held) = self.held.take() else {
-            return Ok(());
-        };
-        let pid = self.target.pid();
-        held.release()
-            .map(drop)
-            .map_err(|error| Refusal::new(Reason::Io, format!("process {pid}: {error}")))
-    }
-
-    fn detach(&mut self) -> Result<DetachReport> {
-        if self.shared.phase() == Phase::Exited {
-            return Ok(self.totals(DetachReport {
-                exited: true,
-                ..DetachReport::default()
-            }));
-        }
-        self.shared
-            .phase
-            .store(Phase::Detaching as u8, Ordering::Release);
-        let sites = std::mem::take(&mut self.sites);
-        let result = self.switch_off_and_prove(&sites);
-        let drain = lock(&self.shared.drain).take();
-        if let Some(drain) = drain {
-            let producer = if self.target.has_exited() {
-                Producer::Gone
-            } else {
-                Producer::Alive
-            };
-            drain.finish(producer);
-        }
-        self.output.close();
-        self.claim = None;
-        self.shared
-            .phase
-            .store(Phase::Exited as u8, Ordering::Release);
-        let resumed = self.resume();
-        match result {
-            Err(_) if self.is_gone() => Ok(self.totals(DetachReport {
-                exited: true,
-                ..DetachReport::default()
-            })),
-            Err(refusal) => Err(refusal),
-            Ok(report) => resumed.map(|()| self.totals(report)),
-        }
-    }
-
-    fn switch_off_and_prove(&mut self, sites: &[PatchSite]) -> Result<DetachReport> {
-        let patched = self.patch(sites, Switch::Off)?;
-        if patched.foreign > 0 {
-            tracing::warn!(
-                pid = self.target.pid().as_raw(),
-                sleds = patched.foreign,
-                "sleds left to somebody else"
-            );
-        }
-        // A thread that took a sled just now is in a trampoline; it is out long before the second look.
-        for _ in 0..2 {
-            if let Some(drain) = &*lock(&self.shared.drain) {
-                drain.flush();
-            }
-            std::thread::sleep(SETTLE);
-        }
-        clear_live(&self.memory, self.table)
-            .map_err(|error| Refusal::from_io(self.target.pid(), "write to the table", &error))?;
-        let maps = self.maps()?;
-        let proof = self.patcher.prove(&self.memory, &maps, sites)?;
-        Ok(DetachReport {
-            sleds_off: proof.sleds_off,
-            sleds_on: proof.sleds_on,
-            text_bytes_compared: proof.compared,
-            text_bytes_different: proof.different,
-            ..DetachReport::default()
-        })
-    }
-
-    fn totals(&self, report: DetachReport) -> DetachReport {
-        let counters = self.output.counters();
-        DetachReport {
-            events: counters.events,
-            lost: counters.lost,
-            ..report
-        }
-    }
-}
-
-/// What these locks guard is whole between statements; a panic elsewhere does not spoil it.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

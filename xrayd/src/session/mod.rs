@@ -4,13 +4,15 @@
 //! |---|---|
 //! | `registry` | which processes are attached, and who may touch them |
 //! | `attach` | the steps from a pid to a session |
-//! | `control` | the thread `ctl-<pid>`: ptrace, patching, detach |
+//! | `control` | commands to the thread `ctl-<pid>`, and what it tells |
+//! | `controller` | that thread: patching, the watch on the target's life, detach |
 //! | `functions` | the functions of a target: names, sleds, what is on |
 //! | `output` | where the drain's blocks go: retained, counted, fed to readers |
 //! | `feed` | one reader of the live stream |
 
 mod attach;
 mod control;
+mod controller;
 mod feed;
 mod functions;
 mod output;
@@ -25,7 +27,7 @@ use xray_trace::{
 };
 
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
-pub use control::DetachReport;
+pub use controller::DetachReport;
 pub use feed::{Feed, FeedItem};
 pub use functions::FunctionRow;
 pub use registry::{Caller, LaunchOptions, Launched, Registry, RegistryConfig};
@@ -209,9 +211,6 @@ impl Session {
         }
         self.control
             .toggle(matched, &self.functions, to, run, &mut report)?;
-        if self.control.functions_on() == 0 {
-            self.output.arm(false);
-        }
         Ok(report)
     }
 
