@@ -1,5 +1,7 @@
 //! Calls that end without an exit, and programs that end while they are traced.
 
+use std::sync::Arc;
+
 use anyhow::{Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
 use xrayd::session::{Phase, Switch};
@@ -70,6 +72,17 @@ fn a_program_that_ends_leaves_its_trace() -> Result<()> {
         refusal.is_some_and(|refusal| refusal.reason == xrayd::Reason::TargetExited),
         "a toggle of what has ended"
     );
-    ensure!(registry.detach(pid_of(&target)?)?.exited);
+    // Nobody has the pid now: what was recorded stays.
+    let pid = pid_of(&target)?;
+    let refusal = attach(&registry, &target).err();
+    ensure!(refusal.is_some(), "attached to what has ended");
+    ensure!(
+        registry
+            .get(pid)
+            .is_some_and(|kept| Arc::ptr_eq(&kept, &session)),
+        "the trace is gone"
+    );
+    ensure!(registry.detach(pid)?.exited);
+    ensure!(registry.get(pid).is_none());
     Ok(())
 }

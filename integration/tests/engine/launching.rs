@@ -139,6 +139,40 @@ fn the_exit_status_of_a_launched_program_is_told() -> Result<()> {
     Ok(())
 }
 
+/// The program becomes another one, which is not traced: its end is told all the same, while the session is still there.
+#[test]
+fn the_exit_status_is_told_of_a_program_that_became_another() -> Result<()> {
+    let registry = registry();
+    let mut started = launch(&registry, Command::new(build(Fixture::Forks)?))?;
+    started.line_with("ready")?;
+    writeln!(started.input, "exec")?;
+    started.line_with("ready")?;
+    let session = &started.launched.session;
+    wait_until(DEADLINE, "the session noticed", || {
+        Ok((session.status().phase == Phase::Exited).then_some(()))
+    })?;
+    ensure!(started.launched.exit_status().is_none());
+    writeln!(started.input, "quit")?;
+    ensure!(started.exit_code()? == 0);
+    ensure!(registry.get(session.pid()).is_some());
+    Ok(())
+}
+
+/// Who looks at the tracer's threads sees which of them has which program.
+#[test]
+fn the_control_thread_bears_the_programs_id() -> Result<()> {
+    let registry = registry();
+    let started = launch(&registry, Command::new(build(Fixture::NoExit)?))?;
+    let wanted = format!("ctl-{}", started.launched.session.pid());
+    let mut names = Vec::new();
+    for task in procfs::process::Process::myself()?.tasks()? {
+        // Threads of other tests come and go.
+        names.extend(task?.stat().map(|stat| stat.comm));
+    }
+    ensure!(names.contains(&wanted), "{names:?}");
+    Ok(())
+}
+
 #[test]
 fn what_cannot_be_launched_is_refused() -> Result<()> {
     let registry = registry();

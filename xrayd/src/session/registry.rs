@@ -2,8 +2,9 @@
 
 use std::{
     collections::HashMap,
+    fs,
     process::{Command, ExitStatus},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::sync_channel},
+    sync::{Arc, Mutex, MutexGuard, mpsc::sync_channel},
 };
 
 use nix::{
@@ -19,6 +20,7 @@ use super::{
 use crate::{
     inject::{PatchSite, Switch},
     launch,
+    lock::lock,
     pid::Pid,
     refusal::{Reason, Refusal, Result},
     session::{Run, ToggleReport},
@@ -200,18 +202,17 @@ impl Registry {
     /// # Errors
     /// A refusal; the process is as it was.
     pub fn attach(&self, pid: Pid, options: AttachOptions) -> Result<Attached> {
-        if let Some(session) = self.reserve(pid)? {
-            return Ok(Attached {
-                session,
-                report: super::AttachReport::default(),
-            });
-        }
-        let reserved = Reserved {
-            registry: self,
-            pid,
+        let reserved = match self.reserve(pid)? {
+            Reservation::Running(session) => {
+                return Ok(Attached {
+                    session,
+                    report: super::AttachReport::default(),
+                });
+            }
+            Reservation::Free(reserved) => reserved,
         };
         let inner = Arc::clone(&self.0);
-        let attached = on_control_thread(pid, move || {
+        let attached = on_control_thread(control_thread_name(pid), pid, move || {
             let target = Target::open(pid)?;
             prepare(
                 target,
@@ -237,19 +238,25 @@ impl Registry {
             selection,
         } = options;
         let inner = Arc::clone(&self.0);
-        let Attached { session, report } = on_control_thread(Pid::this(), move || {
-            let mut command = command;
-            // The child is killed if it cannot be traced: nobody asked for an untraced run.
-            let started = launch::start(&mut command)?;
-            let target = Target::open(started.undo.pid())?;
-            prepare(
-                target,
-                &inner.objects,
-                inner.config.retain_bytes,
-                attach,
-                Some(started),
-            )
-        })?;
+        let Attached { session, report } =
+            on_control_thread("ctl-launch".to_owned(), Pid::this(), move || {
+                let mut command = command;
+                // The child is killed if it cannot be traced: nobody asked for an untraced run.
+                let started = launch::start(&mut command)?;
+                let pid = started.undo.pid();
+                // As the control thread of any other session.
+                if let Err(error) = fs::write("/proc/thread-self/comm", control_thread_name(pid)) {
+                    tracing::debug!(%error, "a thread keeps its name");
+                }
+                let target = Target::open(pid)?;
+                prepare(
+                    target,
+                    &inner.objects,
+                    inner.config.retain_bytes,
+                    attach,
+                    Some(started),
+                )
+            })?;
         self.lock()
             .insert(session.pid(), Entry::Attached(Arc::clone(&session)));
         let toggled = match session.toggle(&selection, Switch::On, Run::Real) {
@@ -302,6 +309,7 @@ impl Registry {
         let _reserved = Reserved {
             registry: self,
             pid,
+            before: None,
         };
         session.detach()
     }
@@ -350,27 +358,35 @@ impl Registry {
     }
 
     /// The running session of `pid` if there is one; else the pid is marked busy for the caller.
-    fn reserve(&self, pid: Pid) -> Result<Option<Arc<Session>>> {
+    fn reserve(&self, pid: Pid) -> Result<Reservation<'_>> {
         let mut sessions = self.lock();
-        match sessions.get(&pid) {
+        let before = match sessions.get(&pid) {
             Some(Entry::Busy) => return Err(busy(pid)),
             Some(Entry::Attached(session)) if !session.has_exited() => {
-                return Ok(Some(Arc::clone(session)));
+                return Ok(Reservation::Running(Arc::clone(session)));
             }
             // The pid may live anew.
-            Some(Entry::Attached(_)) | None => {}
-        }
+            Some(Entry::Attached(session)) => Some(Arc::clone(session)),
+            None => None,
+        };
         sessions.insert(pid, Entry::Busy);
-        Ok(None)
+        Ok(Reservation::Free(Reserved {
+            registry: self,
+            pid,
+            before,
+        }))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Pid, Entry>> {
-        // Whole between statements; a panic elsewhere does not spoil it.
-        self.0
-            .sessions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.sessions)
     }
+}
+
+/// What [`Registry::reserve`] found.
+#[derive(Debug)]
+enum Reservation<'a> {
+    Running(Arc<Session>),
+    Free(Reserved<'a>),
 }
 
 /// A pid marked busy, until it is dropped or kept.
@@ -378,6 +394,8 @@ impl Registry {
 struct Reserved<'a> {
     registry: &'a Registry,
     pid: Pid,
+    /// The session of a process that had this pid and has ended: it stays if nothing comes in its place.
+    before: Option<Arc<Session>>,
 }
 
 // === impl Reserved ===
@@ -393,20 +411,25 @@ impl Reserved<'_> {
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         let mut sessions = self.registry.lock();
-        if matches!(sessions.get(&self.pid), Some(Entry::Busy)) {
-            sessions.remove(&self.pid);
+        if !matches!(sessions.get(&self.pid), Some(Entry::Busy)) {
+            return;
         }
+        match self.before.take() {
+            Some(session) => sessions.insert(self.pid, Entry::Attached(session)),
+            None => sessions.remove(&self.pid),
+        };
     }
 }
 
 /// Runs `attach` on a new thread, which goes on to control the session that it makes.
 fn on_control_thread(
+    name: String,
     pid: Pid,
     attach: impl FnOnce() -> Result<Prepared> + Send + 'static,
 ) -> Result<Attached> {
     let (answer, answered) = sync_channel(1);
     std::thread::Builder::new()
-        .name(format!("ctl-{pid}"))
+        .name(name)
         .spawn(move || match attach() {
             Ok(Prepared {
                 session,
@@ -425,6 +448,10 @@ fn on_control_thread(
         })
         .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
     answered.recv().map_err(|_| lost_thread(pid))?
+}
+
+fn control_thread_name(pid: Pid) -> String {
+    format!("ctl-{pid}")
 }
 
 fn busy(pid: Pid) -> Refusal {
