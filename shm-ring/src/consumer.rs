@@ -302,11 +302,9 @@ impl Consumer {
         } else {
             rest.min(LOOK_AHEAD * 8)
         };
-        let mut word = [0u64; 1];
-        let written = (1..look / 8)
-            .find(|i| memory.load_words(self.place(self.cursor + i * 8), &mut word) == 1);
-        match written {
-            Some(words) => Some(words * 8),
+        let behind = self.place(self.cursor) + 8;
+        match memory.find_word(behind, (look / 8).saturating_sub(1)) {
+            Some(words) => Some((words + 1) * 8),
             None if later_chunk => Some(rest),
             None => None,
         }

@@ -95,6 +95,14 @@ impl SharedMemory for Mapping {
         }
         words.len()
     }
+
+    fn find_word(&self, offset: u64, count: u64) -> Option<u64> {
+        // Pairs with the trampoline's store of the word's low half.
+        self.words(offset, usize::try_from(count).unwrap_or(usize::MAX))
+            .iter()
+            .position(|word| word.load(Ordering::Acquire) & 0xffff_ffff != 0)
+            .map(|found| found as u64)
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -109,6 +117,20 @@ mod tests {
     fn anonymous(bytes: u64) -> Mapping {
         let map = MmapMut::map_anon(usize::try_from(bytes).unwrap()).unwrap();
         Mapping { map: map.into() }
+    }
+
+    #[test]
+    fn the_first_written_word_is_found() {
+        let mapping = anonymous(4096);
+        assert_eq!(mapping.find_word(8, u64::MAX), None);
+        mapping.store(0, 4);
+        // Not written yet: the low half comes last.
+        mapping.store(16, 1 << 32);
+        mapping.store(24, 2);
+        assert_eq!(mapping.find_word(0, 1), Some(0));
+        assert_eq!(mapping.find_word(8, u64::MAX), Some(2));
+        assert_eq!(mapping.find_word(8, 2), None);
+        assert_eq!(mapping.find_word(4096, 1), None);
     }
 
     #[test]

@@ -22,4 +22,9 @@ pub trait SharedMemory {
         }
         into.len()
     }
+
+    /// Which of `count` words from `offset` on is the first one whose low half is not 0, counted from 0.
+    fn find_word(&self, offset: u64, count: u64) -> Option<u64> {
+        (0..count).find(|i| self.load(offset + 8 * i) & 0xffff_ffff != 0)
+    }
 }
