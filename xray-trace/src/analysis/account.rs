@@ -26,9 +26,9 @@ pub struct AccountRow {
     pub calls: u64,
     /// How many of these calls saw no exit. No time is counted for them.
     pub unfinished: u64,
-    /// Time within it, including what it called. A call within a call of the same function is not counted again.
+    /// Time within it, including what it called. A call within a counted call of the same function is not counted again.
     pub total_ns: u64,
-    /// Time within it, without traced functions that it called.
+    /// Time within it, without traced functions that it called; never more than `total_ns`.
     pub self_ns: u64,
     /// The durations of single calls. `None` if no call finished.
     pub durations: Option<Distribution>,
@@ -79,6 +79,8 @@ struct Gathered {
     self_ns: u64,
     range: Option<(u64, u64)>,
     durations: Histogram,
+    /// For each open call, outermost first, the time of the counted calls within it, which its own time will include.
+    within_ns: Vec<u64>,
 }
 
 /// Makes the table of functions.
@@ -88,13 +90,19 @@ pub fn account(trace: &Trace, filter: &Filter) -> Account {
     let mut notes = Notes::default();
     for mut steps in Steps::of_threads(trace).filter(|steps| filter.wants_thread(steps.thread())) {
         for step in &mut steps {
-            if let Step::Leave(call) = step
-                && filter.wants_call(&call.open)
-            {
-                functions
-                    .entry(call.open.function)
-                    .get_or_insert_default()
-                    .add(&call);
+            let open = match &step {
+                Step::Enter(open) => open,
+                Step::Leave(call) => &call.open,
+                Step::Lost { .. } => continue,
+            };
+            // How a call began decides, so that each `leave` has its `enter`.
+            if !filter.wants_call(open) {
+                continue;
+            }
+            let function = functions.entry(open.function).get_or_insert_default();
+            match &step {
+                Step::Leave(call) => function.leave(call),
+                Step::Enter(_) | Step::Lost { .. } => function.enter(),
             }
         }
         notes.add(steps.notes());
@@ -133,20 +141,27 @@ impl Account {
 // === impl Gathered ===
 
 impl Gathered {
-    fn add(&mut self, call: &Call) {
+    fn enter(&mut self) {
+        self.within_ns.push(0);
+    }
+
+    fn leave(&mut self, call: &Call) {
         self.calls += 1;
-        if call.how == Ending::Closed {
+        let within = self.within_ns.pop().unwrap_or(0);
+        let counted = if call.how == Ending::Closed {
             self.unfinished += 1;
-            return;
-        }
-        let duration = call.duration_ns();
-        if !call.recursive {
-            self.total_ns = self.total_ns.saturating_add(duration);
-        }
-        self.self_ns = self.self_ns.saturating_add(call.self_ns);
-        let (min, max) = self.range.unwrap_or((duration, duration));
-        self.range = Some((min.min(duration), max.max(duration)));
-        self.durations.add(duration);
+            // Its own time is not known; that of the finished calls within it is.
+            within
+        } else {
+            let duration = call.duration_ns();
+            self.self_ns = self.self_ns.saturating_add(call.self_ns);
+            let (min, max) = self.range.unwrap_or((duration, duration));
+            self.range = Some((min.min(duration), max.max(duration)));
+            self.durations.add(duration);
+            duration
+        };
+        let sum = self.within_ns.last_mut().unwrap_or(&mut self.total_ns);
+        *sum = sum.saturating_add(counted);
     }
 
     fn row(mut self, function: FunctionId) -> AccountRow {

@@ -57,8 +57,6 @@ pub struct Call {
     pub self_ns: u64,
     /// How it ended.
     pub how: Ending,
-    /// Whether it stands within another call of the same function.
-    pub recursive: bool,
 }
 
 /// How a call ended.
@@ -323,7 +321,6 @@ impl<'a> Steps<'a> {
         }
         let count = self.open.entry(open.function);
         *count = count.saturating_sub(1);
-        let recursive = *count > 0;
         let self_ns = duration.saturating_sub(callees_ns);
         Some(Step::Leave(Call {
             open,
@@ -331,7 +328,6 @@ impl<'a> Steps<'a> {
             end_ns,
             self_ns,
             how,
-            recursive,
         }))
     }
 }
