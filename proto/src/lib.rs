@@ -2,6 +2,8 @@
 //!
 //! `src/generated/` is committed output of `cargo xtask gen-proto` from `proto/xrayd/v1/xrayd.proto`; nothing on a
 //! user's machine needs a `protoc`. `cargo xtask gen-proto --check` says whether it is current.
+//!
+//! Messages that `xrayctl --json` prints as they are can be serialised; `xtask` has the list of them.
 
 #![forbid(unsafe_code)]
 

@@ -8,8 +8,8 @@ use xrayd_proto::v1::{Selection, StatusRequest, ToggleReport, ToggleRequest};
 use crate::args::Format;
 use crate::client::{Daemon, Rpc};
 use crate::failure::{self, Failure};
-use crate::output::Console;
 use crate::output::toggled::{Run, Switch, Toggled};
+use crate::output::{Console, refused};
 use crate::progress::Progress;
 use crate::selectors::{self, Selectors};
 
@@ -68,7 +68,7 @@ pub(crate) async fn run(
     match toggled.refusal() {
         None => Ok(()),
         Some((pid, refusal)) => {
-            Err(refusal.failure()).with_context(|| format!("nothing was done to {pid}"))
+            Err(refused::failure(refusal)).with_context(|| format!("nothing was done to {pid}"))
         }
     }
 }

@@ -32,7 +32,7 @@ fn the_committed_manual_pages_are_current() {
     let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/man");
     let current = pages(dir.path());
     assert!(current.contains_key("xrayctl.1") && current.contains_key("xrayctl-record.1"));
-    if std::env::var_os("XRAYCTL_BLESS").is_some() {
+    if std::env::var_os("XRAYD_BLESS").is_some() {
         fs::create_dir_all(&committed).unwrap();
         for name in pages(&committed).keys() {
             fs::remove_file(committed.join(name)).unwrap();
@@ -44,7 +44,7 @@ fn the_committed_manual_pages_are_current() {
     let stale = current != pages(&committed);
     assert!(
         !stale,
-        "docs/man is not current: XRAYCTL_BLESS=1 cargo test -p xrayctl writes it anew"
+        "docs/man is not current: XRAYD_BLESS=1 cargo test -p xrayctl writes it anew"
     );
 }
 

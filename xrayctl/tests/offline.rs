@@ -280,11 +280,11 @@ fn colours_are_for_terminals_or_for_those_who_ask() {
     assert!(!coloured(&["report", trace, "--color", "never"]));
 }
 
-/// Compares with a golden file; `XRAYCTL_BLESS=1` writes it anew.
+/// Compares with a golden file; `XRAYD_BLESS=1` writes it anew.
 #[track_caller]
 fn check_golden(path: &Path, found: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    if std::env::var_os("XRAYCTL_BLESS").is_some() {
+    if std::env::var_os("XRAYD_BLESS").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, found).unwrap();
     }
@@ -292,7 +292,7 @@ fn check_golden(path: &Path, found: &str) {
     assert_eq!(
         found,
         expected,
-        "{} (XRAYCTL_BLESS=1 writes it anew)",
+        "{} (XRAYD_BLESS=1 writes it anew)",
         path.display()
     );
 }

@@ -13,6 +13,17 @@ use crate::shell::say;
 /// The files of the contract, below `proto/proto`.
 const CONTRACT: &[&str] = &["xrayd/v1/xrayd.proto"];
 const DESCRIPTORS: &str = "xrayd.v1.bin";
+/// Messages that are documented as JSON with these very names of fields (docs/xrayctl.md).
+const JSON: &[&str] = &[
+    "AttachReport",
+    "DetachReport",
+    "FunctionInfo",
+    "ProcessStatus",
+    "Refusal",
+    "RefusedModule",
+    "SkippedSleds",
+    "ToggleReport",
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -50,7 +61,12 @@ fn generate(include: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
         file.source_code_info = None;
     }
     files.insert(DESCRIPTORS.to_owned(), reflected.encode_to_vec());
-    tonic_prost_build::configure()
+    let configured = JSON
+        .iter()
+        .fold(tonic_prost_build::configure(), |builder, message| {
+            builder.type_attribute(format!("xrayd.v1.{message}"), "#[derive(serde::Serialize)]")
+        });
+    configured
         .out_dir(out.path())
         .compile_fds(descriptors)
         .context("cannot generate code from the contract")?;

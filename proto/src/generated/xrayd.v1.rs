@@ -19,6 +19,7 @@ pub struct ListProcessesResponse {
     pub processes: ::prost::alloc::vec::Vec<ProcessInfo>,
 }
 /// Why something was not done.
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Refusal {
     /// Stable id, for example "foreign-tracer".
@@ -109,6 +110,7 @@ pub struct AttachResponse {
     #[prost(message, optional, tag = "2")]
     pub report: ::core::option::Option<AttachReport>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AttachReport {
     /// True if memory of an earlier attach was found in the process and taken over.
@@ -130,6 +132,7 @@ pub struct AttachReport {
     #[prost(string, repeated, tag = "6")]
     pub notes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SkippedSleds {
     #[prost(string, tag = "1")]
@@ -137,6 +140,7 @@ pub struct SkippedSleds {
     #[prost(uint64, tag = "2")]
     pub sleds: u64,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RefusedModule {
     #[prost(string, tag = "1")]
@@ -155,6 +159,7 @@ pub struct DetachResponse {
     #[prost(message, repeated, tag = "1")]
     pub reports: ::prost::alloc::vec::Vec<DetachReport>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DetachReport {
     #[prost(uint32, tag = "1")]
@@ -241,6 +246,7 @@ pub struct ToggleResponse {
     #[prost(message, repeated, tag = "1")]
     pub reports: ::prost::alloc::vec::Vec<ToggleReport>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ToggleReport {
     #[prost(uint32, tag = "1")]
@@ -284,6 +290,7 @@ pub struct FunctionBatch {
     #[prost(message, repeated, tag = "1")]
     pub functions: ::prost::alloc::vec::Vec<FunctionInfo>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FunctionInfo {
     #[prost(uint32, tag = "1")]
@@ -325,6 +332,7 @@ pub struct StatusResponse {
     #[prost(message, repeated, tag = "1")]
     pub processes: ::prost::alloc::vec::Vec<ProcessStatus>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ProcessStatus {
     #[prost(uint32, tag = "1")]

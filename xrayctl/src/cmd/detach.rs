@@ -6,8 +6,8 @@ use xrayd_proto::v1::{DetachRequest, DetachResponse};
 use crate::args::Format;
 use crate::client::Daemon;
 use crate::failure;
-use crate::output::Console;
 use crate::output::detached::Detached;
+use crate::output::{Console, refused};
 
 const EXAMPLES: &str = "\
 Ends with its proof: every sled read back and found off, and the text outside the sleds compared with the file.
@@ -52,7 +52,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         console.show(|out, look| detached.render(out, look))?;
     }
     if let Some((pid, refusal)) = detached.refusal() {
-        return Err(refusal.failure()).with_context(|| format!("cannot detach from {pid}"));
+        return Err(refused::failure(refusal)).with_context(|| format!("cannot detach from {pid}"));
     }
     match detached.unproven() {
         None => Ok(()),

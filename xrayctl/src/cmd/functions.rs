@@ -7,7 +7,7 @@ use crate::args::Format;
 use crate::client::{Daemon, Rpc};
 use crate::failure::{self, Failure};
 use crate::output::Console;
-use crate::output::functions::{FunctionRow, Functions};
+use crate::output::functions::Functions;
 use crate::selectors;
 
 const EXAMPLES: &str = "\
@@ -45,9 +45,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         };
         return Err(Failure::NothingMatched(what).into());
     }
-    let listing = Functions {
-        functions: functions.into_iter().map(FunctionRow::from).collect(),
-    };
+    let listing = Functions { functions };
     if args.format.json {
         console.json(&listing)
     } else {

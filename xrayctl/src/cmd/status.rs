@@ -7,7 +7,7 @@ use crate::args::Format;
 use crate::client::Daemon;
 use crate::failure;
 use crate::output::Console;
-use crate::output::status::{StatusRow, Statuses};
+use crate::output::status::Statuses;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,9 +35,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         .map_err(|status| failure::from_status(&status))
         .context("cannot get the status")?
         .into_inner();
-    let statuses = Statuses {
-        processes: processes.into_iter().map(StatusRow::from).collect(),
-    };
+    let statuses = Statuses { processes };
     if args.format.json {
         console.json(&statuses)
     } else {

@@ -5,46 +5,20 @@ use std::io;
 use serde::Serialize;
 use xrayd_proto::v1::{AttachReport, AttachResponse, ProcessStatus, RefusedModule, SkippedSleds};
 
-use super::processes::RefusalRow;
-use super::status::StatusRow;
 use super::{Look, Tone, text, units};
 
 /// What attaching did.
 #[derive(Debug, Serialize)]
 pub(crate) struct Attached {
-    status: StatusRow,
-    report: ReportRow,
-    #[serde(skip)]
-    headline: String,
-}
-
-#[derive(Debug, Serialize)]
-struct ReportRow {
-    adopted: bool,
-    stopped_ns: u64,
-    stopped_tid: u32,
-    skipped: Vec<SkippedRow>,
-    refused_modules: Vec<RefusedModuleRow>,
-    notes: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct SkippedRow {
-    reason: String,
-    sleds: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct RefusedModuleRow {
-    path: String,
-    refusal: Option<RefusalRow>,
+    status: ProcessStatus,
+    report: AttachReport,
 }
 
 // === impl Attached ===
 
 impl Attached {
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-        let ReportRow {
+        let AttachReport {
             adopted,
             stopped_ns,
             stopped_tid,
@@ -55,7 +29,12 @@ impl Attached {
             (false, 0) => "no thread was stopped".to_owned(),
             (false, ns) => format!("thread {stopped_tid} stood still for {}", units::time(ns)),
         };
-        writeln!(out, "{}; {how}", self.headline)?;
+        let functions = units::counted(self.status.functions.into(), "function");
+        let pid = self.status.pid;
+        writeln!(
+            out,
+            "{pid}: attached, {functions} can be switched on; {how}"
+        )?;
         let warn = |out: &mut dyn io::Write, line: String| {
             writeln!(
                 out,
@@ -63,7 +42,7 @@ impl Attached {
                 look.paint(Tone::Warning, &text::printable(&line))
             )
         };
-        for SkippedRow { reason, sleds } in &self.report.skipped {
+        for SkippedSleds { reason, sleds } in &self.report.skipped {
             warn(
                 out,
                 format!(
@@ -72,7 +51,7 @@ impl Attached {
                 ),
             )?;
         }
-        for RefusedModuleRow { path, refusal } in &self.report.refused_modules {
+        for RefusedModule { path, refusal } in &self.report.refused_modules {
             let why = refusal.as_ref().map_or("", |refusal| &refusal.message);
             warn(out, format!("{path} cannot be traced: {why}"))?;
         }
@@ -83,39 +62,9 @@ impl Attached {
 
 impl From<AttachResponse> for Attached {
     fn from(AttachResponse { status, report }: AttachResponse) -> Self {
-        let status: ProcessStatus = status.unwrap_or_default();
-        let functions = units::counted(status.functions.into(), "function");
-        let headline = format!("{}: attached, {functions} can be switched on", status.pid);
-        let AttachReport {
-            adopted,
-            stopped_ns,
-            stopped_tid,
-            skipped,
-            refused_modules,
-            notes,
-        } = report.unwrap_or_default();
-        let skipped = skipped
-            .into_iter()
-            .map(|SkippedSleds { reason, sleds }| SkippedRow { reason, sleds })
-            .collect();
-        let refused_modules = refused_modules
-            .into_iter()
-            .map(|RefusedModule { path, refusal }| RefusedModuleRow {
-                path,
-                refusal: refusal.map(RefusalRow::from),
-            })
-            .collect();
         Self {
-            status: status.into(),
-            report: ReportRow {
-                adopted,
-                stopped_ns,
-                stopped_tid,
-                skipped,
-                refused_modules,
-                notes,
-            },
-            headline,
+            status: status.unwrap_or_default(),
+            report: report.unwrap_or_default(),
         }
     }
 }

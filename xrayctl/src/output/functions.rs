@@ -10,23 +10,7 @@ use super::{Cell, Column, Look, Table, Tone};
 /// The functions of one or more processes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Functions {
-    pub(crate) functions: Vec<FunctionRow>,
-}
-
-/// A function of a process.
-#[derive(Debug, Serialize)]
-pub(crate) struct FunctionRow {
-    pid: u32,
-    id: u32,
-    module: String,
-    name: String,
-    symbol: String,
-    source: String,
-    sleds: u32,
-    enabled: bool,
-    calls: u64,
-    xray_id: u32,
-    address: u64,
+    pub(crate) functions: Vec<FunctionInfo>,
 }
 
 // === impl Functions ===
@@ -37,9 +21,9 @@ impl Functions {
         let mut processes = self.functions.iter().map(|row| row.pid);
         let first = processes.next();
         if processes.all(|pid| Some(pid) == first) {
-            self.render_columns(out, look, FunctionRow::columns(), FunctionRow::cells)
+            self.render_columns(out, look, columns(), cells)
         } else {
-            let [id, module, name, source, sleds, state, calls] = FunctionRow::columns();
+            let [id, module, name, source, sleds, state, calls] = columns();
             let columns = [
                 Column::Right("PID"),
                 id,
@@ -51,7 +35,7 @@ impl Functions {
                 calls,
             ];
             self.render_columns(out, look, columns, |row| {
-                let [id, module, name, source, sleds, state, calls] = row.cells();
+                let [id, module, name, source, sleds, state, calls] = cells(row);
                 [
                     row.pid.to_string().into(),
                     id,
@@ -71,76 +55,43 @@ impl Functions {
         out: &mut dyn io::Write,
         look: Look,
         columns: [Column; N],
-        cells: impl Fn(&FunctionRow) -> [Cell; N],
+        of_row: impl Fn(&FunctionInfo) -> [Cell; N],
     ) -> io::Result<()> {
         let mut table = Table::new(columns);
-        self.functions.iter().for_each(|row| table.push(cells(row)));
+        self.functions
+            .iter()
+            .for_each(|row| table.push(of_row(row)));
         table.render(out, look)
     }
 }
 
-// === impl FunctionRow ===
-
-impl FunctionRow {
-    fn columns() -> [Column; 7] {
-        [
-            Column::Right("ID"),
-            Column::Left("MODULE"),
-            Column::Elastic("NAME"),
-            Column::Elastic("SOURCE"),
-            Column::Right("SLEDS"),
-            Column::Left("STATE"),
-            Column::Right("CALLS"),
-        ]
-    }
-
-    fn cells(&self) -> [Cell; 7] {
-        let file = self.module.rsplit('/').next().unwrap_or(&self.module);
-        let state = match self.enabled {
-            true => Cell::toned("on", Tone::Good),
-            false => Cell::toned("off", Tone::Dim),
-        };
-        [
-            self.id.to_string().into(),
-            Cell::toned(file, Tone::Dim),
-            Cell::toned(&self.name, Tone::Name),
-            Cell::toned(&self.source, Tone::Dim),
-            self.sleds.to_string().into(),
-            state,
-            self.calls.to_string().into(),
-        ]
-    }
+fn columns() -> [Column; 7] {
+    [
+        Column::Right("ID"),
+        Column::Left("MODULE"),
+        Column::Elastic("NAME"),
+        Column::Elastic("SOURCE"),
+        Column::Right("SLEDS"),
+        Column::Left("STATE"),
+        Column::Right("CALLS"),
+    ]
 }
 
-impl From<FunctionInfo> for FunctionRow {
-    fn from(info: FunctionInfo) -> Self {
-        let FunctionInfo {
-            pid,
-            id,
-            module,
-            name,
-            symbol,
-            source,
-            sleds,
-            enabled,
-            calls,
-            xray_id,
-            address,
-        } = info;
-        Self {
-            pid,
-            id,
-            module,
-            name,
-            symbol,
-            source,
-            sleds,
-            enabled,
-            calls,
-            xray_id,
-            address,
-        }
-    }
+fn cells(row: &FunctionInfo) -> [Cell; 7] {
+    let file = row.module.rsplit('/').next().unwrap_or(&row.module);
+    let state = match row.enabled {
+        true => Cell::toned("on", Tone::Good),
+        false => Cell::toned("off", Tone::Dim),
+    };
+    [
+        row.id.to_string().into(),
+        Cell::toned(file, Tone::Dim),
+        Cell::toned(&row.name, Tone::Name),
+        Cell::toned(&row.source, Tone::Dim),
+        row.sleds.to_string().into(),
+        state,
+        row.calls.to_string().into(),
+    ]
 }
 
 #[cfg(test)]
@@ -148,7 +99,7 @@ mod tests {
     use super::super::golden;
     use super::*;
 
-    fn function(pid: u32, id: u32, name: &str, enabled: bool) -> FunctionRow {
+    fn function(pid: u32, id: u32, name: &str, enabled: bool) -> FunctionInfo {
         FunctionInfo {
             pid,
             id,
@@ -166,7 +117,6 @@ mod tests {
             xray_id: id + 1,
             address: 0x4000,
         }
-        .into()
     }
 
     #[test]

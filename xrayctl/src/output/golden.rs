@@ -1,4 +1,4 @@
-//! Golden files of rendered output, in `tests/golden/`. `XRAYCTL_BLESS=1 cargo test -p xrayctl` writes them anew.
+//! Golden files of rendered output, in `tests/golden/`. `XRAYD_BLESS=1 cargo test -p xrayctl` writes them anew.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -14,7 +14,7 @@ pub(crate) fn check(name: &str, render: impl FnOnce(&mut dyn io::Write) -> io::R
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden")
         .join(name);
-    if env::var_os("XRAYCTL_BLESS").is_some() {
+    if env::var_os("XRAYD_BLESS").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, &found).unwrap();
     }
@@ -22,7 +22,7 @@ pub(crate) fn check(name: &str, render: impl FnOnce(&mut dyn io::Write) -> io::R
     assert_eq!(
         found,
         expected,
-        "{} (XRAYCTL_BLESS=1 writes it anew)",
+        "{} (XRAYD_BLESS=1 writes it anew)",
         path.display()
     );
 }

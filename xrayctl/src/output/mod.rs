@@ -14,6 +14,7 @@ pub(crate) mod functions;
 pub(crate) mod golden;
 pub(crate) mod processes;
 pub(crate) mod recorded;
+pub(crate) mod refused;
 pub(crate) mod status;
 mod table;
 pub(crate) mod text;

@@ -5,8 +5,7 @@ use std::io;
 use serde::Serialize;
 use xrayd_proto::v1::{ProcessInfo, ProcessState, Refusal};
 
-use super::{Cell, Column, Look, Table, Tone, text};
-use crate::failure::Failure;
+use super::{Cell, Column, Look, Table, Tone};
 
 /// Every process with sleds.
 #[derive(Debug, Serialize)]
@@ -25,15 +24,8 @@ pub(crate) struct ProcessRow {
     modules: u32,
     functions: u32,
     state: State,
-    refusal: Option<RefusalRow>,
+    refusal: Option<Refusal>,
     start_time: u64,
-}
-
-/// Why something was not done.
-#[derive(Debug, Serialize)]
-pub(crate) struct RefusalRow {
-    pub(crate) reason: String,
-    pub(crate) message: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -112,7 +104,6 @@ impl From<ProcessInfo> for ProcessRow {
             refusal,
             start_time,
         } = info;
-        let refusal = refusal.map(RefusalRow::from);
         Self {
             pid,
             uid,
@@ -125,34 +116,6 @@ impl From<ProcessInfo> for ProcessRow {
             refusal,
             start_time,
         }
-    }
-}
-
-// === impl RefusalRow ===
-
-impl RefusalRow {
-    /// The line of a process that nothing was done to.
-    pub(crate) fn render(&self, pid: u32, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-        let (message, reason) = (
-            text::printable(&self.message),
-            text::printable(&self.reason),
-        );
-        let word = look.paint(Tone::Bad, "refused");
-        writeln!(out, "{pid}: {word}: {message} [{reason}]")
-    }
-
-    /// The same as a failure of the whole command.
-    pub(crate) fn failure(&self) -> Failure {
-        Failure::Refused {
-            reason: text::printable(&self.reason),
-            message: text::printable(&self.message),
-        }
-    }
-}
-
-impl From<Refusal> for RefusalRow {
-    fn from(Refusal { reason, message }: Refusal) -> Self {
-        Self { reason, message }
     }
 }
 

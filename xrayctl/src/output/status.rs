@@ -10,31 +10,7 @@ use super::{Cell, Column, Look, Table, Tone, units};
 /// State and counters of the attached processes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Statuses {
-    pub(crate) processes: Vec<StatusRow>,
-}
-
-/// State and counters of one process.
-#[derive(Debug, Serialize)]
-pub(crate) struct StatusRow {
-    pid: u32,
-    uid: u32,
-    command: String,
-    mode: String,
-    state: String,
-    functions: u32,
-    functions_on: u32,
-    threads: u32,
-    events: u64,
-    events_per_second: f64,
-    lost: u64,
-    ring_use_permille: u32,
-    ring_bytes: u64,
-    max_threads: u32,
-    copied_bytes: u64,
-    retained_bytes: u64,
-    retained_events: u64,
-    evicted_events: u64,
-    attached_wall_ns: u64,
+    pub(crate) processes: Vec<ProcessStatus>,
 }
 
 // === impl Statuses ===
@@ -59,91 +35,38 @@ impl Statuses {
             Column::Right("COPIED"),
             Column::Right("RETAINED"),
         ]);
-        self.processes
-            .iter()
-            .for_each(|row| table.push(row.cells()));
+        self.processes.iter().for_each(|row| table.push(cells(row)));
         table.render(out, look)
     }
 }
 
-// === impl StatusRow ===
-
-impl StatusRow {
-    fn cells(&self) -> [Cell; 13] {
-        let state = if self.state == "tracing" {
-            Tone::Good
-        } else {
-            Tone::Warning
-        };
-        let lost = if self.lost == 0 {
-            Tone::Plain
-        } else {
-            Tone::Bad
-        };
-        let permille = self.ring_use_permille;
-        [
-            self.pid.to_string().into(),
-            self.command.as_str().into(),
-            Cell::toned(&self.state, state),
-            self.mode.as_str().into(),
-            self.functions_on.to_string().into(),
-            self.functions.to_string().into(),
-            self.threads.to_string().into(),
-            units::count(self.events).into(),
-            format!("{:.0}", self.events_per_second).into(),
-            Cell::toned(units::count(self.lost), lost),
-            format!("{}.{}%", permille / 10, permille % 10).into(),
-            units::bytes(self.copied_bytes).into(),
-            units::bytes(self.retained_bytes).into(),
-        ]
-    }
-}
-
-impl From<ProcessStatus> for StatusRow {
-    fn from(status: ProcessStatus) -> Self {
-        let ProcessStatus {
-            pid,
-            command,
-            mode,
-            state,
-            functions,
-            functions_on,
-            threads,
-            events,
-            events_per_second,
-            lost,
-            ring_use_permille,
-            ring_bytes,
-            max_threads,
-            copied_bytes,
-            retained_bytes,
-            retained_events,
-            evicted_events,
-            attached_wall_ns,
-            uid,
-        } = status;
-        Self {
-            pid,
-            uid,
-            command,
-            mode,
-            state,
-            functions,
-            functions_on,
-            threads,
-            events,
-            events_per_second,
-            lost,
-            ring_use_permille,
-            ring_bytes,
-            max_threads,
-            copied_bytes,
-            retained_bytes,
-            retained_events,
-            evicted_events,
-            attached_wall_ns,
-        }
-    }
+fn cells(row: &ProcessStatus) -> [Cell; 13] {
+    let state = if row.state == "tracing" {
+        Tone::Good
+    } else {
+        Tone::Warning
+    };
+    let lost = if row.lost == 0 {
+        Tone::Plain
+    } else {
+        Tone::Bad
+    };
+    let permille = row.ring_use_permille;
+    [
+        row.pid.to_string().into(),
+        row.command.as_str().into(),
+        Cell::toned(&row.state, state),
+        row.mode.as_str().into(),
+        row.functions_on.to_string().into(),
+        row.functions.to_string().into(),
+        row.threads.to_string().into(),
+        units::count(row.events).into(),
+        format!("{:.0}", row.events_per_second).into(),
+        Cell::toned(units::count(row.lost), lost),
+        format!("{}.{}%", permille / 10, permille % 10).into(),
+        units::bytes(row.copied_bytes).into(),
+        units::bytes(row.retained_bytes).into(),
+    ]
 }
 
 #[cfg(test)]
@@ -175,7 +98,7 @@ mod tests {
             uid: 1000,
         };
         let statuses = Statuses {
-            processes: vec![status.into()],
+            processes: vec![status],
         };
         golden::check("status.txt", |out| statuses.render(out, Look::PLAIN));
         golden::check_json("status.json", &statuses);

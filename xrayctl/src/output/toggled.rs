@@ -3,10 +3,9 @@
 use std::io;
 
 use serde::Serialize;
-use xrayd_proto::v1::ToggleReport;
+use xrayd_proto::v1::{Refusal, ToggleReport};
 
-use super::processes::RefusalRow;
-use super::{Look, Tone, text, units};
+use super::{Look, Tone, refused, text, units};
 
 /// Which way functions are switched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -32,20 +31,7 @@ pub(crate) enum Run {
 pub(crate) struct Toggled {
     switch: Switch,
     dry_run: bool,
-    processes: Vec<ToggleRow>,
-}
-
-#[derive(Debug, Serialize)]
-struct ToggleRow {
-    pid: u32,
-    matched: u32,
-    changed: u32,
-    sleds: u64,
-    foreign: u64,
-    copied_bytes: u64,
-    elapsed_ns: u64,
-    sample: Vec<String>,
-    refusal: Option<RefusalRow>,
+    processes: Vec<ToggleReport>,
 }
 
 // === impl Switch ===
@@ -63,16 +49,15 @@ impl Switch {
 
 impl Toggled {
     pub(crate) fn new(switch: Switch, run: Run, reports: Vec<ToggleReport>) -> Self {
-        let processes = reports.into_iter().map(ToggleRow::from).collect();
         Self {
             switch,
             dry_run: run == Run::Dry,
-            processes,
+            processes: reports,
         }
     }
 
     /// The first process that nothing was done to, and why.
-    pub(crate) fn refusal(&self) -> Option<(u32, &RefusalRow)> {
+    pub(crate) fn refusal(&self) -> Option<(u32, &Refusal)> {
         self.processes
             .iter()
             .find_map(|row| Some((row.pid, row.refusal.as_ref()?)))
@@ -94,7 +79,7 @@ impl Toggled {
         };
         for row in &self.processes {
             if let Some(refusal) = &row.refusal {
-                refusal.render(row.pid, out, look)?;
+                refused::render(refusal, row.pid, out, look)?;
                 continue;
             }
             write!(
@@ -132,40 +117,8 @@ impl Toggled {
     }
 }
 
-// === impl ToggleRow ===
-
-impl From<ToggleReport> for ToggleRow {
-    fn from(report: ToggleReport) -> Self {
-        let ToggleReport {
-            pid,
-            matched,
-            changed,
-            sleds,
-            foreign,
-            copied_bytes,
-            elapsed_ns,
-            sample,
-            refusal,
-        } = report;
-        let refusal = refusal.map(RefusalRow::from);
-        Self {
-            pid,
-            matched,
-            changed,
-            sleds,
-            foreign,
-            copied_bytes,
-            elapsed_ns,
-            sample,
-            refusal,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use xrayd_proto::v1::Refusal;
-
     use super::super::golden;
     use super::*;
 

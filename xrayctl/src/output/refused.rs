@@ -1,0 +1,31 @@
+//! Why nothing was done to a process.
+
+use std::io;
+
+use xrayd_proto::v1::Refusal;
+
+use super::{Look, Tone, text};
+use crate::failure::Failure;
+
+/// The line of a process that nothing was done to.
+pub(crate) fn render(
+    refusal: &Refusal,
+    pid: u32,
+    out: &mut dyn io::Write,
+    look: Look,
+) -> io::Result<()> {
+    let (message, reason) = (
+        text::printable(&refusal.message),
+        text::printable(&refusal.reason),
+    );
+    let word = look.paint(Tone::Bad, "refused");
+    writeln!(out, "{pid}: {word}: {message} [{reason}]")
+}
+
+/// The same as a failure of the whole command.
+pub(crate) fn failure(refusal: &Refusal) -> Failure {
+    Failure::Refused {
+        reason: text::printable(&refusal.reason),
+        message: text::printable(&refusal.message),
+    }
+}
