@@ -2,10 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
-use std::fs;
-use std::io::Read as _;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+
+use xray_trace::container::{BlockEncoder, Writer};
+use xray_trace::model::{CallKind, FunctionId, ThreadId, Ticks};
 
 mod common;
 
@@ -269,6 +272,42 @@ fn a_reader_that_goes_away_is_no_failure() {
     }
 }
 
+/// Every line of a long tree in JSON, and never more than a little of it in memory.
+#[test]
+fn a_tree_in_json_is_written_as_it_is_made() {
+    const CALLS: u64 = 100_000;
+    let dir = tempfile::tempdir().unwrap();
+    let trace = long_trace(dir.path(), CALLS);
+    let mut child = command(["report", "--tree", "--json", "--limit", "0"])
+        .arg(&trace)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    // In the middle of the tree.
+    while text.matches("\"kind\"").count() < 1000 {
+        out.read_line(&mut text).unwrap();
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let peak = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let peak = peak.and_then(|line| line.split_whitespace().nth(1));
+    let peak: usize = peak.unwrap().parse().unwrap();
+    out.read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(
+        peak * 1024 < text.len(),
+        "{peak} KiB for {} bytes",
+        text.len()
+    );
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        report["tree"]["lines"].as_array().unwrap().len() as u64,
+        CALLS
+    );
+    assert_eq!(report["tree"]["left_out"], 0);
+}
+
 #[test]
 fn colours_are_for_terminals_or_for_those_who_ask() {
     let dir = tempfile::tempdir().unwrap();
@@ -278,6 +317,23 @@ fn colours_are_for_terminals_or_for_those_who_ask() {
     assert!(!coloured(&["report", trace]));
     assert!(coloured(&["report", trace, "--color", "always"]));
     assert!(!coloured(&["report", trace, "--color", "never"]));
+}
+
+/// Writes a trace of one thread that calls one function so many times.
+fn long_trace(dir: &Path, calls: u64) -> PathBuf {
+    let path = dir.join("long.xtrace");
+    let mut writer = Writer::new(File::create(&path).unwrap()).unwrap();
+    for from in (0..calls).step_by(1000) {
+        let mut block = BlockEncoder::new(ThreadId(0));
+        for at in from..calls.min(from + 1000) {
+            block.push_call(Ticks(10 * at), FunctionId(0), CallKind::Enter, None);
+            block.push_call(Ticks(10 * at + 5), FunctionId(0), CallKind::Exit, None);
+        }
+        writer.block(&block.finish().unwrap()).unwrap();
+    }
+    let totals = writer.totals();
+    writer.end(&totals).unwrap();
+    path
 }
 
 /// Compares with a golden file; `XRAYD_BLESS=1` writes it anew.

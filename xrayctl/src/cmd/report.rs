@@ -96,10 +96,10 @@ enum Lines {
 
 /// A trace in JSON.
 #[derive(Debug, Serialize)]
-struct Report {
+struct Report<'a> {
     trace: TraceSummary,
     #[serde(skip_serializing_if = "Option::is_none")]
-    tree: Option<CallTree>,
+    tree: Option<CallTree<'a, Tree<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     table: Option<CallTable>,
 }

@@ -56,7 +56,7 @@ impl CallTable {
             self.render_columns(out, look, CallRow::columns(), CallRow::cells)?;
         } else {
             let [calls, total, own, min, median, p99, max, function] = CallRow::columns();
-            let module = Column::Left("MODULE");
+            let module = Column::left("MODULE").minor(4);
             let columns = [calls, total, own, min, median, p99, max, module, function];
             self.render_columns(out, look, columns, |row| {
                 let [calls, total, own, min, median, p99, max, function] = row.cells();
@@ -122,14 +122,14 @@ impl CallRow {
 
     fn columns() -> [Column; 8] {
         [
-            Column::Right("CALLS"),
-            Column::Right("TOTAL"),
-            Column::Right("SELF"),
-            Column::Right("MIN"),
-            Column::Right("MEDIAN"),
-            Column::Right("P99"),
-            Column::Right("MAX"),
-            Column::Elastic("FUNCTION"),
+            Column::right("CALLS"),
+            Column::right("TOTAL"),
+            Column::right("SELF").minor(1),
+            Column::right("MIN").minor(6),
+            Column::right("MEDIAN").minor(2),
+            Column::right("P99").minor(5),
+            Column::right("MAX").minor(3),
+            Column::elastic("FUNCTION"),
         ]
     }
 
@@ -147,5 +147,36 @@ impl CallRow {
             time(self.max_ns),
             Cell::toned(&self.function, Tone::Name),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::golden;
+    use super::*;
+
+    #[test]
+    fn narrow_terminals_see_the_function_and_its_times() {
+        let row = |function: &str, module: &str| CallRow {
+            id: 0,
+            function: function.into(),
+            module: module.into(),
+            calls: 1_234_567,
+            unfinished: 0,
+            total_ns: 12_345_678_901,
+            self_ns: 1_234_567_890,
+            min_ns: Some(999),
+            median_ns: Some(12_345),
+            p99_ns: Some(123_456),
+            max_ns: Some(1_234_567),
+        };
+        let table = CallTable {
+            functions: 2,
+            rows: vec![
+                row("ns::a_function_with_quite_a_name(int)", "/usr/bin/server"),
+                row("f", "/usr/lib/libfoo.so"),
+            ],
+        };
+        golden::check_narrow("table-narrow.txt", |out, look| table.render(out, look));
     }
 }

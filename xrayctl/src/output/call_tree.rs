@@ -7,9 +7,11 @@
 //!   5.678 ms    4711  } main
 //! ```
 
+use std::cell::RefCell;
 use std::io;
 
-use serde::Serialize;
+use serde::ser::SerializeStruct as _;
+use serde::{Serialize, Serializer};
 use xray_trace::analysis::{Call, Ending, Open, TreeLine};
 use xray_trace::model::{ThreadId, Trace};
 
@@ -18,6 +20,9 @@ use super::{Look, Tone, text, units};
 /// Calls nested deeper than this are not indented further, so that a runaway recursion stays readable.
 const DEEPEST: usize = 60;
 const DURATION_WIDTH: usize = 10;
+const TID_WIDTH: usize = 7;
+/// Indentation leaves so many characters for the name where the terminal has them.
+const NARROWEST: usize = 16;
 
 /// A line of the tree, with everything it takes to show it.
 #[derive(Debug, Serialize)]
@@ -34,13 +39,20 @@ pub(crate) struct TreeRow {
     lost: Option<u64>,
 }
 
-/// The tree as far as it is shown.
-#[derive(Debug, Serialize)]
-pub(crate) struct CallTree {
-    /// Lines that were left out after the last one shown.
-    left_out: u64,
-    lines: Vec<TreeRow>,
+/// The tree as far as it is shown. Each line is made when it is written and forgotten then, however many there are;
+/// so the tree is gone once it was serialised.
+#[derive(Debug)]
+pub(crate) struct CallTree<'a, L> {
+    lines: RefCell<L>,
+    trace: &'a Trace,
+    /// The trace's first moment.
+    origin_ns: u64,
+    /// Lines that are shown; the others are counted.
+    limit: usize,
 }
+
+/// Rows that exist only while they are written.
+struct Rows<R>(RefCell<R>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -61,22 +73,36 @@ enum Kind {
 
 // === impl CallTree ===
 
-impl CallTree {
-    /// The first `limit` lines, all in memory at once.
-    pub(crate) fn new(
-        mut lines: impl Iterator<Item = TreeLine>,
-        trace: &Trace,
-        origin_ns: u64,
-        limit: usize,
-    ) -> Self {
-        let shown = lines.by_ref().take(limit);
-        let shown = shown
-            .map(|line| TreeRow::new(&line, trace, origin_ns))
-            .collect();
+impl<'a, L> CallTree<'a, L> {
+    /// The first `limit` of these lines.
+    pub(crate) fn new(lines: L, trace: &'a Trace, origin_ns: u64, limit: usize) -> Self {
         Self {
-            lines: shown,
-            left_out: lines.map(|_| 1_u64).sum(),
+            lines: RefCell::new(lines),
+            trace,
+            origin_ns,
+            limit,
         }
+    }
+}
+
+impl<L: Iterator<Item = TreeLine>> Serialize for CallTree<'_, L> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut lines = self.lines.borrow_mut();
+        let shown = lines.by_ref().take(self.limit);
+        let rows = shown.map(|line| TreeRow::new(&line, self.trace, self.origin_ns));
+        let mut tree = serializer.serialize_struct("CallTree", 2)?;
+        tree.serialize_field("lines", &Rows(RefCell::new(rows)))?;
+        let left_out: u64 = lines.by_ref().map(|_| 1_u64).sum();
+        tree.serialize_field("left_out", &left_out)?;
+        tree.end()
+    }
+}
+
+// === impl Rows ===
+
+impl<R: Iterator<Item = TreeRow>> Serialize for Rows<R> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(&mut *self.0.borrow_mut())
     }
 }
 
@@ -88,7 +114,10 @@ pub(crate) fn render(
     out: &mut dyn io::Write,
     look: Look,
 ) -> io::Result<()> {
-    let heading = format!("{:>DURATION_WIDTH$}  {:>7}  FUNCTION", "DURATION", "TID");
+    let heading = format!(
+        "{:>DURATION_WIDTH$}  {:>TID_WIDTH$}  FUNCTION",
+        "DURATION", "TID"
+    );
     writeln!(out, "{}", look.paint(Tone::Heading, &heading))?;
     for line in lines.by_ref().take(limit) {
         TreeRow::new(&line, trace, 0).render(out, look)?;
@@ -155,18 +184,18 @@ impl TreeRow {
     }
 
     fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-        let indent = 2 * self.depth.min(DEEPEST);
         let duration = self.duration_ns.map(units::time).unwrap_or_default();
-        let width = look.width.map_or(usize::MAX, |width| {
-            width
-                .saturating_sub(DURATION_WIDTH + 2 + 7 + 2 + indent)
-                .max(16)
+        let room = look.width.map_or(usize::MAX, |width| {
+            width.saturating_sub(DURATION_WIDTH + 2 + TID_WIDTH + 2)
         });
+        // Something of the name is always seen, also of deep calls on a narrow terminal.
+        let deepest = room.saturating_sub(NARROWEST).max(room / 2);
+        let indent = (2 * self.depth.min(DEEPEST)).min(deepest);
         let (body, tone) = self.body();
-        let body = look.paint(tone, &text::cut(&body, width));
+        let body = look.paint(tone, &text::cut(&body, room - indent));
         writeln!(
             out,
-            "{duration:>DURATION_WIDTH$}  {:>7}  {:indent$}{body}",
+            "{duration:>DURATION_WIDTH$}  {:>TID_WIDTH$}  {:indent$}{body}",
             self.tid, ""
         )
     }
@@ -207,7 +236,31 @@ fn tid(trace: &Trace, thread: ThreadId) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::golden;
     use super::*;
+
+    fn row(kind: Kind, depth: usize, function: &str) -> TreeRow {
+        TreeRow {
+            kind,
+            tid: 4711,
+            depth,
+            start_ns: Some(0),
+            duration_ns: (kind == Kind::Leaf).then_some(1_234_567),
+            function: Some(function.into()),
+            argument: None,
+            lost: None,
+        }
+    }
+
+    #[test]
+    fn deep_calls_with_long_names_stay_within_the_terminal() {
+        let names = "ns::a_function_with_quite_a_name(int)";
+        let rows = [0, 1, 5, 15, 1000].map(|depth| row(Kind::Begin, depth, names));
+        golden::check_narrow("tree-narrow.txt", |out, look| {
+            rows.iter().try_for_each(|row| row.render(out, look))?;
+            row(Kind::Leaf, 2, "f").render(out, look)
+        });
+    }
 
     #[test]
     fn names_are_called_with_one_pair_of_brackets() {

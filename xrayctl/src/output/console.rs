@@ -137,10 +137,12 @@ impl Console {
         self.show(|out, _| writeln!(out, "{line}"))
     }
 
-    /// Writes a value as JSON, indented, with a newline at the end.
+    /// Writes a value as JSON, indented, with a newline at the end. It is written as it is made.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
-        let text = serde_json::to_string_pretty(value)?;
-        self.line(&text)
+        self.show(|out, _| {
+            serde_json::to_writer_pretty(&mut *out, value)?;
+            writeln!(out)
+        })
     }
 
     /// Writes a line for people on standard error, where it does not disturb what is written for programs.

@@ -25,7 +25,7 @@ impl Functions {
         } else {
             let [id, module, name, source, sleds, state, calls] = columns();
             let columns = [
-                Column::Right("PID"),
+                Column::right("PID"),
                 id,
                 module,
                 name,
@@ -67,13 +67,13 @@ impl Functions {
 
 fn columns() -> [Column; 7] {
     [
-        Column::Right("ID"),
-        Column::Left("MODULE"),
-        Column::Elastic("NAME"),
-        Column::Elastic("SOURCE"),
-        Column::Right("SLEDS"),
-        Column::Left("STATE"),
-        Column::Right("CALLS"),
+        Column::right("ID"),
+        Column::left("MODULE").minor(3),
+        Column::elastic("NAME"),
+        Column::elastic("SOURCE").minor(4),
+        Column::right("SLEDS").minor(5),
+        Column::left("STATE"),
+        Column::right("CALLS").minor(1),
     ]
 }
 
@@ -128,7 +128,7 @@ mod tests {
             ],
         };
         golden::check("functions.txt", |out| one.render(out, Look::PLAIN));
-        golden::check("functions-narrow.txt", |out| {
+        golden::check("functions-coloured.txt", |out| {
             one.render(
                 out,
                 Look {
@@ -141,6 +141,11 @@ mod tests {
         let two = Functions {
             functions: vec![function(7, 0, "f", true), function(81, 0, "f", false)],
         };
+        let names = ["f", "ns::a_function_with_quite_a_name(std::vector<int>)"];
+        let long = Functions {
+            functions: names.map(|name| function(7, 123, name, true)).into(),
+        };
+        golden::check_narrow("functions-narrow.txt", |out, look| long.render(out, look));
         golden::check("functions-two.txt", |out| two.render(out, Look::PLAIN));
     }
 }

@@ -5,6 +5,8 @@ use std::{env, fs, io};
 
 use serde::Serialize;
 
+use super::Look;
+
 /// Compares what is rendered with the golden file.
 #[track_caller]
 pub(crate) fn check(name: &str, render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) {
@@ -25,6 +27,30 @@ pub(crate) fn check(name: &str, render: impl FnOnce(&mut dyn io::Write) -> io::R
         "{} (XRAYD_BLESS=1 writes it anew)",
         path.display()
     );
+}
+
+/// Compares what is rendered for terminals of 60 and of 40 columns; no line may be wider.
+#[track_caller]
+pub(crate) fn check_narrow(
+    name: &str,
+    render: impl Fn(&mut dyn io::Write, Look) -> io::Result<()>,
+) {
+    check(name, |out| {
+        for width in [60, 40] {
+            let mut shown = Vec::new();
+            let look = Look {
+                width: Some(width),
+                ..Look::PLAIN
+            };
+            render(&mut shown, look)?;
+            let shown = String::from_utf8(shown).unwrap();
+            for line in shown.lines() {
+                assert!(line.chars().count() <= width, "{width}: {line}");
+            }
+            writeln!(out, "{width} columns:\n{shown}")?;
+        }
+        Ok(())
+    });
 }
 
 /// Compares a value's JSON with the golden file.

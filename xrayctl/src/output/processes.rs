@@ -45,13 +45,13 @@ impl Processes {
             return writeln!(out, "no process with sleds is running");
         }
         let mut table = Table::new([
-            Column::Right("PID"),
-            Column::Left("USER"),
-            Column::Left("UNIT"),
-            Column::Elastic("COMMAND"),
-            Column::Right("MODULES"),
-            Column::Right("FUNCTIONS"),
-            Column::Left("STATE"),
+            Column::right("PID"),
+            Column::left("USER").minor(1),
+            Column::left("UNIT").minor(3),
+            Column::elastic("COMMAND"),
+            Column::right("MODULES").minor(4),
+            Column::right("FUNCTIONS").minor(2),
+            Column::left("STATE"),
         ]);
         for row in &self.processes {
             table.push([
@@ -158,6 +158,7 @@ mod tests {
     #[test]
     fn rows_look_as_agreed() {
         golden::check("ps.txt", |out| sample().render(out, Look::PLAIN));
+        golden::check_narrow("ps-narrow.txt", |out, look| sample().render(out, look));
         golden::check_json("ps.json", &sample());
     }
 }

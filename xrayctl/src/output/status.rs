@@ -21,19 +21,19 @@ impl Statuses {
             return writeln!(out, "no process is attached");
         }
         let mut table = Table::new([
-            Column::Right("PID"),
-            Column::Elastic("COMMAND"),
-            Column::Left("STATE"),
-            Column::Left("MODE"),
-            Column::Right("ON"),
-            Column::Right("OF"),
-            Column::Right("THREADS"),
-            Column::Right("EVENTS"),
-            Column::Right("EVENTS/S"),
-            Column::Right("LOST"),
-            Column::Right("RING"),
-            Column::Right("COPIED"),
-            Column::Right("RETAINED"),
+            Column::right("PID"),
+            Column::elastic("COMMAND"),
+            Column::left("STATE").minor(2),
+            Column::left("MODE").minor(9),
+            Column::right("ON"),
+            Column::right("OF").minor(3),
+            Column::right("THREADS").minor(5),
+            Column::right("EVENTS").minor(1),
+            Column::right("EVENTS/S").minor(4),
+            Column::right("LOST"),
+            Column::right("RING").minor(6),
+            Column::right("COPIED").minor(7),
+            Column::right("RETAINED").minor(8),
         ]);
         self.processes.iter().for_each(|row| table.push(cells(row)));
         table.render(out, look)
@@ -101,6 +101,7 @@ mod tests {
             processes: vec![status],
         };
         golden::check("status.txt", |out| statuses.render(out, Look::PLAIN));
+        golden::check_narrow("status-narrow.txt", |out, look| statuses.render(out, look));
         golden::check_json("status.json", &statuses);
         let none = Statuses {
             processes: Vec::new(),

@@ -5,18 +5,21 @@ use std::io;
 use super::console::{Look, Tone};
 use super::text;
 
-/// A column that may be narrowed is not narrowed below this many characters.
+/// An elastic column is not narrowed below this many characters while another column can go.
+const READABLE: usize = 24;
+/// Nor below this many at all.
 const NARROWEST: usize = 12;
 
-/// How a column's cells stand.
+/// A column. Where the terminal is narrow, elastic columns give way first, then minor columns are left out, then
+/// elastic ones give way again; what still does not fit is cut at the edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Column {
-    /// To the left.
-    Left(&'static str),
-    /// To the right: numbers.
-    Right(&'static str),
-    /// To the left, and the first to give way where the terminal is narrow.
-    Elastic(&'static str),
+pub(crate) struct Column {
+    title: &'static str,
+    /// Cells stand to the right, as numbers do.
+    right: bool,
+    elastic: bool,
+    /// The greatest goes first; 0 never goes.
+    minor: u8,
 }
 
 /// One cell.
@@ -36,9 +39,37 @@ pub(crate) struct Table<const N: usize> {
 // === impl Column ===
 
 impl Column {
-    fn title(self) -> &'static str {
-        match self {
-            Self::Left(title) | Self::Right(title) | Self::Elastic(title) => title,
+    /// Cells stand to the left.
+    pub(crate) const fn left(title: &'static str) -> Self {
+        Self {
+            title,
+            right: false,
+            elastic: false,
+            minor: 0,
+        }
+    }
+
+    /// Cells stand to the right: numbers.
+    pub(crate) const fn right(title: &'static str) -> Self {
+        Self {
+            right: true,
+            ..Self::left(title)
+        }
+    }
+
+    /// Cells stand to the left, and can be cut.
+    pub(crate) const fn elastic(title: &'static str) -> Self {
+        Self {
+            elastic: true,
+            ..Self::left(title)
+        }
+    }
+
+    /// The same column, which can be missed; those of the greatest rank go first.
+    pub(crate) const fn minor(self, rank: u8) -> Self {
+        Self {
+            minor: rank,
+            ..self
         }
     }
 }
@@ -83,35 +114,46 @@ impl<const N: usize> Table<N> {
         self.rows.push(row);
     }
 
-    /// Writes the headings and the rows.
+    /// Writes the headings and the rows, and which columns were left out.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let widths = self.widths(look.width);
         let headings = self
             .columns
-            .map(|column| Cell::toned(column.title(), Tone::Heading));
+            .map(|column| Cell::toned(column.title, Tone::Heading));
         self.render_row(out, look, &widths, &headings)?;
-        self.rows
-            .iter()
-            .try_for_each(|row| self.render_row(out, look, &widths, row))
+        for row in &self.rows {
+            self.render_row(out, look, &widths, row)?;
+        }
+        let columns = self.columns.iter().zip(widths);
+        let left_out = columns.filter(|(_, width)| width.is_none());
+        let left_out: Vec<_> = left_out.map(|(column, _)| column.title).collect();
+        if left_out.is_empty() {
+            return Ok(());
+        }
+        let line = format!("… no room for {}", left_out.join(", "));
+        let line = text::cut(&line, look.width.unwrap_or(usize::MAX));
+        writeln!(out, "{}", look.paint(Tone::Dim, &line))
     }
 
     fn render_row(
         &self,
         out: &mut dyn io::Write,
         look: Look,
-        widths: &[usize; N],
+        widths: &[Option<usize>; N],
         row: &[Cell; N],
     ) -> io::Result<()> {
         let mut room = look.width.unwrap_or(usize::MAX);
         let mut owed = 0;
-        for (index, ((column, width), cell)) in self.columns.iter().zip(widths).zip(row).enumerate()
-        {
-            if index > 0 {
+        let mut first = true;
+        for ((column, width), cell) in self.columns.iter().zip(widths).zip(row) {
+            let Some(width) = width else { continue };
+            if !first {
                 owed += 2;
             }
+            first = false;
             let shown = text::cut(&cell.text, *width);
             let padding = width - shown.chars().count();
-            if matches!(column, Column::Right(_)) {
+            if column.right {
                 owed += padding;
             }
             // Blanks are written only when something follows them, so that no line ends in blanks.
@@ -120,44 +162,68 @@ impl<const N: usize> Table<N> {
                 room -= blanks;
                 let shown = text::cut(&shown, room);
                 room -= shown.chars().count();
+                if shown.is_empty() {
+                    break;
+                }
                 write!(out, "{:blanks$}{}", "", look.paint(cell.tone, &shown))?;
                 owed = 0;
             }
-            if !matches!(column, Column::Right(_)) {
+            if !column.right {
                 owed += padding;
             }
         }
         writeln!(out)
     }
 
-    fn widths(&self, terminal: Option<usize>) -> [usize; N] {
-        let mut widths = [0; N];
-        for (index, width) in widths.iter_mut().enumerate() {
+    /// The width of each column; `None` for one that is left out.
+    fn widths(&self, terminal: Option<usize>) -> [Option<usize>; N] {
+        let mut index = 0;
+        let mut widths = self.columns.map(|column| {
             let cells = self.rows.iter().map(|row| row[index].text.chars().count());
-            *width = cells
-                .max()
-                .unwrap_or(0)
-                .max(self.columns[index].title().chars().count());
-        }
+            let widest = cells.max().unwrap_or(0);
+            index += 1;
+            Some(widest.max(column.title.chars().count()))
+        });
         let Some(terminal) = terminal else {
             return widths;
         };
-        let mut excess =
-            (widths.iter().sum::<usize>() + 2 * N.saturating_sub(1)).saturating_sub(terminal);
-        // The widest elastic column gives way first, down to the next widest one.
-        while excess > 0 {
-            let elastic = (0..N).filter(|&index| matches!(self.columns[index], Column::Elastic(_)));
-            let Some(widest) = elastic.max_by_key(|&index| widths[index]) else {
+        // As narrow as elastic columns can be while they are still read with ease.
+        let mut readable = widths;
+        for (width, column) in readable.iter_mut().zip(&self.columns) {
+            *width = width.map(|width| {
+                if column.elastic {
+                    width.min(READABLE)
+                } else {
+                    width
+                }
+            });
+        }
+        while excess(&readable, terminal) > 0 {
+            let there = (0..N).filter(|&index| widths[index].is_some());
+            let minor = there.filter(|&index| self.columns[index].minor > 0);
+            let Some(least) = minor.max_by_key(|&index| self.columns[index].minor) else {
                 break;
             };
-            if widths[widest] <= NARROWEST {
-                break;
+            (readable[least], widths[least]) = (None, None);
+        }
+        // What is still too much is taken from the widest elastic column, down to the next widest.
+        for _ in 0..excess(&widths, terminal) {
+            let elastic = widths.iter_mut().zip(&self.columns);
+            let elastic = elastic.filter(|(_, column)| column.elastic);
+            match elastic.filter_map(|(width, _)| width.as_mut()).max() {
+                Some(widest) if *widest > NARROWEST => *widest -= 1,
+                Some(_) | None => break,
             }
-            widths[widest] -= 1;
-            excess -= 1;
         }
         widths
     }
+}
+
+/// How many characters the columns have too much.
+fn excess<const N: usize>(widths: &[Option<usize>; N], terminal: usize) -> usize {
+    let columns = widths.iter().flatten().count();
+    let wanted = widths.iter().flatten().sum::<usize>() + 2 * columns.saturating_sub(1);
+    wanted.saturating_sub(terminal)
 }
 
 #[cfg(test)]
@@ -166,9 +232,9 @@ mod tests {
 
     fn sample() -> Table<3> {
         let mut table = Table::new([
-            Column::Right("PID"),
-            Column::Elastic("COMMAND"),
-            Column::Left("STATE"),
+            Column::right("PID"),
+            Column::elastic("COMMAND"),
+            Column::left("STATE"),
         ]);
         table.push(["7".into(), "short".into(), "ready".into()]);
         table.push([
@@ -193,13 +259,17 @@ mod tests {
         );
     }
 
+    fn narrow(width: usize) -> Look {
+        Look {
+            width: Some(width),
+            ..Look::PLAIN
+        }
+    }
+
     #[test]
     fn the_elastic_column_gives_way_on_a_narrow_terminal() {
         check(
-            Look {
-                width: Some(28),
-                ..Look::PLAIN
-            },
+            narrow(28),
             " PID  COMMAND          STATE\n   7  short            ready\n1234  a rather long …\n",
         );
     }
@@ -207,17 +277,44 @@ mod tests {
     #[test]
     fn what_still_does_not_fit_is_cut_at_the_edge() {
         check(
-            Look {
-                width: Some(20),
-                ..Look::PLAIN
-            },
-            " PID  COMMAND       \n   7  short         \n1234  a rather lo…\n",
+            narrow(20),
+            " PID  COMMAND\n   7  short\n1234  a rather lo…\n",
         );
     }
 
     #[test]
+    fn minor_columns_go_before_the_elastic_one_is_unreadable() {
+        let mut table = Table::new([
+            Column::right("N"),
+            Column::left("MINOR").minor(2),
+            Column::left("LESS").minor(1),
+            Column::elastic("NAME"),
+        ]);
+        table.push([
+            "1".into(),
+            "mm".into(),
+            "ll".into(),
+            "abcdefghijklmnopqrstuvwxyz".into(),
+        ]);
+        let check = |width, expected: &str| {
+            let mut out = Vec::new();
+            table.render(&mut out, narrow(width)).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{width}");
+        };
+        check(
+            40,
+            "N  MINOR  LESS  NAME\n1  mm     ll    abcdefghijklmnopqrstuvw…\n",
+        );
+        check(
+            39,
+            "N  LESS  NAME\n1  ll    abcdefghijklmnopqrstuvwxyz\n… no room for MINOR\n",
+        );
+        check(20, "N  NAME\n1  abcdefghijklmnop…\n… no room for MINOR…\n");
+    }
+
+    #[test]
     fn tones_are_painted_without_disturbing_the_alignment() {
-        let mut table = Table::new([Column::Left("A"), Column::Left("B")]);
+        let mut table = Table::new([Column::left("A"), Column::left("B")]);
         table.push([Cell::toned("x", Tone::Good), "y".into()]);
         let mut out = Vec::new();
         table
