@@ -32,8 +32,8 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     /// Talk to the daemon at this socket, and to no other
     ///
-    /// Without this, the user's daemon is tried, then the system's; if neither answers, ps, doctor and record work by
-    /// themselves.
+    /// Without this, the user's daemon is tried, then the system's; if neither answers, ps, doctor, functions --pid and
+    /// record work by themselves.
     #[arg(
         long,
         global = true,
@@ -160,6 +160,8 @@ mod tests {
             "attach 12 --max-threads 0",
             "attach 12 --max-threads 65537",
             "enable --id x",
+            "enable --regex=",
+            "record 12 --except-function=",
             "record",
             "record 12 -- ./server",
             "record 12 --duration 0s",

@@ -6,6 +6,26 @@ use xrayd::ByteSize;
 
 const RING_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
 
+/// The number of a process.
+pub(crate) fn pid(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(pid) if pid > 0 => Ok(pid),
+        Ok(_) | Err(_) => {
+            Err("expected the number of a process; `xrayctl ps` lists what there is".to_owned())
+        }
+    }
+}
+
+/// A name or a pattern. An empty one is a variable of a script that was not set: it would name nothing, or, as a
+/// regular expression, everything.
+pub(crate) fn pattern(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        Err("expected a name or a pattern, not nothing".to_owned())
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
 /// The size of a thread's ring.
 pub(crate) fn ring_size(text: &str) -> Result<u64, String> {
     let size = text

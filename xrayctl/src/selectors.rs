@@ -5,6 +5,7 @@ use xrayd_proto::v1 as proto;
 use xrayd_proto::v1::rule::Rule as Kind;
 
 use crate::failure::Failure;
+use crate::parse;
 
 const HEADING: &str = "Which functions";
 
@@ -12,19 +13,19 @@ const HEADING: &str = "Which functions";
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub(crate) struct Selectors {
     /// The function of this name: mangled, demangled, or demangled without parameters
-    #[arg(long, value_name = "NAME", help_heading = HEADING)]
+    #[arg(long, value_name = "NAME", value_parser = parse::pattern, help_heading = HEADING)]
     function: Vec<String>,
     /// Functions whose demangled name matches a glob, such as 'ns::*'
-    #[arg(long, value_name = "GLOB", help_heading = HEADING)]
+    #[arg(long, value_name = "GLOB", value_parser = parse::pattern, help_heading = HEADING)]
     glob: Vec<String>,
     /// Functions in whose demangled name a regular expression is found
-    #[arg(long, value_name = "RE", help_heading = HEADING)]
+    #[arg(long, value_name = "RE", value_parser = parse::pattern, help_heading = HEADING)]
     regex: Vec<String>,
     /// Functions of a module: its file name, or a glob over its path
-    #[arg(long, value_name = "LIB", help_heading = HEADING)]
+    #[arg(long, value_name = "LIB", value_parser = parse::pattern, help_heading = HEADING)]
     module: Vec<String>,
     /// Functions whose source file's path matches a glob, such as 'src/*'
-    #[arg(long, value_name = "GLOB", help_heading = HEADING)]
+    #[arg(long, value_name = "GLOB", value_parser = parse::pattern, help_heading = HEADING)]
     source: Vec<String>,
     /// The function with this id, as `xrayctl functions` lists it
     #[arg(long, value_name = "N", help_heading = HEADING)]
@@ -33,19 +34,19 @@ pub(crate) struct Selectors {
     #[arg(long, help_heading = HEADING)]
     all: bool,
     /// But not the function of this name
-    #[arg(long, value_name = "NAME", help_heading = HEADING)]
+    #[arg(long, value_name = "NAME", value_parser = parse::pattern, help_heading = HEADING)]
     except_function: Vec<String>,
     /// But not functions whose demangled name matches a glob
-    #[arg(long, value_name = "GLOB", help_heading = HEADING)]
+    #[arg(long, value_name = "GLOB", value_parser = parse::pattern, help_heading = HEADING)]
     except_glob: Vec<String>,
     /// But not functions in whose demangled name a regular expression is found
-    #[arg(long, value_name = "RE", help_heading = HEADING)]
+    #[arg(long, value_name = "RE", value_parser = parse::pattern, help_heading = HEADING)]
     except_regex: Vec<String>,
     /// But not functions of a module
-    #[arg(long, value_name = "LIB", help_heading = HEADING)]
+    #[arg(long, value_name = "LIB", value_parser = parse::pattern, help_heading = HEADING)]
     except_module: Vec<String>,
     /// But not functions whose source file's path matches a glob
-    #[arg(long, value_name = "GLOB", help_heading = HEADING)]
+    #[arg(long, value_name = "GLOB", value_parser = parse::pattern, help_heading = HEADING)]
     except_source: Vec<String>,
     /// But not the function with this id
     #[arg(long, value_name = "N", help_heading = HEADING)]

@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_millis(50);
 #[derive(Debug, clap::Args)]
 pub(crate) struct ToggleArgs {
     /// Only this process; without this, every attached process
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = crate::parse::pid)]
     pid: Option<u32>,
     #[command(flatten)]
     selectors: Selectors,
@@ -75,7 +75,7 @@ pub(crate) async fn run(
 
 /// No function is what the selectors name.
 pub(crate) fn nothing_matched() -> anyhow::Error {
-    let what = "the selectors name no function; `xrayctl functions` lists what there is";
+    let what = "the selectors name no function; `xrayctl functions --pid PID` lists what there is";
     Failure::NothingMatched(what.to_owned()).into()
 }
 

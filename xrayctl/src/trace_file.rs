@@ -57,9 +57,10 @@ impl OutputFile {
             Ok(file) => (Ok(file), true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match overwrite {
                 Overwrite::Yes => (options.open(path), false),
-                Overwrite::No => {
+                Overwrite::No if path.is_file() => {
                     anyhow::bail!("{} is there already; --force overwrites it", path.display())
                 }
+                Overwrite::No => anyhow::bail!("{} is not a regular file", path.display()),
             },
             Err(error) => (Err(error), false),
         };
@@ -287,6 +288,14 @@ mod tests {
         file.write(b"new").unwrap();
         drop(file);
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+    }
+
+    #[test]
+    fn force_is_not_recommended_for_what_is_no_file() {
+        for path in ["/tmp", "/dev/null"] {
+            let error = OutputFile::open(Path::new(path), Overwrite::No).unwrap_err();
+            assert_eq!(error.to_string(), format!("{path} is not a regular file"));
+        }
     }
 
     #[test]

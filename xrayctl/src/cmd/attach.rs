@@ -21,7 +21,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The process
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = crate::parse::pid)]
     pid: u32,
     #[command(flatten)]
     memory: Memory,

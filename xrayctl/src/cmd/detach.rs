@@ -21,7 +21,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The process
-    #[arg(value_parser = clap::value_parser!(u32).range(1..),
+    #[arg(value_parser = crate::parse::pid,
           required_unless_present = "all", conflicts_with = "all")]
     pid: Option<u32>,
     /// Every attached process that you own; every attached process for root

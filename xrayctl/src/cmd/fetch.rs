@@ -26,7 +26,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Only this process; without this, every attached process
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = crate::parse::pid)]
     pid: Option<u32>,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// A part of the name, or a glob over the whole name if it has wildcards
     pattern: Option<String>,
     /// Only this process, which need not be attached; without this, every attached process
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = crate::parse::pid)]
     pid: Option<u32>,
     #[command(flatten)]
     format: Format,
@@ -35,7 +35,11 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         .map(selectors::pattern)
         .transpose()?;
     let selection = selection.map(selectors::wire);
-    let mut rpc = daemon.connect().await?;
+    let mut rpc = match args.pid {
+        // A process is read without touching it, which takes no daemon.
+        Some(_) => daemon.connect_or_embed().await?,
+        None => daemon.connect().await?,
+    };
     let functions = list(&mut rpc, args.pid.unwrap_or(0), selection).await?;
     if functions.is_empty() {
         let what = match (&args.pattern, args.pid) {

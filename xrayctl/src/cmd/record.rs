@@ -49,7 +49,7 @@ const TICK: Duration = Duration::from_millis(100);
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The process
-    #[arg(value_parser = clap::value_parser!(u32).range(1..),
+    #[arg(value_parser = crate::parse::pid,
           required_unless_present = "command", conflicts_with = "command")]
     pid: Option<u32>,
     /// The program to start, and its arguments
