@@ -69,6 +69,8 @@ impl Progress {
         let style = ProgressStyle::with_template(template).expect("the template is a constant");
         bar.set_style(style);
         if !bar.is_hidden() {
+            // At once, however soon the work is done.
+            bar.tick();
             bar.enable_steady_tick(TICK);
         }
         Self(bar)

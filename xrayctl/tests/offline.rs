@@ -308,6 +308,34 @@ fn a_tree_in_json_is_written_as_it_is_made() {
     assert_eq!(report["tree"]["left_out"], 0);
 }
 
+/// As `xrayctl report … | head -n 3` does.
+#[test]
+fn a_reader_that_has_seen_enough_of_a_long_report_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = long_trace(dir.path(), 20_000);
+    for more in [&[][..], &["--json"]] {
+        let mut child = command(["report", "--tree", "--limit", "0"])
+            .args(more)
+            .arg(&trace)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        for _ in 0..3 {
+            out.read_line(&mut String::new()).unwrap();
+        }
+        drop(out);
+        let ended = child.wait_with_output().unwrap();
+        let err = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(
+            (ended.status.code(), err.as_str()),
+            (Some(0), ""),
+            "{more:?}"
+        );
+    }
+}
+
 #[test]
 fn colours_are_for_terminals_or_for_those_who_ask() {
     let dir = tempfile::tempdir().unwrap();

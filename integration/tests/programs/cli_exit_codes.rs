@@ -1,13 +1,11 @@
 //! Each documented exit code, produced by what it stands for.
 
-use std::fs;
-
 use anyhow::{Result, ensure};
-use integration::{Fixture, GroundTruth, Target};
+use integration::{Fixture, GroundTruth, ProcessState, Target};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::scene::{Scene, all_on};
+use crate::scene::{Daemon, Scene, all_on, ensure_as_compiled, rows};
 
 #[test]
 fn usage_nothing_matched_refused_and_unreachable() -> Result<()> {
@@ -61,11 +59,37 @@ fn usage_nothing_matched_refused_and_unreachable() -> Result<()> {
     Ok(())
 }
 
+/// What there is to select can be seen before anything is attached.
+#[test]
+fn functions_of_a_process_are_listed_without_a_daemon() -> Result<()> {
+    let scene = Scene::new()?;
+    let target = Target::spawn(Fixture::Counted, [""; 0])?;
+    let before = ProcessState::of(target.pid())?;
+    let pid = target.pid().to_string();
+    let listed = scene
+        .alone()?
+        .json(["functions", "--pid", &pid, "work::"])?;
+    let functions = rows(&listed, "functions")?;
+    ensure!(!functions.is_empty(), "{listed}");
+    ensure!(
+        functions.iter().all(|row| row["enabled"] == false),
+        "{listed}"
+    );
+    ensure!(ProcessState::of(target.pid())? == before);
+    ensure_as_compiled(&target)
+}
+
 /// The engine stands still while the program fills its rings: what does not fit is counted, to the event.
 #[test]
 fn losses_are_an_error_under_strict_only() -> Result<()> {
     let scene = Scene::new()?;
-    let cli = scene.alone()?;
+    losses(&scene, None)?;
+    let daemon = scene.daemon()?;
+    losses(&scene, Some(&daemon))
+}
+
+fn losses(scene: &Scene, daemon: Option<&Daemon>) -> Result<()> {
+    let cli = daemon.map_or_else(|| scene.alone(), |daemon| scene.with(daemon))?;
     for (strict, code) in [(&["--strict"][..], 6), (&[], 0)] {
         let mut target = Target::spawn(Fixture::Counted, ["--threads", "1", "--calls", "20000"])?;
         let pid = target.pid().to_string();
@@ -81,13 +105,15 @@ fn losses_are_an_error_under_strict_only() -> Result<()> {
         ];
         let mut running = cli.start([&record[..], strict].concat())?;
         running.until("everything is on", || all_on(&target))?;
-        running.signal(Signal::SIGSTOP)?;
-        let stat = format!("/proc/{}/stat", running.pid());
-        running.until("the recorder stands still", || {
-            Ok(fs::read_to_string(&stat)?.contains(") T ").then_some(()))
-        })?;
+        match daemon {
+            None => running.stand_still()?,
+            Some(daemon) => daemon.stand_still()?,
+        }
         let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
-        running.signal(Signal::SIGCONT)?;
+        match daemon {
+            None => running.signal(Signal::SIGCONT)?,
+            Some(daemon) => daemon.signal(Signal::SIGCONT)?,
+        }
         running.signal(Signal::SIGINT)?;
         let ran = running.wait()?;
         ensure!(ran.code == Some(code), "{ran:?}");

@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{Fixture, GroundTruth, ProcessState, Target, copy_into};
+use integration::{DEADLINE, Fixture, GroundTruth, ProcessState, Target, copy_into, wait_until};
 use nix::sys::signal::Signal;
 
 use crate::scene::{NOBODY, Scene, all_on, ensure_as_compiled, row_of, rows};
@@ -100,6 +100,57 @@ fn roots_daemon_serves_each_user_their_own() -> Result<()> {
     );
     ensure_as_compiled(&own)?;
     all_on(&roots)?.context("root's functions are off")
+}
+
+/// Each process of the caller's own, whatever became of it; nobody else's.
+#[test]
+fn detach_all_means_all_that_the_caller_may_trace() -> Result<()> {
+    if !integration::is_root_for("detach_all_means_all_that_the_caller_may_trace")? {
+        return Ok(());
+    }
+    let scene = Scene::public()?;
+    let daemon = scene.daemon()?;
+    let root = scene.with(&daemon)?;
+    let first = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
+    let second = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
+    let mut gone = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
+    let foreign = nobodys(&scene, &["--threads", "1"])?;
+    for target in [&first, &second, &gone, &foreign] {
+        root.ok(["attach", &target.pid().to_string()])?;
+    }
+    root.ok(["enable", "--all"])?;
+    let gone_pid = gone.pid();
+    gone.kill()?;
+    wait_until(DEADLINE, "the end is seen", || {
+        let status = root.json(["status"])?;
+        let row = row_of(&status, gone_pid)?.context("no row")?;
+        Ok((row["state"] == "exited").then_some(()))
+    })?;
+
+    let detached = root.as_user(NOBODY).json(["detach", "--all"])?;
+    let listed = rows(&detached, "processes")?;
+    ensure!(
+        listed.len() == 1 && listed[0]["pid"] == foreign.pid() && listed[0]["exited"] == false,
+        "{detached}"
+    );
+    ensure_as_compiled(&foreign)?;
+    all_on(&first)?.context("root's functions are off")?;
+
+    let shown = root.ok(["detach", "--all"])?;
+    ensure!(
+        shown.contains(&format!("{gone_pid}: had already ended; ")),
+        "{shown}"
+    );
+    for target in [&first, &second] {
+        ensure!(
+            shown.contains(&format!("{}: detached; ", target.pid())),
+            "{shown}"
+        );
+        ensure_as_compiled(target)?;
+    }
+    ensure!(shown.matches("  proof: ").count() == 4, "{shown}");
+    ensure!(rows(&root.json(["status"])?, "processes")?.is_empty());
+    Ok(())
 }
 
 /// Without a daemon and without any capability.

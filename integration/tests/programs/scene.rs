@@ -146,6 +146,12 @@ impl Daemon {
         send(self.child.id(), signal)
     }
 
+    /// Stops it until it gets a SIGCONT; comes back when it stands still.
+    pub(crate) fn stand_still(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)?;
+        stands_still(self.child.id())
+    }
+
     /// Waits until it has ended.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
         wait_until(DEADLINE, "the daemon ends", || Ok(self.child.try_wait()?))
@@ -255,8 +261,10 @@ impl Running {
         send(self.child.id(), signal)
     }
 
-    pub(crate) fn pid(&self) -> i32 {
-        self.child.id().cast_signed()
+    /// Stops it until it gets a SIGCONT; comes back when it stands still.
+    pub(crate) fn stand_still(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)?;
+        stands_still(self.child.id())
     }
 
     /// Waits for a condition while it runs; that it ends first is an error.
@@ -326,6 +334,14 @@ impl Ran {
 pub(crate) fn send(pid: u32, signal: Signal) -> Result<()> {
     kill(Pid::from_raw(pid.cast_signed()), signal)
         .with_context(|| format!("cannot send {signal} to {pid}"))
+}
+
+/// Waits until a process that was sent a SIGSTOP has stopped.
+fn stands_still(pid: u32) -> Result<()> {
+    let stat = format!("/proc/{pid}/stat");
+    wait_until(DEADLINE, "a process stands still", || {
+        Ok(fs::read_to_string(&stat)?.contains(") T ").then_some(()))
+    })
 }
 
 /// How many sleds of its main program are on, seen from outside.
