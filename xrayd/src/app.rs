@@ -96,6 +96,7 @@ impl App {
         };
         let registry = Registry::new(RegistryConfig {
             retain_bytes: config.retain.bytes(),
+            retain_exited_bytes: config.retain_exited.bytes(),
         });
         Ok(Self {
             socket,

@@ -27,6 +27,12 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub retain: ByteSize,
 
+    /// Events to keep of processes that have ended, in packed bytes for each user; the oldest processes go first
+    ///
+    /// The latest one is kept in any case, and no more than 64.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub retain_exited: ByteSize,
+
     /// How log lines look
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Auto)]
     pub log: LogFormat,
@@ -62,6 +68,8 @@ pub struct Config {
     pub access: Access,
     /// Packed bytes of events kept for each process at most.
     pub retain: ByteSize,
+    /// Packed bytes of events kept for each user of processes that have ended.
+    pub retain_exited: ByteSize,
     /// How log lines look.
     pub log: LogFormat,
     /// What is logged.
@@ -98,6 +106,7 @@ impl Args {
         let Self {
             socket,
             retain,
+            retain_exited,
             log,
             log_level,
         } = self;
@@ -113,6 +122,7 @@ impl Args {
             socket,
             access,
             retain,
+            retain_exited,
             log,
             log_level,
         })
@@ -160,6 +170,8 @@ mod tests {
             "/tmp/x.sock",
             "--retain",
             "1GiB",
+            "--retain-exited",
+            "3GiB",
             "--log",
             "journal",
             "--log-level",
@@ -168,6 +180,7 @@ mod tests {
         let config = config(&args).unwrap();
         assert_eq!(config.socket_path().unwrap(), PathBuf::from("/tmp/x.sock"));
         assert_eq!(config.retain, ByteSize::new(1 << 30));
+        assert_eq!(config.retain_exited, ByteSize::new(3 << 30));
         assert_eq!(config.log, LogFormat::Journal);
         assert_eq!(config.log_level, LevelFilter::DEBUG);
     }

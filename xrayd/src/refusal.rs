@@ -204,7 +204,8 @@ impl Reason {
             }
             Self::TargetExited => {
                 "The process ended while xrayd worked on it, or has ended since. What was recorded up to its last \
-                 event is retained until `xrayctl detach`; `xrayctl fetch` writes it."
+                 event is retained until `xrayctl detach`, or until newer ones need its room (`xrayd --retain-exited`); \
+                 `xrayctl fetch` writes it."
             }
             Self::NotAttached => {
                 "The daemon is not attached to this process. `xrayctl attach PID` first, or use `xrayctl record PID`."

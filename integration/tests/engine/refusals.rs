@@ -9,10 +9,10 @@ use integration::{
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
-use xrayd::session::AttachOptions;
+use xrayd::session::{AttachOptions, Registry, RegistryConfig, Run, Switch};
 use xrayd::{Reason, Refusal};
 
-use crate::support::{attach, pid, pid_of, registry};
+use crate::support::{attach, everything, pid, pid_of, registry, retained, switch};
 use crate::tracer::Tracer;
 
 const NOBODY: u32 = 65_534;
@@ -262,5 +262,52 @@ fn sessions_are_found_and_ended_once() -> Result<()> {
     let again = registry.detach(pid).err().context("detached twice")?;
     ensure!(again.reason == Reason::NotAttached, "{again}");
     ensure!(registry.sessions().is_empty());
+    Ok(())
+}
+
+/// Of processes that have ended the latest are kept, without a thread; they are found, told so, and detached from once.
+#[test]
+fn what_is_kept_of_processes_that_have_ended_is_bounded() -> Result<()> {
+    let registry = Registry::new(RegistryConfig {
+        retain_exited_bytes: 1,
+        ..RegistryConfig::default()
+    });
+    let mut latest = None;
+    for _ in 0..3 {
+        let mut target = Target::spawn(Fixture::Arg1, [""; 0])?;
+        let pid = pid_of(&target)?;
+        let session = attach(&registry, &target)?.session;
+        switch(&session, Switch::On)?;
+        target.ask("go", "done")?;
+        target.close_stdin();
+        target.wait(DEADLINE)?;
+        wait_until(DEADLINE, "the session is over, and its thread", || {
+            let threads = procfs::process::Process::myself()?.tasks()?.flatten();
+            let name = format!("ctl-{pid}");
+            let runs = threads
+                .filter_map(|task| task.stat().ok())
+                .any(|stat| stat.comm == name);
+            Ok((session.has_exited() && !runs).then_some(()))
+        })?;
+        let kept: Vec<_> = registry
+            .sessions()
+            .iter()
+            .map(|session| session.pid())
+            .collect();
+        ensure!(kept == [pid], "{kept:?} after the end of {pid}");
+        let refusal = session.toggle(&everything(), Switch::Off, Run::Real).err();
+        let refusal = refusal.context("a process that has ended was switched")?;
+        ensure!(refusal.reason == Reason::TargetExited, "{refusal}");
+        latest = Some((pid, session));
+    }
+    let (pid, session) = latest.context("three rounds")?;
+    let events = retained(&session)?.totals().calls;
+    let report = registry.detach(pid)?;
+    ensure!(
+        report.exited && report.events == events && events > 0,
+        "{report:?}"
+    );
+    let again = registry.detach(pid).err().context("detached twice")?;
+    ensure!(again.reason == Reason::NotAttached, "{again}");
     Ok(())
 }

@@ -25,6 +25,7 @@ fn a_million_toggles_under_load_and_signals_do_no_harm() -> Result<()> {
     let mut target = Target::spawn_command(command)?;
     let registry = Registry::new(RegistryConfig {
         retain_bytes: 8 << 20,
+        ..RegistryConfig::default()
     });
     let session = attach(&registry, &target)?.session;
     switch(&session, Switch::On)?;
@@ -70,6 +71,7 @@ fn detaching_under_load_does_no_harm() -> Result<()> {
     let program = target.program().to_owned();
     let registry = Registry::new(RegistryConfig {
         retain_bytes: 8 << 20,
+        ..RegistryConfig::default()
     });
     for round in 0..soak(40, 2000) {
         let session = attach(&registry, &target)?.session;

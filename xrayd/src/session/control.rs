@@ -58,6 +58,8 @@ pub(super) struct Shared {
     states: Mutex<Vec<State>>,
     /// Until the rings are finished.
     pub(super) drain: Mutex<Option<DrainHandle>>,
+    /// Once the target has ended: when, and what a detach is told. Written by the control thread, taken by the detach.
+    pub(super) epitaph: Mutex<Option<(Instant, DetachReport)>>,
     /// Of a process that was started by us, once it has ended.
     pub(super) exit_status: Mutex<Option<ExitStatus>>,
 }
@@ -81,6 +83,7 @@ impl Shared {
             functions_on: AtomicU32::new(0),
             states: Mutex::new(vec![State::Off; functions]),
             drain: Mutex::new(Some(drain)),
+            epitaph: Mutex::new(None),
             exit_status: Mutex::new(None),
         }
     }
@@ -230,12 +233,28 @@ impl Control {
 
     pub(super) fn detach(&self) -> Result<DetachReport> {
         self.ask(|answer| Command::Detach { answer })
+            .or_else(|refusal| {
+                // The control thread ends with its target.
+                let epitaph = lock(&self.shared.epitaph).take();
+                epitaph.map(|(_, report)| report).ok_or(refusal)
+            })
+    }
+
+    /// When the target ended, unless that was after a detach.
+    pub(super) fn ended(&self) -> Option<Instant> {
+        lock(&self.shared.epitaph).map(|(when, _)| when)
     }
 
     fn ask<T>(&self, command: impl FnOnce(SyncSender<Result<T>>) -> Command) -> Result<T> {
-        let gone = || {
-            let message = format!("the session of process {} is over", self.pid);
-            Refusal::new(Reason::NotAttached, message)
+        let gone = || match self.ended() {
+            Some(_) => {
+                let message = format!("process {} has ended", self.pid);
+                Refusal::new(Reason::TargetExited, message)
+            }
+            None => {
+                let message = format!("the session of process {} is over", self.pid);
+                Refusal::new(Reason::NotAttached, message)
+            }
         };
         let (answer, answered) = sync_channel(1);
         self.commands.send(command(answer)).map_err(|_| gone())?;
@@ -266,6 +285,7 @@ mod tests {
             functions_on: AtomicU32::new(0),
             states: Mutex::new(vec![State::Off; functions]),
             drain: Mutex::new(None),
+            epitaph: Mutex::new(None),
             exit_status: Mutex::new(None),
         });
         let output = Arc::new(Output::new(ProcessId(0), functions, 0));

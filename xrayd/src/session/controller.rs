@@ -3,7 +3,7 @@
 use std::{
     process::Child,
     sync::{Arc, atomic::Ordering, mpsc::RecvTimeoutError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use shm_ring::Producer;
@@ -66,16 +66,13 @@ pub(super) struct Controller {
 // === impl Controller ===
 
 impl Controller {
-    /// Serves the session until it is detached.
+    /// Serves the session until it is detached or its target has ended. A command that comes meanwhile finds nobody.
     pub(super) fn run(mut self, commands: &Commands) {
         loop {
             let command = commands.0.recv_timeout(WATCH_EVERY);
-            if self.shared.phase() == Phase::Tracing && self.is_gone() {
+            if self.is_gone() {
                 self.end_of_target();
-            }
-            if self.shared.phase() == Phase::Exited {
-                // Also one that became another program by `exec`, and ends later.
-                self.collect_child();
+                break;
             }
             match command {
                 Ok(Command::Toggle {
@@ -124,6 +121,12 @@ impl Controller {
         }
         self.output.close();
         self.claim = None;
+        self.collect_child();
+        let report = self.totals(DetachReport {
+            exited: true,
+            ..DetachReport::default()
+        });
+        *lock(&self.shared.epitaph) = Some((Instant::now(), report));
         self.shared
             .phase
             .store(Phase::Exited as u8, Ordering::Release);
@@ -162,10 +165,6 @@ impl Controller {
     }
 
     fn toggle(&mut self, sites: &[PatchSite], to: Switch, run: Run) -> Result<(PatchReport, u64)> {
-        match self.shared.phase() {
-            Phase::Tracing => {}
-            Phase::Detaching | Phase::Exited => return Err(self.target.exited()),
-        }
         if run == Run::Dry {
             let report = PatchReport {
                 sleds: sites.len() as u64,
@@ -210,12 +209,6 @@ impl Controller {
     }
 
     fn detach(&mut self) -> Result<DetachReport> {
-        if self.shared.phase() == Phase::Exited {
-            return Ok(self.totals(DetachReport {
-                exited: true,
-                ..DetachReport::default()
-            }));
-        }
         self.shared
             .phase
             .store(Phase::Detaching as u8, Ordering::Release);

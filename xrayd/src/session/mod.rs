@@ -18,7 +18,7 @@ mod functions;
 mod output;
 mod registry;
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Instant};
 
 use xray_trace::{
     container::{End, Writer},
@@ -290,6 +290,16 @@ impl Session {
     /// Memory that cannot be read or written. The session is over nevertheless.
     pub fn detach(&self) -> Result<DetachReport> {
         self.control.detach()
+    }
+
+    /// When the process ended, unless that was after a detach.
+    pub(crate) fn ended(&self) -> Option<Instant> {
+        self.control.ended()
+    }
+
+    /// Bytes of events retained.
+    pub(crate) fn retained_bytes(&self) -> u64 {
+        self.output.counters().retained_bytes
     }
 
     /// True once the process has ended.

@@ -33,7 +33,12 @@ use xray_trace::instr_map::Selection;
 pub struct RegistryConfig {
     /// Bytes of events retained per process.
     pub retain_bytes: u64,
+    /// Bytes of events retained of processes that have ended, for each user together. The latest one is kept in any case.
+    pub retain_exited_bytes: u64,
 }
+
+/// Sessions of processes that have ended that are kept for a user: each has its functions' names, too.
+const EXITED_PER_USER: usize = 64;
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +95,7 @@ impl Default for RegistryConfig {
     fn default() -> Self {
         Self {
             retain_bytes: 256 << 20,
+            retain_exited_bytes: 1 << 30,
         }
     }
 }
@@ -212,7 +218,7 @@ impl Registry {
             Reservation::Free(reserved) => reserved,
         };
         let inner = Arc::clone(&self.0);
-        let attached = on_control_thread(control_thread_name(pid), pid, move || {
+        let attached = on_control_thread(control_thread_name(pid), pid, &self.0, move || {
             let target = Target::open(pid)?;
             prepare(
                 target,
@@ -223,6 +229,8 @@ impl Registry {
             )
         })?;
         reserved.keep(&attached.session);
+        // It may have ended before it was there to be found.
+        self.0.drop_oldest_exited();
         Ok(attached)
     }
 
@@ -239,7 +247,7 @@ impl Registry {
         } = options;
         let inner = Arc::clone(&self.0);
         let Attached { session, report } =
-            on_control_thread("ctl-launch".to_owned(), Pid::this(), move || {
+            on_control_thread("ctl-launch".to_owned(), Pid::this(), &self.0, move || {
                 let mut command = command;
                 // The child is killed if it cannot be traced: nobody asked for an untraced run.
                 let started = launch::start(&mut command)?;
@@ -382,6 +390,40 @@ impl Registry {
     }
 }
 
+// === impl Inner ===
+
+impl Inner {
+    /// Of what is retained of processes that have ended, drops what goes beyond a user's share, the oldest first.
+    fn drop_oldest_exited(&self) {
+        let mut sessions = lock(&self.sessions);
+        let mut exited: Vec<_> = sessions
+            .iter()
+            .filter_map(|(&pid, entry)| match entry {
+                Entry::Attached(session) => Some((
+                    session.ended()?,
+                    pid,
+                    session.uid(),
+                    session.retained_bytes(),
+                )),
+                Entry::Busy => None,
+            })
+            .collect();
+        // The latest first.
+        exited.sort_unstable_by(|one, other| other.cmp(one));
+        let mut shares: HashMap<u32, (usize, u64)> = HashMap::new();
+        for (_, pid, uid, bytes) in exited {
+            let (count, total) = shares.entry(uid).or_default();
+            *count += 1;
+            *total = total.saturating_add(bytes);
+            let fits = *count <= EXITED_PER_USER && *total <= self.config.retain_exited_bytes;
+            if *count > 1 && !fits {
+                sessions.remove(&pid);
+                tracing::warn!(%pid, uid, bytes, "dropped what was retained of a process that has ended: newer ones take its room");
+            }
+        }
+    }
+}
+
 /// What [`Registry::reserve`] found.
 #[derive(Debug)]
 enum Reservation<'a> {
@@ -421,13 +463,16 @@ impl Drop for Reserved<'_> {
     }
 }
 
-/// Runs `attach` on a new thread, which goes on to control the session that it makes.
+/// Runs `attach` on a new thread, which goes on to control the session that it makes, until its end.
 fn on_control_thread(
     name: String,
     pid: Pid,
+    inner: &Arc<Inner>,
     attach: impl FnOnce() -> Result<Prepared> + Send + 'static,
 ) -> Result<Attached> {
     let (answer, answered) = sync_channel(1);
+    // Not strong: a registry that is dropped drops its sessions, and the threads detach.
+    let inner = Arc::downgrade(inner);
     std::thread::Builder::new()
         .name(name)
         .spawn(move || match attach() {
@@ -441,6 +486,9 @@ fn on_control_thread(
                 // If nobody waits any more the session is dropped, and the thread detaches.
                 let _ = answer.send(Ok(Attached { session, report }));
                 controller.run(&commands);
+                if let Some(inner) = inner.upgrade() {
+                    inner.drop_oldest_exited();
+                }
             }
             Err(refusal) => {
                 let _ = answer.send(Err(refusal));
