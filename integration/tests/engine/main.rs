@@ -11,6 +11,7 @@ mod confined;
 mod departure;
 mod endings;
 mod families;
+mod killed;
 mod launching;
 mod llvm;
 mod programs;

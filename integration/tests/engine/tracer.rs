@@ -70,6 +70,23 @@ impl Tracer {
         }
     }
 
+    /// Attaches and is ended, or dies of it: true if it died.
+    pub(crate) fn attach_or_die(mut self, pid: i32) -> Result<bool> {
+        self.0.send(&format!("attach {pid}"))?;
+        match self.0.line_with("answer ", DEADLINE) {
+            Ok(answer) if answer.starts_with("answer ok") => {
+                self.0.close_stdin();
+                self.0.wait(DEADLINE)?;
+                Ok(false)
+            }
+            Ok(answer) => bail!("not attached: {answer}"),
+            Err(_) => {
+                self.0.wait(DEADLINE)?;
+                Ok(true)
+            }
+        }
+    }
+
     /// Sends a command that must be refused, and gives the id of the reason.
     pub(crate) fn refused(&mut self, command: &str) -> Result<String> {
         let answer = self.0.ask(command, "answer ")?;

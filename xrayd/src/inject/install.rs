@@ -11,47 +11,31 @@ use shm_ring::{Geometry, Mapping, layout};
 
 use super::{
     Neighbourhood,
+    borrow::{BorrowError, Lender, Victim, refused, trace_refusal},
     region::{Layout, Region},
-    remote::{Place, Remote, RemoteError, find_syscall},
-    restart, thread_id,
+    remote::{Place, Remote, RemoteError},
+    thread_id,
 };
 use crate::{
     pid::{Pid, TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
-    sys::{
-        Memory,
-        ptrace::{Seccomp, Seized, Stopped, TraceError},
-    },
-    target::{
-        Maps, Passage, Target, ThreadStatus, Threads, has_pending_signal, stack_limit, tracer_of,
-    },
+    sys::Memory,
+    target::{Maps, Target, Threads, stack_limit},
 };
 
-/// How long one thread may take to stop before another one is asked.
-const STOP_PATIENCE: Duration = Duration::from_millis(300);
-/// How many threads are asked.
-const STOP_TRIES: usize = 5;
 /// How often a place that was taken meanwhile is looked for anew.
 const PLACE_TRIES: usize = 8;
 /// Longer than any thread stays in a trampoline.
 pub(crate) const SETTLE: Duration = Duration::from_millis(5);
-/// The first page of the table holds names while the mappings are made.
-const NAMES_AT: u64 = 1024;
-
-const CODE_NAME: &[u8] = b"xrayd-code\0";
-const TABLE_NAME: &[u8] = b"xrayd-table\0";
-const RINGS_NAME: &[u8] = b"xrayd-rings\0";
-
-/// Which thread is to be borrowed.
-#[derive(Debug)]
-pub(crate) enum Victim<'a> {
-    /// Any that stops soon.
-    Any,
-    /// This one.
-    Thread(Tid),
-    /// One that this OS thread has stopped already; it stays stopped.
-    Held(&'a mut Stopped),
-}
+/// While the mappings are made, the first page of the table holds words that the target's system calls need.
+const SCRATCH_AT: u64 = 1024;
+const NAME_BYTES: usize = 16;
+/// Of the trampolines, the table and the rings.
+const NAMES: [[u8; NAME_BYTES]; 3] = [
+    *b"xrayd-code\0\0\0\0\0\0",
+    *b"xrayd-table\0\0\0\0\0",
+    *b"xrayd-rings\0\0\0\0\0",
+];
 
 /// What is in the target now.
 #[derive(Debug)]
@@ -95,7 +79,10 @@ enum Rings {
 #[derive(Debug)]
 struct Mapped {
     layout: Layout,
-    regions: Vec<(u64, u64)>,
+    /// For trampolines.
+    code: Vec<(u64, u64)>,
+    /// Everything.
+    all: Vec<(u64, u64)>,
     memfd: Option<File>,
     stopped: Option<(Tid, Duration)>,
 }
@@ -136,7 +123,11 @@ pub(crate) fn install(
         }
         tries += 1;
         match map_missing(target, memory, &maps, &plan, geometry, &mut victim) {
-            Ok(mapped) => return finish(target, memory, plan, mapped),
+            Ok(mapped) => {
+                let all = mapped.all.clone();
+                return finish(target, memory, plan, mapped)
+                    .inspect_err(|_| take_back(target, memory, &all, &mut victim));
+            }
             // Somebody mapped something there since the maps were read.
             Err(MapFailure::PlaceTaken) if tries < PLACE_TRIES => {}
             Err(MapFailure::PlaceTaken) => {
@@ -237,100 +228,36 @@ fn map_missing(
     victim: &mut Victim<'_>,
 ) -> std::result::Result<Mapped, MapFailure> {
     let pid = target.pid();
-    // Everything that can be found out beforehand is, so that the thread stands still for the calls only.
-    let instruction = find_syscall(memory, maps).ok_or_else(|| {
-        let message = format!("process {pid} has no syscall instruction that can be borrowed");
-        Refusal::new(Reason::Io, message)
-    })?;
+    let lender = Lender::find(target, memory, maps)?;
     let mut places = Vec::new();
     for neighbourhood in &plan.missing {
         places.push(place_for(pid, maps, &places, neighbourhood)?);
     }
     let wishes = Wishes {
-        instruction,
         places,
         geometry,
         by_file: plan.rings == Rings::Closed || !can_open_map_files(pid, maps),
     };
-    let (made, released) = match victim {
-        Victim::Held(thread) => {
-            let made = borrow(target, memory, plan, &wishes, thread);
-            // It stays stopped, as it was.
-            let restored = thread.restore();
-            restored.map_err(|error| trace_refusal(pid, &error))?;
-            (made, None)
-        }
-        Victim::Any | Victim::Thread(_) => {
-            let wanted = match victim {
-                Victim::Thread(tid) => Some(*tid),
-                Victim::Any | Victim::Held(_) => None,
-            };
-            // On an OS thread of its own: when it ends, the kernel lets go of every thread that it may still trace, among them those that did
-            // not stop in time.
-            let borrowed = std::thread::scope(|scope| {
-                scope
-                    .spawn(|| borrow_one(target, memory, plan, &wishes, wanted))
-                    .join()
-            });
-            let failed = |_| {
-                let message = format!("process {pid}: a bug while its thread was borrowed");
-                Refusal::new(Reason::Io, message)
-            };
-            let (made, released) = borrowed.map_err(failed)??;
-            (made, Some(released))
-        }
-    };
+    let made = lender.lend(victim, |remote| {
+        make_mappings(remote, target, memory, plan, &wishes)
+    });
     match made {
-        Ok((layout, memfd)) => Ok(Mapped {
-            layout,
-            regions: wishes.places,
-            memfd,
-            stopped: released,
-        }),
+        Ok((made, stopped)) => Ok(Mapped { stopped, ..made }),
         Err(BorrowError::Refusal(refusal)) => Err(refusal.into()),
         Err(BorrowError::Remote(RemoteError::Refused { source, .. }))
             if source.raw_os_error() == Some(libc::EEXIST) =>
         {
             Err(MapFailure::PlaceTaken)
         }
-        Err(BorrowError::Unsuited) => Err(MapFailure::PlaceTaken),
-        Err(BorrowError::Remote(error)) => Err(remote_refusal(pid, &error, wishes.geometry).into()),
+        Err(BorrowError::Remote(error)) => {
+            Err(remote_refusal(target, &error, wishes.geometry).into())
+        }
     }
-}
-
-type Made = std::result::Result<(Layout, Option<File>), BorrowError>;
-
-/// Stops a thread, borrows it, and lets it go.
-fn borrow_one(
-    target: &Target,
-    memory: &Memory,
-    plan: &Plan,
-    wishes: &Wishes,
-    wanted: Option<Tid>,
-) -> Result<(Made, (Tid, Duration))> {
-    let pid = target.pid();
-    let mut thread = match wanted {
-        Some(tid) => stop(tid).map_err(|error| stop_refusal(target, &error))?,
-        None => stop_any(target)?,
-    };
-    let before = *thread.registers();
-    let made = borrow(target, memory, plan, wishes, &mut thread);
-    // A signal that came meanwhile interrupts the call after all: then the EINTR is the program's own.
-    if thread.registers().rax != before.rax && has_pending_signal(pid, thread.tid(), thread.mask())
-    {
-        thread.resume_with(before);
-    }
-    let tid = thread.tid();
-    let time = thread
-        .release()
-        .map_err(|error| trace_refusal(pid, &error))?;
-    Ok((made, (tid, time)))
 }
 
 /// What the borrowed thread shall do.
 #[derive(Debug)]
 struct Wishes {
-    instruction: u64,
     /// Address and size of each code mapping.
     places: Vec<(u64, u64)>,
     geometry: Geometry,
@@ -338,95 +265,19 @@ struct Wishes {
     by_file: bool,
 }
 
-#[derive(Debug)]
-enum BorrowError {
-    Refusal(Refusal),
-    /// This thread must not be borrowed just now.
-    Unsuited,
-    Remote(RemoteError),
-}
-
-impl From<RemoteError> for BorrowError {
-    fn from(error: RemoteError) -> Self {
-        Self::Remote(error)
-    }
-}
-
-/// Everything that happens while the thread stands still.
-fn borrow(
-    target: &Target,
-    memory: &Memory,
-    plan: &Plan,
-    wishes: &Wishes,
-    thread: &mut Stopped,
-) -> std::result::Result<(Layout, Option<File>), BorrowError> {
-    let pid = target.pid();
-    target.check_owner().map_err(BorrowError::Refusal)?;
-    // The id may have been given to a thread of another process between the listing and the stop (P18).
-    if target.has_exited() || !target.has_thread(thread.tid()) {
-        return Err(BorrowError::Unsuited);
-    }
-    let registers = *thread.registers();
-    if is_in_restartable_sequence(memory, thread) {
-        return Err(BorrowError::Unsuited);
-    }
-    if registers.cs != 0x33 {
-        let message = format!("process {pid}: thread {} runs 32-bit code", thread.tid());
-        return Err(BorrowError::Refusal(Refusal::new(
-            Reason::Not64Bit,
-            message,
-        )));
-    }
+/// Where the thread's id stands in its control block.
+fn tid_offset(target: &Target, memory: &Memory, plan: &Plan, remote: &Remote<'_>) -> Result<i32> {
+    let (pid, thread) = (target.pid(), remote.thread());
     let known = plan.layout.map(|layout| layout.tid_offset);
-    let found = known.or_else(|| thread_id::find(memory, pid, thread.tid(), registers.fs_base));
-    let Some(tid_offset) = found else {
-        let message = format!(
-            "process {pid}: thread {} keeps its id nowhere in its control block",
-            thread.tid()
-        );
-        return Err(BorrowError::Refusal(Refusal::new(
-            Reason::ThreadId,
-            message,
-        )));
-    };
-    let status = ThreadStatus::read(pid, thread.tid()).ok_or(BorrowError::Unsuited)?;
-    let seccomp = match Passage::of(pid, thread.tid(), &status) {
-        Passage::Suspended => Seccomp::Suspended,
-        Passage::Unfiltered | Passage::Shared => Seccomp::Kept,
-        Passage::Closed(obstacle) => {
+    known
+        .or_else(|| thread_id::find(memory, pid, thread.tid(), thread.registers().fs_base))
+        .ok_or_else(|| {
             let message = format!(
-                "process {pid}: thread {} is under a seccomp filter, which cannot be suspended: {obstacle}",
+                "process {pid}: thread {} keeps its id nowhere in its control block",
                 thread.tid()
             );
-            return Err(BorrowError::Refusal(Refusal::new(
-                Reason::SeccompFilter,
-                message,
-            )));
-        }
-    };
-    if let Some(cured) = restart::cured(pid, thread, &registers) {
-        thread.resume_with(cured);
-    }
-    thread.prepare(seccomp).map_err(RemoteError::from)?;
-    let mut remote = Remote::new(thread, wishes.instruction);
-    let made = make_mappings(&mut remote, target, memory, plan, wishes, tid_offset)?;
-    remote.commit();
-    Ok(made)
-}
-
-/// True if the thread was stopped inside a restartable sequence (rseq(2)). The kernel would forget about it during the borrowed call,
-/// and the sequence would go on as if it had not been interrupted. A thread in a system call is in none.
-fn is_in_restartable_sequence(memory: &Memory, thread: &Stopped) -> bool {
-    if thread.registers().orig_rax.cast_signed() >= 0 {
-        return false;
-    }
-    let Some(place) = thread.rseq_descriptor() else {
-        return false;
-    };
-    match memory.read_u64(TargetAddr(place)) {
-        Ok(descriptor) => descriptor != 0,
-        Err(_) => true,
-    }
+            Refusal::new(Reason::ThreadId, message)
+        })
 }
 
 fn make_mappings(
@@ -435,8 +286,8 @@ fn make_mappings(
     memory: &Memory,
     plan: &Plan,
     wishes: &Wishes,
-    tid_offset: i32,
-) -> std::result::Result<(Layout, Option<File>), RemoteError> {
+) -> std::result::Result<Mapped, BorrowError> {
+    let tid_offset = tid_offset(target, memory, plan, remote)?;
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let data = libc::PROT_READ | libc::PROT_WRITE;
     // What is there already keeps its sizes: the trampolines have them.
@@ -453,13 +304,21 @@ fn make_mappings(
             table
         }
     };
-    let names = table + NAMES_AT;
-    for (at, name) in [(0, CODE_NAME), (16, TABLE_NAME), (32, RINGS_NAME)] {
-        memory
-            .write(TargetAddr(names + at), name)
-            .map_err(refused("write to the table"))?;
+    let scratch = table + SCRATCH_AT;
+    if remote.has_no_counter(memory, scratch)? {
+        let message = format!(
+            "process {}: thread {} may not read the time stamp counter (PR_SET_TSC), as every traced call does",
+            target.pid(),
+            remote.thread().tid()
+        );
+        return Err(Refusal::new(Reason::Tsc, message).into());
     }
-    remote.name(table, geometry.table_bytes(), names + 16);
+    memory
+        .write(TargetAddr(scratch), NAMES.as_flattened())
+        .map_err(refused("write to the table"))?;
+    let [code_name, table_name, rings_name] =
+        std::array::from_fn(|index| scratch + (index * NAME_BYTES) as u64);
+    remote.name(table, geometry.table_bytes(), table_name);
     let mut memfd = None;
     let layout = match (plan.layout, plan.rings) {
         (Some(layout), Rings::Open) => layout,
@@ -472,7 +331,7 @@ fn make_mappings(
                 (None, _) => (Place::Any, geometry.rings_bytes() + slack),
             };
             let start = if wishes.by_file {
-                let fd = remote.memfd(names + 32, bytes)?;
+                let fd = remote.memfd(rings_name, bytes)?;
                 let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
                 let start = remote.map("mmap of the rings", wanted, bytes, data, shared, fd);
                 let copy = i32::try_from(fd)
@@ -485,7 +344,7 @@ fn make_mappings(
                 let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
                 remote.map("mmap of the rings", wanted, bytes, data, shared, -1)?
             };
-            remote.name(start, bytes, names + 32);
+            remote.name(start, bytes, rings_name);
             let rings = start.next_multiple_of(slack);
             Layout {
                 table,
@@ -506,18 +365,24 @@ fn make_mappings(
             private,
             -1,
         )?;
-        remote.name(address, bytes, names);
+        remote.name(address, bytes, code_name);
     }
     memory
-        .write(TargetAddr(names), &[0; 48])
+        .write(TargetAddr(scratch), &[0; NAMES.len() * NAME_BYTES])
         .map_err(refused("write to the table"))?;
-    Ok((layout, memfd))
+    Ok(Mapped {
+        layout,
+        code: wishes.places.clone(),
+        all: remote.commit(),
+        memfd,
+        stopped: None,
+    })
 }
 
 fn finish(target: &Target, memory: &Memory, plan: Plan, mapped: Mapped) -> Result<Installed> {
     let pid = target.pid();
     let mut regions = plan.regions;
-    for (address, bytes) in mapped.regions {
+    for &(address, bytes) in &mapped.code {
         let region = Region::plan(address, bytes, &mapped.layout)
             .map_err(|error| Refusal::new(Reason::Io, format!("process {pid}: {error}")))?;
         region.write(memory, &mapped.layout).map_err(|error| {
@@ -537,6 +402,28 @@ fn finish(target: &Target, memory: &Memory, plan: Plan, mapped: Mapped) -> Resul
         stopped: mapped.stopped,
     };
     installed.begin(pid, memory)
+}
+
+/// Unmaps what was mapped in vain.
+fn take_back(target: &Target, memory: &Memory, all: &[(u64, u64)], victim: &mut Victim<'_>) {
+    let mut undo = || -> std::result::Result<(), BorrowError> {
+        let maps = read_maps(target)?;
+        let lender = Lender::find(target, memory, &maps)?;
+        lender.lend(victim, |remote| {
+            for &(address, bytes) in all {
+                remote.unmap(address, bytes)?;
+            }
+            Ok(())
+        })?;
+        Ok(())
+    };
+    if let Err(error) = undo() {
+        tracing::warn!(
+            pid = target.pid().as_raw(),
+            ?error,
+            "mappings stay in the target"
+        );
+    }
 }
 
 // === impl Installed ===
@@ -696,67 +583,10 @@ fn place_for(
         })
 }
 
-fn stop_any(target: &Target) -> Result<Stopped> {
-    let threads = target.stoppable_threads();
-    let mut last = None;
-    for tid in threads.into_iter().take(STOP_TRIES) {
-        match stop(tid) {
-            Ok(thread) => return Ok(thread),
-            Err(error @ (TraceError::Gone(_) | TraceError::Timeout(..))) => last = Some(error),
-            Err(error) => return Err(stop_refusal(target, &error)),
-        }
-    }
-    match last {
-        Some(error) => Err(stop_refusal(target, &error)),
-        None if target.has_exited() => Err(target.exited()),
-        None => {
-            let message = format!(
-                "process {}: every thread sleeps uninterruptibly",
-                target.pid()
-            );
-            Err(Refusal::new(Reason::StopTimeout, message))
-        }
-    }
-}
-
-fn stop(tid: Tid) -> std::result::Result<Stopped, TraceError> {
-    Seized::seize(tid)?.interrupt(STOP_PATIENCE)
-}
-
-fn stop_refusal(target: &Target, error: &TraceError) -> Refusal {
+fn remote_refusal(target: &Target, error: &RemoteError, geometry: Geometry) -> Refusal {
     let pid = target.pid();
-    // EPERM is also what a second tracer gets.
-    let tracer = target
-        .live_thread()
-        .ok()
-        .and_then(|tid| tracer_of(pid, tid));
-    match (error, tracer) {
-        (TraceError::Failed { .. }, Some(tracer)) => Refusal::new(
-            Reason::ForeignTracer,
-            format!("process {pid} is traced by process {tracer}"),
-        ),
-        _ => trace_refusal(pid, error),
-    }
-}
-
-fn trace_refusal(pid: Pid, error: &TraceError) -> Refusal {
-    let (reason, why) = match error {
-        TraceError::Gone(_) => (Reason::TargetExited, String::new()),
-        TraceError::Timeout(..) => (Reason::StopTimeout, String::new()),
-        TraceError::Failed { source, .. } => {
-            let reason = match source.raw_os_error() {
-                Some(libc::EPERM) => Reason::Permission,
-                _ => Reason::Io,
-            };
-            (reason, format!(": {source}"))
-        }
-    };
-    Refusal::new(reason, format!("process {pid}: {error}{why}"))
-}
-
-fn remote_refusal(pid: Pid, error: &RemoteError, geometry: Geometry) -> Refusal {
     match error {
-        RemoteError::Trace(error) => trace_refusal(pid, error),
+        RemoteError::Trace(error) => trace_refusal(target, error),
         RemoteError::Refused { call, source } => {
             let (reason, hint) = match source.raw_os_error() {
                 Some(libc::ENOMEM) => (
@@ -774,8 +604,4 @@ fn remote_refusal(pid: Pid, error: &RemoteError, geometry: Geometry) -> Refusal 
             Refusal::new(reason, format!("process {pid}: {call}: {source}{hint}"))
         }
     }
-}
-
-fn refused(call: &'static str) -> impl FnOnce(io::Error) -> RemoteError {
-    move |source| RemoteError::Refused { call, source }
 }

@@ -1,14 +1,18 @@
 //! The only code that changes a target: memory mapped by a borrowed thread, machine code written through
 //! `/proc/<pid>/mem`, and the bytes that switch sleds.
 
+mod borrow;
+mod gadgets;
 mod install;
+mod net;
 mod patch;
 mod region;
 mod remote;
 mod restart;
 mod thread_id;
 
-pub(crate) use install::{Installed, SETTLE, Victim, clear_live, install, is_ours_still};
+pub(crate) use borrow::Victim;
+pub(crate) use install::{Installed, SETTLE, clear_live, install, is_ours_still};
 pub use patch::Switch;
 pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite};
 pub(crate) use region::{Layout, Neighbourhood};

@@ -10,13 +10,12 @@ use crate::{
         Memory,
         ptrace::{Stopped, TraceError},
     },
-    target::{MapEntry, Maps},
 };
 
 /// include/uapi/linux/prctl.h
 const PR_SET_VMA: u64 = 0x5356_4d41;
-/// `syscall`
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// Reading the time stamp counter faults.
+const PR_TSC_SIGSEGV: u32 = 2;
 
 /// What can go wrong in a borrowed thread.
 #[derive(Debug, thiserror::Error)]
@@ -53,35 +52,8 @@ pub(super) struct Remote<'a> {
     instruction: u64,
     /// What was mapped, to be unmapped if something later fails. Filled by `map`, emptied by `commit`.
     mapped: Vec<(u64, u64)>,
-}
-
-/// The address of a `syscall` instruction that the target has already: in its vdso, else in any file.
-pub(super) fn find_syscall(memory: &Memory, maps: &Maps) -> Option<u64> {
-    let executable = |entry: &&MapEntry| {
-        entry.executable() && entry.permissions[0] == b'r' && entry.name != "[vsyscall]"
-    };
-    let vdso = maps
-        .iter()
-        .filter(executable)
-        .filter(|entry| entry.name == "[vdso]");
-    let files = maps
-        .iter()
-        .filter(executable)
-        .filter(|entry| entry.is_file());
-    vdso.chain(files).find_map(|entry| {
-        let mut piece = vec![0u8; 1 << 16];
-        (entry.range.start..entry.range.end)
-            .step_by(piece.len() - 1)
-            .find_map(|start| {
-                let length = usize::try_from(entry.range.end - start)
-                    .unwrap_or(usize::MAX)
-                    .min(piece.len());
-                let window = piece.get_mut(..length)?;
-                memory.read(TargetAddr(start), window).ok()?;
-                let at = window.windows(2).position(|pair| pair == SYSCALL)?;
-                Some(start + at as u64)
-            })
-    })
+    /// The kernel names mappings, as far as is known.
+    names: bool,
 }
 
 // === impl Remote ===
@@ -93,7 +65,13 @@ impl<'a> Remote<'a> {
             thread,
             instruction,
             mapped: Vec::new(),
+            names: true,
         }
+    }
+
+    /// The thread that makes the calls, as it was.
+    pub(super) fn thread(&self) -> &Stopped {
+        self.thread
     }
 
     /// `mmap`.
@@ -152,14 +130,42 @@ impl<'a> Remote<'a> {
 
     /// Names a mapping for who looks at the target's maps; kernels without the facility refuse, which is no harm.
     pub(super) fn name(&mut self, address: u64, bytes: u64, name: u64) {
+        if !self.names {
+            return;
+        }
         let result = self.call(
             "prctl",
             libc::SYS_prctl,
             [PR_SET_VMA, 0, address, bytes, name, 0],
         );
         if let Err(error) = result {
-            tracing::debug!(%error, "mapping not named");
+            tracing::debug!(%error, "mappings are not named");
+            self.names = false;
         }
+    }
+
+    /// True if the thread must not read the time stamp counter (`PR_SET_TSC`). `scratch` is room for a word in the target.
+    pub(super) fn has_no_counter(
+        &mut self,
+        memory: &Memory,
+        scratch: u64,
+    ) -> Result<bool, RemoteError> {
+        let get = u64::from(libc::PR_GET_TSC.cast_unsigned());
+        self.call("prctl", libc::SYS_prctl, [get, scratch, 0, 0, 0, 0])?;
+        let answer =
+            memory
+                .read_u32(TargetAddr(scratch))
+                .map_err(|source| RemoteError::Refused {
+                    call: "prctl",
+                    source,
+                })?;
+        Ok(answer == PR_TSC_SIGSEGV)
+    }
+
+    /// `munmap`.
+    pub(super) fn unmap(&mut self, address: u64, bytes: u64) -> Result<(), RemoteError> {
+        self.call("munmap", libc::SYS_munmap, [address, bytes, 0, 0, 0, 0])
+            .map(|_| ())
     }
 
     /// `memfd_create` with the name at `name`, sized.
@@ -187,8 +193,8 @@ impl<'a> Remote<'a> {
     }
 
     /// What was mapped stays.
-    pub(super) fn commit(mut self) {
-        self.mapped.clear();
+    pub(super) fn commit(&mut self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.mapped)
     }
 
     fn call(
@@ -214,8 +220,7 @@ impl<'a> Remote<'a> {
 impl Drop for Remote<'_> {
     fn drop(&mut self) {
         for (address, bytes) in std::mem::take(&mut self.mapped) {
-            if let Err(error) = self.call("munmap", libc::SYS_munmap, [address, bytes, 0, 0, 0, 0])
-            {
+            if let Err(error) = self.unmap(address, bytes) {
                 tracing::warn!(%error, "a mapping stays in the target");
             }
         }

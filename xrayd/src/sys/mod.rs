@@ -10,6 +10,7 @@ pub(crate) mod ptrace;
 mod robust;
 mod spawn;
 mod wait;
+mod xstate;
 
 pub(crate) use claim::Claim;
 pub(crate) use clock::{now_anchor, ticks_now};
@@ -17,3 +18,4 @@ pub(crate) use memory::Memory;
 pub(crate) use pidfd::PidFd;
 pub(crate) use robust::robust_list;
 pub(crate) use spawn::spawn_traced;
+pub(crate) use xstate::XstateSizes;

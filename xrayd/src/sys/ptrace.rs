@@ -21,6 +21,12 @@ use crate::pid::Tid;
 
 /// A restartable sequence of the thread's, see rseq(2): where its descriptor's address stands.
 const RSEQ_CS_OFFSET: u64 = 8;
+/// include/uapi/linux/elf.h: the processor's extended state, as XSAVE writes it.
+const NT_X86_XSTATE: usize = 0x202;
+/// The shadow stack pointer; refused for threads without one.
+const NT_X86_SHSTK: usize = 0x204;
+/// More than any processor's: AMX comes to 11 KiB.
+const XSTATE_MOST: usize = 1 << 14;
 /// include/uapi/linux/ptrace.h
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 
@@ -31,6 +37,15 @@ pub(crate) enum Seccomp {
     Kept,
     /// They are off while it is traced by us. Needs CAP_SYS_ADMIN and a tracer without filters.
     Suspended,
+}
+
+/// Where a borrowed thread makes its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gate {
+    /// A `syscall` instruction in the target, with a `ret` behind it if there is a `stack`.
+    pub(crate) instruction: u64,
+    /// The stack pointer while it is borrowed: on its top an address where the thread restores itself when its tracer dies. `None`: its own stack.
+    pub(crate) stack: Option<u64>,
 }
 
 /// The general registers.
@@ -79,6 +94,8 @@ pub(crate) struct Stopped {
     mask: u64,
     mask_changed: bool,
     registers_changed: bool,
+    /// What it has while it is borrowed.
+    borrowed: Registers,
     /// A signal that came while it was borrowed; it gets it with the next resumption.
     signal: i32,
     released: bool,
@@ -132,6 +149,7 @@ impl Stopped {
             mask,
             mask_changed: false,
             registers_changed: false,
+            borrowed: registers,
             signal: 0,
             released: false,
             not_send: PhantomData,
@@ -187,15 +205,39 @@ impl Stopped {
         (result > 0 && found.pointer != 0).then(|| found.pointer.wrapping_add(RSEQ_CS_OFFSET))
     }
 
+    /// Its extended state: x87, vectors and what else the kernel shows of it.
+    pub(crate) fn extended_state(&self) -> Result<Vec<u8>> {
+        let mut state = vec![0; XSTATE_MOST];
+        let length = regset(self.tid, NT_X86_XSTATE, &mut state)?;
+        state.truncate(length);
+        Ok(state)
+    }
+
+    /// True if the processor checks its return addresses.
+    pub(crate) fn has_shadow_stack(&self) -> bool {
+        regset(self.tid, NT_X86_SHSTK, &mut [0; 8]).is_ok()
+    }
+
     /// Makes ready to borrow the thread: system calls stop it, and every signal is held back that can be, until
-    /// release.
-    pub(crate) fn prepare(&mut self, seccomp: Seccomp) -> Result<()> {
+    /// release. The registers come first and go last: with them a thread whose tracer dies gets its mask back.
+    pub(crate) fn prepare(&mut self, seccomp: Seccomp, gate: Gate) -> Result<()> {
         let mut options = ptrace::Options::PTRACE_O_TRACESYSGOOD;
         if seccomp == Seccomp::Suspended {
             options |= ptrace::Options::from_bits_retain(libc::PTRACE_O_SUSPEND_SECCOMP);
         }
         ptrace::setoptions(self.tid.as_nix(), options)
             .map_err(|errno| failed(self.tid, "PTRACE_SETOPTIONS", errno))?;
+        self.borrowed = self.registers;
+        // No restart of the interrupted call on the way (P10).
+        self.borrowed.orig_rax = u64::MAX;
+        // Trap and direction flag clear (P13).
+        self.borrowed.eflags &= !0x500;
+        if let Some(stack) = gate.stack {
+            self.borrowed.rsp = stack;
+            self.borrowed.rip = gate.instruction + 2;
+            self.registers_changed = true;
+            self.set(self.borrowed)?;
+        }
         self.mask_changed = true;
         set_signal_mask(self.tid, u64::MAX)
     }
@@ -211,11 +253,9 @@ impl Stopped {
         number: i64,
         arguments: [u64; 6],
     ) -> Result<i64> {
-        let mut registers = self.registers;
+        let mut registers = self.borrowed;
         registers.rip = instruction;
         registers.rax = number.cast_unsigned();
-        // No restart of the interrupted call on the way (P10).
-        registers.orig_rax = u64::MAX;
         [
             registers.rdi,
             registers.rsi,
@@ -224,8 +264,6 @@ impl Stopped {
             registers.r8,
             registers.r9,
         ] = arguments;
-        // Trap and direction flag clear (P13).
-        registers.eflags &= !0x500;
         self.registers_changed = true;
         self.set(registers)?;
         self.run_to_system_call()?;
@@ -339,13 +377,13 @@ impl Stopped {
 
     /// Puts registers and signal mask back; the thread stays where it is.
     pub(crate) fn restore(&mut self) -> Result<()> {
-        if self.registers_changed {
-            self.set(self.registers)?;
-            self.registers_changed = false;
-        }
         if self.mask_changed {
             set_signal_mask(self.tid, self.mask)?;
             self.mask_changed = false;
+        }
+        if self.registers_changed {
+            self.set(self.registers)?;
+            self.registers_changed = false;
         }
         Ok(())
     }
@@ -410,6 +448,25 @@ fn resume(tid: Tid, request: libc::c_uint, signal: i32) -> Result<()> {
         _ => "PTRACE_DETACH",
     };
     check(tid, what, result)
+}
+
+/// Reads a register set; returns how much of `into` it fills.
+fn regset(tid: Tid, kind: usize, into: &mut [u8]) -> Result<usize> {
+    let mut place = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which is `into`, mutably borrowed and of that
+    // size, and updates `place`, a live local; the kernel refuses if `tid` is not a stopped tracee of ours.
+    let result = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETREGSET,
+            tid.as_raw(),
+            kind,
+            (&raw mut place).cast::<libc::c_void>(),
+        )
+    };
+    check(tid, "PTRACE_GETREGSET", result).map(|()| place.iov_len.min(into.len()))
 }
 
 fn signal_mask(tid: Tid) -> Result<u64> {

@@ -1,0 +1,368 @@
+//! Borrowing a thread of the target: which one, how it is stopped, and that it goes on as if nothing had been.
+//!
+//! ```text
+//!   seize ─► is it the right one? ─► stop ─► net ─► our registers, no signals ─► the work ─► its own again ─► net away ─► go
+//! ```
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use nix::libc;
+
+use super::{
+    gadgets::Gadgets,
+    net::{Net, NoNet},
+    remote::{Remote, RemoteError},
+    restart,
+};
+use crate::{
+    pid::{TargetAddr, Tid},
+    refusal::{Reason, Refusal, Result},
+    sys::{
+        Memory, XstateSizes,
+        ptrace::{Gate, Seccomp, Seized, Stopped, TraceError},
+    },
+    target::{Maps, Passage, Target, ThreadStatus, has_pending_signal, tracer_of},
+};
+
+/// How long one thread may take to stop before another one is asked: it may have to wait for a processor.
+const STOP_PATIENCE: Duration = Duration::from_millis(300);
+/// The same where there is no other one.
+const LAST_PATIENCE: Duration = Duration::from_secs(3);
+/// How many threads are asked.
+const STOP_TRIES: usize = 5;
+/// How long threads are asked again that stood where none can be borrowed.
+const UNSUITED_PATIENCE: Duration = Duration::from_millis(500);
+const UNSUITED_PAUSE: Duration = Duration::from_millis(2);
+
+/// Which thread is to be borrowed.
+#[derive(Debug)]
+pub(crate) enum Victim<'a> {
+    /// Any that stops soon.
+    Any,
+    /// This one.
+    Thread(Tid),
+    /// One that this OS thread has stopped already; it stays stopped.
+    Held(&'a mut Stopped),
+}
+
+/// Everything that can be found out before a thread is stopped.
+#[derive(Debug)]
+pub(super) struct Lender<'a> {
+    target: &'a Target,
+    memory: &'a Memory,
+    maps: &'a Maps,
+    gadgets: Gadgets,
+    sizes: XstateSizes,
+}
+
+/// Why the work was not done. What it had mapped and not committed is unmapped again.
+#[derive(Debug)]
+pub(super) enum BorrowError {
+    /// For a reason that has a name.
+    Refusal(Refusal),
+    /// A system call was refused.
+    Remote(RemoteError),
+}
+
+impl From<RemoteError> for BorrowError {
+    fn from(error: RemoteError) -> Self {
+        Self::Remote(error)
+    }
+}
+
+impl From<Refusal> for BorrowError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refusal(refusal)
+    }
+}
+
+/// What a stopped thread was made to do, and how long it stood still.
+pub(super) type Done<T> = (T, Option<(Tid, Duration)>);
+type Tried<T> = std::result::Result<(T, (Tid, Duration)), Failure>;
+
+#[derive(Debug)]
+enum Failure {
+    /// This thread must not be borrowed, or not just now.
+    Unsuited(&'static str),
+    /// It does not stop, or is gone.
+    Unstoppable(TraceError),
+    Final(BorrowError),
+}
+
+impl<E: Into<BorrowError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Final(error.into())
+    }
+}
+
+// === impl Lender ===
+
+impl<'a> Lender<'a> {
+    /// Looks for what a borrowed thread needs.
+    pub(super) fn find(target: &'a Target, memory: &'a Memory, maps: &'a Maps) -> Result<Self> {
+        let gadgets = Gadgets::find(memory, maps).ok_or_else(|| {
+            let message = format!(
+                "process {} has no syscall instruction that can be borrowed",
+                target.pid()
+            );
+            Refusal::new(Reason::Io, message)
+        })?;
+        Ok(Self {
+            target,
+            memory,
+            maps,
+            gadgets,
+            sizes: XstateSizes::of_this_processor(),
+        })
+    }
+
+    /// Has a stopped thread do `work`.
+    pub(super) fn lend<T: Send>(
+        &self,
+        victim: &mut Victim<'_>,
+        work: impl Fn(&mut Remote<'_>) -> std::result::Result<T, BorrowError> + Sync,
+    ) -> std::result::Result<Done<T>, BorrowError> {
+        let wanted = match victim {
+            Victim::Held(thread) => {
+                // Without a net: the program has a breakpoint of ours in it and does not outlive its tracer anyway.
+                let done = self.put_to_work(thread, self.seccomp(thread.tid())?, None, &work)?;
+                return Ok((done, None));
+            }
+            Victim::Thread(tid) => Some(*tid),
+            Victim::Any => None,
+        };
+        // On an OS thread of its own: when it ends, the kernel lets go of every thread that it may still trace, among them those that did
+        // not stop in time.
+        let tried = std::thread::scope(|scope| {
+            scope
+                .spawn(|| match wanted {
+                    Some(tid) => self.borrow(tid, LAST_PATIENCE, &work),
+                    None => self.borrow_any(&work),
+                })
+                .join()
+        });
+        let pid = self.target.pid();
+        match tried {
+            Ok(Ok((done, stopped))) => Ok((done, Some(stopped))),
+            Ok(Err(failure)) => Err(self.explain(failure)),
+            Err(_) => {
+                let message = format!("process {pid}: a bug while its thread was borrowed");
+                Err(Refusal::new(Reason::Io, message).into())
+            }
+        }
+    }
+
+    /// Tries one thread after the other, those again that only stood in the wrong place.
+    fn borrow_any<T>(
+        &self,
+        work: &impl Fn(&mut Remote<'_>) -> std::result::Result<T, BorrowError>,
+    ) -> Tried<T> {
+        let since = Instant::now();
+        loop {
+            let mut last = None;
+            let mut threads = self.target.stoppable_threads();
+            threads.truncate(STOP_TRIES);
+            let count = threads.len();
+            for (index, tid) in threads.into_iter().enumerate() {
+                let patience = match index + 1 == count {
+                    true => LAST_PATIENCE,
+                    false => STOP_PATIENCE,
+                };
+                match self.borrow(tid, patience, work) {
+                    Err(failure @ Failure::Unsuited(_)) => last = Some(failure),
+                    // Waiting for it once more would take as long.
+                    Err(failure @ Failure::Unstoppable(_)) => last = last.or(Some(failure)),
+                    tried => return tried,
+                }
+            }
+            match last {
+                Some(Failure::Unsuited(_)) if since.elapsed() < UNSUITED_PATIENCE => {
+                    std::thread::sleep(UNSUITED_PAUSE);
+                }
+                Some(failure) => return Err(failure),
+                None if self.target.has_exited() => return Err(self.target.exited().into()),
+                None => {
+                    let message = format!(
+                        "process {}: every thread sleeps uninterruptibly",
+                        self.target.pid()
+                    );
+                    return Err(Refusal::new(Reason::StopTimeout, message).into());
+                }
+            }
+        }
+    }
+
+    /// Stops a thread, borrows it, and lets it go.
+    fn borrow<T>(
+        &self,
+        tid: Tid,
+        patience: Duration,
+        work: &impl Fn(&mut Remote<'_>) -> std::result::Result<T, BorrowError>,
+    ) -> Tried<T> {
+        let target = self.target;
+        let seized = Seized::seize(tid).map_err(|error| self.not_seized(tid, error))?;
+        // From here on the id cannot be given to another thread; it may have been since the listing (P18).
+        target.check_owner()?;
+        if target.has_exited() || !target.has_thread(tid) {
+            return Err(Failure::Unstoppable(TraceError::Gone(tid)));
+        }
+        let seccomp = self.seccomp(tid)?;
+        let mut thread = seized.interrupt(patience).map_err(Failure::Unstoppable)?;
+        if is_in_restartable_sequence(self.memory, &thread) {
+            return Err(Failure::Unsuited("in restartable sequences"));
+        }
+        if thread.registers().cs != 0x33 {
+            let message = format!("process {}: thread {tid} runs 32-bit code", target.pid());
+            return Err(Refusal::new(Reason::Not64Bit, message).into());
+        }
+        let before = *thread.registers();
+        if let Some(cured) = restart::cured(target.pid(), &thread, &before) {
+            thread.resume_with(cured);
+        }
+        let net = self.spread_net(&thread)?;
+        let done = self.put_to_work(&mut thread, seccomp, net, work);
+        // A signal that came meanwhile interrupts the call after all: then the EINTR is the program's own.
+        if thread.registers().rax != before.rax
+            && has_pending_signal(target.pid(), tid, thread.mask())
+        {
+            thread.resume_with(before);
+        }
+        let time = thread
+            .release()
+            .map_err(|error| trace_refusal(target, &error))?;
+        Ok((done?, (tid, time)))
+    }
+
+    fn spread_net(&self, thread: &Stopped) -> std::result::Result<Option<Net>, Failure> {
+        let Some(way_back) = self.gadgets.way_back else {
+            tracing::debug!("no rt_sigreturn in the target: nothing catches the thread if we die");
+            return Ok(None);
+        };
+        match Net::spread(thread, self.memory, self.maps, way_back, &self.sizes) {
+            Ok(net) => Ok(Some(net)),
+            Err(NoNet::ShadowStack) => Ok(None),
+            Err(NoNet::Place) => Err(Failure::Unsuited("on a signal's or a coroutine's stack")),
+            Err(NoNet::Trace(error)) => Err(Failure::Unstoppable(error)),
+        }
+    }
+
+    /// What happens while the thread is not itself.
+    fn put_to_work<T>(
+        &self,
+        thread: &mut Stopped,
+        seccomp: Seccomp,
+        net: Option<Net>,
+        work: &impl Fn(&mut Remote<'_>) -> std::result::Result<T, BorrowError>,
+    ) -> std::result::Result<T, BorrowError> {
+        let gate = Gate {
+            instruction: self.gadgets.syscall,
+            stack: net.as_ref().map(Net::stack),
+        };
+        let done = match thread.prepare(seccomp, gate) {
+            Ok(()) => work(&mut Remote::new(thread, gate.instruction)),
+            Err(error) => Err(RemoteError::from(error).into()),
+        };
+        thread
+            .restore()
+            .map_err(|error| trace_refusal(self.target, &error))?;
+        if let Some(net) = net
+            && let Err(error) = net.take_away(self.memory)
+        {
+            tracing::debug!(%error, "what lay below the stack of a borrowed thread is not put back");
+        }
+        done
+    }
+
+    /// What is to be done about the thread's seccomp filters.
+    fn seccomp(&self, tid: Tid) -> Result<Seccomp> {
+        let pid = self.target.pid();
+        let status = ThreadStatus::read(pid, tid).ok_or_else(|| self.target.exited())?;
+        match Passage::of(pid, tid, &status) {
+            Passage::Suspended => Ok(Seccomp::Suspended),
+            Passage::Unfiltered | Passage::Shared => Ok(Seccomp::Kept),
+            Passage::Closed(obstacle) => {
+                let message = format!(
+                    "process {pid}: thread {tid} is under a seccomp filter, which cannot be suspended: {obstacle}"
+                );
+                Err(Refusal::new(Reason::SeccompFilter, message))
+            }
+        }
+    }
+
+    /// Why a thread cannot be seized.
+    fn not_seized(&self, tid: Tid, error: TraceError) -> Failure {
+        let target = self.target;
+        // EPERM is what a thread answers that is just ending, and what a second tracer gets.
+        if !target.has_thread(tid) {
+            return Failure::Unstoppable(TraceError::Gone(tid));
+        }
+        let tracer = target
+            .live_thread()
+            .ok()
+            .and_then(|tid| tracer_of(target.pid(), tid));
+        match (error, tracer) {
+            (TraceError::Failed { .. }, Some(tracer)) => Refusal::new(
+                Reason::ForeignTracer,
+                format!("process {} is traced by process {tracer}", target.pid()),
+            )
+            .into(),
+            (error @ TraceError::Failed { .. }, None) => trace_refusal(target, &error).into(),
+            (error @ (TraceError::Gone(_) | TraceError::Timeout(..)), _) => {
+                Failure::Unstoppable(error)
+            }
+        }
+    }
+
+    fn explain(&self, failure: Failure) -> BorrowError {
+        match failure {
+            Failure::Final(error) => error,
+            Failure::Unstoppable(error) => trace_refusal(self.target, &error).into(),
+            Failure::Unsuited(where_) => {
+                let message = format!(
+                    "process {}: no thread can be borrowed: whenever one was stopped, it was {where_}",
+                    self.target.pid()
+                );
+                Refusal::new(Reason::StopTimeout, message).into()
+            }
+        }
+    }
+}
+
+/// True if the thread was stopped inside a restartable sequence (rseq(2)). The kernel would forget about it during the borrowed call,
+/// and the sequence would go on as if it had not been interrupted. A thread in a system call is in none.
+fn is_in_restartable_sequence(memory: &Memory, thread: &Stopped) -> bool {
+    if thread.registers().orig_rax.cast_signed() >= 0 {
+        return false;
+    }
+    let Some(place) = thread.rseq_descriptor() else {
+        return false;
+    };
+    match memory.read_u64(TargetAddr(place)) {
+        Ok(descriptor) => descriptor != 0,
+        Err(_) => true,
+    }
+}
+
+/// What ptrace's refusal means for who asked.
+pub(super) fn trace_refusal(target: &Target, error: &TraceError) -> Refusal {
+    let (reason, why) = match error {
+        TraceError::Gone(_) => (Reason::TargetExited, String::new()),
+        TraceError::Timeout(..) => (Reason::StopTimeout, String::new()),
+        TraceError::Failed { source, .. } => {
+            let reason = match source.raw_os_error() {
+                Some(libc::EPERM) => Reason::Permission,
+                _ => Reason::Io,
+            };
+            (reason, format!(": {source}"))
+        }
+    };
+    Refusal::new(reason, format!("process {}: {error}{why}", target.pid()))
+}
+
+/// For `map_err`: what failed, as an error of a call.
+pub(super) fn refused(call: &'static str) -> impl FnOnce(io::Error) -> RemoteError {
+    move |source| RemoteError::Refused { call, source }
+}
