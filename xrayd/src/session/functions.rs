@@ -10,7 +10,7 @@ use xray_trace::{
 use crate::{
     inject::PatchSite,
     pid::Pid,
-    target::{Module, read_mapped},
+    target::{Image, Module, Parts, open_mapped},
 };
 
 /// One function, for a listing.
@@ -179,13 +179,14 @@ impl Functions {
     fn source(&self, module: u32, address: xray_trace::FileAddr) -> Option<SourceLine> {
         let map = self.sources.get(module as usize)?.get_or_init(|| {
             let module = self.modules.get(module as usize)?;
-            let bytes = read_mapped(self.pid, &module.entry).ok()?;
+            let file = open_mapped(self.pid, &module.entry).ok()?;
+            let image = Image::read(&file, Parts::Lines).ok()?;
             let addresses = module
                 .object
                 .functions()
                 .iter()
                 .map(|function| function.address);
-            SourceMap::parse(&bytes, addresses).ok()
+            SourceMap::parse(&image, addresses).ok()
         });
         let place = map.as_ref()?.lookup(address)?;
         Some(SourceLine {

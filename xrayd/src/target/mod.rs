@@ -2,6 +2,7 @@
 
 mod check;
 mod identity;
+mod image;
 mod listing;
 mod maps;
 mod modules;
@@ -15,10 +16,11 @@ pub use listing::{ProcessState, ProcessSummary};
 
 pub(crate) use check::{has_pending_signal, preflight, tracer_of};
 pub(crate) use identity::Target;
+pub(crate) use image::{Image, Parts};
 pub(crate) use listing::list;
 pub(crate) use maps::{MapEntry, Maps, stack_limit};
 pub(crate) use modules::{Module, RefusedModule};
-pub(crate) use objects::{Objects, open_mapped, read_mapped};
+pub(crate) use objects::{Objects, open_mapped};
 pub(crate) use seccomp::Passage;
 pub(crate) use sleds::Survey;
 pub(crate) use threads::{ThreadState, ThreadStatus, Threads};

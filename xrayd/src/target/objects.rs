@@ -3,19 +3,20 @@
 use std::{
     collections::HashMap,
     fs::File,
-    io::{self, Read},
-    os::unix::fs::MetadataExt,
+    io,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
 
 use xray_trace::instr_map::{Object, ObjectError};
 
-use super::{MapEntry, Threads};
+use super::{
+    MapEntry, Threads,
+    image::{Image, Parts},
+};
 use crate::{lock::lock, pid::Pid};
 
-/// Files larger than this are not read: no program with sleds is, and memory is bounded.
-const MAX_FILE_BYTES: u64 = 4 << 30;
 /// Parsed files kept.
 const MAX_CACHED: usize = 512;
 
@@ -47,7 +48,7 @@ impl Objects {
     pub(crate) fn get(&self, pid: Pid, entry: &MapEntry) -> io::Result<Parsed> {
         let file = open_mapped(pid, entry)?;
         let metadata = file.metadata()?;
-        if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES {
+        if !metadata.is_file() {
             return Ok(Err(ObjectError::NotElf));
         }
         let key = Key {
@@ -59,7 +60,7 @@ impl Objects {
         if let Some(found) = self.lock().get(&key) {
             return Ok(found.clone());
         }
-        let parsed = parse(&file, metadata.len())?;
+        let parsed = parse(&file)?;
         let mut cache = self.lock();
         if cache.len() >= MAX_CACHED {
             cache.clear();
@@ -73,26 +74,20 @@ impl Objects {
     }
 }
 
-/// The whole file that `entry` maps, for what the cache does not keep (source lines, text).
-pub(crate) fn read_mapped(pid: Pid, entry: &MapEntry) -> io::Result<Vec<u8>> {
-    let file = open_mapped(pid, entry)?;
-    let size = file.metadata()?.len();
-    read_whole(&file, size)
-}
-
-fn parse(file: &File, size: u64) -> io::Result<Parsed> {
+fn parse(file: &File) -> io::Result<Parsed> {
     let mut magic = [0; 4];
-    let is_elf = (&mut &*file).read_exact(&mut magic).is_ok() && magic == *b"\x7fELF";
+    let is_elf = file.read_exact_at(&mut magic, 0).is_ok() && magic == *b"\x7fELF";
     if !is_elf {
         return Ok(Err(ObjectError::NotElf));
     }
-    let mut bytes = magic.to_vec();
-    bytes.extend(read_rest(file, size)?);
-    let mut object = match Object::parse(&bytes) {
+    let image = Image::read(file, Parts::Map)?;
+    let parsed = Object::parse(&image);
+    // There is one image at a time.
+    drop(image);
+    let mut object = match parsed {
         Ok(object) => object,
         Err(error) => return Ok(Err(error)),
     };
-    drop(bytes);
     if object
         .functions()
         .iter()
@@ -116,33 +111,12 @@ fn add_debug_file(object: &mut Object) {
     let path = Path::new("/usr/lib/debug/.build-id")
         .join(head)
         .join(format!("{tail}.debug"));
-    let read = File::open(&path).and_then(|file| {
-        let size = file.metadata()?.len();
-        read_whole(&file, size)
-    });
+    let read = File::open(&path).and_then(|file| Image::read(&file, Parts::Map));
     if let Ok(bytes) = read
         && let Err(error) = object.add_symbols_from(&bytes)
     {
         tracing::warn!(path = %path.display(), %error, "a debug file that does not fit");
     }
-}
-
-fn read_whole(mut file: &File, size: u64) -> io::Result<Vec<u8>> {
-    use std::io::{Seek, SeekFrom};
-    file.seek(SeekFrom::Start(0))?;
-    read_rest(file, size)
-}
-
-fn read_rest(file: &File, size: u64) -> io::Result<Vec<u8>> {
-    if size > MAX_FILE_BYTES {
-        return Err(io::Error::other(format!(
-            "{size} bytes are more than a program has"
-        )));
-    }
-    let mut bytes = Vec::new();
-    // The file may grow while it is read.
-    file.take(size).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Opens the very file that is mapped, also if it was deleted or replaced: by `map_files` where we may, by `exe` for the main program, by its path as
