@@ -4,7 +4,7 @@
 //! panics.
 
 use crate::{
-    layout::{Geometry, control},
+    layout::{GUARD_BYTES, Geometry, control},
     memory::SharedMemory,
     word::{self, Word},
 };
@@ -13,8 +13,14 @@ use crate::{
 const BATCH: usize = 256;
 /// No producer gets this far; a cursor beyond it is a stranger's.
 const MAX_CURSOR: u64 = 1 << 62;
-/// How far ahead of a hole the consumer looks for words that prove it is one.
+/// How many words ahead of a hole the consumer looks for one that proves it is one.
 const LOOK_AHEAD: u64 = 8;
+/// The same for a thread that is gone, in its last chunk: twice what handlers that interrupt each other can reserve (see
+/// [`GUARD_BYTES`]). The rest of the chunk is not looked at: threads may end by the thousand, and most of it was never
+/// touched.
+const LAST_LOOK_AHEAD: u64 = 2 * GUARD_BYTES / 8;
+/// Words of the longest event: both halves of an argument, and the call.
+const EVENT_WORDS: u64 = 3;
 
 /// What comes out of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +34,7 @@ pub enum Item {
         /// First argument, where the sled records it.
         argument: Option<u64>,
     },
-    /// So many events are missing here.
+    /// So many events are missing here; where they left a hole, at least so many.
     Lost(u64),
 }
 
@@ -69,6 +75,16 @@ pub struct Consumer {
     told: u64,
     /// When the consumer first stood at the hole where it stands now, in the caller's milliseconds.
     hole_since: Option<u64>,
+}
+
+/// Words that were reserved and never written.
+#[derive(Debug, Clone, Copy)]
+struct Hole {
+    /// Up to the next written word, or to the chunk's end.
+    bytes: u64,
+    /// The fewest that can have left it. The words of a guard, and of a chunk that was begun and left, belong to one;
+    /// elsewhere none has more than [`EVENT_WORDS`].
+    events: u64,
 }
 
 // === impl Consumer ===
@@ -174,7 +190,7 @@ impl Consumer {
                     done.at_end = true;
                     break;
                 }
-                Some(bytes) => {
+                Some(Hole { bytes, events }) => {
                     let since = *self.hole_since.get_or_insert(now_ms);
                     if producer == Producer::Alive
                         && now_ms.saturating_sub(since) < Self::HOLE_PATIENCE_MS
@@ -184,7 +200,7 @@ impl Consumer {
                     }
                     self.hole_since = None;
                     self.argument = (None, None);
-                    sink(Item::Lost(1));
+                    sink(Item::Lost(events));
                     self.advance(memory, bytes);
                 }
             }
@@ -290,22 +306,37 @@ impl Consumer {
         }
     }
 
-    /// Standing at an empty word: the length of the hole in bytes if it is one, `None` if it is the end.
-    fn hole<M: SharedMemory>(&self, memory: &M, producer: Producer) -> Option<u64> {
+    /// Standing at an empty word: the hole if it is one, `None` if it is the end.
+    fn hole<M: SharedMemory>(&self, memory: &M, producer: Producer) -> Option<Hole> {
         let chunk = self.geometry.chunk_bytes();
         let rest = chunk - self.cursor % chunk;
         let started = memory.load(self.geometry.control_offset(self.index) + control::STARTED);
         let later_chunk = started > self.cursor / chunk + 1
             && started - self.cursor / chunk <= self.geometry.chunks();
-        let look = if later_chunk || producer == Producer::Gone {
-            rest
-        } else {
-            rest.min(LOOK_AHEAD * 8)
+        let look = match producer {
+            _ if later_chunk => rest,
+            Producer::Gone => rest.min(LAST_LOOK_AHEAD * 8),
+            Producer::Alive => rest.min(LOOK_AHEAD * 8),
         };
         let behind = self.place(self.cursor) + 8;
         match memory.find_word(behind, (look / 8).saturating_sub(1)) {
-            Some(words) => Some((words + 1) * 8),
-            None if later_chunk => Some(rest),
+            Some(more) => {
+                let words = more + 1;
+                let in_guard = self.geometry.in_guard(self.place(self.cursor));
+                let events = if in_guard {
+                    1
+                } else {
+                    words.div_ceil(EVENT_WORDS)
+                };
+                Some(Hole {
+                    bytes: words * 8,
+                    events,
+                })
+            }
+            None if later_chunk => Some(Hole {
+                bytes: rest,
+                events: 1,
+            }),
             None => None,
         }
     }

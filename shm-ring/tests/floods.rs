@@ -153,3 +153,37 @@ fn a_ring_that_nobody_reads_counts_the_rest() {
         ],
     );
 }
+
+/// The smallest count that a hole allows: words of three belong to one event at least.
+#[test]
+fn a_hole_counts_the_fewest_events_that_can_have_left_it() {
+    let geometry = Geometry::new(1 << 16, 1).unwrap();
+    for (hole, fewest) in [(1, 1), (2, 1), (3, 1), (4, 2), (7, 3), (100, 34)] {
+        let words = Words::new(geometry);
+        let table = Table::new(geometry);
+        let target = Target {
+            table: &table,
+            rings: &words,
+            geometry,
+        };
+        for number in 0..200 {
+            let event = Event {
+                site: site_of(number),
+                argument: None,
+            };
+            assert_eq!(target.record(64, event, 5), Outcome::Recorded);
+        }
+        // Past the guard, where every word is an event's.
+        let first = geometry.ring_offset(0) + layout::GUARD_BYTES + 80;
+        for word in 0..hole {
+            words.store(first + 8 * word, 0);
+        }
+        let mut consumer = Consumer::resume(&words, geometry, 0);
+        let (mut calls, mut lost) = (0, 0);
+        consumer.drain(&words, Producer::Gone, 0, u64::MAX, |item| match item {
+            Item::Call { .. } => calls += 1,
+            Item::Lost(count) => lost += count,
+        });
+        assert_eq!((calls, lost), (200 - hole, fewest), "{hole} words");
+    }
+}
