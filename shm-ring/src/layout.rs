@@ -10,7 +10,7 @@
 //! The *rings* are shared with the collector:
 //!
 //! ```text
-//! +0                 header page: no_slot u64 at NO_SLOT, else zero
+//! +0                 header page: u64 at NO_SLOT and NO_SLOT_TOLD, else zero
 //! +4096              control line 0 (64 bytes) | control line 1 | …
 //! +rings_offset      ring 0 | ring 1 | …         each `ring_bytes`, a sequence of chunks
 //! ```
@@ -90,6 +90,9 @@ pub mod control {
 pub mod rings {
     /// u64: events dropped because no slot was free. By producers, with a locked increment.
     pub const NO_SLOT: u64 = 0;
+    /// u64: of those, the ones that were told to whoever reads the trace. By the collector, for the collector that
+    /// comes after it.
+    pub const NO_SLOT_TOLD: u64 = 8;
 }
 
 /// The sizes of one target's rings.

@@ -2,10 +2,15 @@
 
 use anyhow::{Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid as NixPid;
 use xrayd::session::{AttachOptions, Switch};
 
 use crate::adoption::wait_for_events;
-use crate::support::{attach, attach_with, detach, registry, retained, soak, switch, tally};
+use crate::support::{
+    attach, attach_with, detach, pid_of, registry, retained, soak, switch, tally,
+};
+use crate::tracer::Tracer;
 
 /// The main thread has ended (P3).
 #[test]
@@ -50,24 +55,19 @@ fn a_process_with_a_thousand_threads_is_traced() -> Result<()> {
 /// Threads begin and end while we attach (P1, P2).
 #[test]
 fn attaching_while_threads_come_and_go_never_fails() -> Result<()> {
+    // Endless: a slow machine is never too late for the last of them. Few slots: it takes long to take back thousands
+    // there, next to a program that wants all of its time.
+    const ARGUMENTS: &str = "--threads 8 --churn 1 --endless 1 --calls 5 --first 0";
     for _ in 0..soak(4, 200) {
-        let mut target = Target::spawn(
-            Fixture::Counted,
-            [
-                "--threads",
-                "8",
-                "--churn",
-                "50000",
-                "--calls",
-                "5",
-                "--first",
-                "0",
-            ],
-        )?;
+        let mut target = Target::spawn(Fixture::Counted, ARGUMENTS.split(' '))?;
         target.send("go")?;
         let registry = registry();
         for _ in 0..4 {
-            let session = attach(&registry, &target)?.session;
+            let options = AttachOptions {
+                max_threads: 64,
+                ..AttachOptions::default()
+            };
+            let session = attach_with(&registry, &target, options)?.session;
             switch(&session, Switch::On)?;
             wait_for_events(&session, 1000)?;
             detach(&registry, &target)?;
@@ -100,5 +100,44 @@ fn threads_without_a_ring_are_counted() -> Result<()> {
     );
     let totals = retained(&session)?.totals();
     ensure!(totals.calls + totals.lost == truth.events(), "{totals:?}");
+    Ok(())
+}
+
+/// They also count when it happened while nobody drained: the next tracer tells them.
+#[test]
+fn threads_without_a_ring_are_counted_between_two_tracers() -> Result<()> {
+    let mut target = Target::spawn(
+        Fixture::Counted,
+        [
+            "--threads",
+            "64",
+            "--churn",
+            "8",
+            "--calls",
+            "3",
+            "--first",
+            "0",
+        ],
+    )?;
+    let mut tracer = Tracer::spawn()?;
+    // The smallest table has 64 slots.
+    tracer.ask(&format!("attach {} 65536 4", pid_of(&target)?))?;
+    tracer.ask("on")?;
+    kill(NixPid::from_raw(tracer.pid()), Signal::SIGKILL)?;
+    drop(tracer);
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    let registry = registry();
+    let attached = attach(&registry, &target)?;
+    ensure!(attached.report.adopted);
+    let report = detach(&registry, &target)?;
+    ensure!(
+        report.lost > 0 && report.events + report.lost == truth.events(),
+        "{report:?}, but {} events",
+        truth.events()
+    );
+    // Nothing is told twice.
+    attach(&registry, &target)?;
+    let report = detach(&registry, &target)?;
+    ensure!((report.events, report.lost) == (0, 0), "{report:?}");
     Ok(())
 }

@@ -166,6 +166,9 @@ impl Server {
                 if let Some(bytes) = words.next() {
                     options.ring_bytes = bytes.parse()?;
                 }
+                if let Some(threads) = words.next() {
+                    options.max_threads = threads.parse()?;
+                }
                 let attached = self.registry.attach(target, options)?;
                 self.session = Some(attached.session);
                 Ok(format!("adopted={}", attached.report.adopted))

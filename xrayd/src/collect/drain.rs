@@ -35,6 +35,13 @@ const IDLE_SLEEP: Duration = Duration::from_millis(20);
 /// How often threads are looked for, clocks are read, stuck slow paths are freed.
 const CHORES_EVERY: Duration = Duration::from_millis(100);
 const ANCHOR_EVERY: Duration = Duration::from_secs(1);
+/// One in so many slots taken since the last look for ended threads calls for the next one: threads that live for a
+/// moment only would have used up all slots by the time of the chores.
+const SLOTS_PER_LOOK: usize = 16;
+/// Rings that are taken back at once; then the others, and whoever asks for something, have their turn.
+const ENDS_AT_ONCE: usize = 128;
+/// Slots of the table that are read in one chore.
+const SWEEP_SLOTS: u32 = 4096;
 
 /// What the control thread asks of the drain.
 #[derive(Debug)]
@@ -80,8 +87,12 @@ pub(crate) struct Drain {
     names: Names,
     /// By slot index.
     rings: HashMap<u32, Ring>,
-    /// NO_SLOT that was published.
-    without_slot: u64,
+    /// Rings there were after the last look for threads that have ended.
+    rings_seen: usize,
+    /// More threads had ended at that look than rings are taken back at once.
+    more_ended: bool,
+    /// Where the search for claims that nobody used goes on.
+    swept: u32,
     started: Instant,
     last_chores: Instant,
     /// When the clocks are read next: soon at first, so that an early reader has two points, then every second.
@@ -142,7 +153,6 @@ impl Drain {
             ..
         } = installed;
         let slots = Slots::new(layout, rings, rings_file);
-        let without_slot = slots.lost_without_slot();
         let now = Instant::now();
         let mut drain = Self {
             pid,
@@ -152,7 +162,9 @@ impl Drain {
             output,
             names: Names::of(pid),
             rings: HashMap::new(),
-            without_slot,
+            rings_seen: 0,
+            more_ended: false,
+            swept: 0,
             started: now,
             last_chores: now,
             next_anchor: now,
@@ -250,26 +262,37 @@ impl Drain {
             if owner == 0 || self.rings.contains_key(&index) {
                 continue;
             }
-            let (tid, name) = self.names.describe(owner);
-            let thread = self.output.new_thread(tid, name);
-            let consumer = Consumer::resume(&self.slots.rings, self.layout().geometry, index);
-            let ring = Ring {
-                consumer,
-                lane: Lane::new(thread),
-                owner,
-                lost_seen: self.slots.lost(index),
-                cursor_seen: 0,
-                suspicious: false,
-            };
-            self.rings.insert(index, ring);
+            self.take_up(index, owner);
         }
+    }
+
+    /// A ring from now on belongs to the thread `owner`.
+    fn take_up(&mut self, index: u32, owner: u32) {
+        let (tid, name) = self.names.describe(owner);
+        let thread = self.output.new_thread(tid, name);
+        let consumer = Consumer::resume(&self.slots.rings, self.layout().geometry, index);
+        let ring = Ring {
+            consumer,
+            lane: Lane::new(thread),
+            owner,
+            lost_seen: self.slots.lost(index),
+            cursor_seen: 0,
+            suspicious: false,
+        };
+        self.rings.insert(index, ring);
     }
 
     fn chores(&mut self) {
         if self.last_chores.elapsed() < CHORES_EVERY {
+            let slots = self.layout().geometry.slots() as usize;
+            let taken = self.rings.len().saturating_sub(self.rings_seen);
+            if self.more_ended || taken >= slots / SLOTS_PER_LOOK {
+                self.retire_dead();
+            }
             return;
         }
         self.last_chores = Instant::now();
+        self.take_up_unused();
         self.retire_dead();
         self.free_stuck();
         self.publish_without_slot();
@@ -293,8 +316,34 @@ impl Drain {
         }
     }
 
+    /// A thread that was killed between claiming a slot and beginning a chunk has left its name in the table alone. Its
+    /// ring is taken up, so that it is taken back like others. Looks at a part of the table at a time.
+    fn take_up_unused(&mut self) {
+        let first = self.swept;
+        self.swept = match first.saturating_add(SWEEP_SLOTS) {
+            next if next < self.layout().geometry.slots() => next,
+            _ => 0,
+        };
+        // The memory of a process that is ending cannot be read; then there is nothing to be freed.
+        let Ok(claims) = self.slots.claims(&self.memory, first, SWEEP_SLOTS) else {
+            return;
+        };
+        let unused = |&(index, _): &(u32, u32)| !self.rings.contains_key(&index);
+        let mut claims: Vec<_> = claims.into_iter().filter(unused).collect();
+        if claims.is_empty() {
+            return;
+        }
+        let living = self.names.living();
+        claims.retain(|&(_, owner)| !living.contains(&owner) && self.names.is_gone(owner));
+        for (index, owner) in claims {
+            self.take_up(index, owner);
+        }
+    }
+
     /// Takes the rings of threads that have ended.
     fn retire_dead(&mut self) {
+        self.more_ended = false;
+        self.rings_seen = self.rings.len();
         let living = self.names.living();
         if living.is_empty() {
             // The process is ending; the control thread will say so.
@@ -307,7 +356,9 @@ impl Drain {
             // A listing may miss a living thread while others come and go (P1).
             .filter(|(_, ring)| self.names.is_gone(ring.owner))
             .map(|(&index, _)| index)
+            .take(ENDS_AT_ONCE)
             .collect();
+        self.more_ended = dead.len() == ENDS_AT_ONCE;
         for index in dead {
             self.end_ring(index, Producer::Gone);
             if let Err(error) = self.slots.retire(&self.memory, index) {
@@ -316,6 +367,7 @@ impl Drain {
             self.rings.remove(&index);
             self.output.thread_ended();
         }
+        self.rings_seen = self.rings.len();
     }
 
     /// Reads what is left in a ring and publishes it with the losses that no gap word told.
@@ -352,7 +404,8 @@ impl Drain {
             let roomy = ring.consumer.backlog(&self.slots.rings)
                 < self.slots.layout.geometry.ring_bytes() / 2;
             let still = ring.consumer.cursor() == ring.cursor_seen;
-            let sign = lost > ring.lost_seen && roomy && still && self.slots.busy(index);
+            let could_be = roomy && still && self.slots.busy(index);
+            let sign = could_be && lost > ring.lost_seen;
             ring.cursor_seen = ring.consumer.cursor();
             if sign && ring.suspicious {
                 self.slots.clear_busy(index);
@@ -362,16 +415,15 @@ impl Drain {
                     "freed a slow path that was never left"
                 );
             }
-            ring.suspicious = sign;
+            // A thread may call rarely: no loss since is no sign that the slow path was left.
+            ring.suspicious = sign || could_be && ring.suspicious;
             ring.lost_seen = lost;
         }
     }
 
     fn publish_without_slot(&mut self) {
-        let lost = self.slots.lost_without_slot();
-        let news = lost.saturating_sub(self.without_slot);
+        let news = self.slots.take_lost_without_slot();
         if news > 0 {
-            self.without_slot = lost;
             self.output.lost_without_ring(news);
         }
     }

@@ -16,6 +16,10 @@ use crate::{
     target::{ThreadState, Threads},
 };
 
+/// Bytes of a slot.
+const LINE: usize = 64;
+const _: () = assert!(LINE as u64 == layout::LINE_BYTES);
+
 /// The rings' memory and what belongs to it.
 #[derive(Debug)]
 pub(crate) struct Slots {
@@ -41,9 +45,33 @@ impl Slots {
         u32::try_from(self.rings.load(line + layout::control::OWNER)).unwrap_or(0)
     }
 
-    /// Events lost because no slot was free.
-    pub(crate) fn lost_without_slot(&self) -> u64 {
-        self.rings.load(layout::rings::NO_SLOT)
+    /// The slots from `first` on, at most `count`, that threads have claimed according to the table: slot and thread.
+    pub(crate) fn claims(
+        &self,
+        memory: &Memory,
+        first: u32,
+        count: u32,
+    ) -> io::Result<Vec<(u32, u32)>> {
+        let geometry = self.layout.geometry;
+        let indexes = first..first.saturating_add(count).min(geometry.slots());
+        let mut lines = vec![[0u8; LINE]; indexes.len()];
+        let from = TargetAddr(self.layout.table + geometry.slot_offset(first));
+        memory.read(from, lines.as_flattened_mut())?;
+        let owner = |[a, b, c, d, ..]: &[u8; LINE]| u32::from_le_bytes([*a, *b, *c, *d]);
+        Ok(indexes
+            .zip(&lines)
+            .map(|(index, line)| (index, owner(line)))
+            .filter(|&(_, owner)| owner != 0)
+            .collect())
+    }
+
+    /// Events lost because no slot was free that nobody has told so far. They count as told from now on, also for
+    /// the collector after this one.
+    pub(crate) fn take_lost_without_slot(&self) -> u64 {
+        let lost = self.rings.load(layout::rings::NO_SLOT);
+        let told = self.rings.load(layout::rings::NO_SLOT_TOLD);
+        self.rings.store(layout::rings::NO_SLOT_TOLD, lost);
+        lost.saturating_sub(told)
     }
 
     /// Events lost in slot `index` since it was claimed.
