@@ -364,8 +364,9 @@ impl Drain {
             if let Err(error) = self.slots.retire(&self.memory, index) {
                 tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not freed");
             }
-            self.rings.remove(&index);
-            self.output.thread_ended();
+            if let Some(ring) = self.rings.remove(&index) {
+                self.output.thread_ended(ring.lane.thread());
+            }
         }
         self.rings_seen = self.rings.len();
     }

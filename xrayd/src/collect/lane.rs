@@ -19,6 +19,7 @@ const BLOCK_AGE: Duration = Duration::from_millis(100);
 /// The blocks of one thread under way.
 #[derive(Debug)]
 pub(super) struct Lane {
+    thread: ThreadId,
     encoder: BlockEncoder,
     /// Time of the last event; 0 before the first. Time does not run backwards in a block: a handler's events come
     /// before the one that it interrupted.
@@ -36,12 +37,18 @@ pub(super) struct Lane {
 impl Lane {
     pub(super) fn new(thread: ThreadId) -> Self {
         Self {
+            thread,
             encoder: BlockEncoder::new(thread),
             last: 0,
             early: 0,
             begun: None,
             tally: (0, 0),
         }
+    }
+
+    /// Whose ring it is.
+    pub(super) fn thread(&self) -> ThreadId {
+        self.thread
     }
 
     /// Takes what came out of the ring.

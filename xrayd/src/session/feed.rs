@@ -17,6 +17,9 @@ use xray_trace::{
 /// Items in the queue of one reader at most; a block has some 20,000 events.
 const CAPACITY: usize = 256;
 
+/// Descriptions kept at most for a reader that does not read.
+const MAX_KEPT: usize = 1 << 17;
+
 /// What a reader gets.
 #[derive(Debug, Clone)]
 pub enum FeedItem {
@@ -122,7 +125,13 @@ impl FeedSender {
                     .retain(|item| !matches!(item, FeedItem::Anchor(_)));
                 self.kept.push_back(anchor);
             }
-            thread @ FeedItem::Thread(_) => self.kept.push_back(thread),
+            // When there are too many, the oldest may have ended long ago; its events then have a number and no name.
+            thread @ FeedItem::Thread(_) => {
+                if self.kept.len() >= MAX_KEPT {
+                    self.kept.pop_front();
+                }
+                self.kept.push_back(thread);
+            }
         }
         true
     }

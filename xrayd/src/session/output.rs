@@ -1,7 +1,7 @@
 //! Where the drain's blocks go: counted, retained up to a limit, and fed to the live readers.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
@@ -19,8 +19,11 @@ use crate::lock::lock;
 
 /// Clock anchors kept; when there are more, every second one goes.
 const MAX_ANCHORS: usize = 4096;
-/// Threads described at most; later ones share the last description. Bounds a target that spawns without end.
-const MAX_THREADS: usize = 1 << 20;
+/// What a block costs beside its bytes, and what a thread costs: their entries, with what the allocator adds.
+const BLOCK_COST: u64 = 128;
+const THREAD_COST: u64 = 256;
+/// The thread of which everything that was evicted is told whose own thread is forgotten. No thread has this id.
+const FORGOTTEN: ThreadId = ThreadId(u32::MAX - 1);
 
 /// The numbers of a session. Written by the drain alone, read by anybody.
 #[derive(Debug, Clone, Copy, Default)]
@@ -67,18 +70,35 @@ pub(crate) struct Output {
     rate: Mutex<Rate>,
 }
 
-/// Never larger than `retain_bytes` and one block.
+/// Never larger than `retain_bytes`, but for the threads that have a ring, whose number is bounded.
 #[derive(Debug, Default)]
 struct Retained {
     blocks: VecDeque<Block>,
+    /// Cost of `blocks` and `threads`.
     bytes: u64,
     events: u64,
     evicted: u64,
-    evicted_by_thread: HashMap<ThreadId, u64>,
     anchors: Vec<ClockAnchor>,
-    threads: Vec<Thread>,
+    /// Those that have a ring or a block.
+    threads: BTreeMap<ThreadId, Known>,
+    /// Threads described so far: the next id.
+    described: u32,
+    /// Evicted events of threads that are forgotten.
+    forgotten: u64,
     /// The thread under which losses without a ring are told, once there are any.
     ringless: Option<ThreadId>,
+}
+
+/// A thread, as long as something is known of it.
+#[derive(Debug)]
+struct Known {
+    thread: Thread,
+    /// Blocks retained.
+    blocks: u32,
+    /// Events that were retained and dropped.
+    evicted: u64,
+    /// It has no ring any more.
+    ended: bool,
 }
 
 #[derive(Debug)]
@@ -126,24 +146,36 @@ impl Output {
     }
 
     /// A thread's ring was taken back.
-    pub(crate) fn thread_ended(&self) {
+    pub(crate) fn thread_ended(&self, thread: ThreadId) {
         self.threads.fetch_sub(1, Relaxed);
+        let mut retained = lock(&self.retained);
+        if let Some(known) = retained.threads.get_mut(&thread) {
+            known.ended = true;
+        }
+        retained.forget_if_done(thread);
     }
 
     fn add_thread(&self, tid: u32, name: String) -> ThreadId {
         let mut retained = lock(&self.retained);
-        let index = retained.threads.len().min(MAX_THREADS - 1);
-        let id = ThreadId(u32::try_from(index).unwrap_or(u32::MAX));
+        // After four thousand million threads the rest share an id.
+        let id = ThreadId(retained.described.min(FORGOTTEN.0 - 1));
+        retained.described = id.0 + 1;
         let thread = Thread {
             id,
             process: self.process,
             tid,
             name,
         };
-        if retained.threads.len() < MAX_THREADS {
-            retained.threads.push(thread.clone());
-            self.feed(&FeedItem::Thread(thread));
+        let known = Known {
+            thread: thread.clone(),
+            blocks: 0,
+            evicted: 0,
+            ended: false,
+        };
+        if retained.threads.insert(id, known).is_none() {
+            retained.bytes += THREAD_COST;
         }
+        self.feed(&FeedItem::Thread(thread));
         id
     }
 
@@ -187,19 +219,21 @@ impl Output {
     /// A block is complete.
     pub(crate) fn publish(&self, block: Block) {
         let mut retained = lock(&self.retained);
-        retained.bytes += block.encoded_len() as u64;
+        retained.bytes += cost(&block);
         retained.events += u64::from(block.calls);
+        if let Some(known) = retained.threads.get_mut(&block.thread) {
+            known.blocks += 1;
+        }
         retained.blocks.push_back(block.clone());
         while retained.bytes > self.retain_bytes {
             let Some(oldest) = retained.blocks.pop_front() else {
                 break;
             };
             let events = u64::from(oldest.calls).saturating_add(oldest.lost);
-            retained.bytes -= oldest.encoded_len() as u64;
+            retained.bytes -= cost(&oldest);
             retained.events -= u64::from(oldest.calls);
             retained.evicted = retained.evicted.saturating_add(events);
-            let evicted = retained.evicted_by_thread.entry(oldest.thread).or_default();
-            *evicted = evicted.saturating_add(events);
+            retained.evict_from(oldest.thread, events);
         }
         // Under the lock, so that a new reader sees a block either as retained or in its feed.
         self.feed(&FeedItem::Block(block));
@@ -281,8 +315,9 @@ impl Output {
     pub(crate) fn subscribe(&self) -> Feed {
         let (mut sender, receiver) = feed();
         let retained = lock(&self.retained);
-        for thread in &retained.threads {
-            sender.send(FeedItem::Thread(thread.clone()));
+        // Whoever has no ring will have no block.
+        for known in retained.threads.values().filter(|known| !known.ended) {
+            sender.send(FeedItem::Thread(known.thread.clone()));
         }
         lock(&self.feeds).push(sender);
         receiver
@@ -290,14 +325,25 @@ impl Output {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let retained = lock(&self.retained);
-        let mut evicted: Vec<_> = retained
-            .evicted_by_thread
-            .iter()
-            .map(|(&thread, &events)| (thread, events))
-            .collect();
-        evicted.sort_unstable();
+        let mut threads = Vec::with_capacity(retained.threads.len() + 1);
+        let mut evicted = Vec::new();
+        for (&id, known) in &retained.threads {
+            threads.push(known.thread.clone());
+            if known.evicted > 0 {
+                evicted.push((id, known.evicted));
+            }
+        }
+        if retained.forgotten > 0 {
+            threads.push(Thread {
+                id: FORGOTTEN,
+                process: self.process,
+                tid: 0,
+                name: "(threads that are forgotten)".to_owned(),
+            });
+            evicted.push((FORGOTTEN, retained.forgotten));
+        }
         Snapshot {
-            threads: retained.threads.clone(),
+            threads,
             anchors: retained.anchors.clone(),
             blocks: retained.blocks.iter().cloned().collect(),
             evicted,
@@ -337,6 +383,37 @@ impl Output {
     }
 }
 
+// === impl Retained ===
+
+impl Retained {
+    /// A block of `thread` was dropped.
+    fn evict_from(&mut self, thread: ThreadId, events: u64) {
+        match self.threads.get_mut(&thread) {
+            Some(known) => {
+                known.blocks = known.blocks.saturating_sub(1);
+                known.evicted = known.evicted.saturating_add(events);
+            }
+            None => self.forgotten = self.forgotten.saturating_add(events),
+        }
+        self.forget_if_done(thread);
+    }
+
+    /// Forgets a thread that has no ring and no block.
+    fn forget_if_done(&mut self, thread: ThreadId) {
+        let done = |known: &Known| known.ended && known.blocks == 0;
+        if self.threads.get(&thread).is_some_and(done)
+            && let Some(known) = self.threads.remove(&thread)
+        {
+            self.forgotten = self.forgotten.saturating_add(known.evicted);
+            self.bytes -= THREAD_COST;
+        }
+    }
+}
+
+fn cost(block: &Block) -> u64 {
+    block.encoded_len() as u64 + BLOCK_COST
+}
+
 #[cfg(test)]
 mod tests {
     use xray_trace::model::{CallKind, Ticks};
@@ -358,18 +435,51 @@ mod tests {
 
     #[test]
     fn the_oldest_blocks_go_first_and_are_counted() {
-        let size = block(ThreadId(0), 1000).encoded_len() as u64;
-        let output = Output::new(ProcessId(0), 7, size * 3);
+        let size = cost(&block(ThreadId(0), 1000));
+        let output = Output::new(ProcessId(0), 7, size * 3 + THREAD_COST);
+        let thread = output.new_thread(7, String::new());
         for _ in 0..5 {
-            output.publish(block(ThreadId(0), 1000));
+            output.publish(block(thread, 1000));
         }
         let counters = output.counters();
         assert_eq!(
             (counters.retained_events, counters.evicted_events),
             (3000, 2000)
         );
-        assert!(counters.retained_bytes <= size * 3);
-        assert_eq!(output.snapshot().evicted, [(ThreadId(0), 2000)]);
+        assert!(counters.retained_bytes <= size * 3 + THREAD_COST);
+        assert_eq!(output.snapshot().evicted, [(thread, 2000)]);
+    }
+
+    #[test]
+    fn threads_that_come_and_go_take_bounded_memory_and_nothing_goes_uncounted() {
+        const BUDGET: u64 = 1 << 16;
+        const THREADS: u32 = 20_000;
+        let output = Output::new(ProcessId(0), 7, BUDGET);
+        for tid in 1..=THREADS {
+            let thread = output.new_thread(tid, format!("t{tid}"));
+            // Every other one does nothing at all.
+            if tid % 2 == 0 {
+                output.publish(block(thread, 3));
+            }
+            output.thread_ended(thread);
+            assert!(output.counters().retained_bytes <= BUDGET);
+        }
+        let Snapshot {
+            threads,
+            blocks,
+            evicted,
+            ..
+        } = output.snapshot();
+        assert!((threads.len() as u64) * THREAD_COST <= BUDGET);
+        assert!(
+            blocks
+                .iter()
+                .all(|block| threads.iter().any(|thread| thread.id == block.thread))
+        );
+        let kept: u64 = blocks.iter().map(|block| u64::from(block.calls)).sum();
+        let gone: u64 = evicted.iter().map(|(_, events)| events).sum();
+        assert!(kept > 0);
+        assert_eq!(kept + gone, u64::from(THREADS / 2) * 3);
     }
 
     #[tokio::test]
