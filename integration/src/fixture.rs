@@ -52,6 +52,12 @@ pub enum Fixture {
     Forks,
     /// `leaderless.c`: a process whose main thread has ended.
     Leaderless,
+    /// `signals.c`: takes signals in every way there is, and counts them.
+    Signals,
+    /// `family.c`: a process and its descendants, which count their own calls.
+    Family,
+    /// `rseq.c`: restartable sequences.
+    Rseq,
     /// Generated: 20,000 functions with sleds, of which `main` calls each once a line.
     Many20k,
 }
@@ -120,6 +126,9 @@ impl Fixture {
         Fixture::LeafLlvm,
         Fixture::Forks,
         Fixture::Leaderless,
+        Fixture::Signals,
+        Fixture::Family,
+        Fixture::Rseq,
         Fixture::Many20k,
     ];
 
@@ -149,6 +158,9 @@ impl Fixture {
             Fixture::LeafLlvm => "leaf-llvm",
             Fixture::Forks => "forks",
             Fixture::Leaderless => "leaderless",
+            Fixture::Signals => "signals",
+            Fixture::Family => "family",
+            Fixture::Rseq => "rseq",
             Fixture::Many20k => "many20k",
         }
     }
@@ -302,6 +314,15 @@ impl Fixture {
                 &["common.h", "leaderless.c"],
                 c(&[&normal(&["{src}/leaderless.c"])]),
             ),
+            Fixture::Signals => recipe(
+                &["common.h", "signals.c"],
+                c(&[&normal(&["{src}/signals.c"])]),
+            ),
+            Fixture::Family => recipe(
+                &["common.h", "family.c"],
+                c(&[&normal(&["{src}/family.c"])]),
+            ),
+            Fixture::Rseq => recipe(&["common.h", "rseq.c"], c(&[&normal(&["{src}/rseq.c"])])),
             Fixture::Many20k => Recipe {
                 sources: &["common.h"],
                 generated: Some(("many20k.c", many_functions(MANY))),

@@ -1,0 +1,293 @@
+//! A process and its descendants, each traced by itself: nobody's calls are in another's trace.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, ProcessState, Target, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid as NixPid;
+use xray_trace::model::Trace;
+use xrayd::Reason;
+use xrayd::session::{AttachOptions, Registry, Session, Switch};
+
+use crate::adoption::wait_for_events;
+use crate::support::{
+    attach, attach_with, detach, pid, pid_of, registry, retained, switch, tally, tid,
+};
+
+/// A descendant that stays, of whom the first process alone is a child of this one.
+#[derive(Debug, Clone, Copy)]
+struct Descendant(i32);
+
+// === impl Descendant ===
+
+impl Descendant {
+    fn of(target: &mut Target) -> Result<Descendant> {
+        let line = target.ask("child", "child ")?;
+        Ok(Descendant(line.trim_start_matches("child ").parse()?))
+    }
+
+    fn child(self, target: &mut Target) -> Result<Descendant> {
+        kill(NixPid::from_raw(self.0), Signal::SIGUSR2)?;
+        let line = target.line_with("child ", DEADLINE)?;
+        Ok(Descendant(line.trim_start_matches("child ").parse()?))
+    }
+
+    /// A thousand calls more; all that it has made.
+    fn work(self, target: &mut Target) -> Result<u64> {
+        kill(NixPid::from_raw(self.0), Signal::SIGUSR1)?;
+        let line = target.line_with(&format!("tally {} ", self.0), DEADLINE)?;
+        Ok(line.rsplit(' ').next().unwrap_or_default().parse()?)
+    }
+
+    fn attach(self, registry: &Registry, options: AttachOptions) -> Result<Arc<Session>> {
+        let attached = registry
+            .attach(pid(self.0)?, options)
+            .with_context(|| format!("cannot attach to {}", self.0))?;
+        ensure!(!attached.report.adopted, "it took its parent's rings over");
+        switch(&attached.session, Switch::On)?;
+        Ok(attached.session)
+    }
+
+    /// Detaches; its trace holds exactly so many calls, all its own.
+    fn finish(self, registry: &Registry, session: &Session, calls: u64) -> Result<()> {
+        let report = registry.detach(pid(self.0)?)?;
+        ensure!(
+            report.lost == 0 && report.text_bytes_different == 0 && !report.exited,
+            "{report:?}"
+        );
+        holds_exactly(&retained(session)?, calls, &[self.0])
+    }
+}
+
+fn calls_of(answer: &str) -> Result<u64> {
+    let number = answer.strip_prefix("done ").context("a bad end")?;
+    Ok(number.parse()?)
+}
+
+fn ask(target: &mut Target, line: &str) -> Result<u64> {
+    calls_of(&target.ask(line, "")?)
+}
+
+/// So many calls of `work`, each with one of `inner`, by these threads and no others.
+fn holds_exactly(trace: &Trace, calls: u64, threads: &[i32]) -> Result<()> {
+    ensure!(trace.totals().lost == 0, "{:?}", trace.totals());
+    let counts = tally(trace)?;
+    for name in ["work", "inner"] {
+        let found = counts.get(name).copied().unwrap_or_default();
+        ensure!(found == [calls, calls, 0], "{calls} calls: {counts:?}");
+    }
+    only_by(trace, threads)
+}
+
+fn only_by(trace: &Trace, threads: &[i32]) -> Result<()> {
+    for (id, _) in trace.blocks_by_thread() {
+        let thread = trace.thread(id).context("a thread without a row")?;
+        let known = threads.contains(&i32::try_from(thread.tid)?);
+        ensure!(known, "calls of thread {} are in it", thread.tid);
+    }
+    Ok(())
+}
+
+fn roomy() -> AttachOptions {
+    AttachOptions {
+        ring_bytes: 4 << 20,
+        ..AttachOptions::default()
+    }
+}
+
+/// Parent, child and grandchild at the same time, the parent's sleds on while it forks (P58).
+#[test]
+fn three_generations_are_recorded_each_by_itself() -> Result<()> {
+    let other = AttachOptions {
+        ring_bytes: 64 << 10,
+        max_threads: 3,
+        ..AttachOptions::default()
+    };
+    let larger = AttachOptions {
+        ring_bytes: 16 << 20,
+        max_threads: 5000,
+        ..AttachOptions::default()
+    };
+    for options in [roomy(), other, larger] {
+        let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+        let registry = registry();
+        let first = attach_with(&registry, &target, roomy())?.session;
+        switch(&first, Switch::On)?;
+        let mut own = ask(&mut target, "calls 500")?;
+
+        let child = Descendant::of(&mut target)?;
+        // It runs on with the parent's sleds on.
+        let untraced = child.work(&mut target)?;
+        ensure!(untraced == 1000);
+        let second = child.attach(&registry, options)?;
+        ensure!(child.work(&mut target)? == 2000);
+        own += 300;
+        ensure!(ask(&mut target, "calls 300")? == own);
+
+        let grandchild = child.child(&mut target)?;
+        ensure!(grandchild.work(&mut target)? == 1000);
+        ensure!(child.work(&mut target)? == 3000);
+        let third = grandchild.attach(&registry, options)?;
+        ensure!(grandchild.work(&mut target)? == 2000);
+        ensure!(child.work(&mut target)? == 4000);
+        own += 200;
+        ensure!(ask(&mut target, "calls 200")? == own);
+
+        grandchild.finish(&registry, &third, 1000)?;
+        ensure!(grandchild.work(&mut target)? == 3000);
+        child.finish(&registry, &second, 3000)?;
+        ensure!(child.work(&mut target)? == 5000);
+        ensure!(ask(&mut target, "brief 3")? == own);
+        detach(&registry, &target)?;
+        holds_exactly(&retained(&first)?, own, &[target.pid()])?;
+
+        // Each can be attached to once more, and keeps its own memory.
+        for descendant in [child, grandchild] {
+            let attached = registry.attach(pid(descendant.0)?, options)?;
+            ensure!(attached.report.adopted, "{:?}", attached.report);
+            switch(&attached.session, Switch::On)?;
+            descendant.work(&mut target)?;
+            descendant.finish(&registry, &attached.session, 1000)?;
+        }
+    }
+    Ok(())
+}
+
+/// The parent's threads work without a pause while it forks, from a thread of its own, and while its child is attached
+/// to (P58).
+#[test]
+fn forks_under_full_load_leave_the_counts_right() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Family, ["--threads", "3"])?;
+    let threads: Vec<i32> = ProcessState::of(target.pid())?
+        .threads
+        .into_keys()
+        .collect();
+    ensure!(threads.len() == 4, "{threads:?}");
+    let registry = registry();
+    // What they have done so far is not in the trace.
+    let session = attach_with(&registry, &target, roomy())?.session;
+    switch(&session, Switch::On)?;
+    wait_for_events(&session, 10_000)?;
+    let mut children = Vec::new();
+    for _ in 0..4 {
+        ask(&mut target, "brief 5")?;
+        let child = Descendant::of(&mut target)?;
+        ensure!(child.work(&mut target)? == 1000);
+        let its = child.attach(&registry, AttachOptions::default())?;
+        ensure!(child.work(&mut target)? == 2000);
+        children.push((child, its));
+    }
+    for (child, its) in children {
+        child.finish(&registry, &its, 1000)?;
+    }
+    ask(&mut target, "stop")?;
+    detach(&registry, &target)?;
+    let trace = retained(&session)?;
+    only_by(&trace, &threads)
+}
+
+/// The same with all that the parent does in the trace: nothing is missing but what is counted as lost.
+#[test]
+fn what_a_forking_process_calls_is_recorded_or_counted_as_lost() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    switch(&session, Switch::On)?;
+    let mut own = 0;
+    for _ in 0..5 {
+        own += 40_000;
+        ensure!(ask(&mut target, "calls 40000")? == own);
+        ensure!(ask(&mut target, "brief 4")? == own);
+        ensure!(ask(&mut target, "vexec 2")? == own);
+        ensure!(ask(&mut target, "spawn 2")? == own);
+    }
+    let report = detach(&registry, &target)?;
+    ensure!(
+        report.events + report.lost == 4 * own,
+        "{own} calls: {report:?}"
+    );
+    only_by(&retained(&session)?, &[target.pid()])
+}
+
+/// Programs that are started by `vfork` and `posix_spawn` are other programs; nothing of them is in the trace (P59, P60).
+#[test]
+fn starting_other_programs_leaves_the_session_as_it_is() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, roomy())?.session;
+    switch(&session, Switch::On)?;
+    let mut own = 0;
+    for line in ["vexec 10", "spawn 10", "brief 10"] {
+        ensure!(ask(&mut target, line)? == own);
+        own += 700;
+        ensure!(ask(&mut target, "calls 700")? == own);
+    }
+    detach(&registry, &target)?;
+    holds_exactly(&retained(&session)?, own, &[target.pid()])
+}
+
+/// A thread that waits for the child it vforked does not stop. It is neither traced nor stopped afterwards, and goes on
+/// when the child has ended (P6).
+#[test]
+fn a_thread_that_cannot_be_stopped_goes_on_afterwards() -> Result<()> {
+    for workers in ["0", "2"] {
+        let mut target = Target::spawn(Fixture::Family, ["--threads", workers])?;
+        target.send("hold")?;
+        let held = target.line_with("held ", DEADLINE)?;
+        let held: i32 = held.trim_start_matches("held ").parse()?;
+        let leader = target.pid();
+        let state_of =
+            move || -> Result<char> { Ok(procfs::process::Process::new(leader)?.stat()?.state) };
+        wait_until(DEADLINE, "it waits for its child", || {
+            Ok((state_of()? == 'D').then_some(()))
+        })?;
+
+        let registry = registry();
+        let this_one = AttachOptions {
+            thread: Some(tid(leader)?),
+            ..AttachOptions::default()
+        };
+        let untouched = || -> Result<()> {
+            let state = ProcessState::of(leader)?;
+            ensure!(
+                state.threads.values().all(|thread| thread.tracer == 0),
+                "{state:#?}"
+            );
+            ensure!(state_of()? == 'D');
+            Ok(())
+        };
+        for _ in 0..2 {
+            let refused = registry.attach(pid_of(&target)?, this_one).err();
+            let refusal = refused.context("a thread that does not stop was borrowed")?;
+            ensure!(refusal.reason == Reason::StopTimeout, "{refusal}");
+            untouched()?;
+        }
+        // Another thread does as well, if there is one.
+        match registry.attach(pid_of(&target)?, AttachOptions::default()) {
+            Ok(attached) => {
+                ensure!(workers == "2");
+                switch(&attached.session, Switch::On)?;
+                wait_for_events(&attached.session, 1000)?;
+                detach(&registry, &target)?;
+            }
+            Err(refusal) => {
+                ensure!(
+                    workers == "0" && refusal.reason == Reason::StopTimeout,
+                    "{refusal}"
+                );
+            }
+        }
+        untouched()?;
+        kill(NixPid::from_raw(held), Signal::SIGUSR1)?;
+        calls_of(&target.line_with("done ", DEADLINE)?)?;
+        // And can be attached to from now on.
+        let session = attach(&registry, &target)?.session;
+        switch(&session, Switch::On)?;
+        ask(&mut target, "calls 10")?;
+        wait_for_events(&session, 0)?;
+        detach(&registry, &target)?;
+        ensure!(tally(&retained(&session)?)?["work"][0] >= 10);
+    }
+    Ok(())
+}

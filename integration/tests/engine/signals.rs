@@ -1,0 +1,347 @@
+//! Each signal of the target reaches it once, in order and by its own way; its handlers and masks stay what they were.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, ProcessState, Target, build, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid as NixPid;
+use xrayd::session::{AttachOptions, Switch};
+
+use crate::support::{all_stopped, attach, attach_with, detach, registry, soak, switch, tid};
+
+const SIGALRM: u32 = 14;
+const SIGTERM: u32 = 15;
+const SIGTRAP: u32 = 5;
+const SIGCHLD: u32 = 17;
+/// SIGRTMIN+3, as the C library counts: the first of those that `signals` waits for, each by its own way.
+const QUEUED: u32 = 37;
+const WAYS: u32 = 7;
+/// What a signalfd gives is held back for good.
+const SIGNALFD: u32 = QUEUED + 3;
+
+const fn bit(signal: u32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// The signals that exactly one thread does not hold back while nothing happens: it waits for this one.
+fn awaited() -> impl Iterator<Item = u32> {
+    (QUEUED..QUEUED + WAYS)
+        .filter(|&signal| signal != SIGNALFD)
+        .chain([SIGALRM, SIGTERM])
+}
+
+fn thread_for(state: &ProcessState, signal: u32) -> Option<i32> {
+    let mut found = state
+        .threads
+        .iter()
+        .filter(|(_, thread)| thread.blocked & bit(signal) == 0);
+    let (&tid, _) = found.next()?;
+    found.next().is_none().then_some(tid)
+}
+
+/// A picture of the process in a moment in which none of its threads is in a handler.
+fn idle(target: &Target, trap: &str) -> Result<ProcessState> {
+    let threads = if trap == "handle" { 11 } else { 10 };
+    wait_until(DEADLINE, "no thread is in a handler", || {
+        let state = ProcessState::of(target.pid())?;
+        let held = |signal| {
+            let all = state.threads.values();
+            all.filter(|thread| thread.blocked & bit(signal) != 0)
+                .count()
+        };
+        let idle = state.threads.len() == threads
+            && awaited().all(|signal| thread_for(&state, signal).is_some())
+            && [SIGNALFD, SIGCHLD]
+                .iter()
+                .all(|&signal| held(signal) == threads)
+            && held(SIGTRAP) == if trap == "block" { threads } else { 0 };
+        Ok(idle.then_some(state))
+    })
+}
+
+/// What the program counts.
+#[derive(Debug)]
+struct Counts {
+    wrong: u64,
+    queued: Vec<u64>,
+    children: u64,
+    timers: u64,
+    raised: u64,
+    traps: u64,
+    terms: u64,
+    sums: u64,
+    cut: u64,
+}
+
+fn counts(target: &mut Target) -> Result<Counts> {
+    let line = target.ask("check", "wrong ")?;
+    let words: Vec<&str> = line.split(' ').collect();
+    let after = |name: &str, index: usize| -> Result<u64> {
+        let at = words.iter().position(|word| *word == name);
+        let word = at.and_then(|at| words.get(at + 1 + index));
+        Ok(word
+            .with_context(|| format!("no {name}: {line}"))?
+            .parse()?)
+    };
+    Ok(Counts {
+        wrong: after("wrong", 0)?,
+        queued: (0..WAYS as usize)
+            .map(|way| after("got", way))
+            .collect::<Result<_>>()?,
+        children: after("children", 0)?,
+        timers: after("timers", 0)?,
+        raised: after("raised", 0)?,
+        traps: after("traps", 0)?,
+        terms: after("terms", 0)?,
+        sums: after("sums", 0)?,
+        cut: after("cut", 0)?,
+    })
+}
+
+/// SIGSTOP and SIGCONT end sigwaitinfo and epoll_pwait once, see signal(7), in three threads at most; nothing ends another one.
+const CUT_BY_A_STOP: u64 = 3;
+
+/// Everything that goes on by signals still does, and nothing was wrong.
+fn goes_on(target: &mut Target, trap: &str, cut: u64) -> Result<()> {
+    let before = counts(target)?;
+    let after = wait_until(DEADLINE, "children, timers, sums and traps go on", || {
+        let now = counts(target)?;
+        let on = now.children > before.children + 1
+            && now.timers > before.timers
+            && now.sums > before.sums
+            && (now.traps > before.traps || trap != "handle");
+        Ok((on || now.wrong > 0).then_some(now))
+    })?;
+    ensure!(after.wrong == 0 && after.cut <= cut, "{after:?}");
+    // One may have been raised and not yet handled.
+    ensure!(
+        after.traps == after.raised || after.traps + 1 == after.raised,
+        "{after:?}"
+    );
+    Ok(())
+}
+
+/// No SIGTRAP waits for the process or one of its threads.
+fn no_trap_pends(pid: i32) -> Result<()> {
+    for task in procfs::process::Process::new(pid)?.tasks()? {
+        let status = task?.status()?;
+        ensure!(
+            (status.sigpnd | status.shdpnd) & bit(SIGTRAP) == 0,
+            "a SIGTRAP pends in thread {}",
+            status.pid
+        );
+    }
+    Ok(())
+}
+
+fn whole_session(target: &Target, options: AttachOptions) -> Result<()> {
+    let registry = registry();
+    let attached = attach_with(&registry, target, options)?;
+    if let (Some(wanted), Some((borrowed, _))) = (options.thread, attached.report.stopped) {
+        ensure!(wanted == borrowed, "{borrowed} instead of {wanted}");
+    }
+    switch(&attached.session, Switch::On)?;
+    switch(&attached.session, Switch::Off)?;
+    switch(&attached.session, Switch::On)?;
+    detach(&registry, target)?;
+    Ok(())
+}
+
+/// The thread that takes this signal is the one to be borrowed.
+fn borrowing(state: &ProcessState, signal: u32) -> Result<AttachOptions> {
+    let thread = thread_for(state, signal).context("no such thread")?;
+    Ok(AttachOptions {
+        thread: Some(tid(thread)?),
+        ..AttachOptions::default()
+    })
+}
+
+/// A program that handles, ignores or holds back SIGTRAP, or would end by it (P14).
+fn check_trap(trap: &str) -> Result<()> {
+    for signal in awaited() {
+        let mut target = Target::spawn(Fixture::Signals, ["--trap", trap])?;
+        let before = idle(&target, trap)?;
+        whole_session(&target, borrowing(&before, signal)?)?;
+        for _ in 0..soak(2, 200) {
+            whole_session(&target, AttachOptions::default())?;
+        }
+        if trap != "handle" {
+            no_trap_pends(target.pid())?;
+        }
+        goes_on(&mut target, trap, 0)?;
+        let after = idle(&target, trap)?;
+        ensure!(after == before, "{signal}: {after:#?} {before:#?}");
+        target.send("quit")?;
+        ensure!(target.wait(DEADLINE)?.success());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_handler_of_traps_gets_its_own_and_no_other() -> Result<()> {
+    check_trap("handle")
+}
+
+#[test]
+fn ignored_traps_stay_ignored() -> Result<()> {
+    check_trap("ignore")
+}
+
+#[test]
+fn traps_that_are_held_back_stay_so() -> Result<()> {
+    check_trap("block")
+}
+
+#[test]
+fn no_trap_ends_a_program_that_expects_none() -> Result<()> {
+    check_trap("default")
+}
+
+/// Queued signals from another process, all the time: each arrives once, in order, with its number; so do SIGTERM,
+/// SIGALRM and SIGCHLD. Every thread is the borrowed one once (P7, P14).
+#[test]
+fn queued_signals_arrive_once_and_in_order() -> Result<()> {
+    for signal in awaited() {
+        let mut target = Target::spawn(Fixture::Signals, ["--trap", "handle"])?;
+        let before = idle(&target, "handle")?;
+        let options = borrowing(&before, signal)?;
+        let mut command = Command::new(build(Fixture::Signals)?);
+        command.args(["--send", &target.pid().to_string()]);
+        let mut sender = Target::spawn_command(command)?;
+        let some_more = |target: &mut Target| -> Result<()> {
+            let before = counts(target)?;
+            wait_until(DEADLINE, "signals of every kind", || {
+                let now = counts(target)?;
+                let mut pairs = now.queued.iter().zip(&before.queued);
+                Ok(pairs.all(|(now, before)| now > before).then_some(()))
+            })
+        };
+        some_more(&mut target)?;
+        let rounds = soak(2, 100);
+        for round in 0..rounds {
+            kill(NixPid::from_raw(target.pid()), Signal::SIGTERM)?;
+            if round == 0 {
+                whole_session(&target, options)?;
+            } else {
+                whole_session(&target, AttachOptions::default())?;
+            }
+            wait_until(DEADLINE, "SIGTERM has arrived", || {
+                Ok((counts(&mut target)?.terms > round).then_some(()))
+            })?;
+            some_more(&mut target)?;
+        }
+        let sent: u64 = sender
+            .ask("stop", "sent ")?
+            .trim_start_matches("sent ")
+            .parse()?;
+        let last = wait_until(DEADLINE, "the last signals", || {
+            let now = counts(&mut target)?;
+            Ok((now.wrong > 0 || now.queued.iter().all(|&got| got >= sent)).then_some(now))
+        })?;
+        ensure!(
+            last.wrong == 0 && last.terms == rounds && last.queued.iter().all(|&got| got == sent),
+            "{sent} sent: {last:?}"
+        );
+        goes_on(&mut target, "handle", 0)?;
+        let after = idle(&target, "handle")?;
+        ensure!(after == before, "{signal}: {after:#?} {before:#?}");
+    }
+    Ok(())
+}
+
+fn traced_by_nobody(pid: i32) -> Result<()> {
+    let state = ProcessState::of(pid)?;
+    ensure!(
+        state.threads.values().all(|thread| thread.tracer == 0),
+        "{state:#?}"
+    );
+    Ok(())
+}
+
+/// Waits a little more in each round, so that a signal comes at every moment of an attach.
+fn after(round: u32, rounds: u32) -> Duration {
+    Duration::from_millis(6) * round / rounds
+}
+
+/// What its parent hears of it.
+fn next_change(target: &Target) -> Result<WaitStatus> {
+    wait_until(DEADLINE, "its parent is told", || {
+        let flags = WaitPidFlag::WUNTRACED | WaitPidFlag::WCONTINUED | WaitPidFlag::WNOHANG;
+        let status = waitpid(NixPid::from_raw(target.pid()), Some(flags))?;
+        Ok((status != WaitStatus::StillAlive).then_some(status))
+    })
+}
+
+/// SIGSTOP comes while somebody attaches: then the program stops, and goes on at SIGCONT and not before (P5).
+#[test]
+fn a_stop_while_attaching_is_a_stop() -> Result<()> {
+    let rounds = soak(24, 1000);
+    for round in 0..rounds {
+        let mut target = Target::spawn(Fixture::Signals, ["--trap", "handle"])?;
+        let before = idle(&target, "handle")?;
+        let process = NixPid::from_raw(target.pid());
+        let registry = registry();
+        let session = std::thread::scope(|scope| {
+            let stopper = scope.spawn(|| {
+                std::thread::sleep(after(round, rounds));
+                kill(process, Signal::SIGSTOP)
+            });
+            let attached = attach(&registry, &target);
+            stopper.join().ok().context("panicked")??;
+            anyhow::Ok(attached?.session)
+        })?;
+        wait_until(DEADLINE, "all threads stopped", || {
+            Ok(all_stopped(target.pid())?.then_some(()))
+        })?;
+        let heard = next_change(&target)?;
+        ensure!(
+            heard == WaitStatus::Stopped(process, Signal::SIGSTOP),
+            "{heard:?}"
+        );
+        traced_by_nobody(target.pid())?;
+        switch(&session, Switch::On)?;
+        detach(&registry, &target)?;
+        ensure!(all_stopped(target.pid())?);
+        kill(process, Signal::SIGCONT)?;
+        let heard = next_change(&target)?;
+        ensure!(heard == WaitStatus::Continued(process), "{heard:?}");
+        goes_on(&mut target, "handle", CUT_BY_A_STOP)?;
+        ensure!(idle(&target, "handle")? == before);
+    }
+    Ok(())
+}
+
+/// SIGCONT comes while somebody attaches to a stopped program: then it goes on.
+#[test]
+fn going_on_while_attaching_is_going_on() -> Result<()> {
+    let rounds = soak(24, 1000);
+    for round in 0..rounds {
+        let mut target = Target::spawn(Fixture::Signals, ["--trap", "ignore"])?;
+        let before = idle(&target, "ignore")?;
+        let process = NixPid::from_raw(target.pid());
+        kill(process, Signal::SIGSTOP)?;
+        wait_until(DEADLINE, "all threads stopped", || {
+            Ok(all_stopped(target.pid())?.then_some(()))
+        })?;
+        let registry = registry();
+        let session = std::thread::scope(|scope| {
+            let starter = scope.spawn(|| {
+                std::thread::sleep(after(round, rounds));
+                kill(process, Signal::SIGCONT)
+            });
+            let attached = attach(&registry, &target);
+            starter.join().ok().context("panicked")??;
+            anyhow::Ok(attached?.session)
+        })?;
+        traced_by_nobody(target.pid())?;
+        goes_on(&mut target, "ignore", CUT_BY_A_STOP)?;
+        switch(&session, Switch::On)?;
+        detach(&registry, &target)?;
+        goes_on(&mut target, "ignore", CUT_BY_A_STOP)?;
+        ensure!(idle(&target, "ignore")? == before);
+    }
+    Ok(())
+}
