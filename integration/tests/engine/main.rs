@@ -18,6 +18,7 @@ mod llvm;
 mod programs;
 mod refusals;
 mod registers;
+mod rseq;
 mod signals;
 mod storm;
 mod support;

@@ -341,9 +341,18 @@ fn is_in_restartable_sequence(memory: &Memory, thread: &Stopped) -> bool {
         return false;
     };
     match memory.read_u64(TargetAddr(place)) {
-        Ok(descriptor) => descriptor != 0,
+        Ok(0) => false,
+        Ok(descriptor) => covers(memory, descriptor, thread.registers().rip).unwrap_or(true),
         Err(_) => true,
     }
+}
+
+/// The kernel's own rule, `in_rseq_cs` in kernel/rseq.c: programs leave the descriptor's address behind when a sequence is done, so
+/// the address alone says nothing. `struct rseq_cs` holds the first instruction's address at 8 and the bytes up to the last one's end at 16.
+fn covers(memory: &Memory, descriptor: u64, rip: u64) -> io::Result<bool> {
+    let start = memory.read_u64(TargetAddr(descriptor.wrapping_add(8)))?;
+    let length = memory.read_u64(TargetAddr(descriptor.wrapping_add(16)))?;
+    Ok(rip.wrapping_sub(start) < length)
 }
 
 /// What ptrace's refusal means for who asked.
