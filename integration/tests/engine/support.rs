@@ -185,6 +185,9 @@ pub(crate) fn seen(trace: &Trace, truth: &GroundTruth) -> Result<BTreeMap<i32, S
                         seen.all.push(event);
                     }
                     EventBody::Lost { events } => seen.lost += events,
+                    other @ (EventBody::Data { .. } | EventBody::Cpu { .. }) => {
+                        anyhow::bail!("the engine recorded {other:?}")
+                    }
                 }
             }
         }

@@ -52,6 +52,7 @@ pub(crate) fn seen(path: &Path, truth: &GroundTruth) -> Result<Seen> {
                         events.push(CallEvent { kind, function });
                     }
                     EventBody::Call { .. } => {}
+                    EventBody::Data { .. } | EventBody::Cpu { .. } => {}
                 }
             }
         }

@@ -93,7 +93,7 @@ pub fn account(trace: &Trace, filter: &Filter) -> Account {
             let open = match &step {
                 Step::Enter(open) => open,
                 Step::Leave(call) => &call.open,
-                Step::Lost { .. } => continue,
+                Step::Data(_) | Step::Lost { .. } => continue,
             };
             // How a call began decides, so that each `leave` has its `enter`.
             if !filter.wants_call(open) {
@@ -102,7 +102,7 @@ pub fn account(trace: &Trace, filter: &Filter) -> Account {
             let function = functions.entry(open.function).get_or_insert_default();
             match &step {
                 Step::Leave(call) => function.leave(call),
-                Step::Enter(_) | Step::Lost { .. } => function.enter(),
+                Step::Enter(_) | Step::Data(_) | Step::Lost { .. } => function.enter(),
             }
         }
         notes.add(steps.notes());

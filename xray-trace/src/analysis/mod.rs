@@ -9,5 +9,5 @@ mod tree;
 
 pub use account::{Account, AccountRow, Distribution, SortBy, account};
 pub use filter::{Filter, PatternError};
-pub use stack::{Call, Ending, Notes, Open, Step, Steps};
+pub use stack::{Call, Ending, Notes, Open, Said, Step, Steps};
 pub use tree::{Order, Tree, TreeLine};

@@ -9,7 +9,9 @@ use std::vec;
 
 use super::function_map::FunctionMap;
 use crate::container::{Block, Events};
-use crate::model::{CallKind, Clock, Event, EventBody, FunctionId, ThreadId, Ticks, Trace};
+use crate::model::{
+    CallKind, Clock, DataKind, DataRef, Event, EventBody, FunctionId, ThreadId, Ticks, Trace,
+};
 
 /// What happened to the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub enum Step {
     Enter(Open),
     /// The innermost call ended.
     Leave(Call),
+    /// The program said something, within the calls that are open.
+    Data(Said),
     /// Events are missing here. Every call has been closed before.
     Lost {
         /// When the loss was noticed.
@@ -59,6 +63,23 @@ pub struct Call {
     pub how: Ending,
 }
 
+/// A custom or typed event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Said {
+    /// The thread that said it.
+    pub thread: ThreadId,
+    /// When.
+    pub ticks: Ticks,
+    /// When, on `CLOCK_MONOTONIC`.
+    pub ns: u64,
+    /// How many traced calls it stands within.
+    pub depth: usize,
+    /// Custom, or typed with its type.
+    pub kind: DataKind,
+    /// For [`Steps::data`], until the next step.
+    pub data: DataRef,
+}
+
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ending {
@@ -95,7 +116,7 @@ pub struct Steps<'a> {
     /// The blocks that were not begun yet.
     blocks: vec::IntoIter<&'a Block>,
     /// The events of the current block.
-    events: Option<Events<'a>>,
+    events: Option<Events>,
     /// The calls that are open, outermost first.
     frames: Vec<Frame>,
     /// How often each function is open.
@@ -204,6 +225,14 @@ impl<'a> Steps<'a> {
         self.notes
     }
 
+    /// What the program said in the latest step; empty after the next step.
+    #[must_use]
+    pub fn data(&self, said: &Said) -> &[u8] {
+        self.events
+            .as_ref()
+            .map_or(&[], |events| events.data(said.data))
+    }
+
     /// The next event. A block that is damaged ends in a loss of unknown size.
     fn event(&mut self) -> Option<Event> {
         loop {
@@ -277,6 +306,18 @@ impl<'a> Steps<'a> {
                 });
                 None
             }
+            EventBody::Data { kind, data } => {
+                let (ticks, ns) = self.now;
+                Some(Step::Data(Said {
+                    thread: self.thread,
+                    ticks,
+                    ns,
+                    depth: self.frames.len(),
+                    kind,
+                    data,
+                }))
+            }
+            EventBody::Cpu { .. } => None,
             EventBody::Lost { events } => {
                 self.notes.lost = self.notes.lost.saturating_add(events);
                 let cause = Cause::Loss { ticks, events };

@@ -2,14 +2,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::iter::Peekable;
+use std::sync::Arc;
 
 use super::Filter;
-use super::stack::{Call, Open, Step, Steps};
+use super::stack::{Call, Open, Said, Step, Steps};
 use crate::model::{ThreadId, Ticks, Trace};
 
 /// A line of the tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TreeLine {
     /// A call that called nothing, from its beginning to its end.
     Leaf(Call),
@@ -17,6 +17,13 @@ pub enum TreeLine {
     Begin(Open),
     /// A call ends.
     End(Call),
+    /// The program said something.
+    Data {
+        /// When and where.
+        said: Said,
+        /// What.
+        data: Arc<[u8]>,
+    },
     /// Events are missing here.
     Lost {
         /// Whose.
@@ -51,7 +58,9 @@ pub struct Tree<'a> {
 struct ThreadLines<'a> {
     thread: ThreadId,
     filter: &'a Filter,
-    steps: Peekable<Steps<'a>>,
+    steps: Steps<'a>,
+    /// The step to come, if it was looked at already. It is the latest of `steps`.
+    ahead: Option<Step>,
     /// The line to come, if it was asked for already.
     line: Option<TreeLine>,
     /// The depth of the outermost open call of a wanted function.
@@ -67,6 +76,7 @@ impl TreeLine {
         match self {
             Self::Leaf(call) | Self::End(call) => call.open.thread,
             Self::Begin(open) => open.thread,
+            Self::Data { said, .. } => said.thread,
             Self::Lost { thread, .. } => *thread,
         }
     }
@@ -78,6 +88,7 @@ impl TreeLine {
             Self::Leaf(call) => call.open.start,
             Self::End(call) => call.end,
             Self::Begin(open) => open.start,
+            Self::Data { said, .. } => said.ticks,
             Self::Lost { ticks, .. } => *ticks,
         }
     }
@@ -148,7 +159,8 @@ impl<'a> ThreadLines<'a> {
         Self {
             thread,
             filter,
-            steps: steps.peekable(),
+            steps,
+            ahead: None,
             line: None,
             inside: None,
         }
@@ -188,17 +200,31 @@ impl Iterator for ThreadLines<'_> {
             return Some(line);
         }
         loop {
-            match self.steps.next()? {
+            match self.ahead.take().or_else(|| self.steps.next())? {
                 Step::Enter(open) => {
                     let shows = self.enter(&open);
-                    let leaf = self.steps.next_if(|step| matches!(step, Step::Leave(_)));
-                    if let Some(Step::Leave(call)) = leaf {
-                        self.leave(&open);
-                        if shows {
-                            return Some(TreeLine::Leaf(call));
+                    match self.steps.next() {
+                        Some(Step::Leave(call)) => {
+                            self.leave(&open);
+                            if shows {
+                                return Some(TreeLine::Leaf(call));
+                            }
                         }
-                    } else if shows {
-                        return Some(TreeLine::Begin(open));
+                        other => {
+                            self.ahead = other;
+                            if shows {
+                                return Some(TreeLine::Begin(open));
+                            }
+                        }
+                    }
+                }
+                Step::Data(said) => {
+                    // Outside every call it is wanted unless functions were asked for.
+                    let within =
+                        self.inside.is_some() || said.depth == 0 && self.filter.functions.is_none();
+                    if within && self.filter.wants_time(said.ticks) {
+                        let data = Arc::from(self.steps.data(&said));
+                        return Some(TreeLine::Data { said, data });
                     }
                 }
                 Step::Leave(call) => {

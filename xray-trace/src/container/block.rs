@@ -10,9 +10,8 @@
 //!
 //! and is followed by what its kind asks for. `docs/trace-format.md` has all of it.
 
-use std::sync::Arc;
-
 use super::decode::Events;
+use super::payload::Payload;
 use crate::model::{ThreadId, Ticks};
 
 /// What an event head says, in its lowest two bits.
@@ -34,6 +33,10 @@ pub(super) mod extended {
     pub(in super::super) const ARG: u8 = 8;
     /// Events were lost; their number follows.
     pub(in super::super) const LOST: u8 = 3;
+    /// Something that the program said: its kind, its length and its bytes follow.
+    pub(in super::super) const DATA: u8 = 0x0b;
+    /// The processor's number follows.
+    pub(in super::super) const CPU: u8 = 0x0f;
     /// No event: ticks that the next head has no room for follow.
     pub(in super::super) const ADVANCE: u8 = 7;
 }
@@ -58,7 +61,7 @@ pub struct Block {
     /// How many events are said to be lost, summed over the block.
     pub lost: u64,
     /// The packed events.
-    pub payload: Arc<[u8]>,
+    pub payload: Payload,
 }
 
 // === impl Block ===
@@ -70,9 +73,9 @@ impl Block {
         self.payload.len()
     }
 
-    /// Unpacks the events, in order. After the first error there are no more.
+    /// Unpacks the events, in order; reads them first if they are still in the file. After the first error there are no more.
     #[must_use]
-    pub fn events(&self) -> Events<'_> {
-        Events::new(self.first, &self.payload)
+    pub fn events(&self) -> Events {
+        Events::new(self.first, self.payload.load())
     }
 }

@@ -1,9 +1,13 @@
 //! Unpacks the events of a block. The bytes may come from anywhere: every one is checked.
 
+use std::io;
+use std::sync::Arc;
+
+use super::MAX_DATA_LEN;
 use super::block::{HEAD_LEN, extended, what};
 use super::predictor::Predictor;
 use super::varint::{self, VarintError};
-use crate::model::{CallKind, Event, EventBody, FunctionId, Ticks};
+use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks};
 
 /// Why the events of a block cannot be unpacked from here on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +32,15 @@ pub enum DecodeError {
         /// Where the event begins in the block.
         at: usize,
     },
+    /// The block could not be read from its file.
+    #[error("the block cannot be read from the file: {0}")]
+    Unreadable(io::ErrorKind),
+    /// The checksum of the block in its file does not fit.
+    #[error("the block at byte {section} of the file is damaged: its checksum does not fit")]
+    Checksum {
+        /// Where the block's section begins.
+        section: u64,
+    },
     /// A number too great for what it means.
     #[error("the event at byte {at} of the block has a number out of range")]
     OutOfRange {
@@ -38,9 +51,11 @@ pub enum DecodeError {
 
 /// The events of a block, in order. Made by [`super::Block::events`].
 #[derive(Debug)]
-pub struct Events<'a> {
+pub struct Events {
     /// The packed events.
-    payload: &'a [u8],
+    payload: Arc<[u8]>,
+    /// Why there are none.
+    failed: Option<DecodeError>,
     /// Where the next event begins; the end after an error.
     at: usize,
     /// When the event before happened.
@@ -51,14 +66,28 @@ pub struct Events<'a> {
 
 // === impl Events ===
 
-impl<'a> Events<'a> {
-    pub(super) fn new(first: Ticks, payload: &'a [u8]) -> Self {
+impl Events {
+    pub(super) fn new(first: Ticks, payload: Result<Arc<[u8]>, DecodeError>) -> Self {
+        let (payload, failed) = match payload {
+            Ok(payload) => (payload, None),
+            Err(error) => (Arc::default(), Some(error)),
+        };
         Self {
             payload,
+            failed,
             at: 0,
             ticks: first.0,
             predictor: Predictor::new(),
         }
+    }
+
+    /// The bytes of an event of this block's.
+    #[must_use]
+    pub fn data(&self, data: DataRef) -> &[u8] {
+        let at = usize::try_from(data.at).unwrap_or(usize::MAX);
+        self.payload
+            .get(at..at.saturating_add(data.len()))
+            .unwrap_or_default()
     }
 
     /// Where the next event begins in the block.
@@ -107,6 +136,14 @@ impl<'a> Events<'a> {
                         extended::LOST => EventBody::Lost {
                             events: self.number(&mut at, start)?,
                         },
+                        extended::DATA => self.data_event(&mut at, start)?,
+                        extended::CPU => {
+                            let cpu = self.number(&mut at, start)?;
+                            let cpu = u16::try_from(cpu);
+                            EventBody::Cpu {
+                                cpu: cpu.map_err(|_| DecodeError::OutOfRange { at: start })?,
+                            }
+                        }
                         extended::ADVANCE => {
                             let more = self.number(&mut at, start)?;
                             ticks = ticks
@@ -181,6 +218,27 @@ impl<'a> Events<'a> {
         })
     }
 
+    fn data_event(&self, at: &mut usize, start: usize) -> Result<EventBody, DecodeError> {
+        let out_of_range = DecodeError::OutOfRange { at: start };
+        let kind = match self.number(at, start)? {
+            0 => DataKind::Custom,
+            number => DataKind::Typed(u16::try_from(number - 1).map_err(|_| out_of_range)?),
+        };
+        let len = usize::try_from(self.number(at, start)?)
+            .ok()
+            .filter(|len| *len <= MAX_DATA_LEN)
+            .ok_or(out_of_range)?;
+        if self.payload.len() - *at < len {
+            return Err(DecodeError::Cut { at: start });
+        }
+        let data = DataRef {
+            at: u32::try_from(*at).map_err(|_| out_of_range)?,
+            len: u32::try_from(len).map_err(|_| out_of_range)?,
+        };
+        *at += len;
+        Ok(EventBody::Data { kind, data })
+    }
+
     fn function(&self, at: &mut usize, start: usize) -> Result<FunctionId, DecodeError> {
         let number = self.number(at, start)?;
         let id = u32::try_from(number).map_err(|_| DecodeError::OutOfRange { at: start })?;
@@ -198,13 +256,13 @@ impl<'a> Events<'a> {
     }
 }
 
-impl Iterator for Events<'_> {
+impl Iterator for Events {
     type Item = Result<Event, DecodeError>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.payload.len() {
-            return None;
+            return self.failed.take().map(Err);
         }
         let event = self.decode();
         if event.is_err() {

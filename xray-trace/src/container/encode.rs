@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use super::MAX_DATA_LEN;
 use super::block::{Block, DELTA_BITS, extended, what};
 use super::predictor::Predictor;
 use super::varint;
-use crate::model::{CallKind, FunctionId, ThreadId, Ticks};
+use crate::model::{CallKind, DataKind, FunctionId, ThreadId, Ticks};
 
 /// The bytes one call of `push_…` may need at most: an advance (head, byte, number), then a head, a byte and two numbers.
 const LONGEST_EVENT: usize = 64;
@@ -120,6 +121,35 @@ impl BlockEncoder {
         self.lost = self.lost.saturating_add(events);
     }
 
+    /// Adds something that the program said. Returns how many of its bytes had no room: those beyond [`MAX_DATA_LEN`].
+    pub fn push_data(&mut self, ticks: Ticks, kind: DataKind, data: &[u8]) -> usize {
+        let kept = &data[..data.len().min(MAX_DATA_LEN)];
+        let delta = self.delta(ticks);
+        let delta = self.put_advance(delta);
+        self.put_head(what::EXTENDED, delta);
+        self.put_byte(extended::DATA);
+        self.put_number(match kind {
+            DataKind::Custom => 0,
+            DataKind::Typed(event_type) => u64::from(event_type) + 1,
+        });
+        self.put_number(kept.len() as u64);
+        if self.buffer.len() < self.at + kept.len() {
+            self.buffer.resize(self.at + kept.len() + LONGEST_EVENT, 0);
+        }
+        self.buffer[self.at..self.at + kept.len()].copy_from_slice(kept);
+        self.at += kept.len();
+        data.len() - kept.len()
+    }
+
+    /// Notes that the thread runs on another processor from here on.
+    pub fn push_cpu(&mut self, ticks: Ticks, cpu: u16) {
+        let delta = self.delta(ticks);
+        let delta = self.put_advance(delta);
+        self.put_head(what::EXTENDED, delta);
+        self.put_byte(extended::CPU);
+        self.put_number(u64::from(cpu));
+    }
+
     /// Takes the block, if there is anything in it, and begins the next one.
     #[must_use]
     pub fn finish(&mut self) -> Option<Block> {
@@ -132,7 +162,7 @@ impl BlockEncoder {
             last: Ticks(self.last),
             calls: self.calls,
             lost: self.lost,
-            payload: Arc::from(&self.buffer[..self.at]),
+            payload: Arc::<[u8]>::from(&self.buffer[..self.at]).into(),
         };
         self.at = 0;
         self.calls = 0;

@@ -7,6 +7,7 @@
 mod block;
 mod decode;
 mod encode;
+mod payload;
 mod predictor;
 mod reader;
 mod section;
@@ -17,6 +18,7 @@ mod writer;
 pub use block::Block;
 pub use decode::{DecodeError, Events};
 pub use encode::BlockEncoder;
+pub use payload::Payload;
 pub use reader::{Completeness, Item, ReadError, Reader};
 pub use section::SectionKind;
 pub use writer::{End, Writer};
@@ -32,6 +34,9 @@ pub const HEADER_LEN: usize = 16;
 
 /// The longest payload a section may have.
 pub const MAX_SECTION_LEN: usize = 16 << 20;
+
+/// The longest event of a program's own, in bytes.
+pub const MAX_DATA_LEN: usize = 1 << 20;
 
 /// The longest text a section may hold.
 pub const MAX_TEXT_LEN: usize = 64 << 10;

@@ -1,8 +1,11 @@
 //! Reads a trace, section by section, from anything that can be read: a file, a socket, a pipe.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
+use super::payload::{CHECKSUM_LEN, FRAME_LEN, Payload};
 use super::section::{FieldError, FieldReader, SectionKind};
 use super::writer::End;
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, VERSION, tables};
@@ -144,8 +147,8 @@ pub struct Reader<R> {
     completeness: Option<Completeness>,
 }
 
-const FRAME_LEN: usize = 8;
-const CHECKSUM_LEN: usize = 4;
+/// More than the fields of a block before its events take.
+const BLOCK_FIELDS_LEN: usize = 64;
 
 // === impl Reader ===
 
@@ -330,17 +333,84 @@ impl<R: Read> Reader<R> {
     }
 }
 
+impl Reader<BufReader<File>> {
+    /// As [`Self::next_item`], but leaves the events of blocks in `file`, which is the one that is read and has `len` bytes: they are
+    /// read and checked when somebody asks for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::next_item`].
+    pub fn next_item_of_file(
+        &mut self,
+        file: &Arc<File>,
+        len: u64,
+    ) -> Result<Option<Item>, ReadError> {
+        match self.block_in_file(file, len) {
+            Some((block, section_len)) => {
+                self.skip(section_len)?;
+                Ok(Some(Item::Block(block)))
+            }
+            None => self.next_item(),
+        }
+    }
+
+    /// The block that comes next, if it is whole and its fields are in order, and the length of its section.
+    fn block_in_file(&self, file: &Arc<File>, file_len: u64) -> Option<(Block, u64)> {
+        let mut start = [0; FRAME_LEN + BLOCK_FIELDS_LEN];
+        let left = file_len.checked_sub(self.offset)?;
+        let there = usize::try_from(left).unwrap_or(usize::MAX).min(start.len());
+        let start = &mut start[..there];
+        file.read_exact_at(start, self.offset).ok()?;
+        let (frame, fields) = start.split_at_checked(FRAME_LEN)?;
+        let len = usize::try_from(le_u32(&frame[4..])).ok()?;
+        let section_len = (FRAME_LEN + len + CHECKSUM_LEN) as u64;
+        if frame[..4] != SectionKind::BLOCK.0 || len > MAX_SECTION_LEN || section_len > left {
+            return None;
+        }
+        let fields = &fields[..fields.len().min(len)];
+        let (mut block, begin) = block_fields(fields).ok()?;
+        let (begin, len) = (
+            u32::try_from(FRAME_LEN + begin).ok()?,
+            u32::try_from(len - begin).ok()?,
+        );
+        block.payload = Payload::in_file(file.clone(), self.offset, begin, len);
+        Some((block, section_len))
+    }
+
+    fn skip(&mut self, len: u64) -> Result<(), ReadError> {
+        self.section = self.offset;
+        self.latest = Some(SectionKind::BLOCK);
+        let skipped = i64::try_from(len)
+            .map_err(io::Error::other)
+            .and_then(|len| self.inner.seek_relative(len));
+        skipped.map_err(|source| ReadError::Io {
+            offset: self.offset,
+            source,
+        })?;
+        self.offset += len;
+        Ok(())
+    }
+}
+
 /// A block as its section's payload gives it. The events are not looked at.
 fn block(payload: &[u8]) -> Result<Block, FieldError> {
+    let (mut block, begin) = block_fields(payload)?;
+    block.payload = Payload::from(&payload[begin..]);
+    Ok(block)
+}
+
+/// A block without its events, and where these begin.
+fn block_fields(payload: &[u8]) -> Result<(Block, usize), FieldError> {
     let mut fields = FieldReader::new(payload);
-    Ok(Block {
+    let block = Block {
         thread: ThreadId(fields.number32("thread")?),
         first: Ticks(fields.number("first tick")?),
         last: Ticks(fields.number("last tick")?),
         calls: fields.number32("calls")?,
         lost: fields.number("lost")?,
-        payload: Arc::from(&payload[fields.position()..]),
-    })
+        payload: Payload::from([]),
+    };
+    Ok((block, fields.position()))
 }
 
 /// The block up to its last whole event, its totals counted anew. `None` if no event is whole.
@@ -356,6 +426,7 @@ fn whole_events(mut block: Block) -> Result<Option<Block>, DecodeError> {
         match event.body {
             EventBody::Call { .. } => calls = calls.saturating_add(1),
             EventBody::Lost { events } => lost = lost.saturating_add(events),
+            EventBody::Data { .. } | EventBody::Cpu { .. } => {}
         }
         last = event.ticks;
         len = events.position();
@@ -363,7 +434,7 @@ fn whole_events(mut block: Block) -> Result<Option<Block>, DecodeError> {
     block.calls = calls;
     block.lost = lost;
     block.last = last;
-    block.payload = Arc::from(&block.payload[..len]);
+    block.payload = Payload::from(&block.payload.load()?[..len]);
     Ok((len > 0).then_some(block))
 }
 

@@ -106,8 +106,8 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if the block is longer than [`MAX_SECTION_LEN`] allows; nothing has been written then. Otherwise
-    /// what the inner writer reports.
+    /// `InvalidInput` if the block is longer than [`MAX_SECTION_LEN`] allows, `InvalidData` if it cannot be read from the file
+    /// that it is in; nothing has been written then. Otherwise what the inner writer reports.
     pub fn block(&mut self, block: &Block) -> io::Result<()> {
         let Block {
             thread,
@@ -127,7 +127,10 @@ impl<W: Write> Writer<W> {
             .number(last.0)
             .number(*calls)
             .number(*lost);
-        self.finish_frame(payload)?;
+        let payload = payload
+            .load()
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        self.finish_frame(&payload)?;
         self.totals.calls = self.totals.calls.saturating_add(u64::from(*calls));
         self.totals.lost = self.totals.lost.saturating_add(*lost);
         self.totals.blocks = self.totals.blocks.saturating_add(1);

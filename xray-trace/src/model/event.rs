@@ -34,9 +34,53 @@ pub enum EventBody {
         /// The first argument, where the sled records it.
         arg: Option<u64>,
     },
+    /// The program said something: a custom or a typed event.
+    Data {
+        /// Which of the two.
+        kind: DataKind,
+        /// What it said; the block's events have the bytes.
+        data: DataRef,
+    },
+    /// From here on the thread ran on this processor.
+    Cpu {
+        /// Its number.
+        cpu: u16,
+    },
     /// Events are missing here: what stood on the thread's stack before is no longer certain.
     Lost {
         /// How many.
         events: u64,
     },
+}
+
+/// What kind of event of the program's own it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DataKind {
+    /// `__xray_customevent`.
+    Custom,
+    /// `__xray_typedevent`, with the number of its type.
+    Typed(u16),
+}
+
+/// Where the bytes of an event of the program's own stand in the block that the event is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DataRef {
+    pub(crate) at: u32,
+    pub(crate) len: u32,
+}
+
+// === impl DataRef ===
+
+impl DataRef {
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(self) -> usize {
+        usize::try_from(self.len).unwrap_or(usize::MAX)
+    }
+
+    /// Whether there are none, which is allowed.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
 }

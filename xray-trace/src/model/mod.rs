@@ -13,7 +13,7 @@ mod thread;
 mod trace;
 
 pub use clock::{Calibration, Clock, ClockAnchor, Ticks};
-pub use event::{CallKind, Event, EventBody};
+pub use event::{CallKind, DataKind, DataRef, Event, EventBody};
 pub use function::{Function, FunctionId, SourceLine};
 pub use module::{BuildId, Module, ModuleId};
 pub use process::{Process, ProcessId};

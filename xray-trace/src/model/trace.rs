@@ -1,7 +1,9 @@
 //! A whole trace in memory: its tables, and its blocks as they are, packed.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::sync::Arc;
 
 use super::{
     Clock, ClockAnchor, Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread,
@@ -43,21 +45,21 @@ impl Trace {
     ///
     /// If the bytes cannot be read, are not a trace, or are damaged. A trace that was cut is no error.
     pub fn read(input: impl Read) -> Result<Self, ReadError> {
-        let mut reader = Reader::new(input)?;
-        let mut tables = Tables::default();
-        while let Some(item) = reader.next_item()? {
-            tables
-                .add(item)
-                .map_err(|(section, reason)| ReadError::Invalid {
-                    section,
-                    offset: reader.section_offset(),
-                    reason,
-                })?;
-        }
-        let end = Completeness::Unfinished {
-            at: reader.offset(),
-        };
-        Ok(tables.into_trace(reader.completeness().unwrap_or(end)))
+        Tables::read(&mut Reader::new(input)?, Reader::next_item)
+    }
+
+    /// Reads the tables of a trace file; its events stay in the file until they are asked for, so memory does not grow with their
+    /// number. The file must stay as it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`], but damage in a block is found only when its events are read.
+    pub fn open(file: File) -> Result<Self, ReadError> {
+        let cannot = |source| ReadError::Io { offset: 0, source };
+        let shared = Arc::new(file.try_clone().map_err(cannot)?);
+        let len = file.metadata().map_err(cannot)?.len();
+        let mut reader = Reader::new(BufReader::new(file))?;
+        Tables::read(&mut reader, |reader| reader.next_item_of_file(&shared, len))
     }
 
     /// Writes the trace anew, as a finished one.
@@ -224,6 +226,26 @@ struct Tables {
 // === impl Tables ===
 
 impl Tables {
+    fn read<R: Read>(
+        reader: &mut Reader<R>,
+        mut next: impl FnMut(&mut Reader<R>) -> Result<Option<Item>, ReadError>,
+    ) -> Result<Trace, ReadError> {
+        let mut tables = Self::default();
+        while let Some(item) = next(reader)? {
+            tables
+                .add(item)
+                .map_err(|(section, reason)| ReadError::Invalid {
+                    section,
+                    offset: reader.section_offset(),
+                    reason,
+                })?;
+        }
+        let end = Completeness::Unfinished {
+            at: reader.offset(),
+        };
+        Ok(tables.into_trace(reader.completeness().unwrap_or(end)))
+    }
+
     /// Takes an item in. The error names the section's kind and says what is wrong with it.
     fn add(&mut self, item: Item) -> Result<(), (SectionKind, String)> {
         let twice =

@@ -6,8 +6,8 @@
 use std::io::{self, Write};
 
 use super::{Report, Sink};
-use crate::analysis::{Call, Ending, Open, Step, Steps};
-use crate::model::{Calibration, ThreadId, Trace};
+use crate::analysis::{Call, Ending, Open, Said, Step, Steps};
+use crate::model::{Calibration, DataKind, ThreadId, Trace};
 
 /// Chrome's trace_event JSON.
 #[derive(Debug, Clone, Copy)]
@@ -48,13 +48,14 @@ impl Sink for Chrome {
         let mut exits_without_entry = 0;
         for mut steps in Steps::of_threads(trace) {
             let place = Place::of(trace, steps.thread());
-            for step in &mut steps {
+            while let Some(step) = steps.next() {
                 match step {
                     Step::Enter(open) => {
                         report.calls += 1;
                         output.begin(trace, place, &open)?;
                     }
                     Step::Leave(call) => output.end(place, &call)?,
+                    Step::Data(said) => output.said(place, &said, steps.data(&said))?,
                     Step::Lost { ticks, events } => {
                         let time = trace.clock().monotonic_ns(ticks);
                         output.event(place, "i", time)?;
@@ -137,6 +138,23 @@ impl Output<'_> {
             Ending::TailExit => write!(self.to, ",\"args\":{{\"end\":\"tail exit\"}}}}"),
             Ending::Closed => write!(self.to, ",\"args\":{{\"end\":\"no exit seen\"}}}}"),
         }
+    }
+
+    /// As text, with what is not UTF-8 escaped.
+    fn said(&mut self, place: Place, said: &Said, data: &[u8]) -> io::Result<()> {
+        self.event(place, "i", said.ns)?;
+        match said.kind {
+            DataKind::Custom => write!(self.to, ",\"name\":\"custom event\"")?,
+            DataKind::Typed(event_type) => {
+                write!(self.to, ",\"name\":\"typed event {event_type}\"")?;
+            }
+        }
+        write!(self.to, ",\"s\":\"t\",\"args\":{{\"data\":")?;
+        match std::str::from_utf8(data) {
+            Ok(text) => self.text(text)?,
+            Err(_) => self.text(&data.escape_ascii().to_string())?,
+        }
+        write!(self.to, "}}}}")
     }
 
     /// Begins an event; the caller ends it.

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::{Report, Sink};
-use crate::analysis::{Ending, Step, Steps};
+use crate::analysis::{Ending, Said, Step, Steps};
 use crate::container::Block;
-use crate::model::{Function, FunctionId, ModuleId, ProcessId, ThreadId, Ticks, Trace};
+use crate::model::{DataKind, Function, FunctionId, ModuleId, ProcessId, ThreadId, Ticks, Trace};
 
 /// LLVM's flight-data-recorder log.
 #[derive(Debug, Clone, Copy)]
@@ -34,8 +34,10 @@ mod metadata {
     pub(super) const NEW_CPU: u8 = 2;
     pub(super) const TSC_WRAP: u8 = 3;
     pub(super) const WALL_TIME: u8 = 4;
+    pub(super) const CUSTOM_EVENT: u8 = 5;
     pub(super) const CALL_ARGUMENT: u8 = 6;
     pub(super) const BUFFER_EXTENTS: u8 = 7;
+    pub(super) const TYPED_EVENT: u8 = 8;
     pub(super) const PID: u8 = 9;
 }
 
@@ -61,6 +63,7 @@ struct LeftOut {
     thread_unknown: u64,
     exits_without_entry: u64,
     exits_added: u64,
+    empty_events: u64,
     lost: u64,
 }
 
@@ -176,8 +179,11 @@ impl KernelThread<'_> {
         let mut calls = 0;
         for (thread, blocks) in &self.threads {
             let mut steps = Steps::new(trace.clock(), *thread, blocks.clone());
-            for step in &mut steps {
+            while let Some(step) = steps.next() {
                 match step {
+                    // Legal, but `llvm-xray` refuses the whole log for one.
+                    Step::Data(said) if said.data.is_empty() => left_out.empty_events += 1,
+                    Step::Data(said) => records.said(&said, steps.data(&said))?,
                     Step::Enter(open) => match ids.get(open.function) {
                         Ok(id) => {
                             calls += 1;
@@ -228,6 +234,29 @@ impl Records<'_> {
     }
 
     fn function(&mut self, kind: u32, id: u32, ticks: Ticks) -> io::Result<()> {
+        let delta = self.delta(ticks)?;
+        let mut record = [0; 8];
+        record[..4].copy_from_slice(&(kind << 1 | id << 4).to_le_bytes());
+        record[4..].copy_from_slice(&delta.to_le_bytes());
+        (self.put)(&record)
+    }
+
+    fn said(&mut self, said: &Said, data: &[u8]) -> io::Result<()> {
+        let delta = self.delta(said.ticks)?.to_le_bytes();
+        let size = i32::try_from(data.len()).map_err(io::Error::other)?;
+        let size = size.to_le_bytes();
+        (self.put)(&match said.kind {
+            DataKind::Custom => metadata(metadata::CUSTOM_EVENT, &[&size, &delta]),
+            DataKind::Typed(event_type) => metadata(
+                metadata::TYPED_EVENT,
+                &[&size, &delta, &event_type.to_le_bytes()],
+            ),
+        })?;
+        (self.put)(data)
+    }
+
+    /// The time since the record before; where it does not fit, the whole time is written first.
+    fn delta(&mut self, ticks: Ticks) -> io::Result<i32> {
         let delta = ticks
             .0
             .checked_sub(self.now.0)
@@ -236,10 +265,7 @@ impl Records<'_> {
             (self.put)(&metadata(metadata::TSC_WRAP, &[&ticks.0.to_le_bytes()]))?;
         }
         self.now = ticks;
-        let mut record = [0; 8];
-        record[..4].copy_from_slice(&(kind << 1 | id << 4).to_le_bytes());
-        record[4..].copy_from_slice(&delta.unwrap_or(0).to_le_bytes());
-        (self.put)(&record)
+        Ok(delta.unwrap_or(0))
     }
 }
 
@@ -309,6 +335,7 @@ impl LeftOut {
             thread_unknown,
             exits_without_entry,
             exits_added,
+            empty_events,
             lost,
         } = self;
         let mut report = Report {
@@ -335,6 +362,7 @@ impl LeftOut {
             "exits that were not seen, added where the call was last seen open",
             exits_added,
         );
+        report.leave_out("custom and typed events without data", empty_events);
         report.leave_out("lost events", lost);
         report
     }

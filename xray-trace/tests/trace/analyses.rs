@@ -32,7 +32,7 @@ fn calls(events: &[Event]) -> Vec<(u32, usize, u64, u64, u64, Ending)> {
         .flatten()
         .filter_map(|step| match step {
             Step::Leave(call) => Some(call),
-            Step::Enter(_) | Step::Lost { .. } => None,
+            Step::Enter(_) | Step::Data(_) | Step::Lost { .. } => None,
         });
     let calls = steps.map(|call| {
         let open = call.open;
@@ -270,7 +270,9 @@ fn many_exits_without_entry_do_not_search_a_deep_stack() {
 fn a_damaged_block_counts_as_a_loss() {
     use xray_trace::container::Writer;
     let mut blocks = crate::common::blocks(0, &[call(0, 0, Enter), call(5, 1, Enter)], 2);
-    blocks[0].payload = [&blocks[0].payload[..], &[0xff; 3]].concat().into();
+    blocks[0].payload = [&blocks[0].payload.load().unwrap()[..], &[0xff; 3]]
+        .concat()
+        .into();
     let mut writer = Writer::new(Vec::new()).unwrap();
     writer.block(&blocks[0]).unwrap();
     let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
@@ -412,6 +414,7 @@ fn lines(trace: &Trace, filter: &Filter, order: Order) -> Vec<String> {
             TreeLine::Leaf(call) => format!("{thread} {at} !{}", call.open.function.0),
             TreeLine::Begin(open) => format!("{thread} {at} +{}", open.function.0),
             TreeLine::End(call) => format!("{thread} {at} -{}", call.open.function.0),
+            TreeLine::Data { data, .. } => format!("{thread} {at} {data:?}"),
             TreeLine::Lost { events, .. } => format!("{thread} {at} ?{events}"),
         }
     });
@@ -482,6 +485,7 @@ proptest! {
                     }
                 }
                 Step::Lost { .. } => prop_assert!(open.is_empty()),
+                Step::Data(said) => prop_assert_eq!(said.depth, open.len()),
             }
         }
         prop_assert!(open.is_empty());

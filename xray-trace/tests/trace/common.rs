@@ -106,6 +106,11 @@ pub(crate) fn push(encoder: &mut BlockEncoder, event: Event) {
             encoder.push_call(event.ticks, function, kind, arg);
         }
         EventBody::Lost { events } => encoder.push_lost(event.ticks, events),
+        EventBody::Cpu { cpu } => encoder.push_cpu(event.ticks, cpu),
+        // A reference into a block that is being made: as many bytes of its kind.
+        EventBody::Data { kind, data } => {
+            encoder.push_data(event.ticks, kind, &vec![b'x'; data.len()]);
+        }
     }
 }
 
@@ -158,6 +163,7 @@ fn any_body() -> impl Strategy<Value = EventBody> {
             arg,
         }),
         1 => any::<u64>().prop_map(|events| EventBody::Lost { events }),
+        1 => any::<u16>().prop_map(|cpu| EventBody::Cpu { cpu }),
     ]
 }
 

@@ -11,4 +11,6 @@ mod blocks;
 mod common;
 mod documented;
 mod files;
+mod said;
 mod sinks;
+mod stored;

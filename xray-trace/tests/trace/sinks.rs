@@ -105,7 +105,7 @@ fn expected_records(trace: &Trace) -> Vec<YamlRecord> {
                     let kind = format!("function{kind}-exit");
                     records.push((id, kind, tid, call.end.0, Vec::new()));
                 }
-                Step::Lost { .. } => {}
+                Step::Data(_) | Step::Lost { .. } => {}
             }
         }
     }

@@ -1,7 +1,6 @@
 //! `xrayctl convert`: a trace as a file of another tool. Says what that cannot hold.
 
 use std::fs::File;
-use std::io::BufReader;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
@@ -75,7 +74,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         return Err(Failure::Usage(what).into());
     }
     let mut output = OutputFile::open(&args.output, overwrite)?;
-    let trace = Trace::read(BufReader::with_capacity(1 << 20, input)).with_context(cannot)?;
+    let trace = Trace::open(input).with_context(cannot)?;
     output.begin()?;
     let report = output.write_with(|out| sink.write(&trace, out))?;
     let converted = Converted {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::BufReader;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -107,7 +106,7 @@ struct Report<'a> {
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let cannot = || format!("cannot read {}", args.file.display());
     let input = File::open(&args.file).with_context(cannot)?;
-    let trace = Trace::read(BufReader::with_capacity(1 << 20, input)).with_context(cannot)?;
+    let trace = Trace::open(input).with_context(cannot)?;
     let filter = args.filter(&trace)?;
     let limit = if args.limit == 0 {
         usize::MAX

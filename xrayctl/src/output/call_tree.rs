@@ -12,8 +12,8 @@ use std::io;
 
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
-use xray_trace::analysis::{Call, Ending, Open, TreeLine};
-use xray_trace::model::{ThreadId, Trace};
+use xray_trace::analysis::{Call, Ending, Open, Said, TreeLine};
+use xray_trace::model::{DataKind, ThreadId, Trace};
 
 use super::{Look, Tone, text, units};
 
@@ -37,6 +37,12 @@ pub(crate) struct TreeRow {
     function: Option<String>,
     argument: Option<u64>,
     lost: Option<u64>,
+    /// Of a typed event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event_type: Option<u16>,
+    /// What the program said, with what is not UTF-8 escaped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<String>,
 }
 
 /// The tree as far as it is shown. Each line is made when it is written and forgotten then, however many there are;
@@ -67,6 +73,10 @@ enum Kind {
     LeafUnfinished,
     /// The last that is known of a call whose exit was not seen.
     EndUnfinished,
+    /// The program said something.
+    CustomEvent,
+    /// The same, with the number of its type.
+    TypedEvent,
     /// Events are missing here.
     Lost,
 }
@@ -145,20 +155,47 @@ impl TreeRow {
             }
             TreeLine::End(call) => Self::of_call(Kind::End, call, trace, origin_ns),
             TreeLine::Begin(open) => Self::of_open(Kind::Begin, open, trace, origin_ns),
+            TreeLine::Data { said, data } => Self::of_said(said, data, trace, origin_ns),
             TreeLine::Lost {
                 thread,
                 ticks: _,
                 events,
             } => Self {
-                kind: Kind::Lost,
-                tid: tid(trace, *thread),
-                depth: 0,
-                start_ns: None,
-                duration_ns: None,
-                function: None,
-                argument: None,
                 lost: Some(*events),
+                ..Self::bare(Kind::Lost, tid(trace, *thread), 0)
             },
+        }
+    }
+
+    fn bare(kind: Kind, tid: u32, depth: usize) -> Self {
+        Self {
+            kind,
+            tid,
+            depth,
+            start_ns: None,
+            duration_ns: None,
+            function: None,
+            argument: None,
+            lost: None,
+            event_type: None,
+            data: None,
+        }
+    }
+
+    fn of_said(said: &Said, data: &[u8], trace: &Trace, origin_ns: u64) -> Self {
+        let (kind, event_type) = match said.kind {
+            DataKind::Custom => (Kind::CustomEvent, None),
+            DataKind::Typed(event_type) => (Kind::TypedEvent, Some(event_type)),
+        };
+        let data = match std::str::from_utf8(data) {
+            Ok(data) => data.to_owned(),
+            Err(_) => data.escape_ascii().to_string(),
+        };
+        Self {
+            start_ns: Some(said.ns.saturating_sub(origin_ns)),
+            event_type,
+            data: Some(data),
+            ..Self::bare(kind, tid(trace, said.thread), said.depth)
         }
     }
 
@@ -172,14 +209,10 @@ impl TreeRow {
 
     fn of_open(kind: Kind, open: &Open, trace: &Trace, origin_ns: u64) -> Self {
         Self {
-            kind,
-            tid: tid(trace, open.thread),
-            depth: open.depth,
             start_ns: Some(open.start_ns.saturating_sub(origin_ns)),
-            duration_ns: None,
             function: Some(trace.function_name(open.function).into_owned()),
             argument: open.arg,
-            lost: None,
+            ..Self::bare(kind, tid(trace, open.thread), open.depth)
         }
     }
 
@@ -200,6 +233,10 @@ impl TreeRow {
         )
     }
 
+    fn words(&self) -> String {
+        text::printable(self.data.as_deref().unwrap_or_default())
+    }
+
     fn body(&self) -> (String, Tone) {
         let name = text::printable(self.function.as_deref().unwrap_or_default());
         let call = called(&name, self.argument);
@@ -209,6 +246,12 @@ impl TreeRow {
             Kind::End => (format!("}} {name}"), Tone::Dim),
             Kind::LeafUnfinished => (format!("{call}; // no exit seen"), Tone::Warning),
             Kind::EndUnfinished => (format!("}} {name} // no exit seen"), Tone::Warning),
+            Kind::CustomEvent => (format!("// event: {}", self.words()), Tone::Dim),
+            Kind::TypedEvent => {
+                let event_type = self.event_type.unwrap_or_default();
+                let body = format!("// event of type {event_type}: {}", self.words());
+                (body, Tone::Dim)
+            }
             Kind::Lost => match self.lost {
                 None | Some(0) => ("// events are missing here".to_owned(), Tone::Bad),
                 Some(1) => ("// 1 event is missing here".to_owned(), Tone::Bad),
@@ -241,14 +284,10 @@ mod tests {
 
     fn row(kind: Kind, depth: usize, function: &str) -> TreeRow {
         TreeRow {
-            kind,
-            tid: 4711,
-            depth,
             start_ns: Some(0),
             duration_ns: (kind == Kind::Leaf).then_some(1_234_567),
             function: Some(function.into()),
-            argument: None,
-            lost: None,
+            ..TreeRow::bare(kind, 4711, depth)
         }
     }
 

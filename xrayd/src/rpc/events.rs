@@ -143,6 +143,8 @@ impl<N: Names> EventBatcher<N> {
         for event in block.events().map_while(Result::ok) {
             match event.body {
                 EventBody::Lost { events } => lost = lost.saturating_add(events),
+                // The collector makes neither.
+                EventBody::Data { .. } | EventBody::Cpu { .. } => {}
                 EventBody::Call {
                     function,
                     kind,

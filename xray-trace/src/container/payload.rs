@@ -1,0 +1,107 @@
+//! The packed events of a block: in memory, or still in the file, from which they are read when somebody wants them. So a trace of any
+//! length takes little memory.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use super::decode::DecodeError;
+
+/// Frame and checksum of a section, in bytes.
+pub(super) const FRAME_LEN: usize = 8;
+pub(super) const CHECKSUM_LEN: usize = 4;
+
+/// The bytes of a block's events. Cloning shares them.
+#[derive(Debug, Clone)]
+pub struct Payload(Place);
+
+#[derive(Debug, Clone)]
+enum Place {
+    Here(Arc<[u8]>),
+    There {
+        file: Arc<File>,
+        /// Where the block's section begins in the file.
+        section: u64,
+        /// Where the events begin in the section.
+        begin: u32,
+        len: u32,
+    },
+}
+
+// === impl Payload ===
+
+impl Payload {
+    /// Bytes that stay in `file`: `len` of them, `begin` bytes into the section that begins at `section` and ends with them.
+    pub(super) fn in_file(file: Arc<File>, section: u64, begin: u32, len: u32) -> Self {
+        Self(Place::There {
+            file,
+            section,
+            begin,
+            len,
+        })
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Place::Here(bytes) => bytes.len(),
+            Place::There { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, read and checked if they are still in the file.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read or is damaged there.
+    pub fn load(&self) -> Result<Arc<[u8]>, DecodeError> {
+        let (file, section, begin, len) = match &self.0 {
+            Place::Here(bytes) => return Ok(bytes.clone()),
+            Place::There {
+                file,
+                section,
+                begin,
+                len,
+            } => (file, *section, *begin, *len),
+        };
+        let too_long = DecodeError::Unreadable(io::ErrorKind::OutOfMemory);
+        let (begin, len) = usize::try_from(begin)
+            .ok()
+            .zip(usize::try_from(len).ok())
+            .ok_or(too_long)?;
+        let mut bytes = vec![0; begin + len + CHECKSUM_LEN];
+        file.read_exact_at(&mut bytes, section)
+            .map_err(|error| DecodeError::Unreadable(error.kind()))?;
+        let (checked, found) = bytes.split_at(begin + len);
+        if crc32fast::hash(checked).to_le_bytes() != found {
+            return Err(DecodeError::Checksum { section });
+        }
+        Ok(Arc::from(&checked[begin..]))
+    }
+}
+
+impl<B: Into<Arc<[u8]>>> From<B> for Payload {
+    fn from(bytes: B) -> Self {
+        Self(Place::Here(bytes.into()))
+    }
+}
+
+/// Equal bytes; those that cannot be read equal nothing.
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        match (self.load(), other.load()) {
+            (Ok(one), Ok(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Payload {}

@@ -1,0 +1,90 @@
+//! Traces whose events stay in their file.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+
+use xray_trace::analysis::{Filter, account};
+use xray_trace::container::{Completeness, DecodeError};
+use xray_trace::model::CallKind::{Enter, Exit};
+use xray_trace::model::{Event, Trace};
+
+use crate::common::{call, file};
+
+fn busy(calls: u64) -> Vec<Event> {
+    (0..calls)
+        .flat_map(|at| {
+            let function = u32::try_from(at % 3).unwrap();
+            [
+                call(at * 20, function, Enter),
+                call(at * 20 + 7, function, Exit),
+            ]
+        })
+        .collect()
+}
+
+fn stored(bytes: &[u8]) -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    std::io::Seek::rewind(&mut file).unwrap();
+    file
+}
+
+#[test]
+fn a_stored_trace_is_the_same_trace() {
+    let events = busy(5000);
+    let bytes = file(&["a", "b", "c"], &[&events, &events]);
+    let read = Trace::read(bytes.as_slice()).unwrap();
+    let opened = Trace::open(stored(&bytes)).unwrap();
+    assert_eq!(opened.completeness(), Completeness::Complete);
+    assert_eq!(opened.blocks(), read.blocks());
+    assert_eq!(opened.totals(), read.totals());
+    let all = Filter::default();
+    assert_eq!(account(&opened, &all), account(&read, &all));
+    assert!(opened.write(Vec::new()).unwrap() == read.write(Vec::new()).unwrap());
+}
+
+/// Cut anywhere, it is the trace that reading it from front to back gives.
+#[test]
+fn a_stored_trace_may_be_cut_at_any_byte() {
+    let bytes = file(&["a", "b", "c"], &[&busy(40)]);
+    for cut in 0..bytes.len() {
+        let read = Trace::read(&bytes[..cut]);
+        let opened = Trace::open(stored(&bytes[..cut]));
+        match (read, opened) {
+            (Ok(read), Ok(opened)) => {
+                assert_eq!(opened.blocks(), read.blocks(), "{cut}");
+                assert_eq!(opened.completeness(), read.completeness(), "{cut}");
+            }
+            (Err(read), Err(opened)) => assert_eq!(read.to_string(), opened.to_string(), "{cut}"),
+            (read, opened) => panic!("{cut}: {read:?} but {opened:?}"),
+        }
+    }
+}
+
+#[test]
+fn damage_in_a_block_is_found_when_its_events_are_read() {
+    let bytes = file(&["a", "b", "c"], &[&busy(5000)]);
+    let file = stored(&bytes);
+    let trace = Trace::open(file.try_clone().unwrap()).unwrap();
+    assert!(trace.blocks()[3].events().all(|event| event.is_ok()));
+    let middle = bytes.len() as u64 / 2;
+    file.write_all_at(&[0xee; 8], middle).unwrap();
+    let damaged: Vec<_> = trace
+        .blocks()
+        .iter()
+        .filter_map(|block| block.events().find_map(Result::err))
+        .collect();
+    assert!(
+        matches!(damaged[..], [DecodeError::Checksum { .. }]),
+        "{damaged:?}"
+    );
+    assert_eq!(account(&trace, &Filter::default()).notes.damaged_blocks, 1);
+    // A file that shrinks is no more than that.
+    file.set_len(middle).unwrap();
+    let unreadable = trace
+        .blocks()
+        .iter()
+        .filter(|block| matches!(block.events().next(), Some(Err(DecodeError::Unreadable(_)))));
+    assert!(unreadable.count() > 1);
+}
