@@ -14,7 +14,7 @@ use crate::test::install_missing;
 const SWITCH: &str = "XRAYD_SOAK";
 
 /// Parts of the engine's tests that have a long version.
-const LONG: &[&str] = &["storm::", "threads::", "truth::", "registers::"];
+const LONG: &[&str] = &["storm::", "threads::", "truth::", "registers::", "killed::"];
 
 /// A round that takes longer hangs.
 const LIMIT: &str = "2h";
