@@ -43,8 +43,8 @@ pub const GUARD_BYTES: u64 = 512;
 pub mod table {
     /// u64: not 0 while trampolines may record. A forked child reads 0.
     pub const LIVE: u64 = 0;
-    /// u64: 1 in the process that the mapping was made in, as long as it lives. A forked child reads 0: what else of
-    /// xrayd's it finds is its parent's.
+    /// u64: names the process that the mapping was made in; never 0. A forked child reads 0: what else of
+    /// xrayd's it finds is its parent's. A vforked one, which runs in its parent's memory, reads its parent's name.
     pub const MINE: u64 = 8;
 }
 

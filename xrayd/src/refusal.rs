@@ -195,7 +195,8 @@ impl Reason {
             }
             Self::Busy => {
                 "Another attach or detach of this process is under way, or another xrayd traces it: two cannot share a \
-                 process. Wait for it to end and try again, or talk to that daemon (`xrayctl --socket`)."
+                 process. Or it runs in the memory of another process that is traced, as a vforked child does until it executes \
+                 its program. Wait for it to end and try again, or talk to that daemon (`xrayctl --socket`)."
             }
             Self::TooMany => {
                 "Your user has as many connections, calls or streams under way at this daemon as one user may have. \

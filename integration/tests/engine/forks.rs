@@ -291,3 +291,24 @@ fn a_thread_that_cannot_be_stopped_goes_on_afterwards() -> Result<()> {
     }
     Ok(())
 }
+
+/// A vforked child runs in its parent's memory: it must not be traced beside its parent, whose rings it would empty.
+#[test]
+fn a_vforked_child_is_not_traced_beside_its_parent() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, roomy())?.session;
+    switch(&session, Switch::On)?;
+    ask(&mut target, "calls 100")?;
+    target.send("hold")?;
+    let held = target.line_with("held ", DEADLINE)?;
+    let held: i32 = held.trim_start_matches("held ").parse()?;
+    let refused = registry.attach(pid(held)?, AttachOptions::default()).err();
+    let reason = refused.context("two sessions on one memory")?.reason;
+    ensure!(reason == Reason::Busy, "{reason:?}");
+    kill(NixPid::from_raw(held), Signal::SIGUSR1)?;
+    calls_of(&target.line_with("done ", DEADLINE)?)?;
+    ask(&mut target, "calls 100")?;
+    detach(&registry, &target)?;
+    holds_exactly(&retained(&session)?, 200, &[target.pid()])
+}

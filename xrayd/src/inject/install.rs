@@ -102,7 +102,7 @@ pub(crate) fn install(
     let mut tries = 0;
     loop {
         let maps = read_maps(target)?;
-        let plan = plan(pid, memory, &maps, neighbourhoods)?;
+        let plan = plan(target, memory, &maps, neighbourhoods)?;
         if let (true, Rings::Open, Some(layout)) =
             (plan.missing.is_empty(), plan.rings, plan.layout)
         {
@@ -115,7 +115,7 @@ pub(crate) fn install(
                 adopted: true,
                 stopped: None,
             };
-            return installed.begin(pid, memory);
+            return installed.begin(target, memory);
         }
         if let (Rings::Closed, Some(layout)) = (plan.rings, plan.layout) {
             silence(memory, &layout)
@@ -147,7 +147,13 @@ fn read_maps(target: &Target) -> Result<Maps> {
         .map_err(|error| Refusal::from_io(target.pid(), "read its maps", &error))
 }
 
-fn plan(pid: Pid, memory: &Memory, maps: &Maps, neighbourhoods: &[Neighbourhood]) -> Result<Plan> {
+fn plan(
+    target: &Target,
+    memory: &Memory,
+    maps: &Maps,
+    neighbourhoods: &[Neighbourhood],
+) -> Result<Plan> {
+    let pid = target.pid();
     let mut regions = Vec::new();
     let mut layout: Option<Layout> = None;
     for entry in maps.iter() {
@@ -171,14 +177,21 @@ fn plan(pid: Pid, memory: &Memory, maps: &Maps, neighbourhoods: &[Neighbourhood]
             }
         }
     }
+    let mine = layout.map(|layout| TargetAddr(layout.table + layout::table::MINE));
+    let mine = mine.map(|at| (at, memory.read_u64(at).unwrap_or(0)));
+    if let Some(owner) = mine.and_then(|(at, mine)| other_owner(target, at, mine)) {
+        let message = format!(
+            "process {pid} runs in the memory of process {owner}, as a vforked child does, and xrayd is in that one"
+        );
+        return Err(Refusal::new(Reason::Busy, message));
+    }
     let rings = layout.map_or(Rings::Missing, |layout| {
         let (start, bytes) = layout.rings_map;
         let range = start..start.saturating_add(bytes);
         let present = maps
             .at(start)
             .is_some_and(|entry| entry.range == range && entry.permissions == *b"rw-s");
-        let mine = memory.read_u64(TargetAddr(layout.table + layout::table::MINE));
-        let inherited = mine.is_ok_and(|mine| mine == 0);
+        let inherited = mine.is_some_and(|(_, mine)| mine == 0);
         let closed = || {
             open_map_file(pid, range)
                 .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
@@ -205,6 +218,21 @@ fn plan(pid: Pid, memory: &Memory, maps: &Maps, neighbourhoods: &[Neighbourhood]
         rings,
         missing,
     })
+}
+
+/// What the table says of the process that it belongs to: its id above, and enough of its start time to tell it from another one with that id.
+fn owner_mark(pid: Pid, start_time: u64) -> u64 {
+    u64::from(pid.as_raw().unsigned_abs()) << 32 | start_time & 0xffff_ffff
+}
+
+/// Another process, living, whose memory this is: it reads the same mark at the same place.
+fn other_owner(target: &Target, at: TargetAddr, mine: u64) -> Option<Pid> {
+    if mine == 0 || mine == owner_mark(target.pid(), target.start_time()) {
+        return None;
+    }
+    let owner = Pid::try_from(u32::try_from(mine >> 32).ok()?).ok()?;
+    let owned = Memory::open(owner, owner.leader()).ok()?.read_u64(at);
+    (owned.ok()? == mine).then_some(owner)
 }
 
 #[derive(Debug)]
@@ -401,7 +429,7 @@ fn finish(target: &Target, memory: &Memory, plan: Plan, mapped: Mapped) -> Resul
         adopted: false,
         stopped: mapped.stopped,
     };
-    installed.begin(pid, memory)
+    installed.begin(target, memory)
 }
 
 /// Unmaps what was mapped in vain.
@@ -430,11 +458,13 @@ fn take_back(target: &Target, memory: &Memory, all: &[(u64, u64)], victim: &mut 
 
 impl Installed {
     /// From here on trampolines may record.
-    fn begin(self, pid: Pid, memory: &Memory) -> Result<Self> {
+    fn begin(self, target: &Target, memory: &Memory) -> Result<Self> {
+        let pid = target.pid();
+        let mark = owner_mark(pid, target.start_time());
         memory
             .write(
                 TargetAddr(self.layout.table + layout::table::MINE),
-                &1u64.to_le_bytes(),
+                &mark.to_le_bytes(),
             )
             .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         set_live(memory, TargetAddr(self.layout.table), 1)
