@@ -37,6 +37,8 @@ pub enum Reason {
     TargetExited,
     /// The process is not attached.
     NotAttached,
+    /// xrayd itself failed in the session; it has to be detached from.
+    SessionFailed,
     /// A selection that cannot be understood.
     Selection,
     /// A value out of range.
@@ -74,7 +76,7 @@ pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::NoSuchProcess,
         Self::Permission,
         Self::NoSleds,
@@ -91,6 +93,7 @@ impl Reason {
         Self::TooMany,
         Self::TargetExited,
         Self::NotAttached,
+        Self::SessionFailed,
         Self::Selection,
         Self::Limit,
         Self::NoMemory,
@@ -121,6 +124,7 @@ impl Reason {
             Self::TooMany => "too-many",
             Self::TargetExited => "target-exited",
             Self::NotAttached => "not-attached",
+            Self::SessionFailed => "session-failed",
             Self::Selection => "selection",
             Self::Limit => "limit",
             Self::NoMemory => "no-memory",
@@ -210,6 +214,11 @@ impl Reason {
             }
             Self::NotAttached => {
                 "The daemon is not attached to this process. `xrayctl attach PID` first, or use `xrayctl record PID`."
+            }
+            Self::SessionFailed => {
+                "A bug in xrayd ended the reading of this process's events; the message and the daemon's log say which. Every \
+                 function was switched off, and what was recorded before is retained: `xrayctl fetch` writes it. \
+                 `xrayctl detach PID` ends the session; then the process can be attached to again. Please report it."
             }
             Self::Selection => {
                 "A selector cannot be understood: an invalid regular expression, glob or id. The message says which."

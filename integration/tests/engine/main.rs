@@ -12,6 +12,7 @@ mod departure;
 mod endings;
 mod families;
 mod forks;
+mod hostile;
 mod killed;
 mod launching;
 mod llvm;

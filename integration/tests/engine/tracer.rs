@@ -2,6 +2,7 @@
 //! more, told by lines on standard input.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufWriter, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use integration::{DEADLINE, Target};
+use tracing::field::Field;
+use tracing::{Event, Metadata, Subscriber, span};
 use xray_trace::model::Trace;
 use xrayd::session::{AttachOptions, Registry, Run, Session, Switch};
 
@@ -18,6 +21,8 @@ use crate::support::{everything, pid, registry};
 
 /// Set for the copy that is the tracer.
 const ROLE: &str = "XRAYD_ENGINE_TEST_ROLE";
+/// A message of the library's log that makes the thread panic which logs it: a bug, as far as the library can tell.
+const PANIC_AT: &str = "XRAYD_ENGINE_TEST_PANIC_AT";
 
 /// The other process.
 #[derive(Debug)]
@@ -28,6 +33,13 @@ pub(crate) struct Tracer(Target);
 impl Tracer {
     pub(crate) fn spawn() -> Result<Tracer> {
         Tracer::start(Command::new(std::env::current_exe()?))
+    }
+
+    /// One that has a bug: it panics where this message is logged.
+    pub(crate) fn spawn_panicking_at(message: &str) -> Result<Tracer> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.env(PANIC_AT, message);
+        Tracer::start(command)
     }
 
     /// As another user, who must be able to read `dir`.
@@ -124,6 +136,9 @@ fn serves_when_asked() -> Result<()> {
     if std::env::var_os(ROLE) != Some(OsString::from("tracer")) {
         return Ok(());
     }
+    if let Ok(message) = std::env::var(PANIC_AT) {
+        tracing::subscriber::set_global_default(PanicAt(message))?;
+    }
     say("tracing")?;
     let mut server = Server {
         registry: registry(),
@@ -173,6 +188,20 @@ impl Server {
                 self.session = Some(attached.session);
                 Ok(format!("adopted={}", attached.report.adopted))
             }
+            "use" => {
+                let session = self.registry.get(pid(argument.parse()?)?);
+                self.session = Some(session.context("not attached")?);
+                Ok(String::new())
+            }
+            "state" => {
+                let status = self.session()?.status();
+                Ok(format!("{:?} {:?}", status.phase, status.failure))
+            }
+            "listed" => {
+                let pid = self.session()?.pid();
+                let listed = self.registry.list().into_iter().find(|row| row.pid == pid);
+                Ok(format!("{:?}", listed.context("not listed")?.state))
+            }
             "on" => self.switch(Switch::On),
             "off" => self.switch(Switch::Off),
             "events" => {
@@ -200,4 +229,31 @@ impl Server {
     fn session(&self) -> Result<&Session> {
         self.session.as_deref().context("not attached")
     }
+}
+
+/// A log that makes the thread panic which logs a certain message.
+struct PanicAt(String);
+
+impl Subscriber for PanicAt {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut |_: &Field, value: &dyn fmt::Debug| {
+            assert!(format!("{value:?}") != self.0, "provoked by a test");
+        });
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
 }

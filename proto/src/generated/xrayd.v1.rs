@@ -342,7 +342,7 @@ pub struct ProcessStatus {
     /// "stream": rings are drained without loss as far as they go.
     #[prost(string, tag = "3")]
     pub mode: ::prost::alloc::string::String,
-    /// "tracing" | "detaching" | "exited"
+    /// "tracing" | "detaching" | "failed" | "exited"
     #[prost(string, tag = "4")]
     pub state: ::prost::alloc::string::String,
     #[prost(uint32, tag = "5")]
@@ -382,6 +382,9 @@ pub struct ProcessStatus {
     pub attached_wall_ns: u64,
     #[prost(uint32, tag = "19")]
     pub uid: u32,
+    /// In state "failed": what a bug in the daemon said when it ended the reading of events.
+    #[prost(string, tag = "20")]
+    pub failure: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StreamEventsRequest {

@@ -5,6 +5,7 @@ use std::io;
 use serde::Serialize;
 use xrayd_proto::v1::ProcessStatus;
 
+use super::text::printable;
 use super::{Cell, Column, Look, Table, Tone, units};
 
 /// State and counters of the attached processes.
@@ -36,7 +37,16 @@ impl Statuses {
             Column::right("RETAINED").minor(8),
         ]);
         self.processes.iter().for_each(|row| table.push(cells(row)));
-        table.render(out, look)
+        table.render(out, look)?;
+        for row in self.processes.iter().filter(|row| !row.failure.is_empty()) {
+            let failure = printable(&row.failure);
+            writeln!(
+                out,
+                "process {}: a bug in xrayd ended its session ({failure}); detach, then attach again",
+                row.pid
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -96,6 +106,12 @@ mod tests {
             evicted_events: 7,
             attached_wall_ns: 1_700_000_000_000_000_000,
             uid: 1000,
+            failure: String::new(),
+        };
+        let failed = ProcessStatus {
+            state: "failed".into(),
+            failure: "index out of\nbounds".into(),
+            ..status.clone()
         };
         let statuses = Statuses {
             processes: vec![status],
@@ -103,6 +119,10 @@ mod tests {
         golden::check("status.txt", |out| statuses.render(out, Look::PLAIN));
         golden::check_narrow("status-narrow.txt", |out, look| statuses.render(out, look));
         golden::check_json("status.json", &statuses);
+        let failed = Statuses {
+            processes: vec![failed],
+        };
+        golden::check("status-failed.txt", |out| failed.render(out, Look::PLAIN));
         let none = Statuses {
             processes: Vec::new(),
         };

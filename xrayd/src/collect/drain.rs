@@ -3,7 +3,9 @@
 //! It sleeps longer the less there is to read, and not at all while a ring fills up. It never waits for a reader.
 
 use std::{
+    any::Any,
     collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
@@ -116,11 +118,8 @@ impl DrainHandle {
     /// Reads the rest and ends the thread.
     pub(crate) fn finish(mut self, producer: Producer) {
         self.ask(|answer| Request::Finish(producer, answer));
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("a drain thread panicked");
-        }
+        // A panic was caught where it happened, and is told by the output.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 
     fn ask(&self, request: impl FnOnce(SyncSender<()>) -> Request) {
@@ -172,7 +171,14 @@ impl Drain {
         let (requests, received) = sync_channel(4);
         let thread = std::thread::Builder::new()
             .name(format!("drain-{pid}"))
-            .spawn(move || drain.run(&received))?;
+            .spawn(move || {
+                let output = Arc::clone(&drain.output);
+                // Nothing of the drain is used after a panic, and what it shares is whole between statements.
+                let ran = catch_unwind(AssertUnwindSafe(|| drain.run(&received)));
+                if let Err(payload) = ran {
+                    output.fail(what_it_said(&*payload));
+                }
+            })?;
         Ok(DrainHandle {
             requests,
             thread: Some(thread),
@@ -459,6 +465,15 @@ impl Drain {
         }
         self.output.ring_use(0, 1);
     }
+}
+
+/// What a panic says: `panic!` has either kind of text.
+fn what_it_said(payload: &(dyn Any + Send)) -> String {
+    let literal = payload.downcast_ref::<&str>().copied();
+    literal
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+        .to_owned()
 }
 
 /// How much there was to read.

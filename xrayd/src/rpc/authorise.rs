@@ -115,9 +115,9 @@ pub(super) fn attaching(
     })
 }
 
-/// Checks a session. That of a process which has ended is its owner's, whoever has the pid now.
+/// Checks a session. One that is over is its owner's, whoever has the pid now.
 fn check_session(caller: Caller, session: &Session) -> Result<(), Refusal> {
-    if session.has_exited() {
+    if session.ended().is_some() {
         check(caller, session.pid(), session.uid())
     } else {
         check_live(caller, session.pid(), session.uid())

@@ -210,6 +210,7 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         uid,
         command,
         phase,
+        failure,
         functions,
         functions_on,
         threads,
@@ -245,6 +246,7 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         evicted_events,
         attached_wall_ns,
         uid,
+        failure: failure.unwrap_or_default(),
     }
 }
 
@@ -252,6 +254,7 @@ fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Tracing => "tracing",
         Phase::Detaching => "detaching",
+        Phase::Failed => "failed",
         Phase::Exited => "exited",
     }
 }

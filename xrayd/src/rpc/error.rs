@@ -76,7 +76,7 @@ fn code(reason: Reason) -> Code {
         | Reason::ThreadId
         | Reason::MemoryWrite
         | Reason::Launch => Code::FailedPrecondition,
-        Reason::Io => Code::Internal,
+        Reason::Io | Reason::SessionFailed => Code::Internal,
     }
 }
 

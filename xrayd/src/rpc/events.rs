@@ -82,6 +82,11 @@ impl<N: Names> EventBatcher<N> {
         batcher
     }
 
+    /// What it was made with.
+    pub(super) fn names(&self) -> &N {
+        &self.names
+    }
+
     /// The messages that these pieces make; none for pieces that say nothing to a client.
     pub(super) fn batches(&mut self, pieces: Vec<Piece>) -> Vec<v1::EventBatch> {
         let mut head = v1::EventBatch::default();

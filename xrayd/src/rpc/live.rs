@@ -18,6 +18,7 @@ use super::{
     fetch::CHUNK_BYTES,
     trace_stream::TraceStream,
 };
+use crate::refusal::Refusal;
 use crate::session::{Feed, FeedItem, Session};
 use xray_trace::model::FunctionId;
 
@@ -39,6 +40,9 @@ pub(super) trait Encode: Send + 'static {
 
     /// The messages that these items make.
     fn encode(&mut self, items: Vec<FeedItem>) -> io::Result<Vec<Self::Message>>;
+
+    /// Why no item came after the last one, if that is not the end of the session.
+    fn failure(&self) -> Option<Refusal>;
 
     /// The messages after the last item.
     fn end(&mut self) -> io::Result<Vec<Self::Message>>;
@@ -62,6 +66,10 @@ pub(super) async fn run<E: Encode>(
             items = gather(&mut feed) => items,
         };
         let ended = items.is_empty();
+        if ended && let Some(refusal) = encoder.failure() {
+            let _gone = sender.send(Err(refusal.into())).await;
+            return;
+        }
         let work = spawn_blocking(move || {
             let messages = if ended {
                 encoder.end()
@@ -157,6 +165,10 @@ impl Encode for EventMessages {
             .batches(items.into_iter().filter_map(piece).collect()))
     }
 
+    fn failure(&self) -> Option<Refusal> {
+        self.0.names().session.failure()
+    }
+
     fn end(&mut self) -> io::Result<Vec<v1::EventBatch>> {
         Ok(Vec::new())
     }
@@ -250,8 +262,63 @@ impl Encode for TraceMessages {
         Ok(self.chunks())
     }
 
+    fn failure(&self) -> Option<Refusal> {
+        self.session.failure()
+    }
+
     fn end(&mut self) -> io::Result<Vec<v1::TraceChunk>> {
         self.stream.end()?;
         Ok(self.chunks())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{refusal::Reason, rpc::admission::Admission, session::Output};
+    use xray_trace::model::ProcessId;
+
+    /// Ends with `0`, or as a session that has failed.
+    #[derive(Debug)]
+    struct Ending(Option<Refusal>);
+
+    impl Encode for Ending {
+        type Message = u32;
+
+        fn begin(&mut self) -> Vec<u32> {
+            Vec::new()
+        }
+
+        fn encode(&mut self, _: Vec<FeedItem>) -> io::Result<Vec<u32>> {
+            Ok(Vec::new())
+        }
+
+        fn failure(&self) -> Option<Refusal> {
+            self.0.clone()
+        }
+
+        fn end(&mut self) -> io::Result<Vec<u32>> {
+            Ok(vec![0])
+        }
+    }
+
+    /// What a reader of a stream without events gets last.
+    async fn last(encoder: Ending) -> Option<Result<u32, Status>> {
+        let output = Output::new(ProcessId(0), 0, 0);
+        let feed = output.subscribe();
+        output.close();
+        let admitted = Admission::new(1).admit(0).unwrap();
+        let (sender, mut receiver) = mpsc::channel(1);
+        run(feed, encoder, sender, admitted).await;
+        receiver.recv().await
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_a_session_that_failed_ends_with_what_happened() {
+        assert_eq!(last(Ending(None)).await.unwrap().unwrap(), 0);
+        let refusal = Refusal::new(Reason::SessionFailed, "a bug");
+        let status = last(Ending(Some(refusal))).await.unwrap().unwrap_err();
+        assert_eq!(error::reason_of(&status), Some(Reason::SessionFailed));
+        assert_eq!(status.message(), "a bug");
     }
 }

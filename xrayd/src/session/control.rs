@@ -58,8 +58,9 @@ pub(super) struct Shared {
     states: Mutex<Vec<State>>,
     /// Until the rings are finished.
     pub(super) drain: Mutex<Option<DrainHandle>>,
-    /// Once the target has ended: when, and what a detach is told. Written by the control thread, taken by the detach.
-    pub(super) epitaph: Mutex<Option<(Instant, DetachReport)>>,
+    /// Once the target has ended or the session has failed: when, and what a detach is told. Written by the control thread,
+    /// taken by the detach.
+    pub(super) epitaph: Mutex<Option<(Instant, Result<DetachReport>)>>,
     /// Of a process that was started by us, once it has ended.
     pub(super) exit_status: Mutex<Option<ExitStatus>>,
 }
@@ -92,6 +93,7 @@ impl Shared {
         match self.phase.load(Ordering::Acquire) {
             value if value == Phase::Tracing as u8 => Phase::Tracing,
             value if value == Phase::Detaching as u8 => Phase::Detaching,
+            value if value == Phase::Failed as u8 => Phase::Failed,
             _ => Phase::Exited,
         }
     }
@@ -126,7 +128,7 @@ impl Control {
     pub(super) fn functions_on(&self) -> u32 {
         match self.phase() {
             Phase::Tracing | Phase::Detaching => self.shared.functions_on.load(Ordering::Relaxed),
-            Phase::Exited => 0,
+            Phase::Failed | Phase::Exited => 0,
         }
     }
 
@@ -236,17 +238,28 @@ impl Control {
             .or_else(|refusal| {
                 // The control thread ends with its target.
                 let epitaph = lock(&self.shared.epitaph).take();
-                epitaph.map(|(_, report)| report).ok_or(refusal)
+                epitaph.map_or(Err(refusal), |(_, report)| report)
             })
     }
 
-    /// When the target ended, unless that was after a detach.
+    /// When the target ended or the session failed, unless that was after a detach.
     pub(super) fn ended(&self) -> Option<Instant> {
-        lock(&self.shared.epitaph).map(|(when, _)| when)
+        lock(&self.shared.epitaph).as_ref().map(|(when, _)| *when)
+    }
+
+    /// Why nothing can be done with a session that has failed.
+    pub(super) fn failed(&self) -> Refusal {
+        let message = format!(
+            "process {}: a bug in xrayd ended its session ({}); detach, then attach again",
+            self.pid,
+            self.output.failure().unwrap_or_default()
+        );
+        Refusal::new(Reason::SessionFailed, message)
     }
 
     fn ask<T>(&self, command: impl FnOnce(SyncSender<Result<T>>) -> Command) -> Result<T> {
         let gone = || match self.ended() {
+            Some(_) if self.phase() == Phase::Failed => self.failed(),
             Some(_) => {
                 let message = format!("process {} has ended", self.pid);
                 Refusal::new(Reason::TargetExited, message)

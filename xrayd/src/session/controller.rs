@@ -74,6 +74,10 @@ impl Controller {
                 self.end_of_target();
                 break;
             }
+            if self.output.failure().is_some() {
+                self.end_of_drain();
+                break;
+            }
             match command {
                 Ok(Command::Toggle {
                     sites,
@@ -126,11 +130,27 @@ impl Controller {
             exited: true,
             ..DetachReport::default()
         });
-        *lock(&self.shared.epitaph) = Some((Instant::now(), report));
-        self.shared
-            .phase
-            .store(Phase::Exited as u8, Ordering::Release);
+        self.leave(Phase::Exited, Ok(report));
         tracing::info!(pid = self.target.pid().as_raw(), "target exited");
+    }
+
+    /// Events are not read any more: let the program go, and keep what it recorded until somebody has asked what happened.
+    fn end_of_drain(&mut self) {
+        let report = self.let_go();
+        let pid = self.target.pid().as_raw();
+        match &report {
+            Ok(_) => tracing::error!(pid, "a drain thread panicked: the session has failed"),
+            Err(error) => {
+                tracing::error!(pid, %error, "a drain thread panicked, and its process could not be let go")
+            }
+        }
+        self.leave(Phase::Failed, report);
+    }
+
+    /// The session is over and stays to be looked at; a detach will be told `report`.
+    fn leave(&self, phase: Phase, report: Result<DetachReport>) {
+        *lock(&self.shared.epitaph) = Some((Instant::now(), report));
+        self.shared.phase.store(phase as u8, Ordering::Release);
     }
 
     fn collect_child(&mut self) {
@@ -209,6 +229,14 @@ impl Controller {
     }
 
     fn detach(&mut self) -> Result<DetachReport> {
+        let report = self.let_go();
+        self.shared
+            .phase
+            .store(Phase::Exited as u8, Ordering::Release);
+        report
+    }
+
+    fn let_go(&mut self) -> Result<DetachReport> {
         self.shared
             .phase
             .store(Phase::Detaching as u8, Ordering::Release);
@@ -225,9 +253,6 @@ impl Controller {
         }
         self.output.close();
         self.claim = None;
-        self.shared
-            .phase
-            .store(Phase::Exited as u8, Ordering::Release);
         let resumed = self.resume();
         match result {
             Err(_) if self.has_no_memory() => Ok(self.totals(DetachReport {

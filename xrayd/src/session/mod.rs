@@ -58,6 +58,8 @@ pub enum Phase {
     Tracing,
     /// On the way out.
     Detaching,
+    /// Its events cannot be read any more, because of a bug: everything is off, what was recorded is retained.
+    Failed,
     /// The process has ended; what was recorded is retained.
     Exited,
 }
@@ -92,6 +94,8 @@ pub struct Status {
     pub command: String,
     /// Where the session is in its life.
     pub phase: Phase,
+    /// What failed, in [`Phase::Failed`].
+    pub failure: Option<String>,
     /// Functions with sleds.
     pub functions: u32,
     /// Functions that are on.
@@ -222,6 +226,7 @@ impl Session {
             uid: self.uid,
             command: self.command_line.clone(),
             phase: self.control.phase(),
+            failure: self.output.failure().map(str::to_owned),
             functions: u32::try_from(self.functions.len()).unwrap_or(u32::MAX),
             functions_on: self.control.functions_on(),
             threads: counters.threads,
@@ -292,7 +297,7 @@ impl Session {
         self.control.detach()
     }
 
-    /// When the process ended, unless that was after a detach.
+    /// When the process ended or the session failed, unless that was after a detach.
     pub(crate) fn ended(&self) -> Option<Instant> {
         self.control.ended()
     }
@@ -300,6 +305,11 @@ impl Session {
     /// Bytes of events retained.
     pub(crate) fn retained_bytes(&self) -> u64 {
         self.output.counters().retained_bytes
+    }
+
+    /// Why nothing can be done with it but to fetch what it retains and to detach, if it has failed.
+    pub(crate) fn failure(&self) -> Option<Refusal> {
+        self.output.failure().map(|_| self.control.failed())
     }
 
     /// True once the process has ended.

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
-        Mutex,
+        Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
@@ -68,6 +68,8 @@ pub(crate) struct Output {
     retained: Mutex<Retained>,
     feeds: Mutex<Vec<FeedSender>>,
     rate: Mutex<Rate>,
+    /// Why nothing is read any more though the process lives. Written by the drain's last act.
+    failure: OnceLock<String>,
 }
 
 /// Never larger than `retain_bytes`, but for the threads that have a ring, whose number is bounded.
@@ -134,6 +136,7 @@ impl Output {
                 events: 0,
                 per_second: 0.0,
             }),
+            failure: OnceLock::new(),
         }
     }
 
@@ -286,6 +289,13 @@ impl Output {
         };
     }
 
+    /// Nothing will be read any more, because of a bug: what it says.
+    pub(crate) fn fail(&self, message: String) {
+        // It can happen once: with it the drain's thread ends.
+        let _ = self.failure.set(message);
+        self.ring_use(0, 1);
+    }
+
     /// Ends every feed: nothing will come any more.
     pub(crate) fn close(&self) {
         lock(&self.rate).per_second = 0.0;
@@ -348,6 +358,11 @@ impl Output {
             blocks: retained.blocks.iter().cloned().collect(),
             evicted,
         }
+    }
+
+    /// What `fail` was told.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 
     pub(crate) fn anchors(&self) -> Vec<ClockAnchor> {

@@ -24,7 +24,7 @@ use crate::{
     pid::Pid,
     refusal::{Reason, Refusal, Result},
     session::{Run, ToggleReport},
-    target::{Check, Objects, ProcessSummary, Target, list, preflight},
+    target::{Check, Objects, ProcessState, ProcessSummary, Target, list, preflight},
 };
 use xray_trace::instr_map::Selection;
 
@@ -155,7 +155,9 @@ impl Registry {
     /// Every process with sleds. Reads `/proc` and the programs' files.
     pub fn list(&self) -> Vec<ProcessSummary> {
         list(&self.0.objects, |pid| {
-            matches!(self.lock().get(&pid), Some(Entry::Attached(_)))
+            let session = self.get(pid)?;
+            let failed = session.failure().map(ProcessState::Refused);
+            Some(failed.unwrap_or(ProcessState::Traced))
         })
     }
 
@@ -174,7 +176,7 @@ impl Registry {
     /// Neither a session nor a process has this pid.
     pub fn owner(&self, pid: Pid) -> Result<u32> {
         if let Some(session) = self.get(pid)
-            && !session.has_exited()
+            && session.ended().is_none()
         {
             return Ok(session.uid());
         }
@@ -371,6 +373,9 @@ impl Registry {
         let before = match sessions.get(&pid) {
             Some(Entry::Busy) => return Err(busy(pid)),
             Some(Entry::Attached(session)) if !session.has_exited() => {
+                if let Some(failed) = session.failure() {
+                    return Err(failed);
+                }
                 return Ok(Reservation::Running(Arc::clone(session)));
             }
             // The pid may live anew.

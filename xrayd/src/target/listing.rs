@@ -40,8 +40,11 @@ pub struct ProcessSummary {
     pub state: ProcessState,
 }
 
-/// Lists them, by pid. Processes that cannot be looked into are listed only if their file shows sleds.
-pub(crate) fn list(objects: &Objects, is_traced: impl Fn(Pid) -> bool) -> Vec<ProcessSummary> {
+/// Lists them, by pid; `known` says what is known of those that have a session. Processes that cannot be looked into are listed only if their file shows sleds.
+pub(crate) fn list(
+    objects: &Objects,
+    known: impl Fn(Pid) -> Option<ProcessState>,
+) -> Vec<ProcessSummary> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -52,11 +55,11 @@ pub(crate) fn list(objects: &Objects, is_traced: impl Fn(Pid) -> bool) -> Vec<Pr
         .collect();
     pids.sort_unstable();
     pids.into_iter()
-        .filter_map(|pid| summary(pid, objects, is_traced(pid)))
+        .filter_map(|pid| summary(pid, objects, known(pid)))
         .collect()
 }
 
-fn summary(pid: Pid, objects: &Objects, traced: bool) -> Option<ProcessSummary> {
+fn summary(pid: Pid, objects: &Objects, known: Option<ProcessState>) -> Option<ProcessSummary> {
     let target = Target::open(pid).ok()?;
     let tid = target.live_thread().ok()?;
     let maps = super::Maps::read(pid, tid).ok()?;
@@ -70,14 +73,14 @@ fn summary(pid: Pid, objects: &Objects, traced: bool) -> Option<ProcessSummary> 
         .map(|module| module.object.functions().len())
         .sum();
     let modules = found.modules.len();
-    let state = if traced {
-        ProcessState::Traced
-    } else {
-        match check::preflight(&target, objects, false).and_then(|flight| flight.verdict()) {
+    let state = match known {
+        Some(state) => state,
+        None => match check::preflight(&target, objects, false).and_then(|flight| flight.verdict())
+        {
             Ok(()) => ProcessState::Ready,
             Err(refusal) if refusal.reason == Reason::TargetExited => return None,
             Err(refusal) => ProcessState::Refused(refusal),
-        }
+        },
     };
     Some(ProcessSummary {
         pid,

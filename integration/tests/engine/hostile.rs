@@ -1,0 +1,170 @@
+//! Targets that write where only trampolines should, and what a bug that they find may do to the tracer.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
+use shm_ring::Geometry;
+use shm_ring::layout::control;
+use xrayd::session::{AttachOptions, Switch};
+
+use crate::adoption::wait_for_events;
+use crate::support::{attach_with, detach, pid_of, registry, switch};
+use crate::tracer::Tracer;
+
+/// The smallest rings: so that a chunk ends soon, and the rings begin where their mapping does.
+const SMALL: AttachOptions = AttachOptions {
+    ring_bytes: Geometry::MIN_RING_BYTES,
+    max_threads: 4,
+    start_time: None,
+    thread: None,
+    owner: None,
+};
+
+/// The rings of a target, as somebody sees them who may write to its memory.
+struct Rings {
+    memory: File,
+    geometry: Geometry,
+    start: u64,
+}
+
+// === impl Rings ===
+
+impl Rings {
+    fn of(target: &Target) -> Result<Rings> {
+        let pid = target.pid();
+        let maps = procfs::process::Process::new(pid)?.maps()?;
+        let shared = procfs::process::MMPermissions::SHARED;
+        let rings = maps.into_iter().find(|map| map.perms.contains(shared));
+        let path = format!("/proc/{pid}/mem");
+        Ok(Rings {
+            memory: File::options().read(true).write(true).open(path)?,
+            geometry: Geometry::new(SMALL.ring_bytes, SMALL.max_threads)?,
+            start: rings.context("no rings")?.address.0,
+        })
+    }
+
+    /// The lines that have an owner.
+    fn owned(&self) -> Result<Vec<u32>> {
+        let mut owned = Vec::new();
+        for index in 0..self.geometry.slots() {
+            if self.load(index, control::OWNER)? != 0 {
+                owned.push(index);
+            }
+        }
+        Ok(owned)
+    }
+
+    fn load(&self, index: u32, field: u64) -> Result<u64> {
+        let mut bytes = [0; 8];
+        self.memory
+            .read_exact_at(&mut bytes, self.at(index, field))?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn store(&self, index: u32, field: u64, value: u64) -> Result<()> {
+        Ok(self
+            .memory
+            .write_all_at(&value.to_le_bytes(), self.at(index, field))?)
+    }
+
+    fn at(&self, index: u32, field: u64) -> u64 {
+        self.start + self.geometry.control_offset(index) + field
+    }
+
+    /// As if the slow path of a busy thread had been left by a jump.
+    fn stick(&self) -> Result<()> {
+        let index = *self.owned()?.first().context("nobody has a ring")?;
+        let seen = |field| self.load(index, field);
+        wait_until(DEADLINE, "the slow path is stuck", || {
+            // Whoever is in it just now ends it in the right way: then it takes another try.
+            self.store(index, control::BUSY, 1)?;
+            let (cursor, lost) = (seen(control::CURSOR)?, seen(control::LOST)?);
+            std::thread::sleep(Duration::from_millis(20));
+            let stuck = seen(control::BUSY)? != 0 && seen(control::CURSOR)? == cursor;
+            Ok((stuck && seen(control::LOST)? > lost).then_some(()))
+        })
+    }
+}
+
+fn busy_thread() -> Result<Target> {
+    let mut target = Target::spawn(
+        Fixture::Counted,
+        ["--threads", "1", "--calls", "0", "--first", "0"],
+    )?;
+    target.send("go")?;
+    Ok(target)
+}
+
+/// A slow path that was left by a jump is freed, and what was lost meanwhile is counted.
+#[test]
+fn a_slow_path_that_was_never_left_is_freed() -> Result<()> {
+    let mut target = busy_thread()?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, SMALL)?.session;
+    switch(&session, Switch::On)?;
+    wait_for_events(&session, 1000)?;
+    Rings::of(&target)?.stick()?;
+    wait_for_events(&session, 100_000)?;
+    GroundTruth::parse(&target.ask("stop", "result ")?)?;
+    let report = detach(&registry, &target)?;
+    ensure!(report.lost > 0, "{report:?}");
+    Ok(())
+}
+
+/// A panic of the thread that reads the rings ends that session, which says so, and nothing else.
+#[test]
+fn a_panic_while_draining_ends_one_session_and_is_told() -> Result<()> {
+    const BUG: &str = "freed a slow path that was never left";
+    let mut target = busy_thread()?;
+    let mut other = busy_thread()?;
+    let mut tracer = Tracer::spawn_panicking_at(BUG)?;
+    for pid in [pid_of(&other)?, pid_of(&target)?] {
+        tracer.ask(&format!("attach {pid} 65536 4"))?;
+        tracer.ask("on")?;
+    }
+    wait_until(DEADLINE, "events", || {
+        Ok((tracer.events()? > 1000).then_some(()))
+    })?;
+    Rings::of(&target)?.stick()?;
+    let state = wait_until(DEADLINE, "the session fails", || {
+        let state = tracer.ask("state")?;
+        Ok(state.starts_with("Failed").then_some(state))
+    })?;
+    ensure!(state.contains("provoked by a test"), "{state}");
+    let listed = tracer.ask("listed")?;
+    ensure!(
+        listed.contains("SessionFailed") && listed.contains("provoked"),
+        "{listed}"
+    );
+    for command in ["on".to_owned(), format!("attach {}", pid_of(&target)?)] {
+        ensure!(tracer.refused(&command)? == "session-failed");
+    }
+    ensure!(tracer.trace()?.totals().calls > 1000);
+    // It was let go as by a detach.
+    let report = tracer.ask("detach")?;
+    ensure!(
+        report.contains("sleds_on: 0, ") && !report.contains("sleds_off: 0, "),
+        "{report}"
+    );
+    ensure!(tracer.ask(&format!("attach {} 65536 4", pid_of(&target)?))? == "adopted=true");
+    tracer.ask("on")?;
+    wait_until(DEADLINE, "events", || {
+        Ok((tracer.events()? > 1000).then_some(()))
+    })?;
+    tracer.ask("detach")?;
+
+    tracer.ask(&format!("use {}", pid_of(&other)?))?;
+    ensure!(tracer.ask("state")?.starts_with("Tracing"));
+    let before = tracer.events()?;
+    wait_until(DEADLINE, "events", || {
+        Ok((tracer.events()? > before).then_some(()))
+    })?;
+    tracer.ask("detach")?;
+    for target in [&mut target, &mut other] {
+        GroundTruth::parse(&target.ask("stop", "result ")?)?;
+    }
+    Ok(())
+}
