@@ -7,6 +7,7 @@
 //! | `symbols`, `names` | what the functions are called |
 //! | `source` | which line each of them begins at |
 //! | `filter` | which of them somebody means |
+//! | `map`, `yaml` | the map by itself, from an object file or from LLVM's YAML |
 //!
 //! Bytes go in, owned values come out; nothing here opens files or knows of processes. The files belong to the traced
 //! programs and may be made to harm: every range is checked, and memory and time grow with the file's size only.
@@ -15,9 +16,11 @@ mod elf;
 mod error;
 mod filter;
 mod index;
+mod map;
 mod names;
 mod source;
 mod symbols;
+mod yaml;
 
 use std::fmt;
 use std::ops::Range;
@@ -27,8 +30,10 @@ pub use self::elf::{Machine, ObjectKind, Segment};
 pub use self::error::ObjectError;
 pub use self::filter::{Candidate, CompiledSelection, Rule, Selection, SelectionError};
 use self::index::Map;
+pub use self::map::{InstrMap, MapError};
 pub use self::source::{SourceError, SourceMap};
 use self::symbols::SymbolLookup;
+pub use self::yaml::{FunctionNames, YamlError, YamlProblem};
 use crate::FileAddr;
 use crate::model::BuildId;
 
@@ -325,21 +330,6 @@ impl Object {
                 .push(Warning::NamesLeftOut { count: left_out });
         }
         (lookup.runtime, named)
-    }
-}
-
-// === impl MapFunction ===
-
-impl MapFunction {
-    fn unnamed(id: u32, address: FileAddr, sleds: Range<usize>) -> Self {
-        Self {
-            id,
-            address,
-            size: 0,
-            symbol: None,
-            name: address.to_string(),
-            sleds,
-        }
     }
 }
 

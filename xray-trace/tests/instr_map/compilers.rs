@@ -6,7 +6,7 @@ use xray_trace::instr_map::{
 
 use crate::toolchain::{CLANG, CLANG_14, CLANGXX, OBJCOPY, STRIP, Tool, Workbench};
 
-const C_PROGRAM: &str = r#"
+pub(crate) const C_PROGRAM: &str = r#"
 __attribute__((noinline)) int leaf(int x) { __asm__ volatile(""); return x + 1; }
 __attribute__((noinline)) int twice(int x) { if (x > 3) return leaf(x) * 2; return leaf(x + 1) - 1; }
 __attribute__((noinline)) int tail(int x) { __asm__ volatile(""); return twice(x + 2); }
@@ -19,7 +19,7 @@ __attribute__((xray_never_instrument)) void __xray_CustomEvent(const char *p, un
 int main(int c, char **v) { event(); return tail(c) + logged(c) + hidden(c) + never(c); }
 "#;
 
-const CXX_PROGRAM: &str = r#"
+pub(crate) const CXX_PROGRAM: &str = r#"
 namespace ns {
 struct A {
   int n;

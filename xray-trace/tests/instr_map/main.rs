@@ -14,3 +14,4 @@ mod hostile;
 mod image;
 mod sources;
 mod toolchain;
+mod yaml;

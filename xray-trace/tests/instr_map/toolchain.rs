@@ -28,6 +28,10 @@ pub(crate) const LLVM_XRAY: Tool = Tool {
     program: "llvm-xray-19",
     package: "llvm-19",
 };
+pub(crate) const LLD: Tool = Tool {
+    program: "ld.lld-19",
+    package: "lld-19",
+};
 pub(crate) const SYMBOLIZER: Tool = Tool {
     program: "llvm-symbolizer-19",
     package: "llvm-19",

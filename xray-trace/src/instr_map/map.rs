@@ -1,0 +1,118 @@
+//! The instrumentation map by itself, wherever it stands: in an object file, or as YAML.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::{FileAddr, MapFunction, Object, ObjectError, Sled, Warning, YamlError, yaml};
+
+/// An instrumentation map: what gives the function ids of a log their meaning.
+#[derive(Clone, Debug, Default)]
+pub struct InstrMap {
+    sleds: Vec<Sled>,
+    functions: Vec<MapFunction>,
+    warnings: Vec<Warning>,
+    /// Where in `functions` an id is that does not stand at id - 1. Made with the map.
+    elsewhere: HashMap<u32, usize>,
+}
+
+/// Why a file gives no instrumentation map.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// It is an ELF file, but not a readable one with a map.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// It is text, but no map in YAML.
+    #[error(transparent)]
+    Yaml(#[from] YamlError),
+    /// It is something else.
+    #[error("neither an ELF file nor an instrumentation map in YAML")]
+    Unknown,
+}
+
+// === impl InstrMap ===
+
+impl InstrMap {
+    /// Reads an ELF file or a map in YAML; the content says which of them it is.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file.
+    pub fn read(bytes: &[u8]) -> Result<Self, MapError> {
+        if bytes.starts_with(b"\x7fELF") {
+            return Ok(Object::parse(bytes)?.into());
+        }
+        let text = std::str::from_utf8(bytes).map_err(|_| MapError::Unknown)?;
+        if text.contains('\0') || text.trim().is_empty() {
+            return Err(MapError::Unknown);
+        }
+        Ok(yaml::read(text)?)
+    }
+
+    /// All sleds in the map's order.
+    pub fn sleds(&self) -> &[Sled] {
+        &self.sleds
+    }
+
+    /// All functions in the map's order.
+    pub fn functions(&self) -> &[MapFunction] {
+        &self.functions
+    }
+
+    /// The function with this id; of several the last.
+    pub fn function(&self, id: u32) -> Option<&MapFunction> {
+        let place = self.elsewhere.get(&id).copied();
+        let place = place.or_else(|| usize::try_from(id).ok()?.checked_sub(1))?;
+        self.functions
+            .get(place)
+            .filter(|function| function.id == id)
+    }
+
+    /// The sleds of one of [`InstrMap::functions`]; none for a function of another map.
+    pub fn sleds_of(&self, function: &MapFunction) -> &[Sled] {
+        self.sleds.get(function.sleds.clone()).unwrap_or_default()
+    }
+
+    /// What is odd about the file; at most a few.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+
+    pub(super) fn new(
+        sleds: Vec<Sled>,
+        functions: Vec<MapFunction>,
+        warnings: Vec<Warning>,
+    ) -> Self {
+        let elsewhere = (0..)
+            .zip(&functions)
+            .filter(|(place, function)| u64::from(function.id) != place + 1)
+            .filter_map(|(place, function)| Some((function.id, usize::try_from(place).ok()?)))
+            .collect();
+        Self {
+            sleds,
+            functions,
+            warnings,
+            elsewhere,
+        }
+    }
+}
+
+impl From<Object> for InstrMap {
+    fn from(object: Object) -> Self {
+        Self::new(object.sleds, object.functions, object.warnings)
+    }
+}
+
+// === impl MapFunction ===
+
+impl MapFunction {
+    pub(super) fn unnamed(id: u32, address: FileAddr, sleds: Range<usize>) -> Self {
+        Self {
+            id,
+            address,
+            size: 0,
+            symbol: None,
+            name: address.to_string(),
+            sleds,
+        }
+    }
+}

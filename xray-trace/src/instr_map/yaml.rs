@@ -1,0 +1,511 @@
+//! The instrumentation map as LLVM writes it in YAML.
+//!
+//! ```yaml
+//! ---
+//! - { id: 1, address: 0x1278, function: 0x1278, kind: function-enter, always-instrument: true, function-name: main, version: 2 }
+//! ...
+//! ```
+//!
+//! Writing gives LLVM's bytes: one line for a sled, addresses in capitals, version 0 left out, and quotes where LLVM's YAML
+//! writer puts them. LLVM has no word for typed events (and cannot read a program that has some); here it is
+//! `typed-event`. Reading takes any YAML that says the same.
+
+use std::fmt::{self, Write as _};
+use std::io::{self, Write};
+
+use saphyr_parser::{Event, Parser, ScanError, Span, StrInput};
+
+use super::{FileAddr, InstrMap, MapFunction, Sled, SledKind, names};
+
+/// Kinds by LLVM's words.
+const KINDS: [(&str, SledKind); 6] = [
+    ("function-enter", SledKind::Entry),
+    ("function-exit", SledKind::Exit),
+    ("tail-exit", SledKind::TailExit),
+    ("log-args-enter", SledKind::EntryWithArgument),
+    ("custom-event", SledKind::CustomEvent),
+    ("typed-event", SledKind::TypedEvent),
+];
+
+/// What an unknown kind is called, before its number.
+const UNKNOWN: &str = "unknown-";
+
+/// What is written as the name of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FunctionNames {
+    /// Nothing.
+    None,
+    /// The symbol; `@(address)` where there is none.
+    Symbols,
+    /// The name to be read; `@(address)` where there is none.
+    Demangled,
+}
+
+/// Why a text is no instrumentation map.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {problem}")]
+pub struct YamlError {
+    /// From 1.
+    pub line: usize,
+    /// From 1.
+    pub column: usize,
+    /// What is wrong there.
+    pub problem: YamlProblem,
+}
+
+/// What is wrong with a map in YAML.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum YamlProblem {
+    /// It is not YAML.
+    #[error("not YAML: {0}")]
+    Syntax(String),
+    /// Something else stands where this should.
+    #[error("here should be {0}")]
+    Expected(&'static str),
+    /// A field that an entry does not have.
+    #[error("an entry has no field '{0}'")]
+    UnknownField(String),
+    /// A field stands twice in one entry.
+    #[error("the field '{0}' stands here twice")]
+    Twice(&'static str),
+    /// An entry lacks a field.
+    #[error("the field '{0}' is missing")]
+    Missing(&'static str),
+    /// A value that the field cannot have.
+    #[error("'{value}' is no {what}")]
+    Value {
+        /// The value, cut if it is long.
+        value: String,
+        /// What it should be.
+        what: &'static str,
+    },
+}
+
+/// The fields of an entry, as far as they have been read.
+#[derive(Default)]
+struct Fields {
+    id: Option<u32>,
+    address: Option<u64>,
+    function: Option<u64>,
+    kind: Option<SledKind>,
+    always_instrument: Option<bool>,
+    name: Option<String>,
+    version: Option<u8>,
+}
+
+struct Entry {
+    id: u32,
+    sled: Sled,
+    name: String,
+}
+
+/// Events of the parser, one at a time.
+struct Reader<'a> {
+    parser: Parser<'a, StrInput<'a>>,
+}
+
+// === reading ===
+
+pub(super) fn read(text: &str) -> Result<InstrMap, YamlError> {
+    let mut reader = Reader {
+        parser: Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text)),
+    };
+    let mut sleds = Vec::new();
+    let mut functions: Vec<MapFunction> = Vec::new();
+    let mut budget = text.len().saturating_mul(16).saturating_add(1 << 20);
+    reader.expect(|event| matches!(event, Event::StreamStart), "text")?;
+    reader.expect(
+        |event| matches!(event, Event::DocumentStart(_)),
+        "a document",
+    )?;
+    reader.expect(
+        |event| matches!(event, Event::SequenceStart(..)),
+        "a list of sleds",
+    )?;
+    while let Some(Entry { id, sled, name }) = reader.entry()? {
+        let end = sleds.len() + 1;
+        match functions.last_mut() {
+            Some(last) if last.id == id && last.address == sled.function => last.sleds.end = end,
+            _ => {
+                let mut function = MapFunction::unnamed(id, sled.function, sleds.len()..end);
+                if !name.is_empty() && name != nameless(sled.function) {
+                    function.name =
+                        names::demangle(&name, &mut budget).unwrap_or_else(|| name.clone());
+                    function.symbol = Some(name);
+                }
+                functions.push(function);
+            }
+        }
+        sleds.push(sled);
+    }
+    reader.expect(
+        |event| matches!(event, Event::DocumentEnd),
+        "the document's end",
+    )?;
+    reader.expect(|event| matches!(event, Event::StreamEnd), "the text's end")?;
+    Ok(InstrMap::new(sleds, functions, Vec::new()))
+}
+
+// === impl Reader ===
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<(Event<'a>, Span), YamlError> {
+        match self.parser.next_event() {
+            Some(Ok(event)) => Ok(event),
+            Some(Err(error)) => Err(error.into()),
+            None => Ok((Event::StreamEnd, Span::default())),
+        }
+    }
+
+    fn expect(
+        &mut self,
+        wanted: impl FnOnce(&Event<'_>) -> bool,
+        what: &'static str,
+    ) -> Result<(), YamlError> {
+        let (event, span) = self.next()?;
+        if wanted(&event) {
+            return Ok(());
+        }
+        Err(YamlError::at(&span, YamlProblem::Expected(what)))
+    }
+
+    /// The next entry, or `None` behind the last one.
+    fn entry(&mut self) -> Result<Option<Entry>, YamlError> {
+        let (event, start) = self.next()?;
+        match event {
+            Event::MappingStart(..) => {}
+            Event::SequenceEnd => return Ok(None),
+            _ => return Err(YamlError::at(&start, YamlProblem::Expected("an entry"))),
+        }
+        let mut fields = Fields::default();
+        loop {
+            let (event, span) = self.next()?;
+            let name = match event {
+                Event::Scalar(name, ..) => name,
+                Event::MappingEnd => break,
+                _ => return Err(YamlError::at(&span, YamlProblem::Expected("a field"))),
+            };
+            let (event, value_span) = self.next()?;
+            let Event::Scalar(value, ..) = event else {
+                return Err(YamlError::at(&value_span, YamlProblem::Expected("a value")));
+            };
+            fields.set(&name, &value).map_err(|problem| {
+                let value_is_wrong = matches!(problem, YamlProblem::Value { .. });
+                YamlError::at(if value_is_wrong { &value_span } else { &span }, problem)
+            })?;
+        }
+        let entry = fields.finish();
+        entry
+            .map(Some)
+            .map_err(|problem| YamlError::at(&start, problem))
+    }
+}
+
+// === impl Fields ===
+
+impl Fields {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), YamlProblem> {
+        match name {
+            "id" => set(&mut self.id, "id", function_id(value), value),
+            "address" => set(&mut self.address, "address", number(value), value),
+            "function" => set(&mut self.function, "function", number(value), value),
+            "kind" => set(&mut self.kind, "kind", kind(value), value),
+            "always-instrument" => set(
+                &mut self.always_instrument,
+                "always-instrument",
+                boolean(value),
+                value,
+            ),
+            "function-name" => set(
+                &mut self.name,
+                "function-name",
+                Some(value.to_owned()),
+                value,
+            ),
+            "version" => set(
+                &mut self.version,
+                "version",
+                number(value).and_then(|it| it.try_into().ok()),
+                value,
+            ),
+            other => Err(YamlProblem::UnknownField(excerpt(other))),
+        }
+    }
+
+    fn finish(self) -> Result<Entry, YamlProblem> {
+        let missing = YamlProblem::Missing;
+        Ok(Entry {
+            id: self.id.ok_or(missing("id"))?,
+            sled: Sled {
+                address: FileAddr(self.address.ok_or(missing("address"))?),
+                function: FileAddr(self.function.ok_or(missing("function"))?),
+                kind: self.kind.ok_or(missing("kind"))?,
+                always_instrument: self.always_instrument.ok_or(missing("always-instrument"))?,
+                version: self.version.unwrap_or(0),
+            },
+            name: self.name.unwrap_or_default(),
+        })
+    }
+}
+
+fn set<T>(
+    field: &mut Option<T>,
+    name: &'static str,
+    parsed: Option<T>,
+    value: &str,
+) -> Result<(), YamlProblem> {
+    let parsed = parsed.ok_or_else(|| YamlProblem::Value {
+        value: excerpt(value),
+        what: name,
+    })?;
+    match field.replace(parsed) {
+        Some(_) => Err(YamlProblem::Twice(name)),
+        None => Ok(()),
+    }
+}
+
+/// Enough of a text to know it again.
+fn excerpt(text: &str) -> String {
+    text.chars().take(40).flat_map(char::escape_debug).collect()
+}
+
+/// LLVM's ids are positive 32-bit numbers.
+fn function_id(text: &str) -> Option<u32> {
+    let id = u32::try_from(number(text)?).ok()?;
+    (id <= i32::MAX.unsigned_abs()).then_some(id)
+}
+
+/// A number with its base in front, as LLVM reads it.
+fn number(text: &str) -> Option<u64> {
+    let (digits, base) = match text.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (&text[2..], 16),
+        [b'0', b'b' | b'B', ..] => (&text[2..], 2),
+        [b'0', b'o', ..] => (&text[2..], 8),
+        [b'0', b'0'..=b'9', ..] => (&text[1..], 8),
+        _ => (text, 10),
+    };
+    // A sign is not for `from_str_radix` to accept.
+    let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    plain.then(|| u64::from_str_radix(digits, base).ok())?
+}
+
+fn boolean(text: &str) -> Option<bool> {
+    let is = |words: [&str; 3]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    if is(["true", "yes", "on"]) {
+        Some(true)
+    } else if is(["false", "no", "off"]) {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+fn kind(text: &str) -> Option<SledKind> {
+    if let Some(number) = text.strip_prefix(UNKNOWN) {
+        return Some(SledKind::from(number.parse::<u8>().ok()?));
+    }
+    KINDS
+        .iter()
+        .find(|(word, _)| *word == text)
+        .map(|(_, kind)| *kind)
+}
+
+// === impl YamlError ===
+
+impl YamlError {
+    fn at(span: &Span, problem: YamlProblem) -> Self {
+        Self {
+            line: span.start.line(),
+            column: span.start.col() + 1,
+            problem,
+        }
+    }
+}
+
+impl From<ScanError> for YamlError {
+    fn from(error: ScanError) -> Self {
+        let marker = error.marker();
+        Self {
+            line: marker.line(),
+            column: marker.col() + 1,
+            problem: YamlProblem::Syntax(excerpt_of_error(error.info())),
+        }
+    }
+}
+
+fn excerpt_of_error(text: &str) -> String {
+    text.chars().take(200).collect()
+}
+
+// === writing ===
+
+impl fmt::Display for SledKind {
+    /// LLVM's word for it in YAML.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Unknown(number) = self {
+            return write!(f, "{UNKNOWN}{number}");
+        }
+        let word = KINDS.iter().find(|(_, kind)| kind == self);
+        f.pad(word.map_or("", |(word, _)| word))
+    }
+}
+
+impl InstrMap {
+    /// Writes the map as `llvm-xray extract` does.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn write_yaml(&self, names: FunctionNames, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(b"---\n")?;
+        let mut name = String::new();
+        for function in self.functions() {
+            name.clear();
+            push_scalar(&mut name, &names.of(function));
+            for sled in self.sleds_of(function) {
+                let Sled {
+                    address,
+                    function: in_function,
+                    kind,
+                    always_instrument,
+                    version,
+                } = sled;
+                write!(
+                    out,
+                    "- {{ id: {}, address: 0x{:X}, function: 0x{:X}, kind: {kind}, always-instrument: {always_instrument}, function-name: {name}",
+                    function.id, address.0, in_function.0
+                )?;
+                if *version != 0 {
+                    write!(out, ", version: {version}")?;
+                }
+                out.write_all(b" }\n")?;
+            }
+        }
+        out.write_all(b"...\n")
+    }
+}
+
+// === impl FunctionNames ===
+
+impl FunctionNames {
+    fn of(self, function: &MapFunction) -> String {
+        match (self, &function.symbol) {
+            (Self::None, _) => String::new(),
+            (Self::Symbols | Self::Demangled, None) => nameless(function.address),
+            (Self::Symbols, Some(symbol)) => symbol.clone(),
+            (Self::Demangled, Some(_)) => function.name.clone(),
+        }
+    }
+}
+
+/// What LLVM calls a function whose name it does not know.
+fn nameless(address: FileAddr) -> String {
+    format!("@({:x})", address.0)
+}
+
+/// Appends a text as a YAML scalar, quoted when and how LLVM quotes it; also where it has a comma, which LLVM forgets.
+pub(crate) fn push_scalar(out: &mut String, text: &str) {
+    // Writing to a String does not fail.
+    if needs_double_quotes(text) {
+        out.push('"');
+        for character in text.chars() {
+            push_escaped(out, character);
+        }
+        out.push('"');
+    } else if needs_quotes(text) {
+        let _ = write!(out, "'{}'", text.replace('\'', "''"));
+    } else {
+        out.push_str(text);
+    }
+}
+
+fn needs_double_quotes(text: &str) -> bool {
+    text.chars()
+        .any(|c| (c.is_ascii_control() && c != '\t') || !c.is_ascii())
+}
+
+fn push_escaped(out: &mut String, character: char) {
+    let short = match character {
+        '\\' => "\\\\",
+        '"' => "\\\"",
+        '\0' => "\\0",
+        '\u{7}' => "\\a",
+        '\u{8}' => "\\b",
+        '\t' => "\\t",
+        '\n' => "\\n",
+        '\u{b}' => "\\v",
+        '\u{c}' => "\\f",
+        '\r' => "\\r",
+        '\u{1b}' => "\\e",
+        '\u{85}' => "\\N",
+        '\u{a0}' => "\\_",
+        '\u{2028}' => "\\L",
+        '\u{2029}' => "\\P",
+        control if control.is_control() => {
+            let _ = write!(out, "\\x{:02X}", u32::from(control));
+            return;
+        }
+        printable => {
+            out.push(printable);
+            return;
+        }
+    };
+    out.push_str(short);
+}
+
+fn needs_quotes(text: &str) -> bool {
+    let space = |c: char| c.is_ascii_whitespace() || c == '\u{b}';
+    let Some(first) = text.chars().next() else {
+        return true;
+    };
+    text.starts_with(space)
+        || text.ends_with(space)
+        || r#"-?:\,[]{}#&*!|>'"%@`"#.contains(first)
+        || !text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_-^. \t".contains(c))
+        || is_other_type(text)
+}
+
+/// Whether the bare text would be a null, a boolean or a number.
+fn is_other_type(text: &str) -> bool {
+    const WORDS: [&str; 9] = [
+        "null", "Null", "NULL", "true", "True", "TRUE", "false", "False", "FALSE",
+    ];
+    WORDS.contains(&text) || is_number(text)
+}
+
+fn is_number(text: &str) -> bool {
+    const NOT_A_NUMBER: [&str; 3] = [".nan", ".NaN", ".NAN"];
+    const INFINITE: [&str; 3] = [".inf", ".Inf", ".INF"];
+    let digits =
+        |digits: &str, base| !digits.is_empty() && digits.chars().all(|digit| digit.is_digit(base));
+    if NOT_A_NUMBER.contains(&text) {
+        return true;
+    }
+    if let Some(octal) = text.strip_prefix("0o") {
+        return digits(octal, 8);
+    }
+    if let Some(hex) = text.strip_prefix("0x") {
+        return digits(hex, 16);
+    }
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if INFINITE.contains(&unsigned) {
+        return true;
+    }
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
+        None => (unsigned, None),
+    };
+    let exponent_fits = exponent
+        .is_none_or(|exponent| digits(exponent.strip_prefix(['-', '+']).unwrap_or(exponent), 10));
+    let mantissa_fits = match mantissa.split_once('.') {
+        Some(("", fraction)) => digits(fraction, 10),
+        Some((whole, fraction)) => {
+            digits(whole, 10) && (fraction.is_empty() || digits(fraction, 10))
+        }
+        None => digits(mantissa, 10),
+    };
+    mantissa_fits && exponent_fits
+}
