@@ -17,8 +17,10 @@ use crate::trace_file::OutputFile;
 const SETTLE_POLL: Duration = Duration::from_millis(20);
 /// Nothing more comes if nothing came for so many looks.
 const SETTLED: u32 = 10;
-/// But it is not waited for longer than this, as functions that others switched on may never be quiet.
+/// But it is not waited for longer than this, as functions that others switched on may never be quiet…
 const SETTLE_LIMIT: u32 = 50;
+/// …and than this where nothing was switched off: the engine sends what was recorded within 100 ms.
+const TAIL_LIMIT: u32 = 8;
 
 /// How far a recording is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -26,6 +28,15 @@ pub(crate) struct Counts {
     pub(crate) events: u64,
     pub(crate) lost: u64,
     pub(crate) bytes: u64,
+}
+
+/// What becomes of the functions that are recorded when the recording ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Some were switched off just now.
+    SwitchedOff,
+    /// All go on, for others.
+    GoesOn,
 }
 
 /// Why no more bytes come.
@@ -88,10 +99,14 @@ impl Recording {
             .context("the task that writes the file failed")?
     }
 
-    /// Waits until nothing more comes from functions that were switched off, and leaves the stream.
-    pub(crate) async fn leave(self) -> anyhow::Result<(OutputFile, StreamEnd)> {
+    /// Waits until nothing more comes that belongs to the recording, and leaves the stream.
+    pub(crate) async fn leave(self, rest: Rest) -> anyhow::Result<(OutputFile, StreamEnd)> {
         let (mut before, mut quiet) = (self.counts(), 0);
-        for _ in 0..SETTLE_LIMIT {
+        let limit = match rest {
+            Rest::SwitchedOff => SETTLE_LIMIT,
+            Rest::GoesOn => TAIL_LIMIT,
+        };
+        for _ in 0..limit {
             tokio::time::sleep(SETTLE_POLL).await;
             let now = self.counts();
             quiet = if now == before { quiet + 1 } else { 0 };

@@ -25,7 +25,7 @@ use crate::output::toggled::Switch;
 use crate::output::{Console, units};
 use crate::parse;
 use crate::progress::Progress;
-use crate::recording::{Recording, StreamEnd};
+use crate::recording::{Recording, Rest, StreamEnd};
 use crate::selectors::{self, Selectors};
 use crate::signals::Signals;
 use crate::target::Target;
@@ -139,7 +139,11 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     // A process that could not be let go of sends on; nothing is to be waited for then.
     let leaves = stays || released.is_err();
     let finished = if leaves {
-        recording.leave().await
+        let rest = match &undo {
+            Undo::SwitchOff(functions) if functions.is_empty() => Rest::GoesOn,
+            Undo::SwitchOff(_) | Undo::Detach => Rest::SwitchedOff,
+        };
+        recording.leave(rest).await
     } else {
         recording.finish().await
     };
