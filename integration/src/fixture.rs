@@ -58,6 +58,8 @@ pub enum Fixture {
     Family,
     /// `rseq.c`: restartable sequences.
     Rseq,
+    /// `hostile.c`: works against its tracer.
+    Hostile,
     /// Generated: 20,000 functions with sleds, of which `main` calls each once a line.
     Many20k,
 }
@@ -129,6 +131,7 @@ impl Fixture {
         Fixture::Signals,
         Fixture::Family,
         Fixture::Rseq,
+        Fixture::Hostile,
         Fixture::Many20k,
     ];
 
@@ -161,6 +164,7 @@ impl Fixture {
             Fixture::Signals => "signals",
             Fixture::Family => "family",
             Fixture::Rseq => "rseq",
+            Fixture::Hostile => "hostile",
             Fixture::Many20k => "many20k",
         }
     }
@@ -323,6 +327,10 @@ impl Fixture {
                 c(&[&normal(&["{src}/family.c"])]),
             ),
             Fixture::Rseq => recipe(&["common.h", "rseq.c"], c(&[&normal(&["{src}/rseq.c"])])),
+            Fixture::Hostile => recipe(
+                &["common.h", "hostile.c"],
+                c(&[&normal(&["{src}/hostile.c"])]),
+            ),
             Fixture::Many20k => Recipe {
                 sources: &["common.h"],
                 generated: Some(("many20k.c", many_functions(MANY))),

@@ -4,8 +4,8 @@
 //!
 //! The target writes this memory at any time, so no reference to it is ever made: every access is an atomic access through a raw pointer to a whole, aligned
 //! 8-byte word whose place was checked against the mapping's length. The mapping is owned and lives as long as the
-//! value. A file that is truncated under the mapping would make accesses fault; the file behind it is the target's shared anonymous
-//! memory (or a sealed memfd), which has no name and which its owner cannot shrink.
+//! value. A file that is truncated under the mapping would make accesses fault; the file behind it is a sealed memfd or,
+//! where the target is not privileged, its shared anonymous memory, which has no name and which its owner cannot shrink.
 
 use std::{
     fs::File,

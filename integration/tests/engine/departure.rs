@@ -249,7 +249,11 @@ fn nothing_is_written_after_a_detach_at_full_speed() -> Result<()> {
         text_is_as_compiled(&target, &program, &program)?;
         let rings = mapping(
             &target,
-            &["[anon_shmem:xrayd-rings]", "/dev/zero (deleted)"],
+            &[
+                "/memfd:xrayd-rings (deleted)",
+                "[anon_shmem:xrayd-rings]",
+                "/dev/zero (deleted)",
+            ],
         )?;
         let memory = memory(&target)?;
         let worked = || -> Result<u64> {

@@ -11,7 +11,7 @@ use shm_ring::layout::control;
 use xrayd::session::{AttachOptions, Switch};
 
 use crate::adoption::wait_for_events;
-use crate::support::{attach_with, detach, pid_of, registry, switch};
+use crate::support::{assert_exact, attach_with, detach, pid_of, registry, switch};
 use crate::tracer::Tracer;
 
 /// The smallest rings: so that a chunk ends soon, and the rings begin where their mapping does.
@@ -166,5 +166,57 @@ fn a_panic_while_draining_ends_one_session_and_is_told() -> Result<()> {
     for target in [&mut target, &mut other] {
         GroundTruth::parse(&target.ask("stop", "result ")?)?;
     }
+    Ok(())
+}
+
+/// Whatever a target does to the memory that is shared with it, the tracer lives, needs little memory, and gets an honest
+/// target's calls right.
+#[test]
+fn no_harm_to_the_rings_harms_the_tracer_or_another_session() -> Result<()> {
+    for harm in ["garbage", "claims", "punch", "truncate", "move", "unmap"] {
+        survives(harm).with_context(|| format!("harm {harm:?}"))?;
+    }
+    Ok(())
+}
+
+fn survives(harm: &str) -> Result<()> {
+    /// What the tracer retains for a session in this test, and what it may need at most.
+    const RETAINED: u64 = 8 << 20;
+    const MEMORY: u64 = 256 << 20;
+    let mut target = Target::spawn(Fixture::Hostile, [""; 0])?;
+    let mut honest = Target::spawn(
+        Fixture::Counted,
+        ["--threads", "2", "--calls", "3000", "--first", "0"],
+    )?;
+    let mut tracer = Tracer::spawn()?;
+    tracer.ask(&format!("retain {RETAINED}"))?;
+    for pid in [pid_of(&honest)?, pid_of(&target)?] {
+        tracer.ask(&format!("attach {pid}"))?;
+        tracer.ask("on")?;
+    }
+    wait_until(DEADLINE, "events", || {
+        Ok((tracer.events()? > 1000).then_some(()))
+    })?;
+    target.send(harm)?;
+    let truth = GroundTruth::parse(&honest.ask("go", "result ")?)?;
+    let done = target.line_with("done ", DEADLINE)?;
+    // The length of the rings is sealed.
+    let result = match harm {
+        "truncate" => nix::errno::Errno::EPERM as i32,
+        "claims" => done.rsplit(' ').next().unwrap_or_default().parse()?,
+        _ => 0,
+    };
+    ensure!(done == format!("done {harm} {result}"), "{done}");
+    tracer.ask(&format!("use {}", pid_of(&honest)?))?;
+    assert_exact(&tracer.trace()?, &truth)?;
+    tracer.ask("detach")?;
+    tracer.ask(&format!("use {}", pid_of(&target)?))?;
+    tracer.trace()?;
+    let report = tracer.ask("detach")?;
+    ensure!(report.contains("sleds_on: 0, "), "{report}");
+    let status = procfs::process::Process::new(tracer.pid())?.status()?;
+    let high = status.vmhwm.context("no VmHWM")? << 10;
+    ensure!(high < MEMORY, "the tracer took {high} bytes");
+    target.ask("calls", "calls ")?;
     Ok(())
 }

@@ -15,7 +15,7 @@ use integration::{DEADLINE, Target};
 use tracing::field::Field;
 use tracing::{Event, Metadata, Subscriber, span};
 use xray_trace::model::Trace;
-use xrayd::session::{AttachOptions, Registry, Run, Session, Switch};
+use xrayd::session::{AttachOptions, Registry, RegistryConfig, Run, Session, Switch};
 
 use crate::support::{everything, pid, registry};
 
@@ -187,6 +187,14 @@ impl Server {
                 let attached = self.registry.attach(target, options)?;
                 self.session = Some(attached.session);
                 Ok(format!("adopted={}", attached.report.adopted))
+            }
+            // First of all, as what was attached before is let go.
+            "retain" => {
+                self.registry = Registry::new(RegistryConfig {
+                    retain_bytes: argument.parse()?,
+                    ..RegistryConfig::default()
+                });
+                Ok(String::new())
             }
             "use" => {
                 let session = self.registry.get(pid(argument.parse()?)?);

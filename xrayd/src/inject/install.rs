@@ -264,7 +264,9 @@ fn map_missing(
     let wishes = Wishes {
         places,
         geometry,
-        by_file: plan.rings == Rings::Closed || !can_open_map_files(pid, maps),
+        by_file: plan.rings == Rings::Closed
+            || !can_open_map_files(pid, maps)
+            || Threads::can_open_map_files(pid),
     };
     let made = lender.lend(victim, |remote| {
         make_mappings(remote, target, memory, plan, &wishes)
@@ -289,7 +291,7 @@ struct Wishes {
     /// Address and size of each code mapping.
     places: Vec<(u64, u64)>,
     geometry: Geometry,
-    /// Rings in a memfd instead of anonymous memory, because `map_files` is closed to us.
+    /// Rings in a memfd instead of anonymous memory: `map_files` is closed to us, or is open to the target.
     by_file: bool,
 }
 
@@ -364,9 +366,13 @@ fn make_mappings(
                 let start = remote.map("mmap of the rings", wanted, bytes, data, shared, fd);
                 let copy = i32::try_from(fd)
                     .map_err(io::Error::other)
-                    .and_then(|fd| target.pidfd().get_fd(fd));
+                    .and_then(|number| match target.pidfd().get_fd(number) {
+                        Ok(copy) => Ok(File::from(copy)),
+                        // A process without its main thread has no descriptors by this way (P3).
+                        Err(_) => open_descriptor(target.pid(), remote.thread().tid(), number),
+                    });
                 remote.close(fd);
-                memfd = Some(File::from(copy.map_err(refused("pidfd_getfd"))?));
+                memfd = Some(copy.map_err(refused("pidfd_getfd"))?);
                 start?
             } else {
                 let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -548,12 +554,16 @@ fn share(target: &Target, layout: &Layout, memfd: Option<File>) -> Result<(Mappi
 }
 
 /// True for memory whose length nobody can take back: reading beyond the end of a file that shrank would kill the
-/// daemon. That is anonymous shared memory, which has no descriptor, or a sealed memfd.
+/// daemon. That is a sealed memfd, or anonymous shared memory, which has no descriptor but for those who may open
+/// `map_files`.
 fn cannot_shrink(pid: Pid, range: Range<u64>, file: &File) -> bool {
     let seals =
         fcntl(file, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_retain);
     if seals.contains(SealFlag::F_SEAL_SHRINK) {
         return true;
+    }
+    if Threads::can_open_map_files(pid) {
+        return false;
     }
     let dir = Threads::proc_dir(pid);
     let link = std::fs::read_link(format!("{dir}/map_files/{:x}-{:x}", range.start, range.end));
@@ -565,6 +575,11 @@ fn cannot_shrink(pid: Pid, range: Range<u64>, file: &File) -> bool {
     link.is_ok_and(|link| link.as_os_str() == "/dev/zero (deleted)")
         && device.is_some()
         && file.metadata().ok().map(|metadata| metadata.dev()) == device
+}
+
+fn open_descriptor(pid: Pid, tid: Tid, number: i32) -> io::Result<File> {
+    let path = format!("/proc/{pid}/task/{tid}/fd/{number}");
+    File::options().read(true).write(true).open(path)
 }
 
 fn open_map_file(pid: Pid, range: Range<u64>) -> io::Result<File> {

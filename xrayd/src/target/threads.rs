@@ -33,6 +33,8 @@ pub(crate) struct ThreadStatus {
     pub(crate) filters: Option<u32>,
     /// Effective capabilities, a bit each.
     pub(crate) capabilities: u64,
+    /// Those that it can make effective.
+    pub(crate) permitted: u64,
     /// Its id in the innermost pid namespace: what its own C library knows it by.
     pub(crate) inner_id: Option<u32>,
 }
@@ -94,6 +96,17 @@ impl Threads {
             .unwrap_or_default()
     }
 
+    /// True if one of them has, or can take, a capability with which a process opens its own `map_files`: then it can change
+    /// the length also of anonymous shared memory.
+    pub(crate) fn can_open_map_files(pid: Pid) -> bool {
+        // CAP_SYS_ADMIN, CAP_CHECKPOINT_RESTORE.
+        const OPENS: u64 = 1 << 21 | 1 << 40;
+        let opens = |status: ThreadStatus| status.permitted & OPENS != 0;
+        Self::of(pid)
+            .into_iter()
+            .any(|tid| ThreadStatus::read(pid, tid).is_some_and(opens))
+    }
+
     /// Its id in the innermost pid namespace; `None` if it is gone.
     pub(crate) fn inner_id(pid: Pid, tid: Tid) -> Option<u32> {
         ThreadStatus::read(pid, tid)?.inner_id
@@ -143,6 +156,7 @@ impl ThreadStatus {
                 "PPid" => parsed.parent = value.parse().ok(),
                 "Seccomp" => parsed.seccomp = value.parse().ok(),
                 "Seccomp_filters" => parsed.filters = value.parse().ok(),
+                "CapPrm" => parsed.permitted = u64::from_str_radix(value, 16).unwrap_or(0),
                 "CapEff" => parsed.capabilities = u64::from_str_radix(value, 16).unwrap_or(0),
                 "NSpid" => {
                     let innermost = value.split_ascii_whitespace().last();
@@ -162,7 +176,7 @@ mod tests {
     #[test]
     fn a_status_is_read_whatever_the_thread_is_called() {
         let status = b"Name:\tState:\\nSeccomp: 1\xff\nState:\tS (sleeping)\nPPid:\t7\nTracerPid:\t0\n\
-            NSpid:\t4711\t12\t3\nCapEff:\t000001ffffffffff\nSeccomp:\t2\nSeccomp_filters:\t5\ngarbage\n";
+            NSpid:\t4711\t12\t3\nCapPrm:\t0000000000200000\nCapEff:\t000001ffffffffff\nSeccomp:\t2\nSeccomp_filters:\t5\ngarbage\n";
         let expected = ThreadStatus {
             state: ThreadState::Sleeping,
             tracer: None,
@@ -170,6 +184,7 @@ mod tests {
             seccomp: Some(2),
             filters: Some(5),
             capabilities: 0x1ff_ffff_ffff,
+            permitted: 1 << 21,
             inner_id: Some(3),
         };
         assert_eq!(ThreadStatus::parse(status), expected);
