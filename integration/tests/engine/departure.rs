@@ -2,6 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -138,7 +139,12 @@ fn a_debugger_stops_in_traced_functions() -> Result<()> {
 #[test]
 fn a_stopped_program_stays_stopped() -> Result<()> {
     for signal in [Signal::SIGSTOP, Signal::SIGTSTP] {
-        let mut target = Target::spawn(Fixture::Counted, ["--threads", "2", "--calls", "0"])?;
+        let mut command = Command::new(build(Fixture::Counted)?);
+        // SIGTSTP stops nobody in a group that is orphaned, as the tests' own is where no shell started them.
+        command
+            .args(["--threads", "2", "--calls", "0"])
+            .process_group(0);
+        let mut target = Target::spawn_command(command)?;
         target.send("go")?;
         let process = NixPid::from_raw(target.pid());
         let pid = target.pid();
@@ -182,10 +188,7 @@ fn what_stays_is_named() -> Result<()> {
     // Kernels without names for anonymous memory show none at all.
     let named = ["xrayd-code", "xrayd-table"].map(|name| maps.contains(name));
     ensure!(named[0] == named[1], "{maps}");
-    let status = Command::new("kill")
-        .args(["-0", &target.pid().to_string()])
-        .status()?;
-    ensure!(status.success());
+    kill(NixPid::from_raw(target.pid()), None)?;
     Ok(())
 }
 

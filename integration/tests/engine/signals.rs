@@ -309,7 +309,8 @@ fn a_stop_while_attaching_is_a_stop() -> Result<()> {
         let heard = next_change(&target)?;
         ensure!(heard == WaitStatus::Continued(process), "{heard:?}");
         goes_on(&mut target, "handle", CUT_BY_A_STOP)?;
-        ensure!(idle(&target, "handle")? == before);
+        let after = idle(&target, "handle")?;
+        ensure!(after == before, "{after:#?} {before:#?}");
     }
     Ok(())
 }
@@ -341,7 +342,8 @@ fn going_on_while_attaching_is_going_on() -> Result<()> {
         switch(&session, Switch::On)?;
         detach(&registry, &target)?;
         goes_on(&mut target, "ignore", CUT_BY_A_STOP)?;
-        ensure!(idle(&target, "ignore")? == before);
+        let after = idle(&target, "ignore")?;
+        ensure!(after == before, "{after:#?} {before:#?}");
     }
     Ok(())
 }
