@@ -1,12 +1,16 @@
 //! `cargo xtask demo`: the whole way once, with a real program. Needs Rust and nothing else; no clang, no root.
 
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
-use integration::{DEADLINE, Fixture, Target, target_dir, xrayctl};
+use anyhow::{Context as _, Result, bail};
+use integration::{DEADLINE, Fixture, Target, build, target_dir, xrayctl};
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::shell::{cargo, execute, say};
+use crate::shell::{cargo, execute, say, status};
+
+/// What xrayctl exits with when the process may not be traced; see `docs/xrayctl.md`.
+const REFUSED: i32 = 4;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -16,21 +20,19 @@ pub(crate) struct Arguments {
     /// How many lines of the call tree to show
     #[arg(long, default_value_t = 40)]
     limit: u32,
-    /// Where the trace goes [default: target/demo.xtrace]
-    #[arg(short, long)]
-    output: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     execute(cargo().args(["build", "--package", "xrayd", "--package", "xrayctl"]))?;
     let xrayctl = xrayctl()?;
-    let trace = match &arguments.output {
-        Some(path) => path.clone(),
-        None => target_dir()?.join("demo.xtrace"),
-    };
 
-    let mut market = Target::spawn(Fixture::Demo, [""; 0])?;
+    let mut program = Command::new(build(Fixture::Demo)?);
+    // Ctrl-C on the terminal is for the recording, not for the program that is recorded.
+    program.process_group(0);
+    let mut market = Target::spawn_command(program)?;
     let pid = market.pid().to_string();
+    // A name of its own: another demo may run at the same time.
+    let trace = target_dir()?.join(format!("demo-{pid}.xtrace"));
     let program = market.program().display().to_string();
     say(&format!(
         "\n{program} runs as process {pid}: {}",
@@ -38,20 +40,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     ))?;
 
     say("\nAttach while it runs, switch the functions of its own crate on, record, detach:")?;
-    execute(
-        Command::new(&xrayctl)
-            .args([
-                "record",
-                &pid,
-                "--regex",
-                "^<?demo::",
-                "--duration",
-                &arguments.duration,
-                "-o",
-            ])
-            .arg(&trace),
-    )
-    .with_context(|| format!("what stands in the way: {} doctor {pid}", xrayctl.display()))?;
+    let mut record = Command::new(&xrayctl);
+    record
+        .args(["record", &pid, "--regex", "^<?demo::", "--force"])
+        .args(["--duration", &arguments.duration, "-o"])
+        .arg(&trace);
+    survive_interrupts()?;
+    let recorded = status(&mut record)?;
+    if recorded.code() == Some(REFUSED) {
+        // Now, because the program ends with this one.
+        say("\nWhat stands in the way:")?;
+        status(Command::new(&xrayctl).args(["doctor", &pid]))?;
+    }
+    if !recorded.success() {
+        bail!("the program could not be recorded: {recorded}");
+    }
 
     say("\nWhat it did:")?;
     let limit = arguments.limit.to_string();
@@ -76,6 +79,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     say(&format!(
         "    {program} convert {file} -o demo.json    # for chrome://tracing or ui.perfetto.dev"
     ))
+}
+
+/// From here on Ctrl-C ends what runs in the foreground, the recording for example, and not this program, which has the
+/// result to show then.
+fn survive_interrupts() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .context("cannot prepare for Ctrl-C")?;
+    let _entered = runtime.enter();
+    // The handler stays when its receiver goes; a handler, unlike an ignored signal, is not handed down to children.
+    let _handled = signal(SignalKind::interrupt()).context("cannot prepare for Ctrl-C")?;
+    Ok(())
 }
 
 /// The program's newest sign of life.

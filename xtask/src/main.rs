@@ -9,6 +9,8 @@ mod shell;
 mod soak;
 mod test;
 
+use std::io;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -38,7 +40,21 @@ enum Command {
 }
 
 fn main() -> Result<()> {
-    match Arguments::parse().command {
+    match run(Arguments::parse().command) {
+        // Nobody reads any further: `cargo xtask demo | head`.
+        Err(error) if is_broken_pipe(&error) => Ok(()),
+        result => result,
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::GenProto(arguments) => gen_proto::run(&arguments),

@@ -1,7 +1,7 @@
 //! Running other programs in the workspace, with a line that says so.
 
 use std::io::Write as _;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 use anyhow::{Context as _, Result, bail};
 use integration::workspace_dir;
@@ -24,18 +24,40 @@ pub(crate) fn say(line: &str) -> Result<()> {
         .context("cannot write to standard output")
 }
 
-/// The command as somebody would type it.
+/// The command as somebody would type it into a shell.
 pub(crate) fn shown(command: &Command) -> String {
-    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
-    words.extend(
-        command
-            .get_args()
-            .map(|argument| argument.to_string_lossy().into_owned()),
-    );
-    if let Some(name) = words[0].rsplit('/').next() {
-        words[0] = name.to_owned();
+    let program = command.get_program().to_string_lossy();
+    let name = program.rsplit('/').next().unwrap_or_default().to_owned();
+    std::iter::once(name)
+        .chain(
+            command
+                .get_args()
+                .map(|argument| quoted(&argument.to_string_lossy())),
+        )
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// One word of a shell's command line.
+fn quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_=+/.,:@%".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
-    words.join(" ")
+}
+
+/// Says what is run, and runs it to its end, whatever that is.
+///
+/// # Errors
+/// When it cannot be started.
+pub(crate) fn status(command: &mut Command) -> Result<ExitStatus> {
+    let shown = shown(command);
+    say(&format!("$ {shown}"))?;
+    command
+        .status()
+        .with_context(|| format!("cannot start {shown}"))
 }
 
 /// Says what is run, runs it to its end, and fails when it does.
@@ -43,13 +65,31 @@ pub(crate) fn shown(command: &Command) -> String {
 /// # Errors
 /// When it cannot be started or does not succeed.
 pub(crate) fn execute(command: &mut Command) -> Result<()> {
-    let shown = shown(command);
-    say(&format!("$ {shown}"))?;
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start {shown}"))?;
+    let status = status(command)?;
     if !status.success() {
-        bail!("{shown}: {status}");
+        bail!("{}: {status}", shown(command));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_shown_as_a_shell_takes_them() {
+        let mut command = Command::new("/opt/bin/xrayctl");
+        command.args(["record", "12", "--regex", "^<?demo::", "-o", "a.xtrace"]);
+        assert_eq!(
+            shown(&command),
+            "xrayctl record 12 --regex '^<?demo::' -o a.xtrace"
+        );
+        for word in ["", "it's", "a b", "$HOME", "über", "--glob=ns::*"] {
+            let output = Command::new("sh")
+                .args(["-c", &format!("printf %s {}", quoted(word))])
+                .output()
+                .expect("sh runs");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), word);
+        }
+    }
 }

@@ -33,10 +33,20 @@ pub(crate) fn run_tests(environment: &[(&str, &str)], rest: &[String]) -> Result
     // The end-to-end tests start the programs of this build.
     execute(cargo().args(["build", "--workspace", "--all-targets"]))?;
     let mut test = cargo();
-    test.args(["test", "--workspace", "--no-fail-fast"])
-        .args(rest);
+    test.args(["test", "--no-fail-fast"]);
+    // Beside `--workspace`, cargo overlooks `-p`.
+    if !names_packages(rest) {
+        test.arg("--workspace");
+    }
+    test.args(rest);
     test.envs(environment.iter().copied());
     execute(&mut test)
+}
+
+fn names_packages(rest: &[String]) -> bool {
+    rest.iter()
+        .take_while(|word| *word != "--")
+        .any(|word| word.starts_with("-p") || word.starts_with("--package"))
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -83,8 +93,8 @@ pub(crate) fn install_missing(no_install: bool) -> Result<()> {
                 sudo
             }
             Installer::Nobody => bail!(
-                "packages are missing that the tests need; install them with\n\n    sudo apt-get update && sudo {}\n",
-                words_of_install
+                "no test was run: packages are missing that the tests need; install them, as root, with\n\n    \
+                 apt-get update && {words_of_install}\n"
             ),
         };
         command
