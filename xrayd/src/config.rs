@@ -10,7 +10,7 @@ use crate::{
     socket::{self, Access, SocketError},
 };
 
-/// Arguments of the daemon.
+/// Daemon that traces functions of running programs
 ///
 /// Serves xrayd.v1 (gRPC) on a unix socket: attaches to running programs that were compiled with XRay sleds, switches
 /// their functions on and off, and keeps and streams what they do.
