@@ -1,11 +1,19 @@
-//! The readers of ELF files: instrumentation map, symbols, source lines.
+//! The readers of ELF files: instrumentation map, symbols, source lines. What is no ELF file is read as a map in YAML.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use xray_trace::instr_map::{Object, SourceMap};
+use xray_trace::instr_map::{FunctionNames, InstrMap, Object, SourceMap};
 
 fuzz_target!(|input: &[u8]| {
-    let addresses: Vec<_> = match Object::parse(input) {
+    if let Ok(map) = InstrMap::read(input) {
+        let mut text = Vec::new();
+        map.write_yaml(FunctionNames::Demangled, &mut text)
+            .expect("a vector takes everything");
+        // What we write, we read.
+        let again = InstrMap::read(&text).expect("our own YAML");
+        assert_eq!(map.sleds(), again.sleds());
+    }
+    let addresses: Vec<_> = match Object::parse_any(input) {
         Ok(mut object) => {
             // As its own debug file, it has the same build id.
             let _ = object.add_symbols_from(input);

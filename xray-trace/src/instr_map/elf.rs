@@ -1,17 +1,14 @@
-//! What an ELF file says about itself: segments, sections, symbols, relocations, identity.
+//! What an ELF file says about itself: segments, sections, symbols, identity.
 //!
 //! goblin decodes the headers. Everything behind them is read lazily and with checked ranges, because the file is the
 //! target's and may be anything: no table is trusted to lie in the file, each is read once, and what is kept is bounded
 //! by the file's size.
 
-use std::collections::HashMap;
-use std::fmt;
+use goblin::container::Ctx;
+use goblin::elf::{Elf as GoblinElf, Header, ProgramHeader, SectionHeader};
+use goblin::elf::{Symtab, dynamic, header, program_header, section_header};
 
-use goblin::container::{Container, Ctx};
-use goblin::elf::{Elf as GoblinElf, Header, ProgramHeader, Reloc, RelocSection, SectionHeader};
-use goblin::elf::{Symtab, dynamic, header, program_header, reloc, section_header};
-
-use super::{FileAddr, ObjectError};
+use super::{FileAddr, Machine, ObjectError};
 use crate::model::BuildId;
 
 /// Bytes of a name in the file that are looked at; longer names are cut.
@@ -24,21 +21,6 @@ const NOTES_PER_SEGMENT: usize = 64;
 /// Entries of the dynamic section that are looked at.
 const DYNAMIC_ENTRIES: usize = 4096;
 
-const SIZE_OF_DYN: usize = 16;
-const SIZE_OF_RELA: usize = 24;
-const SIZE_OF_SYM: usize = 24;
-
-/// The processor an object is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Machine {
-    /// x86-64.
-    X86_64,
-    /// AArch64, little or big endian.
-    Aarch64,
-    /// Any other, by its `EM_` number.
-    Other(u16),
-}
-
 /// How an object is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ObjectKind {
@@ -48,6 +30,24 @@ pub enum ObjectKind {
     PieExecutable,
     /// A shared library.
     SharedLibrary,
+    /// Not at all: it is still to be linked (`.o`). Addresses count from the begin of their section.
+    Relocatable,
+}
+
+/// Which files are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Accept {
+    /// 64-bit programs and libraries.
+    Loadable,
+    /// Also 32-bit ones, and relocatable files.
+    All,
+}
+
+/// An address and, in a relocatable file, the number of the section that it counts from; else 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Place {
+    pub(super) section: u32,
+    pub(super) address: FileAddr,
 }
 
 /// A part of the file that is mapped into memory (`PT_LOAD`).
@@ -89,11 +89,15 @@ pub(super) struct Elf<'a> {
 pub(super) struct Symbols<'a> {
     pub(super) table: Symtab<'a>,
     strings: &'a [u8],
+    /// Section numbers that do not fit into the table, one `u32` for each symbol.
+    sections: &'a [u8],
+    little_endian: bool,
 }
 
 /// Where a section lies in memory, and its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Section<'a> {
+    pub(super) number: u32,
     pub(super) address: FileAddr,
     pub(super) data: &'a [u8],
 }
@@ -103,28 +107,6 @@ pub(super) struct Section<'a> {
 struct DynamicInfo {
     pie_flag: bool,
     soname: Option<String>,
-}
-
-// === impl Machine ===
-
-impl From<u16> for Machine {
-    fn from(number: u16) -> Self {
-        match number {
-            header::EM_X86_64 => Self::X86_64,
-            header::EM_AARCH64 => Self::Aarch64,
-            other => Self::Other(other),
-        }
-    }
-}
-
-impl fmt::Display for Machine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::X86_64 => f.write_str("x86-64"),
-            Self::Aarch64 => f.write_str("AArch64"),
-            Self::Other(number) => write!(f, "machine {number}"),
-        }
-    }
 }
 
 // === impl Segment ===
@@ -153,10 +135,10 @@ pub(super) fn address_to_offset(segments: &[Segment], address: FileAddr) -> Opti
 // === impl Elf ===
 
 impl<'a> Elf<'a> {
-    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, ObjectError> {
-        let header = parse_header(bytes)?;
+    pub(super) fn parse(bytes: &'a [u8], accept: Accept) -> Result<Self, ObjectError> {
+        let header = parse_header(bytes, accept)?;
         let ctx = Ctx::new(
-            Container::Big,
+            header.container().map_err(|_| ObjectError::BadHeader)?,
             header.endianness().map_err(|_| ObjectError::BadHeader)?,
         );
         let program_headers = ProgramHeader::parse(
@@ -202,6 +184,7 @@ impl<'a> Elf<'a> {
         let DynamicInfo { pie_flag, soname } = elf.read_dynamic(&program_headers);
         elf.kind = match header.e_type {
             header::ET_EXEC => ObjectKind::Executable,
+            header::ET_REL => ObjectKind::Relocatable,
             // libc.so.6 has an interpreter too, but also a name to be linked by.
             _ if pie_flag || (elf.interpreter && soname.is_none()) => ObjectKind::PieExecutable,
             _ => ObjectKind::SharedLibrary,
@@ -214,16 +197,39 @@ impl<'a> Elf<'a> {
         !self.sections.is_empty()
     }
 
+    pub(super) fn sections(&self) -> &[SectionHeader] {
+        &self.sections
+    }
+
+    pub(super) fn file_size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// The first section of this name that has bytes in the file.
     pub(super) fn section(&self, name: &str) -> Result<Option<Section<'a>>, ObjectError> {
-        self.find_section(name)
-            .map(|section| {
-                Ok(Section {
-                    address: FileAddr(section.sh_addr),
-                    data: self.contents(section)?,
-                })
-            })
+        let found = self.sections_named(name).next();
+        found
+            .map(|(number, header)| self.read_section(number, header))
             .transpose()
+    }
+
+    /// The sections of this name that the linker makes one of: all of a relocatable file, and of any other the first.
+    pub(super) fn parts(&self, name: &str) -> Result<Vec<Section<'a>>, ObjectError> {
+        let most = match self.kind {
+            ObjectKind::Relocatable => usize::MAX,
+            _ => 1,
+        };
+        self.sections_named(name)
+            .take(most)
+            .map(|(number, header)| self.read_section(number, header))
+            .collect()
+    }
+
+    /// Whether there is code at this place of a relocatable file.
+    pub(super) fn is_code(&self, place: Place) -> bool {
+        let section = usize::try_from(place.section).ok();
+        let section = section.and_then(|number| self.sections.get(number));
+        section.is_some_and(|section| section.is_executable() && place.address.0 < section.sh_size)
     }
 
     /// Whether the section of this name is compressed.
@@ -237,14 +243,37 @@ impl<'a> Elf<'a> {
         self.ctx.is_little_endian()
     }
 
-    /// The eight bytes at `offset`, in the file's byte order.
+    /// Whether words have eight bytes, not four.
+    pub(super) fn is_wide(&self) -> bool {
+        self.ctx.is_big()
+    }
+
+    pub(super) fn word_size(&self) -> usize {
+        self.ctx.size()
+    }
+
+    /// The word at `offset`, in the file's size and byte order.
     pub(super) fn word(&self, data: &[u8], offset: usize) -> Option<u64> {
-        let word = data.get(offset..)?.first_chunk()?;
+        let rest = data.get(offset..)?;
+        if !self.is_wide() {
+            return Some(self.half_word(*rest.first_chunk()?).into());
+        }
+        let word = rest.first_chunk()?;
         Some(if self.ctx.is_little_endian() {
             u64::from_le_bytes(*word)
         } else {
             u64::from_be_bytes(*word)
         })
+    }
+
+    /// The word at `offset` as a distance: four bytes have a sign.
+    pub(super) fn distance(&self, data: &[u8], offset: usize) -> Option<u64> {
+        let word = self.word(data, offset)?;
+        if self.is_wide() {
+            return Some(word);
+        }
+        let signed = u32::try_from(word).ok()?.cast_signed();
+        Some(i64::from(signed).cast_unsigned())
     }
 
     /// The first table of this section type (`SHT_SYMTAB`, `SHT_DYNSYM`), if it is readable.
@@ -254,53 +283,27 @@ impl<'a> Elf<'a> {
             .iter()
             .find(|section| section.sh_type == section_type)?;
         let data = self.contents(section).ok()?;
-        let count = data.len() / SIZE_OF_SYM;
-        let table = Symtab::parse(data, 0, count, self.ctx).ok()?;
+        let size = if self.is_wide() { 24 } else { 16 };
+        let table = Symtab::parse(data, 0, data.len() / size, self.ctx).ok()?;
+        let sections = self.sections.iter().find(|section| {
+            section_type == section_header::SHT_SYMTAB
+                && section.sh_type == section_header::SHT_SYMTAB_SHNDX
+        });
+        let sections = sections.and_then(|section| self.contents(section).ok());
         Some(Symbols {
             table,
             strings: self.linked_contents(section.sh_link),
+            sections: sections.unwrap_or_default(),
+            little_endian: self.is_little_endian(),
         })
     }
 
-    /// What the dynamic linker will add the load bias to, for each relocated word in `size` bytes from `start`.
-    ///
-    /// Packed relative relocations (`.relr.dyn`) keep their value in place and need no entry here.
-    pub(super) fn relocated(&self, start: FileAddr, size: usize) -> HashMap<FileAddr, FileAddr> {
-        let mut values = HashMap::new();
-        let Ok(Some(section)) = self.section(".rela.dyn") else {
-            return values;
-        };
-        let whole = section.data.len() - section.data.len() % SIZE_OF_RELA;
-        let Ok(relocations) = RelocSection::parse(section.data, 0, whole, true, self.ctx) else {
-            return values;
-        };
-        let symbols = self.symbols(section_header::SHT_DYNSYM);
-        for relocation in relocations.iter() {
-            let place = FileAddr(relocation.r_offset);
-            let inside = place.offset_from(start).is_some_and(|at| at < size as u64);
-            if inside && let Some(value) = self.value_of(&relocation, symbols.as_ref()) {
-                values.insert(place, value);
-            }
-        }
-        values
+    pub(super) fn find_section(&self, name: &str) -> Option<&SectionHeader> {
+        self.sections_named(name).next().map(|(_, header)| header)
     }
 
-    fn value_of(&self, relocation: &Reloc, symbols: Option<&Symbols<'_>>) -> Option<FileAddr> {
-        let addend = relocation.r_addend.unwrap_or(0).cast_unsigned();
-        match (self.machine, relocation.r_type) {
-            (Machine::X86_64, reloc::R_X86_64_RELATIVE)
-            | (Machine::Aarch64, reloc::R_AARCH64_RELATIVE) => Some(FileAddr(addend)),
-            (Machine::X86_64, reloc::R_X86_64_64) | (Machine::Aarch64, reloc::R_AARCH64_ABS64) => {
-                let symbol = symbols?.table.get(relocation.r_sym)?;
-                let defined = symbol.st_shndx != section_header::SHN_UNDEF as usize;
-                defined.then(|| FileAddr(symbol.st_value).displaced(addend))
-            }
-            _ => None,
-        }
-    }
-
-    fn find_section(&self, name: &str) -> Option<&SectionHeader> {
-        self.sections.iter().find(|section| {
+    fn sections_named(&self, name: &str) -> impl Iterator<Item = (u32, &SectionHeader)> {
+        (0..).zip(&self.sections).filter(move |(_, section)| {
             section.sh_type != section_header::SHT_NOBITS
                 && self
                     .section_names
@@ -310,7 +313,19 @@ impl<'a> Elf<'a> {
         })
     }
 
-    fn contents(&self, section: &SectionHeader) -> Result<&'a [u8], ObjectError> {
+    fn read_section(
+        &self,
+        number: u32,
+        header: &SectionHeader,
+    ) -> Result<Section<'a>, ObjectError> {
+        Ok(Section {
+            number,
+            address: FileAddr(header.sh_addr),
+            data: self.contents(header)?,
+        })
+    }
+
+    pub(super) fn contents(&self, section: &SectionHeader) -> Result<&'a [u8], ObjectError> {
         if section.sh_type == section_header::SHT_NOBITS {
             return Ok(&[]);
         }
@@ -382,8 +397,9 @@ impl<'a> Elf<'a> {
             .and_then(|header| range(self.bytes, header.p_offset, header.p_filesz))
             .unwrap_or_default();
         let (mut strings, mut soname) = (None, None);
-        for entry in table.chunks_exact(SIZE_OF_DYN).take(DYNAMIC_ENTRIES) {
-            let (Some(tag), Some(value)) = (self.word(entry, 0), self.word(entry, 8)) else {
+        let size = self.word_size();
+        for entry in table.chunks_exact(2 * size).take(DYNAMIC_ENTRIES) {
+            let (Some(tag), Some(value)) = (self.word(entry, 0), self.word(entry, size)) else {
                 break;
             };
             match tag {
@@ -409,6 +425,43 @@ impl<'a> Symbols<'a> {
     /// The name at this offset of the string table, without its terminator; empty when it is not there.
     pub(super) fn name(&self, offset: usize) -> &'a [u8] {
         string_at(self.strings, offset)
+    }
+
+    /// Whether the name at this offset starts with one of these.
+    pub(super) fn name_starts(&self, offset: usize, with: &[&[u8]]) -> bool {
+        let rest = self.strings.get(offset..).unwrap_or_default();
+        with.iter().any(|start| rest.starts_with(start))
+    }
+
+    /// Where the symbol with this number is, if this file defines it.
+    pub(super) fn place(&self, kind: ObjectKind, number: usize) -> Option<Place> {
+        let symbol = self.table.get(number)?;
+        Some(Place {
+            section: self.section_of(kind, number, symbol.st_shndx)?,
+            address: FileAddr(symbol.st_value),
+        })
+    }
+
+    /// The section that the address of the symbol with this number counts from, or `None` where the file does not define
+    /// it.
+    pub(super) fn section_of(&self, kind: ObjectKind, number: usize, index: usize) -> Option<u32> {
+        const ABSOLUTE: u32 = section_header::SHN_ABS;
+        const COMMON: u32 = section_header::SHN_COMMON;
+        match u32::try_from(index).ok()? {
+            section_header::SHN_UNDEF => None,
+            _ if kind != ObjectKind::Relocatable => Some(0),
+            ABSOLUTE => Some(0),
+            COMMON => None,
+            section_header::SHN_XINDEX => {
+                let word = self.sections.get(number.checked_mul(4)?..)?.first_chunk()?;
+                Some(if self.little_endian {
+                    u32::from_le_bytes(*word)
+                } else {
+                    u32::from_be_bytes(*word)
+                })
+            }
+            direct => Some(direct),
+        }
     }
 
     /// Whether the name at this offset is `name`: without reading a longer one to its end.
@@ -437,18 +490,20 @@ impl From<&ProgramHeader> for Segment {
     }
 }
 
-fn parse_header(bytes: &[u8]) -> Result<Header, ObjectError> {
+fn parse_header(bytes: &[u8], accept: Accept) -> Result<Header, ObjectError> {
     let ident: &[u8; header::SIZEOF_IDENT] = bytes.first_chunk().ok_or(ObjectError::NotElf)?;
     if !ident.starts_with(header::ELFMAG) {
         return Err(ObjectError::NotElf);
     }
-    if ident[header::EI_CLASS] == header::ELFCLASS32 {
+    let loadable = accept == Accept::Loadable;
+    if loadable && ident[header::EI_CLASS] == header::ELFCLASS32 {
         return Err(ObjectError::ThirtyTwoBit);
     }
     let header = GoblinElf::parse_header(bytes).map_err(|_| ObjectError::BadHeader)?;
     match header.e_type {
         header::ET_EXEC | header::ET_DYN => Ok(header),
-        header::ET_REL => Err(ObjectError::Relocatable),
+        header::ET_REL if loadable => Err(ObjectError::Relocatable),
+        header::ET_REL => Ok(header),
         other => Err(ObjectError::NotLoadable(other)),
     }
 }

@@ -62,6 +62,9 @@ pub enum ObjectError {
         /// Its version.
         version: u8,
     },
+    /// More bytes in sections than in the file.
+    #[error("sections of the file overlap each other")]
+    Overlap,
     /// More functions than ids.
     #[error("more than {} functions", u32::MAX)]
     TooManyFunctions,

@@ -1,53 +1,61 @@
 //! The instrumentation map (`xray_instr_map`) and the function index (`xray_fn_idx`).
 //!
-//! An entry of the map is 32 bytes:
+//! An entry of the map is four words long, 32 bytes or 16:
 //!
 //! ```text
 //!  +0 sled u64   +8 function u64   +16 kind u8   +17 always u8   +18 version u8   +19 zero
+//!  +0 sled u32   +4 function u32   +8 kind u8    +9 always u8    +10 version u8   +11 zero
 //! ```
 //!
 //! Versions 0 and 1 (LLVM up to 10) hold addresses, relocated by the dynamic linker where the file can be loaded
 //! anywhere. Version 2 holds distances, each from its own field. Objects of several compilers may be linked into one
-//! map, so that each entry is read by its own version.
+//! map, so that each entry is read by its own version. A relocatable file has a section for each function, and relocations
+//! instead of values.
 //!
 //! A function's id is the number of its group of consecutive entries, from 1. The index says the same again, in one of
 //! two layouts which nothing in the file tells apart but their meaning:
 //!
 //! ```text
-//!  up to LLVM 16   +0 address of the first entry u64    +8 address behind the last entry u64
-//!  from LLVM 17    +0 distance to the first entry i64   +8 number of entries u64
+//!  up to LLVM 16   address of the first entry    address behind the last entry    two words
+//!  from LLVM 17    distance to the first entry   number of entries                two words
 //! ```
 //!
 //! The map decides; the index is only compared with it.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
-use super::elf::{Elf, Section};
+use super::elf::{Elf, Place};
+use super::relocate::{Relocations, Words};
 use super::{FileAddr, FunctionIndex, ObjectError, ObjectKind, Sled, SledKind, Warning};
 
 const MAP: &str = "xray_instr_map";
 const INDEX: &str = "xray_fn_idx";
-
-const ENTRY: usize = 32;
-const INDEX_ENTRY: usize = 16;
 
 /// The decoded map.
 #[derive(Debug)]
 pub(super) struct Map {
     /// In the map's order.
     pub(super) sleds: Vec<Sled>,
-    /// The sleds of each function; the function with id n is the one at n - 1.
-    pub(super) groups: Vec<Range<usize>>,
+    /// The function with id n is the one at n - 1.
+    pub(super) groups: Vec<Group>,
     pub(super) index: FunctionIndex,
     pub(super) warnings: Vec<Warning>,
 }
 
-/// Words of a section as the dynamic linker leaves them, but without the load bias.
-struct Words<'e, 'a> {
-    elf: &'e Elf<'a>,
-    section: Section<'a>,
-    relocated: HashMap<FileAddr, FileAddr>,
+/// A function's sleds.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) function: Place,
+    pub(super) sleds: Range<usize>,
+    /// Where the entries of the first of them and behind the last of them are.
+    entries: Range<Place>,
+}
+
+/// What is counted while the entries are read.
+#[derive(Default)]
+struct Oddities {
+    unrelocated: usize,
+    outside: Option<(usize, FileAddr)>,
 }
 
 // === impl SledKind ===
@@ -73,124 +81,216 @@ impl Map {
         if !elf.has_sections() {
             return Err(ObjectError::NoSectionHeaders);
         }
-        let section = elf.section(MAP)?.filter(|section| !section.data.is_empty());
-        let section = section.ok_or(ObjectError::NoMap)?;
-        let size = section.data.len() as u64;
-        if !section.data.len().is_multiple_of(ENTRY) {
-            return Err(ObjectError::MapSize {
-                size,
-                entry: ENTRY as u64,
-            });
+        let mut map = Self {
+            sleds: Vec::new(),
+            groups: Vec::new(),
+            index: FunctionIndex::Absent,
+            warnings: Vec::new(),
+        };
+        let mut relocations = Relocations::of(elf);
+        let mut oddities = Oddities::default();
+        for section in elf.parts(MAP)? {
+            check_size(elf, section.data.len(), section.address)?;
+            let words = relocations.apply(section)?;
+            map.read_part(elf, &words, &mut oddities)?;
         }
-        if section.address.checked_add(size).is_none() {
-            return Err(ObjectError::MapAddress {
-                address: section.address,
-                size,
-            });
+        if map.sleds.is_empty() {
+            return Err(ObjectError::NoMap);
         }
-
-        let words = Words::new(elf, section);
-        let mut warnings = Vec::new();
-        let sleds = read_sleds(&words, &mut warnings)?;
-        let groups = group(&sleds);
-        if u32::try_from(groups.len()).is_err() {
+        if u32::try_from(map.groups.len()).is_err() {
             return Err(ObjectError::TooManyFunctions);
         }
-        warn_about_places(elf, &sleds, &mut warnings);
-        let index = compare_index(elf, section.address, &groups, &mut warnings)?;
-        Ok(Self {
-            sleds,
-            groups,
-            index,
-            warnings,
-        })
+        oddities.warn(&mut map.warnings);
+        if elf.kind != ObjectKind::Relocatable {
+            warn_about_places(elf, &map.sleds, &mut map.warnings);
+        }
+        warn_about_kinds(&map.sleds, &mut map.warnings);
+        map.compare_index(elf, &mut relocations)?;
+        Ok(map)
     }
-}
 
-// === impl Words ===
+    fn read_part(
+        &mut self,
+        elf: &Elf<'_>,
+        words: &Words<'_, '_>,
+        oddities: &mut Oddities,
+    ) -> Result<(), ObjectError> {
+        let section = words.section();
+        let word = elf.word_size();
+        self.sleds.reserve(section.data.len() / (4 * word));
+        for (number, entry) in section.data.chunks_exact(4 * word).enumerate() {
+            let at = number * 4 * word;
+            let &[kind, always, version] = entry[2 * word..]
+                .first_chunk()
+                .expect("an entry has four words");
+            let fields = match version {
+                0 | 1 => words.absolute(at).zip(words.absolute(at + word)),
+                2 => words.relative(at).zip(words.relative(at + word)),
+                version => {
+                    return Err(ObjectError::UnknownVersion {
+                        entry: self.sleds.len(),
+                        version,
+                    });
+                }
+            };
+            let (place, function) =
+                fields.expect("the section was checked to lie in the address space");
+            let is_unrelocated = match elf.kind {
+                ObjectKind::Executable => false,
+                ObjectKind::Relocatable => !words.is_relocated(at),
+                _ => version < 2 && place.address == FileAddr(0),
+            };
+            oddities.unrelocated += usize::from(is_unrelocated);
+            if elf.kind == ObjectKind::Relocatable && !is_unrelocated && !elf.is_code(place) {
+                let (count, first) = oddities.outside.unwrap_or((0, place.address));
+                oddities.outside = Some((count + 1, first));
+            }
+            let entry_at = |offset: usize| Place {
+                section: if elf.kind == ObjectKind::Relocatable {
+                    section.number
+                } else {
+                    0
+                },
+                address: section.address.displaced(offset as u64),
+            };
+            self.add(
+                function,
+                entry_at(at)..entry_at(at + 4 * word),
+                Sled {
+                    address: place.address,
+                    function: function.address,
+                    kind: kind.into(),
+                    always_instrument: always != 0,
+                    version,
+                },
+            );
+        }
+        Ok(())
+    }
 
-impl<'e, 'a> Words<'e, 'a> {
-    fn new(elf: &'e Elf<'a>, section: Section<'a>) -> Self {
-        let relocated = elf.relocated(section.address, section.data.len());
-        Self {
-            elf,
-            section,
-            relocated,
+    /// Adds a sled to the last function, or begins one: consecutive sleds of one function are LLVM's rule for ids.
+    fn add(&mut self, function: Place, entry: Range<Place>, sled: Sled) {
+        let number = self.sleds.len();
+        self.sleds.push(sled);
+        match self.groups.last_mut() {
+            Some(last) if last.function == function => {
+                last.sleds.end = number + 1;
+                last.entries.end = entry.end;
+            }
+            _ => self.groups.push(Group {
+                function,
+                sleds: number..number + 1,
+                entries: entry,
+            }),
         }
     }
 
-    /// Where the word at `offset` lies, and its value in the file.
-    fn raw(&self, offset: usize) -> Option<(FileAddr, u64)> {
-        let place = self.section.address.checked_add(offset as u64)?;
-        Some((place, self.elf.word(self.section.data, offset)?))
-    }
-
-    fn absolute(&self, offset: usize) -> Option<FileAddr> {
-        let (place, value) = self.raw(offset)?;
-        Some(
-            self.relocated
-                .get(&place)
-                .copied()
-                .unwrap_or(FileAddr(value)),
-        )
-    }
-
-    fn relative(&self, offset: usize) -> Option<FileAddr> {
-        let (place, distance) = self.raw(offset)?;
-        Some(place.displaced(distance))
-    }
-}
-
-fn read_sleds(
-    words: &Words<'_, '_>,
-    warnings: &mut Vec<Warning>,
-) -> Result<Vec<Sled>, ObjectError> {
-    let data = words.section.data;
-    let mut sleds = Vec::with_capacity(data.len() / ENTRY);
-    let mut unrelocated = 0;
-    for (number, entry) in data.chunks_exact(ENTRY).enumerate() {
-        let at = number * ENTRY;
-        let version = entry[18];
-        let fields = match version {
-            0 | 1 => words.absolute(at).zip(words.absolute(at + 8)),
-            2 => words.relative(at).zip(words.relative(at + 8)),
-            version => {
-                return Err(ObjectError::UnknownVersion {
-                    entry: number,
-                    version,
+    fn compare_index<'e, 'a>(
+        &mut self,
+        elf: &'e Elf<'a>,
+        relocations: &mut Relocations<'e, 'a>,
+    ) -> Result<(), ObjectError> {
+        let mut comparison = Comparison::default();
+        let word = elf.word_size();
+        for section in elf.parts(INDEX)? {
+            let words = relocations.apply(section)?;
+            for at in (0..section.data.len()).step_by(2 * word) {
+                let group = self.groups.get(comparison.entries);
+                comparison.add(&words, at, word, group);
+            }
+        }
+        if comparison.entries == 0 {
+            return Ok(());
+        }
+        self.index = match comparison.layout(self.groups.len()) {
+            Ok(layout) => layout,
+            Err(first) => {
+                self.warnings.push(Warning::IndexDisagrees {
+                    entries: comparison.entries,
+                    functions: self.groups.len(),
+                    first,
                 });
+                FunctionIndex::Disagrees
             }
         };
-        let (address, function) =
-            fields.expect("the section was checked to lie in the address space");
-        if version < 2 && words.elf.kind != ObjectKind::Executable && address == FileAddr(0) {
-            unrelocated += 1;
-        }
-        sleds.push(Sled {
-            address,
-            function,
-            kind: entry[16].into(),
-            always_instrument: entry[17] != 0,
-            version,
-        });
+        Ok(())
     }
-    if unrelocated > 0 {
-        warnings.push(Warning::Unrelocated { count: unrelocated });
-    }
-    Ok(sleds)
 }
 
-/// Consecutive sleds of one function: LLVM's rule for ids.
-fn group(sleds: &[Sled]) -> Vec<Range<usize>> {
-    let mut start = 0;
-    sleds
-        .chunk_by(|one, next| one.function == next.function)
-        .map(|group| {
-            let range = start..start + group.len();
-            start = range.end;
-            range
-        })
-        .collect()
+/// The function index, read both ways beside the map.
+#[derive(Default)]
+struct Comparison {
+    entries: usize,
+    /// The first entry that does not fit as addresses.
+    not_addresses: Option<usize>,
+    /// The first entry that does not fit as distances.
+    not_distances: Option<usize>,
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    fn add(&mut self, words: &Words<'_, '_>, at: usize, word: usize, group: Option<&Group>) {
+        let (addresses, distances) = group.map_or((false, false), |group| {
+            let Range { start, end } = group.entries;
+            let second = at + word;
+            (
+                words.absolute(at) == Some(start) && words.absolute(second) == Some(end),
+                words.relative(at) == Some(start)
+                    && words.raw(second) == Some(group.sleds.len() as u64),
+            )
+        });
+        if !addresses {
+            self.not_addresses.get_or_insert(self.entries);
+        }
+        if !distances {
+            self.not_distances.get_or_insert(self.entries);
+        }
+        self.entries += 1;
+    }
+
+    /// The layout in which the index fits `functions` functions, or the first entry that does not fit.
+    fn layout(&self, functions: usize) -> Result<FunctionIndex, usize> {
+        let end = (self.entries < functions).then_some(self.entries);
+        match (self.not_distances.or(end), self.not_addresses.or(end)) {
+            (None, _) => Ok(FunctionIndex::Distances),
+            (_, None) => Ok(FunctionIndex::Addresses),
+            (Some(one), Some(other)) => Err(one.max(other)),
+        }
+    }
+}
+
+// === impl Oddities ===
+
+impl Oddities {
+    fn warn(&self, warnings: &mut Vec<Warning>) {
+        if self.unrelocated > 0 {
+            warnings.push(Warning::Unrelocated {
+                count: self.unrelocated,
+            });
+        }
+        if let Some((count, first)) = self.outside {
+            warnings.push(Warning::OutsideCode { count, first });
+        }
+    }
+}
+
+fn check_size(elf: &Elf<'_>, size: usize, address: FileAddr) -> Result<(), ObjectError> {
+    let entry = 4 * elf.word_size();
+    let size_error = ObjectError::MapSize {
+        size: size as u64,
+        entry: entry as u64,
+    };
+    if !size.is_multiple_of(entry) {
+        return Err(size_error);
+    }
+    match address.checked_add(size as u64) {
+        Some(_) => Ok(()),
+        None => Err(ObjectError::MapAddress {
+            address,
+            size: size as u64,
+        }),
+    }
 }
 
 fn warn_about_places(elf: &Elf<'_>, sleds: &[Sled], warnings: &mut Vec<Warning>) {
@@ -210,6 +310,9 @@ fn warn_about_places(elf: &Elf<'_>, sleds: &[Sled], warnings: &mut Vec<Warning>)
             first: first.address,
         });
     }
+}
+
+fn warn_about_kinds(sleds: &[Sled], warnings: &mut Vec<Warning>) {
     let mut unknown = sleds.iter().filter_map(|sled| match sled.kind {
         SledKind::Unknown(kind) => Some((sled.address, kind)),
         _ => None,
@@ -221,54 +324,4 @@ fn warn_about_places(elf: &Elf<'_>, sleds: &[Sled], warnings: &mut Vec<Warning>)
             kind,
         });
     }
-}
-
-fn compare_index(
-    elf: &Elf<'_>,
-    map: FileAddr,
-    groups: &[Range<usize>],
-    warnings: &mut Vec<Warning>,
-) -> Result<FunctionIndex, ObjectError> {
-    let Some(section) = elf
-        .section(INDEX)?
-        .filter(|section| !section.data.is_empty())
-    else {
-        return Ok(FunctionIndex::Absent);
-    };
-    let words = Words::new(elf, section);
-    let entries = section.data.len() / INDEX_ENTRY;
-    let agrees = |layout: FunctionIndex, number: usize| {
-        let at = number * INDEX_ENTRY;
-        let group = groups.get(number)?;
-        let begin = map.checked_add((group.start * ENTRY) as u64)?;
-        let end = map.checked_add((group.end * ENTRY) as u64)?;
-        Some(match layout {
-            FunctionIndex::Addresses => {
-                words.absolute(at)? == begin && words.absolute(at + 8)? == end
-            }
-            FunctionIndex::Distances => {
-                words.relative(at)? == begin && words.raw(at + 8)?.1 == group.len() as u64
-            }
-            FunctionIndex::Absent | FunctionIndex::Disagrees => false,
-        })
-    };
-    let first_difference = |layout| {
-        (0..entries.max(groups.len())).find(|&number| agrees(layout, number) != Some(true))
-    };
-    let whole = section.data.len().is_multiple_of(INDEX_ENTRY);
-    let [distances, addresses] = [FunctionIndex::Distances, FunctionIndex::Addresses]
-        .map(|layout| first_difference(layout).map_or(Ok(layout), Err));
-    Ok(
-        match distances.or_else(|one| addresses.map_err(|other| one.max(other))) {
-            Ok(layout) if whole => layout,
-            disagreement => {
-                warnings.push(Warning::IndexDisagrees {
-                    entries,
-                    functions: groups.len(),
-                    first: disagreement.err().unwrap_or(entries),
-                });
-                FunctionIndex::Disagrees
-            }
-        },
-    )
 }

@@ -39,7 +39,7 @@ impl InstrMap {
     /// What is wrong with the file.
     pub fn read(bytes: &[u8]) -> Result<Self, MapError> {
         if bytes.starts_with(b"\x7fELF") {
-            return Ok(Object::parse(bytes)?.into());
+            return Ok(Object::parse_any(bytes)?.into());
         }
         let text = std::str::from_utf8(bytes).map_err(|_| MapError::Unknown)?;
         if text.contains('\0') || text.trim().is_empty() {
@@ -108,6 +108,7 @@ impl MapFunction {
     pub(super) fn unnamed(id: u32, address: FileAddr, sleds: Range<usize>) -> Self {
         Self {
             id,
+            section: 0,
             address,
             size: 0,
             symbol: None,

@@ -2,12 +2,14 @@
 //!
 //! | file | says |
 //! |---|---|
-//! | `elf` | what the ELF file is: segments, sections, build id |
+//! | `elf`, `machine` | what the ELF file is: segments, sections, build id, processor |
+//! | `relocate` | what words mean before the file is linked or loaded |
 //! | `index` | the sleds, and the functions they make up |
 //! | `symbols`, `names` | what the functions are called |
 //! | `source` | which line each of them begins at |
 //! | `filter` | which of them somebody means |
-//! | `map`, `yaml` | the map by itself, from an object file or from LLVM's YAML |
+//! | `map` | the map by itself, wherever it stands |
+//! | `yaml`, `write_yaml` | the map in LLVM's YAML |
 //!
 //! Bytes go in, owned values come out; nothing here opens files or knows of processes. The files belong to the traced
 //! programs and may be made to harm: every range is checked, and memory and time grow with the file's size only.
@@ -16,28 +18,33 @@ mod elf;
 mod error;
 mod filter;
 mod index;
+mod machine;
 mod map;
 mod names;
+mod relocate;
 mod source;
 mod symbols;
+mod write_yaml;
 mod yaml;
 
 use std::fmt;
 use std::ops::Range;
 
-use self::elf::Elf;
-pub use self::elf::{Machine, ObjectKind, Segment};
+use self::elf::{Accept, Elf, Place};
+pub use self::elf::{ObjectKind, Segment};
 pub use self::error::ObjectError;
 pub use self::filter::{Candidate, CompiledSelection, Rule, Selection, SelectionError};
 use self::index::Map;
+pub use self::machine::Machine;
 pub use self::map::{InstrMap, MapError};
 pub use self::source::{SourceError, SourceMap};
 use self::symbols::SymbolLookup;
-pub use self::yaml::{FunctionNames, YamlError, YamlProblem};
+pub use self::write_yaml::FunctionNames;
+pub use self::yaml::{YamlError, YamlProblem};
 use crate::FileAddr;
 use crate::model::BuildId;
 
-/// An object file with sleds: a program or a shared library.
+/// An object file with sleds: a program, a shared library, or a file that is still to be linked.
 #[derive(Clone, Debug)]
 pub struct Object {
     machine: Machine,
@@ -92,6 +99,8 @@ pub enum SledKind {
 pub struct MapFunction {
     /// The id that XRay gives it in this object, from 1.
     pub id: u32,
+    /// In a file that is still to be linked, the number of the section that its addresses count from; else 0.
+    pub section: u32,
     /// Its first byte.
     pub address: FileAddr,
     /// Its bytes by the symbol table, or 0 when that does not say.
@@ -174,13 +183,26 @@ pub enum Warning {
 // === impl Object ===
 
 impl Object {
-    /// Reads an ELF file.
+    /// Reads a 64-bit program or library.
     ///
     /// # Errors
     ///
     /// [`ObjectError::NoMap`] for a sound file that was compiled without XRay, others for files that cannot be read.
     pub fn parse(bytes: &[u8]) -> Result<Self, ObjectError> {
-        let elf = Elf::parse(bytes)?;
+        Self::read(bytes, Accept::Loadable)
+    }
+
+    /// Reads an ELF file of any kind: also a 32-bit one, and one that is still to be linked.
+    ///
+    /// # Errors
+    ///
+    /// As [`Object::parse`].
+    pub fn parse_any(bytes: &[u8]) -> Result<Self, ObjectError> {
+        Self::read(bytes, Accept::All)
+    }
+
+    fn read(bytes: &[u8], accept: Accept) -> Result<Self, ObjectError> {
+        let elf = Elf::parse(bytes, accept)?;
         let Map {
             sleds,
             groups,
@@ -189,7 +211,10 @@ impl Object {
         } = Map::read(&elf)?;
         let functions = (1..)
             .zip(groups)
-            .map(|(id, range)| MapFunction::unnamed(id, sleds[range.start].function, range))
+            .map(|(id, group)| MapFunction {
+                section: group.function.section,
+                ..MapFunction::unnamed(id, group.function.address, group.sleds)
+            })
             .collect();
         let mut object = Self {
             machine: elf.machine,
@@ -215,7 +240,7 @@ impl Object {
     ///
     /// [`ObjectError::OtherBuild`] if both files have build ids that differ.
     pub fn add_symbols_from(&mut self, debug: &[u8]) -> Result<usize, ObjectError> {
-        let elf = Elf::parse(debug)?;
+        let elf = Elf::parse(debug, Accept::All)?;
         if let (Some(expected), Some(found)) = (&self.build_id, &elf.build_id)
             && expected != found
         {
@@ -304,14 +329,14 @@ impl Object {
                 .iter()
                 .filter(|function| function.symbol.is_none())
         };
-        let lookup = SymbolLookup::new(elf, nameless().map(|function| function.address), budget);
+        let lookup = SymbolLookup::new(elf, nameless().map(MapFunction::place), budget);
         let (mut named, mut left_out) = (0, lookup.left_out);
         for function in self
             .functions
             .iter_mut()
             .filter(|function| function.symbol.is_none())
         {
-            let Some(found) = lookup.found.get(&function.address) else {
+            let Some(found) = lookup.found.get(&function.place()) else {
                 continue;
             };
             let Some(left) = budget.checked_sub(2 * found.name.len()) else {
@@ -330,6 +355,17 @@ impl Object {
                 .push(Warning::NamesLeftOut { count: left_out });
         }
         (lookup.runtime, named)
+    }
+}
+
+// === impl MapFunction ===
+
+impl MapFunction {
+    fn place(&self) -> Place {
+        Place {
+            section: self.section,
+            address: self.address,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use gimli::RunTimeEndian;
 use gimli::{AttributeValue, DebugLine, DebugLineOffset, EndianSlice, LineProgramHeader, Reader};
 
-use super::elf::Elf;
+use super::elf::{Accept, Elf};
 use super::{FileAddr, ObjectError, Segment};
 use crate::model::SourceLine;
 
@@ -108,7 +108,7 @@ impl SourceMap {
         bytes: &[u8],
         addresses: impl IntoIterator<Item = FileAddr>,
     ) -> Result<Self, SourceError> {
-        let elf = Elf::parse(bytes)?;
+        let elf = Elf::parse(bytes, Accept::Loadable)?;
         let sections = Sections::of(&elf)?;
         let mut search = Search {
             sections,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use goblin::elf::section_header::{SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::{STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Sym};
 
-use super::elf::{Elf, Symbols};
-use super::{FileAddr, XrayRuntime};
+use super::elf::{Elf, Place, Symbols};
+use super::{FileAddr, ObjectKind, XrayRuntime};
 
 /// Symbols that only LLVM's own runtime defines.
 const RUNTIME: [&[u8]; 3] = [b"__xray_init", b"__xray_patch", b"__xray_patch_function"];
@@ -24,7 +24,7 @@ pub(super) struct Found {
 /// What the symbol tables say about some addresses.
 #[derive(Debug)]
 pub(super) struct SymbolLookup {
-    pub(super) found: BTreeMap<FileAddr, Found>,
+    pub(super) found: BTreeMap<Place, Found>,
     /// Addresses whose names did not fit into the budget.
     pub(super) left_out: usize,
     pub(super) runtime: XrayRuntime,
@@ -42,12 +42,8 @@ struct Best {
 impl SymbolLookup {
     /// Looks the addresses up in `.symtab`, or in `.dynsym` where that is stripped. `budget` bounds the bytes of all
     /// names together: many symbols can share one long name in the file, but not in memory.
-    pub(super) fn new(
-        elf: &Elf<'_>,
-        wanted: impl Iterator<Item = FileAddr>,
-        budget: usize,
-    ) -> Self {
-        let mut best: BTreeMap<FileAddr, Option<Best>> = wanted.map(|at| (at, None)).collect();
+    pub(super) fn new(elf: &Elf<'_>, wanted: impl Iterator<Item = Place>, budget: usize) -> Self {
+        let mut best: BTreeMap<Place, Option<Best>> = wanted.map(|at| (at, None)).collect();
         let mut lookup = Self {
             found: BTreeMap::new(),
             left_out: 0,
@@ -59,7 +55,7 @@ impl SymbolLookup {
             None => (elf.symbols(SHT_DYNSYM), XrayRuntime::Unknown),
         };
         if let Some(symbols) = symbols {
-            lookup.runtime = scan(&symbols, &mut best).unwrap_or(silence);
+            lookup.runtime = scan(&symbols, elf.kind, &mut best).unwrap_or(silence);
             lookup.take_names(&symbols, best, budget);
         }
         lookup
@@ -68,12 +64,12 @@ impl SymbolLookup {
     fn take_names(
         &mut self,
         symbols: &Symbols<'_>,
-        best: BTreeMap<FileAddr, Option<Best>>,
+        best: BTreeMap<Place, Option<Best>>,
         mut budget: usize,
     ) {
-        for (address, Best { name, size, .. }) in best
+        for (place, Best { name, size, .. }) in best
             .into_iter()
-            .filter_map(|(address, best)| Some((address, best?)))
+            .filter_map(|(place, best)| Some((place, best?)))
         {
             let name = symbols.name(name);
             let Some(left) = budget.checked_sub(name.len()) else {
@@ -82,14 +78,19 @@ impl SymbolLookup {
             };
             budget = left;
             let name = String::from_utf8_lossy(name).into_owned();
-            self.found.insert(address, Found { name, size });
+            self.found.insert(place, Found { name, size });
         }
     }
 }
 
-fn scan(symbols: &Symbols<'_>, best: &mut BTreeMap<FileAddr, Option<Best>>) -> Option<XrayRuntime> {
+fn scan(
+    symbols: &Symbols<'_>,
+    kind: ObjectKind,
+    best: &mut BTreeMap<Place, Option<Best>>,
+) -> Option<XrayRuntime> {
     let mut runtime = None;
-    for symbol in symbols.table.iter().filter(|symbol| symbol.st_name != 0) {
+    let numbered = symbols.table.iter().enumerate();
+    for (number, symbol) in numbered.filter(|(_, symbol)| symbol.st_name != 0) {
         if RUNTIME
             .iter()
             .any(|name| symbols.is_named(symbol.st_name, name))
@@ -101,8 +102,14 @@ fn scan(symbols: &Symbols<'_>, best: &mut BTreeMap<FileAddr, Option<Best>>) -> O
                 XrayRuntime::Imported
             }));
         }
-        if let Some(best) = best.get_mut(&FileAddr(symbol.st_value))
-            && let Some(rank) = rank(&symbol)
+        let Some(rank) = rank(&symbol, symbols) else {
+            continue;
+        };
+        let Some(section) = symbols.section_of(kind, number, symbol.st_shndx) else {
+            continue;
+        };
+        let address = FileAddr(symbol.st_value);
+        if let Some(best) = best.get_mut(&Place { section, address })
             && best.as_ref().is_none_or(|best| best.rank < rank)
         {
             *best = Some(Best {
@@ -115,13 +122,12 @@ fn scan(symbols: &Symbols<'_>, best: &mut BTreeMap<FileAddr, Option<Best>>) -> O
     runtime
 }
 
-/// Functions before labels, global before weak before local, sized before sizeless.
-fn rank(symbol: &Sym) -> Option<(u8, u8, u64)> {
-    if symbol.st_shndx == SHN_UNDEF as usize {
-        return None;
-    }
+/// Of a symbol that may name a function: functions before labels, global before weak before local, sized before sizeless.
+fn rank(symbol: &Sym, symbols: &Symbols<'_>) -> Option<(u8, u8, u64)> {
     let kind = match symbol.st_type() {
         STT_FUNC | STT_GNU_IFUNC => 1,
+        // Assemblers mark code and data by such symbols, and leave local labels over.
+        STT_NOTYPE if symbols.name_starts(symbol.st_name, &[b"$", b".L"]) => return None,
         STT_NOTYPE => 0,
         _ => return None,
     };

@@ -4,13 +4,14 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use xray_trace::FileAddr;
-use xray_trace::instr_map::{Object, SourceMap, Warning};
+use xray_trace::instr_map::{InstrMap, Object, ObjectError, SourceMap, Warning};
 
 use crate::image::{BASE, Image, entry};
 use crate::toolchain::{CLANG, CLANG_14, Workbench};
 
-/// Real files of both index layouts with debug information.
-static REAL: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
+/// Real files of both index layouts with debug information, and files that are still to be linked: of 64 and 32 bits, of
+/// both byte orders.
+static REAL: LazyLock<[Vec<u8>; 5]> = LazyLock::new(|| {
     let bench = Workbench::new();
     bench.write(
         "p.c",
@@ -18,7 +19,16 @@ static REAL: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     );
     bench.compile(CLANG, "p.c", "new", &["-g"]);
     bench.compile(CLANG_14, "p.c", "old", &["-g"]);
-    [bench.read("new"), bench.read("old")]
+    for (target, out) in [
+        ("x86_64-linux-gnu", "wide.o"),
+        ("mips-linux-gnu", "big.o"),
+        ("armv7-linux-gnueabihf", "arm.o"),
+    ] {
+        let target = format!("--target={target}");
+        let arguments = [&target, "-c", "-ffunction-sections"];
+        bench.compile(CLANG, "p.c", out, &arguments);
+    }
+    ["new", "old", "wide.o", "big.o", "arm.o"].map(|file| bench.read(file))
 });
 
 /// The most memory this process ever had, in KiB.
@@ -34,14 +44,15 @@ fn peak_memory() -> u64 {
 /// Reads whatever this is; results are used so far that ranges in them are followed.
 fn read(bytes: &[u8]) {
     let mut addresses = vec![FileAddr(0), FileAddr(u64::MAX)];
-    if let Ok(mut object) = Object::parse(bytes) {
+    assert!(InstrMap::read(bytes).is_ok() || Object::parse(bytes).is_err());
+    if let Ok(mut object) = Object::parse_any(bytes) {
         let sleds: usize = object
             .functions()
             .iter()
             .map(|f| object.sleds_of(f).len())
             .sum();
         assert_eq!(sleds, object.sleds().len());
-        assert!(sleds * 32 <= bytes.len());
+        assert!(sleds * 16 <= bytes.len());
         for sled in object.sleds() {
             let offset = object.address_to_offset(sled.address);
             assert!(offset.is_none() || !object.segments().is_empty());
@@ -63,24 +74,28 @@ proptest! {
     #[test]
     fn arbitrary_bytes_are_read_or_refused(tail in prop::collection::vec(any::<u8>(), 0..512)) {
         read(&tail);
-        let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0".to_vec();
-        file.extend(tail);
-        read(&file);
+        for (class, order) in [(2, 1), (1, 1), (1, 2), (2, 2)] {
+            let mut file = vec![0x7f, b'E', b'L', b'F', class, order, 1];
+            file.resize(16, 0);
+            file.extend(if order == 1 { [2, 0] } else { [0, 1] });
+            file.extend(&tail);
+            read(&file);
+        }
     }
 
     #[test]
     fn changed_files_are_read_or_refused(
-        old in any::<bool>(),
+        which in 0..REAL.len(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..6, any::<u64>()), 1..12),
         cut in prop::option::of(any::<prop::sample::Index>()),
     ) {
-        let mut file = REAL[usize::from(old)].clone();
+        let mut file = REAL[which].clone();
         // Half of the changes go where they hurt: into the headers.
         let size = file.len();
         for (place, area, value) in changes {
             let at = match area {
-                0 | 1 => place.index(1024),
-                2 | 3 => size - 1 - place.index(64 * 40),
+                0 | 1 => place.index(size.min(1024)),
+                2 | 3 => size - 1 - place.index(size.min(64 * 40)),
                 _ => place.index(size),
             };
             let end = (at + 1 + value.to_le_bytes()[0] as usize % 8).min(size);
@@ -102,6 +117,25 @@ fn a_file_cut_anywhere_is_read_or_refused() {
             read(&file[..end]);
         }
     }
+}
+
+/// A real file's sections do not overlap. Each of a few thousand sections that are all the whole file would cost its size.
+#[test]
+fn sections_that_share_their_bytes_are_refused() {
+    const SECTIONS: u16 = 20_000;
+    let map = entry(0, 0, 0, 2).repeat(4096);
+    let mut file = Image::default().with("xray_instr_map", map).build();
+    let headers = usize::try_from(u64::from_le_bytes(*file[40..].first_chunk().unwrap())).unwrap();
+    // The map's header again and again, in a file that is still to be linked.
+    file[16] = 1;
+    let header = file[headers + 64..headers + 128].to_vec();
+    let names = file[headers + 128..headers + 192].to_vec();
+    file.truncate(headers + 64);
+    file.extend(header.repeat(usize::from(SECTIONS)));
+    file.extend(names);
+    file[60..62].copy_from_slice(&(SECTIONS + 2).to_le_bytes());
+    file[62..64].copy_from_slice(&(SECTIONS + 1).to_le_bytes());
+    assert_eq!(Object::parse_any(&file).unwrap_err(), ObjectError::Overlap);
 }
 
 #[test]

@@ -8,6 +8,7 @@
     reason = "helpers of tests fail the test like its assertions do"
 )]
 
+mod architectures;
 mod compilers;
 mod hand_written;
 mod hostile;

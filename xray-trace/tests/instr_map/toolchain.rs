@@ -40,6 +40,11 @@ pub(crate) const STRIP: Tool = Tool {
     program: "strip",
     package: "binutils",
 };
+/// For files of every processor.
+pub(crate) const STRIP_LLVM: Tool = Tool {
+    program: "llvm-strip-19",
+    package: "llvm-19",
+};
 pub(crate) const OBJCOPY: Tool = Tool {
     program: "objcopy",
     package: "binutils",
