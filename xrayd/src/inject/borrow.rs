@@ -101,7 +101,7 @@ impl<E: Into<BorrowError>> From<E> for Failure {
 // === impl Lender ===
 
 impl<'a> Lender<'a> {
-    /// Looks for what a borrowed thread needs.
+    /// Looks for what a borrowed thread needs, so that it stands still for its calls only.
     pub(super) fn find(target: &'a Target, memory: &'a Memory, maps: &'a Maps) -> Result<Self> {
         let gadgets = Gadgets::find(memory, maps).ok_or_else(|| {
             let message = format!(

@@ -361,18 +361,22 @@ fn make_mappings(
                 (None, _) => (Place::Any, geometry.rings_bytes() + slack),
             };
             let start = if wishes.by_file {
-                let fd = remote.memfd(rings_name, bytes)?;
-                let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
-                let start = remote.map("mmap of the rings", wanted, bytes, data, shared, fd);
+                let fd = remote.memfd(rings_name)?;
                 let copy = i32::try_from(fd)
                     .map_err(io::Error::other)
                     .and_then(|number| match target.pidfd().get_fd(number) {
                         Ok(copy) => Ok(File::from(copy)),
                         // A process without its main thread has no descriptors by this way (P3).
                         Err(_) => open_descriptor(target.pid(), remote.thread().tid(), number),
-                    });
+                    })
+                    .and_then(|copy| copy.set_len(bytes).map(|()| copy))
+                    .map_err(refused("pidfd_getfd"));
+                let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
+                let start = copy.and_then(|copy| {
+                    memfd = Some(copy);
+                    remote.map("mmap of the rings", wanted, bytes, data, shared, fd)
+                });
                 remote.close(fd);
-                memfd = Some(copy.map_err(refused("pidfd_getfd"))?);
                 start?
             } else {
                 let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -7,13 +7,11 @@ use nix::libc;
 use crate::{
     pid::TargetAddr,
     sys::{
-        Memory,
+        Memory, PR_SET_VMA, kernel_names_mappings,
         ptrace::{Stopped, TraceError},
     },
 };
 
-/// include/uapi/linux/prctl.h
-const PR_SET_VMA: u64 = 0x5356_4d41;
 /// Reading the time stamp counter faults.
 const PR_TSC_SIGSEGV: u32 = 2;
 
@@ -52,8 +50,6 @@ pub(super) struct Remote<'a> {
     instruction: u64,
     /// What was mapped, to be unmapped if something later fails. Filled by `map`, emptied by `commit`.
     mapped: Vec<(u64, u64)>,
-    /// The kernel names mappings, as far as is known.
-    names: bool,
 }
 
 // === impl Remote ===
@@ -65,7 +61,6 @@ impl<'a> Remote<'a> {
             thread,
             instruction,
             mapped: Vec::new(),
-            names: true,
         }
     }
 
@@ -128,19 +123,25 @@ impl<'a> Remote<'a> {
         .map(|_| ())
     }
 
-    /// Names a mapping for who looks at the target's maps; kernels without the facility refuse, which is no harm.
+    /// Names a mapping for who looks at the target's maps; without a name it serves as well.
     pub(super) fn name(&mut self, address: u64, bytes: u64, name: u64) {
-        if !self.names {
+        if !kernel_names_mappings() {
             return;
         }
         let result = self.call(
             "prctl",
             libc::SYS_prctl,
-            [PR_SET_VMA, 0, address, bytes, name, 0],
+            [
+                u64::from(PR_SET_VMA.cast_unsigned()),
+                0,
+                address,
+                bytes,
+                name,
+                0,
+            ],
         );
         if let Err(error) = result {
-            tracing::debug!(%error, "mappings are not named");
-            self.names = false;
+            tracing::debug!(%error, "a mapping has no name");
         }
     }
 
@@ -168,17 +169,15 @@ impl<'a> Remote<'a> {
             .map(|_| ())
     }
 
-    /// `memfd_create` with the name at `name`, sized.
-    pub(super) fn memfd(&mut self, name: u64, bytes: u64) -> Result<i64, RemoteError> {
+    /// `memfd_create` with the name at `name`; it has no length yet.
+    pub(super) fn memfd(&mut self, name: u64) -> Result<i64, RemoteError> {
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        let fd = self.call(
+        self.call(
             "memfd_create",
             libc::SYS_memfd_create,
             [name, flags, 0, 0, 0, 0],
-        )?;
-        self.call("ftruncate", libc::SYS_ftruncate, [fd, bytes, 0, 0, 0, 0])
-            .inspect_err(|_| self.close(fd.cast_signed()))?;
-        Ok(fd.cast_signed())
+        )
+        .map(u64::cast_signed)
     }
 
     /// `close`.

@@ -5,6 +5,7 @@
 mod claim;
 mod clock;
 mod memory;
+mod naming;
 mod pidfd;
 pub(crate) mod ptrace;
 mod robust;
@@ -15,6 +16,7 @@ mod xstate;
 pub(crate) use claim::Claim;
 pub(crate) use clock::{now_anchor, ticks_now};
 pub(crate) use memory::Memory;
+pub(crate) use naming::{PR_SET_VMA, kernel_names_mappings};
 pub(crate) use pidfd::PidFd;
 pub(crate) use robust::robust_list;
 pub(crate) use spawn::spawn_traced;

@@ -96,12 +96,14 @@ impl Threads {
             .unwrap_or_default()
     }
 
-    /// True if one of them has, or can take, a capability with which a process opens its own `map_files`: then it can change
-    /// the length also of anonymous shared memory.
+    /// True if one of them has, or can take, the capability with which a process opens its own `map_files`: then it can change
+    /// the length also of anonymous shared memory. Those that may do anything (CAP_SYS_ADMIN) do not count: they need no such trick.
     pub(crate) fn can_open_map_files(pid: Pid) -> bool {
-        // CAP_SYS_ADMIN, CAP_CHECKPOINT_RESTORE.
-        const OPENS: u64 = 1 << 21 | 1 << 40;
-        let opens = |status: ThreadStatus| status.permitted & OPENS != 0;
+        const SYS_ADMIN: u64 = 1 << 21;
+        const CHECKPOINT_RESTORE: u64 = 1 << 40;
+        let opens = |status: ThreadStatus| {
+            status.permitted & (SYS_ADMIN | CHECKPOINT_RESTORE) == CHECKPOINT_RESTORE
+        };
         Self::of(pid)
             .into_iter()
             .any(|tid| ThreadStatus::read(pid, tid).is_some_and(opens))
