@@ -78,6 +78,8 @@ pub(crate) enum Command {
     Fetch(cmd::fetch::Args),
     /// Show the call tree and the table of functions of a trace
     Report(cmd::report::Args),
+    /// Print the instrumentation map of a file, as llvm-xray does
+    Extract(cmd::extract::Args),
     /// Convert a trace into another format
     Convert(cmd::convert::Args),
     /// Switch everything off, prove it, and let a process go
@@ -129,6 +131,10 @@ mod tests {
             "fetch -o f",
             "report f --tree --table --thread 12 --function f --since 1s --until 2s --limit 0",
             "report f --sort self --order thread --json",
+            "extract f",
+            "extract -s --no-demangle f --output=g --force",
+            "extract --symbolize --demangle --no-demangle f -o -",
+            "extract --pid 12 --json",
             "convert f -o g.json",
             "convert f -o g --to fdr",
             "detach 12",
@@ -170,6 +176,9 @@ mod tests {
             "report",
             "report f --limit -1",
             "report f --sort luck",
+            "extract",
+            "extract f --pid 12",
+            "extract f g",
             "convert f",
             "convert f -o g --to yaml",
             "detach",

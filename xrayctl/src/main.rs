@@ -66,6 +66,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Record(args) => online(cmd::record::run(args, &daemon, console)),
         Command::Fetch(args) => online(cmd::fetch::run(args, &daemon, console)),
         Command::Report(args) => cmd::report::run(&args, console),
+        Command::Extract(args) => cmd::extract::run(&args, console),
         Command::Convert(args) => cmd::convert::run(&args, console),
         Command::Detach(args) => online(cmd::detach::run(args, &daemon, console)),
         Command::Explain(args) => cmd::explain::run(&args, console),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{FileAddr, MapFunction, Object, ObjectError, Sled, Warning, YamlError, yaml};
+use super::{FileAddr, Machine, MapFunction, Object, ObjectError, Sled, Warning, YamlError, yaml};
 
 /// An instrumentation map: what gives the function ids of a log their meaning.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +11,7 @@ pub struct InstrMap {
     sleds: Vec<Sled>,
     functions: Vec<MapFunction>,
     warnings: Vec<Warning>,
+    machine: Option<Machine>,
     /// Where in `functions` an id is that does not stand at id - 1. Made with the map.
     elsewhere: HashMap<u32, usize>,
 }
@@ -77,6 +78,11 @@ impl InstrMap {
         &self.warnings
     }
 
+    /// The processor that the object file is made for; YAML does not say.
+    pub fn machine(&self) -> Option<Machine> {
+        self.machine
+    }
+
     pub(super) fn new(
         sleds: Vec<Sled>,
         functions: Vec<MapFunction>,
@@ -91,6 +97,7 @@ impl InstrMap {
             sleds,
             functions,
             warnings,
+            machine: None,
             elsewhere,
         }
     }
@@ -98,7 +105,10 @@ impl InstrMap {
 
 impl From<Object> for InstrMap {
     fn from(object: Object) -> Self {
-        Self::new(object.sleds, object.functions, object.warnings)
+        Self {
+            machine: Some(object.machine),
+            ..Self::new(object.sleds, object.functions, object.warnings)
+        }
     }
 }
 
