@@ -33,6 +33,10 @@ pub enum Tool {
     Python3,
     /// Removes symbols from a program.
     Strip,
+    /// The reader of callgrind's profiles.
+    CallgrindAnnotate,
+    /// The reader of pprof's profiles.
+    Pprof,
 }
 
 /// Something that is there when its package is: a program, or a library without one.
@@ -73,6 +77,14 @@ const NEEDS: &[Need] = &[
     Need {
         package: "libstdc++-12-dev",
         present: || Path::new("/usr/include/c++/12/cstdint").exists(),
+    },
+    Need {
+        package: "valgrind",
+        present: || Tool::CallgrindAnnotate.is_present(),
+    },
+    Need {
+        package: "golang-1.19-go",
+        present: || Tool::Pprof.is_present(),
     },
     Need {
         package: "gdb",
@@ -128,6 +140,11 @@ impl Tool {
             Tool::SystemdAnalyze => ("systemd-analyze", "systemd"),
             Tool::Python3 => ("/usr/bin/python3", "python3"),
             Tool::Strip => ("strip", "binutils"),
+            Tool::CallgrindAnnotate => ("callgrind_annotate", "valgrind"),
+            Tool::Pprof => (
+                "/usr/lib/go-1.19/pkg/tool/linux_amd64/pprof",
+                "golang-1.19-go",
+            ),
         }
     }
 

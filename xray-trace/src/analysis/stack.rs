@@ -127,6 +127,8 @@ pub struct Steps<'a> {
     closing: Option<Closing>,
     /// What was met so far.
     notes: Notes,
+    /// How often the thread was said to run on some processor.
+    processors: u64,
 }
 
 #[derive(Debug)]
@@ -204,6 +206,7 @@ impl<'a> Steps<'a> {
             now: (Ticks(0), 0),
             closing: None,
             notes: Notes::default(),
+            processors: 0,
         }
     }
 
@@ -223,6 +226,12 @@ impl<'a> Steps<'a> {
     #[must_use]
     pub fn notes(&self) -> Notes {
         self.notes
+    }
+
+    /// How often so far the thread was said to run on some processor, which is no step.
+    #[must_use]
+    pub fn processors(&self) -> u64 {
+        self.processors
     }
 
     /// What the program said in the latest step; empty after the next step.
@@ -317,7 +326,10 @@ impl<'a> Steps<'a> {
                     data,
                 }))
             }
-            EventBody::Cpu { .. } => None,
+            EventBody::Cpu { .. } => {
+                self.processors += 1;
+                None
+            }
             EventBody::Lost { events } => {
                 self.notes.lost = self.notes.lost.saturating_add(events);
                 let cause = Cause::Loss { ticks, events };

@@ -5,25 +5,25 @@
 
 use std::io::{self, Write};
 
-use super::{Report, Sink};
+use super::per_function::PerFunction;
+use super::text::{self, Text};
+use super::{Place, Report, Sink};
 use crate::analysis::{Call, Ending, Open, Said, Step, Steps};
-use crate::model::{Calibration, DataKind, ThreadId, Trace};
+use crate::model::{DataKind, FunctionId, ThreadId, Trace};
 
 /// Chrome's trace_event JSON.
 #[derive(Debug, Clone, Copy)]
 pub struct Chrome;
 
 struct Output<'a> {
-    to: &'a mut dyn Write,
+    trace: &'a Trace,
+    text: Text<'a>,
     /// What stands before the next event: nothing, or a comma.
     separator: &'static str,
-}
-
-/// How a thread is named in the file.
-#[derive(Clone, Copy)]
-struct Place {
-    pid: u32,
-    tid: u32,
+    /// Names as they stand in the file.
+    names: PerFunction<Vec<u8>>,
+    /// What every event of the current thread has.
+    place: String,
 }
 
 // === impl Chrome ===
@@ -37,54 +37,52 @@ impl Sink for Chrome {
         &["json"]
     }
 
+    fn about(&self) -> &'static str {
+        "trace events, for ui.perfetto.dev and chrome://tracing"
+    }
+
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         let mut report = Report::default();
-        writeln!(output, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+        let names = PerFunction::new(trace, |function| {
+            let mut name = Vec::new();
+            text::json(&mut name, &function.name);
+            name
+        });
         let mut output = Output {
-            to: output,
+            trace,
+            text: Text::new(output),
             separator: "",
+            names,
+            place: String::new(),
         };
-        output.names(trace)?;
-        let mut exits_without_entry = 0;
+        output
+            .text
+            .put("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
+        output.tables()?;
         for mut steps in Steps::of_threads(trace) {
-            let place = Place::of(trace, steps.thread());
+            output.thread(steps.thread());
             while let Some(step) = steps.next() {
                 match step {
                     Step::Enter(open) => {
                         report.calls += 1;
-                        output.begin(trace, place, &open)?;
+                        output.begin(&open);
                     }
-                    Step::Leave(call) => output.end(place, &call)?,
-                    Step::Data(said) => output.said(place, &said, steps.data(&said))?,
+                    Step::Leave(call) => output.end(&call),
+                    Step::Data(said) => output.said(&said, steps.data(&said)),
                     Step::Lost { ticks, events } => {
-                        let time = trace.clock().monotonic_ns(ticks);
-                        output.event(place, "i", time)?;
-                        let lost = "\"name\":\"events lost\",\"s\":\"t\"";
-                        write!(output.to, ",{lost},\"args\":{{\"events\":\"{events}\"}}}}")?;
+                        output.lost(trace.clock().monotonic_ns(ticks), events);
                     }
                 }
+                output.text.pass()?;
             }
-            exits_without_entry += steps.notes().exits_without_entry;
+            report.leave_out_of_steps(&steps);
         }
-        let calibration = match trace.clock().calibration() {
-            Calibration::None => "none: a tick is shown as a nanosecond",
-            Calibration::SingleAnchor => "one anchor: a tick is shown as a nanosecond",
-            Calibration::Measured => "measured",
-        };
-        write!(
-            output.to,
-            "\n],\"otherData\":{{\"clock\":\"CLOCK_MONOTONIC\","
-        )?;
-        writeln!(output.to, "\"calibration\":\"{calibration}\"}}}}")?;
-        report.leave_out(
-            "exits of calls that began before the trace or in a gap",
-            exits_without_entry,
-        );
-        let unplaced = trace
-            .losses()
-            .iter()
-            .fold(0, |sum: u64, loss| sum.saturating_add(loss.1));
-        report.leave_out("lost events whose place is not known", unplaced);
+        let Output { mut text, .. } = output;
+        text.put("\n],\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\",\"calibration\":\"");
+        text.put(super::calibration(trace));
+        text.put("\"}}\n");
+        text.finish()?;
+        report.leave_out_unplaced(trace);
         Ok(report)
     }
 }
@@ -92,99 +90,104 @@ impl Sink for Chrome {
 // === impl Output ===
 
 impl Output<'_> {
-    fn names(&mut self, trace: &Trace) -> io::Result<()> {
+    /// Names of processes and threads.
+    fn tables(&mut self) -> io::Result<()> {
+        let trace = self.trace;
         for process in trace.processes() {
             let place = Place {
                 pid: process.pid,
                 tid: process.pid,
             };
-            self.name(place, "process_name", &process.command)?;
+            self.table(place, "process_name", &process.command)?;
         }
         for thread in trace.threads() {
             let place = Place::of(trace, thread.id);
-            self.name(place, "thread_name", &thread.name)?;
+            self.table(place, "thread_name", &thread.name)?;
         }
         Ok(())
     }
 
-    fn name(&mut self, place: Place, what: &str, name: &str) -> io::Result<()> {
+    fn table(&mut self, place: Place, what: &str, name: &str) -> io::Result<()> {
         let Place { pid, tid } = place;
-        write!(
-            self.to,
-            "{}{{\"ph\":\"M\",\"pid\":{pid},\"tid\":{tid}",
-            self.separator
-        )?;
+        let text = &mut self.text;
+        text.put(self.separator);
         self.separator = ",\n";
-        write!(self.to, ",\"name\":\"{what}\",\"args\":{{\"name\":")?;
-        self.text(name)?;
-        write!(self.to, "}}}}")
+        text.put("{\"ph\":\"M\",\"pid\":");
+        text.number(pid);
+        text.put(",\"tid\":");
+        text.number(tid);
+        text.put(",\"name\":\"");
+        text.put(what);
+        text.put("\",\"args\":{\"name\":");
+        text.json(name);
+        text.put("}}");
+        text.pass()
     }
 
-    fn begin(&mut self, trace: &Trace, place: Place, open: &Open) -> io::Result<()> {
-        self.event(place, "B", open.start_ns)?;
-        write!(self.to, ",\"name\":")?;
-        self.text(&trace.function_name(open.function))?;
+    /// The events that follow are this thread's.
+    fn thread(&mut self, thread: ThreadId) {
+        let Place { pid, tid } = Place::of(self.trace, thread);
+        self.place = format!("\",\"pid\":{pid},\"tid\":{tid},\"ts\":");
+    }
+
+    fn begin(&mut self, open: &Open) {
+        self.event("B", open.start_ns);
+        self.text.put(",\"name\":");
+        self.name(open.function);
         match open.arg {
-            None => write!(self.to, "}}"),
+            None => self.text.put("}"),
             // As text, since readers take numbers for floating point.
-            Some(arg) => write!(self.to, ",\"args\":{{\"arg\":\"{arg:#x}\"}}}}"),
+            Some(arg) => self
+                .text
+                .put(&format!(",\"args\":{{\"arg\":\"{arg:#x}\"}}}}")),
         }
     }
 
-    fn end(&mut self, place: Place, call: &Call) -> io::Result<()> {
-        self.event(place, "E", call.end_ns)?;
-        match call.how {
-            Ending::Normal => write!(self.to, "}}"),
-            Ending::TailExit => write!(self.to, ",\"args\":{{\"end\":\"tail exit\"}}}}"),
-            Ending::Closed => write!(self.to, ",\"args\":{{\"end\":\"no exit seen\"}}}}"),
-        }
+    fn end(&mut self, call: &Call) {
+        self.event("E", call.end_ns);
+        self.text.put(match call.how {
+            Ending::Normal => "}",
+            Ending::TailExit => ",\"args\":{\"end\":\"tail exit\"}}",
+            Ending::Closed => ",\"args\":{\"end\":\"no exit seen\"}}",
+        });
     }
 
-    /// As text, with what is not UTF-8 escaped.
-    fn said(&mut self, place: Place, said: &Said, data: &[u8]) -> io::Result<()> {
-        self.event(place, "i", said.ns)?;
+    fn said(&mut self, said: &Said, data: &[u8]) {
+        self.event("i", said.ns);
         match said.kind {
-            DataKind::Custom => write!(self.to, ",\"name\":\"custom event\"")?,
+            DataKind::Custom => self.text.put(",\"name\":\"custom event"),
             DataKind::Typed(event_type) => {
-                write!(self.to, ",\"name\":\"typed event {event_type}\"")?;
+                self.text.put(",\"name\":\"typed event ");
+                self.text.number(event_type);
             }
         }
-        write!(self.to, ",\"s\":\"t\",\"args\":{{\"data\":")?;
-        match std::str::from_utf8(data) {
-            Ok(text) => self.text(text)?,
-            Err(_) => self.text(&data.escape_ascii().to_string())?,
-        }
-        write!(self.to, "}}}}")
+        self.text.put("\",\"s\":\"t\",\"args\":{\"data\":");
+        self.text.json_bytes(data);
+        self.text.put("}}");
+    }
+
+    fn lost(&mut self, time_ns: u64, events: u64) {
+        self.event("i", time_ns);
+        self.text
+            .put(",\"name\":\"events lost\",\"s\":\"t\",\"args\":{\"events\":\"");
+        self.text.number(events);
+        self.text.put("\"}}");
     }
 
     /// Begins an event; the caller ends it.
-    fn event(&mut self, place: Place, phase: &str, time_ns: u64) -> io::Result<()> {
-        let Place { pid, tid } = place;
-        let (us, ns) = (time_ns / 1000, time_ns % 1000);
-        write!(
-            self.to,
-            "{}{{\"ph\":\"{phase}\",\"pid\":{pid},\"tid\":{tid}",
-            self.separator
-        )?;
+    fn event(&mut self, phase: &str, time_ns: u64) {
+        self.text.put(self.separator);
         self.separator = ",\n";
-        write!(self.to, ",\"ts\":{us}.{ns:03}")
+        self.text.put("{\"ph\":\"");
+        self.text.put(phase);
+        self.text.put(&self.place);
+        self.text.decimal::<3>(time_ns);
     }
 
-    fn text(&mut self, text: &str) -> io::Result<()> {
-        serde_json::to_writer(&mut *self.to, text).map_err(io::Error::from)
-    }
-}
-
-// === impl Place ===
-
-impl Place {
-    /// By the kernel's numbers; a thread that the table does not have stands by its own id, in process 0.
-    fn of(trace: &Trace, thread: ThreadId) -> Self {
-        let known = trace.thread(thread);
-        let process = known.and_then(|known| trace.process(known.process));
-        Self {
-            pid: process.map_or(0, |process| process.pid),
-            tid: known.map_or(thread.0, |known| known.tid),
+    fn name(&mut self, function: FunctionId) {
+        match self.names.get(function) {
+            Some(name) => self.text.bytes(name),
+            None => self.text.json(&self.trace.function_name(function)),
         }
     }
 }

@@ -78,6 +78,10 @@ impl Sink for Fdr {
         &["fdr", "xray"]
     }
 
+    fn about(&self) -> &'static str {
+        "LLVM's flight data recorder log, for llvm-xray"
+    }
+
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         let ids = FunctionIds::new(trace);
         let mut left_out = LeftOut::default();

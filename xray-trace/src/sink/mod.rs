@@ -1,16 +1,39 @@
 //! From the trace model to files of other tools. One file per format.
+//!
+//! Every sink goes through the trace thread by thread and unpacks one block at a time. Those that sum up hold as much as
+//! there are different stacks; the others hold as much as there are functions and threads.
 
+mod callgrind;
 mod chrome;
+mod csv;
+mod events;
 mod fdr;
+mod folded;
+mod json_lines;
+mod per_function;
+#[cfg(feature = "export")]
+mod pprof;
+mod speedscope;
+mod stacks;
+mod text;
+mod unsaid;
 mod xtrace;
 
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::model::Trace;
+use crate::analysis::Steps;
+use crate::model::{Calibration, ThreadId, Trace};
 
+pub use callgrind::Callgrind;
 pub use chrome::Chrome;
+pub use csv::Csv;
 pub use fdr::Fdr;
+pub use folded::Folded;
+pub use json_lines::JsonLines;
+#[cfg(feature = "export")]
+pub use pprof::Pprof;
+pub use speedscope::Speedscope;
 pub use xtrace::Xtrace;
 
 /// A format that traces can be written in.
@@ -18,8 +41,11 @@ pub trait Sink: std::fmt::Debug + Sync {
     /// The name by which it is asked for.
     fn name(&self) -> &'static str;
 
-    /// The extensions of file names that mean it, without the dot.
+    /// The ends of file names that mean it, without the dot before.
     fn extensions(&self) -> &'static [&'static str];
+
+    /// What it is for, in a few words.
+    fn about(&self) -> &'static str;
 
     /// Writes the trace, in many small writes: a file wants a `BufWriter` around it, and a flush after.
     ///
@@ -34,35 +60,108 @@ pub trait Sink: std::fmt::Debug + Sync {
 pub struct Report {
     /// How many calls.
     pub calls: u64,
-    /// What the format cannot hold, or not as it was: in words, and how many. Never with a count of 0.
+    /// What the format cannot hold, or not as it was: in words, and how many. Never with a count of 0, and nothing twice.
     pub left_out: Vec<(String, u64)>,
 }
 
 /// Every format.
-pub const SINKS: [&dyn Sink; 3] = [&Xtrace, &Fdr, &Chrome];
+pub const SINKS: &[&dyn Sink] = &[
+    &Xtrace,
+    &Fdr,
+    &Chrome,
+    &Speedscope,
+    &Folded,
+    #[cfg(feature = "export")]
+    &Pprof,
+    &Callgrind,
+    &Csv,
+    &JsonLines,
+];
 
 /// The format with that name.
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static dyn Sink> {
-    SINKS.into_iter().find(|sink| sink.name() == name)
+    SINKS.iter().copied().find(|sink| sink.name() == name)
 }
 
-/// The format that a file's extension means.
+/// The format that the end of a file's name means; the longest end that fits counts.
 #[must_use]
 pub fn by_extension(path: &Path) -> Option<&'static dyn Sink> {
-    let extension = path.extension()?.to_str()?;
-    SINKS
-        .into_iter()
-        .find(|sink| sink.extensions().contains(&extension))
+    let name = path.file_name()?.to_str()?;
+    let fits = |extension: &&'static str| {
+        let stem = name.strip_suffix(*extension);
+        stem.is_some_and(|stem| stem.len() > 1 && stem.ends_with('.'))
+    };
+    let len = |sink: &&dyn Sink| {
+        let extensions = sink.extensions().iter().filter(|end| fits(end));
+        extensions.map(|extension| extension.len()).max()
+    };
+    let fitting = SINKS.iter().copied().filter(|sink| len(sink).is_some());
+    fitting.max_by_key(len)
+}
+
+/// How the kernel knows a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    pid: u32,
+    tid: u32,
+}
+
+// === impl Place ===
+
+impl Place {
+    /// By the kernel's numbers; a thread that the table does not have stands by its own id, in process 0.
+    fn of(trace: &Trace, thread: ThreadId) -> Self {
+        let known = trace.thread(thread);
+        let process = known.and_then(|known| trace.process(known.process));
+        Self {
+            pid: process.map_or(0, |process| process.pid),
+            tid: known.map_or(thread.0, |known| known.tid),
+        }
+    }
 }
 
 // === impl Report ===
 
 impl Report {
-    /// Adds a line about what was left out, if there is anything to tell.
-    fn leave_out(&mut self, what: impl Into<String>, count: u64) {
-        if count > 0 {
-            self.left_out.push((what.into(), count));
+    /// Adds to what was left out, if there is anything to tell.
+    fn leave_out(&mut self, what: &str, count: u64) {
+        if count == 0 {
+            return;
         }
+        match self.left_out.iter_mut().find(|(told, _)| told == what) {
+            Some((_, told)) => *told = told.saturating_add(count),
+            None => self.left_out.push((what.to_owned(), count)),
+        }
+    }
+
+    /// What a thread's steps, all of them taken, did not say.
+    fn leave_out_of_steps(&mut self, steps: &Steps<'_>) {
+        let notes = steps.notes();
+        self.leave_out(
+            "exits of calls that began before the trace or in a gap",
+            notes.exits_without_entry,
+        );
+        self.leave_out(
+            "blocks whose events could not all be unpacked",
+            notes.damaged_blocks,
+        );
+        self.leave_out("on which processor a thread ran", steps.processors());
+    }
+
+    /// Losses that no event stands for.
+    fn leave_out_unplaced(&mut self, trace: &Trace) {
+        for (_, events) in trace.losses() {
+            self.leave_out("lost events whose place is not known", *events);
+        }
+    }
+}
+
+/// What the times of a trace rest on, for people.
+fn calibration(trace: &Trace) -> &'static str {
+    match trace.clock().calibration() {
+        Calibration::None => "none: a tick is shown as a nanosecond",
+        Calibration::SingleAnchor => "one anchor: a tick is shown as a nanosecond",
+        Calibration::Measured => "measured",
     }
 }

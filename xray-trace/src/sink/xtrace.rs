@@ -20,6 +20,10 @@ impl Sink for Xtrace {
         &["xtrace"]
     }
 
+    fn about(&self) -> &'static str {
+        "our own, written anew"
+    }
+
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         trace.write(output)?;
         let calls = trace

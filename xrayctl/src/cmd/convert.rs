@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use clap::builder::PossibleValue;
 use serde::Serialize;
 use xray_trace::model::Trace;
 use xray_trace::sink::{self, SINKS, Sink};
@@ -15,11 +16,6 @@ use crate::output::{Console, Tone, units};
 use crate::trace_file::{OutputFile, Overwrite};
 
 const EXAMPLES: &str = "\
-Formats:
-  xtrace  our own, written anew
-  fdr     LLVM's flight data recorder log, for llvm-xray (.fdr, .xray)
-  chrome  trace events, for ui.perfetto.dev and chrome://tracing (.json)
-
 Examples:
   xrayctl convert run.xtrace -o run.json
   xrayctl convert run.xtrace -o log.bin --to fdr";
@@ -34,7 +30,7 @@ pub(crate) struct Args {
     output: PathBuf,
     /// The format; without this, the extension of OUT says it
     #[arg(long, value_name = "FORMAT",
-          value_parser = clap::builder::PossibleValuesParser::new(SINKS.map(|sink| sink.name())))]
+          value_parser = clap::builder::PossibleValuesParser::new(SINKS.iter().map(described)))]
     to: Option<String>,
     /// Replace OUT if it is there already
     #[arg(long)]
@@ -109,6 +105,13 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     })
 }
 
+/// A format as the help shows it.
+fn described(sink: &&'static dyn Sink) -> PossibleValue {
+    let ends = sink.extensions().iter().map(|end| format!(".{end}"));
+    let ends = ends.collect::<Vec<_>>().join(", ");
+    PossibleValue::new(sink.name()).help(format!("{} ({ends})", sink.about()))
+}
+
 /// Whether the output is the input, by whatever name.
 fn same_file(input: &File, args: &Args) -> anyhow::Result<bool> {
     let input = input.metadata()?;
@@ -125,7 +128,8 @@ impl Args {
             None => sink::by_extension(&self.output),
         };
         found.ok_or_else(|| {
-            let names = SINKS.map(|sink| sink.name()).join(", ");
+            let names = SINKS.iter().map(|sink| sink.name()).collect::<Vec<_>>();
+            let names = names.join(", ");
             let output = self.output.display();
             Failure::Usage(format!(
                 "the name {output} says no format: give --to {names}"

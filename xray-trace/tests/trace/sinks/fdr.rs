@@ -1,26 +1,18 @@
-//! What is exported is read by those it is meant for, and says the same.
+//! LLVM's flight data recorder log, read by `llvm-xray`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{
-    Enter, Exit, TailExit, any_events, call, call_with, file, lost, module, process, thread, trace,
-};
 use proptest::prelude::*;
-use serde_json::Value;
 use xray_trace::analysis::{Filter, Step, Steps, account};
 use xray_trace::container::Writer;
-use xray_trace::model::{Event, FunctionId, Trace};
-use xray_trace::sink::{self, Report};
+use xray_trace::model::{FunctionId, Trace};
+use xray_trace::sink::Report;
 
-fn export(name: &str, trace: &Trace) -> (Vec<u8>, Report) {
-    let mut output = Vec::new();
-    let report = sink::by_name(name)
-        .unwrap()
-        .write(trace, &mut output)
-        .unwrap();
-    (output, report)
-}
+use super::{NAMES, busy, export};
+use crate::common::{
+    Enter, Exit, TailExit, any_events, call, call_with, lost, module, process, thread, trace,
+};
 
 /// Runs `llvm-xray` on a log and gives what it prints.
 fn llvm_xray(log: &Path, args: &[&str]) -> String {
@@ -110,24 +102,6 @@ fn expected_records(trace: &Trace) -> Vec<YamlRecord> {
         }
     }
     records
-}
-
-const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
-
-/// A program of three functions that runs for a second in each thread.
-fn busy(start: u64, rounds: u64) -> Vec<Event> {
-    let mut events = vec![call(start, 0, Enter)];
-    for round in 0..rounds {
-        let at = start + 10_000 + round * 40_000;
-        events.extend([
-            call(at, 1, Enter),
-            call(at + 1000 + round % 777, 2, Enter),
-            call(at + 5000 + round % 1234, 2, Exit),
-            call(at + 20_000 + round * 3, 1, Exit),
-        ]);
-    }
-    events.push(call(start + 20_000 + rounds * 40_000, 0, Exit));
-    events
 }
 
 #[test]
@@ -281,103 +255,8 @@ fn functions_of_libraries_have_their_object_in_the_upper_bits() {
     );
 }
 
-fn chrome(trace: &Trace) -> Vec<Value> {
-    let (bytes, _) = export("chrome", trace);
-    let json: Value = serde_json::from_slice(&bytes).unwrap();
-    json["traceEvents"].as_array().unwrap().clone()
-}
-
-#[test]
-fn chrome_events_have_names_exact_times_and_arguments() {
-    let events = [
-        call(1_234_567, 0, Enter),
-        call_with(1_234_568, 1, 255),
-        lost(1_300_000, 3),
-        call(1_300_005, 0, Exit),
-    ];
-    let trace = trace(&["quote\"\\\n\u{1}", "b"], &[&events]);
-    let (bytes, report) = export("chrome", &trace);
-    let text = String::from_utf8(bytes).unwrap();
-    assert!(text.contains("\"ts\":1234.567,"), "{text}");
-    assert!(text.contains("\"ts\":1300.000,"), "{text}");
-    let events = chrome(&trace);
-    assert_eq!(events[0]["args"]["name"], "demo");
-    assert_eq!(events[1]["args"]["name"], "worker-0");
-    assert_eq!(events[2]["name"], "quote\"\\\n\u{1}");
-    assert_eq!(events[3]["args"]["arg"], "0xff");
-    assert_eq!(events[4]["args"]["end"], "no exit seen");
-    assert_eq!(
-        (&events[6]["ph"], &events[6]["args"]["events"]),
-        (&"i".into(), &"3".into())
-    );
-    assert_eq!(
-        (events[2]["pid"].as_u64(), events[2]["tid"].as_u64()),
-        (Some(4000), Some(5000))
-    );
-    assert_eq!((report.calls, report.left_out[0].1), (2, 1));
-}
-
-#[test]
-fn an_empty_trace_is_valid_everywhere() {
-    let bytes = Writer::new(Vec::new()).unwrap().into_inner();
-    let trace = Trace::read(bytes.as_slice()).unwrap();
-    assert!(chrome(&trace).is_empty());
-    assert_eq!(export("fdr", &trace).0.len(), 32);
-    assert!(
-        Trace::read(export("xtrace", &trace).0.as_slice())
-            .unwrap()
-            .blocks()
-            .is_empty()
-    );
-}
-
-#[test]
-fn formats_are_found_by_name_and_by_extension() {
-    let check = |path: &str, expected: Option<&str>| {
-        assert_eq!(
-            sink::by_extension(Path::new(path)).map(|sink| sink.name()),
-            expected,
-            "{path}"
-        );
-    };
-    check("a.xtrace", Some("xtrace"));
-    check("dir.x/a.json", Some("chrome"));
-    check("a.fdr", Some("fdr"));
-    check("a.xray", Some("fdr"));
-    check("a", None);
-    check("a.txt", None);
-    for sink in sink::SINKS {
-        assert_eq!(
-            sink::by_name(sink.name()).map(|found| found.name()),
-            Some(sink.name())
-        );
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn chrome_json_is_valid_and_nested_wherever_the_trace_is_cut(
-        threads in proptest::collection::vec(any_events(0..40), 1..3),
-        cut in any::<prop::sample::Index>(),
-    ) {
-        let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
-        let whole = file(&NAMES, &slices);
-        let cut = 16 + cut.index(whole.len() - 16);
-        let trace = Trace::read(&whole[..cut]).unwrap();
-        let mut depths = std::collections::HashMap::<u64, i64>::new();
-        for event in chrome(&trace) {
-            let depth = depths.entry(event["tid"].as_u64().unwrap()).or_default();
-            match event["ph"].as_str().unwrap() {
-                "B" => *depth += 1,
-                "E" => *depth -= 1,
-                _ => {}
-            }
-            prop_assert!(*depth >= 0);
-        }
-        prop_assert!(depths.values().all(|depth| *depth == 0));
-    }
 
     #[test]
     fn llvm_xray_reads_the_fdr_export_of_any_trace(events in any_events(1..60)) {

@@ -1,0 +1,173 @@
+//! Callgrind's profile, as `callgrind_annotate` and KCachegrind read it: for each function the time spent in itself and
+//! its calls, and for each pair of caller and callee the calls and the time within them.
+//!
+//! Time within a call is counted where the function is not open already further out, so a recursion does not make a
+//! function cost more than there was. (<https://valgrind.org/docs/manual/cl-format.html>, version 1 of the format.)
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use super::text::Text;
+use super::unsaid::Unsaid;
+use super::{Report, Sink};
+use crate::analysis::{Step, Steps};
+use crate::model::{FunctionId, Trace};
+
+/// Callgrind's profile.
+#[derive(Debug, Clone, Copy)]
+pub struct Callgrind;
+
+/// What was spent in a function, and in those that it called.
+#[derive(Debug, Default)]
+struct Cost {
+    calls: u64,
+    self_ns: u64,
+    callees: BTreeMap<FunctionId, Callee>,
+}
+
+/// The calls from one function of another.
+#[derive(Debug, Default)]
+struct Callee {
+    calls: u64,
+    inclusive_ns: u64,
+}
+
+// === impl Callgrind ===
+
+impl Sink for Callgrind {
+    fn name(&self) -> &'static str {
+        "callgrind"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["callgrind"]
+    }
+
+    fn about(&self) -> &'static str {
+        "self time and calls by caller, for callgrind_annotate and KCachegrind"
+    }
+
+    fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
+        let (mut report, mut unsaid) = (Report::default(), Unsaid::default());
+        let mut costs = BTreeMap::<FunctionId, Cost>::new();
+        for mut steps in Steps::of_threads(trace) {
+            // How often each function is open, and which they are, outermost first.
+            let mut open = BTreeMap::<FunctionId, u64>::new();
+            let mut stack = Vec::new();
+            for step in &mut steps {
+                unsaid.see(&step);
+                match step {
+                    Step::Enter(entered) => {
+                        report.calls += 1;
+                        stack.push(entered.function);
+                        *open.entry(entered.function).or_default() += 1;
+                    }
+                    Step::Leave(call) => {
+                        let function = call.open.function;
+                        stack.pop();
+                        let recursive = open.get_mut(&function).is_some_and(|count| {
+                            *count -= 1;
+                            *count > 0
+                        });
+                        let cost = costs.entry(function).or_default();
+                        cost.calls += 1;
+                        cost.self_ns = cost.self_ns.saturating_add(call.self_ns);
+                        let Some(caller) = stack.last() else { continue };
+                        let callees = &mut costs.entry(*caller).or_default().callees;
+                        let callee = callees.entry(function).or_default();
+                        callee.calls += 1;
+                        let inclusive = if recursive { 0 } else { call.duration_ns() };
+                        callee.inclusive_ns = callee.inclusive_ns.saturating_add(inclusive);
+                    }
+                    Step::Data(_) | Step::Lost { .. } => {}
+                }
+            }
+            report.leave_out_of_steps(&steps);
+        }
+        profile(trace, &costs, &mut Text::new(output))?;
+        unsaid.tell(&mut report);
+        report.leave_out_unplaced(trace);
+        Ok(report)
+    }
+}
+
+fn profile(
+    trace: &Trace,
+    costs: &BTreeMap<FunctionId, Cost>,
+    text: &mut Text<'_>,
+) -> io::Result<()> {
+    text.put("# callgrind format\nversion: 1\ncreator: xrayctl\n");
+    for process in trace.processes() {
+        text.put("cmd: ");
+        line(text, &process.executable);
+    }
+    text.put("positions: line\nevents: ns Calls\nsummary: ");
+    let total = |of: fn(&Cost) -> u64| costs.values().map(of).fold(0, u64::saturating_add);
+    text.number(total(|cost| cost.self_ns));
+    text.put(" ");
+    text.number(total(|cost| cost.calls));
+    text.put("\n");
+    for (function, cost) in costs {
+        text.put("\n");
+        position(text, trace, "", *function);
+        number_line(
+            text,
+            &[source_line(trace, *function), cost.self_ns, cost.calls],
+        );
+        for (callee, calls) in &cost.callees {
+            position(text, trace, "c", *callee);
+            text.put("calls=");
+            number_line(text, &[calls.calls, source_line(trace, *callee)]);
+            // Where in the caller the call stands is not known.
+            let own = source_line(trace, *function);
+            number_line(text, &[own, calls.inclusive_ns, calls.calls]);
+        }
+        text.pass()?;
+    }
+    text.finish()
+}
+
+/// The three lines that name a function: its object, its file and itself; of a called one with `c` in front.
+fn position(text: &mut Text<'_>, trace: &Trace, c: &str, id: FunctionId) {
+    let function = trace.function(id);
+    let module = function.and_then(|function| trace.module(function.module));
+    let source = function.and_then(|function| function.source.as_ref());
+    let file = if c.is_empty() { "fl" } else { "cfi" };
+    for (key, name) in [
+        ("ob", module.map_or("???", |module| module.path.as_str())),
+        (file, source.map_or("???", |source| source.file.as_str())),
+        ("fn", &trace.function_name(id)),
+    ] {
+        if key != "cfi" {
+            text.put(c);
+        }
+        text.put(key);
+        text.put("=");
+        // Two functions may have one name; that of the id is never shared.
+        if key == "fn" {
+            text.put("(");
+            text.number(u64::from(id.0) + 1);
+            text.put(") ");
+        }
+        line(text, name);
+    }
+}
+
+fn source_line(trace: &Trace, id: FunctionId) -> u64 {
+    let source = trace.function(id).and_then(|known| known.source.as_ref());
+    source.map_or(0, |source| source.line.into())
+}
+
+fn number_line(text: &mut Text<'_>, numbers: &[u64]) {
+    for (at, number) in numbers.iter().enumerate() {
+        text.put(if at == 0 { "" } else { " " });
+        text.number(*number);
+    }
+    text.put("\n");
+}
+
+/// The rest of a line.
+fn line(text: &mut Text<'_>, name: &str) {
+    text.put(&name.replace(['\n', '\r'], " "));
+    text.put("\n");
+}

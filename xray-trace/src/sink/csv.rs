@@ -1,0 +1,148 @@
+//! Comma-separated values (RFC 4180): a row for each event, under a row of names. What does not apply is empty.
+
+use std::io::{self, Write};
+
+use super::events::{EachEvent, each_event, word};
+use super::per_function::PerFunction;
+use super::text::Text;
+use super::{Place, Report, Sink};
+use crate::container::Events;
+use crate::model::{DataKind, Event, EventBody, Function, ThreadId, Trace};
+
+/// Comma-separated values.
+#[derive(Debug, Clone, Copy)]
+pub struct Csv;
+
+const NAMES: &str = "time_ns,pid,process,tid,thread,event,function_id,function,module,argument,event_type,data,\
+                     data_hex,processor,lost\r\n";
+
+struct Output<'a> {
+    trace: &'a Trace,
+    text: Text<'a>,
+    /// The fields that every event of the current thread has.
+    thread: String,
+    /// The fields of functions.
+    functions: PerFunction<String>,
+}
+
+// === impl Csv ===
+
+impl Sink for Csv {
+    fn name(&self) -> &'static str {
+        "csv"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["csv"]
+    }
+
+    fn about(&self) -> &'static str {
+        "every event as a row, for spreadsheets and databases"
+    }
+
+    fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
+        let mut output = Output {
+            trace,
+            text: Text::new(output),
+            thread: String::new(),
+            functions: PerFunction::new(trace, |function| described(trace, function)),
+        };
+        output.text.put(NAMES);
+        let report = each_event(trace, &mut output)?;
+        output.text.finish()?;
+        Ok(report)
+    }
+}
+
+/// A function's three fields, with commas before each.
+fn described(trace: &Trace, function: &Function) -> String {
+    let mut fields = format!(",{},", function.id.0);
+    field(&mut fields, &function.name);
+    fields.push(',');
+    let module = trace.module(function.module);
+    field(&mut fields, module.map_or("", |module| &module.path));
+    fields
+}
+
+fn field(to: &mut String, text: &str) {
+    if text.contains([',', '"', '\r', '\n']) {
+        to.push('"');
+        to.push_str(&text.replace('"', "\"\""));
+        to.push('"');
+    } else {
+        to.push_str(text);
+    }
+}
+
+// === impl Output ===
+
+impl EachEvent for Output<'_> {
+    fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
+        let Place { pid, tid } = Place::of(self.trace, thread);
+        let known = self.trace.thread(thread);
+        let process = known.and_then(|known| self.trace.process(known.process));
+        let fields = &mut self.thread;
+        fields.clear();
+        fields.push_str(&format!(",{pid},"));
+        field(fields, process.map_or("", |process| &process.command));
+        fields.push_str(&format!(",{tid},"));
+        field(fields, known.map_or("", |known| &known.name));
+        fields.push(',');
+        Ok(())
+    }
+
+    fn event(&mut self, event: &Event, events: &Events) -> io::Result<()> {
+        let text = &mut self.text;
+        text.number(self.trace.clock().monotonic_ns(event.ticks));
+        text.put(&self.thread);
+        text.put(word(&event.body));
+        match event.body {
+            EventBody::Call { function, arg, .. } => {
+                match self.functions.get(function) {
+                    Some(fields) => text.put(fields),
+                    None => {
+                        text.put(",");
+                        text.number(function.0);
+                        text.put(",,");
+                    }
+                }
+                text.put(",");
+                if let Some(arg) = arg {
+                    text.number(arg);
+                }
+                text.put(",,,,,");
+            }
+            EventBody::Data { kind, data } => {
+                text.put(",,,,,");
+                if let DataKind::Typed(event_type) = kind {
+                    text.number(event_type);
+                }
+                text.put(",");
+                match std::str::from_utf8(events.data(data)) {
+                    Ok(data) => {
+                        let mut quoted = String::new();
+                        field(&mut quoted, data);
+                        text.put(&quoted);
+                        text.put(",");
+                    }
+                    Err(_) => {
+                        text.put(",");
+                        text.hex(events.data(data));
+                    }
+                }
+                text.put(",,");
+            }
+            EventBody::Cpu { cpu } => {
+                text.put(",,,,,,,,");
+                text.number(cpu);
+                text.put(",");
+            }
+            EventBody::Lost { events } => {
+                text.put(",,,,,,,,,");
+                text.number(events);
+            }
+        }
+        text.put("\r\n");
+        text.pass()
+    }
+}

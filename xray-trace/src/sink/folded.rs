@@ -1,0 +1,83 @@
+//! Folded stacks, a line for each: the process and its functions, outermost first, and the nanoseconds spent in the
+//! innermost itself. Read by `flamegraph.pl`, inferno and Speedscope. Lines add up: no time is in two of them.
+
+use std::io::{self, Write};
+
+use super::stacks::Stacks;
+use super::text::Text;
+use super::unsaid::Unsaid;
+use super::{Report, Sink};
+use crate::analysis::{Step, Steps};
+use crate::model::{ProcessId, Trace};
+
+/// Folded stacks.
+#[derive(Debug, Clone, Copy)]
+pub struct Folded;
+
+// === impl Folded ===
+
+impl Sink for Folded {
+    fn name(&self) -> &'static str {
+        "folded"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["folded"]
+    }
+
+    fn about(&self) -> &'static str {
+        "self time by stack, for flamegraph.pl and inferno"
+    }
+
+    fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
+        let (mut report, mut unsaid) = (Report::default(), Unsaid::default());
+        let mut stacks = Stacks::default();
+        for mut steps in Steps::of_threads(trace) {
+            let process = trace.thread(steps.thread());
+            let process = process.map_or(u32::MAX, |thread| thread.process.0);
+            for step in &mut steps {
+                unsaid.see(&step);
+                match step {
+                    Step::Enter(open) => {
+                        report.calls += 1;
+                        stacks.enter(process, &open);
+                    }
+                    Step::Leave(call) => stacks.leave(&call),
+                    Step::Data(_) | Step::Lost { .. } => {}
+                }
+            }
+            report.leave_out_of_steps(&steps);
+        }
+        let mut text = Text::new(output);
+        for node in stacks.nodes() {
+            if node.self_ns == 0 {
+                continue;
+            }
+            let (stack, process) = stacks.stack(node);
+            let process = trace.process(ProcessId(process));
+            frame(&mut text, process.map_or("?", |process| &process.command));
+            for function in stack.into_iter().rev() {
+                text.put(";");
+                frame(&mut text, &trace.function_name(function));
+            }
+            text.put(" ");
+            text.number(node.self_ns);
+            text.put("\n");
+            text.pass()?;
+        }
+        text.finish()?;
+        unsaid.tell(&mut report);
+        stacks.tell(&mut report);
+        report.leave_out_unplaced(trace);
+        Ok(report)
+    }
+}
+
+/// A name, without the characters that separate frames and lines.
+fn frame(text: &mut Text<'_>, name: &str) {
+    if name.contains([';', '\n', '\r']) {
+        text.put(&name.replace(';', ":").replace(['\n', '\r'], " "));
+    } else {
+        text.put(name);
+    }
+}

@@ -1,0 +1,131 @@
+//! JSON lines: an object for each event, with all that is known of it. Numbers are exact integers.
+
+use std::io::{self, Write};
+
+use super::events::{EachEvent, each_event, word};
+use super::per_function::PerFunction;
+use super::text::{self, Text};
+use super::{Place, Report, Sink};
+use crate::container::Events;
+use crate::model::{DataKind, Event, EventBody, Function, ThreadId, Trace};
+
+/// JSON lines.
+#[derive(Debug, Clone, Copy)]
+pub struct JsonLines;
+
+struct Output<'a> {
+    trace: &'a Trace,
+    text: Text<'a>,
+    /// What every event of the current thread has.
+    thread: Vec<u8>,
+    /// What every event of a function has.
+    functions: PerFunction<Vec<u8>>,
+}
+
+// === impl JsonLines ===
+
+impl Sink for JsonLines {
+    fn name(&self) -> &'static str {
+        "jsonl"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["jsonl", "ndjson"]
+    }
+
+    fn about(&self) -> &'static str {
+        "every event as an object on its own line"
+    }
+
+    fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
+        let mut output = Output {
+            trace,
+            text: Text::new(output),
+            thread: Vec::new(),
+            functions: PerFunction::new(trace, |function| described(trace, function)),
+        };
+        let report = each_event(trace, &mut output)?;
+        output.text.finish()?;
+        Ok(report)
+    }
+}
+
+/// A function's fields.
+fn described(trace: &Trace, function: &Function) -> Vec<u8> {
+    let mut fields = format!(",\"function_id\":{},\"function\":", function.id.0).into_bytes();
+    text::json(&mut fields, &function.name);
+    if let Some(module) = trace.module(function.module) {
+        fields.extend_from_slice(b",\"module\":");
+        text::json(&mut fields, &module.path);
+    }
+    fields
+}
+
+// === impl Output ===
+
+impl EachEvent for Output<'_> {
+    fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
+        let Place { pid, tid } = Place::of(self.trace, thread);
+        let known = self.trace.thread(thread);
+        let process = known.and_then(|known| self.trace.process(known.process));
+        let fields = &mut self.thread;
+        fields.clear();
+        fields.extend_from_slice(format!(",\"pid\":{pid},\"process\":").as_bytes());
+        text::json(fields, process.map_or("", |process| &process.command));
+        fields.extend_from_slice(format!(",\"tid\":{tid},\"thread\":").as_bytes());
+        text::json(fields, known.map_or("", |known| &known.name));
+        fields.extend_from_slice(b",\"event\":\"");
+        Ok(())
+    }
+
+    fn event(&mut self, event: &Event, events: &Events) -> io::Result<()> {
+        let text = &mut self.text;
+        text.put("{\"time_ns\":");
+        text.number(self.trace.clock().monotonic_ns(event.ticks));
+        text.bytes(&self.thread);
+        text.put(word(&event.body));
+        text.put("\"");
+        match event.body {
+            EventBody::Call { function, arg, .. } => {
+                match self.functions.get(function) {
+                    Some(fields) => text.bytes(fields),
+                    None => {
+                        text.put(",\"function_id\":");
+                        text.number(function.0);
+                    }
+                }
+                if let Some(arg) = arg {
+                    text.put(",\"argument\":");
+                    text.number(arg);
+                }
+            }
+            EventBody::Data { kind, data } => {
+                if let DataKind::Typed(event_type) = kind {
+                    text.put(",\"event_type\":");
+                    text.number(event_type);
+                }
+                match std::str::from_utf8(events.data(data)) {
+                    Ok(data) => {
+                        text.put(",\"data\":");
+                        text.json(data);
+                    }
+                    Err(_) => {
+                        text.put(",\"data_hex\":\"");
+                        text.hex(events.data(data));
+                        text.put("\"");
+                    }
+                }
+            }
+            EventBody::Cpu { cpu } => {
+                text.put(",\"processor\":");
+                text.number(cpu);
+            }
+            EventBody::Lost { events } => {
+                text.put(",\"lost\":");
+                text.number(events);
+            }
+        }
+        text.put("}\n");
+        text.pass()
+    }
+}

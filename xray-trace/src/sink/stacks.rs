@@ -1,0 +1,118 @@
+//! The different stacks of a trace, and what was spent in each.
+
+use std::collections::HashMap;
+
+use super::Report;
+use crate::analysis::{Call, Open};
+use crate::model::FunctionId;
+
+/// Calls deeper than this are counted with the call at this depth: every stack is written as a whole, and a recursion
+/// without end would make the file grow with its square.
+const MAX_DEPTH: usize = 1000;
+
+/// A tree of calls in which all calls of the same stack are one node.
+#[derive(Debug, Default)]
+pub(super) struct Stacks {
+    nodes: Vec<Node>,
+    /// By caller and function. The outermost calls have no caller, but a number of who asked.
+    children: HashMap<(Parent, FunctionId), usize>,
+    /// The node of each open call.
+    open: Vec<usize>,
+    too_deep: u64,
+}
+
+/// What a call stands within: another call, or nothing but what [`Stacks::enter`] was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Parent {
+    Root(u32),
+    Node(usize),
+}
+
+/// All calls of the same stack.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Node {
+    pub(super) parent: Parent,
+    pub(super) function: FunctionId,
+    pub(super) calls: u64,
+    pub(super) self_ns: u64,
+}
+
+// === impl Stacks ===
+
+impl Stacks {
+    /// A call began; the outermost one stands within `root`. Gives its node.
+    pub(super) fn enter(&mut self, root: u32, open: &Open) -> usize {
+        let node = if self.open.len() >= MAX_DEPTH {
+            self.too_deep += 1;
+            self.open.last().copied().unwrap_or_default()
+        } else {
+            let parent = self
+                .open
+                .last()
+                .map_or(Parent::Root(root), |at| Parent::Node(*at));
+            let nodes = &mut self.nodes;
+            *self
+                .children
+                .entry((parent, open.function))
+                .or_insert_with(|| {
+                    nodes.push(Node {
+                        parent,
+                        function: open.function,
+                        calls: 0,
+                        self_ns: 0,
+                    });
+                    nodes.len() - 1
+                })
+        };
+        self.open.push(node);
+        node
+    }
+
+    /// The innermost call ended.
+    pub(super) fn leave(&mut self, call: &Call) {
+        let deep = self.open.len() > MAX_DEPTH;
+        let Some(at) = self.open.pop() else { return };
+        if let Some(node) = self.nodes.get_mut(at) {
+            node.calls += u64::from(!deep);
+            node.self_ns = node.self_ns.saturating_add(call.self_ns);
+        }
+    }
+
+    /// Every node; a caller stands before those that it called.
+    pub(super) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The functions of a stack, innermost first, and what the outermost one stands within.
+    pub(super) fn stack(&self, node: &Node) -> (Vec<FunctionId>, u32) {
+        let mut stack = vec![node.function];
+        let mut parent = node.parent;
+        loop {
+            match parent {
+                Parent::Root(root) => return (stack, root),
+                Parent::Node(at) => {
+                    let Some(node) = self.nodes.get(at) else {
+                        return (stack, 0);
+                    };
+                    stack.push(node.function);
+                    parent = node.parent;
+                }
+            }
+        }
+    }
+
+    #[cfg(feature = "export")]
+    /// Forgets all stacks, but not what is to be told of them.
+    pub(super) fn clear(&mut self) {
+        self.nodes.clear();
+        self.children.clear();
+        self.open.clear();
+    }
+
+    pub(super) fn tell(&self, report: &mut Report) {
+        report.leave_out(
+            "calls more than 1000 deep, whose time is with the call at that depth",
+            self.too_deep,
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! Text on its way into a file, collected so that the writer behind is called once per many events.
+
+use std::io::{self, Write};
+
+/// How much is collected before it is passed on.
+const ENOUGH: usize = 1 << 16;
+
+/// Text that is being written. Nothing is passed on but by [`Text::pass`] and [`Text::finish`].
+pub(super) struct Text<'a> {
+    to: &'a mut dyn Write,
+    buffer: Vec<u8>,
+}
+
+// === impl Text ===
+
+impl<'a> Text<'a> {
+    pub(super) fn new(to: &'a mut dyn Write) -> Self {
+        Self {
+            to,
+            buffer: Vec::with_capacity(2 * ENOUGH),
+        }
+    }
+
+    pub(super) fn put(&mut self, text: &str) {
+        self.buffer.extend_from_slice(text.as_bytes());
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    pub(super) fn number(&mut self, number: impl Into<u64>) {
+        self.put(itoa::Buffer::new().format(number.into()));
+    }
+
+    /// A number of nanoseconds, shown with `DECIMALS` decimals: of 3, as microseconds; of 6, as milliseconds.
+    pub(super) fn decimal<const DECIMALS: u32>(&mut self, ns: u64) {
+        let unit = 10_u64.pow(DECIMALS);
+        self.number(ns / unit);
+        self.put(".");
+        // One digit too many in front, so that the zeros are written.
+        let digits = unit + ns % unit;
+        let mut buffer = itoa::Buffer::new();
+        self.put(buffer.format(digits).get(1..).unwrap_or_default());
+    }
+
+    /// As a JSON string, with its quotes.
+    pub(super) fn json(&mut self, text: &str) {
+        json(&mut self.buffer, text);
+    }
+
+    /// Bytes as a JSON string: as text, or escaped if they are not UTF-8.
+    pub(super) fn json_bytes(&mut self, bytes: &[u8]) {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => self.json(text),
+            Err(_) => self.json(&bytes.escape_ascii().to_string()),
+        }
+    }
+
+    pub(super) fn hex(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.put(&format!("{byte:02x}"));
+        }
+    }
+
+    /// Passes on what was collected, if it is enough.
+    pub(super) fn pass(&mut self) -> io::Result<()> {
+        if self.buffer.len() >= ENOUGH {
+            self.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Passes on all that was collected.
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        self.to.write_all(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// Appends a JSON string, with its quotes.
+pub(super) fn json(to: &mut Vec<u8>, text: &str) {
+    to.push(b'"');
+    for byte in text.bytes() {
+        match byte {
+            b'"' => to.extend_from_slice(b"\\\""),
+            b'\\' => to.extend_from_slice(b"\\\\"),
+            b'\n' => to.extend_from_slice(b"\\n"),
+            b'\t' => to.extend_from_slice(b"\\t"),
+            b'\r' => to.extend_from_slice(b"\\r"),
+            0..0x20 => {
+                let digit = |half: u8| char::from_digit(half.into(), 16).map_or(b'0', |c| c as u8);
+                to.extend_from_slice(b"\\u00");
+                to.extend_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+            }
+            _ => to.push(byte),
+        }
+    }
+    to.push(b'"');
+}

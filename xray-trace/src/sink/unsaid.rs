@@ -1,0 +1,43 @@
+//! Counts what a format of calls alone, or of sums, does not say.
+
+use super::Report;
+use crate::analysis::{Ending, Step};
+
+/// What such a format leaves out of a trace's steps.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Unsaid {
+    arguments: u64,
+    data: u64,
+    closed: u64,
+    lost: u64,
+}
+
+// === impl Unsaid ===
+
+impl Unsaid {
+    #[inline]
+    pub(super) fn see(&mut self, step: &Step) {
+        match step {
+            Step::Enter(open) => self.arguments += u64::from(open.arg.is_some()),
+            Step::Leave(call) => self.closed += u64::from(call.how == Ending::Closed),
+            Step::Data(_) => self.data += 1,
+            Step::Lost { events, .. } => self.lost = self.lost.saturating_add(*events),
+        }
+    }
+
+    pub(super) fn tell(self, report: &mut Report) {
+        let Self {
+            arguments,
+            data,
+            closed,
+            lost,
+        } = self;
+        report.leave_out("arguments of calls", arguments);
+        report.leave_out("custom and typed events", data);
+        report.leave_out(
+            "exits that were not seen, taken to be where the call was last seen open",
+            closed,
+        );
+        report.leave_out("lost events", lost);
+    }
+}

@@ -1,0 +1,145 @@
+//! What is exported is read by those it is meant for, and says the same.
+
+mod chrome;
+mod fdr;
+mod rows;
+mod stacks;
+
+use std::path::Path;
+use std::process::Command;
+
+use xray_trace::container::{Block, BlockEncoder, Writer};
+use xray_trace::model::{DataKind, Event, ThreadId, Ticks, Trace};
+use xray_trace::sink::{self, Report};
+
+use crate::common::{
+    Enter, Exit, TailExit, anchor, call, call_with, function, lost, module, process, push, thread,
+};
+
+const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// A program of three functions that runs for a second in each thread.
+pub(super) fn busy(start: u64, rounds: u64) -> Vec<Event> {
+    let mut events = vec![call(start, 0, Enter)];
+    for round in 0..rounds {
+        let at = start + 10_000 + round * 40_000;
+        events.extend([
+            call(at, 1, Enter),
+            call(at + 1000 + round % 777, 2, Enter),
+            call(at + 5000 + round % 1234, 2, Exit),
+            call(at + 20_000 + round * 3, 1, Exit),
+        ]);
+    }
+    events.push(call(start + 20_000 + rounds * 40_000, 0, Exit));
+    events
+}
+
+/// A trace with everything in it: two threads, an argument, a tail exit, events of the program's own, a processor, a loss,
+/// a call without an exit, an exit without an entry, and a loss whose place is not known.
+fn rich() -> Trace {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    writer.process(&process(0)).unwrap();
+    writer.module(&module(0, 0)).unwrap();
+    for (id, name) in (0..).zip(NAMES) {
+        writer.function(&function(id, 0, name)).unwrap();
+    }
+    writer.anchor(&anchor(0, 7_000_000)).unwrap();
+    writer
+        .anchor(&anchor(3_000_000_000, 1_007_000_000))
+        .unwrap();
+    let mut encoder = BlockEncoder::new(ThreadId(0));
+    encoder.push_cpu(Ticks(900), 3);
+    push(&mut encoder, call(1000, 0, Enter));
+    push(&mut encoder, call_with(2000, 1, u64::MAX));
+    encoder.push_data(Ticks(2500), DataKind::Custom, "hello,\n\"é\"".as_bytes());
+    encoder.push_data(Ticks(2600), DataKind::Typed(7), b"\xff\x00");
+    encoder.push_data(Ticks(2600), DataKind::Custom, b"");
+    push(&mut encoder, call(3000, 1, TailExit));
+    push(&mut encoder, call(3000, 2, Enter));
+    push(&mut encoder, call(3000, 2, Exit));
+    push(&mut encoder, lost(5000, 9));
+    push(&mut encoder, call(6000, 0, Exit));
+    let second: Block = {
+        let mut encoder = BlockEncoder::new(ThreadId(1));
+        push(&mut encoder, call(1500, 3, Enter));
+        push(&mut encoder, call(1600, 4, Enter));
+        push(&mut encoder, call(1_700_000_000, 4, Exit));
+        push(&mut encoder, call(1_700_000_300, 3, Exit));
+        encoder.finish().unwrap()
+    };
+    writer.thread(&thread(0, 0)).unwrap();
+    writer.thread(&thread(1, 0)).unwrap();
+    writer.block(&encoder.finish().unwrap()).unwrap();
+    writer.block(&second).unwrap();
+    writer.lost(ThreadId(1), 4).unwrap();
+    Trace::read(writer.into_inner().as_slice()).unwrap()
+}
+
+/// How many of what has these words in it were left out.
+fn count_of(report: &Report, words: &str) -> u64 {
+    let line = report
+        .left_out
+        .iter()
+        .find(|(what, _)| what.contains(words));
+    line.map_or(0, |(_, count)| *count)
+}
+
+/// Runs a reader of Debian's and gives what it prints; complaints are a failure.
+fn run(command: &mut Command, package: &str) -> String {
+    let program = command.get_program().to_owned();
+    let output = command.env("LC_ALL", "C").output().unwrap_or_else(|error| {
+        panic!("cannot run {program:?} ({error}): install the Debian package {package}")
+    });
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && errors.is_empty(),
+        "{command:?}: {errors}"
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn export(name: &str, trace: &Trace) -> (Vec<u8>, Report) {
+    let mut output = Vec::new();
+    let report = sink::by_name(name)
+        .unwrap()
+        .write(trace, &mut output)
+        .unwrap();
+    (output, report)
+}
+
+#[test]
+fn an_empty_trace_is_valid_everywhere() {
+    let bytes = Writer::new(Vec::new()).unwrap().into_inner();
+    let trace = Trace::read(bytes.as_slice()).unwrap();
+    assert!(chrome::chrome(&trace).is_empty());
+    assert_eq!(export("fdr", &trace).0.len(), 32);
+    assert!(
+        Trace::read(export("xtrace", &trace).0.as_slice())
+            .unwrap()
+            .blocks()
+            .is_empty()
+    );
+}
+
+#[test]
+fn formats_are_found_by_name_and_by_extension() {
+    let check = |path: &str, expected: Option<&str>| {
+        assert_eq!(
+            sink::by_extension(Path::new(path)).map(|sink| sink.name()),
+            expected,
+            "{path}"
+        );
+    };
+    check("a.xtrace", Some("xtrace"));
+    check("dir.x/a.json", Some("chrome"));
+    check("a.fdr", Some("fdr"));
+    check("a.xray", Some("fdr"));
+    check("a", None);
+    check("a.txt", None);
+    for sink in sink::SINKS {
+        assert_eq!(
+            sink::by_name(sink.name()).map(|found| found.name()),
+            Some(sink.name())
+        );
+    }
+}

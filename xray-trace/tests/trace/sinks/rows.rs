@@ -1,0 +1,161 @@
+//! Formats of one row for each event: every event is in them, with all that is known of it.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use xray_trace::model::{CallKind, DataKind, EventBody, Trace};
+
+use super::{NAMES, export, rich};
+use crate::common::{any_events, trace};
+
+/// Every event of a trace as JSON lines should have it.
+fn expected(trace: &Trace) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for (id, blocks) in trace.blocks_by_thread() {
+        let thread = trace.thread(id).unwrap();
+        let process = trace.process(thread.process).unwrap();
+        for block in blocks {
+            let mut events = block.events();
+            while let Some(event) = events.next() {
+                let event = event.unwrap();
+                let mut row = json!({
+                    "time_ns": trace.clock().monotonic_ns(event.ticks),
+                    "pid": process.pid, "process": process.command,
+                    "tid": thread.tid, "thread": thread.name,
+                });
+                let mut set = |name: &str, value: Value| row[name] = value;
+                match event.body {
+                    EventBody::Call {
+                        function,
+                        kind,
+                        arg,
+                    } => {
+                        let kind = match kind {
+                            CallKind::Enter => "enter",
+                            CallKind::Exit => "exit",
+                            CallKind::TailExit => "tail-exit",
+                        };
+                        set("event", kind.into());
+                        set("function_id", function.0.into());
+                        if let Some(function) = trace.function(function) {
+                            set("function", function.name.clone().into());
+                            let module = trace.module(function.module).unwrap();
+                            set("module", module.path.clone().into());
+                        }
+                        if let Some(arg) = arg {
+                            set("argument", arg.into());
+                        }
+                    }
+                    EventBody::Data { kind, data } => {
+                        match kind {
+                            DataKind::Custom => set("event", "custom".into()),
+                            DataKind::Typed(event_type) => {
+                                set("event", "typed".into());
+                                set("event_type", event_type.into());
+                            }
+                        }
+                        match std::str::from_utf8(events.data(data)) {
+                            Ok(text) => set("data", text.into()),
+                            Err(_) => set("data_hex", "ff00".into()),
+                        }
+                    }
+                    EventBody::Cpu { cpu } => {
+                        set("event", "processor".into());
+                        set("processor", cpu.into());
+                    }
+                    EventBody::Lost { events } => {
+                        set("event", "lost".into());
+                        set("lost", events.into());
+                    }
+                }
+                rows.push(row);
+            }
+        }
+    }
+    rows
+}
+
+fn json_lines(trace: &Trace) -> Vec<Value> {
+    let text = String::from_utf8(export("jsonl", trace).0).unwrap();
+    let rows = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    rows.collect()
+}
+
+/// The rows of a CSV file as objects; numbers are told from texts by their column.
+fn csv(trace: &Trace) -> Vec<Value> {
+    let text = String::from_utf8(export("csv", trace).0).unwrap();
+    let mut rows = Vec::new();
+    let (mut row, mut field, mut quoted) = (Vec::new(), String::new(), false);
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => {
+                chars.next();
+                field.push('"');
+            }
+            '"' => quoted = !quoted,
+            ',' if !quoted => row.push(std::mem::take(&mut field)),
+            '\r' if !quoted => {
+                assert_eq!(chars.next(), Some('\n'));
+                row.push(std::mem::take(&mut field));
+                rows.push(std::mem::take(&mut row));
+            }
+            _ => field.push(c),
+        }
+    }
+    let names = rows.remove(0);
+    let texts = [
+        "process", "thread", "event", "function", "module", "data", "data_hex",
+    ];
+    let object = |row: Vec<String>| {
+        assert_eq!(row.len(), names.len(), "{row:?}");
+        let fields = names.iter().zip(row).filter(|(_, value)| !value.is_empty());
+        let fields = fields.map(|(name, value)| {
+            let text = texts.contains(&name.as_str());
+            let value = if text {
+                value.into()
+            } else {
+                value.parse::<u64>().unwrap().into()
+            };
+            (name.clone(), value)
+        });
+        Value::Object(fields.collect())
+    };
+    rows.into_iter().map(object).collect()
+}
+
+#[test]
+fn every_event_is_a_row() {
+    let rich = rich();
+    let rows = expected(&rich);
+    assert_eq!(json_lines(&rich), rows);
+    // In a table an empty text is no text.
+    let mut fewer = rows;
+    for row in &mut fewer {
+        let row = row.as_object_mut().unwrap();
+        row.retain(|_, value| value != "");
+    }
+    assert_eq!(csv(&rich), fewer);
+    for format in ["csv", "jsonl"] {
+        let (_, report) = export(format, &rich);
+        let unplaced = ("lost events whose place is not known".to_owned(), 4);
+        assert_eq!(
+            (report.calls, report.left_out),
+            (5, vec![unplaced]),
+            "{format}"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn rows_hold_any_events(threads in proptest::collection::vec(any_events(0..60), 1..3)) {
+        let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
+        let names = ["a,b", "quote\"", "line\r\nend", "\u{1}tab\t\\", "é", NAMES[5], NAMES[6], " "];
+        let trace = trace(&names, &slices);
+        let rows = expected(&trace);
+        prop_assert_eq!(json_lines(&trace), rows.clone());
+        prop_assert_eq!(csv(&trace), rows);
+    }
+}

@@ -1,0 +1,264 @@
+//! Formats that sum up by stack or by function: their sums are those of our own table.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use xray_trace::analysis::{Step, Steps};
+use xray_trace::model::{FunctionId, Trace};
+
+use super::{NAMES, busy, count_of, export, rich, run};
+use crate::common::{Enter, Exit, any_events, call, file, trace};
+
+/// Calls and self time of each function, by name.
+type Sums = BTreeMap<String, (u64, u64)>;
+
+fn expected(trace: &Trace) -> Sums {
+    let mut sums = Sums::new();
+    for step in Steps::of_threads(trace).flatten() {
+        if let Step::Leave(call) = step {
+            let name = trace.function_name(call.open.function).into_owned();
+            let sum = sums.entry(name).or_default();
+            sum.0 += 1;
+            sum.1 += call.self_ns;
+        }
+    }
+    sums
+}
+
+fn folded(trace: &Trace) -> Vec<(Vec<String>, u64)> {
+    let text = String::from_utf8(export("folded", trace).0).unwrap();
+    let line = |line: &str| {
+        let (stack, ns) = line.rsplit_once(' ').unwrap();
+        let frames = stack.split(';').map(str::to_owned).collect();
+        (frames, ns.parse().unwrap())
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn folded_stacks_have_self_values() {
+    let events = [
+        call(100, 0, Enter),
+        call(110, 1, Enter),
+        call(115, 1, Exit),
+        call(120, 1, Enter),
+        call(121, 1, Exit),
+        call(200, 0, Exit),
+    ];
+    let trace = trace(&["main;\n", "leaf"], &[&events, &events]);
+    let (bytes, report) = export("folded", &trace);
+    let text = String::from_utf8(bytes).unwrap();
+    assert_eq!(text, "demo;main:  188\ndemo;main: ;leaf 12\n");
+    assert_eq!((report.calls, report.left_out), (6, Vec::new()));
+}
+
+#[test]
+fn sums_say_what_they_leave_out() {
+    let rich = rich();
+    for format in ["folded", "callgrind", "pprof", "speedscope"] {
+        let (_, report) = export(format, &rich);
+        assert_eq!(report.calls, 5, "{format}");
+        let left_out = report.left_out.iter().map(|(what, count)| {
+            let what = what.split(' ').take(2).collect::<Vec<_>>().join(" ");
+            (what, *count)
+        });
+        let expected = [
+            ("exits of", 1),
+            ("on which", 1),
+            ("arguments of", 1),
+            ("custom and", 3),
+            ("exits that", 1),
+            ("lost events", 9),
+            ("lost events", 4),
+        ];
+        let expected = expected.map(|(what, count)| (what.to_owned(), count));
+        assert_eq!(left_out.collect::<Vec<_>>(), expected, "{format}");
+    }
+}
+
+#[test]
+fn a_recursion_without_end_makes_no_endless_file() {
+    let mut events = (0..5000).map(|at| call(at, 0, Enter)).collect::<Vec<_>>();
+    events.extend((5000..10_000).map(|at| call(at, 0, Exit)));
+    let trace = trace(&NAMES, &[&events]);
+    let (bytes, report) = export("folded", &trace);
+    assert!(bytes.len() < 4_000_000, "{} bytes", bytes.len());
+    assert_eq!(count_of(&report, "1000 deep"), 4000);
+    let sum = folded(&trace).iter().map(|(_, ns)| ns).sum::<u64>();
+    assert_eq!(sum, 9999);
+}
+
+/// The table that `callgrind_annotate` prints: self time and calls by function.
+#[test]
+fn callgrind_annotate_agrees_with_our_table() {
+    let trace = trace(&NAMES, &[&busy(1000, 300), &busy(1500, 200)]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("demo.callgrind");
+    std::fs::write(&path, export("callgrind", &trace).0).unwrap();
+    let annotate = |inclusive: &str| {
+        let mut command = Command::new("callgrind_annotate");
+        command
+            .args(["--threshold=100", "--auto=no", inclusive])
+            .arg(&path);
+        let text = run(&mut command, "valgrind");
+        let mut table = Sums::new();
+        for line in text.lines().filter(|line| line.contains("module-0.so]")) {
+            // 1,234 (50.00%) 5 (10.00%)  src/demo.cc:name [object]
+            let numbers = line.replace(',', "");
+            let fields = numbers
+                .split_whitespace()
+                .filter(|field| !field.contains(['(', '%']));
+            let fields = fields.collect::<Vec<_>>();
+            let name = line.split([':', '[']).nth(1).unwrap().trim().to_owned();
+            let number = |at: usize| fields[at].parse::<u64>().unwrap();
+            table.insert(name, (number(1), number(0)));
+        }
+        table
+    };
+    assert_eq!(annotate("--inclusive=no"), expected(&trace));
+    let total = Steps::of_threads(&trace).flatten().map(|step| match step {
+        Step::Leave(call) if call.open.depth == 0 => call.duration_ns(),
+        _ => 0,
+    });
+    assert_eq!(annotate("--inclusive=yes")["a"].1, total.sum::<u64>());
+}
+
+/// What `go tool pprof -raw` prints: samples as their values and places, places as their functions.
+fn pprof(trace: &Trace) -> (Sums, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("demo.pb.gz");
+    std::fs::write(&path, export("pprof", trace).0).unwrap();
+    let mut command = Command::new("/usr/lib/go-1.19/pkg/tool/linux_amd64/pprof");
+    command.arg("-raw").arg(&path).env("HOME", dir.path());
+    let text = run(&mut command, "golang-1.19-go");
+    let (samples, places) = text.split_once("Locations\n").unwrap();
+    let (places, _) = places.split_once("Mappings\n").unwrap();
+    let mut names = BTreeMap::new();
+    for line in places.lines() {
+        // 1: 0x1000 M=1 name file:line s=10
+        let (number, rest) = line.trim().split_once(": ").unwrap();
+        let words = rest.split_whitespace();
+        let mut words = words.skip_while(|word| word.starts_with("0x") || word.starts_with("M="));
+        names.insert(number.to_owned(), words.next().unwrap().to_owned());
+    }
+    let mut sums = Sums::new();
+    for line in samples.lines() {
+        let Some((values, stack)) = line.split_once(": ") else {
+            continue;
+        };
+        let values = values.split_whitespace().map(str::parse::<u64>);
+        let Ok(values) = values.collect::<Result<Vec<_>, _>>() else {
+            continue;
+        };
+        let innermost = stack.split_whitespace().next().unwrap();
+        let sum = sums.entry(names[innermost].clone()).or_default();
+        sum.0 += values[0];
+        sum.1 += values[1];
+    }
+    (sums, text)
+}
+
+#[test]
+fn pprof_agrees_with_our_table() {
+    let trace = trace(&NAMES, &[&busy(1000, 300), &busy(1500, 200)]);
+    let (sums, text) = pprof(&trace);
+    assert_eq!(sums, expected(&trace));
+    for expected in [
+        "calls/count time/nanoseconds[dflt]",
+        "thread:[worker-1]",
+        "tid:[5001]",
+        "/usr/lib/module-0.so abcd01",
+        "src/demo.cc:12",
+        "Time: 2023-11-14 22:13:20",
+    ] {
+        assert!(text.contains(expected), "{expected} is missing:\n{text}");
+    }
+}
+
+#[test]
+fn pprof_reads_a_trace_of_everything_and_an_empty_one() {
+    let rich = rich();
+    assert_eq!(pprof(&rich).0, expected(&rich));
+    let empty = Trace::read(file(&[], &[]).as_slice()).unwrap();
+    assert_eq!(pprof(&empty).0, Sums::new());
+}
+
+/// Goes through the profiles as Speedscope does.
+fn speedscope(trace: &Trace) -> Sums {
+    let json: Value = serde_json::from_slice(&export("speedscope", trace).0).unwrap();
+    let frames = json["shared"]["frames"].as_array().unwrap();
+    let mut sums = Sums::new();
+    for profile in json["profiles"].as_array().unwrap() {
+        let mut stack = Vec::<(u64, u64)>::new();
+        let mut before = profile["startValue"].as_u64().unwrap();
+        for event in profile["events"].as_array().unwrap() {
+            let at = event["at"].as_u64().unwrap();
+            let frame = event["frame"].as_u64().unwrap();
+            assert!(at >= before, "time runs backwards");
+            if let Some((_, self_ns)) = stack.last_mut() {
+                *self_ns += at - before;
+            }
+            before = at;
+            match event["type"].as_str().unwrap() {
+                "O" => stack.push((frame, 0)),
+                _ => {
+                    let (opened, self_ns) = stack.pop().unwrap();
+                    assert_eq!(opened, frame, "calls are nested");
+                    let name = frames[frame as usize]["name"].as_str().unwrap();
+                    let sum = sums.entry(name.to_owned()).or_default();
+                    *sum = (sum.0 + 1, sum.1 + self_ns);
+                }
+            }
+        }
+        assert_eq!(profile["endValue"].as_u64(), Some(before));
+        assert!(stack.is_empty());
+    }
+    sums
+}
+
+#[test]
+fn speedscope_has_threads_frames_and_lines() {
+    let rich = rich();
+    assert_eq!(speedscope(&rich), expected(&rich));
+    let json: Value = serde_json::from_slice(&export("speedscope", &rich).0).unwrap();
+    let profiles = json["profiles"].as_array().unwrap();
+    assert_eq!(profiles[0]["name"], "demo 4000, worker-0 5000");
+    // A third of the 100 ticks since the thread said on which processor it ran.
+    assert_eq!(profiles[0]["events"][0]["at"], 33);
+    let frames = json["shared"]["frames"].as_array().unwrap();
+    let frame = serde_json::json!({"name": "c", "file": "src/demo.cc", "line": 12});
+    assert!(frames.contains(&frame), "{frames:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_time_is_lost_in_stacks_nor_in_speedscope(
+        threads in proptest::collection::vec(any_events(0..60), 1..3),
+    ) {
+        let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
+        let trace = trace(&NAMES, &slices);
+        let mut sums = Sums::new();
+        for (stack, ns) in folded(&trace) {
+            sums.entry(stack.last().unwrap().clone()).or_default().1 += ns;
+        }
+        let expected = expected(&trace);
+        prop_assert_eq!(speedscope(&trace), expected.clone());
+        let with_time = expected.into_iter().filter(|(_, (_, ns))| *ns > 0);
+        prop_assert_eq!(sums, with_time.map(|(name, (_, ns))| (name, (0, ns))).collect::<Sums>());
+    }
+}
+
+#[test]
+fn functions_that_the_trace_does_not_describe_have_their_number() {
+    let events = [call(1, 77, Enter), call(5, 77, Exit)];
+    let trace = trace(&["a"], &[&events]);
+    assert!(trace.function(FunctionId(77)).is_none());
+    let expected = Sums::from([("#77".to_owned(), (1, 4))]);
+    assert_eq!(folded(&trace), [(vec!["demo".into(), "#77".into()], 4)]);
+    assert_eq!(speedscope(&trace), expected);
+    assert_eq!(pprof(&trace).0, expected);
+}
