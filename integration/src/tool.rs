@@ -37,6 +37,8 @@ pub enum Tool {
     CallgrindAnnotate,
     /// The reader of pprof's profiles.
     Pprof,
+    /// The reader of the Common Trace Format.
+    Babeltrace2,
 }
 
 /// Something that is there when its package is: a program, or a library without one.
@@ -85,6 +87,14 @@ const NEEDS: &[Need] = &[
     Need {
         package: "golang-1.19-go",
         present: || Tool::Pprof.is_present(),
+    },
+    Need {
+        package: "babeltrace2",
+        present: || Tool::Babeltrace2.is_present(),
+    },
+    Need {
+        package: "python3-venv",
+        present: || Path::new("/usr/lib/python3.11/ensurepip").is_dir(),
     },
     Need {
         package: "gdb",
@@ -141,6 +151,7 @@ impl Tool {
             Tool::Python3 => ("/usr/bin/python3", "python3"),
             Tool::Strip => ("strip", "binutils"),
             Tool::CallgrindAnnotate => ("callgrind_annotate", "valgrind"),
+            Tool::Babeltrace2 => ("babeltrace2", "babeltrace2"),
             Tool::Pprof => (
                 "/usr/lib/go-1.19/pkg/tool/linux_amd64/pprof",
                 "golang-1.19-go",

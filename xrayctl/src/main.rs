@@ -11,6 +11,7 @@ mod client;
 mod cmd;
 mod failure;
 mod output;
+mod output_folder;
 mod parse;
 mod progress;
 mod recording;

@@ -6,11 +6,14 @@
 mod callgrind;
 mod chrome;
 mod csv;
+mod ctf;
 mod events;
 mod fdr;
 mod folded;
 mod json_lines;
 mod per_function;
+#[cfg(feature = "export")]
+mod perfetto;
 #[cfg(feature = "export")]
 mod pprof;
 mod speedscope;
@@ -28,15 +31,18 @@ use crate::model::{Calibration, ThreadId, Trace};
 pub use callgrind::Callgrind;
 pub use chrome::Chrome;
 pub use csv::Csv;
+pub use ctf::Ctf;
 pub use fdr::Fdr;
 pub use folded::Folded;
 pub use json_lines::JsonLines;
+#[cfg(feature = "export")]
+pub use perfetto::Perfetto;
 #[cfg(feature = "export")]
 pub use pprof::Pprof;
 pub use speedscope::Speedscope;
 pub use xtrace::Xtrace;
 
-/// A format that traces can be written in.
+/// A format of one file.
 pub trait Sink: std::fmt::Debug + Sync {
     /// The name by which it is asked for.
     fn name(&self) -> &'static str;
@@ -64,40 +70,87 @@ pub struct Report {
     pub left_out: Vec<(String, u64)>,
 }
 
+/// A format of several files in a directory of their own.
+pub trait FolderSink: std::fmt::Debug + Sync {
+    /// The name by which it is asked for.
+    fn name(&self) -> &'static str;
+
+    /// The ends of directory names that mean it, without the dot before.
+    fn extensions(&self) -> &'static [&'static str];
+
+    /// What it is for, in a few words.
+    fn about(&self) -> &'static str;
+
+    /// Writes the trace.
+    ///
+    /// # Errors
+    ///
+    /// What `folder` reports.
+    fn write(&self, trace: &Trace, folder: &mut dyn Folder) -> io::Result<Report>;
+}
+
+/// Where a format of several files is written, one file after another.
+pub trait Folder {
+    /// Ends the current file and begins one of that name.
+    ///
+    /// # Errors
+    ///
+    /// If the former file cannot be finished, or the new one not be made.
+    fn begin(&mut self, name: &str) -> io::Result<()>;
+
+    /// The current file; before the first one, a place where nothing can be written.
+    fn current(&mut self) -> &mut (dyn Write + Send);
+}
+
+/// A format that traces can be written in.
+#[derive(Debug, Clone, Copy)]
+pub enum Format {
+    /// One file.
+    File(&'static dyn Sink),
+    /// Several files in a directory.
+    Folder(&'static dyn FolderSink),
+}
+
 /// Every format.
-pub const SINKS: &[&dyn Sink] = &[
-    &Xtrace,
-    &Fdr,
-    &Chrome,
-    &Speedscope,
-    &Folded,
+pub const FORMATS: &[Format] = &[
+    Format::File(&Xtrace),
+    Format::File(&Fdr),
+    Format::File(&Chrome),
     #[cfg(feature = "export")]
-    &Pprof,
-    &Callgrind,
-    &Csv,
-    &JsonLines,
+    Format::File(&Perfetto),
+    Format::Folder(&Ctf),
+    Format::File(&Speedscope),
+    Format::File(&Folded),
+    #[cfg(feature = "export")]
+    Format::File(&Pprof),
+    Format::File(&Callgrind),
+    Format::File(&Csv),
+    Format::File(&JsonLines),
 ];
 
 /// The format with that name.
 #[must_use]
-pub fn by_name(name: &str) -> Option<&'static dyn Sink> {
-    SINKS.iter().copied().find(|sink| sink.name() == name)
+pub fn by_name(name: &str) -> Option<Format> {
+    let mut formats = FORMATS.iter().copied();
+    formats.find(|format| format.name() == name)
 }
 
 /// The format that the end of a file's name means; the longest end that fits counts.
 #[must_use]
-pub fn by_extension(path: &Path) -> Option<&'static dyn Sink> {
+pub fn by_extension(path: &Path) -> Option<Format> {
     let name = path.file_name()?.to_str()?;
     let fits = |extension: &&'static str| {
         let stem = name.strip_suffix(*extension);
         stem.is_some_and(|stem| stem.len() > 1 && stem.ends_with('.'))
     };
-    let len = |sink: &&dyn Sink| {
-        let extensions = sink.extensions().iter().filter(|end| fits(end));
+    let len = |format: &Format| {
+        let extensions = format.extensions().iter().filter(|end| fits(end));
         extensions.map(|extension| extension.len()).max()
     };
-    let fitting = SINKS.iter().copied().filter(|sink| len(sink).is_some());
-    fitting.max_by_key(len)
+    let formats = FORMATS.iter().copied();
+    formats
+        .filter(|format| len(format).is_some())
+        .max_by_key(len)
 }
 
 /// How the kernel knows a thread.
@@ -105,6 +158,37 @@ pub fn by_extension(path: &Path) -> Option<&'static dyn Sink> {
 struct Place {
     pid: u32,
     tid: u32,
+}
+
+// === impl Format ===
+
+impl Format {
+    /// The name by which it is asked for.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::File(sink) => sink.name(),
+            Self::Folder(sink) => sink.name(),
+        }
+    }
+
+    /// The ends of file names that mean it, without the dot before.
+    #[must_use]
+    pub fn extensions(&self) -> &'static [&'static str] {
+        match self {
+            Self::File(sink) => sink.extensions(),
+            Self::Folder(sink) => sink.extensions(),
+        }
+    }
+
+    /// What it is for, in a few words.
+    #[must_use]
+    pub fn about(&self) -> &'static str {
+        match self {
+            Self::File(sink) => sink.about(),
+            Self::Folder(sink) => sink.about(),
+        }
+    }
 }
 
 // === impl Place ===

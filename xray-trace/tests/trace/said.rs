@@ -5,7 +5,7 @@ use xray_trace::analysis::{Filter, Order, Step, Steps, Tree, TreeLine};
 use xray_trace::container::{BlockEncoder, MAX_DATA_LEN, Writer};
 use xray_trace::model::CallKind::{Enter, Exit};
 use xray_trace::model::{DataKind, EventBody, FunctionId, ThreadId, Ticks, Trace};
-use xray_trace::sink;
+use xray_trace::sink::{Chrome, Sink as _};
 
 use crate::common::{anchor, function, module, process, thread};
 
@@ -86,8 +86,9 @@ fn the_tree_holds_it_between_begin_and_end() {
 #[test]
 fn chrome_shows_it_as_text() {
     let mut out = Vec::new();
-    let sink = sink::by_name("chrome").unwrap();
-    sink.write(&talkative(&WORDS), &mut out).unwrap();
+    let report = Chrome.write(&talkative(&WORDS), &mut out).unwrap();
+    let processors = ("on which processor a thread ran".to_owned(), 1);
+    assert_eq!(report.left_out, [processors]);
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     let events = json["traceEvents"].as_array().unwrap();
     let said: Vec<_> = events

@@ -8,11 +8,12 @@ use anyhow::Context as _;
 use clap::builder::PossibleValue;
 use serde::Serialize;
 use xray_trace::model::Trace;
-use xray_trace::sink::{self, SINKS, Sink};
+use xray_trace::sink::{self, FORMATS, Format as TraceFormat};
 
 use crate::args::Format;
 use crate::failure::Failure;
 use crate::output::{Console, Tone, units};
+use crate::output_folder::OutputFolder;
 use crate::trace_file::{OutputFile, Overwrite};
 
 const EXAMPLES: &str = "\
@@ -25,12 +26,12 @@ Examples:
 pub(crate) struct Args {
     /// The trace
     file: PathBuf,
-    /// The file to write
+    /// The file to write; for some formats, the directory
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     /// The format; without this, the extension of OUT says it
     #[arg(long, value_name = "FORMAT",
-          value_parser = clap::builder::PossibleValuesParser::new(SINKS.iter().map(described)))]
+          value_parser = clap::builder::PossibleValuesParser::new(FORMATS.iter().map(described)))]
     to: Option<String>,
     /// Replace OUT if it is there already
     #[arg(long)]
@@ -57,7 +58,7 @@ struct LeftOut {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let sink = args.sink()?;
+    let format = args.trace_format()?;
     let cannot = || format!("cannot read {}", args.file.display());
     let input = File::open(&args.file).with_context(cannot)?;
     let overwrite = if args.force {
@@ -69,15 +70,27 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         let what = format!("{} is the input itself", args.output.display());
         return Err(Failure::Usage(what).into());
     }
-    let mut output = OutputFile::open(&args.output, overwrite)?;
-    let trace = Trace::open(input).with_context(cannot)?;
-    output.begin()?;
-    let report = output.write_with(|out| sink.write(&trace, out))?;
+    // The place is tried before the input is read, so that a typo is found at once.
+    let (report, bytes) = match format {
+        TraceFormat::File(sink) => {
+            let mut output = OutputFile::open(&args.output, overwrite)?;
+            let trace = Trace::open(input).with_context(cannot)?;
+            output.begin()?;
+            let report = output.write_with(|out| sink.write(&trace, out))?;
+            (report, output.len()?)
+        }
+        TraceFormat::Folder(sink) => {
+            let mut output = OutputFolder::create(&args.output)?;
+            let trace = Trace::open(input).with_context(cannot)?;
+            let report = output.write_with(|folder| sink.write(&trace, folder))?;
+            (report, output.len())
+        }
+    };
     let converted = Converted {
         file: args.output.display().to_string(),
-        format: sink.name(),
+        format: format.name(),
         calls: report.calls,
-        bytes: output.len()?,
+        bytes,
         left_out: report
             .left_out
             .into_iter()
@@ -106,10 +119,10 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
 }
 
 /// A format as the help shows it.
-fn described(sink: &&'static dyn Sink) -> PossibleValue {
-    let ends = sink.extensions().iter().map(|end| format!(".{end}"));
+fn described(format: &TraceFormat) -> PossibleValue {
+    let ends = format.extensions().iter().map(|end| format!(".{end}"));
     let ends = ends.collect::<Vec<_>>().join(", ");
-    PossibleValue::new(sink.name()).help(format!("{} ({ends})", sink.about()))
+    PossibleValue::new(format.name()).help(format!("{} ({ends})", format.about()))
 }
 
 /// Whether the output is the input, by whatever name.
@@ -122,15 +135,14 @@ fn same_file(input: &File, args: &Args) -> anyhow::Result<bool> {
 // === impl Args ===
 
 impl Args {
-    fn sink(&self) -> Result<&'static dyn Sink, Failure> {
+    fn trace_format(&self) -> Result<TraceFormat, Failure> {
         let found = match &self.to {
             Some(name) => sink::by_name(name),
             None => sink::by_extension(&self.output),
         };
         found.ok_or_else(|| {
-            let names = SINKS.iter().map(|sink| sink.name()).collect::<Vec<_>>();
-            let names = names.join(", ");
-            let output = self.output.display();
+            let names = FORMATS.iter().map(TraceFormat::name).collect::<Vec<_>>();
+            let (output, names) = (self.output.display(), names.join(", "));
             Failure::Usage(format!(
                 "the name {output} says no format: give --to {names}"
             ))

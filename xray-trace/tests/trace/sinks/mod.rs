@@ -1,16 +1,21 @@
 //! What is exported is read by those it is meant for, and says the same.
 
 mod chrome;
+mod ctf;
 mod fdr;
+mod perfetto;
+mod python;
 mod rows;
 mod stacks;
 
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use xray_trace::container::{Block, BlockEncoder, Writer};
 use xray_trace::model::{DataKind, Event, ThreadId, Ticks, Trace};
-use xray_trace::sink::{self, Report};
+use xray_trace::sink::{self, Folder, Format, Report};
 
 use crate::common::{
     Enter, Exit, TailExit, anchor, call, call_with, function, lost, module, process, push, thread,
@@ -75,6 +80,36 @@ fn rich() -> Trace {
     Trace::read(writer.into_inner().as_slice()).unwrap()
 }
 
+/// A directory of files.
+#[derive(Debug)]
+struct Directory {
+    path: PathBuf,
+    file: Option<BufWriter<File>>,
+}
+
+impl Folder for Directory {
+    fn begin(&mut self, name: &str) -> io::Result<()> {
+        self.file = Some(BufWriter::new(File::create_new(self.path.join(name))?));
+        Ok(())
+    }
+
+    fn current(&mut self) -> &mut (dyn Write + Send) {
+        self.file.as_mut().unwrap()
+    }
+}
+
+fn export_folder(name: &str, trace: &Trace, path: &Path) -> Report {
+    let Some(Format::Folder(sink)) = sink::by_name(name) else {
+        panic!("{name} is no format of several files");
+    };
+    std::fs::create_dir(path).unwrap();
+    let mut directory = Directory {
+        path: path.to_owned(),
+        file: None,
+    };
+    sink.write(trace, &mut directory).unwrap()
+}
+
 /// How many of what has these words in it were left out.
 fn count_of(report: &Report, words: &str) -> u64 {
     let line = report
@@ -100,10 +135,10 @@ fn run(command: &mut Command, package: &str) -> String {
 
 fn export(name: &str, trace: &Trace) -> (Vec<u8>, Report) {
     let mut output = Vec::new();
-    let report = sink::by_name(name)
-        .unwrap()
-        .write(trace, &mut output)
-        .unwrap();
+    let Some(Format::File(sink)) = sink::by_name(name) else {
+        panic!("{name} is no format of one file");
+    };
+    let report = sink.write(trace, &mut output).unwrap();
     (output, report)
 }
 
@@ -132,11 +167,15 @@ fn formats_are_found_by_name_and_by_extension() {
     };
     check("a.xtrace", Some("xtrace"));
     check("dir.x/a.json", Some("chrome"));
+    check("a.speedscope.json", Some("speedscope"));
+    check(".json", None);
+    check("a.pb.gz", Some("pprof"));
+    check("a.gz", None);
     check("a.fdr", Some("fdr"));
     check("a.xray", Some("fdr"));
     check("a", None);
     check("a.txt", None);
-    for sink in sink::SINKS {
+    for sink in sink::FORMATS {
         assert_eq!(
             sink::by_name(sink.name()).map(|found| found.name()),
             Some(sink.name())

@@ -1,0 +1,464 @@
+//! Perfetto's protobuf trace: track events on a track for each thread, with names interned.
+//!
+//! ```text
+//! sequence 1      clocks, then descriptors of all tracks
+//! sequence 2…     one for each thread: its track, then its events in order; a name is written with its first use
+//! ```
+//!
+//! Times are `CLOCK_MONOTONIC`, which the snapshot of clocks names as the trace's own, since nothing ties it to
+//! `CLOCK_BOOTTIME`. The messages are those of <https://github.com/google/perfetto/tree/v50.1/protos/perfetto/trace>
+//! (`trace_packet.proto`, `clock_snapshot.proto`, `interned_data/interned_data.proto`, `track_event/*.proto`), of which only
+//! the fields are declared that are written.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use prost::Message;
+
+use super::per_function::PerFunction;
+use super::{Place, Report, Sink};
+use crate::analysis::{Call, Ending, Open, Said, Step, Steps};
+use crate::model::{DataKind, FunctionId, Module, ModuleId, ThreadId, Trace};
+
+/// Perfetto's protobuf trace.
+#[derive(Debug, Clone, Copy)]
+pub struct Perfetto;
+
+/// `Trace.packet`, a message with its length in front.
+const PACKET: u8 = 1 << 3 | 2;
+const REALTIME: u32 = 1;
+const MONOTONIC: u32 = 3;
+/// `TracePacket.SequenceFlags`.
+const STATE_CLEARED: u32 = 1;
+const NEEDS_STATE: u32 = 2;
+/// `TrackEvent.Type`.
+const BEGIN: i32 = 1;
+const END: i32 = 2;
+const INSTANT: i32 = 3;
+/// Tracks of processes and of threads have numbers of their own, from these on.
+const PROCESSES: u64 = 1 << 32;
+const THREADS: u64 = 2 << 32;
+/// How much is collected before it is passed on.
+const ENOUGH: usize = 1 << 16;
+
+/// `TracePacket`, as far as events have it.
+#[derive(Clone, PartialEq, Message)]
+struct EventPacket {
+    #[prost(uint64, tag = "8")]
+    timestamp: u64,
+    #[prost(uint32, tag = "10")]
+    trusted_packet_sequence_id: u32,
+    #[prost(message, optional, tag = "11")]
+    track_event: Option<TrackEvent>,
+    #[prost(message, optional, tag = "12")]
+    interned_data: Option<InternedData>,
+    #[prost(uint32, tag = "13")]
+    sequence_flags: u32,
+}
+
+/// `TracePacket`, as far as the others have it.
+#[derive(Clone, PartialEq, Message)]
+struct TablePacket {
+    #[prost(message, optional, tag = "6")]
+    clock_snapshot: Option<ClockSnapshot>,
+    #[prost(uint32, tag = "10")]
+    trusted_packet_sequence_id: u32,
+    #[prost(uint32, tag = "13")]
+    sequence_flags: u32,
+    #[prost(message, optional, tag = "59")]
+    trace_packet_defaults: Option<TracePacketDefaults>,
+    #[prost(message, optional, tag = "60")]
+    track_descriptor: Option<TrackDescriptor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ClockSnapshot {
+    #[prost(message, repeated, tag = "1")]
+    clocks: Vec<SnapshotClock>,
+    #[prost(uint32, tag = "2")]
+    primary_trace_clock: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SnapshotClock {
+    #[prost(uint32, tag = "1")]
+    clock_id: u32,
+    #[prost(uint64, optional, tag = "2")]
+    timestamp: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TracePacketDefaults {
+    #[prost(message, optional, tag = "11")]
+    track_event_defaults: Option<TrackEventDefaults>,
+    #[prost(uint32, tag = "58")]
+    timestamp_clock_id: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrackEventDefaults {
+    #[prost(uint64, tag = "11")]
+    track_uuid: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrackDescriptor {
+    #[prost(uint64, tag = "1")]
+    uuid: u64,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(message, optional, tag = "3")]
+    process: Option<ProcessDescriptor>,
+    #[prost(message, optional, tag = "4")]
+    thread: Option<ThreadDescriptor>,
+    #[prost(uint64, optional, tag = "5")]
+    parent_uuid: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ProcessDescriptor {
+    #[prost(int32, tag = "1")]
+    pid: i32,
+    #[prost(string, repeated, tag = "2")]
+    cmdline: Vec<String>,
+    #[prost(string, tag = "6")]
+    process_name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ThreadDescriptor {
+    #[prost(int32, tag = "1")]
+    pid: i32,
+    #[prost(int64, tag = "2")]
+    tid: i64,
+    #[prost(string, tag = "5")]
+    thread_name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct InternedData {
+    #[prost(message, repeated, tag = "1")]
+    event_categories: Vec<InternedName>,
+    #[prost(message, repeated, tag = "2")]
+    event_names: Vec<InternedName>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct InternedName {
+    #[prost(uint64, tag = "1")]
+    iid: u64,
+    #[prost(string, tag = "2")]
+    name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrackEvent {
+    #[prost(uint64, repeated, packed = "false", tag = "3")]
+    category_iids: Vec<u64>,
+    #[prost(message, repeated, tag = "4")]
+    debug_annotations: Vec<DebugAnnotation>,
+    #[prost(int32, tag = "9")]
+    kind: i32,
+    #[prost(uint64, tag = "10")]
+    name_iid: u64,
+    #[prost(string, tag = "23")]
+    name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DebugAnnotation {
+    #[prost(uint64, optional, tag = "3")]
+    uint_value: Option<u64>,
+    #[prost(string, optional, tag = "6")]
+    string_value: Option<String>,
+    #[prost(string, tag = "10")]
+    name: String,
+}
+
+struct Output<'a> {
+    trace: &'a Trace,
+    to: &'a mut dyn Write,
+    buffer: Vec<u8>,
+    /// The sequence of the current thread.
+    sequence: u32,
+    /// The last sequence in which each function's name was written; 0 for none.
+    named: PerFunction<Cell<u32>>,
+    /// The same of modules' names.
+    categories: BTreeMap<ModuleId, u32>,
+}
+
+// === impl Perfetto ===
+
+impl Sink for Perfetto {
+    fn name(&self) -> &'static str {
+        "perfetto"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["perfetto-trace", "pftrace"]
+    }
+
+    fn about(&self) -> &'static str {
+        "track events, for ui.perfetto.dev and its trace processor"
+    }
+
+    fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
+        let mut report = Report::default();
+        let mut output = Output {
+            trace,
+            to: output,
+            buffer: Vec::with_capacity(2 * ENOUGH),
+            sequence: 1,
+            named: PerFunction::new(trace, |_| Cell::new(0)),
+            categories: BTreeMap::new(),
+        };
+        output.clocks()?;
+        output.tracks()?;
+        for mut steps in Steps::of_threads(trace) {
+            output.thread(steps.thread())?;
+            while let Some(step) = steps.next() {
+                match step {
+                    Step::Enter(open) => {
+                        report.calls += 1;
+                        output.begin(&open)?;
+                    }
+                    Step::Leave(call) => output.end(&call)?,
+                    Step::Data(said) => output.said(&said, steps.data(&said))?,
+                    Step::Lost { ticks, events } => {
+                        let lost = annotation("events", Some(events), None);
+                        let ns = trace.clock().monotonic_ns(ticks);
+                        output.instant(ns, "events lost", lost)?;
+                    }
+                }
+            }
+            report.leave_out_of_steps(&steps);
+        }
+        output.to.write_all(&output.buffer)?;
+        report.leave_out_unplaced(trace);
+        Ok(report)
+    }
+}
+
+// === impl Output ===
+
+impl Output<'_> {
+    fn clocks(&mut self) -> io::Result<()> {
+        let clock = self.trace.clock();
+        let blocks = self.trace.blocks().iter();
+        let first = blocks.map(|block| block.first).min();
+        let at = |clock_id, timestamp| SnapshotClock {
+            clock_id,
+            timestamp: Some(timestamp),
+        };
+        let mut clocks = vec![at(
+            MONOTONIC,
+            first.map_or(0, |first| clock.monotonic_ns(first)),
+        )];
+        // Without an anchor nobody knows when it was.
+        if let Some(first) = first.filter(|_| !clock.anchors().is_empty()) {
+            clocks.push(at(REALTIME, clock.wall_ns(first)));
+        }
+        self.packet(&TablePacket {
+            clock_snapshot: Some(ClockSnapshot {
+                clocks,
+                primary_trace_clock: MONOTONIC,
+            }),
+            trusted_packet_sequence_id: self.sequence,
+            sequence_flags: STATE_CLEARED,
+            ..TablePacket::default()
+        })
+    }
+
+    fn tracks(&mut self) -> io::Result<()> {
+        let trace = self.trace;
+        for process in trace.processes() {
+            self.track(TrackDescriptor {
+                uuid: PROCESSES + u64::from(process.id.0),
+                process: Some(ProcessDescriptor {
+                    pid: signed(process.pid),
+                    cmdline: vec![process.executable.clone()],
+                    process_name: process.command.clone(),
+                }),
+                ..TrackDescriptor::default()
+            })?;
+        }
+        for thread in trace.blocks_by_thread().into_keys() {
+            let known = trace.thread(thread);
+            let process = known.and_then(|known| trace.process(known.process));
+            let uuid = THREADS + u64::from(thread.0);
+            let Some((known, process)) = known.zip(process) else {
+                // A thread of no process: a track with a name, and no more.
+                self.track(TrackDescriptor {
+                    uuid,
+                    name: format!("thread {}", Place::of(trace, thread).tid),
+                    ..TrackDescriptor::default()
+                })?;
+                continue;
+            };
+            self.track(TrackDescriptor {
+                uuid,
+                parent_uuid: Some(PROCESSES + u64::from(process.id.0)),
+                thread: Some(ThreadDescriptor {
+                    pid: signed(process.pid),
+                    tid: known.tid.into(),
+                    thread_name: known.name.clone(),
+                }),
+                ..TrackDescriptor::default()
+            })?;
+        }
+        Ok(())
+    }
+
+    fn track(&mut self, track: TrackDescriptor) -> io::Result<()> {
+        self.packet(&TablePacket {
+            trusted_packet_sequence_id: self.sequence,
+            track_descriptor: Some(track),
+            ..TablePacket::default()
+        })
+    }
+
+    /// The events that follow are this thread's.
+    fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
+        self.sequence = self.sequence.saturating_add(1);
+        let track_uuid = THREADS + u64::from(thread.0);
+        self.packet(&TablePacket {
+            trusted_packet_sequence_id: self.sequence,
+            sequence_flags: STATE_CLEARED,
+            trace_packet_defaults: Some(TracePacketDefaults {
+                track_event_defaults: Some(TrackEventDefaults { track_uuid }),
+                timestamp_clock_id: MONOTONIC,
+            }),
+            ..TablePacket::default()
+        })
+    }
+
+    fn begin(&mut self, open: &Open) -> io::Result<()> {
+        let mut event = TrackEvent {
+            kind: BEGIN,
+            ..TrackEvent::default()
+        };
+        let mut interned = None;
+        match self.named.get(open.function) {
+            None => event.name = self.trace.function_name(open.function).into_owned(),
+            Some(named) => {
+                event.name_iid = u64::from(open.function.0) + 1;
+                if named.replace(self.sequence) != self.sequence {
+                    interned = self.intern(open.function);
+                }
+            }
+        }
+        if let Some(function) = self.trace.function(open.function) {
+            event.category_iids.push(u64::from(function.module.0) + 1);
+        }
+        if let Some(arg) = open.arg {
+            event
+                .debug_annotations
+                .push(annotation("arg", Some(arg), None));
+        }
+        self.event(open.start_ns, event, interned)
+    }
+
+    fn end(&mut self, call: &Call) -> io::Result<()> {
+        let mut event = TrackEvent {
+            kind: END,
+            ..TrackEvent::default()
+        };
+        let how = match call.how {
+            Ending::Normal => None,
+            Ending::TailExit => Some("tail exit"),
+            Ending::Closed => Some("no exit seen"),
+        };
+        let how = how.map(|how| annotation("end", None, Some(how.to_owned())));
+        event.debug_annotations.extend(how);
+        self.event(call.end_ns, event, None)
+    }
+
+    /// As text, with what is not UTF-8 escaped.
+    fn said(&mut self, said: &Said, data: &[u8]) -> io::Result<()> {
+        let name = match said.kind {
+            DataKind::Custom => "custom event".to_owned(),
+            DataKind::Typed(event_type) => format!("typed event {event_type}"),
+        };
+        let text = match std::str::from_utf8(data) {
+            Ok(text) => text.to_owned(),
+            Err(_) => data.escape_ascii().to_string(),
+        };
+        self.instant(said.ns, &name, annotation("data", None, Some(text)))
+    }
+
+    fn instant(&mut self, ns: u64, name: &str, annotation: DebugAnnotation) -> io::Result<()> {
+        let event = TrackEvent {
+            kind: INSTANT,
+            name: name.to_owned(),
+            debug_annotations: vec![annotation],
+            ..TrackEvent::default()
+        };
+        self.event(ns, event, None)
+    }
+
+    fn event(
+        &mut self,
+        timestamp: u64,
+        event: TrackEvent,
+        interned_data: Option<InternedData>,
+    ) -> io::Result<()> {
+        self.packet(&EventPacket {
+            timestamp,
+            trusted_packet_sequence_id: self.sequence,
+            track_event: Some(event),
+            interned_data,
+            sequence_flags: NEEDS_STATE,
+        })
+    }
+
+    /// A function's name, and that of its module if this sequence has not had it.
+    fn intern(&mut self, function: FunctionId) -> Option<InternedData> {
+        let function = self.trace.function(function)?;
+        let mut data = InternedData::default();
+        let former = self.categories.insert(function.module, self.sequence);
+        if former != Some(self.sequence) {
+            data.event_categories.push(InternedName {
+                iid: u64::from(function.module.0) + 1,
+                name: self
+                    .trace
+                    .module(function.module)
+                    .map_or("?", file_name)
+                    .to_owned(),
+            });
+        }
+        data.event_names.push(InternedName {
+            iid: u64::from(function.id.0) + 1,
+            name: function.name.clone(),
+        });
+        Some(data)
+    }
+
+    fn packet(&mut self, packet: &impl Message) -> io::Result<()> {
+        self.buffer.push(PACKET);
+        packet
+            .encode_length_delimited(&mut self.buffer)
+            .map_err(io::Error::other)?;
+        if self.buffer.len() >= ENOUGH {
+            self.to.write_all(&self.buffer)?;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+}
+
+fn annotation(name: &str, number: Option<u64>, text: Option<String>) -> DebugAnnotation {
+    DebugAnnotation {
+        uint_value: number,
+        string_value: text,
+        name: name.to_owned(),
+    }
+}
+
+fn file_name(module: &Module) -> &str {
+    module.path.rsplit('/').next().unwrap_or(&module.path)
+}
+
+fn signed(pid: u32) -> i32 {
+    i32::try_from(pid).unwrap_or(i32::MAX)
+}
