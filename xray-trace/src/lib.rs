@@ -3,6 +3,7 @@
 pub mod analysis;
 pub mod container;
 pub mod instr_map;
+pub mod llvm;
 pub mod model;
 pub mod sink;
 

@@ -8,7 +8,7 @@ use integration::workspace_dir;
 
 use crate::shell::{cargo, execute};
 
-const TARGETS: &[&str] = &["ring", "elf", "xtrace"];
+const TARGETS: &[&str] = &["ring", "elf", "llvm_logs", "xtrace"];
 /// Inputs of a short run, of each target.
 const SHORT: &str = "-runs=20000";
 

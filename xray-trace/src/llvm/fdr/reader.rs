@@ -1,0 +1,563 @@
+//! From bytes to records: buffers and their ends, both byte orders, events with their payloads.
+
+use std::io::Read;
+use std::ops::Range;
+
+use super::record::{FUNCTION_LEN, METADATA_LEN};
+use super::{BitOrder, FunctionKind, Kind, Record};
+use crate::llvm::header::{Header, LogType};
+use crate::llvm::window::Window;
+use crate::llvm::{ByteOrder, Error, Mode, SkippedList};
+
+/// The longest event that is read. The runtime's events have to fit into one of its buffers, 16 KiB if not set
+/// otherwise.
+pub const MAX_EVENT_LEN: usize = 16 << 20;
+
+/// Shorter buffers cannot hold what every buffer begins with: whoever claims them has left the field unset.
+const SMALLEST_BUFFER: u64 = 64;
+
+/// A record and where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Item<'a> {
+    /// Its first byte.
+    pub offset: u64,
+    /// The record.
+    pub record: Record<&'a [u8]>,
+}
+
+/// Reads the records of a log.
+#[derive(Debug)]
+pub struct Reader<R> {
+    window: Window<R>,
+    header: Header,
+    bits: BitOrder,
+    mode: Mode,
+    /// Where the current buffer began, its BufferExtents included.
+    buffer: u64,
+    /// Where it ends: 0 in front of the first, `u64::MAX` if nobody says.
+    end: u64,
+    /// Records of typed events in it whose 16 bytes the extents may have left out.
+    typed: u64,
+    /// Buffers whose last records the runtime has not written.
+    cut: u64,
+    skipped: SkippedList,
+}
+
+/// A record whose payload lies in the window.
+pub(super) type Raw = (u64, Record<Range<usize>>);
+
+// === impl Reader ===
+
+impl<R: Read> Reader<R> {
+    /// Reads the header of a log.
+    ///
+    /// # Errors
+    ///
+    /// If that is not the header of an FDR log of a version that is known.
+    pub fn new(input: R, mode: Mode) -> Result<Self, Error> {
+        let mut window = Window::new(input, 0);
+        let header = Header::read(&mut window, LogType::Fdr)?;
+        Self::on(window, header, mode)
+    }
+
+    /// Reads on where a buffer begins, at this offset of the file.
+    ///
+    /// # Errors
+    ///
+    /// Those of the input.
+    pub fn resume(input: R, header: Header, offset: u64, mode: Mode) -> Result<Self, Error> {
+        Self::on(Window::new(input, offset), header, mode)
+    }
+
+    fn on(mut window: Window<R>, header: Header, mode: Mode) -> Result<Self, Error> {
+        let first = window.ahead(1)?.first().copied();
+        Ok(Self {
+            window,
+            header,
+            bits: BitOrder::detect(header.order, first),
+            mode,
+            buffer: 0,
+            end: 0,
+            typed: 0,
+            cut: 0,
+            skipped: SkippedList::default(),
+        })
+    }
+
+    /// The header of the log.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Where reading goes on.
+    pub fn offset(&self) -> u64 {
+        self.window.offset()
+    }
+
+    /// Where the buffer began that the last record belongs to.
+    pub fn buffer(&self) -> u64 {
+        self.buffer
+    }
+
+    /// How many buffers end in the middle of a record, because LLVM's runtime does not count all of a typed event when it
+    /// writes them: sixteen bytes for each are missing at the buffer's end.
+    pub fn cut(&self) -> u64 {
+        self.cut
+    }
+
+    /// What was left out so far; nothing but in [`Mode::Salvage`].
+    pub fn skipped(&self) -> &SkippedList {
+        &self.skipped
+    }
+
+    /// The next record; `None` at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// In [`Mode::Strict`] the first damage, behind which nothing sensible comes; those of the input.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an item borrows from the reader, which Iterator cannot say"
+    )]
+    #[inline]
+    pub fn next(&mut self) -> Result<Option<Item<'_>>, Error> {
+        let Some((offset, record)) = self.step()? else {
+            return Ok(None);
+        };
+        let record = record.map(|payload| self.window.taken(payload));
+        Ok(Some(Item { offset, record }))
+    }
+
+    #[inline]
+    pub(super) fn payload(&self, range: Range<usize>) -> &[u8] {
+        self.window.taken(range)
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(super) fn leave_out(&mut self, from: u64, to: u64, why: Error) {
+        self.skipped.push(from, to, why);
+    }
+
+    #[inline]
+    pub(super) fn step(&mut self) -> Result<Option<Raw>, Error> {
+        loop {
+            match self.attempt() {
+                Err(error) if self.mode == Mode::Salvage && error.is_damage() => {
+                    self.resynchronise(error)?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    #[inline]
+    fn attempt(&mut self) -> Result<Option<Raw>, Error> {
+        let offset = self.window.offset();
+        let (order, bits, end) = (self.header.order, self.bits, self.end);
+        if let Some(bytes) = self
+            .window
+            .ahead(METADATA_LEN)?
+            .first_chunk::<FUNCTION_LEN>()
+            && offset < end
+            && end - offset >= FUNCTION_LEN as u64
+            && bits.metadata(bytes[0]).is_none()
+        {
+            let (kind, function) = bits.function(order.u32(bytes, 0));
+            let delta = order.u32(bytes, 4);
+            let Some(kind) = FunctionKind::from_number(kind) else {
+                return Err(Error::UnknownKind {
+                    what: "function record kind",
+                    number: kind,
+                    offset,
+                });
+            };
+            self.window.take(FUNCTION_LEN);
+            let record = Record::Function {
+                kind,
+                function,
+                delta,
+            };
+            return Ok(Some((offset, record)));
+        }
+        self.other(offset)
+    }
+
+    /// All that is not a whole function record inside of a buffer.
+    fn other(&mut self, offset: u64) -> Result<Option<Raw>, Error> {
+        if offset >= self.end && !self.enter_buffer(offset)? {
+            return Ok(None);
+        }
+        // Function records that fit have been taken, and no other is so short.
+        let left = self.end.saturating_sub(offset);
+        if left < METADATA_LEN as u64 && self.is_cut(left)? {
+            self.skip_cut(left)?;
+            return self.attempt();
+        }
+        let (order, bits) = (self.header.order, self.bits);
+        let ahead = self.window.ahead(METADATA_LEN)?;
+        let Some(first) = ahead.first() else {
+            return self.end_of_file(offset);
+        };
+        let Some(number) = bits.metadata(*first) else {
+            let has = ahead.len();
+            return self.short_function(offset, has);
+        };
+        let unknown = Error::UnknownKind {
+            what: "metadata record kind",
+            number: number.into(),
+            offset,
+        };
+        let kind = Kind::from_number(number).ok_or(unknown)?;
+        let Some(bytes) = ahead.first_chunk::<METADATA_LEN>().copied() else {
+            return Err(truncated(kind, offset, METADATA_LEN, ahead.len()));
+        };
+        let fields = &bytes[1..];
+        let at = |at| order.u64(fields, at);
+        let record = match kind {
+            Kind::BufferExtents => return self.extents(offset, at(0)),
+            Kind::NewBuffer => {
+                if self.end == u64::MAX {
+                    self.buffer = offset;
+                }
+                Record::NewBuffer {
+                    tid: order.i32(fields, 0),
+                }
+            }
+            Kind::EndOfBuffer => {
+                self.end_of_buffer(offset)?;
+                return Ok(Some((offset, Record::EndOfBuffer)));
+            }
+            Kind::NewCpuId => Record::NewCpu {
+                cpu: order.u16(fields, 0),
+                tsc: at(2),
+            },
+            Kind::TscWrap => Record::TscWrap { tsc: at(0) },
+            Kind::WallClockTime => Record::WallTime {
+                seconds: at(0),
+                micros: order.u32(fields, 8),
+            },
+            Kind::PidEntry => Record::Pid {
+                pid: order.i32(fields, 0),
+            },
+            Kind::CallArg => Record::CallArgument { value: at(0) },
+            Kind::CustomEvent => {
+                let Some(data) = self.event(kind, offset, order.i32(fields, 0))? else {
+                    return self.attempt();
+                };
+                let record = match self.header.version {
+                    5.. => Record::CustomEventDelta {
+                        delta: order.i32(fields, 4),
+                        data,
+                    },
+                    version => Record::CustomEvent {
+                        tsc: at(4),
+                        cpu: if version == 4 {
+                            order.u16(fields, 12)
+                        } else {
+                            0
+                        },
+                        data,
+                    },
+                };
+                return Ok(Some((offset, record)));
+            }
+            Kind::TypedEvent => {
+                let Some(data) = self.event(kind, offset, order.i32(fields, 0))? else {
+                    return self.attempt();
+                };
+                let record = Record::TypedEvent {
+                    delta: order.i32(fields, 4),
+                    event_type: order.u16(fields, 8),
+                    data,
+                };
+                return Ok(Some((offset, record)));
+            }
+            // Function records have no number.
+            Kind::Function => return Ok(None),
+        };
+        self.fits(kind, offset, METADATA_LEN as u64)?;
+        self.window.take(METADATA_LEN);
+        Ok(Some((offset, record)))
+    }
+
+    /// Where a buffer ends or the first one begins. False at the end of the file.
+    fn enter_buffer(&mut self, offset: u64) -> Result<bool, Error> {
+        let first = self.window.ahead(1)?.first().copied();
+        let Some(first) = first else {
+            return Ok(false);
+        };
+        let kind = self.bits.metadata(first).and_then(Kind::from_number);
+        if kind != Some(Kind::BufferExtents) && self.typed > 0 {
+            // It goes on: the extents have left out the records of its typed events.
+            self.extend();
+            return Ok(true);
+        }
+        if kind == Some(Kind::TypedEvent) && self.end != 0 {
+            // So it does here, with the first of them.
+            return Ok(true);
+        }
+        let found = match (self.header.version, kind) {
+            (2.., Some(Kind::BufferExtents)) => None,
+            (1, Some(Kind::NewBuffer)) => {
+                let size = self.header.buffer_size();
+                let known = (size >= SMALLEST_BUFFER).then(|| offset.checked_add(size));
+                Some(known.flatten().unwrap_or(u64::MAX))
+            }
+            (2, Some(Kind::NewBuffer)) => Some(u64::MAX),
+            _ => {
+                return Err(Error::NoBuffer {
+                    offset,
+                    found: first,
+                });
+            }
+        };
+        self.buffer = offset;
+        self.typed = 0;
+        // Extents say themselves how far they reach; until they are read, their buffer has their length.
+        self.end = found.unwrap_or(offset.saturating_add(METADATA_LEN as u64));
+        Ok(true)
+    }
+
+    fn extents(&mut self, offset: u64, size: u64) -> Result<Option<Raw>, Error> {
+        if offset != self.buffer {
+            if self.end != u64::MAX {
+                let missing = self.end.saturating_sub(offset);
+                return Err(Error::BufferInBuffer { offset, missing });
+            }
+            self.buffer = offset;
+            self.typed = 0;
+        }
+        let end = offset.checked_add(METADATA_LEN as u64);
+        let end = end.and_then(|end| end.checked_add(size));
+        // What nothing can reach stands for "unknown" here.
+        let Some(end) = end.filter(|end| *end != u64::MAX) else {
+            return Err(Error::Extents { offset, size });
+        };
+        self.end = end;
+        self.window.take(METADATA_LEN);
+        Ok(Some((offset, Record::BufferExtents { size })))
+    }
+
+    fn end_of_buffer(&mut self, offset: u64) -> Result<(), Error> {
+        let version = self.header.version;
+        if version >= 2 {
+            return Err(Error::EndOfBuffer { offset, version });
+        }
+        self.fits(Kind::EndOfBuffer, offset, METADATA_LEN as u64)?;
+        self.window.take(METADATA_LEN);
+        if self.end != u64::MAX {
+            let padding = self.end.saturating_sub(self.window.offset());
+            self.window.skip(padding)?;
+        }
+        self.end = 0;
+        Ok(())
+    }
+
+    /// Takes an event with its payload; `None` if it is cut.
+    fn event(&mut self, kind: Kind, offset: u64, size: i32) -> Result<Option<Range<usize>>, Error> {
+        let negative = Error::NegativeSize {
+            record: kind,
+            offset,
+            size,
+        };
+        let len = usize::try_from(size).map_err(|_| negative)?;
+        if len > MAX_EVENT_LEN {
+            return Err(Error::TooLong {
+                what: kind.name(),
+                offset,
+                len: len as u64,
+                limit: MAX_EVENT_LEN as u64,
+            });
+        }
+        let total = METADATA_LEN + len;
+        if kind == Kind::TypedEvent {
+            self.typed += 1;
+        }
+        let left = self.end.saturating_sub(offset);
+        if left < total as u64 && self.is_cut(left)? {
+            self.skip_cut(left)?;
+            return Ok(None);
+        }
+        let has = self.window.ahead(total)?.len();
+        if has < total {
+            return Err(truncated(kind, offset, total, has));
+        }
+        self.fits(kind, offset, total as u64)?;
+        self.window.take(METADATA_LEN);
+        Ok(Some(self.window.take(len)))
+    }
+
+    /// Whether the runtime has written no more of this buffer than its extents say, which is too little where it has
+    /// typed events: behind what is left stands the next buffer, or nothing.
+    fn is_cut(&mut self, left: u64) -> Result<bool, Error> {
+        const BUFFER: usize = 3 * METADATA_LEN;
+        let Some(left) = usize::try_from(left).ok().filter(|_| self.typed > 0) else {
+            return Ok(false);
+        };
+        let ahead = self.window.ahead(left.saturating_add(BUFFER))?;
+        Ok(ahead.get(left..).is_some_and(|behind| match behind {
+            [] => true,
+            behind => behind
+                .get(..BUFFER)
+                .is_some_and(|behind| looks_like_buffer(self.bits, self.header.version, behind)),
+        }))
+    }
+
+    fn skip_cut(&mut self, left: u64) -> Result<(), Error> {
+        self.cut += 1;
+        self.window.skip(left)?;
+        Ok(())
+    }
+
+    /// Checks that a record of this length ends in its buffer.
+    fn fits(&mut self, kind: Kind, offset: u64, len: u64) -> Result<(), Error> {
+        let record_end = offset.saturating_add(len);
+        if record_end > self.end && self.typed > 0 {
+            self.extend();
+        }
+        if record_end > self.end {
+            return Err(Error::BeyondBuffer {
+                record: kind,
+                offset,
+                end: self.end,
+                over: record_end - self.end,
+            });
+        }
+        Ok(())
+    }
+
+    /// The buffer is as much longer as the records of its typed events are.
+    fn extend(&mut self) {
+        let more = std::mem::take(&mut self.typed) * METADATA_LEN as u64;
+        self.end = self.end.saturating_add(more);
+    }
+
+    /// A function record at the end of the file or of its buffer.
+    fn short_function(&mut self, offset: u64, has: usize) -> Result<Option<Raw>, Error> {
+        if has < FUNCTION_LEN {
+            return Err(truncated(Kind::Function, offset, FUNCTION_LEN, has));
+        }
+        self.fits(Kind::Function, offset, FUNCTION_LEN as u64)?;
+        // The buffer turned out to be longer, so that it fits now.
+        self.attempt()
+    }
+
+    fn end_of_file(&mut self, offset: u64) -> Result<Option<Raw>, Error> {
+        if self.end == u64::MAX || offset >= self.end {
+            return Ok(None);
+        }
+        let missing = self.end - offset;
+        // The error comes once.
+        self.end = 0;
+        Err(Error::ShortBuffer {
+            offset: self.buffer,
+            missing,
+        })
+    }
+
+    /// Goes on with the records behind extents that are too short, else with the next buffer.
+    #[cold]
+    fn resynchronise(&mut self, why: Error) -> Result<(), Error> {
+        let from = self.window.offset();
+        let goes_on = match &why {
+            Error::BeyondBuffer { .. } => true,
+            Error::NoBuffer { .. } => {
+                let ahead = self.window.ahead(METADATA_LEN)?;
+                looks_like_event(self.header.order, self.bits, ahead)
+            }
+            _ => false,
+        };
+        self.typed = 0;
+        if goes_on {
+            self.end = u64::MAX;
+            self.skipped.push(from, from, why);
+            return Ok(());
+        }
+        let padded = self.header.version == 1 && self.end != u64::MAX && self.end > from;
+        if padded {
+            self.window.skip(self.end - from)?;
+        } else if !matches!(why, Error::BufferInBuffer { .. }) {
+            self.find_buffer()?;
+        }
+        self.end = 0;
+        self.skipped.push(from, self.window.offset(), why);
+        Ok(())
+    }
+
+    /// Skips to what looks like a buffer's beginning, but not the one here, or to the end of the file.
+    fn find_buffer(&mut self) -> Result<(), Error> {
+        const LEN: usize = 3 * METADATA_LEN;
+        self.window.skip(1)?;
+        loop {
+            let ahead = self.window.ahead(LEN)?;
+            let len = ahead.len();
+            let found = ahead
+                .windows(LEN)
+                .position(|bytes| looks_like_buffer(self.bits, self.header.version, bytes));
+            match found {
+                Some(at) => self.window.take(at),
+                None if len < LEN => self.window.take(len),
+                None => {
+                    self.window.take(len + 1 - LEN);
+                    continue;
+                }
+            };
+            return Ok(());
+        }
+    }
+}
+
+/// Whether what stands here can be an event of the buffer before. Function ids begin at 1; zeros are padding.
+fn looks_like_event(order: ByteOrder, bits: BitOrder, bytes: &[u8]) -> bool {
+    let Some(first) = bytes.first().filter(|_| bytes.len() >= FUNCTION_LEN) else {
+        return false;
+    };
+    match bits.metadata(*first) {
+        None => {
+            let (kind, function) = bits.function(order.u32(bytes, 0));
+            function != 0 && FunctionKind::from_number(kind).is_some()
+        }
+        Some(number) => matches!(
+            Kind::from_number(number),
+            Some(
+                Kind::NewCpuId
+                    | Kind::TscWrap
+                    | Kind::CallArg
+                    | Kind::CustomEvent
+                    | Kind::TypedEvent
+            )
+        ),
+    }
+}
+
+/// Whether a buffer's first three records stand here. A function record can look like one of them, three do not.
+fn looks_like_buffer(bits: BitOrder, version: u16, bytes: &[u8]) -> bool {
+    let kind = |at: usize| {
+        let first = bytes.get(at).copied().unwrap_or_default();
+        bits.metadata(first).and_then(Kind::from_number)
+    };
+    let start = [kind(0), kind(METADATA_LEN), kind(2 * METADATA_LEN)];
+    let extents = [
+        Some(Kind::BufferExtents),
+        Some(Kind::NewBuffer),
+        Some(Kind::WallClockTime),
+    ];
+    let bare = [
+        Some(Kind::NewBuffer),
+        Some(Kind::WallClockTime),
+        Some(Kind::NewCpuId),
+    ];
+    (version >= 2 && start == extents) || (version <= 2 && start == bare)
+}
+
+fn truncated(kind: Kind, offset: u64, needs: usize, has: usize) -> Error {
+    Error::Truncated {
+        record: kind.name(),
+        offset,
+        needs: needs as u64,
+        has: has as u64,
+    }
+}

@@ -1,0 +1,332 @@
+//! The records, as values.
+
+use std::fmt;
+
+use crate::llvm::ByteOrder;
+
+/// Bytes of a function record.
+pub(super) const FUNCTION_LEN: usize = 8;
+/// Bytes of a metadata record, without the payload of an event.
+pub(super) const METADATA_LEN: usize = 16;
+
+/// The greatest function id that a record can hold.
+pub const MAX_FUNCTION_ID: u32 = (1 << 28) - 1;
+
+/// A record; `P` holds the payload of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record<P> {
+    /// How long the buffer is that begins behind this record.
+    BufferExtents {
+        /// Its bytes.
+        size: u64,
+    },
+    /// A thread begins a buffer.
+    NewBuffer {
+        /// The thread.
+        tid: i32,
+    },
+    /// The buffer ends here; padding follows.
+    EndOfBuffer,
+    /// The thread runs on another processor.
+    NewCpu {
+        /// The processor.
+        cpu: u16,
+        /// The counter.
+        tsc: u64,
+    },
+    /// The counter, whole.
+    TscWrap {
+        /// The counter.
+        tsc: u64,
+    },
+    /// The time of day.
+    WallTime {
+        /// Whole seconds of the clock that the runtime asked.
+        seconds: u64,
+        /// Microseconds.
+        micros: u32,
+    },
+    /// The process.
+    Pid {
+        /// Its id.
+        pid: i32,
+    },
+    /// An argument of the call whose entry stands in front.
+    CallArgument {
+        /// The argument.
+        value: u64,
+    },
+    /// An entry or an exit.
+    Function {
+        /// Which of them.
+        kind: FunctionKind,
+        /// The function, at most [`MAX_FUNCTION_ID`].
+        function: u32,
+        /// Ticks since the record before.
+        delta: u32,
+    },
+    /// An event of the program's own, before version 5.
+    CustomEvent {
+        /// The counter, whole.
+        tsc: u64,
+        /// The processor; 0 before version 4.
+        cpu: u16,
+        /// What the program says.
+        data: P,
+    },
+    /// An event of the program's own, from version 5.
+    CustomEventDelta {
+        /// Ticks since the record before.
+        delta: i32,
+        /// What the program says.
+        data: P,
+    },
+    /// An event of the program's own with a type.
+    TypedEvent {
+        /// Ticks since the record before.
+        delta: i32,
+        /// The type, as the program has registered it.
+        event_type: u16,
+        /// What the program says.
+        data: P,
+    },
+}
+
+/// What a function record tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FunctionKind {
+    /// The function begins.
+    Enter,
+    /// It ends.
+    Exit,
+    /// It ends by a jump to another.
+    TailExit,
+    /// It begins; its argument follows.
+    EnterArg,
+}
+
+/// The kinds of records, by LLVM's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `BufferExtents`
+    BufferExtents,
+    /// `NewBuffer`
+    NewBuffer,
+    /// `WallClockTime`
+    WallClockTime,
+    /// `PIDEntry`
+    PidEntry,
+    /// `NewCPUId`
+    NewCpuId,
+    /// `TSCWrap`
+    TscWrap,
+    /// `CustomEvent`
+    CustomEvent,
+    /// `Function`
+    Function,
+    /// `CallArg`
+    CallArg,
+    /// `EndOfBuffer`
+    EndOfBuffer,
+    /// `TypedEvent`
+    TypedEvent,
+}
+
+/// From which end the bits of a record's first byte are numbered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BitOrder {
+    LowFirst,
+    HighFirst,
+}
+
+// === impl Record ===
+
+impl<P> Record<P> {
+    /// What kind of record it is.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::BufferExtents { .. } => Kind::BufferExtents,
+            Self::NewBuffer { .. } => Kind::NewBuffer,
+            Self::EndOfBuffer => Kind::EndOfBuffer,
+            Self::NewCpu { .. } => Kind::NewCpuId,
+            Self::TscWrap { .. } => Kind::TscWrap,
+            Self::WallTime { .. } => Kind::WallClockTime,
+            Self::Pid { .. } => Kind::PidEntry,
+            Self::CallArgument { .. } => Kind::CallArg,
+            Self::Function { .. } => Kind::Function,
+            Self::CustomEvent { .. } | Self::CustomEventDelta { .. } => Kind::CustomEvent,
+            Self::TypedEvent { .. } => Kind::TypedEvent,
+        }
+    }
+
+    /// The same record with its payload held otherwise.
+    #[inline]
+    pub fn map<Q>(self, payload: impl FnOnce(P) -> Q) -> Record<Q> {
+        match self {
+            Self::BufferExtents { size } => Record::BufferExtents { size },
+            Self::NewBuffer { tid } => Record::NewBuffer { tid },
+            Self::EndOfBuffer => Record::EndOfBuffer,
+            Self::NewCpu { cpu, tsc } => Record::NewCpu { cpu, tsc },
+            Self::TscWrap { tsc } => Record::TscWrap { tsc },
+            Self::WallTime { seconds, micros } => Record::WallTime { seconds, micros },
+            Self::Pid { pid } => Record::Pid { pid },
+            Self::CallArgument { value } => Record::CallArgument { value },
+            Self::Function {
+                kind,
+                function,
+                delta,
+            } => Record::Function {
+                kind,
+                function,
+                delta,
+            },
+            Self::CustomEvent { tsc, cpu, data } => Record::CustomEvent {
+                tsc,
+                cpu,
+                data: payload(data),
+            },
+            Self::CustomEventDelta { delta, data } => Record::CustomEventDelta {
+                delta,
+                data: payload(data),
+            },
+            Self::TypedEvent {
+                delta,
+                event_type,
+                data,
+            } => Record::TypedEvent {
+                delta,
+                event_type,
+                data: payload(data),
+            },
+        }
+    }
+}
+
+// === impl FunctionKind ===
+
+impl FunctionKind {
+    pub(in crate::llvm) const fn number(self) -> u32 {
+        match self {
+            Self::Enter => 0,
+            Self::Exit => 1,
+            Self::TailExit => 2,
+            Self::EnterArg => 3,
+        }
+    }
+
+    #[inline]
+    pub(in crate::llvm) const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Enter),
+            1 => Some(Self::Exit),
+            2 => Some(Self::TailExit),
+            3 => Some(Self::EnterArg),
+            _ => None,
+        }
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::BufferExtents => "BufferExtents",
+            Self::NewBuffer => "NewBuffer",
+            Self::WallClockTime => "WallClockTime",
+            Self::PidEntry => "PIDEntry",
+            Self::NewCpuId => "NewCPUId",
+            Self::TscWrap => "TSCWrap",
+            Self::CustomEvent => "CustomEvent",
+            Self::Function => "Function",
+            Self::CallArg => "CallArg",
+            Self::EndOfBuffer => "EndOfBuffer",
+            Self::TypedEvent => "TypedEvent",
+        }
+    }
+
+    /// The kind of metadata record that has this number in a file.
+    pub(super) const fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::NewBuffer,
+            1 => Self::EndOfBuffer,
+            2 => Self::NewCpuId,
+            3 => Self::TscWrap,
+            4 => Self::WallClockTime,
+            5 => Self::CustomEvent,
+            6 => Self::CallArg,
+            7 => Self::BufferExtents,
+            8 => Self::TypedEvent,
+            9 => Self::PidEntry,
+            _ => return None,
+        })
+    }
+
+    /// The number of a metadata record; function records have none.
+    pub(super) const fn number(self) -> Option<u8> {
+        Some(match self {
+            Self::NewBuffer => 0,
+            Self::EndOfBuffer => 1,
+            Self::NewCpuId => 2,
+            Self::TscWrap => 3,
+            Self::WallClockTime => 4,
+            Self::CustomEvent => 5,
+            Self::CallArg => 6,
+            Self::BufferExtents => 7,
+            Self::TypedEvent => 8,
+            Self::PidEntry => 9,
+            Self::Function => return None,
+        })
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+// === impl BitOrder ===
+
+impl BitOrder {
+    /// What a log's first record tells: in all versions it is metadata, BufferExtents or NewBuffer.
+    pub(super) fn detect(order: ByteOrder, first: Option<u8>) -> Self {
+        match (order, first) {
+            (ByteOrder::Big, Some(first)) if first & 0x80 != 0 => Self::HighFirst,
+            _ => Self::LowFirst,
+        }
+    }
+
+    /// The kind of metadata record that begins with this byte, if it is not a function record's first.
+    #[inline]
+    pub(super) const fn metadata(self, first: u8) -> Option<u8> {
+        match self {
+            Self::LowFirst if first & 1 != 0 => Some(first >> 1),
+            Self::HighFirst if first & 0x80 != 0 => Some(first & 0x7f),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn first_byte(self, kind: u8) -> u8 {
+        match self {
+            Self::LowFirst => kind << 1 | 1,
+            Self::HighFirst => kind | 0x80,
+        }
+    }
+
+    /// The number of a function record's kind, and its function.
+    #[inline]
+    pub(super) const fn function(self, word: u32) -> (u32, u32) {
+        match self {
+            Self::LowFirst => (word >> 1 & 7, word >> 4),
+            Self::HighFirst => (word >> 28 & 7, word & MAX_FUNCTION_ID),
+        }
+    }
+
+    pub(super) const fn function_word(self, kind: u32, function: u32) -> u32 {
+        match self {
+            Self::LowFirst => kind << 1 | function << 4,
+            Self::HighFirst => kind << 28 | function,
+        }
+    }
+}

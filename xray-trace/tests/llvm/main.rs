@@ -1,0 +1,22 @@
+//! LLVM's log formats at the level of records: against LLVM's own tests, against `llvm-xray` on the same bytes, and
+//! against damage.
+//!
+//! Tests named after upstream's (`fdr_producer_consumer::…`, `fdr_block_verifier::…`) state what those state
+//! (llvm/unittests/XRay and llvm/test/tools/llvm-xray of LLVM 19).
+
+#![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+mod basic;
+mod common;
+mod damage;
+mod fdr_block_verifier;
+mod fdr_events;
+mod fdr_producer_consumer;
+mod fdr_record_printer;
+mod fdr_trace_writer;
+mod formats;
+mod llvm_xray;
+mod profile;
+mod round_trips;
+mod runtime;
+mod yaml;
