@@ -82,6 +82,8 @@ pub(crate) enum Command {
     Extract(cmd::extract::Args),
     /// Convert a trace into another format
     Convert(cmd::convert::Args),
+    /// Print the records of one of LLVM's flight data recorder logs
+    FdrDump(cmd::fdr_dump::Args),
     /// Switch everything off, prove it, and let a process go
     Detach(cmd::detach::Args),
     /// Explain why something was refused
@@ -137,6 +139,9 @@ mod tests {
             "extract --pid 12 --json",
             "convert f -o g.json",
             "convert f -o g --to fdr",
+            "fdr-dump f",
+            "fdr-dump f --verify",
+            "fdr-dump f --salvage",
             "detach 12",
             "detach --all",
             "explain",
@@ -181,6 +186,8 @@ mod tests {
             "extract f g",
             "convert f",
             "convert f -o g --to yaml",
+            "fdr-dump",
+            "fdr-dump f --verify --salvage",
             "detach",
             "detach 12 --all",
             "completions tcl",

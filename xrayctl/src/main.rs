@@ -69,6 +69,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Report(args) => cmd::report::run(&args, console),
         Command::Extract(args) => cmd::extract::run(&args, console),
         Command::Convert(args) => cmd::convert::run(&args, console),
+        Command::FdrDump(args) => cmd::fdr_dump::run(&args, console),
         Command::Detach(args) => online(cmd::detach::run(args, &daemon, console)),
         Command::Explain(args) => cmd::explain::run(&args, console),
         Command::Completions(args) => cmd::completions::run(&args, console),

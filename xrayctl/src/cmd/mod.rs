@@ -9,6 +9,7 @@ pub(crate) mod doctor;
 pub(crate) mod enable;
 pub(crate) mod explain;
 pub(crate) mod extract;
+pub(crate) mod fdr_dump;
 pub(crate) mod fetch;
 pub(crate) mod functions;
 pub(crate) mod man;
