@@ -1,8 +1,9 @@
 //! The command line as clap sees it: what all commands share, and the list of commands.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::cmd;
 use crate::output::ColourChoice;
@@ -80,6 +81,20 @@ pub(crate) enum Command {
     Report(cmd::report::Args),
     /// Print the instrumentation map of a file, as llvm-xray does
     Extract(cmd::extract::Args),
+    /// Show what is in a trace
+    Info(cmd::info::Args),
+    /// Count the calls of a trace: how often, how long
+    Account(cmd::account::Args),
+    /// Show the stacks of calls of a trace
+    Stack(cmd::stack::Args),
+    /// Show who called whom, call by call
+    Tree(cmd::tree::Args),
+    /// Draw the call graph of a trace in DOT
+    Graph(cmd::graph::Args),
+    /// Draw how the call graphs of two traces differ in DOT
+    GraphDiff(cmd::graph_diff::Args),
+    /// Draw a flame graph
+    Flame(cmd::flame::Args),
     /// Convert a trace into another format
     Convert(cmd::convert::Args),
     /// Print the records of one of LLVM's flight data recorder logs
@@ -94,15 +109,59 @@ pub(crate) enum Command {
     Man(cmd::man::Args),
 }
 
+/// The arguments with long options in the spelling of llvm-xray, `-all-stacks`, in that of everybody else, `--all-stacks`.
+/// This holds for the commands that llvm-xray has too.
+pub(crate) fn spelled(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let cli = Cli::command();
+    let mut long: Option<Vec<&str>> = None;
+    let mut verbatim = false;
+    let spelled = args.map(|arg| {
+        let Some(text) = arg.to_str().filter(|_| !verbatim) else {
+            return arg;
+        };
+        let Some(long) = &long else {
+            if LLVM_XRAY.contains(&text) {
+                let options = cli
+                    .find_subcommand(text)
+                    .into_iter()
+                    .flat_map(clap::Command::get_arguments);
+                let names = options.filter_map(clap::Arg::get_long_and_visible_aliases);
+                long = Some(names.flatten().collect());
+            }
+            return arg;
+        };
+        verbatim = text == "--";
+        match text.strip_prefix('-') {
+            Some(name)
+                if name.len() > 1 && long.contains(&name.split('=').next().unwrap_or(name)) =>
+            {
+                format!("-{text}").into()
+            }
+            Some(_) | None => arg,
+        }
+    });
+    spelled.collect()
+}
+
+/// The commands of llvm-xray.
+const LLVM_XRAY: [&str; 7] = [
+    "extract",
+    "convert",
+    "fdr-dump",
+    "account",
+    "stack",
+    "graph",
+    "graph-diff",
+];
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     /// The exit code that parsing alone ends with: 0 for a line that is understood.
     fn code(line: &str) -> i32 {
         let words = std::iter::once("xrayctl").chain(line.split_whitespace());
+        let words = spelled(words.map(OsString::from));
         Cli::try_parse_from(words).map_or_else(|error| error.exit_code(), |_| 0)
     }
 
@@ -137,6 +196,19 @@ mod tests {
             "extract -s --no-demangle f --output=g --force",
             "extract --symbolize --demangle --no-demangle f -o -",
             "extract --pid 12 --json",
+            "info f --json",
+            "account f -k -d -m prog -f csv -s count -r dsc -p 5 -o -",
+            "account f -keep-going -instr_map=prog -format=text -sortorder=asc -top=5",
+            "account f --instr-map prog --recursive-calls-only --by thread --columns all",
+            "stack f g -k -m prog -all-stacks -stack-format=flame -aggregation-type=time",
+            "stack f -all --stack-format flame --aggregate-threads --aggregation-type count",
+            "stack f --per-thread-stacks --top 3 --diff g",
+            "graph f -k -d -m prog -e sum -v count -c 99p -b max -o -",
+            "graph f -edge-label=count --vertex-label=none -color-edges=min -color-vertices=med",
+            "graph-diff f g -k1 -d2 -m1 prog -m2=prog -e sum -c count -v 90p -b max -t 20",
+            "graph-diff f g -keep-going -deduce-sibling-calls -instr-map=x -vertex-label-trun=9",
+            "tree f --min-duration 1us --depth 3 --function g --diff h",
+            "flame f -o f.svg --icicle --diff g",
             "convert f -o g.json",
             "convert f -o g --to fdr",
             "fdr-dump f",
@@ -184,6 +256,12 @@ mod tests {
             "extract",
             "extract f --pid 12",
             "extract f g",
+            "account f --sort luck",
+            "stack",
+            "stack f --per-thread-stacks --aggregate-threads",
+            "graph f -e luck",
+            "graph-diff f",
+            "flame f",
             "convert f",
             "convert f -o g --to yaml",
             "fdr-dump",

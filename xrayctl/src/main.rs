@@ -10,6 +10,7 @@ mod args;
 mod client;
 mod cmd;
 mod failure;
+mod input;
 mod output;
 mod output_folder;
 mod parse;
@@ -31,7 +32,7 @@ use crate::client::Daemon;
 use crate::output::Console;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(args::spelled(std::env::args_os())) {
         Ok(cli) => cli,
         Err(error) => {
             // Help that nobody reads any more is no failure.
@@ -68,6 +69,13 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Fetch(args) => online(cmd::fetch::run(args, &daemon, console)),
         Command::Report(args) => cmd::report::run(&args, console),
         Command::Extract(args) => cmd::extract::run(&args, console),
+        Command::Info(args) => cmd::info::run(&args, console),
+        Command::Account(args) => cmd::account::run(&args, console),
+        Command::Stack(args) => cmd::stack::run(&args, console),
+        Command::Tree(args) => cmd::tree::run(&args, console),
+        Command::Graph(args) => cmd::graph::run(&args, console),
+        Command::GraphDiff(args) => cmd::graph_diff::run(&args, console),
+        Command::Flame(args) => cmd::flame::run(&args, console),
         Command::Convert(args) => cmd::convert::run(&args, console),
         Command::FdrDump(args) => cmd::fdr_dump::run(&args, console),
         Command::Detach(args) => online(cmd::detach::run(args, &daemon, console)),

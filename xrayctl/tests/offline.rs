@@ -112,6 +112,12 @@ fn usage_errors_exit_with_2_and_say_what_is_missing() {
     check(&["functions", "["], 2, "bad glob");
     check(&["record"], 2, "required");
     check(&["explain", "luck"], 2, "the ids are ");
+    check(
+        &["account", "f", "--by", "thread", "--recursive-calls-only"],
+        2,
+        "counts by function",
+    );
+    check(&["tree", "f", "--diff", "g", "--json"], 1, "cannot read f");
     check(&["record", "1", "--glob", "["], 2, "bad glob");
 }
 

@@ -90,10 +90,10 @@ fn traced(arguments: &[&str]) -> Result<(GroundTruth, xray_trace::model::Trace)>
 fn the_runtime_of_llvm_records_the_same_calls() -> Result<()> {
     let arguments = ["--threads", "2", "--calls", "300", "--seed", "11"];
     let (truth, trace) = traced(&arguments)?;
-    let ours = account(&trace, &Filter::default());
+    let ours = account(&trace, &Filter::default(), Default::default());
     let mut calls = vec![0; truth.functions.len()];
     for row in &ours.rows {
-        let name = trace.function_name(row.function).into_owned();
+        let name = row.subject.name(&trace).into_owned();
         calls[truth.function(&name).context(name)?] += row.calls;
     }
     ensure!(calls == truth.calls());

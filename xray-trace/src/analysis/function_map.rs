@@ -31,9 +31,4 @@ impl<T: Default> FunctionMap<T> {
             _ => self.others.entry(id).or_default(),
         }
     }
-
-    /// All values that were made room for, in order of id.
-    pub(super) fn into_values(self) -> impl Iterator<Item = (FunctionId, T)> {
-        (0..).map(FunctionId).zip(self.direct).chain(self.others)
-    }
 }

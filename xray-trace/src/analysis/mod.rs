@@ -3,11 +3,19 @@
 mod account;
 mod filter;
 mod function_map;
+mod graph;
 mod histogram;
 mod stack;
+mod threads;
 mod tree;
+mod trie;
 
-pub use account::{Account, AccountRow, Distribution, SortBy, account};
+pub use account::{
+    Account, AccountOptions, AccountRow, Counted, Direction, Distribution, GroupBy, SortBy,
+    Subject, account,
+};
 pub use filter::{Filter, PatternError};
-pub use stack::{Call, Ending, Notes, Open, Said, Step, Steps};
-pub use tree::{Order, Tree, TreeLine};
+pub use graph::{Graph, GraphEdge};
+pub use stack::{Call, Ending, Notes, Open, Said, Siblings, Step, Steps};
+pub use tree::{Order, Shown, Tree, TreeLine};
+pub use trie::{Side, StackCounts, StackNode, StackRoots, Stacks};

@@ -10,7 +10,8 @@ use std::vec;
 use super::function_map::FunctionMap;
 use crate::container::{Block, Events};
 use crate::model::{
-    CallKind, Clock, DataKind, DataRef, Event, EventBody, FunctionId, ThreadId, Ticks, Trace,
+    CallKind, Clock, ClockReader, DataKind, DataRef, Event, EventBody, FunctionId, ThreadId, Ticks,
+    Trace,
 };
 
 /// What happened to the stack.
@@ -40,6 +41,8 @@ pub struct Open {
     pub function: FunctionId,
     /// How many traced calls it stands within.
     pub depth: usize,
+    /// How many of these are calls of the same function.
+    pub nesting: u32,
     /// When it began.
     pub start: Ticks,
     /// When it began, on `CLOCK_MONOTONIC`.
@@ -85,10 +88,20 @@ pub struct Said {
 pub enum Ending {
     /// By its exit.
     Normal,
-    /// By a jump to another function.
+    /// By a jump to another function: its exit says so, or it was deduced ([`Siblings::Deduced`]).
     TailExit,
     /// No exit was seen. Its duration is the least it can have been.
     Closed,
+}
+
+/// What calls become that have no exit of their own when a call further out exits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Siblings {
+    /// They are closed: an exception or a `longjmp` left them.
+    #[default]
+    Closed,
+    /// They ended in sibling calls: with the exit that was seen. For logs whose writer did not record tail exits.
+    Deduced,
 }
 
 /// What was met that is not an ordinary call.
@@ -98,6 +111,8 @@ pub struct Notes {
     pub exits_without_entry: u64,
     /// Calls closed because a call further out ended.
     pub closed_by_outer_exit: u64,
+    /// Calls taken to have ended in a sibling call, because that was asked for.
+    pub deduced_siblings: u64,
     /// Calls closed because events are missing.
     pub closed_by_loss: u64,
     /// Calls still open at the end.
@@ -112,7 +127,8 @@ pub struct Notes {
 #[derive(Debug)]
 pub struct Steps<'a> {
     thread: ThreadId,
-    clock: &'a Clock,
+    clock: ClockReader<'a>,
+    siblings: Siblings,
     /// The blocks that were not begun yet.
     blocks: vec::IntoIter<&'a Block>,
     /// The events of the current block.
@@ -176,6 +192,7 @@ impl Notes {
         let Self {
             exits_without_entry,
             closed_by_outer_exit,
+            deduced_siblings,
             closed_by_loss,
             closed_at_end,
             lost,
@@ -183,6 +200,7 @@ impl Notes {
         } = other;
         self.exits_without_entry += exits_without_entry;
         self.closed_by_outer_exit += closed_by_outer_exit;
+        self.deduced_siblings += deduced_siblings;
         self.closed_by_loss += closed_by_loss;
         self.closed_at_end += closed_at_end;
         self.lost = self.lost.saturating_add(lost);
@@ -198,7 +216,8 @@ impl<'a> Steps<'a> {
     pub fn new(clock: &'a Clock, thread: ThreadId, blocks: Vec<&'a Block>) -> Self {
         Self {
             thread,
-            clock,
+            clock: ClockReader::new(clock),
+            siblings: Siblings::Closed,
             blocks: blocks.into_iter(),
             events: None,
             frames: Vec::new(),
@@ -208,6 +227,12 @@ impl<'a> Steps<'a> {
             notes: Notes::default(),
             processors: 0,
         }
+    }
+
+    /// The same steps, with another view of calls that have no exit.
+    #[must_use]
+    pub fn with_siblings(self, siblings: Siblings) -> Self {
+        Self { siblings, ..self }
     }
 
     /// The steps of every thread of a trace that has events, by thread.
@@ -243,6 +268,7 @@ impl<'a> Steps<'a> {
     }
 
     /// The next event. A block that is damaged ends in a loss of unknown size.
+    #[inline]
     fn event(&mut self) -> Option<Event> {
         loop {
             if let Some(events) = &mut self.events {
@@ -263,6 +289,7 @@ impl<'a> Steps<'a> {
     }
 
     /// Takes an event in; `None` if it makes no step of its own.
+    #[inline]
     fn take(&mut self, event: Event) -> Option<Step> {
         let before = self.now;
         // A hostile file may hold blocks in any order; time does not run backwards for that.
@@ -278,10 +305,14 @@ impl<'a> Steps<'a> {
             } => {
                 let (thread, depth) = (self.thread, self.frames.len());
                 let (start, start_ns) = self.now;
+                let count = self.open.entry(function);
+                let nesting = *count;
+                *count = nesting.saturating_add(1);
                 let open = Open {
                     thread,
                     function,
                     depth,
+                    nesting,
                     start,
                     start_ns,
                     arg,
@@ -290,10 +321,18 @@ impl<'a> Steps<'a> {
                     open,
                     callees_ns: 0,
                 });
-                *self.open.entry(function) += 1;
                 Some(Step::Enter(open))
             }
             EventBody::Call { function, kind, .. } => {
+                let how = if kind == CallKind::TailExit {
+                    Ending::TailExit
+                } else {
+                    Ending::Normal
+                };
+                // As a rule the innermost call ends.
+                if let Some(frame) = self.frames.pop_if(|frame| frame.open.function == function) {
+                    return Some(Step::Leave(self.leave(frame, how, self.now)));
+                }
                 if *self.open.entry(function) == 0 {
                     self.notes.exits_without_entry += 1;
                     return None;
@@ -302,11 +341,6 @@ impl<'a> Steps<'a> {
                 let inner = inner
                     .take_while(|frame| frame.open.function != function)
                     .count();
-                let how = if kind == CallKind::TailExit {
-                    Ending::TailExit
-                } else {
-                    Ending::Normal
-                };
                 let keep = self.frames.len().saturating_sub(inner + 1);
                 self.closing = Some(Closing {
                     keep,
@@ -352,9 +386,13 @@ impl<'a> Steps<'a> {
                 Cause::Exit(_) | Cause::End => None,
             };
         }
-        let Frame { open, callees_ns } = self.frames.pop()?;
-        let (how, (end, end_ns)) = match closing.cause {
+        let frame = self.frames.pop()?;
+        let (how, end) = match closing.cause {
             Cause::Exit(how) if self.frames.len() == closing.keep => (how, self.now),
+            Cause::Exit(_) if self.siblings == Siblings::Deduced => {
+                self.notes.deduced_siblings += 1;
+                (Ending::TailExit, self.now)
+            }
             Cause::Exit(_) => {
                 self.notes.closed_by_outer_exit += 1;
                 (Ending::Closed, closing.last_seen)
@@ -368,26 +406,33 @@ impl<'a> Steps<'a> {
                 (Ending::Closed, closing.last_seen)
             }
         };
+        Some(Step::Leave(self.leave(frame, how, end)))
+    }
+
+    /// A call that was open ended then.
+    #[inline]
+    fn leave(&mut self, frame: Frame, how: Ending, (end, end_ns): (Ticks, u64)) -> Call {
+        let Frame { open, callees_ns } = frame;
         let duration = end_ns.saturating_sub(open.start_ns);
         if let Some(caller) = self.frames.last_mut() {
             caller.callees_ns = caller.callees_ns.saturating_add(duration);
         }
-        let count = self.open.entry(open.function);
-        *count = count.saturating_sub(1);
+        *self.open.entry(open.function) = open.nesting;
         let self_ns = duration.saturating_sub(callees_ns);
-        Some(Step::Leave(Call {
+        Call {
             open,
             end,
             end_ns,
             self_ns,
             how,
-        }))
+        }
     }
 }
 
 impl Iterator for Steps<'_> {
     type Item = Step;
 
+    #[inline]
     fn next(&mut self) -> Option<Step> {
         loop {
             let step = match self.closing {

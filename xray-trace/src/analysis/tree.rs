@@ -1,7 +1,7 @@
 //! The call tree: one line where a call begins, one where it ends, and one for both where it called nothing.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use super::Filter;
@@ -35,6 +35,15 @@ pub enum TreeLine {
     },
 }
 
+/// Which of the wanted calls have a line. The default is all of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Shown {
+    /// Only those that took so long, in nanoseconds; one that saw no exit took as long as it was certainly open.
+    pub min_ns: u64,
+    /// Only so many levels; counted from the outermost call of a wanted function. `None`: all.
+    pub levels: Option<usize>,
+}
+
 /// In which order the threads' lines come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
@@ -59,10 +68,12 @@ struct ThreadLines<'a> {
     thread: ThreadId,
     filter: &'a Filter,
     steps: Steps<'a>,
-    /// The step to come, if it was looked at already. It is the latest of `steps`.
-    ahead: Option<Step>,
-    /// The line to come, if it was asked for already.
-    line: Option<TreeLine>,
+    shown: Shown,
+    /// The calls that are open and wanted, and began before anything was shown that stands within them: whether they have a
+    /// line for their beginning depends on that.
+    held: Vec<Open>,
+    /// The lines to come.
+    lines: VecDeque<TreeLine>,
     /// The depth of the outermost open call of a wanted function.
     inside: Option<usize>,
 }
@@ -99,9 +110,9 @@ impl TreeLine {
 impl<'a> Tree<'a> {
     /// The tree of the calls that `filter` wants, and of what they call.
     #[must_use]
-    pub fn new(trace: &'a Trace, filter: &'a Filter, order: Order) -> Self {
+    pub fn new(trace: &'a Trace, filter: &'a Filter, shown: Shown, order: Order) -> Self {
         let steps = Steps::of_threads(trace).filter(|steps| filter.wants_thread(steps.thread()));
-        let threads = steps.map(|steps| (steps.thread(), ThreadLines::new(filter, steps)));
+        let threads = steps.map(|steps| (steps.thread(), ThreadLines::new(filter, shown, steps)));
         let mut threads = threads.collect::<BTreeMap<_, _>>();
         let mut next = BinaryHeap::new();
         if order == Order::ByTime {
@@ -154,41 +165,100 @@ impl Iterator for Tree<'_> {
 // === impl ThreadLines ===
 
 impl<'a> ThreadLines<'a> {
-    fn new(filter: &'a Filter, steps: Steps<'a>) -> Self {
+    fn new(filter: &'a Filter, shown: Shown, steps: Steps<'a>) -> Self {
         let thread = steps.thread();
         Self {
             thread,
             filter,
             steps,
-            ahead: None,
-            line: None,
+            shown,
+            held: Vec::new(),
+            lines: VecDeque::new(),
             inside: None,
         }
     }
 
     fn peek(&mut self) -> Option<&TreeLine> {
-        self.line = self.next();
-        self.line.as_ref()
+        if self.lines.is_empty() {
+            self.advance();
+        }
+        self.lines.front()
     }
 
     /// Whether the call is wanted, for itself or because of one it stands within.
-    fn enter(&mut self, open: &Open) -> bool {
-        if self.inside.is_none() && self.filter.wants_function(open.function) {
-            self.inside = Some(open.depth);
-        }
-        self.shows(open)
+    fn wants(&self, open: &Open) -> bool {
+        let deep = |outermost| {
+            let levels = self.shown.levels;
+            levels.is_none_or(|levels| open.depth - outermost < levels)
+        };
+        self.inside.is_some_and(deep) && self.filter.wants_time(open.start)
     }
 
-    fn shows(&self, open: &Open) -> bool {
-        self.inside.is_some() && self.filter.wants_time(open.start)
+    /// A line, and before it those of the calls that it stands within.
+    fn show(&mut self, line: TreeLine) {
+        let begun = self.held.drain(..).map(TreeLine::Begin);
+        self.lines.extend(begun);
+        self.lines.push_back(line);
     }
 
-    fn leave(&mut self, open: &Open) -> bool {
-        let shows = self.shows(open);
+    fn leave(&mut self, call: Call) {
+        let open = &call.open;
+        let wants = self.wants(open);
         if self.inside == Some(open.depth) {
             self.inside = None;
         }
-        shows
+        if !wants {
+            return;
+        }
+        if self.held.pop_if(|held| held == open).is_none() {
+            // Something within it was shown, and so was its beginning.
+            self.lines.push_back(TreeLine::End(call));
+        } else if call.duration_ns() >= self.shown.min_ns {
+            self.show(TreeLine::Leaf(call));
+        }
+    }
+
+    /// Goes on until there is a line, or nothing left.
+    fn advance(&mut self) {
+        while self.lines.is_empty() {
+            let Some(step) = self.steps.next() else {
+                return;
+            };
+            match step {
+                Step::Enter(open) => {
+                    if self.inside.is_none() && self.filter.wants_function(open.function) {
+                        self.inside = Some(open.depth);
+                    }
+                    if self.wants(&open) {
+                        self.held.push(open);
+                    }
+                }
+                Step::Leave(call) => self.leave(call),
+                Step::Data(said) => {
+                    // Outside every call it is wanted unless functions were asked for.
+                    let within = match self.inside {
+                        Some(outermost) => {
+                            let levels = self.shown.levels;
+                            levels.is_none_or(|levels| said.depth - outermost <= levels)
+                        }
+                        None => said.depth == 0 && self.filter.functions.is_none(),
+                    };
+                    if within && self.filter.wants_time(said.ticks) {
+                        let data = Arc::from(self.steps.data(&said));
+                        self.show(TreeLine::Data { said, data });
+                    }
+                }
+                Step::Lost { ticks, events } => {
+                    if self.filter.wants_time(ticks) {
+                        self.show(TreeLine::Lost {
+                            thread: self.thread,
+                            ticks,
+                            events,
+                        });
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -196,51 +266,9 @@ impl Iterator for ThreadLines<'_> {
     type Item = TreeLine;
 
     fn next(&mut self) -> Option<TreeLine> {
-        if let Some(line) = self.line.take() {
-            return Some(line);
+        if self.lines.is_empty() {
+            self.advance();
         }
-        loop {
-            match self.ahead.take().or_else(|| self.steps.next())? {
-                Step::Enter(open) => {
-                    let shows = self.enter(&open);
-                    match self.steps.next() {
-                        Some(Step::Leave(call)) => {
-                            self.leave(&open);
-                            if shows {
-                                return Some(TreeLine::Leaf(call));
-                            }
-                        }
-                        other => {
-                            self.ahead = other;
-                            if shows {
-                                return Some(TreeLine::Begin(open));
-                            }
-                        }
-                    }
-                }
-                Step::Data(said) => {
-                    // Outside every call it is wanted unless functions were asked for.
-                    let within =
-                        self.inside.is_some() || said.depth == 0 && self.filter.functions.is_none();
-                    if within && self.filter.wants_time(said.ticks) {
-                        let data = Arc::from(self.steps.data(&said));
-                        return Some(TreeLine::Data { said, data });
-                    }
-                }
-                Step::Leave(call) => {
-                    if self.leave(&call.open) {
-                        return Some(TreeLine::End(call));
-                    }
-                }
-                Step::Lost { ticks, events } if self.filter.wants_time(ticks) => {
-                    return Some(TreeLine::Lost {
-                        thread: self.thread,
-                        ticks,
-                        events,
-                    });
-                }
-                Step::Lost { .. } => {}
-            }
-        }
+        self.lines.pop_front()
     }
 }

@@ -34,6 +34,30 @@ pub struct Clock {
     anchors: Vec<ClockAnchor>,
 }
 
+/// Reads a [`Clock`] at moments that are near each other, as those of a thread are: the same answers as
+/// [`Clock::monotonic_ns`], without a division.
+#[derive(Debug, Clone)]
+pub struct ClockReader<'a> {
+    clock: &'a Clock,
+    stretch: Stretch,
+}
+
+/// From some tick on, the clock runs at one rate: `passed` ticks later, `passed * (whole + rest / span)` nanoseconds have
+/// passed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stretch {
+    from: u64,
+    /// How many ticks it holds for; few enough that nothing overflows.
+    len: u64,
+    /// The time at `from`.
+    ns: u64,
+    whole: u64,
+    rest: u64,
+    span: u64,
+    /// `rest / span`, in units of 2^-64, rounded down.
+    fraction: u64,
+}
+
 // === impl Clock ===
 
 impl Clock {
@@ -124,6 +148,94 @@ impl Clock {
     }
 }
 
+// === impl ClockReader ===
+
+impl<'a> ClockReader<'a> {
+    /// A reader that has read nothing yet.
+    #[must_use]
+    pub fn new(clock: &'a Clock) -> Self {
+        Self {
+            clock,
+            stretch: Stretch::default(),
+        }
+    }
+
+    /// `CLOCK_MONOTONIC` at that tick, as [`Clock::monotonic_ns`] gives it.
+    #[inline]
+    pub fn monotonic_ns(&mut self, ticks: Ticks) -> u64 {
+        match self.stretch.monotonic_ns(ticks.0) {
+            Some(ns) => ns,
+            None => self.elsewhere(ticks),
+        }
+    }
+
+    #[cold]
+    fn elsewhere(&mut self, ticks: Ticks) -> u64 {
+        if let Some(stretch) = Stretch::around(self.clock, ticks) {
+            self.stretch = stretch;
+        }
+        self.clock.monotonic_ns(ticks)
+    }
+}
+
+// === impl Stretch ===
+
+impl Stretch {
+    /// The stretch that `ticks` is in; `None` before the first anchor, and for anchors so far apart that they are nonsense.
+    fn around(clock: &Clock, ticks: Ticks) -> Option<Self> {
+        let (from, len, rise, span) = match clock.anchors.as_slice() {
+            [] => return Some(Self::new(0, u64::MAX, 0, (1, 1))),
+            [only] => (only, u64::MAX, 1, 1),
+            anchors => {
+                let after = anchors.partition_point(|anchor| anchor.ticks <= ticks);
+                let to = after.clamp(1, anchors.len() - 1);
+                let (from, next) = (&anchors[to - 1], &anchors[to]);
+                let span = next.ticks.0 - from.ticks.0;
+                let len = if to == anchors.len() - 1 {
+                    u64::MAX
+                } else {
+                    span
+                };
+                (from, len, next.monotonic_ns - from.monotonic_ns, span)
+            }
+        };
+        let fits = ticks >= from.ticks && span < 1 << 63;
+        fits.then(|| Self::new(from.ticks.0, len, from.monotonic_ns, (rise, span)))
+    }
+
+    fn new(from: u64, len: u64, ns: u64, (rise, span): (u64, u64)) -> Self {
+        let (whole, rest) = (rise / span, rise % span);
+        let fraction = (u128::from(rest) << 64) / u128::from(span);
+        Self {
+            from,
+            len: len.min(u64::MAX / whole.saturating_add(2)),
+            ns,
+            whole,
+            rest,
+            span,
+            // `rest` is less than `span`.
+            fraction: u64::try_from(fraction).unwrap_or(u64::MAX),
+        }
+    }
+
+    #[inline]
+    fn monotonic_ns(&self, ticks: u64) -> Option<u64> {
+        let passed = ticks.checked_sub(self.from)?;
+        if passed >= self.len {
+            return None;
+        }
+        // `fraction` is too small by less than 2^-64 and `passed` is less than 2^64, so this is too small by 1 at most.
+        let product = u128::from(passed) * u128::from(self.fraction);
+        let part = u64::try_from(product >> 64).unwrap_or(u64::MAX);
+        // What is left is less than twice `span`, so it is right although the products are not.
+        let left = passed
+            .wrapping_mul(self.rest)
+            .wrapping_sub(part.wrapping_mul(self.span));
+        let part = part + u64::from(left >= self.span);
+        Some(self.ns.saturating_add(passed * self.whole + part))
+    }
+}
+
 fn saturate(ns: i128) -> u64 {
     u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
 }
@@ -197,6 +309,40 @@ mod tests {
             anchor(20, 120, 0),
         ];
         assert_eq!(Clock::new(anchors.to_vec()).anchors().len(), 2);
+    }
+
+    #[test]
+    fn a_reader_gives_the_same_answers() {
+        let far = u64::MAX - 5;
+        for anchors in [
+            vec![],
+            vec![anchor(1000, 77, 0)],
+            vec![anchor(1000, 500, 0), anchor(4001, 1502, 0)],
+            vec![anchor(3, 0, 0), anchor(7, 1_000_000_007, 0)],
+            vec![
+                anchor(3, 9, 0),
+                anchor(7, 9, 0),
+                anchor(1_000_003, 77_777, 0),
+            ],
+            vec![anchor(0, 0, 0), anchor(1, u64::MAX, 0)],
+            vec![anchor(5, 0, 0), anchor(far, u64::MAX, 0)],
+            vec![anchor(1 << 62, 1, 0), anchor(3 << 62, 1 << 63, 0)],
+        ] {
+            let clock = Clock::new(anchors);
+            let mut reader = ClockReader::new(&clock);
+            let near = (0..5000).chain((0..64).flat_map(|bit| {
+                let power = 1_u64 << bit;
+                [power - 1, power, power + 1, u64::MAX - power]
+            }));
+            for ticks in near.chain((0..5000).map(|at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+            {
+                let ticks = Ticks(ticks);
+                let expected = clock.monotonic_ns(ticks);
+                // Once as it comes, once in the stretch that is known by now.
+                assert_eq!(reader.monotonic_ns(ticks), expected, "{ticks:?} {clock:?}");
+                assert_eq!(reader.monotonic_ns(ticks), expected, "{ticks:?} {clock:?}");
+            }
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod process;
 mod thread;
 mod trace;
 
-pub use clock::{Calibration, Clock, ClockAnchor, Ticks};
+pub use clock::{Calibration, Clock, ClockAnchor, ClockReader, Ticks};
 pub use event::{CallKind, DataKind, DataRef, Event, EventBody};
 pub use function::{Function, FunctionId, SourceLine};
 pub use module::{BuildId, Module, ModuleId};

@@ -5,20 +5,28 @@ use std::collections::BTreeSet;
 use crate::common::{Enter, Exit, TailExit, call, call_with, lost, trace};
 use proptest::prelude::*;
 use xray_trace::analysis::{
-    AccountRow, Distribution, Ending, Filter, Notes, Order, SortBy, Step, Steps, Tree, TreeLine,
-    account,
+    Account, AccountRow, Direction, Distribution, Ending, Filter, Notes, Order, Shown, SortBy,
+    Step, Steps, Subject, Tree, TreeLine,
 };
 use xray_trace::model::{Event, FunctionId, ThreadId, Ticks, Trace};
 
 const NAMES: [&str; 4] = ["main", "ns::work(int)", "leaf", "tail"];
+
+fn account(trace: &Trace, filter: &Filter) -> Account {
+    xray_trace::analysis::account(trace, filter, Default::default())
+}
 
 fn row(trace: &Trace, function: u32) -> AccountRow {
     let account = account(trace, &Filter::default());
     *account
         .rows
         .iter()
-        .find(|row| row.function == FunctionId(function))
+        .find(|row| row.subject == Subject::Function(FunctionId(function)))
         .unwrap()
+}
+
+fn function(row: &AccountRow) -> u32 {
+    row.subject.function().unwrap().0
 }
 
 fn notes(trace: &Trace) -> Notes {
@@ -63,16 +71,20 @@ fn nested_calls_have_total_and_self_time() {
     let trace = trace(&NAMES, &[&events]);
     let single = |ns| Distribution {
         min_ns: ns,
+        mean_ns: ns,
         median_ns: ns,
+        p90_ns: ns,
         p99_ns: ns,
+        p999_ns: ns,
         max_ns: ns,
     };
     let expected = AccountRow {
-        function: FunctionId(0),
+        subject: Subject::Function(FunctionId(0)),
         calls: 1,
         unfinished: 0,
         total_ns: 200,
         self_ns: 100,
+        sum_ns: 200,
         durations: Some(single(200)),
     };
     assert_eq!(row(&trace, 0), expected);
@@ -81,8 +93,11 @@ fn nested_calls_have_total_and_self_time() {
     assert_eq!((leaf.calls, leaf.total_ns, leaf.self_ns), (2, 70, 70));
     let durations = Distribution {
         min_ns: 30,
+        mean_ns: 35,
         median_ns: 40,
+        p90_ns: 40,
         p99_ns: 40,
+        p999_ns: 40,
         max_ns: 40,
     };
     assert_eq!(leaf.durations, Some(durations));
@@ -298,7 +313,7 @@ fn filters_choose_threads_functions_and_times() {
         let rows = account(&trace, &filter).rows;
         let rows = rows
             .iter()
-            .map(|row| (row.function.0, row.calls, row.total_ns));
+            .map(|row| (function(row), row.calls, row.total_ns));
         assert_eq!(rows.collect::<Vec<_>>(), expected, "{filter:?}");
     };
     let all = Filter::default();
@@ -382,32 +397,45 @@ fn the_table_sorts_by_every_column() {
         call(34, 2, Exit),
         call(35, 2, Enter),
         call(45, 2, Exit),
-        call(50, 0, Exit),
+        call(46, 2, Enter),
+        call(49, 2, Exit),
+        call(49, 1, Enter),
+        call(79, 1, Exit),
+        call(80, 0, Exit),
     ];
     let trace = trace(&NAMES, &[&events]);
     let check = |by, expected: [u32; 3]| {
-        let mut account = account(&trace, &Filter::default());
-        account.sort(by);
-        let order = account
-            .rows
-            .iter()
-            .map(|row| row.function.0)
-            .collect::<Vec<_>>();
-        assert_eq!(order, expected, "{by:?}");
+        for (direction, expected) in [
+            (Direction::Ascending, expected),
+            (
+                Direction::Descending,
+                [expected[2], expected[1], expected[0]],
+            ),
+        ] {
+            let mut account = account(&trace, &Filter::default());
+            account.sort(&trace, by, direction);
+            let order = account.rows.iter().map(function).collect::<Vec<_>>();
+            assert_eq!(order, expected, "{by:?} {direction:?}");
+        }
     };
-    check(SortBy::Function, [0, 1, 2]);
-    check(SortBy::Calls, [2, 0, 1]);
-    check(SortBy::Total, [0, 1, 2]);
-    check(SortBy::SelfTime, [1, 2, 0]);
-    check(SortBy::Min, [0, 1, 2]);
-    check(SortBy::Median, [0, 1, 2]);
-    check(SortBy::P99, [0, 1, 2]);
-    check(SortBy::Max, [0, 1, 2]);
+    check(SortBy::Id, [0, 1, 2]);
+    check(SortBy::Name, [2, 0, 1]);
+    check(SortBy::Calls, [0, 1, 2]);
+    check(SortBy::Total, [2, 1, 0]);
+    check(SortBy::SelfTime, [0, 2, 1]);
+    check(SortBy::Sum, [2, 1, 0]);
+    check(SortBy::Min, [2, 1, 0]);
+    check(SortBy::Mean, [2, 1, 0]);
+    check(SortBy::Median, [2, 1, 0]);
+    check(SortBy::P90, [2, 1, 0]);
+    check(SortBy::P99, [2, 1, 0]);
+    check(SortBy::P999, [2, 1, 0]);
+    check(SortBy::Max, [2, 1, 0]);
 }
 
 /// A tree as text: `+` begins, `-` ends, `!` is a leaf, `?` a loss; thread, function, depth, time.
 fn lines(trace: &Trace, filter: &Filter, order: Order) -> Vec<String> {
-    let lines = Tree::new(trace, filter, order).map(|line| {
+    let lines = Tree::new(trace, filter, Shown::default(), order).map(|line| {
         let thread = line.thread().0;
         let at = line.ticks().0;
         match line {
@@ -496,10 +524,10 @@ proptest! {
             prop_assert!(row.self_ns <= row.total_ns, "{:?}", row);
         }
         let half = Filter { since: Some(Ticks(now / 2)), ..Filter::default() };
-        for row in &xray_trace::analysis::account(&trace, &half).rows {
+        for row in &self::account(&trace, &half).rows {
             prop_assert!(row.self_ns <= row.total_ns, "{:?}", row);
         }
-        let tree = Tree::new(&trace, &all, Order::ByTime);
+        let tree = Tree::new(&trace, &all, Shown::default(), Order::ByTime);
         let begun = tree.filter(|line| matches!(line, TreeLine::Leaf(_) | TreeLine::Begin(_)));
         prop_assert_eq!(begun.count() as u64, entered);
     }

@@ -1,7 +1,7 @@
 //! What programs say: custom and typed events, through blocks, analyses and sinks.
 
 use proptest::prelude::*;
-use xray_trace::analysis::{Filter, Order, Step, Steps, Tree, TreeLine};
+use xray_trace::analysis::{Filter, Order, Shown, Step, Steps, Tree, TreeLine};
 use xray_trace::container::{BlockEncoder, MAX_DATA_LEN, Writer};
 use xray_trace::model::CallKind::{Enter, Exit};
 use xray_trace::model::{DataKind, EventBody, FunctionId, ThreadId, Ticks, Trace};
@@ -74,7 +74,7 @@ fn what_was_said_is_heard_in_its_place() {
 fn the_tree_holds_it_between_begin_and_end() {
     let trace = talkative(&WORDS[..2]);
     let filter = Filter::default();
-    let lines: Vec<_> = Tree::new(&trace, &filter, Order::ByTime).collect();
+    let lines: Vec<_> = Tree::new(&trace, &filter, Shown::default(), Order::ByTime).collect();
     assert!(matches!(lines[0], TreeLine::Begin(_)), "{lines:?}");
     assert!(
         matches!(&lines[1], TreeLine::Data { data, .. } if **data == *b"begin"),

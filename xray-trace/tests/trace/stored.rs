@@ -40,7 +40,10 @@ fn a_stored_trace_is_the_same_trace() {
     assert_eq!(opened.blocks(), read.blocks());
     assert_eq!(opened.totals(), read.totals());
     let all = Filter::default();
-    assert_eq!(account(&opened, &all), account(&read, &all));
+    assert_eq!(
+        account(&opened, &all, Default::default()),
+        account(&read, &all, Default::default())
+    );
     assert!(opened.write(Vec::new()).unwrap() == read.write(Vec::new()).unwrap());
 }
 
@@ -79,7 +82,12 @@ fn damage_in_a_block_is_found_when_its_events_are_read() {
         matches!(damaged[..], [DecodeError::Checksum { .. }]),
         "{damaged:?}"
     );
-    assert_eq!(account(&trace, &Filter::default()).notes.damaged_blocks, 1);
+    assert_eq!(
+        account(&trace, &Filter::default(), Default::default())
+            .notes
+            .damaged_blocks,
+        1
+    );
     // A file that shrinks is no more than that.
     file.set_len(middle).unwrap();
     let unreadable = trace

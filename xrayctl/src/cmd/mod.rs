@@ -1,5 +1,6 @@
 //! One file per subcommand: its arguments, and what it does with them.
 
+pub(crate) mod account;
 pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod convert;
@@ -11,9 +12,15 @@ pub(crate) mod explain;
 pub(crate) mod extract;
 pub(crate) mod fdr_dump;
 pub(crate) mod fetch;
+pub(crate) mod flame;
 pub(crate) mod functions;
+pub(crate) mod graph;
+pub(crate) mod graph_diff;
+pub(crate) mod info;
 pub(crate) mod man;
 pub(crate) mod ps;
 pub(crate) mod record;
 pub(crate) mod report;
+pub(crate) mod stack;
 pub(crate) mod status;
+pub(crate) mod tree;

@@ -1,23 +1,17 @@
 //! `xrayctl report`: the call tree and the table of functions of a trace. Needs neither daemon nor binary.
 
-use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::ValueEnum;
 use serde::Serialize;
-use xray_trace::analysis::{self, Filter, Order, PatternError, SortBy, Tree};
-use xray_trace::model::{Ticks, Trace};
+use xray_trace::analysis::{self, AccountOptions, Direction, Order, Shown, SortBy, Tree};
 
 use crate::args::Format;
-use crate::failure::Failure;
+use crate::input::{self, Selection};
 use crate::output::call_table::CallTable;
 use crate::output::call_tree::{self, CallTree};
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, trace_summary};
-use crate::parse;
 
 const EXAMPLES: &str = "\
 Without --tree or --table both are shown. Times in a function are counted whatever part of the trace is shown.
@@ -39,18 +33,8 @@ pub(crate) struct Args {
     /// Show the table of functions
     #[arg(long)]
     table: bool,
-    /// Only threads with this id or name, which may be a glob
-    #[arg(long, value_name = "TID|NAME")]
-    thread: Vec<String>,
-    /// Only functions with this name, which may be a glob; in the tree, also what they call
-    #[arg(long, value_name = "NAME")]
-    function: Vec<String>,
-    /// Only calls that begin at this time after the trace's first event, or later
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
-    since: Option<Duration>,
-    /// Only calls that begin before this time after the trace's first event
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
-    until: Option<Duration>,
+    #[command(flatten)]
+    selection: Selection,
     /// Lines of the tree and rows of the table at most; 0: no limit
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
@@ -104,10 +88,8 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let cannot = || format!("cannot read {}", args.file.display());
-    let input = File::open(&args.file).with_context(cannot)?;
-    let trace = Trace::open(input).with_context(cannot)?;
-    let filter = args.filter(&trace)?;
+    let trace = input::open(&args.file)?;
+    let filter = args.selection.filter(&trace)?;
     let limit = if args.limit == 0 {
         usize::MAX
     } else {
@@ -118,11 +100,11 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         wanted => wanted,
     };
 
-    let mut account = analysis::account(&trace, &filter);
-    account.sort(args.sort.into());
+    let mut account = analysis::account(&trace, &filter, AccountOptions::default());
+    account.sort(&trace, args.sort.into(), Direction::Descending);
     let table = wants_table.then(|| CallTable::new(&account, &trace, limit));
     let summary = TraceSummary::new(&args.file.display().to_string(), &trace, account.notes);
-    let lines = Tree::new(&trace, &filter, args.order.into());
+    let lines = Tree::new(&trace, &filter, Shown::default(), args.order.into());
     if args.format.json {
         let origin = trace_summary::span(&trace).map_or(0, |(first, _)| first);
         let tree = wants_tree.then(|| CallTree::new(lines, &trace, origin, limit));
@@ -145,66 +127,6 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         }
         Ok(())
     })
-}
-
-// === impl Args ===
-
-impl Args {
-    fn filter(&self, trace: &Trace) -> anyhow::Result<Filter> {
-        let since = self.since.map(|since| tick_at(trace, since));
-        let until = self.until.map(|until| tick_at(trace, until));
-        let threads = named(&self.thread, "thread", |name| {
-            Filter::matching_threads(trace, name)
-        })?;
-        let functions = named(&self.function, "function", |name| {
-            Filter::matching_functions(trace, name)
-        })?;
-        Ok(Filter {
-            threads,
-            functions,
-            since,
-            until,
-        })
-    }
-}
-
-/// The ids of everything that one of the patterns names; `None` without patterns.
-fn named<T: Ord>(
-    patterns: &[String],
-    noun: &str,
-    matching: impl Fn(&str) -> Result<BTreeSet<T>, PatternError>,
-) -> anyhow::Result<Option<BTreeSet<T>>> {
-    let mut found = BTreeSet::new();
-    for pattern in patterns {
-        let matched = matching(pattern).map_err(|error| Failure::Usage(error.to_string()))?;
-        if matched.is_empty() {
-            let what = format!("no {noun} of the trace is called {pattern:?}");
-            return Err(Failure::NothingMatched(what).into());
-        }
-        found.extend(matched);
-    }
-    Ok((!patterns.is_empty()).then_some(found))
-}
-
-/// The first tick that is so long after the first event, or later.
-fn tick_at(trace: &Trace, after: Duration) -> Ticks {
-    let blocks = || trace.blocks().iter();
-    let first = blocks().map(|block| block.first.0).min().unwrap_or(0);
-    let last = blocks().map(|block| block.last.0).max().unwrap_or(0);
-    let clock = trace.clock();
-    let after = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
-    let wanted = clock.monotonic_ns(Ticks(first)).saturating_add(after);
-    // The clock never runs backwards, so the tick can be found by halving.
-    let (mut before, mut at) = (first, last.saturating_add(1));
-    while before < at {
-        let middle = before + (at - before) / 2;
-        if clock.monotonic_ns(Ticks(middle)) < wanted {
-            before = middle + 1;
-        } else {
-            at = middle;
-        }
-    }
-    Ticks(at)
 }
 
 // === impl Sort ===

@@ -41,7 +41,7 @@ impl CallTable {
             .rows
             .iter()
             .take(limit)
-            .map(|row| CallRow::new(row, trace));
+            .filter_map(|row| CallRow::new(row, trace));
         Self {
             functions: account.rows.len(),
             rows: rows.collect(),
@@ -92,20 +92,23 @@ impl CallTable {
 // === impl CallRow ===
 
 impl CallRow {
-    fn new(row: &AccountRow, trace: &Trace) -> Self {
+    /// `None` for a row that is not about a function.
+    fn new(row: &AccountRow, trace: &Trace) -> Option<Self> {
         let AccountRow {
-            function: id,
+            subject,
             calls,
             unfinished,
             total_ns,
             self_ns,
+            sum_ns: _,
             durations,
         } = *row;
+        let id = subject.function()?;
         let of = |which: fn(&Distribution) -> u64| durations.as_ref().map(which);
         let module = trace
             .function(id)
             .and_then(|function| trace.module(function.module));
-        Self {
+        Some(Self {
             id: id.0,
             function: trace.function_name(id).into_owned(),
             module: module.map(|module| module.path.clone()).unwrap_or_default(),
@@ -117,7 +120,7 @@ impl CallRow {
             median_ns: of(|durations| durations.median_ns),
             p99_ns: of(|durations| durations.p99_ns),
             max_ns: of(|durations| durations.max_ns),
-        }
+        })
     }
 
     fn columns() -> [Column; 8] {

@@ -78,7 +78,6 @@ impl Tone {
 
 impl Look {
     /// As for a file or a pipe: no colours, nothing cut.
-    #[cfg(test)]
     pub(crate) const PLAIN: Self = Self {
         colour: false,
         width: None,

@@ -3,22 +3,28 @@
 //! Each listing has one row type; it is rendered as a line of a table and, by its serialisation, as JSON
 //! (`docs/xrayctl.md`).
 
+pub(crate) mod account;
 pub(crate) mod attached;
 pub(crate) mod call_table;
 pub(crate) mod call_tree;
 pub(crate) mod checks;
 mod console;
 pub(crate) mod detached;
+pub(crate) mod dot;
 pub(crate) mod functions;
 #[cfg(test)]
 pub(crate) mod golden;
+mod gradient;
+pub(crate) mod numbers;
 pub(crate) mod processes;
 pub(crate) mod recorded;
 pub(crate) mod refused;
+pub(crate) mod stacks;
 pub(crate) mod status;
 mod table;
 pub(crate) mod text;
 pub(crate) mod toggled;
+pub(crate) mod trace_info;
 pub(crate) mod trace_summary;
 pub(crate) mod units;
 

@@ -48,6 +48,7 @@ enum Ended {
 struct NoteCounts {
     exits_without_entry: u64,
     closed_by_outer_exit: u64,
+    deduced_siblings: u64,
     closed_by_loss: u64,
     closed_at_end: u64,
     damaged_blocks: u64,
@@ -71,6 +72,7 @@ impl TraceSummary {
         let Notes {
             exits_without_entry,
             closed_by_outer_exit,
+            deduced_siblings,
             closed_by_loss,
             closed_at_end,
             lost: _,
@@ -102,6 +104,7 @@ impl TraceSummary {
             notes: NoteCounts {
                 exits_without_entry,
                 closed_by_outer_exit,
+                deduced_siblings,
                 closed_by_loss,
                 closed_at_end,
                 damaged_blocks,
@@ -137,6 +140,7 @@ impl TraceSummary {
         let NoteCounts {
             exits_without_entry,
             closed_by_outer_exit,
+            deduced_siblings,
             closed_by_loss,
             closed_at_end,
             damaged_blocks,
@@ -164,6 +168,12 @@ impl TraceSummary {
                 closed_by_outer_exit,
                 "call",
                 "without an exit, left by an exception, a longjmp, or switched off meanwhile",
+                Tone::Warning,
+            ),
+            (
+                deduced_siblings,
+                "call",
+                "taken to have ended with its caller",
                 Tone::Warning,
             ),
             (

@@ -22,7 +22,17 @@ pub(crate) struct Ran {
 
 /// Runs `xrayctl` with these arguments, away from any daemon of this machine.
 pub(crate) fn xrayctl<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
-    let output = command(args).output().unwrap();
+    xrayctl_in(Path::new("."), args)
+}
+
+/// The same, in a directory. Help is not broken into lines of its own.
+pub(crate) fn xrayctl_in<S: AsRef<OsStr>>(dir: &Path, args: impl IntoIterator<Item = S>) -> Ran {
+    let mut command = command(args);
+    let output = command
+        .current_dir(dir)
+        .env("COLUMNS", "1000")
+        .output()
+        .unwrap();
     Ran {
         code: output.status.code().unwrap(),
         out: String::from_utf8(output.stdout).unwrap(),

@@ -178,10 +178,13 @@ fn llvm_xray_account_agrees_for_several_threads() {
 }
 
 fn check_account(csv: &str, trace: &Trace) {
-    let table = account(trace, &Filter::default());
+    let table = account(trace, &Filter::default(), Default::default());
     assert_eq!(csv.lines().count(), table.rows.len() + 1, "{csv}");
     for row in &table.rows {
-        let id = trace.function(row.function).unwrap().xray_id;
+        let id = trace
+            .function(row.subject.function().unwrap())
+            .unwrap()
+            .xray_id;
         let line = csv
             .lines()
             .find(|line| line.starts_with(&format!("{id},")))

@@ -1,0 +1,349 @@
+//! Distinct stacks of calls, as a prefix tree: how often each was met, how long.
+//!
+//! Memory grows with the number of distinct stacks, up to a limit; calls beyond it are counted as `[more stacks]` within the
+//! stack that is known.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::Filter;
+use super::stack::{Call, Ending, Notes, Open, Siblings, Step, Steps};
+use super::threads::by_thread;
+use crate::model::{FunctionId, ThreadId, Trace};
+
+/// Stacks that are kept apart at most; twice as many nodes can come into being.
+const LIMIT: usize = 200_000;
+
+/// The name of what is beyond the limit.
+const MORE: &str = "[more stacks]";
+
+/// A stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StackNode {
+    /// The stack without its innermost call: an index of [`Stacks::nodes`]. `None` for the outermost.
+    pub parent: Option<usize>,
+    /// Whose call the innermost is: an index for [`Stacks::name`].
+    name: u32,
+    /// What was met, in the trace before and in the one after.
+    pub counts: [StackCounts; 2],
+}
+
+/// How often a stack was met, how long. Times are in nanoseconds. A call without an exit counts up to the last moment when it
+/// was certainly open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StackCounts {
+    /// Calls.
+    pub calls: u64,
+    /// Those of them that saw no exit.
+    pub unfinished: u64,
+    /// Those of them that called nothing.
+    pub leaf_calls: u64,
+    /// Time in these.
+    pub leaf_ns: u64,
+    /// Time within, with what was called: the sum of the `self_ns` of this stack and all that continue it.
+    pub total_ns: u64,
+    /// Time within, without what was called.
+    pub self_ns: u64,
+}
+
+/// Which of two traces is meant where they are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The only one, or the one to compare with.
+    Before,
+    /// The other.
+    After,
+}
+
+/// Whether the stacks of threads are kept apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StackRoots {
+    /// All threads together.
+    Together,
+    /// The outermost of each stack is its thread, called `thread_` and its number.
+    PerThread,
+}
+
+/// The distinct stacks of one trace or several, by the names of functions.
+#[derive(Debug, Default)]
+pub struct Stacks {
+    names: Vec<String>,
+    by_name: HashMap<String, u32>,
+    nodes: Vec<StackNode>,
+    children: HashMap<(Option<usize>, u32), usize>,
+    /// What was met that is not an ordinary call.
+    notes: Notes,
+    /// Calls that were not told apart.
+    beyond: u64,
+}
+
+/// The stacks of some threads of one trace.
+#[derive(Debug, Default)]
+struct Trie {
+    nodes: Vec<Node>,
+    /// By parent, + 1 with 0 for none, and key.
+    children: HashMap<(u32, Key), u32>,
+    notes: Notes,
+    beyond: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    Function(FunctionId),
+    Thread(ThreadId),
+    More,
+}
+
+#[derive(Debug)]
+struct Node {
+    parent: u32,
+    key: Key,
+    /// The total is not in use.
+    counts: StackCounts,
+}
+
+/// Follows one thread through the trie.
+struct Path<'a> {
+    trie: &'a mut Trie,
+    filter: &'a Filter,
+    /// The node that outermost calls stand within, + 1.
+    root: u32,
+    /// For each open call, its node + 1; 0 for one that is not wanted.
+    open: Vec<u32>,
+    /// The depth of the outermost open call of a wanted function.
+    inside: Option<usize>,
+}
+
+// === impl StackCounts ===
+
+impl StackCounts {
+    fn add(&mut self, other: &Self) {
+        let Self {
+            calls,
+            unfinished,
+            leaf_calls,
+            leaf_ns,
+            total_ns,
+            self_ns,
+        } = *other;
+        self.calls += calls;
+        self.unfinished += unfinished;
+        self.leaf_calls += leaf_calls;
+        self.leaf_ns = self.leaf_ns.saturating_add(leaf_ns);
+        self.total_ns = self.total_ns.saturating_add(total_ns);
+        self.self_ns = self.self_ns.saturating_add(self_ns);
+    }
+}
+
+// === impl Stacks ===
+
+impl Stacks {
+    /// Adds the stacks of a trace. If functions are asked for, stacks begin with the outermost call of one of them.
+    pub fn add(
+        &mut self,
+        trace: &Trace,
+        filter: &Filter,
+        siblings: Siblings,
+        roots: StackRoots,
+        side: Side,
+    ) {
+        let parts = by_thread(trace, filter, siblings, |trie: &mut Trie, steps| {
+            trie.add(steps, filter, roots);
+        });
+        for part in parts {
+            self.absorb(&part, trace, side);
+        }
+    }
+
+    /// All stacks; each stands behind those that it continues.
+    #[must_use]
+    pub fn nodes(&self) -> &[StackNode] {
+        &self.nodes
+    }
+
+    /// The name of a node.
+    #[must_use]
+    pub fn name(&self, node: &StackNode) -> &str {
+        &self.names[node.name as usize]
+    }
+
+    /// What was met that is not an ordinary call.
+    #[must_use]
+    pub fn notes(&self) -> Notes {
+        self.notes
+    }
+
+    /// How many calls stand for `[more stacks]`, because there were too many distinct ones.
+    #[must_use]
+    pub fn beyond(&self) -> u64 {
+        self.beyond
+    }
+
+    /// The names of a stack, the outermost first.
+    #[must_use]
+    pub fn path(&self, node: usize) -> Vec<&str> {
+        let nodes = std::iter::successors(Some(node), |node| self.nodes[*node].parent);
+        let mut names: Vec<_> = nodes.map(|node| self.name(&self.nodes[node])).collect();
+        names.reverse();
+        names
+    }
+
+    fn absorb(&mut self, trie: &Trie, trace: &Trace, side: Side) {
+        self.notes.add(trie.notes);
+        self.beyond += trie.beyond;
+        let mut totals: Vec<u64> = trie.nodes.iter().map(|node| node.counts.self_ns).collect();
+        for (index, node) in trie.nodes.iter().enumerate().rev() {
+            if let Some(parent) = node.parent.checked_sub(1) {
+                totals[parent as usize] = totals[parent as usize].saturating_add(totals[index]);
+            }
+        }
+        let mut places = Vec::<usize>::with_capacity(trie.nodes.len());
+        for (node, total_ns) in trie.nodes.iter().zip(totals) {
+            let name = match node.key {
+                Key::Function(function) => self.name_index(&trace.function_name(function)),
+                Key::Thread(thread) => {
+                    let tid = trace.thread(thread).map_or(thread.0, |thread| thread.tid);
+                    self.name_index(&format!("thread_{tid}"))
+                }
+                Key::More => self.name_index(MORE),
+            };
+            let parent = node.parent.checked_sub(1);
+            let parent = parent.map(|parent| places[parent as usize]);
+            let place = self.child(parent, name);
+            places.push(place);
+            let counts = StackCounts {
+                total_ns,
+                ..node.counts
+            };
+            self.nodes[place].counts[side as usize].add(&counts);
+        }
+    }
+
+    fn name_index(&mut self, name: &str) -> u32 {
+        if let Some(index) = self.by_name.get(name) {
+            return *index;
+        }
+        // There are no more names than functions and threads, whose ids have 32 bits.
+        let index = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        self.names.push(name.to_owned());
+        self.by_name.insert(name.to_owned(), index);
+        index
+    }
+
+    fn child(&mut self, parent: Option<usize>, name: u32) -> usize {
+        match self.children.entry((parent, name)) {
+            Entry::Occupied(there) => *there.get(),
+            Entry::Vacant(place) => {
+                self.nodes.push(StackNode {
+                    parent,
+                    name,
+                    counts: Default::default(),
+                });
+                *place.insert(self.nodes.len() - 1)
+            }
+        }
+    }
+}
+
+// === impl Trie ===
+
+impl Trie {
+    fn add(&mut self, mut steps: Steps<'_>, filter: &Filter, roots: StackRoots) {
+        let root = match roots {
+            StackRoots::Together => 0,
+            StackRoots::PerThread => self.child(0, Key::Thread(steps.thread())),
+        };
+        let mut path = Path {
+            trie: self,
+            filter,
+            root,
+            open: Vec::new(),
+            inside: None,
+        };
+        let mut called_nothing = false;
+        for step in &mut steps {
+            match step {
+                Step::Enter(open) => {
+                    path.enter(&open);
+                    called_nothing = true;
+                }
+                Step::Leave(call) => {
+                    path.leave(&call, called_nothing);
+                    called_nothing = false;
+                }
+                Step::Data(_) | Step::Lost { .. } => {}
+            }
+        }
+        self.notes.add(steps.notes());
+    }
+
+    /// The node within `parent`, which is a node + 1 or 0, as is what comes back.
+    fn child(&mut self, parent: u32, key: Key) -> u32 {
+        let in_more = parent
+            .checked_sub(1)
+            .is_some_and(|parent| self.nodes[parent as usize].key == Key::More);
+        if in_more {
+            return parent;
+        }
+        if let Some(child) = self.children.get(&(parent, key)) {
+            return *child;
+        }
+        if self.nodes.len() >= LIMIT && key != Key::More {
+            return self.child(parent, Key::More);
+        }
+        self.nodes.push(Node {
+            parent,
+            key,
+            counts: StackCounts::default(),
+        });
+        let child = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        self.children.insert((parent, key), child);
+        child
+    }
+}
+
+// === impl Path ===
+
+impl Path<'_> {
+    fn enter(&mut self, open: &Open) {
+        if self.inside.is_none() && self.filter.wants_function(open.function) {
+            self.inside = Some(open.depth);
+        }
+        let node = match self.inside {
+            None => 0,
+            Some(outermost) => {
+                let caller = if open.depth == outermost {
+                    self.root
+                } else {
+                    self.open.last().copied().unwrap_or(self.root)
+                };
+                self.trie.child(caller, Key::Function(open.function))
+            }
+        };
+        self.open.push(node);
+    }
+
+    fn leave(&mut self, call: &Call, called_nothing: bool) {
+        let node = self.open.pop().and_then(|node| node.checked_sub(1));
+        if self.inside == Some(call.open.depth) {
+            self.inside = None;
+        }
+        let Some(node) = node.filter(|_| self.filter.wants_time(call.open.start)) else {
+            return;
+        };
+        let node = &mut self.trie.nodes[node as usize];
+        self.trie.beyond += u64::from(node.key == Key::More);
+        node.counts.add(&StackCounts {
+            calls: 1,
+            unfinished: u64::from(call.how == Ending::Closed),
+            leaf_calls: u64::from(called_nothing),
+            leaf_ns: if called_nothing {
+                call.duration_ns()
+            } else {
+                0
+            },
+            total_ns: 0,
+            self_ns: call.self_ns,
+        });
+    }
+}

@@ -1,0 +1,108 @@
+//! `xrayctl flame`: an interactive flame graph of a trace, or of how two traces differ.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use inferno::flamegraph::{self, Direction, Options};
+use xray_trace::analysis::{Side, StackRoots, Stacks};
+use xray_trace::model::Calibration;
+
+use crate::failure::Failure;
+use crate::input::{self, Selection, Unpaired};
+use crate::output::stacks::{self, Folded};
+use crate::output::{Console, units};
+
+pub(crate) const EXAMPLE: &str = "\
+Example:
+  $ xrayctl flame run.xtrace -o run.svg
+  run.svg: a flame graph of 4 stacks, 45.00 ms
+
+A browser shows it: click to zoom, Ctrl-F to search. With --diff, what takes longer than before is red, what takes less is blue.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The trace
+    file: PathBuf,
+    /// The SVG file to write
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    /// Compare with this trace, by the names of functions; it is the one that is drawn
+    #[arg(long, value_name = "FILE")]
+    diff: Option<PathBuf>,
+    /// Draw callers above what they call
+    #[arg(long)]
+    icicle: bool,
+    /// Keep the stacks of threads apart
+    #[arg(long)]
+    per_thread: bool,
+    /// The heading; without this, the names of the traces
+    #[arg(long)]
+    title: Option<String>,
+    #[command(flatten)]
+    unpaired: Unpaired,
+    #[command(flatten)]
+    selection: Selection,
+}
+
+pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
+    let inputs: Vec<&Path> = [&args.file]
+        .into_iter()
+        .chain(&args.diff)
+        .map(PathBuf::as_path)
+        .collect();
+    let mut output = input::destined(&args.output, &inputs)?;
+    let roots = if args.per_thread {
+        StackRoots::PerThread
+    } else {
+        StackRoots::Together
+    };
+    let mut stacks = Stacks::default();
+    let mut calibrated = true;
+    for (file, side) in inputs.iter().zip([Side::Before, Side::After]) {
+        let trace = input::open(file)?;
+        let filter = args.selection.filter(&trace)?;
+        calibrated &= trace.clock().calibration() == Calibration::Measured;
+        stacks.add(&trace, &filter, args.unpaired.siblings(), roots, side);
+    }
+    if let Some(note) = stacks::note(&stacks) {
+        console.note(&note);
+    }
+    let lines = stacks::folded(&stacks, Folded::SelfTime, args.diff.is_some());
+    if lines.is_empty() {
+        return Err(Failure::NothingMatched("no call took any time".to_owned()).into());
+    }
+    let mut options = Options::default();
+    options.title = args.title.clone().unwrap_or_else(|| {
+        let names = inputs.iter().map(|input| input.display().to_string());
+        names.collect::<Vec<_>>().join(" → ")
+    });
+    options.count_name = if calibrated { "ns" } else { "ticks" }.to_owned();
+    if args.icicle {
+        options.direction = Direction::Inverted;
+    }
+    output.begin()?;
+    output
+        .write_with(|out| {
+            let lines = lines.iter().map(String::as_str);
+            flamegraph::from_lines(&mut options, lines, out).map_err(io::Error::other)
+        })
+        .with_context(|| "the flame graph cannot be drawn".to_owned())?;
+    let side = usize::from(args.diff.is_some());
+    let total: u64 = stacks
+        .nodes()
+        .iter()
+        .map(|node| node.counts[side].self_ns)
+        .sum();
+    let total = if calibrated {
+        units::time(total)
+    } else {
+        units::counted(total, "tick")
+    };
+    let stacks = units::counted(lines.len() as u64, "stack");
+    console.line(&format!(
+        "{}: a flame graph of {stacks}, {total}",
+        args.output.display()
+    ))
+}

@@ -1,0 +1,99 @@
+//! `xrayctl graph`: the call graph of a trace.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use xray_trace::analysis::Graph;
+
+use crate::input::{self, Destination, Selection, Unpaired};
+use crate::output::dot::{Drawing, Statistic, Style};
+use crate::output::{Console, units};
+
+pub(crate) const EXAMPLE: &str = "\
+Example:
+  $ xrayctl graph run.xtrace --edge-label=count --function 'ns::*'
+  digraph xray {
+  F1 -> F2 [label=\"3\"];
+  F2 -> F3 [label=\"3\"];
+  F2 [label=\"ns::parse(char const*)\"];
+  F3 [label=\"ns::next()\"];
+  }
+
+F0 stands for what called the outermost functions. A dashed edge has no call that finished.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The trace
+    file: PathBuf,
+    #[command(flatten)]
+    unpaired: Unpaired,
+    /// What edges are labelled with
+    #[arg(short, long, value_name = "FIELD", value_enum, default_value_t)]
+    edge_label: Statistic,
+    /// What vertices are labelled with
+    #[arg(short, long, value_name = "FIELD", value_enum, default_value_t)]
+    vertex_label: Statistic,
+    /// What edges are coloured by
+    #[arg(short, long, value_name = "FIELD", value_enum, default_value_t)]
+    color_edges: Statistic,
+    /// What vertices are coloured by
+    #[arg(short = 'b', long, value_name = "FIELD", value_enum, default_value_t)]
+    color_vertices: Statistic,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    format: GraphFormat,
+    /// Accepted as by llvm-xray; a trace that knows the names of its functions does not need it
+    #[arg(
+        short = 'm',
+        long = "instr_map",
+        visible_alias = "instr-map",
+        value_name = "FILE"
+    )]
+    instr_map: Option<PathBuf>,
+    #[command(flatten)]
+    selection: Selection,
+    #[command(flatten)]
+    destination: Destination,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum GraphFormat {
+    /// For Graphviz
+    #[default]
+    Dot,
+    /// docs/xrayctl.md describes it
+    Json,
+}
+
+pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
+    let mut output = args.destination.open(&[&args.file])?;
+    let trace = input::open(&args.file)?;
+    let filter = args.selection.filter(&trace)?;
+    let graph = Graph::new(&trace, &filter, args.unpaired.siblings());
+    note(&graph, console);
+    let drawing = Drawing::new(&graph, &trace);
+    let style = Style {
+        edge_label: args.edge_label,
+        edge_colour: args.color_edges,
+        vertex_label: args.vertex_label,
+        vertex_colour: args.color_vertices,
+    };
+    output.write(console, |out, _| match args.format {
+        GraphFormat::Dot => drawing.write(style, out),
+        GraphFormat::Json => {
+            serde_json::to_writer_pretty(&mut *out, &drawing)?;
+            writeln!(out)
+        }
+    })
+}
+
+/// Tells of calls whose edge is missing.
+pub(crate) fn note(graph: &Graph, console: &Console) {
+    if graph.beyond > 0 {
+        let calls = units::counted(graph.beyond, "call");
+        console.note(&format!(
+            "{calls} left out of the edges: too many distinct ones"
+        ));
+    }
+}

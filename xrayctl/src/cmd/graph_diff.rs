@@ -1,0 +1,126 @@
+//! `xrayctl graph-diff`: how the call graphs of two traces differ, by the names of functions.
+
+use std::path::PathBuf;
+
+use xray_trace::analysis::{Graph, Siblings};
+
+use super::graph::{self, GraphFormat};
+use crate::input::{self, Destination, Selection};
+use crate::output::Console;
+use crate::output::dot::{Difference, Drawing, Statistic, Style};
+
+pub(crate) const EXAMPLE: &str = "\
+Example:
+  $ xrayctl graph-diff run.xtrace run.xtrace --edge-label=count --function 'ns::*'
+  digraph xrayDiff {
+  F1 -> F3 [tooltip=\"main -> ns::parse(char const*)\" label=\"0.00%\" color=\"black\" labelfontcolor=\"black\" penwidth=1.00]
+  F3 -> F2 [tooltip=\"ns::parse(char const*) -> ns::next()\" label=\"0.00%\" color=\"black\" labelfontcolor=\"black\" penwidth=1.00]
+  F2 [label=\"ns::next()\" color=\"black\"]
+  F3 [label=\"ns::parse(char const*)\" color=\"black\"]
+  }
+
+What is only in the first graph is red, what is only in the second one is green.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The trace before
+    before: PathBuf,
+    /// The trace after
+    after: PathBuf,
+    #[command(flatten)]
+    unpaired: UnpairedEach,
+    /// What edges are labelled with the change of
+    #[arg(short, long, value_name = "FIELD", value_enum, default_value_t)]
+    edge_label: Statistic,
+    /// What edges are coloured by the change of
+    #[arg(short = 'c', long, value_name = "FIELD", value_enum, default_value_t)]
+    edge_color: Statistic,
+    /// What vertices are labelled with the change of
+    #[arg(short, long, value_name = "FIELD", value_enum, default_value_t)]
+    vertex_label: Statistic,
+    /// What vertices are coloured by the change of
+    #[arg(short = 'b', long, value_name = "FIELD", value_enum, default_value_t)]
+    vertex_color: Statistic,
+    /// How many characters of a function's name are shown
+    #[arg(short = 't', long, value_name = "N", default_value_t = 40)]
+    vertex_label_trun: usize,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    format: GraphFormat,
+    #[command(flatten)]
+    selection: Selection,
+    #[command(flatten)]
+    destination: Destination,
+}
+
+/// What llvm-xray can be told for both logs, or for one.
+#[derive(Debug, clap::Args)]
+struct UnpairedEach {
+    /// Accepted as by llvm-xray; calls without an entry or an exit never stop the work: they are counted apart
+    #[arg(short, long)]
+    keep_going: bool,
+    /// The same, for the trace before
+    #[arg(long = "keep-going-1", visible_alias = "k1")]
+    keep_going_before: bool,
+    /// The same, for the trace after
+    #[arg(long = "keep-going-2", visible_alias = "k2")]
+    keep_going_after: bool,
+    /// Calls without an exit end when their caller exits, as if they had ended in a sibling call
+    #[arg(short, long)]
+    deduce_sibling_calls: bool,
+    /// The same, for the trace before
+    #[arg(long = "deduce-sibling-calls-1", visible_alias = "d1")]
+    deduce_before: bool,
+    /// The same, for the trace after
+    #[arg(long = "deduce-sibling-calls-2", visible_alias = "d2")]
+    deduce_after: bool,
+    /// Accepted as by llvm-xray; a trace that knows the names of its functions does not need it
+    #[arg(
+        short = 'm',
+        long = "instr-map",
+        visible_alias = "instr_map",
+        value_name = "FILE"
+    )]
+    instr_map: Option<PathBuf>,
+    /// The same, for the trace before
+    #[arg(long = "instr-map-1", visible_alias = "m1", value_name = "FILE")]
+    instr_map_before: Option<PathBuf>,
+    /// The same, for the trace after
+    #[arg(long = "instr-map-2", visible_alias = "m2", value_name = "FILE")]
+    instr_map_after: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
+    let mut output = args.destination.open(&[&args.before, &args.after])?;
+    let deduce = &args.unpaired;
+    let both = deduce.deduce_sibling_calls;
+    let draw = |file: &PathBuf, deduces: bool| {
+        let trace = input::open(file)?;
+        let filter = args.selection.filter(&trace)?;
+        let siblings = if both || deduces {
+            Siblings::Deduced
+        } else {
+            Siblings::Closed
+        };
+        let graph = Graph::new(&trace, &filter, siblings);
+        graph::note(&graph, console);
+        Ok::<_, anyhow::Error>(Drawing::new(&graph, &trace))
+    };
+    let before = draw(&args.before, deduce.deduce_before)?;
+    let after = draw(&args.after, deduce.deduce_after)?;
+    let difference = Difference::new(&before, &after);
+    let style = Style {
+        edge_label: args.edge_label,
+        edge_colour: args.edge_color,
+        vertex_label: args.vertex_label,
+        vertex_colour: args.vertex_color,
+    };
+    output.write(console, |out, _| match args.format {
+        GraphFormat::Dot => difference.write(style, args.vertex_label_trun, out),
+        GraphFormat::Json => {
+            serde_json::to_writer_pretty(&mut *out, &difference)?;
+            writeln!(out)
+        }
+    })
+}

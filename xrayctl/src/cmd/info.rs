@@ -1,0 +1,46 @@
+//! `xrayctl info`: what is in a trace.
+
+use std::path::PathBuf;
+
+use crate::args::Format;
+use crate::input;
+use crate::output::Console;
+use crate::output::trace_info::TraceInfo;
+
+pub(crate) const EXAMPLE: &str = "\
+Example:
+  $ xrayctl info run.xtrace
+  server (4711): 19 events of 2 threads in 45.00 ms
+  17 events lost: calls around the losses are not complete
+  xtrace version 1, 574 B, 2 blocks of packed events
+  clock: 2,000,000,000 Hz, 2 anchors
+               11 entries
+                3 entries with an argument
+                5 exits
+                3 tail exits
+                1 losses
+   PID   TID  EVENTS  LOST  THREAD
+  4711  4711      16     0  server
+  4711  4712       4    17  worker
+   PID  FUNCTIONS  BUILD ID  MODULE
+  4711          2  -         /usr/bin/server
+  4711          2  -         /usr/lib/libfoo.so";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The trace
+    file: PathBuf,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
+    let trace = input::open(&args.file)?;
+    let bytes = std::fs::metadata(&args.file)?.len();
+    let info = TraceInfo::new(&args.file.display().to_string(), bytes, &trace);
+    if args.format.json {
+        return console.json(&info);
+    }
+    console.show(|out, look| info.render(out, look))
+}

@@ -1,0 +1,130 @@
+//! `xrayctl stack`: the stacks of calls that took longest or came most often, of one trace or several, or how two differ.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use xray_trace::analysis::{Side, StackRoots, Stacks};
+use xray_trace::model::Calibration;
+
+use crate::input::{self, Destination, Selection, Unpaired};
+use crate::output::Console;
+use crate::output::stacks::{self, Folded, Top};
+
+pub(crate) const EXAMPLE: &str = "\
+Example:
+  $ xrayctl stack run.xtrace --all-stacks --stack-format=flame
+  main 44992298
+  main;ns::parse(char const*) 6452
+  main;ns::parse(char const*);ns::next() 750
+  work 50
+
+Folded stacks have self times in nanoseconds, so that a flame graph adds up; with --diff, before and after.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The traces; their stacks are taken together
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    unpaired: Unpaired,
+    /// Compare with this trace, by the names of functions
+    #[arg(long, value_name = "FILE")]
+    diff: Option<PathBuf>,
+    /// Keep the stacks of threads apart
+    #[arg(long, conflicts_with = "aggregate_threads")]
+    per_thread_stacks: bool,
+    /// Take the stacks of all threads together; this is so anyway
+    #[arg(long)]
+    aggregate_threads: bool,
+    /// All stacks, and not only the top ones
+    #[arg(long, visible_alias = "all")]
+    all_stacks: bool,
+    /// How many stacks are at the top
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+    /// How to print them
+    #[arg(long, value_enum, default_value_t)]
+    stack_format: StackFormat,
+    /// What folded stacks are measured by
+    #[arg(long, value_enum, default_value_t)]
+    aggregation_type: Aggregation,
+    /// Accepted as by llvm-xray; a trace that knows the names of its functions does not need it
+    #[arg(
+        short = 'm',
+        long = "instr_map",
+        visible_alias = "instr-map",
+        value_name = "FILE"
+    )]
+    instr_map: Option<PathBuf>,
+    #[command(flatten)]
+    selection: Selection,
+    #[command(flatten)]
+    destination: Destination,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum StackFormat {
+    /// The top stacks, call by call
+    #[default]
+    Human,
+    /// Folded: all stacks, a line each, as flamegraph.pl and inferno read them
+    Flame,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum Aggregation {
+    /// Self time, in nanoseconds
+    #[default]
+    Time,
+    /// Calls
+    Count,
+}
+
+pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
+    let inputs: Vec<&Path> = args
+        .files
+        .iter()
+        .chain(&args.diff)
+        .map(PathBuf::as_path)
+        .collect();
+    let mut output = args.destination.open(&inputs)?;
+    let roots = if args.per_thread_stacks {
+        StackRoots::PerThread
+    } else {
+        StackRoots::Together
+    };
+    let mut stacks = Stacks::default();
+    let mut calibrated = true;
+    let files = args.files.iter().map(|file| (file, Side::Before));
+    for (file, side) in files.chain(args.diff.iter().map(|file| (file, Side::After))) {
+        let trace = input::open(file)?;
+        let filter = args.selection.filter(&trace)?;
+        calibrated &= trace.clock().calibration() == Calibration::Measured;
+        stacks.add(&trace, &filter, args.unpaired.siblings(), roots, side);
+    }
+    if let Some(note) = stacks::note(&stacks) {
+        console.note(&note);
+    }
+    let folded = match args.aggregation_type {
+        Aggregation::Time => Folded::SelfTime,
+        Aggregation::Count => Folded::Calls,
+    };
+    let top = Top {
+        limit: if args.all_stacks {
+            usize::MAX
+        } else {
+            args.top
+        },
+        per_thread: args.per_thread_stacks,
+        diff: args.diff.is_some(),
+        calibrated,
+    };
+    output.write(console, |out, _| match args.stack_format {
+        StackFormat::Human => stacks::human(&stacks, top, out),
+        StackFormat::Flame => {
+            let lines = stacks::folded(&stacks, folded, args.diff.is_some());
+            lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+        }
+    })
+}

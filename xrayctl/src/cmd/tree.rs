@@ -1,0 +1,132 @@
+//! `xrayctl tree`: who called whom, call by call, or how two traces differ.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+use xray_trace::analysis::{Filter, Order, Shown, Siblings, Side, StackRoots, Stacks, Steps, Tree};
+
+use crate::args::Format;
+use crate::failure::Failure;
+use crate::input::{self, Selection};
+use crate::output::call_tree::{self, CallTree};
+use crate::output::trace_summary::TraceSummary;
+use crate::output::{Console, stacks, trace_summary};
+use crate::parse;
+
+pub(crate) const EXAMPLE: &str = "\
+Example:
+  $ xrayctl tree run.xtrace --function 'ns::parse*' --min-duration 1us --thread server
+    DURATION      TID  FUNCTION
+    2.234 µs     4711    ns::parse(0xbeef);
+    2.234 µs     4711    ns::parse(0xbeef);
+    2.234 µs     4711    ns::parse(0xbeef);";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The trace
+    file: PathBuf,
+    /// Compare with this trace: the calls of both as one tree, by the names of functions, with their times before and after
+    #[arg(long, value_name = "FILE")]
+    diff: Option<PathBuf>,
+    /// Only calls that took so long, or longer
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "0")]
+    min_duration: Duration,
+    /// Only so many levels
+    #[arg(long, value_name = "N")]
+    depth: Option<usize>,
+    /// Lines at most; 0: no limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    limit: usize,
+    /// How the threads' lines come
+    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
+    order: Lines,
+    #[command(flatten)]
+    selection: Selection,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum Lines {
+    /// All together, in order of time
+    #[default]
+    Time,
+    /// One thread after the other
+    Thread,
+}
+
+/// A tree in JSON.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    trace: TraceSummary,
+    tree: CallTree<'a, Tree<'a>>,
+}
+
+pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
+    let trace = input::open(&args.file)?;
+    let filter = args.selection.filter(&trace)?;
+    let min_ns = u64::try_from(args.min_duration.as_nanos()).unwrap_or(u64::MAX);
+    let limit = if args.limit == 0 {
+        usize::MAX
+    } else {
+        args.limit
+    };
+    if let Some(other) = &args.diff {
+        if args.format.json {
+            let what = "--diff has no JSON; `xrayctl stack --diff` has folded stacks".to_owned();
+            return Err(Failure::Usage(what).into());
+        }
+        let after = input::open(other)?;
+        let after_filter = args.selection.filter(&after)?;
+        let mut stacks = Stacks::default();
+        for (trace, filter, side) in [
+            (&trace, &filter, Side::Before),
+            (&after, &after_filter, Side::After),
+        ] {
+            stacks.add(trace, filter, Siblings::Closed, StackRoots::Together, side);
+        }
+        if let Some(note) = stacks::note(&stacks) {
+            console.note(&note);
+        }
+        let levels = args.depth.unwrap_or(usize::MAX);
+        return console.show(|out, look| stacks::tree(&stacks, levels, min_ns, limit, out, look));
+    }
+    let shown = Shown {
+        min_ns,
+        levels: args.depth,
+    };
+    let lines = Tree::new(&trace, &filter, shown, args.order.into());
+    if args.format.json {
+        let origin = trace_summary::span(&trace).map_or(0, |(first, _)| first);
+        let notes = notes(&trace, &filter);
+        return console.json(&Report {
+            trace: TraceSummary::new(&args.file.display().to_string(), &trace, notes),
+            tree: CallTree::new(lines, &trace, origin, limit),
+        });
+    }
+    console.show(|out, look| call_tree::render(lines, &trace, limit, out, look))
+}
+
+/// What is met in the threads that are wanted.
+fn notes(trace: &xray_trace::model::Trace, filter: &Filter) -> xray_trace::analysis::Notes {
+    let mut notes = xray_trace::analysis::Notes::default();
+    for mut steps in Steps::of_threads(trace).filter(|steps| filter.wants_thread(steps.thread())) {
+        steps.by_ref().for_each(drop);
+        notes.add(steps.notes());
+    }
+    notes
+}
+
+// === impl Lines ===
+
+impl From<Lines> for Order {
+    fn from(lines: Lines) -> Self {
+        match lines {
+            Lines::Time => Self::ByTime,
+            Lines::Thread => Self::ByThread,
+        }
+    }
+}

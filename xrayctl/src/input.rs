@@ -1,0 +1,185 @@
+//! Traces that commands read: every one is opened here, whatever its format, and here is decided which part of it is wanted.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use xray_trace::analysis::{Filter, PatternError, Siblings};
+use xray_trace::model::{Ticks, Trace};
+
+use crate::failure::Failure;
+use crate::output::{Console, Look};
+use crate::parse;
+use crate::trace_file::{OutputFile, Overwrite};
+
+/// Which part of a trace is wanted.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Which part")]
+pub(crate) struct Selection {
+    /// Only threads with this id or name, which may be a glob
+    #[arg(long, value_name = "TID|NAME")]
+    thread: Vec<String>,
+    /// Only functions with this name, which may be a glob
+    #[arg(long, value_name = "NAME")]
+    function: Vec<String>,
+    /// Only calls that begin at this time after the trace's first event, or later
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    since: Option<Duration>,
+    /// Only calls that begin before this time after the trace's first event
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    until: Option<Duration>,
+}
+
+/// What llvm-xray can be told about logs that are not in order.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Unpaired {
+    /// Accepted as by llvm-xray; calls without an entry or an exit never stop the work: they are counted apart
+    #[arg(short, long)]
+    keep_going: bool,
+    /// Calls without an exit end when their caller exits, as if they had ended in a sibling call; for old logs, which have no
+    /// tail exits
+    #[arg(short, long)]
+    deduce_sibling_calls: bool,
+}
+
+/// Where text is written to.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Destination {
+    /// The file to write; -: standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+}
+
+/// Where text is written to, opened.
+#[derive(Debug)]
+pub(crate) struct Destined(Option<OutputFile>);
+
+/// Opens a trace of any format.
+pub(crate) fn open(path: &Path) -> anyhow::Result<Trace> {
+    let cannot = || format!("cannot read {}", path.display());
+    let file = File::open(path).with_context(cannot)?;
+    Trace::open(file).with_context(cannot)
+}
+
+// === impl Selection ===
+
+impl Selection {
+    /// What that means in a trace.
+    pub(crate) fn filter(&self, trace: &Trace) -> anyhow::Result<Filter> {
+        let since = self.since.map(|since| tick_at(trace, since));
+        let until = self.until.map(|until| tick_at(trace, until));
+        let threads = named(&self.thread, "thread", |name| {
+            Filter::matching_threads(trace, name)
+        })?;
+        let functions = named(&self.function, "function", |name| {
+            Filter::matching_functions(trace, name)
+        })?;
+        Ok(Filter {
+            threads,
+            functions,
+            since,
+            until,
+        })
+    }
+}
+
+/// The ids of everything that one of the patterns names; `None` without patterns.
+fn named<T: Ord>(
+    patterns: &[String],
+    noun: &str,
+    matching: impl Fn(&str) -> Result<BTreeSet<T>, PatternError>,
+) -> anyhow::Result<Option<BTreeSet<T>>> {
+    let mut found = BTreeSet::new();
+    for pattern in patterns {
+        let matched = matching(pattern).map_err(|error| Failure::Usage(error.to_string()))?;
+        if matched.is_empty() {
+            let what = format!("no {noun} of the trace is called {pattern:?}");
+            return Err(Failure::NothingMatched(what).into());
+        }
+        found.extend(matched);
+    }
+    Ok((!patterns.is_empty()).then_some(found))
+}
+
+/// The first tick that is so long after the first event, or later.
+fn tick_at(trace: &Trace, after: Duration) -> Ticks {
+    let blocks = || trace.blocks().iter();
+    let first = blocks().map(|block| block.first.0).min().unwrap_or(0);
+    let last = blocks().map(|block| block.last.0).max().unwrap_or(0);
+    let clock = trace.clock();
+    let after = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+    let wanted = clock.monotonic_ns(Ticks(first)).saturating_add(after);
+    // The clock never runs backwards, so the tick can be found by halving.
+    let (mut before, mut at) = (first, last.saturating_add(1));
+    while before < at {
+        let middle = before + (at - before) / 2;
+        if clock.monotonic_ns(Ticks(middle)) < wanted {
+            before = middle + 1;
+        } else {
+            at = middle;
+        }
+    }
+    Ticks(at)
+}
+
+// === impl Unpaired ===
+
+impl Unpaired {
+    /// What calls without an exit become.
+    pub(crate) fn siblings(self) -> Siblings {
+        if self.deduce_sibling_calls {
+            Siblings::Deduced
+        } else {
+            Siblings::Closed
+        }
+    }
+}
+
+// === impl Destination ===
+
+impl Destination {
+    /// Opens it, before there is anything to write. What was there is replaced, unless it is one of the inputs.
+    pub(crate) fn open(&self, inputs: &[&Path]) -> anyhow::Result<Destined> {
+        if self.output.as_os_str() == "-" {
+            return Ok(Destined(None));
+        }
+        destined(&self.output, inputs).map(|file| Destined(Some(file)))
+    }
+}
+
+/// Opens a file to write that may be there already but is none of the inputs.
+pub(crate) fn destined(output: &Path, inputs: &[&Path]) -> anyhow::Result<OutputFile> {
+    let file_id = |path: &Path| {
+        let metadata = fs::metadata(path).ok()?;
+        Some((metadata.dev(), metadata.ino()))
+    };
+    let there = file_id(output);
+    if there.is_some() && inputs.iter().any(|input| file_id(input) == there) {
+        let what = format!("{} is the input itself", output.display());
+        return Err(Failure::Usage(what).into());
+    }
+    OutputFile::open(output, Overwrite::Yes)
+}
+
+// === impl Destined ===
+
+impl Destined {
+    /// Writes what a function renders.
+    pub(crate) fn write(
+        &mut self,
+        console: &mut Console,
+        render: impl FnOnce(&mut dyn io::Write, Look) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
+        match &mut self.0 {
+            None => console.show(render),
+            Some(file) => {
+                file.begin()?;
+                file.write_with(|out| render(out, Look::PLAIN))
+            }
+        }
+    }
+}

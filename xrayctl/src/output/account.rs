@@ -1,0 +1,312 @@
+//! The table of calls, as llvm-xray prints it, or with everything that is known.
+
+use std::io;
+
+use clap::ValueEnum;
+use serde::Serialize;
+use xray_trace::analysis::{Account, AccountRow, Distribution, Subject};
+use xray_trace::model::Trace;
+
+use super::numbers::{Scale, exponential};
+use super::trace_summary::TraceSummary;
+use super::{Cell, Column, Look, Tone, text, units};
+
+/// How to print it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// Comma-separated values
+    Csv,
+    /// docs/xrayctl.md describes it
+    Json,
+}
+
+/// Which columns text and CSV have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Columns {
+    /// Those of llvm-xray, in seconds
+    Llvm,
+    /// All that is known; csv has nanoseconds
+    All,
+}
+
+/// The table.
+#[derive(Debug, Serialize)]
+pub(crate) struct Table {
+    trace: TraceSummary,
+    /// Rows there are in all.
+    subjects: usize,
+    #[serde(skip)]
+    finished: usize,
+    rows: Vec<Row>,
+    #[serde(skip)]
+    columns: Columns,
+    #[serde(skip)]
+    scale: Scale,
+}
+
+/// One row. Times are in nanoseconds, of calls whose exit was seen; absent where there was none.
+#[derive(Debug, Serialize)]
+struct Row {
+    id: u32,
+    name: String,
+    module: Option<String>,
+    source: Option<String>,
+    calls: u64,
+    unfinished: u64,
+    total_ns: u64,
+    self_ns: u64,
+    sum_ns: u64,
+    min_ns: Option<u64>,
+    mean_ns: Option<u64>,
+    median_ns: Option<u64>,
+    p90_ns: Option<u64>,
+    p99_ns: Option<u64>,
+    p999_ns: Option<u64>,
+    max_ns: Option<u64>,
+}
+
+// === impl Table ===
+
+impl Table {
+    /// The first `top` rows of an account.
+    pub(crate) fn new(
+        file: &str,
+        account: &Account,
+        trace: &Trace,
+        columns: Columns,
+        top: usize,
+    ) -> Self {
+        let rows = account.rows.iter().take(top);
+        Self {
+            trace: TraceSummary::new(file, trace, account.notes),
+            subjects: account.rows.len(),
+            finished: account
+                .rows
+                .iter()
+                .filter(|row| row.durations.is_some())
+                .count(),
+            rows: rows.map(|row| Row::new(row, trace)).collect(),
+            columns,
+            scale: Scale::of(trace),
+        }
+    }
+
+    /// What the table does not show, a line each.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        // Writing to memory cannot fail.
+        let _ = self.trace.render_notes(&mut out, Look::PLAIN);
+        String::from_utf8_lossy(&out)
+            .lines()
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Writes it.
+    pub(crate) fn write(
+        &self,
+        format: Format,
+        out: &mut dyn io::Write,
+        look: Look,
+    ) -> io::Result<()> {
+        match (format, self.columns) {
+            (Format::Text, Columns::Llvm) => self.llvm_text(out),
+            (Format::Csv, Columns::Llvm) => self.llvm_csv(out),
+            (Format::Text, Columns::All) => self.text(out, look),
+            (Format::Csv, Columns::All) => self.csv(out),
+            (Format::Json, _) => {
+                serde_json::to_writer_pretty(&mut *out, self)?;
+                writeln!(out)
+            }
+        }
+    }
+
+    /// Those that have times; llvm-xray knows no others.
+    fn finished(&self) -> impl Iterator<Item = (&Row, [u64; 6])> {
+        self.rows.iter().filter_map(|row| {
+            let times = [
+                row.min_ns?,
+                row.median_ns?,
+                row.p90_ns?,
+                row.p99_ns?,
+                row.max_ns?,
+                row.sum_ns,
+            ];
+            Some((row, times))
+        })
+    }
+
+    fn llvm_text(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        writeln!(out, "Functions with latencies: {}", self.finished)?;
+        writeln!(
+            out,
+            "{:>9} {:>10} [{:>9}, {:>9}, {:>9}, {:>9}, {:>9}] {:>9}  {:<12}",
+            "funcid", "count", "min", "med", "90p", "99p", "max", "sum", "function"
+        )?;
+        for (row, times) in self.finished() {
+            let [min, median, p90, p99, max, sum] = times.map(|ns| self.scale.seconds(ns));
+            let (id, count) = (row.id, row.calls - row.unfinished);
+            let (source, name) = (row.place(), text::printable(&row.name));
+            writeln!(
+                out,
+                "{id:>9} {count:>10} [{min:>9.6}, {median:>9.6}, {p90:>9.6}, {p99:>9.6}, {max:>9.6}] {sum:>9.6}  {source}: {name}"
+            )?;
+        }
+        Ok(())
+    }
+
+    fn llvm_csv(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "funcid,count,min,median,90%ile,99%ile,max,sum,debug,function"
+        )?;
+        for (row, times) in self.finished() {
+            let times = times
+                .map(|ns| exponential(self.scale.seconds(ns)))
+                .join(",");
+            let (id, count) = (row.id, row.calls - row.unfinished);
+            let (source, name) = (quoted(&row.place()), quoted(&row.name));
+            writeln!(out, "{id},{count},{times},{source},{name}")?;
+        }
+        Ok(())
+    }
+
+    fn csv(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "id,calls,unfinished,total_ns,self_ns,sum_ns,min_ns,mean_ns,median_ns,p90_ns,p99_ns,p999_ns,max_ns,module,source,name"
+        )?;
+        for row in &self.rows {
+            let times = [row.total_ns, row.self_ns, row.sum_ns].map(Some);
+            let times = times.into_iter().chain(row.durations());
+            let times = times.map(|ns| ns.map_or_else(String::new, |ns| ns.to_string()));
+            let texts = [
+                row.module.as_deref(),
+                row.source.as_deref(),
+                Some(&row.name),
+            ];
+            let texts = texts.map(|text| quoted(text.unwrap_or_default())).join(",");
+            let times = times.collect::<Vec<_>>().join(",");
+            writeln!(
+                out,
+                "{},{},{},{times},{texts}",
+                row.id, row.calls, row.unfinished
+            )?;
+        }
+        Ok(())
+    }
+
+    fn text(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let mut table = super::Table::new([
+            Column::right("CALLS"),
+            Column::right("UNFINISHED").minor(9),
+            Column::right("TOTAL"),
+            Column::right("SELF").minor(1),
+            Column::right("MIN").minor(7),
+            Column::right("MEAN").minor(3),
+            Column::right("MEDIAN").minor(2),
+            Column::right("P90").minor(8),
+            Column::right("P99").minor(5),
+            Column::right("P99.9").minor(6),
+            Column::right("MAX").minor(4),
+            Column::elastic("NAME"),
+        ]);
+        for row in &self.rows {
+            let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), units::time).into();
+            let sum = |ns| time(row.min_ns.map(|_| ns));
+            let [min, mean, median, p90, p99, p999, max] = row.durations().map(time);
+            table.push([
+                row.calls.to_string().into(),
+                row.unfinished.to_string().into(),
+                sum(row.total_ns),
+                sum(row.self_ns),
+                min,
+                mean,
+                median,
+                p90,
+                p99,
+                p999,
+                max,
+                Cell::toned(&row.name, Tone::Name),
+            ]);
+        }
+        table.render(out, look)
+    }
+}
+
+// === impl Row ===
+
+impl Row {
+    fn new(row: &AccountRow, trace: &Trace) -> Self {
+        let AccountRow {
+            subject,
+            calls,
+            unfinished,
+            total_ns,
+            self_ns,
+            sum_ns,
+            durations,
+        } = *row;
+        let of = |which: fn(&Distribution) -> u64| durations.as_ref().map(which);
+        let function = subject.function().and_then(|id| trace.function(id));
+        let module = function.and_then(|function| trace.module(function.module));
+        let source = function.and_then(|function| function.source.as_ref());
+        let id = match subject {
+            Subject::Function(id) => super::dot::number(trace, id),
+            Subject::Thread(id) => trace.thread(id).map_or(id.0, |thread| thread.tid),
+            Subject::Process(id) => id
+                .and_then(|id| trace.process(id))
+                .map_or(0, |process| process.pid),
+            Subject::Module(id) => id.map_or(u32::MAX, |id| id.0),
+        };
+        Self {
+            id,
+            name: subject.name(trace).into_owned(),
+            module: module.map(|module| module.path.clone()),
+            source: source.map(|source| format!("{}:{}", source.file, source.line)),
+            calls,
+            unfinished,
+            total_ns,
+            self_ns,
+            sum_ns,
+            min_ns: of(|durations| durations.min_ns),
+            mean_ns: of(|durations| durations.mean_ns),
+            median_ns: of(|durations| durations.median_ns),
+            p90_ns: of(|durations| durations.p90_ns),
+            p99_ns: of(|durations| durations.p99_ns),
+            p999_ns: of(|durations| durations.p999_ns),
+            max_ns: of(|durations| durations.max_ns),
+        }
+    }
+
+    fn durations(&self) -> [Option<u64>; 7] {
+        [
+            self.min_ns,
+            self.mean_ns,
+            self.median_ns,
+            self.p90_ns,
+            self.p99_ns,
+            self.p999_ns,
+            self.max_ns,
+        ]
+    }
+
+    /// The file and the line, as llvm-xray gives them: without directories, and with a column, which is not known here.
+    fn place(&self) -> String {
+        match &self.source {
+            Some(source) => {
+                let file = source.rsplit('/').next().unwrap_or(source);
+                format!("{}:0", text::printable(file))
+            }
+            None => "(unknown)".to_owned(),
+        }
+    }
+}
+
+/// As CSV has it: in quotes, with those within it doubled.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}

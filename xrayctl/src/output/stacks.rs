@@ -1,0 +1,276 @@
+//! Stacks of calls: the top ones call by call, all of them folded, or as a tree with the times before and after.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeMap;
+use std::io;
+
+use xray_trace::analysis::{StackCounts, Stacks};
+
+use super::{Look, Tone, text, units};
+
+/// What folded stacks are measured by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Folded {
+    SelfTime,
+    Calls,
+}
+
+/// Which stacks [`human`] shows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Top {
+    pub(crate) limit: usize,
+    /// The outermost of each stack is its thread.
+    pub(crate) per_thread: bool,
+    /// There is something before and after.
+    pub(crate) diff: bool,
+    /// Times are nanoseconds, not ticks.
+    pub(crate) calibrated: bool,
+}
+
+/// That not all stacks were kept apart.
+pub(crate) fn note(stacks: &Stacks) -> Option<String> {
+    let beyond = stacks.beyond();
+    let what = "too many distinct stacks; they stand for [more stacks]";
+    (beyond > 0).then(|| format!("{}: {what}", units::counted(beyond, "call")))
+}
+
+/// A line per stack, `main;f 7`; with `diff`, `main;f 7 8`. In order of names.
+pub(crate) fn folded(stacks: &Stacks, by: Folded, diff: bool) -> Vec<String> {
+    let value = |counts: &StackCounts| match by {
+        Folded::SelfTime => counts.self_ns,
+        Folded::Calls => counts.calls,
+    };
+    let mut lines = Vec::new();
+    for (index, node) in stacks.nodes().iter().enumerate() {
+        let [before, after] = [value(&node.counts[0]), value(&node.counts[1])];
+        if before == 0 && after == 0 {
+            continue;
+        }
+        let path = stacks.path(index).into_iter();
+        let path: Vec<_> = path
+            .map(|name| text::printable(name).replace(';', ":"))
+            .collect();
+        let path = path.join(";");
+        lines.push(if diff {
+            format!("{path} {before} {after}")
+        } else {
+            format!("{path} {before}")
+        });
+    }
+    lines.sort();
+    lines
+}
+
+/// The top stacks by time and by count in those of their calls that called nothing; with `diff`, those whose self time changed most.
+pub(crate) fn human(stacks: &Stacks, top: Top, out: &mut dyn io::Write) -> io::Result<()> {
+    let counts = |node: usize| stacks.nodes()[node].counts;
+    let mut groups = BTreeMap::<usize, Vec<usize>>::new();
+    let mut roots = Vec::<usize>::new();
+    for (index, node) in stacks.nodes().iter().enumerate() {
+        let root = match node.parent {
+            Some(parent) => roots[parent],
+            None if top.per_thread => index,
+            None => 0,
+        };
+        roots.push(root);
+        let group = groups.entry(root).or_default();
+        if node.parent.is_some() || !top.per_thread {
+            group.push(index);
+        }
+    }
+    if groups.is_empty() {
+        return writeln!(
+            out,
+            "No instrumented calls were accounted in the input file."
+        );
+    }
+    for (root, nodes) in groups {
+        if top.per_thread {
+            let name = stacks
+                .name(&stacks.nodes()[root])
+                .replace("thread_", "Thread ");
+            writeln!(out, "{name}:")?;
+        }
+        if top.diff {
+            let change = |node: &usize| {
+                let [before, after] = counts(*node);
+                after.self_ns.abs_diff(before.self_ns)
+            };
+            let changed = ranked(&nodes, top.limit, change);
+            writeln!(
+                out,
+                "\nTop {} Stacks by change of self time:\n",
+                changed.len()
+            )?;
+            for node in changed {
+                print(stacks, top, node, out)?;
+            }
+            continue;
+        }
+        let unique = nodes.iter().filter(|node| counts(**node)[0].leaf_calls > 0);
+        writeln!(out, "\nUnique Stacks: {}", unique.count())?;
+        let sums = ranked(&nodes, top.limit, |node| counts(*node)[0].leaf_ns);
+        writeln!(out, "Top {} Stacks by leaf sum:\n", shown(top, &sums))?;
+        for node in sums {
+            writeln!(out, "Sum: {}", top.time(counts(node)[0].leaf_ns))?;
+            print(stacks, top, node, out)?;
+        }
+        let most = ranked(&nodes, top.limit, |node| counts(*node)[0].leaf_calls);
+        writeln!(out, "\nTop {} Stacks by leaf count:\n", shown(top, &most))?;
+        for node in most {
+            writeln!(out, "Count: {}", counts(node)[0].leaf_calls)?;
+            print(stacks, top, node, out)?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// The calls of two traces as a tree, those that took longest first. `levels` and `min_ns` say what is left out.
+pub(crate) fn tree(
+    stacks: &Stacks,
+    levels: usize,
+    min_ns: u64,
+    limit: usize,
+    out: &mut dyn io::Write,
+    look: Look,
+) -> io::Result<()> {
+    let heading = format!(
+        "{:>10}  {:>10}  {:>11}  {:>19}  FUNCTION",
+        "BEFORE", "AFTER", "CHANGE", "CALLS"
+    );
+    writeln!(out, "{}", look.paint(Tone::Heading, &heading))?;
+    let mut children = vec![Vec::new(); stacks.nodes().len()];
+    let mut next = Vec::new();
+    let longest = |node: usize| {
+        let [before, after] = stacks.nodes()[node].counts;
+        before.total_ns.max(after.total_ns)
+    };
+    for (index, node) in stacks.nodes().iter().enumerate() {
+        match node.parent {
+            Some(parent) => children[parent].push(index),
+            None => next.push((0, index)),
+        }
+    }
+    next.sort_by_key(|(_, node)| longest(*node));
+    let mut lines = 0;
+    let mut left_out = 0;
+    while let Some((depth, index)) = next.pop() {
+        if depth >= levels || longest(index) < min_ns {
+            continue;
+        }
+        let mut within = std::mem::take(&mut children[index]);
+        within.sort_by_key(|node| longest(*node));
+        next.extend(within.into_iter().map(|node| (depth + 1, node)));
+        if lines == limit {
+            left_out += 1;
+            continue;
+        }
+        lines += 1;
+        let node = &stacks.nodes()[index];
+        let [before, after] = node.counts;
+        let change = units::time(after.total_ns.abs_diff(before.total_ns));
+        let (sign, tone) = match after.total_ns.cmp(&before.total_ns) {
+            Ordering::Less => ("-", Tone::Good),
+            Ordering::Equal => ("", Tone::Dim),
+            Ordering::Greater => ("+", Tone::Bad),
+        };
+        let change = look.paint(tone, &format!("{:>11}", format!("{sign}{change}")));
+        let calls = format!("{} -> {}", before.calls, after.calls);
+        let name = text::printable(stacks.name(node));
+        let line = format!(
+            "{:>10}  {:>10}  {change}  {calls:>19}  {:indent$}{name}",
+            units::time(before.total_ns),
+            units::time(after.total_ns),
+            "",
+            indent = 2 * depth.min(60)
+        );
+        writeln!(out, "{line}")?;
+    }
+    if left_out > 0 {
+        let more = units::counted(left_out, "more line");
+        writeln!(out, "… {more}; --limit 0 shows everything")?;
+    }
+    Ok(())
+}
+
+// === impl Top ===
+
+impl Top {
+    /// Seconds, or ticks.
+    fn time(self, ns: u64) -> String {
+        if self.calibrated {
+            format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+        } else {
+            ns.to_string()
+        }
+    }
+}
+
+/// The number that is said to be at the top: what was asked for, or all.
+fn shown(top: Top, found: &[usize]) -> usize {
+    if top.limit == usize::MAX {
+        found.len()
+    } else {
+        top.limit
+    }
+}
+
+fn ranked(nodes: &[usize], limit: usize, by: impl Fn(&usize) -> u64) -> Vec<usize> {
+    let mut found: Vec<_> = nodes.iter().copied().filter(|node| by(node) > 0).collect();
+    found.sort_by_key(|node| (Reverse(by(node)), *node));
+    found.truncate(limit);
+    found
+}
+
+/// A stack call by call, the outermost first.
+fn print(stacks: &Stacks, top: Top, node: usize, out: &mut dyn io::Write) -> io::Result<()> {
+    let indexes = std::iter::successors(Some(node), |node| stacks.nodes()[*node].parent);
+    let mut indexes: Vec<_> = indexes.collect();
+    indexes.reverse();
+    if top.diff {
+        writeln!(
+            out,
+            "{:<5} {:<60} {:>12} {:>16} {:>16} {:>16} {:>16}",
+            "lvl", "function", "count", "sum before", "after", "self before", "after"
+        )?;
+    } else {
+        writeln!(
+            out,
+            "{:<5} {:<60} {:>12} {:>16} {:>16}",
+            "lvl", "function", "count", "sum", "self"
+        )?;
+    }
+    for (level, index) in indexes
+        .into_iter()
+        .skip(usize::from(top.per_thread))
+        .enumerate()
+    {
+        let node = &stacks.nodes()[index];
+        let name = text::printable(stacks.name(node));
+        let name = if name.chars().count() > 60 {
+            format!("{}...", name.chars().take(57).collect::<String>())
+        } else {
+            name
+        };
+        let [before, after] = node.counts;
+        write!(out, "#{level:<4} {name:<60}")?;
+        if top.diff {
+            let calls = format!("{} -> {}", before.calls, after.calls);
+            write!(out, " {calls:>12}")?;
+            for ns in [
+                before.total_ns,
+                after.total_ns,
+                before.self_ns,
+                after.self_ns,
+            ] {
+                write!(out, " {:>16}", top.time(ns))?;
+            }
+            writeln!(out)?;
+        } else {
+            let (sum, own) = (top.time(before.total_ns), top.time(before.self_ns));
+            writeln!(out, " {:>12} {sum:>16} {own:>16}", before.calls)?;
+        }
+    }
+    writeln!(out)
+}

@@ -1,0 +1,227 @@
+//! What is in a trace: whose, when, how much, and what is missing.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use serde::Serialize;
+use xray_trace::analysis::Notes;
+use xray_trace::container::VERSION;
+use xray_trace::model::{CallKind, DataKind, EventBody, ProcessId, ThreadId, Trace};
+
+use super::trace_summary::TraceSummary;
+use super::{Cell, Column, Look, Table, Tone, text, units};
+
+/// What is in a trace.
+#[derive(Debug, Serialize)]
+pub(crate) struct TraceInfo {
+    trace: TraceSummary,
+    format: &'static str,
+    version: u16,
+    bytes: u64,
+    event_bytes: u64,
+    blocks: usize,
+    events: EventCounts,
+    clock: ClockInfo,
+    modules: Vec<ModuleInfo>,
+    threads: Vec<ThreadInfo>,
+}
+
+/// How many events of each kind there are.
+#[derive(Debug, Default, Serialize)]
+struct EventCounts {
+    entries: u64,
+    entries_with_argument: u64,
+    exits: u64,
+    tail_exits: u64,
+    custom_events: u64,
+    typed_events: u64,
+    cpu_changes: u64,
+    losses: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ClockInfo {
+    anchors: usize,
+    frequency: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct ModuleInfo {
+    pid: Option<u32>,
+    path: String,
+    build_id: Option<String>,
+    functions: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ThreadInfo {
+    pid: Option<u32>,
+    tid: u32,
+    name: String,
+    events: u64,
+    lost: u64,
+}
+
+// === impl TraceInfo ===
+
+impl TraceInfo {
+    /// Looks at every event, one block at a time.
+    pub(crate) fn new(file: &str, bytes: u64, trace: &Trace) -> Self {
+        let mut events = EventCounts::default();
+        let mut notes = Notes::default();
+        let mut threads = BTreeMap::<ThreadId, (u64, u64)>::new();
+        for block in trace.blocks() {
+            let thread = threads.entry(block.thread).or_default();
+            for event in block.events() {
+                let Ok(event) = event else {
+                    notes.damaged_blocks += 1;
+                    break;
+                };
+                thread.0 += 1;
+                if let EventBody::Lost { events } = event.body {
+                    thread.1 = thread.1.saturating_add(events);
+                }
+                events.add(event.body);
+            }
+        }
+        for (thread, lost) in trace.losses() {
+            let thread = threads.entry(*thread).or_default();
+            thread.1 = thread.1.saturating_add(*lost);
+        }
+        let pid = |process: ProcessId| trace.process(process).map(|process| process.pid);
+        let mut functions = BTreeMap::<_, u64>::new();
+        for function in trace.functions() {
+            *functions.entry(function.module).or_default() += 1;
+        }
+        let modules = trace.modules().iter().map(|module| ModuleInfo {
+            pid: pid(module.process),
+            path: module.path.clone(),
+            build_id: module.build_id.as_ref().map(ToString::to_string),
+            functions: functions.get(&module.id).copied().unwrap_or(0),
+        });
+        let threads = threads.into_iter().map(|(id, (events, lost))| {
+            let thread = trace.thread(id);
+            ThreadInfo {
+                pid: thread.and_then(|thread| pid(thread.process)),
+                tid: thread.map_or(id.0, |thread| thread.tid),
+                name: thread.map(|thread| thread.name.clone()).unwrap_or_default(),
+                events,
+                lost,
+            }
+        });
+        Self {
+            trace: TraceSummary::new(file, trace, notes),
+            format: "xtrace",
+            version: VERSION,
+            bytes,
+            event_bytes: trace.totals().encoded_len,
+            blocks: trace.blocks().len(),
+            events,
+            clock: ClockInfo {
+                anchors: trace.clock().anchors().len(),
+                frequency: trace.clock().frequency(),
+            },
+            modules: modules.collect(),
+            threads: threads.collect(),
+        }
+    }
+
+    /// For people.
+    pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        self.trace.render_head(out, look)?;
+        self.trace.render_notes(out, look)?;
+        let (format, version) = (self.format, self.version);
+        let (bytes, blocks) = (units::bytes(self.bytes), self.blocks as u64);
+        let blocks = units::counted(blocks, "block");
+        writeln!(
+            out,
+            "{format} version {version}, {bytes}, {blocks} of packed events"
+        )?;
+        let anchors = units::counted(self.clock.anchors as u64, "anchor");
+        match self.clock.frequency {
+            Some(hertz) => writeln!(out, "clock: {} Hz, {anchors}", units::count(hertz))?,
+            None => writeln!(out, "clock: of an unknown rate, {anchors}")?,
+        }
+        let EventCounts {
+            entries,
+            entries_with_argument,
+            exits,
+            tail_exits,
+            custom_events,
+            typed_events,
+            cpu_changes,
+            losses,
+        } = self.events;
+        for (number, what) in [
+            (entries, "entries"),
+            (entries_with_argument, "entries with an argument"),
+            (exits, "exits"),
+            (tail_exits, "tail exits"),
+            (custom_events, "custom events"),
+            (typed_events, "typed events"),
+            (cpu_changes, "changes of processor"),
+            (losses, "losses"),
+        ] {
+            if number > 0 {
+                writeln!(out, "{:>15} {what}", units::count(number))?;
+            }
+        }
+        let number = |number: Option<u32>| number.map_or_else(String::new, |pid| pid.to_string());
+        let mut table = Table::new([
+            Column::right("PID"),
+            Column::right("TID"),
+            Column::right("EVENTS"),
+            Column::right("LOST").minor(1),
+            Column::elastic("THREAD"),
+        ]);
+        for thread in &self.threads {
+            table.push([
+                number(thread.pid).into(),
+                thread.tid.to_string().into(),
+                units::count(thread.events).into(),
+                units::count(thread.lost).into(),
+                Cell::toned(&thread.name, Tone::Name),
+            ]);
+        }
+        table.render(out, look)?;
+        let mut table = Table::new([
+            Column::right("PID"),
+            Column::right("FUNCTIONS"),
+            Column::left("BUILD ID").minor(1),
+            Column::elastic("MODULE"),
+        ]);
+        for module in &self.modules {
+            table.push([
+                number(module.pid).into(),
+                units::count(module.functions).into(),
+                module.build_id.as_deref().unwrap_or("-").into(),
+                text::printable(&module.path).into(),
+            ]);
+        }
+        table.render(out, look)
+    }
+}
+
+// === impl EventCounts ===
+
+impl EventCounts {
+    fn add(&mut self, body: EventBody) {
+        let count = match body {
+            EventBody::Call { kind, arg, .. } => {
+                self.entries_with_argument += u64::from(arg.is_some());
+                match kind {
+                    CallKind::Enter => &mut self.entries,
+                    CallKind::Exit => &mut self.exits,
+                    CallKind::TailExit => &mut self.tail_exits,
+                }
+            }
+            EventBody::Data { kind, .. } => match kind {
+                DataKind::Custom => &mut self.custom_events,
+                DataKind::Typed(_) => &mut self.typed_events,
+            },
+            EventBody::Cpu { .. } => &mut self.cpu_changes,
+            EventBody::Lost { .. } => &mut self.losses,
+        };
+        *count += 1;
+    }
+}
