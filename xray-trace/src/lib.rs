@@ -6,6 +6,8 @@ pub mod instr_map;
 pub mod llvm;
 pub mod model;
 pub mod sink;
+#[cfg(feature = "import")]
+pub mod source;
 
 mod addr;
 

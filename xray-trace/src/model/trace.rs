@@ -176,6 +176,11 @@ impl Trace {
         find(&self.threads, id.0, |thread| thread.id.0)
     }
 
+    /// Puts the blocks in order of their first events. For logs whose blocks stand in any order.
+    pub(crate) fn sort_blocks(&mut self) {
+        self.blocks.sort_by_key(|block| block.first);
+    }
+
     /// Every thread that has events, in order of id, with the indexes of its blocks.
     #[must_use]
     pub fn blocks_by_thread(&self) -> BTreeMap<ThreadId, Vec<&Block>> {

@@ -13,4 +13,5 @@ mod documented;
 mod files;
 mod said;
 mod sinks;
+mod sources;
 mod stored;

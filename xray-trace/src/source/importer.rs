@@ -1,0 +1,348 @@
+//! What all foreign logs have in common: numbers of the kernel's and of maps become ids, calls become blocks.
+
+use std::collections::HashMap;
+use std::io;
+
+use super::spool::Spool;
+use super::{KnownFunction, OpenError, Options};
+use crate::FileAddr;
+use crate::container::BlockEncoder;
+use crate::llvm::fdr::FunctionKind;
+use crate::model::{
+    CallKind, ClockAnchor, DataKind, Function, FunctionId, Module, ModuleId, Process, ProcessId,
+    Thread, ThreadId, Ticks, Trace,
+};
+
+/// Threads whose blocks are under way at once, where a log mixes threads.
+const MOST_OPEN: usize = 256;
+/// The one module that foreign logs have.
+const MODULE: ModuleId = ModuleId(0);
+/// How far a clock made of a frequency reaches: about an hour. Its rate goes on beyond.
+const CLOCK_SECONDS: u64 = 1 << 12;
+
+/// Who an event is of, by the kernel's numbers; 0 where they are not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Owner {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+}
+
+/// Writes a foreign log anew.
+#[derive(Debug)]
+pub(super) struct Importer<'a> {
+    options: &'a Options,
+    spool: Spool,
+    processes: HashMap<u32, ProcessId>,
+    threads: HashMap<Owner, ThreadId>,
+    functions: HashMap<i32, FunctionId>,
+    lanes: HashMap<ThreadId, Lane>,
+    notes: Notes,
+}
+
+/// A thread's block under way.
+#[derive(Debug)]
+struct Lane {
+    encoder: BlockEncoder,
+    cpu: Option<u16>,
+    /// When its latest event happened.
+    now: u64,
+    /// An entry whose arguments may follow.
+    entered: Option<(Ticks, FunctionId, Option<u64>)>,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    backwards: u64,
+    more_arguments: u64,
+    cut_bytes: u64,
+}
+
+// === impl Importer ===
+
+impl<'a> Importer<'a> {
+    /// `frequency`: ticks per second, 0 if the log does not say. `wall`: a moment by the counter and in nanoseconds since 1970.
+    pub(super) fn new(
+        options: &'a Options,
+        frequency: u64,
+        wall: Option<(u64, u64)>,
+    ) -> Result<Self, OpenError> {
+        let mut spool = Spool::new()?;
+        if frequency != 0 {
+            for anchor in anchors(frequency, wall) {
+                spool.writer.anchor(&anchor)?;
+            }
+        }
+        Ok(Self {
+            options,
+            spool,
+            processes: HashMap::new(),
+            threads: HashMap::new(),
+            functions: HashMap::new(),
+            lanes: HashMap::new(),
+            notes: Notes::default(),
+        })
+    }
+
+    /// The id of a thread; made known when it is met for the first time.
+    pub(super) fn thread(&mut self, owner: Owner) -> io::Result<ThreadId> {
+        if let Some(known) = self.threads.get(&owner) {
+            return Ok(*known);
+        }
+        let process = self.process(owner.pid)?;
+        let id = ThreadId(next_id(self.threads.len())?);
+        self.spool.writer.thread(&Thread {
+            id,
+            process,
+            tid: owner.tid,
+            name: String::new(),
+        })?;
+        self.threads.insert(owner, id);
+        Ok(id)
+    }
+
+    /// The id of a function, by its id in the log. `named`: what the log itself calls it.
+    pub(super) fn function(&mut self, number: i32, named: Option<&str>) -> io::Result<FunctionId> {
+        if let Some(known) = self.functions.get(&number) {
+            return Ok(*known);
+        }
+        self.process(0)?;
+        let id = FunctionId(next_id(self.functions.len())?);
+        let unknown = || KnownFunction {
+            symbol: None,
+            name: named.map_or_else(|| format!("#{number}"), str::to_owned),
+            address: FileAddr(0),
+            source: None,
+            sleds: 0,
+        };
+        let known = self.options.functions.get(&number).cloned();
+        let KnownFunction {
+            symbol,
+            name,
+            address,
+            source,
+            sleds,
+        } = known.unwrap_or_else(unknown);
+        self.spool.writer.function(&Function {
+            id,
+            module: MODULE,
+            xray_id: number.cast_unsigned(),
+            address,
+            symbol,
+            name,
+            source,
+            sleds,
+        })?;
+        self.functions.insert(number, id);
+        Ok(id)
+    }
+
+    /// A function began or ended.
+    pub(super) fn call(
+        &mut self,
+        thread: ThreadId,
+        tsc: u64,
+        cpu: u16,
+        kind: FunctionKind,
+        function: FunctionId,
+    ) -> io::Result<()> {
+        let lane = self.lane(thread, tsc, cpu)?;
+        lane.put_entry();
+        let ticks = Ticks(tsc);
+        match kind {
+            FunctionKind::Enter | FunctionKind::EnterArg => {
+                lane.entered = Some((ticks, function, None));
+            }
+            FunctionKind::Exit => lane
+                .encoder
+                .push_call(ticks, function, CallKind::Exit, None),
+            FunctionKind::TailExit => {
+                lane.encoder
+                    .push_call(ticks, function, CallKind::TailExit, None);
+            }
+        }
+        self.cut_block(thread)
+    }
+
+    /// An argument of the call that was entered last in this thread.
+    pub(super) fn argument(&mut self, thread: ThreadId, value: u64) {
+        let entered = self
+            .lanes
+            .get_mut(&thread)
+            .and_then(|lane| lane.entered.as_mut());
+        match entered {
+            Some((_, _, argument @ None)) => *argument = Some(value),
+            Some(_) | None => self.notes.more_arguments += 1,
+        }
+    }
+
+    /// The program said something.
+    pub(super) fn said(
+        &mut self,
+        thread: ThreadId,
+        tsc: u64,
+        cpu: u16,
+        kind: DataKind,
+        data: &[u8],
+    ) -> io::Result<()> {
+        let lane = self.lane(thread, tsc, cpu)?;
+        lane.put_entry();
+        let cut = lane.encoder.push_data(Ticks(tsc), kind, data);
+        self.notes.cut_bytes += cut as u64;
+        self.cut_block(thread)
+    }
+
+    /// Ends the blocks that are under way: what comes next of a thread may be older.
+    pub(super) fn end_blocks(&mut self) -> io::Result<()> {
+        for (_, mut lane) in self.lanes.drain() {
+            lane.put_entry();
+            if let Some(block) = lane.encoder.finish() {
+                self.spool.writer.block(&block)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what a reader left out, and gives the trace.
+    pub(super) fn finish(
+        mut self,
+        skipped: &crate::llvm::SkippedList,
+    ) -> Result<(Trace, Vec<(String, u64)>), OpenError> {
+        self.end_blocks()?;
+        let Notes {
+            backwards,
+            more_arguments,
+            cut_bytes,
+        } = self.notes;
+        let mut notes: Vec<(String, u64)> = skipped
+            .kept()
+            .iter()
+            .map(|place| (place.to_string(), 1))
+            .collect();
+        let kept = skipped.kept().len() as u64;
+        notes.extend([
+            (
+                "more places that were left out".to_owned(),
+                skipped.places().saturating_sub(kept),
+            ),
+            (
+                "times that ran backwards within a thread, taken as the moment before".to_owned(),
+                backwards,
+            ),
+            (
+                "arguments beyond the first of a call".to_owned(),
+                more_arguments,
+            ),
+            (
+                "bytes of custom and typed events beyond 1 MiB each".to_owned(),
+                cut_bytes,
+            ),
+        ]);
+        notes.retain(|(_, count)| *count > 0);
+        Ok((self.spool.finish()?, notes))
+    }
+
+    fn process(&mut self, pid: u32) -> io::Result<ProcessId> {
+        if let Some(known) = self.processes.get(&pid) {
+            return Ok(*known);
+        }
+        let id = ProcessId(next_id(self.processes.len())?);
+        let program = &self.options.program;
+        let name = program.rsplit('/').next().unwrap_or_default();
+        self.spool.writer.process(&Process {
+            id,
+            pid,
+            start_time_ticks: 0,
+            command: name.to_owned(),
+            executable: program.clone(),
+            host: None,
+        })?;
+        if self.processes.is_empty() {
+            self.spool.writer.module(&Module {
+                id: MODULE,
+                process: id,
+                path: program.clone(),
+                build_id: None,
+                load_bias: 0,
+            })?;
+        }
+        self.processes.insert(pid, id);
+        Ok(id)
+    }
+
+    fn lane(&mut self, thread: ThreadId, tsc: u64, cpu: u16) -> io::Result<&mut Lane> {
+        if !self.lanes.contains_key(&thread) && self.lanes.len() >= MOST_OPEN {
+            self.end_blocks()?;
+        }
+        let lane = self.lanes.entry(thread).or_insert_with(|| Lane {
+            encoder: BlockEncoder::new(thread),
+            cpu: None,
+            now: 0,
+            entered: None,
+        });
+        self.notes.backwards += u64::from(tsc < lane.now);
+        lane.now = lane.now.max(tsc);
+        if lane.cpu != Some(cpu) {
+            lane.put_entry();
+            lane.cpu = Some(cpu);
+            lane.encoder.push_cpu(Ticks(tsc), cpu);
+        }
+        Ok(lane)
+    }
+
+    fn cut_block(&mut self, thread: ThreadId) -> io::Result<()> {
+        let Some(lane) = self.lanes.get_mut(&thread) else {
+            return Ok(());
+        };
+        if lane.encoder.encoded_len() < BlockEncoder::GOOD_LEN {
+            return Ok(());
+        }
+        // The processor is told again in the next block, which is read by itself.
+        lane.cpu = None;
+        match lane.encoder.finish() {
+            Some(block) => self.spool.writer.block(&block),
+            None => Ok(()),
+        }
+    }
+}
+
+// === impl Lane ===
+
+impl Lane {
+    fn put_entry(&mut self) {
+        if let Some((ticks, function, argument)) = self.entered.take() {
+            self.encoder
+                .push_call(ticks, function, CallKind::Enter, argument);
+        }
+    }
+}
+
+fn next_id(known: usize) -> io::Result<u32> {
+    u32::try_from(known).map_err(|_| io::Error::other("more than 2^32 threads or functions"))
+}
+
+/// A clock that ticks at this rate and began at 0, as `llvm-xray` has it.
+fn anchors(frequency: u64, wall: Option<(u64, u64)>) -> [ClockAnchor; 2] {
+    let at = |ticks: u64| {
+        let ns = |ticks: u64| {
+            let ns = u128::from(ticks) * 1_000_000_000 / u128::from(frequency);
+            u64::try_from(ns).unwrap_or(u64::MAX)
+        };
+        let wall_ns = wall.map_or(0, |(then, wall_ns)| {
+            wall_ns
+                .saturating_add(ns(ticks.saturating_sub(then)))
+                .saturating_sub(ns(then.saturating_sub(ticks)))
+        });
+        ClockAnchor {
+            ticks: Ticks(ticks),
+            monotonic_ns: ns(ticks),
+            wall_ns,
+        }
+    };
+    let first = wall.map_or(0, |(then, _)| then);
+    // Whole seconds, so that the rate is exact.
+    let first = first - first % frequency;
+    [
+        at(first),
+        at(first.saturating_add(frequency.saturating_mul(CLOCK_SECONDS))),
+    ]
+}

@@ -1,0 +1,116 @@
+//! From files of any kind to the trace model: our own format as it is, LLVM's logs and YAML by way of it.
+//!
+//! A foreign log is written anew as an `.xtrace`, block by block, into memory or, when it grows, into a file without a name.
+//! So everything that answers questions has one format to read, and memory does not grow with the number of events.
+
+mod basic;
+mod fdr;
+mod importer;
+mod spool;
+mod yaml;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read as _, Seek as _};
+
+use crate::FileAddr;
+use crate::container::ReadError;
+use crate::llvm::header::PREFIX_LEN;
+use crate::llvm::{self, Format, Mode};
+use crate::model::{SourceLine, Trace};
+
+/// How a file is to be read.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// What to do about damage in a log of LLVM's.
+    pub mode: Mode,
+    /// What is known of the functions in a log of LLVM's, by their ids. Our own format has its own.
+    pub functions: BTreeMap<i32, KnownFunction>,
+    /// The program that the functions are of.
+    pub program: String,
+}
+
+/// A function of an instrumentation map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownFunction {
+    /// Its symbol.
+    pub symbol: Option<String>,
+    /// Its name for people.
+    pub name: String,
+    /// Where it begins.
+    pub address: FileAddr,
+    /// Where its source stands.
+    pub source: Option<SourceLine>,
+    /// How many sleds it has.
+    pub sleds: u32,
+}
+
+/// A trace, and what is to be told about how it was read.
+#[derive(Debug)]
+pub struct Opened {
+    /// The trace.
+    pub trace: Trace,
+    /// What kind of file it was.
+    pub format: Format,
+    /// What could not be kept as it was: in words, and how many. Never with a count of 0.
+    pub notes: Vec<(String, u64)>,
+}
+
+/// Why a file is no trace.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be read, or there is no room to convert it.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It is an `.xtrace`, but damaged.
+    #[error(transparent)]
+    Xtrace(#[from] ReadError),
+    /// It is a log of LLVM's, but damaged.
+    #[error(transparent)]
+    Llvm(#[from] llvm::Error),
+    /// It is text, but not a trace in LLVM's YAML.
+    #[error("not a trace: read as llvm-xray's YAML, {0}")]
+    Yaml(llvm::Error),
+    /// There is nothing in it.
+    #[error("the file is empty")]
+    Empty,
+    /// A profile has no events.
+    #[error("a profile of XRay's profiling mode has no events, only sums: it is no trace")]
+    Profile,
+    /// None of the formats that are known.
+    #[error(
+        "not a trace: neither an .xtrace nor an XRay log (basic mode, flight data recorder) nor llvm-xray's YAML"
+    )]
+    Unknown,
+}
+
+/// Opens a trace of any kind. What kind it is is found from what is in it.
+///
+/// # Errors
+///
+/// If it cannot be read, is none, or is damaged and that is not to be salvaged.
+pub fn open(mut file: File, options: &Options) -> Result<Opened, OpenError> {
+    let mut start = Vec::new();
+    let wanted = u64::try_from(PREFIX_LEN).unwrap_or(u64::MAX);
+    file.by_ref().take(wanted).read_to_end(&mut start)?;
+    file.rewind()?;
+    let format = Format::detect(&start);
+    let buffered = |file| BufReader::with_capacity(1 << 18, file);
+    let (trace, notes) = match format {
+        Format::Xtrace => (Trace::open(file)?, Vec::new()),
+        Format::Basic(_) => basic::import(buffered(file), options)?,
+        Format::Fdr(_) => fdr::import(buffered(file), options)?,
+        Format::Yaml => yaml::import(buffered(file), options).map_err(|error| match error {
+            OpenError::Llvm(error) => OpenError::Yaml(error),
+            other => other,
+        })?,
+        Format::Empty => return Err(OpenError::Empty),
+        Format::Profile(_) | Format::ProfileBlocks(_) => return Err(OpenError::Profile),
+        Format::Unknown => return Err(OpenError::Unknown),
+    };
+    Ok(Opened {
+        trace,
+        format,
+        notes,
+    })
+}

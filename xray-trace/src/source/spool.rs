@@ -1,0 +1,48 @@
+//! Where a log that is being converted goes: memory, and when it grows a file without a name.
+
+use std::io::{self, BufWriter, Write};
+
+use tempfile::{SpooledData, SpooledTempFile};
+
+use super::OpenError;
+use crate::container::Writer;
+use crate::model::Trace;
+
+/// What stays in memory.
+const IN_MEMORY: usize = 32 << 20;
+const BUFFER: usize = 1 << 18;
+
+/// A trace under way.
+#[derive(Debug)]
+pub(super) struct Spool {
+    pub(super) writer: Writer<BufWriter<SpooledTempFile>>,
+}
+
+// === impl Spool ===
+
+impl Spool {
+    pub(super) fn new() -> io::Result<Self> {
+        let spool = BufWriter::with_capacity(BUFFER, SpooledTempFile::new(IN_MEMORY));
+        Ok(Self {
+            writer: Writer::new(spool)?,
+        })
+    }
+
+    /// The trace that was written, its blocks in order of time.
+    pub(super) fn finish(mut self) -> Result<Trace, OpenError> {
+        let totals = self.writer.totals();
+        self.writer.end(&totals)?;
+        let mut spool = self.writer.into_inner();
+        spool.flush()?;
+        let spool = spool.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let mut trace = match spool.into_inner() {
+            SpooledData::InMemory(bytes) => Trace::read(bytes.into_inner().as_slice())?,
+            SpooledData::OnDisk(mut file) => {
+                io::Seek::rewind(&mut file)?;
+                Trace::open(file)?
+            }
+        };
+        trace.sort_blocks();
+        Ok(trace)
+    }
+}
