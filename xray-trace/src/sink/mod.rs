@@ -11,6 +11,8 @@ mod events;
 mod fdr;
 mod folded;
 mod json_lines;
+#[cfg(feature = "export")]
+mod parquet;
 mod per_function;
 #[cfg(feature = "export")]
 mod perfetto;
@@ -35,6 +37,8 @@ pub use ctf::Ctf;
 pub use fdr::Fdr;
 pub use folded::Folded;
 pub use json_lines::JsonLines;
+#[cfg(feature = "export")]
+pub use parquet::Parquet;
 #[cfg(feature = "export")]
 pub use perfetto::Perfetto;
 #[cfg(feature = "export")]
@@ -126,6 +130,8 @@ pub const FORMATS: &[Format] = &[
     Format::File(&Callgrind),
     Format::File(&Csv),
     Format::File(&JsonLines),
+    #[cfg(feature = "export")]
+    Format::Folder(&Parquet),
 ];
 
 /// The format with that name.

@@ -3,6 +3,7 @@
 mod chrome;
 mod ctf;
 mod fdr;
+mod parquet;
 mod perfetto;
 mod python;
 mod rows;

@@ -8,7 +8,7 @@ use super::{NAMES, export, rich};
 use crate::common::{any_events, trace};
 
 /// Every event of a trace as JSON lines should have it.
-fn expected(trace: &Trace) -> Vec<Value> {
+pub(super) fn events_as_json(trace: &Trace) -> Vec<Value> {
     let mut rows = Vec::new();
     for (id, blocks) in trace.blocks_by_thread() {
         let thread = trace.thread(id).unwrap();
@@ -126,7 +126,7 @@ fn csv(trace: &Trace) -> Vec<Value> {
 #[test]
 fn every_event_is_a_row() {
     let rich = rich();
-    let rows = expected(&rich);
+    let rows = events_as_json(&rich);
     assert_eq!(json_lines(&rich), rows);
     // In a table an empty text is no text.
     let mut fewer = rows;
@@ -154,7 +154,7 @@ proptest! {
         let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
         let names = ["a,b", "quote\"", "line\r\nend", "\u{1}tab\t\\", "é", NAMES[5], NAMES[6], " "];
         let trace = trace(&names, &slices);
-        let rows = expected(&trace);
+        let rows = events_as_json(&trace);
         prop_assert_eq!(json_lines(&trace), rows.clone());
         prop_assert_eq!(csv(&trace), rows);
     }

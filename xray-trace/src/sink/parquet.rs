@@ -1,0 +1,329 @@
+//! Parquet, for DuckDB, pandas and the like: a directory of two tables.
+//!
+//! `events.parquet` has a row for each event, with the columns of our CSV; `functions.parquet` a row for each function of the
+//! trace. Names are told once per row group (dictionary encoding), times as differences. What is held is a row group.
+
+use std::io;
+use std::sync::Arc;
+
+use parquet::basic::{Compression, Encoding};
+use parquet::column::writer::ColumnWriterImpl;
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnPath;
+
+use super::events::{EachEvent, each_event, word};
+use super::per_function::PerFunction;
+use super::{Folder, FolderSink, Place, Report};
+use crate::container::Events;
+use crate::model::{DataKind, Event, EventBody, ThreadId, Trace};
+
+/// Parquet.
+#[derive(Debug, Clone, Copy)]
+pub struct Parquet;
+
+/// Rows that are held, and then written as one group; fewer, where the program said much.
+const GROUP_ROWS: usize = 1 << 16;
+const GROUP_DATA: usize = 1 << 24;
+
+const EVENTS: &str = "message events {
+    required int64 time_ns (INTEGER(64, false));
+    required int64 pid (INTEGER(64, false));
+    required binary process (STRING);
+    required int64 tid (INTEGER(64, false));
+    required binary thread (STRING);
+    required binary event (STRING);
+    optional int64 function_id (INTEGER(64, false));
+    optional binary function (STRING);
+    optional binary module (STRING);
+    optional int64 argument (INTEGER(64, false));
+    optional int64 event_type (INTEGER(64, false));
+    optional binary data;
+    optional int64 processor (INTEGER(64, false));
+    optional int64 lost (INTEGER(64, false));
+}";
+
+const FUNCTIONS: &str = "message functions {
+    required int64 function_id (INTEGER(64, false));
+    required int64 xray_id (INTEGER(64, false));
+    required binary name (STRING);
+    optional binary symbol (STRING);
+    optional binary module (STRING);
+    optional binary build_id (STRING);
+    required int64 address (INTEGER(64, false));
+    optional binary file (STRING);
+    optional int64 line (INTEGER(64, false));
+    required int64 sleds (INTEGER(64, false));
+}";
+
+type Writer<'a> = SerializedFileWriter<&'a mut (dyn io::Write + Send)>;
+
+/// Rows that are not written yet, column by column.
+#[derive(Default)]
+struct Rows {
+    time_ns: Vec<i64>,
+    pid: Vec<i64>,
+    process: Vec<ByteArray>,
+    tid: Vec<i64>,
+    thread: Vec<ByteArray>,
+    event: Vec<ByteArray>,
+    function_id: Vec<Option<i64>>,
+    function: Vec<Option<ByteArray>>,
+    module: Vec<Option<ByteArray>>,
+    argument: Vec<Option<i64>>,
+    event_type: Vec<Option<i64>>,
+    data: Vec<Option<ByteArray>>,
+    processor: Vec<Option<i64>>,
+    lost: Vec<Option<i64>>,
+    /// Bytes in `data`.
+    data_len: usize,
+}
+
+struct Output<'a> {
+    trace: &'a Trace,
+    writer: Writer<'a>,
+    rows: Rows,
+    /// Name and module of functions.
+    functions: PerFunction<(ByteArray, Option<ByteArray>)>,
+    /// Of the current thread.
+    place: Place,
+    process: ByteArray,
+    thread: ByteArray,
+}
+
+// === impl Parquet ===
+
+impl FolderSink for Parquet {
+    fn name(&self) -> &'static str {
+        "parquet"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["parquet"]
+    }
+
+    fn about(&self) -> &'static str {
+        "tables of events and functions, for DuckDB and pandas; a directory"
+    }
+
+    fn write(&self, trace: &Trace, folder: &mut dyn Folder) -> io::Result<Report> {
+        folder.begin("functions.parquet")?;
+        functions(trace, writer(FUNCTIONS, folder)?).map_err(failed)?;
+        folder.begin("events.parquet")?;
+        let functions = PerFunction::new(trace, |function| {
+            let module = trace.module(function.module);
+            let module = module.map(|module| text(&module.path));
+            (text(&function.name), module)
+        });
+        let mut output = Output {
+            trace,
+            writer: writer(EVENTS, folder)?,
+            rows: Rows::default(),
+            functions,
+            place: Place { pid: 0, tid: 0 },
+            process: ByteArray::default(),
+            thread: ByteArray::default(),
+        };
+        let report = each_event(trace, &mut output)?;
+        output.group().map_err(failed)?;
+        output.writer.close().map_err(failed)?;
+        Ok(report)
+    }
+}
+
+fn writer<'a>(schema: &str, folder: &'a mut dyn Folder) -> io::Result<Writer<'a>> {
+    let schema = parse_message_type(schema).map_err(failed)?;
+    let times = ColumnPath::from("time_ns");
+    let properties = WriterProperties::builder()
+        .set_created_by("xrayctl".to_owned())
+        .set_compression(Compression::UNCOMPRESSED)
+        .set_column_dictionary_enabled(times.clone(), false)
+        .set_column_encoding(times, Encoding::DELTA_BINARY_PACKED)
+        .build();
+    let (schema, properties) = (Arc::new(schema), Arc::new(properties));
+    SerializedFileWriter::new(folder.current(), schema, properties).map_err(failed)
+}
+
+fn functions(trace: &Trace, mut writer: Writer<'_>) -> Result<(), ParquetError> {
+    for chunk in trace.functions().chunks(GROUP_ROWS) {
+        let module = |at: usize| chunk.get(at).and_then(|known| trace.module(known.module));
+        let modules = (0..chunk.len()).map(module).collect::<Vec<_>>();
+        let sources = chunk.iter().map(|known| known.source.as_ref());
+        let sources = sources.collect::<Vec<_>>();
+        let mut group = writer.next_row_group()?;
+        let number = |numbers: Vec<u64>| numbers.into_iter().map(bits).collect::<Vec<_>>();
+        let each = |of: fn(&crate::model::Function) -> u64| number(chunk.iter().map(of).collect());
+        required::<Int64Type>(&mut group, &each(|known| known.id.0.into()))?;
+        required::<Int64Type>(&mut group, &each(|known| known.xray_id.into()))?;
+        let names = chunk.iter().map(|known| text(&known.name));
+        required::<ByteArrayType>(&mut group, &names.collect::<Vec<_>>())?;
+        let symbols = chunk.iter().map(|known| known.symbol.as_deref().map(text));
+        optional::<ByteArrayType>(&mut group, &symbols.collect::<Vec<_>>())?;
+        let paths = modules
+            .iter()
+            .map(|module| module.map(|known| text(&known.path)));
+        optional::<ByteArrayType>(&mut group, &paths.collect::<Vec<_>>())?;
+        let builds = modules.iter().map(|module| {
+            let build_id = module.and_then(|known| known.build_id.as_ref());
+            build_id.map(|build_id| text(&build_id.to_string()))
+        });
+        optional::<ByteArrayType>(&mut group, &builds.collect::<Vec<_>>())?;
+        required::<Int64Type>(&mut group, &each(|known| known.address.0))?;
+        let files = sources
+            .iter()
+            .map(|source| source.map(|known| text(&known.file)));
+        optional::<ByteArrayType>(&mut group, &files.collect::<Vec<_>>())?;
+        let lines = sources
+            .iter()
+            .map(|source| source.map(|known| i64::from(known.line)));
+        optional::<Int64Type>(&mut group, &lines.collect::<Vec<_>>())?;
+        required::<Int64Type>(&mut group, &each(|known| known.sleds.into()))?;
+        group.close()?;
+    }
+    writer.close().map(drop)
+}
+
+type Group<'a, 'w> = SerializedRowGroupWriter<'a, &'w mut (dyn io::Write + Send)>;
+
+fn required<T: DataType>(group: &mut Group<'_, '_>, values: &[T::T]) -> Result<(), ParquetError> {
+    column::<T>(group, |column| column.write_batch(values, None, None))
+}
+
+/// Values that may be missing: those that are there, and for each row whether one is.
+fn optional<T: DataType>(
+    group: &mut Group<'_, '_>,
+    values: &[Option<T::T>],
+) -> Result<(), ParquetError> {
+    let there = values.iter().map(|value| i16::from(value.is_some()));
+    let there = there.collect::<Vec<_>>();
+    let values = values.iter().flatten().cloned().collect::<Vec<_>>();
+    column::<T>(group, |column| {
+        column.write_batch(&values, Some(&there), None)
+    })
+}
+
+fn column<T: DataType>(
+    group: &mut Group<'_, '_>,
+    write: impl FnOnce(&mut ColumnWriterImpl<'_, T>) -> Result<usize, ParquetError>,
+) -> Result<(), ParquetError> {
+    let next = group.next_column()?;
+    let mut column = next.ok_or_else(|| ParquetError::General("too many columns".to_owned()))?;
+    write(column.typed::<T>())?;
+    column.close()
+}
+
+fn text(text: &str) -> ByteArray {
+    ByteArray::from(text)
+}
+
+/// Parquet keeps unsigned numbers in the bits of signed ones.
+fn bits(number: u64) -> i64 {
+    number.cast_signed()
+}
+
+fn failed(error: ParquetError) -> io::Error {
+    io::Error::other(error)
+}
+
+// === impl Output ===
+
+impl EachEvent for Output<'_> {
+    fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
+        let known = self.trace.thread(thread);
+        let process = known.and_then(|known| self.trace.process(known.process));
+        self.place = Place::of(self.trace, thread);
+        self.process = text(process.map_or("", |process| &process.command));
+        self.thread = text(known.map_or("", |known| &known.name));
+        Ok(())
+    }
+
+    fn event(&mut self, event: &Event, events: &Events) -> io::Result<()> {
+        let (mut function_id, mut argument, mut event_type) = (None, None, None);
+        let (mut name, mut module) = (None, None);
+        let (mut said, mut processor, mut lost) = (None, None, None);
+        match event.body {
+            EventBody::Call { function, arg, .. } => {
+                function_id = Some(function.0.into());
+                argument = arg.map(bits);
+                if let Some(known) = self.functions.get(function) {
+                    name = Some(known.0.clone());
+                    module.clone_from(&known.1);
+                }
+            }
+            EventBody::Data { kind, data } => {
+                if let DataKind::Typed(number) = kind {
+                    event_type = Some(number.into());
+                }
+                said = Some(ByteArray::from(events.data(data).to_vec()));
+            }
+            EventBody::Cpu { cpu } => processor = Some(cpu.into()),
+            EventBody::Lost { events } => lost = Some(bits(events)),
+        }
+        let ns = self.trace.clock().monotonic_ns(event.ticks);
+        let rows = &mut self.rows;
+        rows.time_ns.push(bits(ns));
+        rows.pid.push(self.place.pid.into());
+        rows.process.push(self.process.clone());
+        rows.tid.push(self.place.tid.into());
+        rows.thread.push(self.thread.clone());
+        rows.event.push(ByteArray::from(word(&event.body)));
+        rows.function_id.push(function_id);
+        rows.function.push(name);
+        rows.module.push(module);
+        rows.argument.push(argument);
+        rows.event_type.push(event_type);
+        rows.data_len += said.as_ref().map_or(0, ByteArray::len);
+        rows.data.push(said);
+        rows.processor.push(processor);
+        rows.lost.push(lost);
+        if rows.time_ns.len() >= GROUP_ROWS || rows.data_len >= GROUP_DATA {
+            self.group().map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Output<'_> {
+    /// Writes the rows that are held.
+    fn group(&mut self) -> Result<(), ParquetError> {
+        let Rows {
+            time_ns,
+            pid,
+            process,
+            tid,
+            thread,
+            event,
+            function_id,
+            function,
+            module,
+            argument,
+            event_type,
+            data,
+            processor,
+            lost,
+            data_len: _,
+        } = std::mem::take(&mut self.rows);
+        if time_ns.is_empty() {
+            return Ok(());
+        }
+        let mut group = self.writer.next_row_group()?;
+        required::<Int64Type>(&mut group, &time_ns)?;
+        required::<Int64Type>(&mut group, &pid)?;
+        required::<ByteArrayType>(&mut group, &process)?;
+        required::<Int64Type>(&mut group, &tid)?;
+        required::<ByteArrayType>(&mut group, &thread)?;
+        required::<ByteArrayType>(&mut group, &event)?;
+        optional::<Int64Type>(&mut group, &function_id)?;
+        optional::<ByteArrayType>(&mut group, &function)?;
+        optional::<ByteArrayType>(&mut group, &module)?;
+        optional::<Int64Type>(&mut group, &argument)?;
+        optional::<Int64Type>(&mut group, &event_type)?;
+        optional::<ByteArrayType>(&mut group, &data)?;
+        optional::<Int64Type>(&mut group, &processor)?;
+        optional::<Int64Type>(&mut group, &lost)?;
+        group.close().map(drop)
+    }
+}
