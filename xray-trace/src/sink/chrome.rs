@@ -15,15 +15,26 @@ use crate::model::{DataKind, FunctionId, ThreadId, Trace};
 #[derive(Debug, Clone, Copy)]
 pub struct Chrome;
 
+/// Between two events.
+const SEPARATOR: &str = ",\n";
+
 struct Output<'a> {
     trace: &'a Trace,
     text: Text<'a>,
-    /// What stands before the next event: nothing, or a comma.
-    separator: &'static str,
-    /// Names as they stand in the file.
+    /// Whether the next event is the first one, which no comma stands before.
+    first: bool,
+    /// What the beginning of a call has after its time.
     names: PerFunction<Vec<u8>>,
-    /// What every event of the current thread has.
-    place: String,
+    /// What every event of the current thread begins with.
+    heads: Heads,
+}
+
+/// The text of an event up to its time, by its phase, with a comma before.
+#[derive(Default)]
+struct Heads {
+    begin: String,
+    end: String,
+    instant: String,
 }
 
 // === impl Chrome ===
@@ -44,16 +55,16 @@ impl Sink for Chrome {
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         let mut report = Report::default();
         let names = PerFunction::new(trace, |function| {
-            let mut name = Vec::new();
+            let mut name = b",\"name\":".to_vec();
             text::json(&mut name, &function.name);
             name
         });
         let mut output = Output {
             trace,
             text: Text::new(output),
-            separator: "",
+            first: true,
             names,
-            place: String::new(),
+            heads: Heads::default(),
         };
         output
             .text
@@ -110,8 +121,11 @@ impl Output<'_> {
     fn table(&mut self, place: Place, what: &str, name: &str) -> io::Result<()> {
         let Place { pid, tid } = place;
         let text = &mut self.text;
-        text.put(self.separator);
-        self.separator = ",\n";
+        text.put(if std::mem::take(&mut self.first) {
+            ""
+        } else {
+            SEPARATOR
+        });
         text.put("{\"ph\":\"M\",\"pid\":");
         text.number(pid);
         text.put(",\"tid\":");
@@ -127,12 +141,17 @@ impl Output<'_> {
     /// The events that follow are this thread's.
     fn thread(&mut self, thread: ThreadId) {
         let Place { pid, tid } = Place::of(self.trace, thread);
-        self.place = format!("\",\"pid\":{pid},\"tid\":{tid},\"ts\":");
+        let head =
+            |phase| format!("{SEPARATOR}{{\"ph\":\"{phase}\",\"pid\":{pid},\"tid\":{tid},\"ts\":");
+        self.heads = Heads {
+            begin: head("B"),
+            end: head("E"),
+            instant: head("i"),
+        };
     }
 
     fn begin(&mut self, open: &Open) {
-        self.event("B", open.start_ns);
-        self.text.put(",\"name\":");
+        self.event(|heads| &heads.begin, open.start_ns);
         self.name(open.function);
         match open.arg {
             None => self.text.put("}"),
@@ -144,7 +163,7 @@ impl Output<'_> {
     }
 
     fn end(&mut self, call: &Call) {
-        self.event("E", call.end_ns);
+        self.event(|heads| &heads.end, call.end_ns);
         self.text.put(match call.how {
             Ending::Normal => "}",
             Ending::TailExit => ",\"args\":{\"end\":\"tail exit\"}}",
@@ -153,7 +172,7 @@ impl Output<'_> {
     }
 
     fn said(&mut self, said: &Said, data: &[u8]) {
-        self.event("i", said.ns);
+        self.event(|heads| &heads.instant, said.ns);
         match said.kind {
             DataKind::Custom => self.text.put(",\"name\":\"custom event"),
             DataKind::Typed(event_type) => {
@@ -167,7 +186,7 @@ impl Output<'_> {
     }
 
     fn lost(&mut self, time_ns: u64, events: u64) {
-        self.event("i", time_ns);
+        self.event(|heads| &heads.instant, time_ns);
         self.text
             .put(",\"name\":\"events lost\",\"s\":\"t\",\"args\":{\"events\":\"");
         self.text.number(events);
@@ -175,19 +194,21 @@ impl Output<'_> {
     }
 
     /// Begins an event; the caller ends it.
-    fn event(&mut self, phase: &str, time_ns: u64) {
-        self.text.put(self.separator);
-        self.separator = ",\n";
-        self.text.put("{\"ph\":\"");
-        self.text.put(phase);
-        self.text.put(&self.place);
+    fn event(&mut self, head: fn(&Heads) -> &str, time_ns: u64) {
+        let head = head(&self.heads);
+        let first = std::mem::take(&mut self.first);
+        let skip = if first { SEPARATOR.len() } else { 0 };
+        self.text.put(head.get(skip..).unwrap_or_default());
         self.text.decimal::<3>(time_ns);
     }
 
     fn name(&mut self, function: FunctionId) {
         match self.names.get(function) {
             Some(name) => self.text.bytes(name),
-            None => self.text.json(&self.trace.function_name(function)),
+            None => {
+                self.text.put(",\"name\":");
+                self.text.json(&self.trace.function_name(function));
+            }
         }
     }
 }

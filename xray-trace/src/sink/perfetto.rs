@@ -154,8 +154,9 @@ struct InternedName {
 
 #[derive(Clone, PartialEq, Message)]
 struct TrackEvent {
-    #[prost(uint64, repeated, packed = "false", tag = "3")]
-    category_iids: Vec<u64>,
+    /// Repeated in the original; here there is one at most.
+    #[prost(uint64, optional, tag = "3")]
+    category_iid: Option<u64>,
     #[prost(message, repeated, tag = "4")]
     debug_annotations: Vec<DebugAnnotation>,
     #[prost(int32, tag = "9")]
@@ -183,7 +184,7 @@ struct Output<'a> {
     /// The sequence of the current thread.
     sequence: u32,
     /// The last sequence in which each function's name was written; 0 for none.
-    named: PerFunction<Cell<u32>>,
+    named: PerFunction<(Cell<u32>, ModuleId)>,
     /// The same of modules' names.
     categories: BTreeMap<ModuleId, u32>,
 }
@@ -210,7 +211,7 @@ impl Sink for Perfetto {
             to: output,
             buffer: Vec::with_capacity(2 * ENOUGH),
             sequence: 1,
-            named: PerFunction::new(trace, |_| Cell::new(0)),
+            named: PerFunction::new(trace, |function| (Cell::new(0), function.module)),
             categories: BTreeMap::new(),
         };
         output.clocks()?;
@@ -341,15 +342,13 @@ impl Output<'_> {
         let mut interned = None;
         match self.named.get(open.function) {
             None => event.name = self.trace.function_name(open.function).into_owned(),
-            Some(named) => {
+            Some((named, module)) => {
                 event.name_iid = u64::from(open.function.0) + 1;
+                event.category_iid = Some(u64::from(module.0) + 1);
                 if named.replace(self.sequence) != self.sequence {
                     interned = self.intern(open.function);
                 }
             }
-        }
-        if let Some(function) = self.trace.function(open.function) {
-            event.category_iids.push(u64::from(function.module.0) + 1);
         }
         if let Some(arg) = open.arg {
             event

@@ -21,14 +21,17 @@ impl<'a> Text<'a> {
         }
     }
 
+    #[inline]
     pub(super) fn put(&mut self, text: &str) {
         self.buffer.extend_from_slice(text.as_bytes());
     }
 
+    #[inline]
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
+    #[inline]
     pub(super) fn number(&mut self, number: impl Into<u64>) {
         self.put(itoa::Buffer::new().format(number.into()));
     }
@@ -37,11 +40,12 @@ impl<'a> Text<'a> {
     pub(super) fn decimal<const DECIMALS: u32>(&mut self, ns: u64) {
         let unit = 10_u64.pow(DECIMALS);
         self.number(ns / unit);
-        self.put(".");
-        // One digit too many in front, so that the zeros are written.
-        let digits = unit + ns % unit;
-        let mut buffer = itoa::Buffer::new();
-        self.put(buffer.format(digits).get(1..).unwrap_or_default());
+        // One digit too many in front, so that the zeros are written; the point takes its place.
+        let at = self.buffer.len();
+        self.number(unit + ns % unit);
+        if let Some(digit) = self.buffer.get_mut(at) {
+            *digit = b'.';
+        }
     }
 
     /// As a JSON string, with its quotes.
