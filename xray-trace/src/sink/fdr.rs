@@ -11,10 +11,11 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use super::function_ids::{FunctionIds, Misfit};
 use super::{Report, Sink};
 use crate::analysis::{Ending, Said, Step, Steps};
 use crate::container::Block;
-use crate::model::{DataKind, Function, FunctionId, ModuleId, ProcessId, ThreadId, Ticks, Trace};
+use crate::model::{DataKind, ProcessId, ThreadId, Ticks, Trace};
 
 /// LLVM's flight-data-recorder log.
 #[derive(Debug, Clone, Copy)]
@@ -24,10 +25,6 @@ const VERSION: u16 = 5;
 const TYPE_FDR: u16 = 1;
 /// The counter ticks at a constant rate, and does not stop.
 const CONSTANT_AND_NONSTOP: u32 = 3;
-
-/// Function ids have 28 bits in a record, of which the lower 24 are the id in its object.
-const OBJECT_SHIFT: u32 = 24;
-const MAX_OBJECT: u32 = 15;
 
 mod metadata {
     pub(super) const NEW_BUFFER: u8 = 0;
@@ -283,50 +280,6 @@ fn metadata(kind: u8, fields: &[&[u8]]) -> [u8; 16] {
         .zip(bytes)
         .for_each(|(to, from)| *to = *from);
     record
-}
-
-/// Functions by the ids they have in the log.
-struct FunctionIds<'a> {
-    trace: &'a Trace,
-    /// The number of each module in its process: 0 is the main program.
-    objects: BTreeMap<ModuleId, u32>,
-}
-
-/// Why a function has no id in the log.
-#[derive(Debug, Clone, Copy)]
-enum Misfit {
-    Unknown,
-    TooGreat,
-}
-
-// === impl FunctionIds ===
-
-impl<'a> FunctionIds<'a> {
-    fn new(trace: &'a Trace) -> Self {
-        let mut next = BTreeMap::<ProcessId, u32>::new();
-        let modules = trace.modules().iter().map(|module| {
-            let next = next.entry(module.process).or_default();
-            let object = *next;
-            *next += 1;
-            (module.id, object)
-        });
-        Self {
-            trace,
-            objects: modules.collect(),
-        }
-    }
-
-    /// Packed as the runtime of LLVM 20 does: the object above 24 bits of the id in that object.
-    fn get(&self, id: FunctionId) -> Result<u32, Misfit> {
-        let Function {
-            module, xray_id, ..
-        } = self.trace.function(id).ok_or(Misfit::Unknown)?;
-        let object = *self.objects.get(module).ok_or(Misfit::Unknown)?;
-        if object > MAX_OBJECT || *xray_id >> OBJECT_SHIFT != 0 {
-            return Err(Misfit::TooGreat);
-        }
-        Ok(object << OBJECT_SHIFT | xray_id)
-    }
 }
 
 // === impl LeftOut ===

@@ -3,6 +3,7 @@
 //! Every sink goes through the trace thread by thread and unpacks one block at a time. Those that sum up hold as much as
 //! there are different stacks; the others hold as much as there are functions and threads.
 
+mod basic;
 mod callgrind;
 mod chrome;
 mod csv;
@@ -10,6 +11,7 @@ mod ctf;
 mod events;
 mod fdr;
 mod folded;
+mod function_ids;
 mod json_lines;
 #[cfg(feature = "export")]
 mod parquet;
@@ -30,6 +32,7 @@ use std::path::Path;
 use crate::analysis::Steps;
 use crate::model::{Calibration, ThreadId, Trace};
 
+pub use basic::Basic;
 pub use callgrind::Callgrind;
 pub use chrome::Chrome;
 pub use csv::Csv;
@@ -119,6 +122,7 @@ pub enum Format {
 pub const FORMATS: &[Format] = &[
     Format::File(&Xtrace),
     Format::File(&Fdr),
+    Format::File(&Basic),
     Format::File(&Chrome),
     #[cfg(feature = "export")]
     Format::File(&Perfetto),

@@ -9,7 +9,7 @@ use xray_trace::container::Writer;
 use xray_trace::model::{FunctionId, Trace};
 use xray_trace::sink::Report;
 
-use super::{NAMES, busy, export};
+use super::{NAMES, busy, count_of, export, rich};
 use crate::common::{
     Enter, Exit, TailExit, any_events, call, call_with, lost, module, process, thread, trace,
 };
@@ -177,6 +177,49 @@ fn llvm_xray_account_agrees_for_several_threads() {
     );
 }
 
+fn basic_file(dir: &tempfile::TempDir, trace: &Trace) -> (PathBuf, Report) {
+    let path = dir.path().join("log.basic");
+    let (bytes, report) = export("basic", trace);
+    std::fs::write(&path, bytes).unwrap();
+    (path, report)
+}
+
+/// Its records are in one order of time, so `account` takes several threads as they are.
+#[test]
+fn llvm_xray_account_agrees_on_the_basic_log_of_several_threads() {
+    let threads = (0..20)
+        .map(|thread| busy(1000 + thread * 77, 100))
+        .collect::<Vec<_>>();
+    let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
+    let trace = trace(&NAMES, &slices);
+    let dir = tempfile::tempdir().unwrap();
+    let (log, report) = basic_file(&dir, &trace);
+    assert_eq!((report.calls, report.left_out), (4020, Vec::new()));
+    check_account(
+        &llvm_xray(&log, &["account", "-f", "csv", "-o", "-"]),
+        &trace,
+    );
+}
+
+#[test]
+fn the_basic_log_tells_what_it_leaves_out() {
+    let (_, report) = export("basic", &rich());
+    let counts = [
+        "that were not seen",
+        "custom",
+        "lost events",
+        "an entry",
+        "processor",
+        "began before",
+    ];
+    let counts = counts.map(|words| count_of(&report, words));
+    assert_eq!(
+        (report.calls, counts),
+        (5, [1, 3, 9, 0, 1, 1]),
+        "{report:?}"
+    );
+}
+
 fn check_account(csv: &str, trace: &Trace) {
     let table = account(trace, &Filter::default(), Default::default());
     assert_eq!(csv.lines().count(), table.rows.len() + 1, "{csv}");
@@ -272,6 +315,25 @@ proptest! {
         } else {
             let yaml = llvm_xray(&log, &["convert", "--sort=false", "-f", "yaml", "-o", "-"]);
             prop_assert_eq!(yaml_records(&yaml), expected);
+        }
+    }
+
+    #[test]
+    fn llvm_xray_reads_the_basic_export_of_any_trace(
+        threads in proptest::collection::vec(any_events(1..60), 1..4),
+    ) {
+        let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
+        let trace = trace(&NAMES, &slices);
+        let mut expected = expected_records(&trace);
+        let dir = tempfile::tempdir().unwrap();
+        let (log, _) = basic_file(&dir, &trace);
+        if !expected.is_empty() {
+            let yaml = llvm_xray(&log, &["convert", "--sort=false", "-f", "yaml", "-o", "-"]);
+            let mut read = yaml_records(&yaml);
+            prop_assert!(read.is_sorted_by_key(|record| record.3));
+            read.sort_by_key(|record| record.2);
+            expected.sort_by_key(|record| record.2);
+            prop_assert_eq!(read, expected);
         }
     }
 }
