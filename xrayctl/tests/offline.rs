@@ -225,14 +225,41 @@ fn a_conversion_never_destroys_what_was_there() {
     check(
         &["convert", trace_name, "-o", "x.unknown"],
         2,
-        "--to xtrace, fdr, chrome",
+        "--to xtrace, fdr, ",
     );
     check(
         &["convert", trace_name, "-o", "/nonexistent/x.json"],
         1,
         "cannot write",
     );
+    // A directory is never replaced, not even by force.
+    let folder = dir.path().join("other.ctf");
+    let folder_name = folder.to_str().unwrap();
+    check(&["convert", trace_name, "-o", folder_name], 0, "");
+    let metadata = fs::read(folder.join("metadata")).unwrap();
+    let again = ["convert", trace_name, "-o", folder_name, "--force"];
+    check(&again, 1, "is there already");
+    assert_eq!(fs::read(folder.join("metadata")).unwrap(), metadata);
     assert_eq!(fs::read(&trace).unwrap(), before);
+}
+
+/// As `llvm-xray` spells options and formats.
+#[test]
+fn a_conversion_takes_the_spelling_of_llvm_xray() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = small_trace(dir.path());
+    let convert = |options: &[&str]| {
+        let output = dir.path().join(options.concat());
+        let ends = [trace.to_str().unwrap(), "-o", output.to_str().unwrap()];
+        check(&[&["convert"], options, &ends].concat(), 0, "");
+        fs::read(output).unwrap()
+    };
+    let ours = convert(&["--to=chrome"]);
+    assert_eq!(convert(&["-f", "trace_event"]), ours);
+    assert_eq!(convert(&["--output-format=trace_event"]), ours);
+    let raw = convert(&["-f", "raw"]);
+    assert_eq!(raw[..4], [3, 0, 0, 0]);
+    assert_ne!(convert(&["-f", "chrome", "--no-demangle"]), ours);
 }
 
 #[test]

@@ -62,6 +62,17 @@ impl Trace {
         Tables::read(&mut reader, |reader| reader.next_item_of_file(&shared, len))
     }
 
+    /// The same trace, in which functions are called by their symbols where they have one.
+    #[must_use]
+    pub fn with_symbols_as_names(mut self) -> Self {
+        for function in &mut self.functions {
+            if let Some(symbol) = &function.symbol {
+                function.name.clone_from(symbol);
+            }
+        }
+        self
+    }
+
     /// Writes the trace anew, as a finished one.
     ///
     /// # Errors

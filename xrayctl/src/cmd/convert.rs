@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::builder::PossibleValue;
 use serde::Serialize;
+use xray_trace::container::ReadError;
 use xray_trace::model::Trace;
 use xray_trace::sink::{self, FORMATS, Format as TraceFormat};
 
@@ -19,7 +20,8 @@ use crate::trace_file::{OutputFile, Overwrite};
 const EXAMPLES: &str = "\
 Examples:
   xrayctl convert run.xtrace -o run.json
-  xrayctl convert run.xtrace -o log.bin --to fdr";
+  xrayctl convert run.xtrace -o log.bin --to fdr
+  xrayctl convert run.xtrace -f trace_event -o run.json   as llvm-xray has it";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -30,9 +32,12 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     /// The format; without this, the extension of OUT says it
-    #[arg(long, value_name = "FORMAT",
+    #[arg(short = 'f', long, visible_alias = "output-format", value_name = "FORMAT",
           value_parser = clap::builder::PossibleValuesParser::new(FORMATS.iter().map(described)))]
     to: Option<String>,
+    /// Write functions' symbols as the linker knows them, instead of their names for people
+    #[arg(long)]
+    no_demangle: bool,
     /// Replace OUT if it is there already
     #[arg(long)]
     force: bool,
@@ -74,14 +79,14 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let (report, bytes) = match format {
         TraceFormat::File(sink) => {
             let mut output = OutputFile::open(&args.output, overwrite)?;
-            let trace = Trace::open(input).with_context(cannot)?;
+            let trace = args.open(input).with_context(cannot)?;
             output.begin()?;
             let report = output.write_with(|out| sink.write(&trace, out))?;
             (report, output.len()?)
         }
         TraceFormat::Folder(sink) => {
             let mut output = OutputFolder::create(&args.output)?;
-            let trace = Trace::open(input).with_context(cannot)?;
+            let trace = args.open(input).with_context(cannot)?;
             let report = output.write_with(|folder| sink.write(&trace, folder))?;
             (report, output.len())
         }
@@ -122,7 +127,14 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
 fn described(format: &TraceFormat) -> PossibleValue {
     let ends = format.extensions().iter().map(|end| format!(".{end}"));
     let ends = ends.collect::<Vec<_>>().join(", ");
-    PossibleValue::new(format.name()).help(format!("{} ({ends})", format.about()))
+    let value = PossibleValue::new(format.name());
+    // As `llvm-xray` spells them.
+    let value = match format.name() {
+        "chrome" => value.alias("trace_event"),
+        "basic" => value.alias("raw"),
+        _ => value,
+    };
+    value.help(format!("{} ({ends})", format.about()))
 }
 
 /// Whether the output is the input, by whatever name.
@@ -135,9 +147,22 @@ fn same_file(input: &File, args: &Args) -> anyhow::Result<bool> {
 // === impl Args ===
 
 impl Args {
+    fn open(&self, input: File) -> Result<Trace, ReadError> {
+        let trace = Trace::open(input)?;
+        Ok(if self.no_demangle {
+            trace.with_symbols_as_names()
+        } else {
+            trace
+        })
+    }
+
     fn trace_format(&self) -> Result<TraceFormat, Failure> {
         let found = match &self.to {
-            Some(name) => sink::by_name(name),
+            Some(name) => sink::by_name(match name.as_str() {
+                "trace_event" => "chrome",
+                "raw" => "basic",
+                name => name,
+            }),
             None => sink::by_extension(&self.output),
         };
         found.ok_or_else(|| {
