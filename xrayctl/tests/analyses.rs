@@ -1,0 +1,363 @@
+//! The scenarios of llvm-xray's own tests, on traces made by hand, and the same numbers as llvm-xray where it is right.
+
+#![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use xray_trace::FileAddr;
+use xray_trace::container::{BlockEncoder, Writer};
+use xray_trace::model::{
+    CallKind, ClockAnchor, Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread,
+    ThreadId, Ticks,
+};
+
+mod common;
+
+use common::{small_trace, xrayctl, xrayctl_in};
+
+use CallKind::{Enter, Exit, TailExit};
+
+type Calls<'a> = &'a [(u64, u32, CallKind)];
+
+/// Writes a trace of these threads into `dir`: a tick is a nanosecond, and functions have no names, as in a log without a map.
+fn trace(dir: &Path, name: &str, threads: &[Calls<'_>]) {
+    let mut writer = Writer::new(File::create(dir.join(name)).unwrap()).unwrap();
+    for ticks in [0, 1_000_000_000] {
+        let anchor = ClockAnchor {
+            ticks: Ticks(ticks),
+            monotonic_ns: ticks,
+            wall_ns: ticks,
+        };
+        writer.anchor(&anchor).unwrap();
+    }
+    let process = ProcessId(0);
+    let described = Process {
+        id: process,
+        pid: 1,
+        start_time_ticks: 1,
+        command: "t".into(),
+        executable: "/t".into(),
+        host: None,
+    };
+    writer.process(&described).unwrap();
+    let module = Module {
+        id: ModuleId(0),
+        process,
+        path: "/t".into(),
+        build_id: None,
+        load_bias: 0,
+    };
+    writer.module(&module).unwrap();
+    for id in 1..4 {
+        let function = Function {
+            id: FunctionId(id),
+            module: ModuleId(0),
+            xray_id: id,
+            address: FileAddr(0x100 * u64::from(id)),
+            symbol: None,
+            name: format!("#{id}"),
+            source: None,
+            sleds: 2,
+        };
+        writer.function(&function).unwrap();
+    }
+    for (thread, calls) in (1..).zip(threads) {
+        let described = Thread {
+            id: ThreadId(thread),
+            process,
+            tid: thread,
+            name: "t".into(),
+        };
+        writer.thread(&described).unwrap();
+        let mut block = BlockEncoder::new(ThreadId(thread));
+        for (ticks, function, kind) in *calls {
+            block.push_call(Ticks(*ticks), FunctionId(*function), *kind, None);
+        }
+        writer.block(&block.finish().unwrap()).unwrap();
+    }
+    let totals = writer.totals();
+    writer.end(&totals).unwrap();
+}
+
+/// What `xrayctl` prints on both outputs, with one trace in its directory.
+fn run(threads: &[Calls<'_>], args: &str) -> (String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    trace(dir.path(), "t", threads);
+    let ran = xrayctl_in(dir.path(), args.split_whitespace());
+    assert_eq!(ran.code, 0, "{args}: {}", ran.err);
+    (ran.out, ran.err)
+}
+
+/// The ids and the counts of `account`.
+fn counts(out: &str) -> Vec<(u32, u64)> {
+    let rows = out.lines().skip(1).map(|line| {
+        let mut fields = line.split(',').map(|field| field.parse::<u64>());
+        let id = u32::try_from(fields.next().unwrap().unwrap()).unwrap();
+        (id, fields.next().unwrap().unwrap())
+    });
+    rows.collect()
+}
+
+const NESTED: Calls<'_> = &[
+    (100, 1, Enter),
+    (110, 2, Enter),
+    (120, 3, Enter),
+    (150, 3, Exit),
+    (200, 1, Exit),
+];
+
+#[test]
+fn account_deduce_tail_call() {
+    let (out, err) = run(&[NESTED], "account t -f csv -deduce-sibling-calls");
+    assert_eq!(counts(&out), [(1, 1), (2, 1), (3, 1)]);
+    assert!(out.contains("2,1,9.000000e-08,"), "{out}");
+    assert!(err.contains("1 call taken to have ended"), "{err}");
+    let (out, err) = run(&[NESTED], "account t -f csv");
+    assert_eq!(counts(&out), [(1, 1), (3, 1)]);
+    assert!(err.contains("1 call without an exit"), "{err}");
+}
+
+#[test]
+fn account_empty_stack_error_and_account_keep_going() {
+    let calls: Calls<'_> = &[(1, 1, Enter), (2, 1, Exit), (3, 2, Exit)];
+    for args in ["account t -f csv", "account t -k -f csv"] {
+        let (out, err) = run(&[calls], args);
+        assert_eq!(counts(&out), [(1, 1)]);
+        assert!(err.contains("1 exit of calls that began before"), "{err}");
+    }
+}
+
+#[test]
+fn account_exit_mismatch_non_empty_stack_error() {
+    let calls: Calls<'_> = &[(1, 1, Enter), (2, 2, Exit), (3, 1, Exit)];
+    let (out, err) = run(&[calls], "account t -f csv");
+    assert_eq!(counts(&out), [(1, 1)]);
+    assert!(err.contains("1 exit of calls that began before"), "{err}");
+}
+
+#[test]
+fn account_simple_sorting() {
+    let calls: Calls<'_> = &[
+        (0, 1, Enter),
+        (10, 1, Exit),
+        (20, 2, Enter),
+        (25, 2, Exit),
+        (30, 2, Enter),
+        (32, 2, TailExit),
+        (40, 3, Enter),
+        (41, 3, Exit),
+    ];
+    for (sort, expected) in [
+        ("funcid", [1, 2, 3]),
+        ("count", [1, 3, 2]),
+        ("min", [3, 2, 1]),
+        ("med", [3, 2, 1]),
+        ("max", [3, 2, 1]),
+        ("sum", [3, 2, 1]),
+        ("self", [3, 2, 1]),
+        ("func", [1, 2, 3]),
+    ] {
+        let sorted = |order: &str| {
+            let args = format!("account t --format=csv --sort={sort} --sortorder={order}");
+            let found = counts(&run(&[calls], &args).0).into_iter();
+            found.map(|(id, _)| id).collect::<Vec<_>>()
+        };
+        assert_eq!(sorted("asc"), expected, "{sort}");
+        let first = sorted("dsc")[0];
+        assert_eq!(first, expected[2], "{sort}");
+    }
+}
+
+#[test]
+fn graph_deduce_tail_call() {
+    let (out, _) = run(&[NESTED], "graph t -d -e count");
+    for edge in [
+        "F0 -> F1 [label=\"1\"];",
+        "F1 -> F2 [label=\"1\"];",
+        "F2 -> F3 [label=\"1\"];",
+    ] {
+        assert!(out.contains(edge), "{out}");
+    }
+    let (out, _) = run(&[NESTED], "graph t -e count");
+    assert!(
+        out.contains("F1 -> F2 [label=\"0\" style=dashed];"),
+        "{out}"
+    );
+}
+
+#[test]
+fn graph_zero_latency_calls() {
+    let calls: Calls<'_> = &[(5, 1, Enter), (5, 1, Exit)];
+    let (out, _) = run(&[calls], "graph t -e sum -v max -c sum -b max");
+    assert!(
+        out.contains("F0 -> F1 [label=\"0.000000e+00\" color=\"#FFF7EC\"];"),
+        "{out}"
+    );
+    assert!(
+        out.contains("F1 [label=\"{#1|0.000000e+00}\" color=\"#FFF7EC\"];"),
+        "{out}"
+    );
+}
+
+#[test]
+fn graph_diff_simple() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(
+        dir.path(),
+        "a",
+        &[&[(0, 1, Enter), (10, 2, Enter), (20, 2, Exit), (40, 1, Exit)]],
+    );
+    trace(
+        dir.path(),
+        "b",
+        &[&[(0, 1, Enter), (10, 3, Enter), (20, 3, Exit), (50, 1, Exit)]],
+    );
+    let args = "graph-diff a b -e sum -c sum -v sum -b sum";
+    let out = xrayctl_in(dir.path(), args.split(' ')).out;
+    for line in [
+        "[tooltip=\"F0 -> #1\" label=\"25.00%\"",
+        "[tooltip=\"#1 -> #2\" label=\"\" color=\"#FF0000\"",
+        "[tooltip=\"#1 -> #3\" label=\"\" color=\"#00FF00\"",
+        "[label=\"{#1|25.00%}\"",
+        "[label=\"#2\" color=\"#FF0000\"]",
+    ] {
+        assert!(out.contains(line), "{line}: {out}");
+    }
+}
+
+#[test]
+fn stack_empty_case() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(dir.path(), "t", &[]);
+    let out = xrayctl_in(dir.path(), ["stack", "t"]).out;
+    assert_eq!(
+        out,
+        "No instrumented calls were accounted in the input file.\n"
+    );
+}
+
+#[test]
+fn stack_multithread() {
+    let first: Calls<'_> = &[(0, 1, Enter), (1, 2, Enter), (6, 2, Exit), (10, 1, Exit)];
+    let second: Calls<'_> = &[(3, 1, Enter), (5, 2, Enter), (6, 2, Exit), (7, 1, Exit)];
+    let threads = [first, second];
+    let (out, _) = run(
+        &threads,
+        "stack t -all-stacks -stack-format=flame --per-thread-stacks",
+    );
+    assert_eq!(
+        out,
+        "thread_1;#1 5\nthread_1;#1;#2 5\nthread_2;#1 3\nthread_2;#1;#2 1\n"
+    );
+    let (out, _) = run(
+        &threads,
+        "stack t -all -stack-format=flame -aggregate-threads",
+    );
+    assert_eq!(out, "#1 8\n#1;#2 6\n");
+    let (out, _) = run(
+        &threads,
+        "stack t -all -stack-format=flame -aggregation-type=count",
+    );
+    assert_eq!(out, "#1 2\n#1;#2 2\n");
+    let (out, _) = run(&threads, "stack t --per-thread-stacks");
+    assert!(out.starts_with("Thread 1:\n\nUnique Stacks: 1\n"), "{out}");
+    assert!(
+        out.contains("Sum: 0.000000005\n") && out.contains("Thread 2:\n"),
+        "{out}"
+    );
+    let (out, _) = run(&threads, "stack t --diff t -all -stack-format=flame");
+    assert_eq!(out, "#1 8 8\n#1;#2 6 6\n");
+}
+
+#[test]
+fn flame_graphs_have_every_function_and_add_up() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(
+        dir.path(),
+        "t",
+        &[&[(0, 1, Enter), (10, 2, Enter), (40, 2, Exit), (100, 1, Exit)]],
+    );
+    for more in [&[][..], &["--icicle"], &["--diff", "t"]] {
+        let args = [&["flame", "t", "-o", "t.svg"], more].concat();
+        let ran = xrayctl_in(dir.path(), args);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let svg = std::fs::read_to_string(dir.path().join("t.svg")).unwrap();
+        for title in [
+            "all (100 ns, 100%",
+            "#1 (100 ns, 100.00%",
+            "#2 (30 ns, 30.00%",
+        ] {
+            assert!(svg.contains(title), "{more:?}: {title}: {svg}");
+        }
+    }
+}
+
+#[test]
+fn account_counts_by_thread_process_and_module() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = small_trace(dir.path());
+    let file = file.to_str().unwrap();
+    // id, calls, unfinished, total, self.
+    for (by, expected) in [
+        (
+            "thread",
+            &["4711,9,2,44999500,44999000,", "4712,2,1,50,50,"][..],
+        ),
+        ("process", &["4711,11,3,44999550,44999050,"]),
+        ("module", &["0,3,1,44999550,44992348,", "1,8,2,6702,6702,"]),
+    ] {
+        let ran = xrayctl(["account", file, "--by", by, "-f", "csv"]);
+        let found: Vec<_> = ran.out.lines().skip(1).collect();
+        assert_eq!(found.len(), expected.len(), "{}", ran.out);
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{by}: {}", ran.out);
+        }
+    }
+}
+
+/// One thread, since llvm-xray's account fails at more.
+#[test]
+fn account_and_graph_print_what_llvm_xray_prints() {
+    let dir = tempfile::tempdir().unwrap();
+    let calls: Vec<_> = (0..40_u64)
+        .flat_map(|at| {
+            let begin = at * 1000;
+            [
+                (begin, 1, Enter),
+                (begin + 100 + at, 2, Enter),
+                (begin + 300 + 3 * at, 2, Exit),
+                (begin + 999, 1, Exit),
+            ]
+        })
+        .map(|(ticks, function, kind)| (1000 + 100 * ticks, function, kind))
+        .collect();
+    trace(dir.path(), "t", &[&calls]);
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let ran = xrayctl(["convert", &path("t"), "-o", &path("t.fdr")]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    for args in [
+        "account -f csv",
+        "account",
+        "account -s max -r dsc -p 1",
+        "graph -e sum -v count -c 99p -b max",
+        "graph -e med -c min",
+    ] {
+        let words = |file| args.split(' ').chain([file]).collect::<Vec<_>>();
+        let theirs = Command::new("llvm-xray-19")
+            .args(words("t.fdr"))
+            .current_dir(dir.path())
+            .output();
+        let theirs = theirs.expect("llvm-xray-19 is installed");
+        assert!(theirs.status.success(), "{args}: {theirs:?}");
+        let ours = xrayctl_in(dir.path(), words("t")).out;
+        let sorted = |text: &str| {
+            let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        let theirs = String::from_utf8(theirs.stdout).unwrap();
+        assert_eq!(sorted(&ours), sorted(&theirs), "{args}");
+    }
+}
