@@ -486,6 +486,44 @@ fn the_tree_has_a_line_for_each_begin_end_and_leaf() {
     );
 }
 
+#[test]
+fn the_tree_leaves_out_what_is_short_or_deep() {
+    let events = [
+        call(0, 0, Enter),
+        call(10, 1, Enter),
+        call(12, 2, Enter),
+        call(13, 2, Exit),
+        call(60, 1, Exit),
+        call(70, 2, Enter),
+        call(75, 2, Exit),
+        call(100, 0, Exit),
+    ];
+    let trace = trace(&NAMES, &[&events]);
+    let check = |shown, expected: &[(u32, bool)]| {
+        let all = Filter::default();
+        let lines = Tree::new(&trace, &all, shown, Order::ByTime).map(|line| match line {
+            TreeLine::Leaf(call) => (call.open.function.0, true),
+            TreeLine::Begin(open) => (open.function.0, false),
+            TreeLine::End(call) => (call.open.function.0, false),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(lines.collect::<Vec<_>>(), expected, "{shown:?}");
+    };
+    let shown = |min_ns, levels| Shown { min_ns, levels };
+    check(
+        shown(5, None),
+        &[(0, false), (1, true), (2, true), (0, false)],
+    );
+    check(shown(6, None), &[(0, false), (1, true), (0, false)]);
+    check(shown(51, None), &[(0, true)]);
+    check(shown(101, None), &[]);
+    check(shown(0, Some(1)), &[(0, true)]);
+    check(
+        shown(0, Some(2)),
+        &[(0, false), (1, true), (2, true), (0, false)],
+    );
+}
+
 proptest! {
     #[test]
     fn steps_always_nest(events in crate::common::any_events(0..300)) {
