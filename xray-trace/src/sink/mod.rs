@@ -4,6 +4,7 @@
 //! there are different stacks; the others hold as much as there are functions and threads.
 
 mod basic;
+mod by_time;
 mod callgrind;
 mod chrome;
 mod csv;
@@ -25,6 +26,7 @@ mod stacks;
 mod text;
 mod unsaid;
 mod xtrace;
+mod yaml;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -48,6 +50,7 @@ pub use perfetto::Perfetto;
 pub use pprof::Pprof;
 pub use speedscope::Speedscope;
 pub use xtrace::Xtrace;
+pub use yaml::Yaml;
 
 /// A format of one file.
 pub trait Sink: std::fmt::Debug + Sync {
@@ -123,6 +126,7 @@ pub const FORMATS: &[Format] = &[
     Format::File(&Xtrace),
     Format::File(&Fdr),
     Format::File(&Basic),
+    Format::File(&Yaml),
     Format::File(&Chrome),
     #[cfg(feature = "export")]
     Format::File(&Perfetto),

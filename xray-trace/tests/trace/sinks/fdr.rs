@@ -202,6 +202,43 @@ fn llvm_xray_account_agrees_on_the_basic_log_of_several_threads() {
 }
 
 #[test]
+fn llvm_xray_account_agrees_on_the_yaml_of_several_threads() {
+    let threads = (0..20)
+        .map(|thread| busy(1000 + thread * 77, 100))
+        .collect::<Vec<_>>();
+    let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
+    let trace = trace(&NAMES, &slices);
+    let dir = tempfile::tempdir().unwrap();
+    let (log, report) = yaml_file(&dir, &trace);
+    assert_eq!((report.calls, report.left_out), (4020, Vec::new()));
+    check_account(
+        &llvm_xray(&log, &["account", "-f", "csv", "-o", "-"]),
+        &trace,
+    );
+}
+
+#[test]
+fn yaml_has_events_of_the_programs_own() {
+    let (bytes, report) = export("yaml", &rich());
+    let text = String::from_utf8(bytes).unwrap();
+    for expected in [
+        "kind: custom-event, tsc: 2500",
+        "type: 7",
+        "args: [ 18446744073709551615 ]",
+    ] {
+        assert!(text.contains(expected), "{expected} is missing:\n{text}");
+    }
+    assert_eq!(count_of(&report, "no text"), 1, "{report:?}");
+}
+
+fn yaml_file(dir: &tempfile::TempDir, trace: &Trace) -> (PathBuf, Report) {
+    let path = dir.path().join("log.yaml");
+    let (bytes, report) = export("yaml", trace);
+    std::fs::write(&path, bytes).unwrap();
+    (path, report)
+}
+
+#[test]
 fn the_basic_log_tells_what_it_leaves_out() {
     let (_, report) = export("basic", &rich());
     let counts = [
@@ -319,21 +356,23 @@ proptest! {
     }
 
     #[test]
-    fn llvm_xray_reads_the_basic_export_of_any_trace(
+    fn llvm_xray_reads_the_basic_log_and_the_yaml_of_any_trace(
         threads in proptest::collection::vec(any_events(1..60), 1..4),
     ) {
         let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
         let trace = trace(&NAMES, &slices);
         let mut expected = expected_records(&trace);
         let dir = tempfile::tempdir().unwrap();
-        let (log, _) = basic_file(&dir, &trace);
-        if !expected.is_empty() {
+        for log in [basic_file(&dir, &trace).0, yaml_file(&dir, &trace).0] {
+            if expected.is_empty() {
+                continue;
+            }
             let yaml = llvm_xray(&log, &["convert", "--sort=false", "-f", "yaml", "-o", "-"]);
             let mut read = yaml_records(&yaml);
             prop_assert!(read.is_sorted_by_key(|record| record.3));
             read.sort_by_key(|record| record.2);
             expected.sort_by_key(|record| record.2);
-            prop_assert_eq!(read, expected);
+            prop_assert_eq!(&read, &expected);
         }
     }
 }

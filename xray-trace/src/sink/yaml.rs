@@ -1,0 +1,102 @@
+//! YAML as `llvm-xray convert -f yaml` prints it, with names. All threads' records stand in one order of time, and it calls
+//! itself version 1, since `llvm-xray` reads no other back.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use super::by_time::{What, each_by_time};
+use super::function_ids::{FunctionIds, Misfit};
+use super::{Report, Sink};
+use crate::llvm::yaml::{Kind, Record, TraceHeader, Writer};
+use crate::model::{DataKind, Trace};
+
+/// LLVM's YAML.
+#[derive(Debug, Clone, Copy)]
+pub struct Yaml;
+
+// === impl Yaml ===
+
+impl Sink for Yaml {
+    fn name(&self) -> &'static str {
+        "yaml"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["yaml", "yml"]
+    }
+
+    fn about(&self) -> &'static str {
+        "LLVM's YAML, in order of time, for llvm-xray and people"
+    }
+
+    fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
+        let mut report = Report::default();
+        let ids = FunctionIds::new(trace);
+        let header = TraceHeader {
+            version: 1,
+            log: 0,
+            constant_tsc: true,
+            nonstop_tsc: true,
+            // Without a measured rate a tick counts as a nanosecond, here as everywhere.
+            cycle_frequency: trace.clock().frequency().unwrap_or(1_000_000_000),
+        };
+        let mut writer = Writer::new(output, &header);
+        let (mut unknown, mut too_great) = (0, 0);
+        each_by_time(trace, &mut report, |record| {
+            let (mut record_type, mut args, mut data) = (0, &[][..], &[][..]);
+            let kind = match &record.what {
+                What::Enter(None) => Kind::Enter,
+                What::Enter(Some(arg)) => {
+                    args = std::slice::from_ref(arg);
+                    Kind::EnterArg
+                }
+                What::Exit => Kind::Exit,
+                What::TailExit => Kind::TailExit,
+                What::Data(kind, bytes) => {
+                    data = bytes.as_slice();
+                    match kind {
+                        DataKind::Custom => Kind::Custom,
+                        DataKind::Typed(event_type) => {
+                            record_type = *event_type;
+                            Kind::Typed
+                        }
+                    }
+                }
+            };
+            let id = match ids.get(record.function) {
+                Ok(id) => i32::try_from(id).unwrap_or_default(),
+                Err(_) if matches!(record.what, What::Data(..)) => 0,
+                Err(misfit) => {
+                    let entered = u64::from(matches!(record.what, What::Enter(_)));
+                    match misfit {
+                        Misfit::Unknown => unknown += entered,
+                        Misfit::TooGreat => too_great += entered,
+                    }
+                    return Ok(false);
+                }
+            };
+            let function = trace.function(record.function);
+            writer.record(&Record {
+                record_type,
+                function_id: id,
+                function: function.map_or("", |function| &function.name).into(),
+                args: Cow::Borrowed(args),
+                cpu: 0,
+                thread: record.place.tid,
+                process: record.place.pid,
+                kind,
+                tsc: record.ticks.0,
+                data: Cow::Borrowed(data),
+            })?;
+            Ok(true)
+        })?;
+        report.leave_out("events whose data is no text", writer.altered());
+        writer.finish()?;
+        report.leave_out("calls of functions whose id does not fit", too_great);
+        report.leave_out(
+            "calls of functions that the trace does not describe",
+            unknown,
+        );
+        Ok(report)
+    }
+}
