@@ -10,7 +10,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use xray_trace::analysis::{Filter, account};
+use xray_trace::analysis::{AccountOptions, Filter, account};
 use xray_trace::llvm::fdr::{FunctionKind, Record, Writer};
 use xray_trace::llvm::header::{Header, LogType};
 use xray_trace::source::{Options, open};
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let opened = open(File::open(&path)?, &Options::default())?;
     let imported = begun.elapsed();
     let begun = Instant::now();
-    let table = account(&opened.trace, &Filter::default());
+    let table = account(&opened.trace, &Filter::default(), AccountOptions::default());
     let accounted = begun.elapsed();
     let calls: u64 = table.rows.iter().map(|row| row.calls).sum();
     let events = opened.trace.totals().calls;

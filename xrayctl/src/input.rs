@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use xray_trace::analysis::{Filter, PatternError, Siblings};
+use xray_trace::instr_map::{InstrMap, MapFunction};
+use xray_trace::llvm::{Format, Mode};
 use xray_trace::model::{Ticks, Trace};
+use xray_trace::source::{self, KnownFunction, Opened, Options};
 
 use crate::failure::Failure;
-use crate::output::{Console, Look};
+use crate::output::{Console, Look, text};
 use crate::parse;
 use crate::trace_file::{OutputFile, Overwrite};
 
@@ -58,11 +61,96 @@ pub(crate) struct Destination {
 #[derive(Debug)]
 pub(crate) struct Destined(Option<OutputFile>);
 
-/// Opens a trace of any format.
-pub(crate) fn open(path: &Path) -> anyhow::Result<Trace> {
-    let cannot = || format!("cannot read {}", path.display());
-    let file = File::open(path).with_context(cannot)?;
-    Trace::open(file).with_context(cannot)
+/// How a log of LLVM's is read. Our own format needs none of it.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Logs of LLVM's runtime")]
+pub(crate) struct Logs {
+    /// The program of the log, or its instrumentation map in YAML: tells the names of the functions
+    #[arg(
+        short = 'm',
+        long = "instr_map",
+        visible_alias = "instr-map",
+        value_name = "FILE"
+    )]
+    instr_map: Option<PathBuf>,
+    /// Of a damaged log, keep everything that can be read, and say what was left out
+    #[arg(long)]
+    salvage: bool,
+}
+
+// === impl Logs ===
+
+impl Logs {
+    /// The same for another program's log.
+    pub(crate) fn of_program(&self, instr_map: Option<&PathBuf>) -> Self {
+        Self {
+            instr_map: instr_map.or(self.instr_map.as_ref()).cloned(),
+            salvage: self.salvage,
+        }
+    }
+
+    /// Opens a trace of any format, and says what could not be kept of it.
+    pub(crate) fn open(&self, path: &Path, console: &Console) -> anyhow::Result<Trace> {
+        self.open_of_format(path, console).map(|(trace, _)| trace)
+    }
+
+    /// The same, with the format that it has.
+    pub(crate) fn open_of_format(
+        &self,
+        path: &Path,
+        console: &Console,
+    ) -> anyhow::Result<(Trace, Format)> {
+        let cannot = || format!("cannot read {}", path.display());
+        let options = self.options()?;
+        let file = File::open(path).with_context(cannot)?;
+        let Opened {
+            trace,
+            format,
+            notes,
+        } = source::open(file, &options).with_context(cannot)?;
+        for (what, count) in notes {
+            let path = path.display().to_string();
+            let times = match count {
+                1 => String::new(),
+                count => format!(": {count}"),
+            };
+            console.note(&format!("{}: {what}{times}", text::printable(&path)));
+        }
+        Ok((trace, format))
+    }
+
+    fn options(&self) -> anyhow::Result<Options> {
+        let mut options = Options {
+            mode: if self.salvage {
+                Mode::Salvage
+            } else {
+                Mode::Strict
+            },
+            ..Options::default()
+        };
+        if let Some(path) = &self.instr_map {
+            let cannot = || format!("cannot read the instrumentation map of {}", path.display());
+            let bytes = fs::read(path).with_context(cannot)?;
+            let map = InstrMap::read(&bytes).with_context(cannot)?;
+            options.program = path.display().to_string();
+            options.functions = map
+                .functions()
+                .iter()
+                .map(|function| (function.id.cast_signed(), known(&map, function)))
+                .collect();
+        }
+        Ok(options)
+    }
+}
+
+fn known(map: &InstrMap, function: &MapFunction) -> KnownFunction {
+    KnownFunction {
+        symbol: function.symbol.clone(),
+        name: function.name.clone(),
+        address: function.address,
+        source: None,
+        sleds: u32::try_from(map.sleds_of(function).len()).unwrap_or(u32::MAX),
+    }
 }
 
 // === impl Selection ===

@@ -273,7 +273,17 @@ impl Account {
         };
         self.rows.sort_by(|one, other| {
             let order = match by {
-                SortBy::Id => one.subject.cmp(&other.subject),
+                // The id that is shown; foreign logs name functions in any order.
+                SortBy::Id => {
+                    let id = |row: &AccountRow| match row.subject {
+                        Subject::Function(function) => {
+                            trace.function(function).map(|known| known.xray_id)
+                        }
+                        _ => None,
+                    };
+                    let order = id(one).cmp(&id(other));
+                    order.then_with(|| one.subject.cmp(&other.subject))
+                }
                 SortBy::Name => one.subject.name(trace).cmp(&other.subject.name(trace)),
                 _ => key(one).cmp(&key(other)),
             };

@@ -105,7 +105,9 @@ impl<'a> Importer<'a> {
         if let Some(known) = self.functions.get(&number) {
             return Ok(*known);
         }
-        self.process(0)?;
+        if self.processes.is_empty() {
+            self.process(0)?;
+        }
         let id = FunctionId(next_id(self.functions.len())?);
         let unknown = || KnownFunction {
             symbol: None,

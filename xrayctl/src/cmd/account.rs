@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use xray_trace::analysis::{self, AccountOptions, Counted, Direction, GroupBy, SortBy};
 
-use crate::input::{self, Destination, Selection, Unpaired};
+use crate::input::{Destination, Logs, Selection, Unpaired};
 use crate::output::Console;
 use crate::output::account::{Columns, Format, Table};
 
@@ -48,14 +48,8 @@ pub(crate) struct Args {
     /// Only so many rows; 0 or less: all
     #[arg(short = 'p', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     top: i64,
-    /// Accepted as by llvm-xray; a trace that knows the names of its functions does not need it
-    #[arg(
-        short = 'm',
-        long = "instr_map",
-        visible_alias = "instr-map",
-        value_name = "FILE"
-    )]
-    instr_map: Option<PathBuf>,
+    #[command(flatten)]
+    logs: Logs,
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
@@ -122,7 +116,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         return Err(crate::failure::Failure::Usage(what).into());
     }
     let mut output = args.destination.open(&[&args.file])?;
-    let trace = input::open(&args.file)?;
+    let trace = args.logs.open(&args.file, console)?;
     let filter = args.selection.filter(&trace)?;
     let options = AccountOptions {
         by: args.by.into(),

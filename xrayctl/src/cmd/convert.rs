@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::builder::PossibleValue;
 use serde::Serialize;
-use xray_trace::container::ReadError;
 use xray_trace::model::Trace;
 use xray_trace::sink::{self, FORMATS, Format as TraceFormat};
 
 use crate::args::Format;
 use crate::failure::Failure;
+use crate::input::Logs;
 use crate::output::{Console, Tone, units};
 use crate::output_folder::OutputFolder;
 use crate::trace_file::{OutputFile, Overwrite};
@@ -43,6 +43,8 @@ pub(crate) struct Args {
     force: bool,
     #[command(flatten)]
     format: Format,
+    #[command(flatten)]
+    logs: Logs,
 }
 
 /// What was written.
@@ -79,14 +81,14 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let (report, bytes) = match format {
         TraceFormat::File(sink) => {
             let mut output = OutputFile::open(&args.output, overwrite)?;
-            let trace = args.open(input).with_context(cannot)?;
+            let trace = args.open(console)?;
             output.begin()?;
             let report = output.write_with(|out| sink.write(&trace, out))?;
             (report, output.len()?)
         }
         TraceFormat::Folder(sink) => {
             let mut output = OutputFolder::create(&args.output)?;
-            let trace = args.open(input).with_context(cannot)?;
+            let trace = args.open(console)?;
             let report = output.write_with(|folder| sink.write(&trace, folder))?;
             (report, output.len())
         }
@@ -147,8 +149,8 @@ fn same_file(input: &File, args: &Args) -> anyhow::Result<bool> {
 // === impl Args ===
 
 impl Args {
-    fn open(&self, input: File) -> Result<Trace, ReadError> {
-        let trace = Trace::open(input)?;
+    fn open(&self, console: &Console) -> anyhow::Result<Trace> {
+        let trace = self.logs.open(&self.file, console)?;
         Ok(if self.no_demangle {
             trace.with_symbols_as_names()
         } else {

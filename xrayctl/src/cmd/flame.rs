@@ -9,7 +9,7 @@ use xray_trace::analysis::{Side, StackRoots, Stacks};
 use xray_trace::model::Calibration;
 
 use crate::failure::Failure;
-use crate::input::{self, Selection, Unpaired};
+use crate::input::{self, Logs, Selection, Unpaired};
 use crate::output::stacks::{self, Folded};
 use crate::output::{Console, units};
 
@@ -44,6 +44,8 @@ pub(crate) struct Args {
     unpaired: Unpaired,
     #[command(flatten)]
     selection: Selection,
+    #[command(flatten)]
+    logs: Logs,
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
@@ -61,7 +63,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let mut stacks = Stacks::default();
     let mut calibrated = true;
     for (file, side) in inputs.iter().zip([Side::Before, Side::After]) {
-        let trace = input::open(file)?;
+        let trace = args.logs.open(file, console)?;
         let filter = args.selection.filter(&trace)?;
         calibrated &= trace.clock().calibration() == Calibration::Measured;
         stacks.add(&trace, &filter, args.unpaired.siblings(), roots, side);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use xray_trace::analysis::Graph;
 
-use crate::input::{self, Destination, Selection, Unpaired};
+use crate::input::{Destination, Logs, Selection, Unpaired};
 use crate::output::dot::{Drawing, Statistic, Style};
 use crate::output::{Console, units};
 
@@ -43,14 +43,8 @@ pub(crate) struct Args {
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
     format: GraphFormat,
-    /// Accepted as by llvm-xray; a trace that knows the names of its functions does not need it
-    #[arg(
-        short = 'm',
-        long = "instr_map",
-        visible_alias = "instr-map",
-        value_name = "FILE"
-    )]
-    instr_map: Option<PathBuf>,
+    #[command(flatten)]
+    logs: Logs,
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
@@ -68,7 +62,7 @@ pub(crate) enum GraphFormat {
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let mut output = args.destination.open(&[&args.file])?;
-    let trace = input::open(&args.file)?;
+    let trace = args.logs.open(&args.file, console)?;
     let filter = args.selection.filter(&trace)?;
     let graph = Graph::new(&trace, &filter, args.unpaired.siblings());
     note(&graph, console);

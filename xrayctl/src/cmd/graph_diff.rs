@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use xray_trace::analysis::{Graph, Siblings};
 
 use super::graph::{self, GraphFormat};
-use crate::input::{self, Destination, Selection};
+use crate::input::{Destination, Logs, Selection};
 use crate::output::Console;
 use crate::output::dot::{Difference, Drawing, Statistic, Style};
 
@@ -52,6 +52,8 @@ pub(crate) struct Args {
     selection: Selection,
     #[command(flatten)]
     destination: Destination,
+    #[command(flatten)]
+    logs: Logs,
 }
 
 /// What llvm-xray can be told for both logs, or for one.
@@ -75,14 +77,6 @@ struct UnpairedEach {
     /// The same, for the trace after
     #[arg(long = "deduce-sibling-calls-2", visible_alias = "d2")]
     deduce_after: bool,
-    /// Accepted as by llvm-xray; a trace that knows the names of its functions does not need it
-    #[arg(
-        short = 'm',
-        long = "instr-map",
-        visible_alias = "instr_map",
-        value_name = "FILE"
-    )]
-    instr_map: Option<PathBuf>,
     /// The same, for the trace before
     #[arg(long = "instr-map-1", visible_alias = "m1", value_name = "FILE")]
     instr_map_before: Option<PathBuf>,
@@ -95,8 +89,8 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let mut output = args.destination.open(&[&args.before, &args.after])?;
     let deduce = &args.unpaired;
     let both = deduce.deduce_sibling_calls;
-    let draw = |file: &PathBuf, deduces: bool| {
-        let trace = input::open(file)?;
+    let draw = |file: &PathBuf, deduces: bool, instr_map: Option<&PathBuf>| {
+        let trace = args.logs.of_program(instr_map).open(file, console)?;
         let filter = args.selection.filter(&trace)?;
         let siblings = if both || deduces {
             Siblings::Deduced
@@ -107,8 +101,16 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         graph::note(&graph, console);
         Ok::<_, anyhow::Error>(Drawing::new(&graph, &trace))
     };
-    let before = draw(&args.before, deduce.deduce_before)?;
-    let after = draw(&args.after, deduce.deduce_after)?;
+    let before = draw(
+        &args.before,
+        deduce.deduce_before,
+        deduce.instr_map_before.as_ref(),
+    )?;
+    let after = draw(
+        &args.after,
+        deduce.deduce_after,
+        deduce.instr_map_after.as_ref(),
+    )?;
     let difference = Difference::new(&before, &after);
     let style = Style {
         edge_label: args.edge_label,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::args::Format;
-use crate::input;
+use crate::input::Logs;
 use crate::output::Console;
 use crate::output::trace_info::TraceInfo;
 
@@ -33,12 +33,14 @@ pub(crate) struct Args {
     file: PathBuf,
     #[command(flatten)]
     format: Format,
+    #[command(flatten)]
+    logs: Logs,
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let trace = input::open(&args.file)?;
+    let (trace, format) = args.logs.open_of_format(&args.file, console)?;
     let bytes = std::fs::metadata(&args.file)?.len();
-    let info = TraceInfo::new(&args.file.display().to_string(), bytes, &trace);
+    let info = TraceInfo::new(&args.file.display().to_string(), bytes, &trace, format);
     if args.format.json {
         return console.json(&info);
     }

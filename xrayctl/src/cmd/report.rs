@@ -7,7 +7,7 @@ use serde::Serialize;
 use xray_trace::analysis::{self, AccountOptions, Direction, Order, Shown, SortBy, Tree};
 
 use crate::args::Format;
-use crate::input::{self, Selection};
+use crate::input::{Logs, Selection};
 use crate::output::call_table::CallTable;
 use crate::output::call_tree::{self, CallTree};
 use crate::output::trace_summary::TraceSummary;
@@ -46,6 +46,8 @@ pub(crate) struct Args {
     order: Lines,
     #[command(flatten)]
     format: Format,
+    #[command(flatten)]
+    logs: Logs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -88,7 +90,7 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let trace = input::open(&args.file)?;
+    let trace = args.logs.open(&args.file, console)?;
     let filter = args.selection.filter(&trace)?;
     let limit = if args.limit == 0 {
         usize::MAX

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use xray_trace::analysis::{Side, StackRoots, Stacks};
 use xray_trace::model::Calibration;
 
-use crate::input::{self, Destination, Selection, Unpaired};
+use crate::input::{Destination, Logs, Selection, Unpaired};
 use crate::output::Console;
 use crate::output::stacks::{self, Folded, Top};
 
@@ -49,14 +49,8 @@ pub(crate) struct Args {
     /// What folded stacks are measured by
     #[arg(long, value_enum, default_value_t)]
     aggregation_type: Aggregation,
-    /// Accepted as by llvm-xray; a trace that knows the names of its functions does not need it
-    #[arg(
-        short = 'm',
-        long = "instr_map",
-        visible_alias = "instr-map",
-        value_name = "FILE"
-    )]
-    instr_map: Option<PathBuf>,
+    #[command(flatten)]
+    logs: Logs,
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
@@ -98,7 +92,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let mut calibrated = true;
     let files = args.files.iter().map(|file| (file, Side::Before));
     for (file, side) in files.chain(args.diff.iter().map(|file| (file, Side::After))) {
-        let trace = input::open(file)?;
+        let trace = args.logs.open(file, console)?;
         let filter = args.selection.filter(&trace)?;
         calibrated &= trace.clock().calibration() == Calibration::Measured;
         stacks.add(&trace, &filter, args.unpaired.siblings(), roots, side);

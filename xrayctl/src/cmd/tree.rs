@@ -9,7 +9,7 @@ use xray_trace::analysis::{Filter, Order, Shown, Siblings, Side, StackRoots, Sta
 
 use crate::args::Format;
 use crate::failure::Failure;
-use crate::input::{self, Selection};
+use crate::input::{Logs, Selection};
 use crate::output::call_tree::{self, CallTree};
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, stacks, trace_summary};
@@ -47,6 +47,8 @@ pub(crate) struct Args {
     selection: Selection,
     #[command(flatten)]
     format: Format,
+    #[command(flatten)]
+    logs: Logs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -66,7 +68,7 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let trace = input::open(&args.file)?;
+    let trace = args.logs.open(&args.file, console)?;
     let filter = args.selection.filter(&trace)?;
     let min_ns = u64::try_from(args.min_duration.as_nanos()).unwrap_or(u64::MAX);
     let limit = if args.limit == 0 {
@@ -79,7 +81,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
             let what = "--diff has no JSON; `xrayctl stack --diff` has folded stacks".to_owned();
             return Err(Failure::Usage(what).into());
         }
-        let after = input::open(other)?;
+        let after = args.logs.open(other, console)?;
         let after_filter = args.selection.filter(&after)?;
         let mut stacks = Stacks::default();
         for (trace, filter, side) in [

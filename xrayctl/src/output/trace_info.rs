@@ -6,6 +6,7 @@ use std::io;
 use serde::Serialize;
 use xray_trace::analysis::Notes;
 use xray_trace::container::VERSION;
+use xray_trace::llvm::Format as LogFormat;
 use xray_trace::model::{CallKind, DataKind, EventBody, ProcessId, ThreadId, Trace};
 
 use super::trace_summary::TraceSummary;
@@ -16,7 +17,8 @@ use super::{Cell, Column, Look, Table, Tone, text, units};
 pub(crate) struct TraceInfo {
     trace: TraceSummary,
     format: &'static str,
-    version: u16,
+    /// Of our own format; those of logs are not kept.
+    version: Option<u16>,
     bytes: u64,
     event_bytes: u64,
     blocks: usize,
@@ -66,7 +68,7 @@ struct ThreadInfo {
 
 impl TraceInfo {
     /// Looks at every event, one block at a time.
-    pub(crate) fn new(file: &str, bytes: u64, trace: &Trace) -> Self {
+    pub(crate) fn new(file: &str, bytes: u64, trace: &Trace, format: LogFormat) -> Self {
         let mut events = EventCounts::default();
         let mut notes = Notes::default();
         let mut threads = BTreeMap::<ThreadId, (u64, u64)>::new();
@@ -111,8 +113,14 @@ impl TraceInfo {
         });
         Self {
             trace: TraceSummary::new(file, trace, notes),
-            format: "xtrace",
-            version: VERSION,
+            format: match format {
+                LogFormat::Xtrace => "xtrace",
+                LogFormat::Fdr(_) => "fdr",
+                LogFormat::Basic(_) => "basic",
+                LogFormat::Yaml => "yaml",
+                _ => "other",
+            },
+            version: (format == LogFormat::Xtrace).then_some(VERSION),
             bytes,
             event_bytes: trace.totals().encoded_len,
             blocks: trace.blocks().len(),
@@ -130,13 +138,13 @@ impl TraceInfo {
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         self.trace.render_head(out, look)?;
         self.trace.render_notes(out, look)?;
-        let (format, version) = (self.format, self.version);
+        let format = self.format;
+        let version = self
+            .version
+            .map_or_else(String::new, |version| format!(" version {version}"));
         let (bytes, blocks) = (units::bytes(self.bytes), self.blocks as u64);
         let blocks = units::counted(blocks, "block");
-        writeln!(
-            out,
-            "{format} version {version}, {bytes}, {blocks} of packed events"
-        )?;
+        writeln!(out, "{format}{version}, {bytes}, {blocks} of packed events")?;
         let anchors = units::counted(self.clock.anchors as u64, "anchor");
         match self.clock.frequency {
             Some(hertz) => writeln!(out, "clock: {} Hz, {anchors}", units::count(hertz))?,
