@@ -9,7 +9,7 @@
 //! Pid 0 means every attached process that the caller may trace. The user of a session was fixed when it attached, that
 //! of a process that is not attached is read anew for each call.
 
-use std::{fs, os::unix::fs::MetadataExt as _, sync::Arc};
+use std::sync::Arc;
 
 use tonic::{Request, Status};
 
@@ -17,7 +17,7 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{AttachOptions, Caller, Registry, Session},
-    target::Target,
+    target::{Target, memory_owner},
 };
 
 /// What a request's pid means.
@@ -58,24 +58,15 @@ pub(super) fn check(caller: Caller, pid: Pid, owner: u32) -> Result<(), Refusal>
 
 /// Whether `caller` may know of and trace a living process of user `owner`.
 pub(super) fn sees(caller: Caller, pid: Pid, owner: u32) -> bool {
-    caller.may_trace(owner) && file_owner(pid).is_none_or(|owner| caller.may_trace(owner))
+    caller.may_trace(owner) && memory_owner(pid).is_none_or(|owner| caller.may_trace(owner))
 }
 
-/// As [`check`], for a process that lives.
+/// As [`check`], for a process that lives. To one whose memory the kernel does not give to its own user it refuses ptrace
+/// for that user; the daemon's capabilities would override that, so it is asked here. A process that has ended is for
+/// whatever is done next to find out.
 fn check_live(caller: Caller, pid: Pid, owner: u32) -> Result<(), Refusal> {
     check(caller, pid, owner)?;
-    file_owner(pid).map_or(Ok(()), |owner| check(caller, pid, owner))
-}
-
-/// To whom the kernel gives the process's files below `/proc`: its effective user, or root if the process made itself undumpable,
-/// has changed its user, or runs a program that its user cannot read. To such a process the kernel refuses ptrace for
-/// its own user; the daemon's capabilities would override that, so it is asked here. `None` if the process is gone,
-/// which whatever is done next finds out.
-fn file_owner(pid: Pid) -> Option<u32> {
-    // Not the directory itself: that one always shows the effective user.
-    fs::metadata(format!("/proc/{pid}/mem"))
-        .ok()
-        .map(|metadata| metadata.uid())
+    memory_owner(pid).map_or(Ok(()), |owner| check(caller, pid, owner))
 }
 
 /// Checks a process by its pid, attached or not.

@@ -1,6 +1,6 @@
 //! Which process: a pid, held by a pidfd and named by its start time, so that a reused pid is noticed (P18).
 
-use std::{fs, io, os::unix::fs::MetadataExt};
+use std::{fs, io};
 
 use nix::libc;
 use procfs::process::Process;
@@ -9,7 +9,7 @@ use crate::{
     pid::{Pid, Tid},
     refusal::{Reason, Refusal, Result},
     sys::PidFd,
-    target::{ThreadState, ThreadStatus, Threads},
+    target::{ThreadState, ThreadStatus, Threads, memory_owner},
 };
 
 /// A process that exists, held.
@@ -72,14 +72,12 @@ impl Target {
     /// old one's, and a thread that stands still does not `exec`.
     ///
     /// # Errors
-    /// It is another user's now.
+    /// It is another user's now, or has ended.
     pub(crate) fn check_owner(&self) -> Result<()> {
         let Some(required) = self.required_owner else {
             return Ok(());
         };
-        let owner = fs::metadata(format!("/proc/{}/mem", self.pid))
-            .map_err(|_| self.exited())?
-            .uid();
+        let owner = memory_owner(self.pid).ok_or_else(|| self.exited())?;
         if owner == required {
             return Ok(());
         }

@@ -61,7 +61,7 @@ impl Threads {
     pub(crate) fn live(pid: Pid) -> Option<Tid> {
         Self::of(pid)
             .into_iter()
-            .find(|&tid| Self::state(pid, tid) != ThreadState::Dead)
+            .find(|&tid| !Self::is_ending(pid, tid))
     }
 
     /// Where `/proc` shows the memory and the files of the process: in its own directory, and in another thread's when
@@ -87,6 +87,14 @@ impl Threads {
             .rposition(|&byte| byte == b')')
             .and_then(|end| stat.get(end + 2).copied());
         state_of(state)
+    }
+
+    /// True if a thread is on its way out or gone: its memory may be gone already, whatever its state says.
+    pub(crate) fn is_ending(pid: Pid, tid: Tid) -> bool {
+        fs::read(format!("/proc/{pid}/task/{tid}/stat"))
+            .ok()
+            .and_then(|stat| flags_of(&stat))
+            .is_none_or(|flags| flags & PF_EXITING != 0)
     }
 
     /// Its name, with what is not UTF-8 replaced; empty if it is gone.
@@ -122,6 +130,16 @@ fn state_of(letter: Option<u8>) -> ThreadState {
         Some(b'S') => ThreadState::Sleeping,
         Some(_) => ThreadState::Stoppable,
     }
+}
+
+/// PF_EXITING, include/linux/sched.h: set before a thread gives its memory back, and never cleared.
+const PF_EXITING: u32 = 4;
+
+/// The ninth field; the name in parentheses, which is the second one, may hold anything.
+fn flags_of(stat: &[u8]) -> Option<u32> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    rest.split_ascii_whitespace().nth(6)?.parse().ok()
 }
 
 // === impl ThreadStatus ===
@@ -191,6 +209,15 @@ mod tests {
         };
         assert_eq!(ThreadStatus::parse(status), expected);
         assert_eq!(ThreadStatus::parse(b""), ThreadStatus::default());
+    }
+
+    #[test]
+    fn the_flags_are_found_whatever_the_thread_is_called() {
+        let stat = b"7 () S 1 2 ) \xff) S 1 7 7 0 -1 4194564 99 0";
+        assert_eq!(flags_of(stat), Some(0x40_0104));
+        assert_eq!(flags_of(b"7 (short) S 1 7 7 0 -1"), None);
+        assert_eq!(flags_of(b""), None);
+        assert!(!Threads::is_ending(Pid::this(), Pid::this().leader()));
     }
 
     #[test]

@@ -1,0 +1,58 @@
+//! To whom the kernel gives the memory of a process. Not who may trace it: that is decided elsewhere.
+
+use std::{fs, os::unix::fs::MetadataExt as _};
+
+use super::Threads;
+use crate::pid::{Pid, Tid};
+
+/// To whom the kernel gives the process's files below `/proc`: its effective user, or root if the process made itself
+/// undumpable, has changed its user, or runs a program that its user cannot read. `None` if it has ended or is about to.
+///
+/// A thread that ends gives its memory back first, and from then on the kernel shows its files as root's. Its word does not
+/// count: another thread's does, and if those do not agree, only root owns the process.
+pub(crate) fn memory_owner(pid: Pid) -> Option<u32> {
+    if let Some(owner) = owner_by(pid, pid.leader()) {
+        return Some(owner);
+    }
+    let mut owners = Threads::of(pid)
+        .into_iter()
+        .filter_map(|tid| owner_by(pid, tid));
+    let first = owners.next()?;
+    Some(if owners.all(|owner| owner == first) {
+        first
+    } else {
+        0
+    })
+}
+
+/// What one thread shows; `None` if it is gone or ends.
+fn owner_by(pid: Pid, tid: Tid) -> Option<u32> {
+    // Not the directory itself: that one always shows the effective user.
+    let shown = fs::metadata(format!("/proc/{pid}/task/{tid}/mem")).ok()?;
+    // Asked afterwards: who does not end now still had its memory then.
+    (!Threads::is_ending(pid, tid)).then(|| shown.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_lives_has_an_owner_and_a_zombie_has_none() {
+        assert_eq!(
+            memory_owner(Pid::this()),
+            Some(nix::unistd::geteuid().as_raw())
+        );
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = Pid::try_from(child.id()).unwrap();
+        // Waits, and leaves it where it is.
+        let id = nix::sys::wait::Id::Pid(pid.as_nix());
+        let flags = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
+        nix::sys::wait::waitid(id, flags).unwrap();
+        assert_eq!(memory_owner(pid), None);
+        child.wait().unwrap();
+        assert_eq!(memory_owner(pid), None);
+    }
+}
