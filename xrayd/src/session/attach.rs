@@ -140,7 +140,7 @@ pub(super) fn prepare(
     let memory =
         Memory::open(pid, tid).map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
     target.check_owner()?;
-    let claim = claim(pid)?;
+    let claim = claim(pid, tid)?;
     // In this order: what comes last is dropped first.
     let (mut thread, child, undo) = match started {
         Some(Started {
@@ -257,10 +257,10 @@ pub(super) fn prepare(
 }
 
 /// Makes sure that nobody else traces the process. One who has just let it go, or been killed, is waited for.
-fn claim(pid: Pid) -> Result<Claim> {
+fn claim(pid: Pid, live: Tid) -> Result<Claim> {
     let deadline = Instant::now() + CLAIM_PATIENCE;
     loop {
-        let taken = Claim::take(pid)
+        let taken = Claim::take(pid, live)
             .map_err(|error| Refusal::from_io(pid, "lock it against other tracers", &error))?;
         match taken {
             Some(claim) => return Ok(claim),
