@@ -16,6 +16,8 @@ const SIGALRM: u32 = 14;
 const SIGTERM: u32 = 15;
 const SIGTRAP: u32 = 5;
 const SIGCHLD: u32 = 17;
+/// The C library's own, which programs cannot hold back: it does so itself, for moments, when it forks.
+const SIGCANCEL: u32 = 32;
 /// SIGRTMIN+3, as the C library counts: the first of those that `signals` waits for, each by its own way.
 const QUEUED: u32 = 37;
 const WAYS: u32 = 7;
@@ -42,7 +44,7 @@ fn thread_for(state: &ProcessState, signal: u32) -> Option<i32> {
     found.next().is_none().then_some(tid)
 }
 
-/// A picture of the process in a moment in which none of its threads is in a handler.
+/// A picture of the process in a moment in which none of its threads is in a handler, or in the middle of a fork.
 fn idle(target: &Target, trap: &str) -> Result<ProcessState> {
     let threads = if trap == "handle" { 11 } else { 10 };
     wait_until(DEADLINE, "no thread is in a handler", || {
@@ -53,6 +55,7 @@ fn idle(target: &Target, trap: &str) -> Result<ProcessState> {
                 .count()
         };
         let idle = state.threads.len() == threads
+            && held(SIGCANCEL) == 0
             && awaited().all(|signal| thread_for(&state, signal).is_some())
             && [SIGNALFD, SIGCHLD]
                 .iter()
