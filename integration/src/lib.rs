@@ -30,6 +30,6 @@ pub use sleds::{Sled, SledKind, sleds_of};
 pub use target::Target;
 pub use text::{TextDifference, text_differences};
 pub use tool::{Tool, missing_packages};
-pub use user::is_root_for;
+pub use user::{is_root_for, opens_map_files};
 pub use variant::{copy_into, sectionless_into, stripped_into};
 pub use wait::{DEADLINE, wait_until};

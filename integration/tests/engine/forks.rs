@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{DEADLINE, Fixture, ProcessState, Target, wait_until};
+use integration::{DEADLINE, Fixture, ProcessState, Target, opens_map_files, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
 use xray_trace::model::Trace;
@@ -145,7 +145,11 @@ fn three_generations_are_recorded_each_by_itself() -> Result<()> {
         // Each can be attached to once more, and keeps its own memory.
         for descendant in [child, grandchild] {
             let attached = registry.attach(pid(descendant.0)?, options)?;
-            ensure!(attached.report.adopted, "{:?}", attached.report);
+            ensure!(
+                attached.report.adopted == opens_map_files()?,
+                "{:?}",
+                attached.report
+            );
             switch(&attached.session, Switch::On)?;
             descendant.work(&mut target)?;
             descendant.finish(&registry, &attached.session, 1000)?;

@@ -2,7 +2,8 @@
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{
-    DEADLINE, Fixture, GroundTruth, ProcessState, Target, Tool, sleds_of, wait_until,
+    DEADLINE, Fixture, GroundTruth, ProcessState, Target, Tool, opens_map_files, sleds_of,
+    wait_until,
 };
 use serde_json::Value;
 
@@ -169,7 +170,7 @@ fn from_ps_to_detach() -> Result<()> {
     ensure_nothing_left(&before, target.pid())?;
 
     let again = cli.json(["attach", &pid])?;
-    ensure!(again["report"]["adopted"] == true, "{again}");
+    ensure!(again["report"]["adopted"] == opens_map_files()?, "{again}");
     cli.ok(["enable", "--all"])?;
     all_on(&target)?.context("not everything is on again")?;
     let detached = cli.json(["detach", "--all"])?;
