@@ -263,7 +263,7 @@ mod tests {
             "graph-diff f",
             "flame f",
             "convert f",
-            "convert f -o g --to yaml",
+            "convert f -o g --to luck",
             "fdr-dump",
             "fdr-dump f --verify --salvage",
             "detach",

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::scene::{
     Cli, Running, Scene, all_on, ensure_as_compiled, ensure_nothing_left, sleds_on,
 };
-use crate::trace::{ensure_counted, ensure_exact, ensure_reported, seen};
+use crate::trace::{ensure_counted, ensure_exact, ensure_reported, read, seen};
 
 const COUNTED: [&str; 4] = ["--threads", "3", "--calls", "300"];
 
@@ -227,8 +227,9 @@ fn a_process_killed_at_work_leaves_a_true_beginning() -> Result<()> {
     let mut running = record(&cli, &target, &["--ring-size", "4MiB"])?;
     let file = scene.path("f.xtrace");
     target.send("go")?;
-    running.until("events are in the file", || {
-        Ok((fs::metadata(&file)?.len() > 100_000).then_some(()))
+    running.until("events of both threads are in the file", || {
+        let long = fs::metadata(&file)?.len() > 100_000;
+        Ok((long && read(&file)?.blocks_by_thread().len() == 2).then_some(()))
     })?;
     target.kill()?;
     let ran = running.wait()?;

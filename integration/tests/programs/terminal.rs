@@ -89,6 +89,20 @@ impl Terminal {
         waited.with_context(|| self.text())
     }
 
+    /// Types Ctrl-C until a condition on everything seen so far holds: of two that come at once, a program hears one.
+    pub(crate) fn interrupt_until(
+        &mut self,
+        what: &str,
+        condition: impl Fn(&str) -> bool,
+    ) -> Result<()> {
+        let waited = wait_until(DEADLINE, what, || {
+            self.interrupt()?;
+            self.read()?;
+            Ok(condition(&self.text()).then_some(()))
+        });
+        waited.with_context(|| self.text())
+    }
+
     /// Reads until it has ended.
     pub(crate) fn wait(mut self) -> Result<Ended> {
         let status = wait_until(DEADLINE, "the program on the terminal ends", || {

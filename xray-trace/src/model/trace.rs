@@ -188,6 +188,7 @@ impl Trace {
     }
 
     /// Puts the blocks in order of their first events. For logs whose blocks stand in any order.
+    #[cfg(feature = "import")]
     pub(crate) fn sort_blocks(&mut self) {
         self.blocks.sort_by_key(|block| block.first);
     }
