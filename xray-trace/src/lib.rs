@@ -10,5 +10,6 @@ pub mod sink;
 pub mod source;
 
 mod addr;
+mod yaml_scalar;
 
 pub use addr::FileAddr;

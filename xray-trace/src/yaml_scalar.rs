@@ -8,7 +8,7 @@ enum Quotes {
 }
 
 /// Appends a text, quoted when and how LLVM (19) quotes it; also where a comma would end it, which LLVM forgets.
-pub(super) fn push(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn push(out: &mut Vec<u8>, text: &str) {
     match quotes(text) {
         Quotes::None => out.extend_from_slice(text.as_bytes()),
         Quotes::Single => {

@@ -17,7 +17,6 @@
 //! YAML's events as they come. [`Writer`] prints LLVM's bytes by hand: no YAML writer has its spacing.
 
 mod read;
-mod scalar;
 mod source;
 mod write;
 

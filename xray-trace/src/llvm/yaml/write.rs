@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::{Record, TraceHeader, scalar};
+use super::{Record, TraceHeader};
+use crate::yaml_scalar;
 
 /// Bytes that are gathered before they are written.
 const GATHERED: usize = 64 << 10;
@@ -71,7 +72,7 @@ impl<W: Write> Writer<W> {
         }
         push_number(out, function_id.unsigned_abs().into());
         out.extend_from_slice(b", function: ");
-        scalar::push(out, function);
+        yaml_scalar::push(out, function);
         if let Some((first, others)) = args.split_first() {
             out.extend_from_slice(b", args: [ ");
             push_number(out, *first);
@@ -95,10 +96,10 @@ impl<W: Write> Writer<W> {
         push_number(out, *tsc);
         out.extend_from_slice(b", data: ");
         match std::str::from_utf8(data) {
-            Ok(text) => scalar::push(out, text),
+            Ok(text) => yaml_scalar::push(out, text),
             Err(_) => {
                 self.altered += 1;
-                scalar::push(out, &String::from_utf8_lossy(data));
+                yaml_scalar::push(out, &String::from_utf8_lossy(data));
             }
         }
         out.extend_from_slice(b" }\n");
