@@ -184,37 +184,23 @@ fn basic_file(dir: &tempfile::TempDir, trace: &Trace) -> (PathBuf, Report) {
     (path, report)
 }
 
-/// Its records are in one order of time, so `account` takes several threads as they are.
+/// Records in one order of time: `account` takes several threads as they are.
 #[test]
-fn llvm_xray_account_agrees_on_the_basic_log_of_several_threads() {
+fn llvm_xray_account_agrees_on_the_basic_log_and_the_yaml_of_several_threads() {
     let threads = (0..20)
         .map(|thread| busy(1000 + thread * 77, 100))
         .collect::<Vec<_>>();
     let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
     let trace = trace(&NAMES, &slices);
-    let dir = tempfile::tempdir().unwrap();
-    let (log, report) = basic_file(&dir, &trace);
-    assert_eq!((report.calls, report.left_out), (4020, Vec::new()));
-    check_account(
-        &llvm_xray(&log, &["account", "-f", "csv", "-o", "-"]),
-        &trace,
-    );
-}
-
-#[test]
-fn llvm_xray_account_agrees_on_the_yaml_of_several_threads() {
-    let threads = (0..20)
-        .map(|thread| busy(1000 + thread * 77, 100))
-        .collect::<Vec<_>>();
-    let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
-    let trace = trace(&NAMES, &slices);
-    let dir = tempfile::tempdir().unwrap();
-    let (log, report) = yaml_file(&dir, &trace);
-    assert_eq!((report.calls, report.left_out), (4020, Vec::new()));
-    check_account(
-        &llvm_xray(&log, &["account", "-f", "csv", "-o", "-"]),
-        &trace,
-    );
+    for file in [basic_file, yaml_file] {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, report) = file(&dir, &trace);
+        assert_eq!((report.calls, report.left_out), (4020, Vec::new()));
+        check_account(
+            &llvm_xray(&log, &["account", "-f", "csv", "-o", "-"]),
+            &trace,
+        );
+    }
 }
 
 #[test]
