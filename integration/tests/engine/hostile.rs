@@ -82,9 +82,15 @@ impl Rings {
             // Whoever is in it just now ends it in the right way: then it takes another try.
             self.store(index, control::BUSY, 1)?;
             let (cursor, lost) = (seen(control::CURSOR)?, seen(control::LOST)?);
-            std::thread::sleep(Duration::from_millis(20));
-            let stuck = seen(control::BUSY)? != 0 && seen(control::CURSOR)? == cursor;
-            Ok((stuck && seen(control::LOST)? > lost).then_some(()))
+            // A thread whose ring is full goes in and out of it: seen busy once, it need not be stuck.
+            for _ in 0..32 {
+                std::thread::sleep(Duration::from_micros(600));
+                if seen(control::BUSY)? == 0 {
+                    return Ok(None);
+                }
+            }
+            let still = seen(control::CURSOR)? == cursor;
+            Ok((still && seen(control::LOST)? > lost).then_some(()))
         })
     }
 }
