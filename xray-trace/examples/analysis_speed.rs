@@ -2,11 +2,15 @@
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
+mod walk;
+
 use std::time::Instant;
 
 use xray_trace::analysis::{AccountOptions, Filter, Steps, account};
 use xray_trace::container::{BlockEncoder, Writer};
-use xray_trace::model::{CallKind, ClockAnchor, FunctionId, ThreadId, Ticks, Trace};
+use xray_trace::model::{ClockAnchor, FunctionId, ThreadId, Ticks, Trace};
+
+use self::walk::{Program, Walk};
 
 const EVENTS: u64 = 20_000_000;
 
@@ -54,8 +58,7 @@ fn analyse(trace: &Trace) {
     });
 }
 
-/// A random walk over a call graph in one thread: each function calls the same few others in order; a few percent of the
-/// calls go somewhere else.
+/// The walk of one thread.
 fn file(functions: u32) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).expect("memory can be written");
     let anchor = |ticks| ClockAnchor {
@@ -65,26 +68,16 @@ fn file(functions: u32) -> Vec<u8> {
     };
     writer.anchor(&anchor(0)).expect("memory can be written");
     let mut encoder = BlockEncoder::new(ThreadId(0));
-    let mut random = Random(0x1234_5678_9abc_def1);
-    let mut stack: Vec<(u32, u32)> = Vec::new();
-    let mut ticks = 0;
-    for _ in 0..EVENTS {
-        ticks += u64::from(30 + random.below(400));
-        let step = stack.last().map_or((0, 0), |frame| *frame);
-        let full = stack.len() > 12 || step.1 > step.0 % 4;
-        if !stack.is_empty() && full {
-            stack.pop();
-            encoder.push_call(Ticks(ticks), FunctionId(step.0), CallKind::Exit, None);
-        } else {
-            let odd = random.below(100) < 5;
-            let salt = if odd { random.below(functions) } else { step.1 };
-            let callee = (step.0.wrapping_mul(31) + salt * 7 + 1) % functions;
-            if let Some(frame) = stack.last_mut() {
-                frame.1 += 1;
-            }
-            stack.push((callee, 0));
-            encoder.push_call(Ticks(ticks), FunctionId(callee), CallKind::Enter, None);
-        }
+    let program = Program {
+        functions,
+        depth: 13,
+        strays: 5,
+        choices: functions,
+    };
+    let mut last = 0;
+    for call in Walk::new(program, EVENTS, 0) {
+        last = call.ticks;
+        encoder.push_call(Ticks(last), FunctionId(call.function), call.kind, None);
         if encoder.encoded_len() >= BlockEncoder::GOOD_LEN {
             let block = encoder.finish().expect("there are events");
             writer.block(&block).expect("memory can be written");
@@ -93,22 +86,7 @@ fn file(functions: u32) -> Vec<u8> {
     if let Some(block) = encoder.finish() {
         writer.block(&block).expect("memory can be written");
     }
-    writer
-        .anchor(&anchor(ticks))
-        .expect("memory can be written");
+    writer.anchor(&anchor(last)).expect("memory can be written");
     writer.end(&writer.totals()).expect("memory can be written");
     writer.into_inner()
-}
-
-struct Random(u64);
-
-// === impl Random ===
-
-impl Random {
-    fn below(&mut self, limit: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        u32::try_from(self.0 % u64::from(limit)).unwrap_or(0)
-    }
 }

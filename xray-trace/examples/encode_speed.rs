@@ -2,11 +2,15 @@
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
+mod walk;
+
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use xray_trace::container::{Block, BlockEncoder};
 use xray_trace::model::{CallKind, FunctionId, ThreadId, Ticks};
+
+use self::walk::{Program, Walk};
 
 const EVENTS: usize = 20_000_000;
 
@@ -63,43 +67,16 @@ fn leaf() -> Vec<Call> {
         .collect()
 }
 
-/// A random walk over a call graph: each function calls the same few others in order; `chance` percent of the calls
-/// go somewhere else.
-fn program(functions: u32, chance: u32) -> Vec<Call> {
-    let mut random = Random(0x1234_5678_9abc_def1);
-    let mut calls = Vec::with_capacity(EVENTS + 64);
-    let mut stack: Vec<(u32, u32)> = Vec::new();
-    let mut ticks = 0;
-    while calls.len() < EVENTS {
-        ticks += u64::from(30 + random.below(400));
-        let step = stack.last().map_or((0, 0), |frame| *frame);
-        let depth = u32::try_from(stack.len()).unwrap_or(u32::MAX);
-        if depth > 0 && (depth > 12 || step.1 > step.0 % 4) {
-            stack.pop();
-            calls.push((ticks, FunctionId(step.0), CallKind::Exit));
-        } else {
-            let odd = random.below(100) < chance;
-            let salt = if odd { random.below(functions) } else { step.1 };
-            let callee = (step.0.wrapping_mul(31) + salt * 7 + 1) % functions;
-            if let Some(frame) = stack.last_mut() {
-                frame.1 += 1;
-            }
-            stack.push((callee, 0));
-            calls.push((ticks, FunctionId(callee), CallKind::Enter));
-        }
-    }
+/// A program of which `strays` percent of the calls go to a random function.
+fn program(functions: u32, strays: u32) -> Vec<Call> {
+    let program = Program {
+        functions,
+        depth: 13,
+        strays,
+        choices: functions,
+    };
+    let calls = Walk::new(program, EVENTS as u64, 0);
     calls
-}
-
-struct Random(u64);
-
-// === impl Random ===
-
-impl Random {
-    fn below(&mut self, limit: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        u32::try_from(self.0 % u64::from(limit)).unwrap_or(0)
-    }
+        .map(|call| (call.ticks, FunctionId(call.function), call.kind))
+        .collect()
 }

@@ -1,0 +1,317 @@
+//! Writes what a synthetic program did as an `.xtrace` and as a log of LLVM's flight data recorder: the benchmarks' input.
+//!
+//! `cargo run --release -p xray-trace --example synthetic -- PROGRAM EVENTS together|in-turn OUT.xtrace [OUT.fdr]`
+//!
+//! Functions of PROGRAM, which has sleds, lend their ids and names; `llvm-xray` finds them there as well. Four threads run
+//! together, or one after the other: `llvm-xray account` wants all records of a log in one order of time, which only the latter gives.
+
+mod walk;
+
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write as _};
+use std::iter::Peekable;
+use std::path::Path;
+
+use xray_trace::container::{BlockEncoder, Writer};
+use xray_trace::instr_map::{InstrMap, MapFunction};
+use xray_trace::llvm::fdr::{self, FunctionKind, Record};
+use xray_trace::llvm::header::{Header, LogType};
+use xray_trace::model::{
+    CallKind, ClockAnchor, Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread,
+    ThreadId, Ticks,
+};
+
+use self::walk::{Call, Program, Walk};
+
+const PROGRAM: Program = Program {
+    functions: 400,
+    depth: 9,
+    strays: 5,
+    choices: 4,
+};
+const PID: u32 = 1000;
+/// In the order in which llvm-xray 19 goes through a log of them: by a hash. Its `account` wants times to grow in that order.
+const TIDS: [u32; 4] = [1004, 1003, 1001, 1002];
+/// Of the counter.
+const HERTZ: u64 = 2_600_000_000;
+/// What a trace's first event is called by the counter.
+const START: u64 = 1_000_000_000;
+/// Records of 8 bytes in a buffer of the runtime's, which is 16 KiB; five of 16 bytes stand in front.
+const PER_BUFFER: usize = (16 * 1024 - 80) / 8;
+
+/// Threads, and when each begins.
+#[derive(Debug, Clone, Copy)]
+enum Schedule {
+    Together,
+    InTurn,
+}
+
+/// The threads' events in one order of time.
+struct Threads {
+    walks: Vec<Peekable<Walk>>,
+    schedule: Schedule,
+    /// When the thread under way began. The next one in turn begins at the end of the one before.
+    base: u64,
+    last: u64,
+}
+
+struct Xtrace {
+    writer: Writer<BufWriter<File>>,
+    encoders: Vec<BlockEncoder>,
+}
+
+struct Log {
+    writer: fdr::Writer<BufWriter<File>>,
+    /// The ids of the functions in the instrumentation map.
+    ids: Vec<u32>,
+    /// What each thread has not written yet.
+    pending: Vec<Vec<Call>>,
+    buffers: u32,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let [program, events, schedule, xtrace, log @ ..] = &arguments[..] else {
+        return Err("PROGRAM EVENTS together|in-turn OUT.xtrace [OUT.fdr]".into());
+    };
+    let schedule = match schedule.as_str() {
+        "together" => Schedule::Together,
+        "in-turn" => Schedule::InTurn,
+        other => return Err(format!("neither together nor in-turn: {other}").into()),
+    };
+    let map = InstrMap::read(&fs::read(program)?)?;
+    let functions = spread(&map)?;
+    let mut xtrace = Xtrace::create(Path::new(xtrace), program, &map, &functions)?;
+    let ids = functions.iter().map(|function| function.id).collect();
+    let mut log = match log {
+        [] => None,
+        [path, ..] => Some(Log::create(Path::new(path), ids)?),
+    };
+    let mut threads = Threads::new(events.parse()?, schedule);
+    while let Some((thread, call)) = threads.next() {
+        xtrace.call(thread, call)?;
+        if let Some(log) = &mut log {
+            log.call(thread, call)?;
+        }
+    }
+    xtrace.finish(threads.last)?;
+    log.map_or(Ok(()), Log::finish)?;
+    Ok(())
+}
+
+/// As many functions as the walk wants, from all parts of the map.
+fn spread(map: &InstrMap) -> Result<Vec<&MapFunction>, Box<dyn Error>> {
+    let wanted = usize::try_from(PROGRAM.functions)?;
+    let step = map.functions().len() / wanted;
+    if step == 0 {
+        return Err(format!("the program has less than {wanted} functions with sleds").into());
+    }
+    let spread = map.functions().iter().step_by(step).take(wanted);
+    Ok(spread.collect())
+}
+
+// === impl Threads ===
+
+impl Threads {
+    fn new(events: u64, schedule: Schedule) -> Self {
+        // Every thread's is an even number.
+        let each = events / TIDS.len() as u64 / 2 * 2;
+        let walk = |number| Walk::new(PROGRAM, each, number).peekable();
+        Self {
+            walks: (0..TIDS.len() as u64).map(walk).collect(),
+            schedule,
+            base: START,
+            last: START,
+        }
+    }
+
+    /// The next event, and the thread's index.
+    fn next(&mut self) -> Option<(usize, Call)> {
+        let index = match self.schedule {
+            Schedule::Together => {
+                let walks = self.walks.iter_mut().enumerate();
+                let next = walks.filter_map(|(index, walk)| Some((walk.peek()?.ticks, index)));
+                next.min()?.1
+            }
+            Schedule::InTurn => {
+                let mut walks = self.walks.iter_mut();
+                walks.position(|walk| walk.peek().is_some())?
+            }
+        };
+        let mut call = self.walks[index].next()?;
+        call.ticks += self.base;
+        self.last = call.ticks;
+        let ended = self.walks[index].peek().is_none();
+        if ended && matches!(self.schedule, Schedule::InTurn) {
+            self.base = self.last;
+        }
+        Some((index, call))
+    }
+}
+
+// === impl Xtrace ===
+
+impl Xtrace {
+    fn create(
+        path: &Path,
+        program: &str,
+        map: &InstrMap,
+        functions: &[&MapFunction],
+    ) -> Result<Self, Box<dyn Error>> {
+        let file = BufWriter::with_capacity(1 << 18, File::create(path)?);
+        let mut writer = Writer::new(file)?;
+        let (process, module) = (ProcessId(0), ModuleId(0));
+        writer.process(&Process {
+            id: process,
+            pid: PID,
+            start_time_ticks: 1,
+            command: "synthetic".to_owned(),
+            executable: program.to_owned(),
+            host: None,
+        })?;
+        writer.module(&Module {
+            id: module,
+            process,
+            path: program.to_owned(),
+            build_id: None,
+            load_bias: 0,
+        })?;
+        for (id, function) in (0..).map(FunctionId).zip(functions) {
+            writer.function(&Function {
+                id,
+                module,
+                xray_id: function.id,
+                address: function.address,
+                symbol: function.symbol.clone(),
+                name: function.name.clone(),
+                source: None,
+                sleds: u32::try_from(map.sleds_of(function).len())?,
+            })?;
+        }
+        let threads: Vec<_> = (0..).map(ThreadId).zip(TIDS).collect();
+        for &(id, tid) in &threads {
+            writer.thread(&Thread {
+                id,
+                process,
+                tid,
+                name: format!("worker {}", id.0),
+            })?;
+        }
+        writer.anchor(&anchor(START))?;
+        Ok(Self {
+            writer,
+            encoders: threads
+                .iter()
+                .map(|&(id, _)| BlockEncoder::new(id))
+                .collect(),
+        })
+    }
+
+    fn call(&mut self, thread: usize, call: Call) -> io::Result<()> {
+        let encoder = &mut self.encoders[thread];
+        let function = FunctionId(call.function);
+        encoder.push_call(Ticks(call.ticks), function, call.kind, None);
+        if encoder.encoded_len() >= BlockEncoder::GOOD_LEN
+            && let Some(block) = encoder.finish()
+        {
+            self.writer.block(&block)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, last: u64) -> io::Result<()> {
+        for encoder in &mut self.encoders {
+            if let Some(block) = encoder.finish() {
+                self.writer.block(&block)?;
+            }
+        }
+        self.writer.anchor(&anchor(last))?;
+        self.writer.end(&self.writer.totals())
+    }
+}
+
+fn anchor(ticks: u64) -> ClockAnchor {
+    let ns = u128::from(ticks) * 1_000_000_000 / u128::from(HERTZ);
+    let ns = u64::try_from(ns).unwrap_or(u64::MAX);
+    ClockAnchor {
+        ticks: Ticks(ticks),
+        monotonic_ns: ns,
+        wall_ns: ns,
+    }
+}
+
+// === impl Log ===
+
+impl Log {
+    fn create(path: &Path, ids: Vec<u32>) -> io::Result<Self> {
+        let file = BufWriter::with_capacity(1 << 18, File::create(path)?);
+        Ok(Self {
+            writer: fdr::Writer::new(file, Header::new(LogType::Fdr, 5, HERTZ))?,
+            ids,
+            pending: TIDS.map(|_| Vec::new()).to_vec(),
+            buffers: 0,
+        })
+    }
+
+    fn call(&mut self, thread: usize, call: Call) -> Result<(), Box<dyn Error>> {
+        self.pending[thread].push(call);
+        if self.pending[thread].len() >= PER_BUFFER {
+            self.buffer(thread)?;
+        }
+        Ok(())
+    }
+
+    fn buffer(&mut self, thread: usize) -> Result<(), Box<dyn Error>> {
+        let calls = &mut self.pending[thread];
+        let Some(first) = calls.first() else {
+            return Ok(());
+        };
+        let mut before = first.ticks;
+        self.buffers += 1;
+        let header = [
+            Record::BufferExtents {
+                size: 64 + 8 * calls.len() as u64,
+            },
+            Record::NewBuffer {
+                tid: i32::try_from(TIDS[thread])?,
+            },
+            // llvm-xray mixes up the buffers of a thread of which not both the seconds and the microseconds grow.
+            Record::WallTime {
+                seconds: u64::from(self.buffers),
+                micros: self.buffers,
+            },
+            Record::Pid {
+                pid: i32::try_from(PID)?,
+            },
+            Record::NewCpu {
+                cpu: u16::try_from(thread)?,
+                tsc: before,
+            },
+        ];
+        for record in &header {
+            self.writer.record(record)?;
+        }
+        for call in calls.drain(..) {
+            self.writer.record(&Record::Function {
+                kind: match call.kind {
+                    CallKind::Enter => FunctionKind::Enter,
+                    CallKind::Exit => FunctionKind::Exit,
+                    CallKind::TailExit => FunctionKind::TailExit,
+                },
+                function: self.ids[usize::try_from(call.function)?],
+                delta: u32::try_from(call.ticks - before)?,
+            })?;
+            before = call.ticks;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), Box<dyn Error>> {
+        for thread in 0..self.pending.len() {
+            self.buffer(thread)?;
+        }
+        self.writer.into_inner().flush()?;
+        Ok(())
+    }
+}
