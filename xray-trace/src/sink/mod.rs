@@ -11,7 +11,9 @@ mod csv;
 mod ctf;
 mod events;
 mod fdr;
+mod firefox;
 mod folded;
+mod frames;
 mod function_ids;
 mod json_lines;
 #[cfg(feature = "export")]
@@ -40,6 +42,7 @@ pub use chrome::Chrome;
 pub use csv::Csv;
 pub use ctf::Ctf;
 pub use fdr::Fdr;
+pub use firefox::Firefox;
 pub use folded::Folded;
 pub use json_lines::JsonLines;
 #[cfg(feature = "export")]
@@ -132,6 +135,7 @@ pub const FORMATS: &[Format] = &[
     Format::File(&Perfetto),
     Format::Folder(&Ctf),
     Format::File(&Speedscope),
+    Format::File(&Firefox),
     Format::File(&Folded),
     #[cfg(feature = "export")]
     Format::File(&Pprof),

@@ -3,14 +3,14 @@
 //!
 //! (<https://github.com/jlfwong/speedscope/blob/v1.22.2/src/lib/file-format-spec.ts>, "evented" profiles.)
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use super::frames::Frames;
 use super::text::Text;
 use super::unsaid::Unsaid;
 use super::{Place, Report, Sink};
 use crate::analysis::{Step, Steps};
-use crate::model::{FunctionId, Trace};
+use crate::model::Trace;
 
 /// Speedscope's JSON.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +78,7 @@ impl Sink for Speedscope {
             report.leave_out_of_steps(&steps);
         }
         text.put("\n],\"shared\":{\"frames\":[");
-        frames.write(trace, &mut text)?;
+        frame_list(trace, &frames, &mut text)?;
         text.put("\n]}}\n");
         text.finish()?;
         unsaid.tell(&mut report);
@@ -97,42 +97,24 @@ fn name(trace: &Trace, steps: &Steps<'_>) -> String {
     format!("{process} {pid}, {thread} {tid}")
 }
 
-/// The functions that were called, numbered as they are met.
-#[derive(Debug, Default)]
-struct Frames {
-    numbers: BTreeMap<FunctionId, u64>,
-    functions: Vec<FunctionId>,
-}
-
-// === impl Frames ===
-
-impl Frames {
-    fn get(&mut self, function: FunctionId) -> u64 {
-        *self.numbers.entry(function).or_insert_with(|| {
-            self.functions.push(function);
-            self.functions.len() as u64 - 1
-        })
-    }
-
-    fn write(&self, trace: &Trace, text: &mut Text<'_>) -> io::Result<()> {
-        let mut comma = "\n";
-        for id in &self.functions {
-            text.put(comma);
-            comma = ",\n";
-            text.put("{\"name\":");
-            text.json(&trace.function_name(*id));
-            let source = trace.function(*id).and_then(|known| known.source.as_ref());
-            if let Some(source) = source {
-                text.put(",\"file\":");
-                text.json(&source.file);
-                if source.line != 0 {
-                    text.put(",\"line\":");
-                    text.number(source.line);
-                }
+fn frame_list(trace: &Trace, frames: &Frames, text: &mut Text<'_>) -> io::Result<()> {
+    let mut comma = "\n";
+    for id in frames.functions() {
+        text.put(comma);
+        comma = ",\n";
+        text.put("{\"name\":");
+        text.json(&trace.function_name(*id));
+        let source = trace.function(*id).and_then(|known| known.source.as_ref());
+        if let Some(source) = source {
+            text.put(",\"file\":");
+            text.json(&source.file);
+            if source.line != 0 {
+                text.put(",\"line\":");
+                text.number(source.line);
             }
-            text.put("}");
-            text.pass()?;
         }
-        Ok(())
+        text.put("}");
+        text.pass()?;
     }
+    Ok(())
 }

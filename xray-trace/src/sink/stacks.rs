@@ -78,6 +78,11 @@ impl Stacks {
         }
     }
 
+    /// The node of the innermost open call.
+    pub(super) fn innermost(&self) -> Option<usize> {
+        self.open.last().copied()
+    }
+
     /// Every node; a caller stands before those that it called.
     pub(super) fn nodes(&self) -> &[Node] {
         &self.nodes

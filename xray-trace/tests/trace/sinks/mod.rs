@@ -3,6 +3,8 @@
 mod chrome;
 mod ctf;
 mod fdr;
+mod firefox;
+mod npm;
 mod parquet;
 mod perfetto;
 mod python;
@@ -170,6 +172,7 @@ fn formats_are_found_by_name_and_by_extension() {
     check("dir.x/a.json", Some("chrome"));
     check("a.speedscope.json", Some("speedscope"));
     check(".json", None);
+    check("a.firefox.json", Some("firefox"));
     check("a.pb.gz", Some("pprof"));
     check("a.gz", None);
     check("a.fdr", Some("fdr"));

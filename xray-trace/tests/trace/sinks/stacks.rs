@@ -12,9 +12,9 @@ use super::{NAMES, busy, count_of, export, rich, run};
 use crate::common::{Enter, Exit, any_events, call, file, trace};
 
 /// Calls and self time of each function, by name.
-type Sums = BTreeMap<String, (u64, u64)>;
+pub(super) type Sums = BTreeMap<String, (u64, u64)>;
 
-fn expected(trace: &Trace) -> Sums {
+pub(super) fn expected(trace: &Trace) -> Sums {
     let mut sums = Sums::new();
     for step in Steps::of_threads(trace).flatten() {
         if let Step::Leave(call) = step {
