@@ -1,4 +1,5 @@
-//! The readers of ELF files: instrumentation map, symbols, source lines. What is no ELF file is read as a map in YAML.
+//! The readers of object files, ELF and Mach-O: instrumentation map, symbols, source lines. What is neither is read as a map
+//! in YAML.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

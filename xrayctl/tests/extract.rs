@@ -114,6 +114,25 @@ fn extract_instrmap_symbolize() {
     }
 }
 
+#[test]
+fn extract_instrmap_macho() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = PROGRAM.replace("xray_log_args(1)", "noinline");
+    for processor in ["x86_64", "arm64"] {
+        let target = format!("--target={processor}-apple-macos13");
+        compile(dir.path(), &source, "p.o", &[&target, "-c"]);
+        let link = "-platform_version macos 13 13 -undefined dynamic_lookup -e _main p.o -o p";
+        let link: Vec<_> = ["-arch", processor]
+            .into_iter()
+            .chain(link.split(' '))
+            .collect();
+        tool("ld64.lld-19", "lld-19", &link, dir.path());
+        for options in SPELLINGS {
+            check(dir.path(), "p", options);
+        }
+    }
+}
+
 /// `llvm-xray` of today cannot read a program with a typed event.
 #[test]
 fn extract_all_sledtypes() {
@@ -163,7 +182,7 @@ fn empty_no_instr_map_and_no_such_file() {
     fs::write(&path, "").unwrap();
     refused(
         &path,
-        "neither an ELF file nor an instrumentation map in YAML",
+        "neither an object file (ELF, Mach-O) nor an instrumentation map in YAML",
     );
     let source = "int main(void) { return 0; }\n";
     fs::write(dir.path().join("p.c"), source).unwrap();

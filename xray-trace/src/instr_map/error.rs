@@ -6,6 +6,17 @@ use crate::model::BuildId;
 /// Why an object file could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
+    /// A Mach-O file that no sleds are expected in.
+    #[error(
+        "a Mach-O file of 32 bits, in big endian or for several processors; take a 64-bit one out of it with lipo -thin"
+    )]
+    OtherMachO,
+    /// A Mach-O file for a processor that LLVM makes no sleds for.
+    #[error("Mach-O processor {0:#x} is neither x86-64 nor AArch64")]
+    MachOProcessor(u32),
+    /// A Mach-O file, but neither a program nor a library.
+    #[error("Mach-O type {0} is neither a program nor a library")]
+    MachOType(u32),
     /// The file does not begin like an ELF file.
     #[error("not an ELF file")]
     NotElf,
@@ -18,7 +29,7 @@ pub enum ObjectError {
     /// The file is an ELF file, but neither a program nor a library.
     #[error("ELF type {0} is neither a program nor a library")]
     NotLoadable(u16),
-    /// A table of the ELF file does not lie in the file.
+    /// A table does not lie in the file.
     #[error("{what} at offset {offset:#x} do not lie in the file of {file_size:#x} bytes")]
     OutsideFile {
         /// Which table.
@@ -28,8 +39,8 @@ pub enum ObjectError {
         /// The file's length.
         file_size: u64,
     },
-    /// The ELF header is damaged.
-    #[error("damaged ELF header")]
+    /// The header, or what must follow it, is damaged.
+    #[error("damaged header")]
     BadHeader,
     /// The section headers have been removed, so the map cannot be found.
     #[error("the file has no section headers, so its instrumentation map cannot be found")]

@@ -24,12 +24,9 @@
 
 use std::ops::Range;
 
-use super::elf::{Elf, Place};
-use super::relocate::{Relocations, Words};
+use super::file::{MapSections, ObjectFile, Place, Segment};
+use super::words::Words;
 use super::{FileAddr, FunctionIndex, ObjectError, ObjectKind, Sled, SledKind, Warning};
-
-const MAP: &str = "xray_instr_map";
-const INDEX: &str = "xray_fn_idx";
 
 /// The decoded map.
 #[derive(Debug)]
@@ -77,22 +74,18 @@ impl From<u8> for SledKind {
 // === impl Map ===
 
 impl Map {
-    pub(super) fn read(elf: &Elf<'_>) -> Result<Self, ObjectError> {
-        if !elf.has_sections() {
-            return Err(ObjectError::NoSectionHeaders);
-        }
+    pub(super) fn read(file: &dyn ObjectFile) -> Result<Self, ObjectError> {
         let mut map = Self {
             sleds: Vec::new(),
             groups: Vec::new(),
             index: FunctionIndex::Absent,
             warnings: Vec::new(),
         };
-        let mut relocations = Relocations::of(elf);
+        let MapSections { map: parts, index } = file.map_sections()?;
         let mut oddities = Oddities::default();
-        for section in elf.parts(MAP)? {
-            check_size(elf, section.data.len(), section.address)?;
-            let words = relocations.apply(section)?;
-            map.read_part(elf, &words, &mut oddities)?;
+        for words in &parts {
+            check_size(words)?;
+            map.read_part(file, words, &mut oddities)?;
         }
         if map.sleds.is_empty() {
             return Err(ObjectError::NoMap);
@@ -101,22 +94,24 @@ impl Map {
             return Err(ObjectError::TooManyFunctions);
         }
         oddities.warn(&mut map.warnings);
-        if elf.kind != ObjectKind::Relocatable {
-            warn_about_places(elf, &map.sleds, &mut map.warnings);
+        let identity = file.identity();
+        if identity.kind != ObjectKind::Relocatable {
+            warn_about_places(&identity.segments, &map.sleds, &mut map.warnings);
         }
         warn_about_kinds(&map.sleds, &mut map.warnings);
-        map.compare_index(elf, &mut relocations)?;
+        map.compare_index(&index);
         Ok(map)
     }
 
     fn read_part(
         &mut self,
-        elf: &Elf<'_>,
-        words: &Words<'_, '_>,
+        file: &dyn ObjectFile,
+        words: &Words<'_>,
         oddities: &mut Oddities,
     ) -> Result<(), ObjectError> {
-        let section = words.section();
-        let word = elf.word_size();
+        let section = words.section;
+        let word = words.format.size();
+        let kind_of_file = file.identity().kind;
         self.sleds.reserve(section.data.len() / (4 * word));
         for (number, entry) in section.data.chunks_exact(4 * word).enumerate() {
             let at = number * 4 * word;
@@ -135,22 +130,18 @@ impl Map {
             };
             let (place, function) =
                 fields.expect("the section was checked to lie in the address space");
-            let is_unrelocated = match elf.kind {
-                ObjectKind::Executable => false,
-                ObjectKind::Relocatable => !words.is_relocated(at),
-                _ => version < 2 && place.address == FileAddr(0),
-            };
+            let is_unrelocated = !words.is_known(at)
+                || match kind_of_file {
+                    ObjectKind::Executable | ObjectKind::Relocatable => false,
+                    _ => version < 2 && place.address == FileAddr(0),
+                };
             oddities.unrelocated += usize::from(is_unrelocated);
-            if elf.kind == ObjectKind::Relocatable && !is_unrelocated && !elf.is_code(place) {
+            if kind_of_file == ObjectKind::Relocatable && !is_unrelocated && !file.is_code(place) {
                 let (count, first) = oddities.outside.unwrap_or((0, place.address));
                 oddities.outside = Some((count + 1, first));
             }
             let entry_at = |offset: usize| Place {
-                section: if elf.kind == ObjectKind::Relocatable {
-                    section.number
-                } else {
-                    0
-                },
+                section: section.number,
                 address: section.address.displaced(offset as u64),
             };
             self.add(
@@ -185,22 +176,17 @@ impl Map {
         }
     }
 
-    fn compare_index<'e, 'a>(
-        &mut self,
-        elf: &'e Elf<'a>,
-        relocations: &mut Relocations<'e, 'a>,
-    ) -> Result<(), ObjectError> {
+    fn compare_index(&mut self, parts: &[Words<'_>]) {
         let mut comparison = Comparison::default();
-        let word = elf.word_size();
-        for section in elf.parts(INDEX)? {
-            let words = relocations.apply(section)?;
-            for at in (0..section.data.len()).step_by(2 * word) {
+        for words in parts {
+            let word = words.format.size();
+            for at in (0..words.section.data.len()).step_by(2 * word) {
                 let group = self.groups.get(comparison.entries);
-                comparison.add(&words, at, word, group);
+                comparison.add(words, at, word, group);
             }
         }
         if comparison.entries == 0 {
-            return Ok(());
+            return;
         }
         self.index = match comparison.layout(self.groups.len()) {
             Ok(layout) => layout,
@@ -213,7 +199,6 @@ impl Map {
                 FunctionIndex::Disagrees
             }
         };
-        Ok(())
     }
 }
 
@@ -230,7 +215,7 @@ struct Comparison {
 // === impl Comparison ===
 
 impl Comparison {
-    fn add(&mut self, words: &Words<'_, '_>, at: usize, word: usize, group: Option<&Group>) {
+    fn add(&mut self, words: &Words<'_>, at: usize, word: usize, group: Option<&Group>) {
         let (addresses, distances) = group.map_or((false, false), |group| {
             let Range { start, end } = group.entries;
             let second = at + word;
@@ -275,8 +260,9 @@ impl Oddities {
     }
 }
 
-fn check_size(elf: &Elf<'_>, size: usize, address: FileAddr) -> Result<(), ObjectError> {
-    let entry = 4 * elf.word_size();
+fn check_size(words: &Words<'_>) -> Result<(), ObjectError> {
+    let (address, size) = (words.section.address, words.section.data.len());
+    let entry = 4 * words.format.size();
     let size_error = ObjectError::MapSize {
         size: size as u64,
         entry: entry as u64,
@@ -293,9 +279,8 @@ fn check_size(elf: &Elf<'_>, size: usize, address: FileAddr) -> Result<(), Objec
     }
 }
 
-fn warn_about_places(elf: &Elf<'_>, sleds: &[Sled], warnings: &mut Vec<Warning>) {
-    let code: Vec<_> = elf
-        .segments
+fn warn_about_places(segments: &[Segment], sleds: &[Sled], warnings: &mut Vec<Warning>) {
+    let code: Vec<_> = segments
         .iter()
         .filter(|segment| segment.executable)
         .collect();

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{FileAddr, Machine, MapFunction, Object, ObjectError, Sled, Warning, YamlError, yaml};
+use super::{
+    FileAddr, Machine, MapFunction, Object, ObjectError, Sled, Warning, YamlError, file, yaml,
+};
 
 /// An instrumentation map: what gives the function ids of a log their meaning.
 #[derive(Clone, Debug, Default)]
@@ -19,27 +21,27 @@ pub struct InstrMap {
 /// Why a file gives no instrumentation map.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// It is an ELF file, but not a readable one with a map.
+    /// It is an object file, but not a readable one with a map.
     #[error(transparent)]
     Object(#[from] ObjectError),
     /// It is text, but no map in YAML.
     #[error(transparent)]
     Yaml(#[from] YamlError),
     /// It is something else.
-    #[error("neither an ELF file nor an instrumentation map in YAML")]
+    #[error("neither an object file (ELF, Mach-O) nor an instrumentation map in YAML")]
     Unknown,
 }
 
 // === impl InstrMap ===
 
 impl InstrMap {
-    /// Reads an ELF file or a map in YAML; the content says which of them it is.
+    /// Reads an object file (see [`Object::parse_any`]) or a map in YAML; the content says which of them it is.
     ///
     /// # Errors
     ///
     /// What is wrong with the file.
     pub fn read(bytes: &[u8]) -> Result<Self, MapError> {
-        if bytes.starts_with(b"\x7fELF") {
+        if file::is_object(bytes) {
             return Ok(Object::parse_any(bytes)?.into());
         }
         let text = std::str::from_utf8(bytes).map_err(|_| MapError::Unknown)?;
@@ -101,13 +103,11 @@ impl InstrMap {
             elsewhere,
         }
     }
-}
 
-impl From<Object> for InstrMap {
-    fn from(object: Object) -> Self {
+    pub(super) fn of_machine(self, machine: Machine) -> Self {
         Self {
-            machine: Some(object.machine),
-            ..Self::new(object.sleds, object.functions, object.warnings)
+            machine: Some(machine),
+            ..self
         }
     }
 }

@@ -11,6 +11,7 @@ use gimli::RunTimeEndian;
 use gimli::{AttributeValue, DebugLine, DebugLineOffset, EndianSlice, LineProgramHeader, Reader};
 
 use super::elf::{Accept, Elf};
+use super::file::ObjectFile;
 use super::{FileAddr, ObjectError, Segment};
 use crate::model::SourceLine;
 
@@ -113,6 +114,7 @@ impl SourceMap {
         let mut search = Search {
             sections,
             code: elf
+                .identity
                 .segments
                 .into_iter()
                 .filter(|segment| segment.executable)
@@ -160,7 +162,7 @@ impl<'a> Sections<'a> {
                 section: ".zdebug_line",
             });
         }
-        let endian = if elf.is_little_endian() {
+        let endian = if elf.format().little_endian {
             RunTimeEndian::Little
         } else {
             RunTimeEndian::Big

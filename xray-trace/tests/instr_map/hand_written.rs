@@ -290,9 +290,9 @@ fn broken_files_are_refused_with_their_numbers() {
             patched(4, &[1]),
             "a 32-bit ELF file; only 64-bit ones can be traced".into(),
         ),
-        (patched(4, &[3]), "damaged ELF header".into()),
-        (patched(5, &[7]), "damaged ELF header".into()),
-        (good()[..40].to_vec(), "damaged ELF header".into()),
+        (patched(4, &[3]), "damaged header".into()),
+        (patched(5, &[7]), "damaged header".into()),
+        (good()[..40].to_vec(), "damaged header".into()),
         (
             patched(16, &[1, 0]),
             "a relocatable object file; link it first".into(),

@@ -7,11 +7,11 @@ use xray_trace::FileAddr;
 use xray_trace::instr_map::{InstrMap, Object, ObjectError, SourceMap, Warning};
 
 use crate::image::{BASE, Image, entry};
-use crate::toolchain::{CLANG, CLANG_14, Workbench};
+use crate::toolchain::{CLANG, CLANG_14, LD64, Workbench};
 
 /// Real files of both index layouts with debug information, and files that are still to be linked: of 64 and 32 bits, of
-/// both byte orders.
-static REAL: LazyLock<[Vec<u8>; 5]> = LazyLock::new(|| {
+/// both byte orders. And Mach-O files, linked with chains of pointers and still to be linked.
+static REAL: LazyLock<[Vec<u8>; 7]> = LazyLock::new(|| {
     let bench = Workbench::new();
     bench.write(
         "p.c",
@@ -28,7 +28,16 @@ static REAL: LazyLock<[Vec<u8>; 5]> = LazyLock::new(|| {
         let arguments = [&target, "-c", "-ffunction-sections"];
         bench.compile(CLANG, "p.c", out, &arguments);
     }
-    ["new", "old", "wide.o", "big.o", "arm.o"].map(|file| bench.read(file))
+    let target = "--target=arm64-apple-macos13";
+    bench.compile(CLANG, "p.c", "mach.o", &[target, "-c"]);
+    bench.write("q.s", ".globl _f\n_f: .long 0\n.section __DATA,xray_instr_map\n.quad _f, _f\n.byte 0, 0, 1\n.zero 13\n");
+    bench.run(CLANG, &[target, "-c", "q.s", "-o", "q.o"]);
+    let arguments = "-arch arm64 -platform_version macos 13 13 -dylib -fixup_chains q.o -o q.dylib";
+    bench.run(LD64, &arguments.split(' ').collect::<Vec<_>>());
+    [
+        "new", "old", "wide.o", "big.o", "arm.o", "mach.o", "q.dylib",
+    ]
+    .map(|file| bench.read(file))
 });
 
 /// The most memory this process ever had, in KiB.
@@ -81,6 +90,9 @@ proptest! {
             file.extend(&tail);
             read(&file);
         }
+        let mut file = vec![0xcf, 0xfa, 0xed, 0xfe, 7, 0, 0, 1];
+        file.extend(&tail);
+        read(&file);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod compilers;
 mod hand_written;
 mod hostile;
 mod image;
+mod macho;
 mod sources;
 mod toolchain;
 mod yaml;

@@ -32,6 +32,11 @@ pub(crate) const LLD: Tool = Tool {
     program: "ld.lld-19",
     package: "lld-19",
 };
+/// For Mach-O files.
+pub(crate) const LD64: Tool = Tool {
+    program: "ld64.lld-19",
+    package: "lld-19",
+};
 pub(crate) const SYMBOLIZER: Tool = Tool {
     program: "llvm-symbolizer-19",
     package: "llvm-19",

@@ -13,35 +13,22 @@ use std::collections::HashMap;
 
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_REL, SHT_RELA, SHT_SYMTAB, SectionHeader};
 
-use super::elf::{Elf, Place, Section, Symbols};
-use super::machine::Relocation;
-use super::{FileAddr, Machine, ObjectError, ObjectKind};
+use super::Elf;
+use super::symbols::SymbolTable;
+use crate::instr_map::bytes::{Budget, WordFormat};
+use crate::instr_map::file::{ObjectFile, Place};
+use crate::instr_map::machine::Relocation;
+use crate::instr_map::words::{Section, Word, Words};
+use crate::instr_map::{Machine, ObjectError, ObjectKind};
 
 /// Where a file's relocations are.
 pub(super) struct Relocations<'e, 'a> {
     elf: &'e Elf<'a>,
-    symbols: Option<Symbols<'a>>,
+    format: WordFormat,
+    symbols: Option<SymbolTable<'a>>,
     /// Of a relocatable file: the sections that relocate the section of this number.
     by_section: HashMap<u32, Vec<&'e SectionHeader>>,
-    /// Bytes that may still be read. Sections do not overlap in a real file, so that all together are no longer than it;
-    /// the one table of a linked file is read for the map and for the index.
-    budget: u64,
-}
-
-/// The words of a section.
-#[derive(Debug)]
-pub(super) struct Words<'e, 'a> {
-    elf: &'e Elf<'a>,
-    section: Section<'a>,
-    /// By their offset in the section.
-    relocated: HashMap<u64, Word>,
-}
-
-/// A word after relocation, and the section that it counts from (zero in a linked file).
-#[derive(Clone, Copy, Debug)]
-struct Word {
-    section: u32,
-    value: u64,
+    budget: Budget,
 }
 
 /// One relocation as it stands in the file.
@@ -56,29 +43,30 @@ struct Record {
 
 impl<'e, 'a> Relocations<'e, 'a> {
     pub(super) fn of(elf: &'e Elf<'a>) -> Self {
-        let relocatable = elf.kind == ObjectKind::Relocatable;
+        let relocatable = elf.identity.kind == ObjectKind::Relocatable;
         let mut by_section: HashMap<u32, Vec<&SectionHeader>> = HashMap::new();
-        for section in elf.sections() {
+        for section in &elf.sections {
             if relocatable && matches!(section.sh_type, SHT_REL | SHT_RELA) {
                 by_section.entry(section.sh_info).or_default().push(section);
             }
         }
         Self {
             elf,
-            symbols: elf.symbols(if relocatable { SHT_SYMTAB } else { SHT_DYNSYM }),
+            format: elf.format(),
+            symbols: elf.symbol_table(if relocatable { SHT_SYMTAB } else { SHT_DYNSYM }),
             by_section,
-            budget: elf.file_size().saturating_mul(2),
+            budget: Budget::of(elf.bytes),
         }
     }
 
     /// Applies what there is for this section.
-    pub(super) fn apply(&mut self, section: Section<'a>) -> Result<Words<'e, 'a>, ObjectError> {
+    pub(super) fn apply(&mut self, section: Section<'a>) -> Result<Words<'a>, ObjectError> {
+        let relocatable = self.elf.identity.kind == ObjectKind::Relocatable;
         let mut words = Words {
-            elf: self.elf,
-            section,
-            relocated: HashMap::new(),
+            all_relocated: relocatable,
+            ..Words::plain(section, self.format)
         };
-        let tables: Vec<_> = if self.elf.kind == ObjectKind::Relocatable {
+        let tables: Vec<_> = if relocatable {
             self.by_section
                 .get(&section.number)
                 .cloned()
@@ -93,26 +81,20 @@ impl<'e, 'a> Relocations<'e, 'a> {
                 })
                 .collect()
         };
-        self.spend(section.data.len())?;
+        self.budget.spend(section.data.len())?;
         for table in tables {
             // A table that is not in the file relocates nothing; the words then say so.
             let data = self.elf.contents(table).unwrap_or_default();
-            self.spend(data.len())?;
+            self.budget.spend(data.len())?;
             self.apply_table(table.sh_type, data, &mut words);
         }
         Ok(words)
     }
 
-    fn spend(&mut self, bytes: usize) -> Result<(), ObjectError> {
-        let left = self.budget.checked_sub(bytes as u64);
-        self.budget = left.ok_or(ObjectError::Overlap)?;
-        Ok(())
-    }
-
-    fn apply_table(&self, kind: u32, data: &[u8], words: &mut Words<'_, '_>) {
-        let size = self.elf.word_size() * if kind == SHT_RELA { 3 } else { 2 };
+    fn apply_table(&self, kind: u32, data: &[u8], words: &mut Words<'_>) {
+        let size = self.format.size() * if kind == SHT_RELA { 3 } else { 2 };
         // Of a linked file all words of all sections are in one table, by their addresses.
-        let start = match self.elf.kind {
+        let start = match self.elf.identity.kind {
             ObjectKind::Relocatable => 0,
             _ => words.section.address.0,
         };
@@ -127,32 +109,33 @@ impl<'e, 'a> Relocations<'e, 'a> {
             };
             if let Some(meaning) = self
                 .elf
+                .identity
                 .machine
-                .relocation(self.elf.is_wide(), record.number)
+                .relocation(self.format.wide, record.number)
                 && let Some(word) = self.value_of(&record, meaning, offset, words)
             {
-                words.relocated.insert(offset, word);
+                words.relocated.insert(offset, Some(word));
             }
         }
     }
 
     fn record(&self, bytes: &[u8], kind: u32) -> Option<Record> {
-        let size = self.elf.word_size();
-        let info = self.elf.word(bytes, size)?;
-        let (symbol, number) = if !self.elf.is_wide() {
+        let size = self.format.size();
+        let info = self.format.word(bytes, size)?;
+        let (symbol, number) = if !self.format.wide {
             (info >> 8, info & 0xff)
-        } else if self.elf.machine == Machine::Mips && self.elf.is_little_endian() {
+        } else if self.elf.identity.machine == Machine::Mips && self.format.little_endian {
             // A 32-bit symbol, then four single bytes, the type last.
             (info & 0xffff_ffff, (info >> 32).swap_bytes() >> 32)
         } else {
             (info >> 32, info & 0xffff_ffff)
         };
         Some(Record {
-            offset: self.elf.word(bytes, 0)?,
+            offset: self.format.word(bytes, 0)?,
             symbol: usize::try_from(symbol).ok()?,
             number: u32::try_from(number).ok()?,
             addend: match kind {
-                SHT_RELA => Some(self.elf.distance(bytes, 2 * size)?),
+                SHT_RELA => Some(self.format.distance(bytes, 2 * size)?),
                 _ => None,
             },
         })
@@ -164,24 +147,17 @@ impl<'e, 'a> Relocations<'e, 'a> {
         record: &Record,
         meaning: Relocation,
         offset: u64,
-        words: &Words<'_, '_>,
+        words: &Words<'_>,
     ) -> Option<Word> {
         let at = usize::try_from(offset).ok()?;
-        let before = words.relocated.get(&offset).copied();
-        let before = match before {
-            Some(word) => word,
-            None => Word {
-                section: 0,
-                value: self.elf.distance(words.section.data, at)?,
-            },
-        };
+        let before = words.word(at)?;
         let addend = record.addend.unwrap_or(match meaning {
             Relocation::Add | Relocation::Subtract => 0,
             _ => before.value,
         });
         let symbol = match (meaning, record.symbol) {
             (Relocation::Base, 0) => Place::default(),
-            (_, symbol) => self.symbols.as_ref()?.place(self.elf.kind, symbol)?,
+            (_, symbol) => self.symbols.as_ref()?.place(symbol)?,
         };
         let target = symbol.address.0.wrapping_add(addend);
         let place = words.section.address.0.wrapping_add(offset);
@@ -192,58 +168,5 @@ impl<'e, 'a> Relocations<'e, 'a> {
             Relocation::Subtract => (before.section, before.value.wrapping_sub(target)),
         };
         Some(Word { section, value })
-    }
-}
-
-// === impl Words ===
-
-impl<'a> Words<'_, 'a> {
-    pub(super) fn section(&self) -> Section<'a> {
-        self.section
-    }
-
-    /// The word at `offset` as it stands in the file.
-    pub(super) fn raw(&self, offset: usize) -> Option<u64> {
-        self.elf.word(self.section.data, offset)
-    }
-
-    /// Whether a relocation gives the word its value.
-    pub(super) fn is_relocated(&self, offset: usize) -> bool {
-        self.relocated.contains_key(&(offset as u64))
-    }
-
-    /// What the word means, if it is an address.
-    pub(super) fn absolute(&self, offset: usize) -> Option<Place> {
-        let word = self.word(offset)?;
-        Some(self.place(word.section, word.value))
-    }
-
-    /// What the word means, if it is the distance from itself.
-    pub(super) fn relative(&self, offset: usize) -> Option<Place> {
-        let word = self.word(offset)?;
-        let own = self.section.address.checked_add(offset as u64)?;
-        Some(self.place(word.section, own.displaced(word.value).0))
-    }
-
-    fn word(&self, offset: usize) -> Option<Word> {
-        match self.relocated.get(&(offset as u64)) {
-            Some(word) => Some(*word),
-            None => Some(Word {
-                section: 0,
-                value: self.elf.distance(self.section.data, offset)?,
-            }),
-        }
-    }
-
-    fn place(&self, section: u32, address: u64) -> Place {
-        let address = if self.elf.is_wide() {
-            address
-        } else {
-            address & 0xffff_ffff
-        };
-        Place {
-            section,
-            address: FileAddr(address),
-        }
     }
 }

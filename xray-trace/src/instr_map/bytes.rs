@@ -1,0 +1,144 @@
+//! Checked access to a file's bytes, in its own size and order of words.
+
+use super::ObjectError;
+
+/// Bytes of a name in the file that are looked at; longer names are cut.
+const LONGEST_NAME: usize = 64 * 1024;
+
+/// How a file writes words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WordFormat {
+    /// Words have eight bytes, not four.
+    pub(super) wide: bool,
+    pub(super) little_endian: bool,
+}
+
+/// A name in a string table, which is not read before somebody asks: many symbols can share one that is very long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RawName<'a> {
+    /// From the name's first byte to the end of the table.
+    rest: &'a [u8],
+}
+
+/// Bytes that may still be read. Sections do not overlap in a real file, so that all together are no longer than it.
+#[derive(Debug)]
+pub(super) struct Budget {
+    left: u64,
+}
+
+// === impl WordFormat ===
+
+impl WordFormat {
+    pub(super) fn size(self) -> usize {
+        if self.wide { 8 } else { 4 }
+    }
+
+    pub(super) fn half(self, bytes: [u8; 4]) -> u32 {
+        if self.little_endian {
+            u32::from_le_bytes(bytes)
+        } else {
+            u32::from_be_bytes(bytes)
+        }
+    }
+
+    /// The four bytes at `offset`, whatever the size of a word.
+    pub(super) fn half_at(self, data: &[u8], offset: usize) -> Option<u32> {
+        Some(self.half(*data.get(offset..)?.first_chunk()?))
+    }
+
+    /// The eight bytes at `offset`, whatever the size of a word.
+    pub(super) fn double_at(self, data: &[u8], offset: usize) -> Option<u64> {
+        let bytes = data.get(offset..)?.first_chunk()?;
+        Some(if self.little_endian {
+            u64::from_le_bytes(*bytes)
+        } else {
+            u64::from_be_bytes(*bytes)
+        })
+    }
+
+    /// The word at `offset`.
+    pub(super) fn word(self, data: &[u8], offset: usize) -> Option<u64> {
+        if self.wide {
+            self.double_at(data, offset)
+        } else {
+            Some(self.half_at(data, offset)?.into())
+        }
+    }
+
+    /// The word at `offset` as a distance: four bytes have a sign.
+    pub(super) fn distance(self, data: &[u8], offset: usize) -> Option<u64> {
+        if self.wide {
+            return self.double_at(data, offset);
+        }
+        let signed = self.half_at(data, offset)?.cast_signed();
+        Some(i64::from(signed).cast_unsigned())
+    }
+}
+
+// === impl RawName ===
+
+impl<'a> RawName<'a> {
+    /// The name at this offset of a string table; empty when it is not there.
+    pub(super) fn at(strings: &'a [u8], offset: usize) -> Self {
+        Self {
+            rest: strings.get(offset..).unwrap_or_default(),
+        }
+    }
+
+    /// Without this prefix, if it has it.
+    pub(super) fn strip_prefix(self, prefix: &[u8]) -> Option<Self> {
+        let rest = self.rest.strip_prefix(prefix)?;
+        Some(Self { rest })
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.rest.first().is_none_or(|&byte| byte == 0)
+    }
+
+    pub(super) fn is(self, name: &[u8]) -> bool {
+        self.strip_prefix(name).is_some_and(Self::is_empty)
+    }
+
+    /// The bytes up to the next zero byte, at most [`LONGEST_NAME`].
+    pub(super) fn read(self) -> &'a [u8] {
+        let rest = &self.rest[..self.rest.len().min(LONGEST_NAME)];
+        let end = rest
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(rest.len());
+        &rest[..end]
+    }
+}
+
+// === impl Budget ===
+
+impl Budget {
+    /// For a file of this size: its one table of relocations may be read for the map and again for the index.
+    pub(super) fn of(file: &[u8]) -> Self {
+        Self {
+            left: (file.len() as u64).saturating_mul(2),
+        }
+    }
+
+    pub(super) fn spend(&mut self, bytes: usize) -> Result<(), ObjectError> {
+        let left = self.left.checked_sub(bytes as u64);
+        self.left = left.ok_or(ObjectError::Overlap)?;
+        Ok(())
+    }
+}
+
+/// This part of the file, if it is there.
+pub(super) fn range(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
+    let start = usize::try_from(offset).ok()?;
+    let end = start.checked_add(usize::try_from(size).ok()?)?;
+    bytes.get(start..end)
+}
+
+/// What is said where [`range`] finds nothing.
+pub(super) fn outside(bytes: &[u8], what: &'static str, offset: u64) -> ObjectError {
+    ObjectError::OutsideFile {
+        what,
+        offset,
+        file_size: bytes.len() as u64,
+    }
+}

@@ -1,0 +1,204 @@
+//! An object file with all that is known of its sleds.
+
+use super::elf::{Accept, Elf};
+use super::file::{self, Identity, ObjectFile, ObjectKind, Segment};
+use super::index::Map;
+use super::symbols::SymbolLookup;
+use super::{
+    FileAddr, FunctionIndex, InstrMap, Machine, MapFunction, ObjectError, Sled, Warning,
+    XrayRuntime, names,
+};
+use crate::model::BuildId;
+
+/// An object file with sleds: a program, a shared library, or a file that is still to be linked.
+#[derive(Clone, Debug)]
+pub struct Object {
+    identity: Identity,
+    sleds: Vec<Sled>,
+    functions: Vec<MapFunction>,
+    index: FunctionIndex,
+    runtime: XrayRuntime,
+    warnings: Vec<Warning>,
+}
+
+// === impl Object ===
+
+impl Object {
+    /// Reads a 64-bit ELF program or library.
+    ///
+    /// # Errors
+    ///
+    /// [`ObjectError::NoMap`] for a sound file that was compiled without XRay, others for files that cannot be read.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ObjectError> {
+        Self::read(&Elf::parse(bytes, Accept::Loadable)?, bytes.len())
+    }
+
+    /// Reads an object file of any kind: an ELF file, also of 32 bits, or a 64-bit Mach-O file, loadable or still to be
+    /// linked.
+    ///
+    /// # Errors
+    ///
+    /// As [`Object::parse`].
+    pub fn parse_any(bytes: &[u8]) -> Result<Self, ObjectError> {
+        Self::read(&*file::open(bytes)?, bytes.len())
+    }
+
+    fn read(file: &dyn ObjectFile, file_size: usize) -> Result<Self, ObjectError> {
+        let Map {
+            sleds,
+            groups,
+            index,
+            warnings,
+        } = Map::read(file)?;
+        let functions = (1..)
+            .zip(groups)
+            .map(|(id, group)| MapFunction {
+                section: group.function.section,
+                ..MapFunction::unnamed(id, group.function.address, group.sleds)
+            })
+            .collect();
+        let mut object = Self {
+            identity: file.identity().clone(),
+            sleds,
+            functions,
+            index,
+            runtime: XrayRuntime::Unknown,
+            warnings,
+        };
+        object.runtime = object.name_functions(file, file_size).0;
+        Ok(object)
+    }
+
+    /// Names what is still nameless from a separate debug file, and returns how many functions that were. Finding the
+    /// file (by build id or `.gnu_debuglink`) is the caller's business.
+    ///
+    /// # Errors
+    ///
+    /// [`ObjectError::OtherBuild`] if both files have build ids that differ.
+    pub fn add_symbols_from(&mut self, debug: &[u8]) -> Result<usize, ObjectError> {
+        let file = file::open(debug)?;
+        if let (Some(expected), Some(found)) = (self.build_id(), &file.identity().build_id)
+            && expected != found
+        {
+            return Err(ObjectError::OtherBuild {
+                expected: expected.clone(),
+                found: found.clone(),
+            });
+        }
+        let (runtime, named) = self.name_functions(&*file, debug.len());
+        self.runtime = self.runtime.max(runtime);
+        Ok(named)
+    }
+
+    /// The processor it is made for.
+    pub fn machine(&self) -> Machine {
+        self.identity.machine
+    }
+
+    /// How it is loaded.
+    pub fn kind(&self) -> ObjectKind {
+        self.identity.kind
+    }
+
+    /// Whether it names a dynamic linker: a program without one is static.
+    pub fn interpreter(&self) -> bool {
+        self.identity.interpreter
+    }
+
+    /// The name that a library is linked by.
+    pub fn soname(&self) -> Option<&str> {
+        self.identity.soname.as_deref()
+    }
+
+    /// The linker's id of this build.
+    pub fn build_id(&self) -> Option<&BuildId> {
+        self.identity.build_id.as_ref()
+    }
+
+    /// The parts that are mapped into memory, in the file's order.
+    pub fn segments(&self) -> &[Segment] {
+        &self.identity.segments
+    }
+
+    /// All sleds in the map's order.
+    pub fn sleds(&self) -> &[Sled] {
+        &self.sleds
+    }
+
+    /// All functions; the one with id n is at n - 1.
+    pub fn functions(&self) -> &[MapFunction] {
+        &self.functions
+    }
+
+    /// The sleds of one of [`Object::functions`]; none for a function of another object.
+    pub fn sleds_of(&self, function: &MapFunction) -> &[Sled] {
+        self.sleds.get(function.sleds.clone()).unwrap_or_default()
+    }
+
+    /// Whether there is a function index, and of which layout.
+    pub fn index(&self) -> FunctionIndex {
+        self.index
+    }
+
+    /// Whether LLVM's own runtime is part of it.
+    pub fn runtime(&self) -> XrayRuntime {
+        self.runtime
+    }
+
+    /// What is odd about the file; at most a few.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+
+    /// The offset in the file of the byte at this address, if the file holds it.
+    pub fn address_to_offset(&self, address: FileAddr) -> Option<u64> {
+        file::address_to_offset(&self.identity.segments, address)
+    }
+
+    /// Names the functions that have no symbol yet. Returns what the symbols say of the runtime, and how many got one.
+    fn name_functions(&mut self, file: &dyn ObjectFile, file_size: usize) -> (XrayRuntime, usize) {
+        // A real file's names, demangled, are a small multiple of its string table. This bound only keeps a made-up
+        // file, in which all functions share one long name, from filling the memory.
+        let mut budget = file_size.saturating_mul(16).saturating_add(1 << 20);
+        let nameless = || {
+            self.functions
+                .iter()
+                .filter(|function| function.symbol.is_none())
+        };
+        let lookup = SymbolLookup::new(file, nameless().map(MapFunction::place), budget);
+        let (mut named, mut left_out) = (0, lookup.left_out);
+        for function in self
+            .functions
+            .iter_mut()
+            .filter(|function| function.symbol.is_none())
+        {
+            let Some(found) = lookup.found.get(&function.place()) else {
+                continue;
+            };
+            let Some(left) = budget.checked_sub(2 * found.name.len()) else {
+                left_out += 1;
+                continue;
+            };
+            budget = left;
+            function.name =
+                names::demangle(&found.name, &mut budget).unwrap_or_else(|| found.name.clone());
+            function.symbol = Some(found.name.clone());
+            function.size = found.size;
+            named += 1;
+        }
+        if left_out > 0 {
+            self.warnings
+                .push(Warning::NamesLeftOut { count: left_out });
+        }
+        (lookup.runtime, named)
+    }
+}
+
+// === impl InstrMap ===
+
+impl From<Object> for InstrMap {
+    fn from(object: Object) -> Self {
+        Self::new(object.sleds, object.functions, object.warnings)
+            .of_machine(object.identity.machine)
+    }
+}
