@@ -109,38 +109,71 @@ pub(crate) enum Command {
     Man(cmd::man::Args),
 }
 
-/// The arguments with long options in the spelling of llvm-xray, `-all-stacks`, in that of everybody else, `--all-stacks`.
+/// The arguments in the spelling of everybody else where they are in that of llvm-xray: `-all-stacks`, `--e=sum`, `-keep-going=true`.
 /// This holds for the commands that llvm-xray has too.
 pub(crate) fn spelled(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let cli = Cli::command();
-    let mut long: Option<Vec<&str>> = None;
+    let mut command = None;
     let mut verbatim = false;
-    let spelled = args.map(|arg| {
+    let spelled = args.filter_map(|arg| {
         let Some(text) = arg.to_str().filter(|_| !verbatim) else {
-            return arg;
+            return Some(arg);
         };
-        let Some(long) = &long else {
+        let Some(command) = command else {
             if LLVM_XRAY.contains(&text) {
-                let options = cli
-                    .find_subcommand(text)
-                    .into_iter()
-                    .flat_map(clap::Command::get_arguments);
-                let names = options.filter_map(clap::Arg::get_long_and_visible_aliases);
-                long = Some(names.flatten().collect());
+                command = cli.find_subcommand(text);
             }
-            return arg;
+            return Some(arg);
         };
         verbatim = text == "--";
-        match text.strip_prefix('-') {
-            Some(name)
-                if name.len() > 1 && long.contains(&name.split('=').next().unwrap_or(name)) =>
-            {
-                format!("-{text}").into()
-            }
-            Some(_) | None => arg,
+        match option(command, text) {
+            Spelling::Clear => Some(arg),
+            Spelling::Another(text) => Some(text.into()),
+            Spelling::Off => None,
         }
     });
     spelled.collect()
+}
+
+/// What an argument is in the spelling of everybody else.
+enum Spelling {
+    /// Itself.
+    Clear,
+    /// This.
+    Another(String),
+    /// Nothing: it switches off what is off.
+    Off,
+}
+
+/// llvm-xray takes one dash or two before any name, and a truth value behind a flag.
+fn option(command: &clap::Command, text: &str) -> Spelling {
+    let Some(rest) = text.strip_prefix("--").or_else(|| text.strip_prefix('-')) else {
+        return Spelling::Clear;
+    };
+    let (name, value) = match rest.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (rest, None),
+    };
+    let is_short = |arg: &clap::Arg| {
+        arg.get_short()
+            .is_some_and(|short| name == short.to_string())
+    };
+    let is_long = |arg: &clap::Arg| {
+        let names = arg.get_long_and_visible_aliases();
+        names.is_some_and(|names| names.contains(&name))
+    };
+    let mut args = command.get_arguments();
+    let Some(arg) = args.find(|arg| is_short(arg) || is_long(arg)) else {
+        return Spelling::Clear;
+    };
+    let dashes = if is_short(arg) { "-" } else { "--" };
+    let takes_value = arg.get_action().takes_values();
+    match value.filter(|_| !takes_value) {
+        None => Spelling::Another(format!("{dashes}{rest}")),
+        Some("" | "true" | "TRUE" | "True" | "1") => Spelling::Another(format!("{dashes}{name}")),
+        Some("false" | "FALSE" | "False" | "0") => Spelling::Off,
+        Some(_) => Spelling::Clear,
+    }
 }
 
 /// The commands of llvm-xray.
@@ -204,6 +237,7 @@ mod tests {
             "stack f -all --stack-format flame --aggregate-threads --aggregation-type count",
             "stack f --per-thread-stacks --top 3 --diff g",
             "graph f -k -d -m prog -e sum -v count -c 99p -b max -o -",
+            "graph f -keep-going=false --k=1 -d=TRUE --e=sum --v count -b=max -c=99p",
             "graph f -edge-label=count --vertex-label=none -color-edges=min -color-vertices=med",
             "graph-diff f g -k1 -d2 -m1 prog -m2=prog -e sum -c count -v 90p -b max -t 20",
             "graph-diff f g -keep-going -deduce-sibling-calls -instr-map=x -vertex-label-trun=9",
@@ -260,6 +294,7 @@ mod tests {
             "stack",
             "stack f --per-thread-stacks --aggregate-threads",
             "graph f -e luck",
+            "graph f -k=luck",
             "graph-diff f",
             "flame f",
             "convert f",
