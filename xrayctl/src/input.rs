@@ -8,16 +8,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use xray_trace::analysis::{Filter, PatternError, Siblings};
-use xray_trace::instr_map::{InstrMap, MapFunction};
+use xray_trace::analysis::{self, Filter, Notes, PatternError, Siblings};
+use xray_trace::instr_map::{FunctionNames, InstrMap, MapFunction, SourceMap};
 use xray_trace::llvm::{Format, Mode};
 use xray_trace::model::{Ticks, Trace};
 use xray_trace::source::{self, KnownFunction, Opened, Options};
 
 use crate::failure::Failure;
-use crate::output::{Console, Look, text};
+use crate::output::trace_summary::TraceSummary;
+use crate::output::{Console, Look, strays, text, units};
 use crate::parse;
 use crate::trace_file::{OutputFile, Overwrite};
+
+/// Exits without an entry that are told one by one at most.
+const STRAYS: usize = 20;
 
 /// Which part of a trace is wanted.
 #[derive(Debug, clap::Args)]
@@ -40,13 +44,13 @@ pub(crate) struct Selection {
 /// What llvm-xray can be told about logs that are not in order.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Unpaired {
-    /// Accepted as by llvm-xray; calls without an entry or an exit never stop the work: they are counted apart
+    /// Tell of exits without an entry one by one, as llvm-xray does; without this they are counted. They never stop the work
     #[arg(short, long)]
-    keep_going: bool,
+    pub(crate) keep_going: bool,
     /// Calls without an exit end when their caller exits, as if they had ended in a sibling call; for old logs, which have no
     /// tail exits
     #[arg(short, long)]
-    deduce_sibling_calls: bool,
+    pub(crate) deduce_sibling_calls: bool,
 }
 
 /// Where text is written to.
@@ -132,23 +136,25 @@ impl Logs {
             let cannot = || format!("cannot read the instrumentation map of {}", path.display());
             let bytes = fs::read(path).with_context(cannot)?;
             let map = InstrMap::read(&bytes).with_context(cannot)?;
+            // A map in YAML and a file without debug information have no lines.
+            let addresses = map.functions().iter().map(|function| function.address);
+            let sources = SourceMap::parse(&bytes, addresses).unwrap_or_default();
+            let functions = map.functions().iter();
             options.program = path.display().to_string();
-            options.functions = map
-                .functions()
-                .iter()
-                .map(|function| (function.id.cast_signed(), known(&map, function)))
+            options.functions = functions
+                .map(|function| (function.id.cast_signed(), known(&map, &sources, function)))
                 .collect();
         }
         Ok(options)
     }
 }
 
-fn known(map: &InstrMap, function: &MapFunction) -> KnownFunction {
+fn known(map: &InstrMap, sources: &SourceMap, function: &MapFunction) -> KnownFunction {
     KnownFunction {
         symbol: function.symbol.clone(),
-        name: function.name.clone(),
+        name: FunctionNames::Demangled.of(function),
         address: function.address,
-        source: None,
+        source: sources.lookup(function.address),
         sleds: u32::try_from(map.sleds_of(function).len()).unwrap_or(u32::MAX),
     }
 }
@@ -223,6 +229,30 @@ impl Unpaired {
             Siblings::Deduced
         } else {
             Siblings::Closed
+        }
+    }
+
+    /// Says what was met in a trace that is not an ordinary call.
+    pub(crate) fn tell(
+        self,
+        file: &Path,
+        trace: &Trace,
+        filter: &Filter,
+        notes: Notes,
+        console: &Console,
+    ) {
+        let file = file.display().to_string();
+        let mut lines = TraceSummary::new(&file, trace, notes).notes();
+        if self.keep_going && notes.exits_without_entry > 0 {
+            let strays = analysis::strays(trace, filter, STRAYS);
+            lines.extend(strays.iter().map(|stray| strays::line(stray, trace)));
+            let more = notes.exits_without_entry.saturating_sub(STRAYS as u64);
+            if more > 0 {
+                lines.push(format!("and {}", units::counted(more, "more such record")));
+            }
+        }
+        for line in lines {
+            console.note(&format!("{}: {line}", text::printable(&file)));
         }
     }
 }

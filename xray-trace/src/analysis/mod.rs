@@ -6,6 +6,7 @@ mod function_map;
 mod graph;
 mod histogram;
 mod stack;
+mod strays;
 mod threads;
 mod tree;
 mod trie;
@@ -17,5 +18,6 @@ pub use account::{
 pub use filter::{Filter, PatternError};
 pub use graph::{Graph, GraphEdge};
 pub use stack::{Call, Ending, Notes, Open, Said, Siblings, Step, Steps};
+pub use strays::{Stray, strays};
 pub use tree::{Order, Shown, Tree, TreeLine};
 pub use trie::{Side, StackCounts, StackNode, StackRoots, Stacks};

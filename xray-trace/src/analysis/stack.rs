@@ -8,6 +8,7 @@
 use std::vec;
 
 use super::function_map::FunctionMap;
+use super::strays::{Stray, Strays};
 use crate::container::{Block, Events};
 use crate::model::{
     CallKind, Clock, ClockReader, DataKind, DataRef, Event, EventBody, FunctionId, ThreadId, Ticks,
@@ -143,6 +144,8 @@ pub struct Steps<'a> {
     closing: Option<Closing>,
     /// What was met so far.
     notes: Notes,
+    /// The exits without an entry, as far as they are wanted one by one.
+    strays: Strays,
     /// How often the thread was said to run on some processor.
     processors: u64,
 }
@@ -225,6 +228,7 @@ impl<'a> Steps<'a> {
             now: (Ticks(0), 0),
             closing: None,
             notes: Notes::default(),
+            strays: Strays::default(),
             processors: 0,
         }
     }
@@ -233,6 +237,17 @@ impl<'a> Steps<'a> {
     #[must_use]
     pub fn with_siblings(self, siblings: Siblings) -> Self {
         Self { siblings, ..self }
+    }
+
+    /// The same steps, that also keep the first `limit` exits without an entry.
+    pub(super) fn keeping_strays(self, limit: usize) -> Self {
+        let strays = Strays::of(limit);
+        Self { strays, ..self }
+    }
+
+    /// The exits without an entry that were kept.
+    pub(super) fn into_strays(self) -> Vec<Stray> {
+        self.strays.into_kept()
     }
 
     /// The steps of every thread of a trace that has events, by thread.
@@ -335,6 +350,9 @@ impl<'a> Steps<'a> {
                 }
                 if *self.open.entry(function) == 0 {
                     self.notes.exits_without_entry += 1;
+                    let open = self.frames.iter().rev();
+                    let open = open.map(|frame| frame.open.function);
+                    self.strays.keep(self.thread, function, kind, ticks, open);
                     return None;
                 }
                 let inner = self.frames.iter().rev();

@@ -71,8 +71,6 @@ pub struct Stacks {
     by_name: HashMap<String, u32>,
     nodes: Vec<StackNode>,
     children: HashMap<(Option<usize>, u32), usize>,
-    /// What was met that is not an ordinary call.
-    notes: Notes,
     /// Calls that were not told apart.
     beyond: u64,
 }
@@ -138,7 +136,8 @@ impl StackCounts {
 // === impl Stacks ===
 
 impl Stacks {
-    /// Adds the stacks of a trace. If functions are asked for, stacks begin with the outermost call of one of them.
+    /// Adds the stacks of a trace. If functions are asked for, stacks begin with the outermost call of one of them. Returns
+    /// what was met that is not an ordinary call.
     pub fn add(
         &mut self,
         trace: &Trace,
@@ -146,13 +145,16 @@ impl Stacks {
         siblings: Siblings,
         roots: StackRoots,
         side: Side,
-    ) {
+    ) -> Notes {
+        let mut notes = Notes::default();
         let parts = by_thread(trace, filter, siblings, |trie: &mut Trie, steps| {
             trie.add(steps, filter, roots);
         });
         for part in parts {
+            notes.add(part.notes);
             self.absorb(&part, trace, side);
         }
+        notes
     }
 
     /// All stacks; each stands behind those that it continues.
@@ -165,12 +167,6 @@ impl Stacks {
     #[must_use]
     pub fn name(&self, node: &StackNode) -> &str {
         &self.names[node.name as usize]
-    }
-
-    /// What was met that is not an ordinary call.
-    #[must_use]
-    pub fn notes(&self) -> Notes {
-        self.notes
     }
 
     /// How many calls stand for `[more stacks]`, because there were too many distinct ones.
@@ -189,7 +185,6 @@ impl Stacks {
     }
 
     fn absorb(&mut self, trie: &Trie, trace: &Trace, side: Side) {
-        self.notes.add(trie.notes);
         self.beyond += trie.beyond;
         let mut totals: Vec<u64> = trie.nodes.iter().map(|node| node.counts.self_ns).collect();
         for (index, node) in trie.nodes.iter().enumerate().rev() {

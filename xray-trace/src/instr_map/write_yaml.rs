@@ -96,7 +96,9 @@ impl InstrMap {
 // === impl FunctionNames ===
 
 impl FunctionNames {
-    fn of(self, function: &MapFunction) -> String {
+    /// The name of a function as LLVM has it: with its address where the name is not known.
+    #[must_use]
+    pub fn of(self, function: &MapFunction) -> String {
         match (self, &function.symbol) {
             (Self::None, _) => String::new(),
             (Self::Symbols | Self::Demangled, None) => nameless(function.address),

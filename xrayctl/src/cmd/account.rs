@@ -136,8 +136,9 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let file = args.file.display().to_string();
     let top = usize::try_from(args.top).ok().filter(|top| *top > 0);
     let table = Table::new(&file, &account, &trace, columns, top.unwrap_or(usize::MAX));
-    if args.format != Format::Json {
-        table.notes().iter().for_each(|note| console.note(note));
+    if args.format != Format::Json || args.unpaired.keep_going {
+        args.unpaired
+            .tell(&args.file, &trace, &filter, account.notes, console);
     }
     output.write(console, |out, look| table.write(args.format, out, look))
 }

@@ -66,7 +66,9 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         let trace = args.logs.open(file, console)?;
         let filter = args.selection.filter(&trace)?;
         calibrated &= trace.clock().calibration() == Calibration::Measured;
-        stacks.add(&trace, &filter, args.unpaired.siblings(), roots, side);
+        let siblings = args.unpaired.siblings();
+        let notes = stacks.add(&trace, &filter, siblings, roots, side);
+        args.unpaired.tell(file, &trace, &filter, notes, console);
     }
     if let Some(note) = stacks::note(&stacks) {
         console.note(&note);

@@ -65,6 +65,8 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let trace = args.logs.open(&args.file, console)?;
     let filter = args.selection.filter(&trace)?;
     let graph = Graph::new(&trace, &filter, args.unpaired.siblings());
+    args.unpaired
+        .tell(&args.file, &trace, &filter, graph.notes, console);
     note(&graph, console);
     let drawing = Drawing::new(&graph, &trace);
     let style = Style {

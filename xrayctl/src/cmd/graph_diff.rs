@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use xray_trace::analysis::{Graph, Siblings};
+use xray_trace::analysis::Graph;
 
 use super::graph::{self, GraphFormat};
-use crate::input::{Destination, Logs, Selection};
+use crate::input::{Destination, Logs, Selection, Unpaired};
 use crate::output::Console;
 use crate::output::dot::{Difference, Drawing, Statistic, Style};
 
@@ -59,7 +59,7 @@ pub(crate) struct Args {
 /// What llvm-xray can be told for both logs, or for one.
 #[derive(Debug, clap::Args)]
 struct UnpairedEach {
-    /// Accepted as by llvm-xray; calls without an entry or an exit never stop the work: they are counted apart
+    /// Tell of exits without an entry one by one, as llvm-xray does; without this they are counted. They never stop the work
     #[arg(short, long)]
     keep_going: bool,
     /// The same, for the trace before
@@ -87,30 +87,32 @@ struct UnpairedEach {
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let mut output = args.destination.open(&[&args.before, &args.after])?;
-    let deduce = &args.unpaired;
-    let both = deduce.deduce_sibling_calls;
-    let draw = |file: &PathBuf, deduces: bool, instr_map: Option<&PathBuf>| {
+    let draw = |file: &PathBuf, unpaired: Unpaired, instr_map: Option<&PathBuf>| {
         let trace = args.logs.of_program(instr_map).open(file, console)?;
         let filter = args.selection.filter(&trace)?;
-        let siblings = if both || deduces {
-            Siblings::Deduced
-        } else {
-            Siblings::Closed
-        };
-        let graph = Graph::new(&trace, &filter, siblings);
+        let graph = Graph::new(&trace, &filter, unpaired.siblings());
+        unpaired.tell(file, &trace, &filter, graph.notes, console);
         graph::note(&graph, console);
         Ok::<_, anyhow::Error>(Drawing::new(&graph, &trace))
     };
-    let before = draw(
-        &args.before,
-        deduce.deduce_before,
-        deduce.instr_map_before.as_ref(),
-    )?;
-    let after = draw(
-        &args.after,
-        deduce.deduce_after,
-        deduce.instr_map_after.as_ref(),
-    )?;
+    let UnpairedEach {
+        keep_going,
+        keep_going_before,
+        keep_going_after,
+        deduce_sibling_calls,
+        deduce_before,
+        deduce_after,
+        instr_map_before,
+        instr_map_after,
+    } = &args.unpaired;
+    let unpaired = |keeps: &bool, deduces: &bool| Unpaired {
+        keep_going: *keep_going || *keeps,
+        deduce_sibling_calls: *deduce_sibling_calls || *deduces,
+    };
+    let of_before = unpaired(keep_going_before, deduce_before);
+    let before = draw(&args.before, of_before, instr_map_before.as_ref())?;
+    let of_after = unpaired(keep_going_after, deduce_after);
+    let after = draw(&args.after, of_after, instr_map_after.as_ref())?;
     let difference = Difference::new(&before, &after);
     let style = Style {
         edge_label: args.edge_label,

@@ -6,13 +6,14 @@ use clap::ValueEnum;
 use xray_trace::analysis::{Side, StackRoots, Stacks};
 use xray_trace::model::Calibration;
 
+use crate::failure::Failure;
 use crate::input::{Destination, Logs, Selection, Unpaired};
 use crate::output::Console;
 use crate::output::stacks::{self, Folded, Top};
 
 pub(crate) const EXAMPLE: &str = "\
 Example:
-  $ xrayctl stack run.xtrace --all-stacks --stack-format=flame
+  $ xrayctl stack run.xtrace --all-stacks --aggregate-threads --stack-format=flame
   main 44992298
   main;ns::parse(char const*) 6452
   main;ns::parse(char const*);ns::next() 750
@@ -34,10 +35,10 @@ pub(crate) struct Args {
     /// Keep the stacks of threads apart
     #[arg(long, conflicts_with = "aggregate_threads")]
     per_thread_stacks: bool,
-    /// Take the stacks of all threads together; this is so anyway
+    /// Take the stacks of all threads together, as is done without --all-stacks anyway
     #[arg(long)]
     aggregate_threads: bool,
-    /// All stacks, and not only the top ones
+    /// All stacks, and not only the top ones; by thread, unless they are to be aggregated
     #[arg(long, visible_alias = "all")]
     all_stacks: bool,
     /// How many stacks are at the top
@@ -83,7 +84,8 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         .map(PathBuf::as_path)
         .collect();
     let mut output = args.destination.open(&inputs)?;
-    let roots = if args.per_thread_stacks {
+    let per_thread = args.per_thread_stacks || args.all_stacks && !args.aggregate_threads;
+    let roots = if per_thread {
         StackRoots::PerThread
     } else {
         StackRoots::Together
@@ -92,10 +94,23 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let mut calibrated = true;
     let files = args.files.iter().map(|file| (file, Side::Before));
     for (file, side) in files.chain(args.diff.iter().map(|file| (file, Side::After))) {
-        let trace = args.logs.open(file, console)?;
+        let trace = match args.logs.open(file, console) {
+            Err(error) if args.unpaired.keep_going => {
+                console.note(&format!("{error:#}"));
+                continue;
+            }
+            trace => trace?,
+        };
         let filter = args.selection.filter(&trace)?;
         calibrated &= trace.clock().calibration() == Calibration::Measured;
-        stacks.add(&trace, &filter, args.unpaired.siblings(), roots, side);
+        let siblings = args.unpaired.siblings();
+        let notes = stacks.add(&trace, &filter, siblings, roots, side);
+        args.unpaired.tell(file, &trace, &filter, notes, console);
+    }
+    let mut counts = stacks.nodes().iter().flat_map(|node| node.counts);
+    if counts.all(|counts| counts.calls == 0) {
+        let what = "no instrumented calls were accounted in the input file";
+        return Err(Failure::NothingMatched(what.to_owned()).into());
     }
     if let Some(note) = stacks::note(&stacks) {
         console.note(&note);
@@ -110,7 +125,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         } else {
             args.top
         },
-        per_thread: args.per_thread_stacks,
+        per_thread,
         diff: args.diff.is_some(),
         calibrated,
     };

@@ -54,6 +54,9 @@ struct Row {
     name: String,
     module: Option<String>,
     source: Option<String>,
+    /// It is a function that an instrumentation map describes.
+    #[serde(skip)]
+    described: bool,
     calls: u64,
     unfinished: u64,
     total_ns: u64,
@@ -92,17 +95,6 @@ impl Table {
             columns,
             scale: Scale::of(trace),
         }
-    }
-
-    /// What the table does not show, a line each.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        let mut out = Vec::new();
-        // Writing to memory cannot fail.
-        let _ = self.trace.render_notes(&mut out, Look::PLAIN);
-        String::from_utf8_lossy(&out)
-            .lines()
-            .map(str::to_owned)
-            .collect()
     }
 
     /// Writes it.
@@ -267,6 +259,7 @@ impl Row {
             name: subject.name(trace).into_owned(),
             module: module.map(|module| module.path.clone()),
             source: source.map(|source| format!("{}:{}", source.file, source.line)),
+            described: function.is_some_and(|function| function.sleds > 0),
             calls,
             unfinished,
             total_ns,
@@ -294,13 +287,15 @@ impl Row {
         ]
     }
 
-    /// The file and the line, as llvm-xray gives them: without directories, and with a column, which is not known here.
+    /// The file and the line, as llvm-xray gives them: without directories, and with a column, which is not known here. Its
+    /// words also tell a function that no map describes from one whose line is not known.
     fn place(&self) -> String {
         match &self.source {
             Some(source) => {
                 let file = source.rsplit('/').next().unwrap_or(source);
                 format!("{}:0", text::printable(file))
             }
+            None if self.described => "<invalid>:0:0".to_owned(),
             None => "(unknown)".to_owned(),
         }
     }

@@ -21,6 +21,7 @@ pub(crate) mod recorded;
 pub(crate) mod refused;
 pub(crate) mod stacks;
 pub(crate) mod status;
+pub(crate) mod strays;
 mod table;
 pub(crate) mod text;
 pub(crate) mod toggled;

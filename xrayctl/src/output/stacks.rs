@@ -78,12 +78,6 @@ pub(crate) fn human(stacks: &Stacks, top: Top, out: &mut dyn io::Write) -> io::R
             group.push(index);
         }
     }
-    if groups.is_empty() {
-        return writeln!(
-            out,
-            "No instrumented calls were accounted in the input file."
-        );
-    }
     for (root, nodes) in groups {
         if top.per_thread {
             let name = stacks

@@ -135,6 +135,15 @@ impl TraceSummary {
         )
     }
 
+    /// What is missing or odd, a line each, for commands whose output has no place for it.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        // Writing to memory cannot fail.
+        let _ = self.render_notes(&mut out, Look::PLAIN);
+        let text = String::from_utf8_lossy(&out);
+        text.lines().map(str::to_owned).collect()
+    }
+
     /// What is missing or odd, a line each; nothing for a trace that is whole.
     pub(crate) fn render_notes(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let NoteCounts {
