@@ -86,6 +86,12 @@ impl<'a> Text<'a> {
 /// Appends a JSON string, with its quotes.
 pub(super) fn json(to: &mut Vec<u8>, text: &str) {
     to.push(b'"');
+    // A backslash at the end is spelled out: Perfetto up to v52 takes `\\"` for the escape of a quote
+    // (<https://github.com/google/perfetto/issues/3361>).
+    let (text, end) = match text.strip_suffix('\\') {
+        Some(text) => (text, &b"\\u005c\""[..]),
+        None => (text, &b"\""[..]),
+    };
     for byte in text.bytes() {
         match byte {
             b'"' => to.extend_from_slice(b"\\\""),
@@ -101,5 +107,5 @@ pub(super) fn json(to: &mut Vec<u8>, text: &str) {
             _ => to.push(byte),
         }
     }
-    to.push(b'"');
+    to.extend_from_slice(end);
 }

@@ -152,7 +152,8 @@ pub(crate) fn trace(names: &[&str], threads: &[&[Event]]) -> Trace {
     Trace::read(file(names, threads).as_slice()).unwrap()
 }
 
-fn any_body() -> impl Strategy<Value = EventBody> {
+/// Calls, losses and processors; ids of functions are mostly below 8.
+pub(crate) fn any_body() -> impl Strategy<Value = EventBody> {
     let function = prop_oneof![8 => 0..8_u32, 1 => any::<u32>()];
     let kind = prop_oneof![4 => Just(Enter), 4 => Just(Exit), 1 => Just(TailExit)];
     let arg = prop_oneof![8 => Just(None), 1 => any::<u64>().prop_map(Some)];
@@ -167,18 +168,22 @@ fn any_body() -> impl Strategy<Value = EventBody> {
     ]
 }
 
-/// Events of one thread in order of time, with deltas of every size.
-pub(crate) fn any_events(count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Event>> {
-    let delta = prop_oneof![
+/// Ticks from one event to the next, of every size.
+pub(crate) fn any_delta() -> impl Strategy<Value = u64> {
+    prop_oneof![
         8 => 0..40_u64,
         8 => 0..10_000_u64,
         2 => 0..4_000_000_u64,
         1 => 0..1_u64 << 38,
         1 => Just(1_u64 << 40),
-    ];
+    ]
+}
+
+/// Events of one thread in order of time.
+pub(crate) fn any_events(count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Event>> {
     (
         any::<u32>(),
-        proptest::collection::vec((delta, any_body()), count),
+        proptest::collection::vec((any_delta(), any_body()), count),
     )
         .prop_map(|(start, steps)| {
             let mut ticks = u64::from(start);

@@ -7,6 +7,7 @@
 )]
 
 mod analyses;
+mod any_trace;
 mod blocks;
 mod common;
 mod documented;

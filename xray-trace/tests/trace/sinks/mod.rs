@@ -7,9 +7,11 @@ mod firefox;
 mod npm;
 mod parquet;
 mod perfetto;
-mod python;
+mod readers;
 mod rows;
+mod speedscope;
 mod stacks;
+mod trace_processor;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

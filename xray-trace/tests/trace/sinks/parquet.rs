@@ -1,34 +1,14 @@
 //! Parquet, read by DuckDB.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use xray_trace::model::Trace;
 
-use super::python::python;
+use super::readers::run;
 use super::rows::events_as_json;
 use super::{NAMES, busy, export_folder, rich};
+use crate::any_trace::any_trace;
 use crate::common::{file, trace};
-
-const READ: &str = r#"
-import duckdb, json, sys
-def rows(table, query):
-    cursor = duckdb.sql(query.format("'" + sys.argv[1] + "/" + table + ".parquet'"))
-    rows = []
-    for row in cursor.fetchall():
-        fields = dict(zip(cursor.columns, row))
-        data = fields.pop("data", None)
-        if data is not None:
-            try:
-                fields["data"] = bytes(data).decode()
-            except UnicodeDecodeError:
-                fields["data_hex"] = bytes(data).hex()
-        rows.append({name: value for name, value in fields.items() if value is not None})
-    return rows
-print(json.dumps({
-    "events": rows("events", "select * from {}"),
-    "functions": rows("functions", "select * from {}"),
-    "calls": rows("events", "select function, count(*) calls from {} where event = 'enter' group by 1 order by 1"),
-}))
-"#;
 
 fn read(trace: &Trace) -> Option<Value> {
     let dir = tempfile::tempdir().unwrap();
@@ -36,8 +16,7 @@ fn read(trace: &Trace) -> Option<Value> {
     let report = export_folder("parquet", trace, &path);
     let lost = trace.losses().len();
     assert_eq!(report.left_out.len(), lost, "{report:?}");
-    let text = python(READ, &[&path])?;
-    Some(serde_json::from_str(&text).unwrap())
+    run("tables.py", &[&path])
 }
 
 #[test]
@@ -75,5 +54,16 @@ fn duckdb_reads_an_empty_trace() {
             (&read["events"], &read["functions"]),
             (&json!([]), &json!([]))
         );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn duckdb_reads_any_trace(trace in any_trace()) {
+        if let Some(read) = read(&trace) {
+            prop_assert_eq!(&read["events"], &Value::Array(events_as_json(&trace)));
+        }
     }
 }

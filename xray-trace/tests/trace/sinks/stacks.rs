@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use proptest::prelude::*;
-use serde_json::Value;
 use xray_trace::analysis::{Step, Steps};
 use xray_trace::model::{FunctionId, Trace};
 
+use super::speedscope::speedscope;
 use super::{NAMES, busy, count_of, export, rich, run};
 use crate::common::{Enter, Exit, any_events, call, file, trace};
 
@@ -183,53 +183,6 @@ fn pprof_reads_a_trace_of_everything_and_an_empty_one() {
     assert_eq!(pprof(&rich).0, expected(&rich));
     let empty = Trace::read(file(&[], &[]).as_slice()).unwrap();
     assert_eq!(pprof(&empty).0, Sums::new());
-}
-
-/// Goes through the profiles as Speedscope does.
-fn speedscope(trace: &Trace) -> Sums {
-    let json: Value = serde_json::from_slice(&export("speedscope", trace).0).unwrap();
-    let frames = json["shared"]["frames"].as_array().unwrap();
-    let mut sums = Sums::new();
-    for profile in json["profiles"].as_array().unwrap() {
-        let mut stack = Vec::<(u64, u64)>::new();
-        let mut before = profile["startValue"].as_u64().unwrap();
-        for event in profile["events"].as_array().unwrap() {
-            let at = event["at"].as_u64().unwrap();
-            let frame = event["frame"].as_u64().unwrap();
-            assert!(at >= before, "time runs backwards");
-            if let Some((_, self_ns)) = stack.last_mut() {
-                *self_ns += at - before;
-            }
-            before = at;
-            match event["type"].as_str().unwrap() {
-                "O" => stack.push((frame, 0)),
-                _ => {
-                    let (opened, self_ns) = stack.pop().unwrap();
-                    assert_eq!(opened, frame, "calls are nested");
-                    let name = frames[frame as usize]["name"].as_str().unwrap();
-                    let sum = sums.entry(name.to_owned()).or_default();
-                    *sum = (sum.0 + 1, sum.1 + self_ns);
-                }
-            }
-        }
-        assert_eq!(profile["endValue"].as_u64(), Some(before));
-        assert!(stack.is_empty());
-    }
-    sums
-}
-
-#[test]
-fn speedscope_has_threads_frames_and_lines() {
-    let rich = rich();
-    assert_eq!(speedscope(&rich), expected(&rich));
-    let json: Value = serde_json::from_slice(&export("speedscope", &rich).0).unwrap();
-    let profiles = json["profiles"].as_array().unwrap();
-    assert_eq!(profiles[0]["name"], "demo 4000, worker-0 5000");
-    // A third of the 100 ticks since the thread said on which processor it ran.
-    assert_eq!(profiles[0]["events"][0]["at"], 33);
-    let frames = json["shared"]["frames"].as_array().unwrap();
-    let frame = serde_json::json!({"name": "c", "file": "src/demo.cc", "line": 12});
-    assert!(frames.contains(&frame), "{frames:?}");
 }
 
 proptest! {

@@ -1,0 +1,114 @@
+//! Random traces: several programs of several threads, in which everything happens that can, with names of every kind.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use xray_trace::container::{BlockEncoder, Writer};
+use xray_trace::model::{
+    DataKind, Event, EventBody, FunctionId, Process, Thread, ThreadId, Ticks, Trace,
+};
+
+use crate::common::{anchor, any_body, any_delta, function, module, process, push, thread};
+
+/// Functions of each program.
+pub(crate) const FUNCTIONS: [&str; 8] = [
+    "main",
+    "é",
+    "日本::語",
+    "a b",
+    "operator\"\"",
+    "<T as U>::f",
+    "f(int, char*)\\",
+    "main",
+];
+const COMMANDS: [&str; 3] = ["demo", "büro", "a b"];
+const THREADS: [&str; 4] = ["main", "wörker", "日本", "a b"];
+
+/// What a thread does next.
+#[derive(Debug, Clone)]
+enum Doing {
+    Happens(EventBody),
+    Says(DataKind, Vec<u8>),
+}
+
+/// Some time after what was before, if any.
+type Life = Vec<(u64, Doing)>;
+
+fn any_doing() -> impl Strategy<Value = Doing> {
+    let kind = prop_oneof![
+        Just(DataKind::Custom),
+        any::<u16>().prop_map(DataKind::Typed)
+    ];
+    let text = "[ -~é日\n\"\\\\]{0,12}".prop_map(String::into_bytes);
+    let data = prop_oneof![4 => text, 1 => vec(any::<u8>(), 0..12)];
+    prop_oneof![
+        20 => any_body().prop_map(Doing::Happens),
+        2 => (kind, data).prop_map(|(kind, data)| Doing::Says(kind, data)),
+    ]
+}
+
+/// A trace of up to two programs of up to three threads each.
+pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
+    let life = vec((any_delta(), any_doing()), 1..40);
+    let programs = vec(vec((any::<u32>(), life), 1..4), 1..3);
+    programs.prop_map(|programs| {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        writer.anchor(&anchor(0, 0)).unwrap();
+        let mut number = 0;
+        for (program, threads) in (0..).zip(&programs) {
+            let command = COMMANDS[program as usize % COMMANDS.len()].to_owned();
+            let described = Process {
+                command,
+                ..process(program)
+            };
+            writer.process(&described).unwrap();
+            writer.module(&module(program, program)).unwrap();
+            let first = program * FUNCTIONS.len() as u32;
+            for (at, name) in (first..).zip(FUNCTIONS) {
+                writer.function(&function(at, program, name)).unwrap();
+            }
+            for (start, life) in threads {
+                let name = THREADS[number as usize % THREADS.len()].to_owned();
+                let described = Thread {
+                    name,
+                    ..thread(number, program)
+                };
+                writer.thread(&described).unwrap();
+                live(&mut writer, number, first, u64::from(*start), life);
+                number += 1;
+            }
+        }
+        writer
+            .anchor(&anchor(1_000_000_000, 1_000_000_000))
+            .unwrap();
+        Trace::read(writer.into_inner().as_slice()).unwrap()
+    })
+}
+
+/// Writes what a thread does, in blocks of a few events.
+fn live(writer: &mut Writer<Vec<u8>>, number: u32, first: u32, start: u64, life: &Life) {
+    let mut encoder = BlockEncoder::new(ThreadId(number));
+    let mut now = start;
+    for chunk in life.chunks(10) {
+        for (delta, doing) in chunk {
+            now += delta;
+            match doing {
+                Doing::Happens(body) => push(&mut encoder, of_program(*body, first, Ticks(now))),
+                Doing::Says(kind, data) => {
+                    encoder.push_data(Ticks(now), *kind, data);
+                }
+            }
+        }
+        writer.block(&encoder.finish().unwrap()).unwrap();
+    }
+}
+
+/// The event with its function, if it is one of the first program's, as the same of the program whose functions are from
+/// `first` on.
+fn of_program(mut body: EventBody, first: u32, ticks: Ticks) -> Event {
+    if let EventBody::Call { function, .. } = &mut body
+        && (function.0 as usize) < FUNCTIONS.len()
+    {
+        *function = FunctionId(function.0 + first);
+    }
+    Event { ticks, body }
+}
