@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::python::say_not_tested;
+use super::readers::say_not_tested;
 
 const PACKAGE: &str = "@firefox-devtools/profiler-cli";
 const VERSION: &str = "0.10.0";

@@ -59,7 +59,7 @@ pub(super) fn run(script: &str, files: &[&Path]) -> Option<Value> {
 }
 
 /// Says aloud what was not tested; a test's own output is only seen when it fails.
-fn say_not_tested(why: &str) {
+pub(super) fn say_not_tested(why: &str) {
     let mut stderr = std::io::stderr();
     writeln!(stderr, "\nNOT TESTED: {why}").unwrap();
 }
