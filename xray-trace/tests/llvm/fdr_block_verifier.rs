@@ -3,9 +3,6 @@
 use xray_trace::llvm::fdr::Kind::{self, *};
 use xray_trace::llvm::fdr::verify::{State, Verifier};
 
-use crate::common::*;
-use xray_trace::llvm::fdr::Record;
-
 /// Steps through records; `Err` holds the first that may not stand there.
 fn steps(kinds: &[Kind]) -> Result<Verifier, String> {
     let mut verifier = Verifier::default();
@@ -34,36 +31,6 @@ fn valid_blocks_v3() {
         }
         verifier.finish().unwrap();
     }
-    // FDRBlockIndexerTest.IndexBlocksV3, on bytes: the events of each block carry its thread and process.
-    let block = |tid, cpu, tsc| {
-        [
-            Record::BufferExtents { size: 80 },
-            Record::NewBuffer { tid },
-            Record::WallTime {
-                seconds: 1,
-                micros: 2,
-            },
-            Record::Pid { pid: 1 },
-            Record::NewCpu { cpu, tsc },
-            enter(1, 1),
-            exit(1, 100),
-        ]
-    };
-    let blocks = [block(1, 1, 2), block(1, 1, 200), block(2, 2, 2)].concat();
-    let events = all_events(&log(header(3), &blocks));
-    let seen = events.iter().map(|event| (event.tid, event.tsc, event.cpu));
-    assert_eq!(
-        seen.collect::<Vec<_>>(),
-        [
-            (1, 3, 1),
-            (1, 103, 1),
-            (1, 201, 1),
-            (1, 301, 1),
-            (2, 3, 2),
-            (2, 103, 2)
-        ]
-    );
-    assert!(events.iter().all(|event| event.pid == Some(1)));
 }
 
 #[test]

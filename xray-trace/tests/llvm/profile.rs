@@ -2,14 +2,14 @@
 
 use proptest::prelude::*;
 use xray_trace::llvm::profile::{
-    BlockHeader, FileHeader, Measured, Profile, Reader, VERSION, write_block, write_file_header,
+    BlockHeader, FileHeader, Reader, VERSION, write_block, write_file_header,
 };
 use xray_trace::llvm::{ByteOrder, Error, Mode};
 
 /// Block, functions, calls, ticks.
-type Seen = (u32, u64, Vec<i32>, u64, u64);
+pub(crate) type Seen = (u32, u64, Vec<i32>, u64, u64);
 
-fn read(bytes: &[u8], mode: Mode) -> (Vec<Seen>, Option<Error>, usize) {
+pub(crate) fn read(bytes: &[u8], mode: Mode) -> (Vec<Seen>, Option<Error>, usize) {
     let mut seen = Vec::new();
     let mut reader = match Reader::new(bytes, mode) {
         Ok(reader) => reader,
@@ -30,7 +30,12 @@ fn read(bytes: &[u8], mode: Mode) -> (Vec<Seen>, Option<Error>, usize) {
     }
 }
 
-fn block(number: u32, thread: u64, paths: &[(Vec<i32>, u64, u64)], order: ByteOrder) -> Vec<u8> {
+pub(crate) fn block(
+    number: u32,
+    thread: u64,
+    paths: &[(Vec<i32>, u64, u64)],
+    order: ByteOrder,
+) -> Vec<u8> {
     let mut bytes = Vec::new();
     let paths = paths
         .iter()
@@ -39,7 +44,7 @@ fn block(number: u32, thread: u64, paths: &[(Vec<i32>, u64, u64)], order: ByteOr
     bytes
 }
 
-fn file_header(order: ByteOrder) -> Vec<u8> {
+pub(crate) fn file_header(order: ByteOrder) -> Vec<u8> {
     let mut bytes = Vec::new();
     let header = FileHeader {
         timestamp: 99,
@@ -164,111 +169,6 @@ fn damage_is_named_and_the_next_block_is_read() {
         read(b"---\n", Mode::Strict).1,
         Some(Error::Other { .. })
     ));
-}
-
-fn measured(calls: u64, ticks: u64) -> Measured {
-    Measured { calls, ticks }
-}
-
-/// Threads, each with its paths and what was measured on them.
-type Threads = Vec<(u64, Vec<(Vec<i32>, Measured)>)>;
-
-fn contents(profile: &Profile) -> Threads {
-    let threads = profile.threads().map(|(thread, paths)| {
-        let mut paths = paths
-            .iter()
-            .map(|(path, measured)| (profile.expand(*path), *measured))
-            .collect::<Vec<_>>();
-        paths.sort_by(|a, b| a.0.cmp(&b.0));
-        (thread, paths)
-    });
-    threads.collect()
-}
-
-/// ProfileTest: CreateProfile, InternPath, ExpandPath.
-#[test]
-fn intern_path_and_expand_path() {
-    let mut profile = Profile::default();
-    let path = profile.intern(&[3, 2, 1]).unwrap();
-    assert_eq!(profile.intern(&[3, 2, 1]), Some(path));
-    // The last path is a part of the first, and so is known.
-    assert_eq!(profile.intern(&[]), None);
-    let caller = profile.intern(&[2, 1]).unwrap();
-    assert_ne!(path, caller);
-    let recursive = profile.intern(&[1, 1]).unwrap();
-    assert_eq!(profile.expand(path), [3, 2, 1]);
-    assert_eq!(profile.expand(caller), [2, 1]);
-    assert_eq!(profile.expand(recursive), [1, 1]);
-    assert!(Profile::default().expand(path).is_empty());
-}
-
-/// ProfileTest: AddBlocks, CopyProfile, MoveProfile; a file gives the same.
-#[test]
-fn add_blocks_and_copy_profile() {
-    let bytes = [
-        file_header(ByteOrder::Little),
-        two_blocks(ByteOrder::Little),
-    ]
-    .concat();
-    let profile = Profile::read(&mut Reader::new(&bytes[..], Mode::Strict).unwrap()).unwrap();
-    let expected = vec![
-        (
-            10,
-            vec![
-                (vec![2, 1], measured(1, 20)),
-                (vec![3, 2, 1], measured(5, 500)),
-            ],
-        ),
-        (11, vec![(vec![7], measured(2, 9))]),
-    ];
-    assert_eq!(contents(&profile), expected);
-    assert_eq!(contents(&profile.clone()), expected);
-}
-
-/// ProfileTest: MergeProfilesByThread, MergeProfilesByThreadAccumulate.
-#[test]
-fn merge_profiles_by_thread() {
-    let (mut a, mut b) = (Profile::default(), Profile::default());
-    a.add(1, &[2, 1], measured(1, 1000));
-    b.add(9, &[5], measured(1, 1));
-    b.add(2, &[2, 1], measured(1, 1000));
-    b.add(1, &[2, 1], measured(2, 3));
-    b.add(1, &[3, 1], measured(1, 7));
-    assert_eq!(
-        contents(&a.merged_by_thread(&b)),
-        [
-            (
-                1,
-                vec![
-                    (vec![2, 1], measured(3, 1003)),
-                    (vec![3, 1], measured(1, 7))
-                ]
-            ),
-            (2, vec![(vec![2, 1], measured(1, 1000))]),
-            (9, vec![(vec![5], measured(1, 1))]),
-        ]
-    );
-}
-
-/// ProfileTest: MergeProfilesByStack, MergeProfilesByStackAccumulate.
-#[test]
-fn merge_profiles_by_stack() {
-    let (mut a, mut b) = (Profile::default(), Profile::default());
-    a.add(1, &[2, 1], measured(1, 1000));
-    a.add(2, &[2, 1], measured(1, 10));
-    b.add(3, &[2, 1], measured(1, 1));
-    b.add(3, &[4], measured(u64::MAX, 1));
-    b.add(4, &[4], measured(1, 1));
-    assert_eq!(
-        contents(&a.merged_by_stack(&b)),
-        [(
-            0,
-            vec![
-                (vec![2, 1], measured(3, 1011)),
-                (vec![4], measured(u64::MAX, 2))
-            ]
-        )]
-    );
 }
 
 proptest! {

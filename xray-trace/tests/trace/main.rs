@@ -12,6 +12,8 @@ mod blocks;
 mod common;
 mod documented;
 mod files;
+mod function_call_trie;
+mod graph;
 mod said;
 mod sinks;
 mod sources;
