@@ -24,6 +24,8 @@ void f(void) { __xray_customevent("a", 1); __xray_typedevent(7, "b", 1); }
 int main(void) { return 0; }
 "#;
 
+const NO_MAP: &str = "no xray_instr_map section: not compiled with -fxray-instrument";
+
 /// Fails the test unless the tool succeeds; returns what it printed.
 fn tool(program: &str, package: &str, args: &[&str], dir: &Path) -> String {
     let output = Command::new(program).args(args).current_dir(dir).output();
@@ -175,23 +177,63 @@ fn bad_instrmap_sizes() {
 }
 
 #[test]
-fn empty_no_instr_map_and_no_such_file() {
+fn no_such_file() {
+    let dir = tempfile::tempdir().unwrap();
+    refused(
+        &dir.path().join("no-such-file"),
+        "No such file or directory (os error 2)",
+    );
+}
+
+#[test]
+fn empty() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("p");
-    refused(&path, "No such file or directory (os error 2)");
     fs::write(&path, "").unwrap();
     refused(
         &path,
         "neither an object file (ELF, Mach-O) nor an instrumentation map in YAML",
     );
-    let source = "int main(void) { return 0; }\n";
-    fs::write(dir.path().join("p.c"), source).unwrap();
-    tool("clang-19", "clang-19", &["p.c", "-o", "p"], dir.path());
-    refused(
-        &path,
-        "no xray_instr_map section: not compiled with -fxray-instrument",
-    );
     refused(Path::new("/dev/zero"), "not a regular file");
+}
+
+#[test]
+fn no_instr_map() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("p.c"), "int main(void) { return 0; }\n").unwrap();
+    tool("clang-19", "clang-19", &["p.c", "-o", "p"], dir.path());
+    refused(&dir.path().join("p"), NO_MAP);
+}
+
+/// The option counts for more than the attribute.
+#[test]
+fn clang_no_xray_instrument() {
+    let dir = tempfile::tempdir().unwrap();
+    let object = compile(dir.path(), PROGRAM, "p.o", &["-c", "-fno-xray-instrument"]);
+    refused(&object, NO_MAP);
+}
+
+/// Lists of functions for the compiler.
+#[test]
+fn always_never_instrument() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("always.txt"), "fun:main\n").unwrap();
+    fs::write(dir.path().join("never.txt"), "fun:hidden*\n").unwrap();
+    let lists = [
+        "-fxray-always-instrument=always.txt",
+        "-fxray-never-instrument=never.txt",
+        "-fxray-instruction-threshold=1000",
+        "-Wno-deprecated",
+    ];
+    let source = PROGRAM.replace("static int hidden", "int hidden");
+    let program = compile(dir.path(), &source, "p", &lists);
+    check(dir.path(), "p", &["-symbolize"]);
+    let map = xrayctl(["extract", "-symbolize", program.to_str().unwrap()]).out;
+    assert!(
+        map.contains("always-instrument: true, function-name: main,"),
+        "{map}"
+    );
+    assert!(!map.contains("hidden"), "{map}");
 }
 
 /// What `llvm-xray` does not support.

@@ -10,5 +10,6 @@ mod common;
 mod graph;
 mod graph_diff;
 mod options;
+mod runtime;
 mod stack;
 mod support;
