@@ -1,6 +1,6 @@
-//! Writes what a synthetic program did as an `.xtrace` and as a log of LLVM's flight data recorder: the benchmarks' input.
+//! Writes what a synthetic program did as an `.xtrace`, as a log of LLVM's flight data recorder, or both: the benchmarks' input.
 //!
-//! `cargo run --release -p xray-trace --example synthetic -- PROGRAM EVENTS together|in-turn OUT.xtrace [OUT.fdr]`
+//! `cargo run --release -p xray-trace --example synthetic -- PROGRAM EVENTS together|in-turn OUT.xtrace|OUT.fdr…`
 //!
 //! Functions of PROGRAM, which has sleds, lend their ids and names; `llvm-xray` finds them there as well. Four threads run
 //! together, or one after the other: `llvm-xray account` wants all records of a log in one order of time, which only the latter gives.
@@ -8,6 +8,7 @@
 mod walk;
 
 use std::error::Error;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
 use std::iter::Peekable;
@@ -56,6 +57,15 @@ struct Threads {
     last: u64,
 }
 
+/// A file under way.
+trait Output {
+    /// An event of the thread with this index.
+    fn call(&mut self, thread: usize, call: Call) -> Result<(), Box<dyn Error>>;
+
+    /// There are no more; `last` is when the last one happened.
+    fn finish(self: Box<Self>, last: u64) -> Result<(), Box<dyn Error>>;
+}
+
 struct Xtrace {
     writer: Writer<BufWriter<File>>,
     encoders: Vec<BlockEncoder>,
@@ -72,8 +82,8 @@ struct Log {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let [program, events, schedule, xtrace, log @ ..] = &arguments[..] else {
-        return Err("PROGRAM EVENTS together|in-turn OUT.xtrace [OUT.fdr]".into());
+    let [program, events, schedule, outputs @ ..] = &arguments[..] else {
+        return Err("PROGRAM EVENTS together|in-turn OUT.xtrace|OUT.fdr…".into());
     };
     let schedule = match schedule.as_str() {
         "together" => Schedule::Together,
@@ -82,22 +92,33 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let map = InstrMap::read(&fs::read(program)?)?;
     let functions = spread(&map)?;
-    let mut xtrace = Xtrace::create(Path::new(xtrace), program, &map, &functions)?;
-    let ids = functions.iter().map(|function| function.id).collect();
-    let mut log = match log {
-        [] => None,
-        [path, ..] => Some(Log::create(Path::new(path), ids)?),
-    };
+    let mut outputs = outputs
+        .iter()
+        .map(|path| create(path, program, &map, &functions))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut threads = Threads::new(events.parse()?, schedule);
     while let Some((thread, call)) = threads.next() {
-        xtrace.call(thread, call)?;
-        if let Some(log) = &mut log {
-            log.call(thread, call)?;
+        for output in &mut outputs {
+            output.call(thread, call)?;
         }
     }
-    xtrace.finish(threads.last)?;
-    log.map_or(Ok(()), Log::finish)?;
-    Ok(())
+    outputs
+        .into_iter()
+        .try_for_each(|output| output.finish(threads.last))
+}
+
+/// The extension says which format is wanted.
+fn create(
+    path: &str,
+    program: &str,
+    map: &InstrMap,
+    functions: &[&MapFunction],
+) -> Result<Box<dyn Output>, Box<dyn Error>> {
+    Ok(match Path::new(path).extension().and_then(OsStr::to_str) {
+        Some("xtrace") => Box::new(Xtrace::create(path, program, map, functions)?),
+        Some("fdr") => Box::new(Log::create(path, functions)?),
+        _ => return Err(format!("neither .xtrace nor .fdr: {path}").into()),
+    })
 }
 
 /// As many functions as the walk wants, from all parts of the map.
@@ -154,7 +175,7 @@ impl Threads {
 
 impl Xtrace {
     fn create(
-        path: &Path,
+        path: &str,
         program: &str,
         map: &InstrMap,
         functions: &[&MapFunction],
@@ -207,8 +228,10 @@ impl Xtrace {
                 .collect(),
         })
     }
+}
 
-    fn call(&mut self, thread: usize, call: Call) -> io::Result<()> {
+impl Output for Xtrace {
+    fn call(&mut self, thread: usize, call: Call) -> Result<(), Box<dyn Error>> {
         let encoder = &mut self.encoders[thread];
         let function = FunctionId(call.function);
         encoder.push_call(Ticks(call.ticks), function, call.kind, None);
@@ -220,14 +243,15 @@ impl Xtrace {
         Ok(())
     }
 
-    fn finish(mut self, last: u64) -> io::Result<()> {
+    fn finish(mut self: Box<Self>, last: u64) -> Result<(), Box<dyn Error>> {
         for encoder in &mut self.encoders {
             if let Some(block) = encoder.finish() {
                 self.writer.block(&block)?;
             }
         }
         self.writer.anchor(&anchor(last))?;
-        self.writer.end(&self.writer.totals())
+        self.writer.end(&self.writer.totals())?;
+        Ok(())
     }
 }
 
@@ -244,22 +268,14 @@ fn anchor(ticks: u64) -> ClockAnchor {
 // === impl Log ===
 
 impl Log {
-    fn create(path: &Path, ids: Vec<u32>) -> io::Result<Self> {
+    fn create(path: &str, functions: &[&MapFunction]) -> io::Result<Self> {
         let file = BufWriter::with_capacity(1 << 18, File::create(path)?);
         Ok(Self {
             writer: fdr::Writer::new(file, Header::new(LogType::Fdr, 5, HERTZ))?,
-            ids,
+            ids: functions.iter().map(|function| function.id).collect(),
             pending: TIDS.map(|_| Vec::new()).to_vec(),
             buffers: 0,
         })
-    }
-
-    fn call(&mut self, thread: usize, call: Call) -> Result<(), Box<dyn Error>> {
-        self.pending[thread].push(call);
-        if self.pending[thread].len() >= PER_BUFFER {
-            self.buffer(thread)?;
-        }
-        Ok(())
     }
 
     fn buffer(&mut self, thread: usize) -> Result<(), Box<dyn Error>> {
@@ -306,8 +322,18 @@ impl Log {
         }
         Ok(())
     }
+}
 
-    fn finish(mut self) -> Result<(), Box<dyn Error>> {
+impl Output for Log {
+    fn call(&mut self, thread: usize, call: Call) -> Result<(), Box<dyn Error>> {
+        self.pending[thread].push(call);
+        if self.pending[thread].len() >= PER_BUFFER {
+            self.buffer(thread)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>, _last: u64) -> Result<(), Box<dyn Error>> {
         for thread in 0..self.pending.len() {
             self.buffer(thread)?;
         }
