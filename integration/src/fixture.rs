@@ -62,6 +62,8 @@ pub enum Fixture {
     Hostile,
     /// Generated: 20,000 functions with sleds, of which `main` calls each once a line.
     Many20k,
+    /// Generated: the same with 400 functions.
+    Many400,
 }
 
 /// How a fixture is made: files, and commands that are run one after the other in a directory of its own.
@@ -99,8 +101,6 @@ const NO_RUNTIME: &[&str] = &["-fno-xray-link-deps"];
 const OPTIMISED: &[&str] = &["-O2"];
 const CXX: &[&str] = &["-std=c++20"];
 
-const MANY: u32 = 20_000;
-
 // === impl Fixture ===
 
 impl Fixture {
@@ -133,6 +133,7 @@ impl Fixture {
         Fixture::Rseq,
         Fixture::Hostile,
         Fixture::Many20k,
+        Fixture::Many400,
     ];
 
     /// The program's file name.
@@ -166,6 +167,7 @@ impl Fixture {
             Fixture::Rseq => "rseq",
             Fixture::Hostile => "hostile",
             Fixture::Many20k => "many20k",
+            Fixture::Many400 => "many400",
         }
     }
 
@@ -186,6 +188,11 @@ impl Fixture {
             steps,
         };
         let normal = |file| [OPTIMISED, COMMON, SLEDS, file].concat();
+        let many = |file, count| Recipe {
+            sources: &["common.h"],
+            generated: Some((file, many_functions(count))),
+            steps: c(&[&["-O1", "-I{src}"], COMMON, SLEDS, &[file]]),
+        };
         match self {
             Fixture::Demo => recipe(
                 &["demo/main.rs"],
@@ -331,11 +338,8 @@ impl Fixture {
                 &["common.h", "hostile.c"],
                 c(&[&normal(&["{src}/hostile.c"])]),
             ),
-            Fixture::Many20k => Recipe {
-                sources: &["common.h"],
-                generated: Some(("many20k.c", many_functions(MANY))),
-                steps: c(&[&["-O1", "-I{src}"], COMMON, SLEDS, &["many20k.c"]]),
-            },
+            Fixture::Many20k => many("many20k.c", 20_000),
+            Fixture::Many400 => many("many400.c", 400),
         }
     }
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use integration::{DEADLINE, target_dir, wait_until};
-use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::time::TimeValLike as _;
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
+
+use super::measured::children_cpu;
 
 /// How long any command of ours may take.
 const LIMIT: &str = "120";
@@ -271,11 +271,4 @@ pub(crate) fn number(answer: &Value, field: &str) -> Result<u64> {
     answer[field]
         .as_u64()
         .with_context(|| format!("no number {field:?} in {answer}"))
-}
-
-/// Processor time of all children that have been waited for.
-fn children_cpu() -> Result<Duration> {
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("cannot read processor times")?;
-    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-    Ok(Duration::from_micros(micros.cast_unsigned()))
 }

@@ -2,8 +2,9 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `leaf`, `toggle`, `attach`, `drain`, `redis` | a section of the table each |
-//! | `daemon` | the release build's daemon and command line, which all of them drive |
+//! | `leaf`, `toggle`, `attach`, `drain`, `redis`, `offline` | a section of the table each |
+//! | `daemon` | the release build's daemon and command line, which those with a running program drive |
+//! | `measured` | what a command takes that runs to its end |
 //! | `table`, `samples`, `machine`, `switches` | what they share |
 //!
 //! This program itself may be a debug build: everything that is measured runs in other processes.
@@ -13,6 +14,8 @@ mod daemon;
 mod drain;
 mod leaf;
 mod machine;
+mod measured;
+mod offline;
 mod redis;
 mod samples;
 mod switches;
@@ -60,6 +63,8 @@ enum Section {
     Drain,
     /// Redis under load
     Redis,
+    /// The commands that work on files, beside llvm-xray
+    Offline,
 }
 
 /// How much time figures are worth.
@@ -146,6 +151,7 @@ impl Section {
             Section::Attach => "Attach: the time that a thread stands still",
             Section::Drain => "Lossless drain",
             Section::Redis => "Redis, every function",
+            Section::Offline => "Offline, beside llvm-xray-19",
         }
     }
 
@@ -156,6 +162,7 @@ impl Section {
             Section::Attach => attach::run(bench),
             Section::Drain => drain::run(bench, table),
             Section::Redis => redis::run(bench, table),
+            Section::Offline => offline::run(bench, table),
         }
     }
 }
