@@ -1,5 +1,4 @@
-//! Basic mode, as in LLVM's tests `convert-basic-log-version3-to-yaml`, `convert-basic-arg1-to-yaml` and
-//! `convert-basic-log-arg1-version3-to-yaml`, and damaged.
+//! Basic mode in every version and byte order, and damaged.
 
 use proptest::prelude::*;
 use xray_trace::llvm::basic::{Owner, Reader, Record};
@@ -60,7 +59,7 @@ fn read(bytes: &[u8]) -> (Vec<Record>, Option<Error>) {
 }
 
 #[test]
-fn convert_basic_log_arg1_to_yaml() {
+fn an_argument_is_read_in_every_version() {
     for version in 1..=3 {
         let records = call(version);
         for order in [ByteOrder::Little, ByteOrder::Big] {

@@ -5,6 +5,7 @@ use xray_trace::llvm::Mode;
 use xray_trace::llvm::fdr::{BlockPrinter, FunctionKind, Reader, Record, print};
 
 use crate::common::*;
+use crate::samples::fdr_log_arg1_version_3;
 
 fn dump(bytes: &[u8], verify: bool) -> String {
     let mut out = Vec::new();
@@ -57,17 +58,13 @@ fn fdr_dump_arg1() {
 /// Upstream's `fdr-dump-arg1-version-3.txt`, with `-verify`.
 #[test]
 fn fdr_dump_arg1_version_3() {
-    let events = [
-        function(FunctionKind::EnterArg, 1, 0),
-        Record::CallArgument { value: 1 },
-        exit(1, 50004),
-        enter(2, 732_998_410),
-        function(FunctionKind::TailExit, 2, 28396),
-    ];
-    check(&log(
-        header(3),
-        &buffer(25190, 2_069_294_857_657_498, &events),
-    ));
+    let bytes = fdr_log_arg1_version_3();
+    check(&bytes);
+    let text = dump(&bytes, true);
+    let begin = "\n[New Block]\nPreamble: \n<Thread ID: 2631>\n<Wall Time: seconds = 599605.032403>\n<PID: 2631>\n\nBody:\n <CPU: id = 6, ";
+    assert!(text.starts_with(begin), "{text}");
+    let end = "-  <Function Enter: #1 delta = +0>\n : <Call Argument: data = 67 (hex = 0x43)>\n-  <Function Exit: #1 delta = +24724>\n";
+    assert!(text.ends_with(end), "{text}");
 }
 
 fn any_record() -> impl Strategy<Value = Rec> {

@@ -23,4 +23,5 @@ mod profile_collector;
 mod profile_in_memory;
 mod round_trips;
 mod runtime;
+mod samples;
 mod yaml;
