@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
@@ -185,6 +185,115 @@ fn account_counts_by_thread_process_and_module() {
             assert!(found.starts_with(expected), "{by}: {}", ran.out);
         }
     }
+}
+
+/// Two objects and a main program, as the runtime of LLVM 20 numbers them, in a log and in a trace of our own.
+#[test]
+fn function_ids_of_several_modules_are_those_of_llvm_20() {
+    let dir = tempfile::tempdir().unwrap();
+    let call = |id: i64, at: u64| {
+        let record = |kind, at| {
+            format!(
+                "  - {{ type: 0, func-id: {id}, function: f{id}, cpu: 0, thread: 5, process: 5, kind: function-{kind}, tsc: {at}, data: '' }}\n"
+            )
+        };
+        record("enter", at) + &record("exit", at + 5)
+    };
+    let ids = [1, 16_777_217, 33_554_437, i64::from(-1_i32 << 24 | 9)];
+    let records: String = ids
+        .iter()
+        .zip([10, 20, 30, 40])
+        .map(|(id, at)| call(*id, at))
+        .collect();
+    let header = "---\nheader:\n  version: 1\n  type: 0\n  constant-tsc: true\n  nonstop-tsc: true\n  cycle-frequency: 1000000000\nrecords:\n";
+    fs::write(
+        dir.path().join("log.yaml"),
+        format!("{header}{records}...\n"),
+    )
+    .unwrap();
+    let ran = xrayctl_in(dir.path(), ["convert", "log.yaml", "-o", "log.xtrace"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    for file in ["log.yaml", "log.xtrace"] {
+        let ran = xrayctl_in(dir.path(), ["account", "-f", "csv", file]);
+        let expected = [1, 16_777_217, 33_554_437, 0xff00_0009].map(|id| (id, 1));
+        assert_eq!(counts(&ran.out), expected, "{file}");
+        let graph = xrayctl_in(dir.path(), ["graph", file]).out;
+        for id in [1_u32, 16_777_217, 33_554_437, 0xff00_0009] {
+            let edge = format!("F0 -> F{id} [");
+            assert_eq!(graph.matches(&edge).count(), 1, "{graph}");
+        }
+        let ran = xrayctl_in(dir.path(), ["convert", "--force", file, "-o", "again.yaml"]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let again = fs::read_to_string(dir.path().join("again.yaml")).unwrap();
+        let records_of = |text: &str| text.split_once("records:").unwrap().1.trim().to_owned();
+        assert_eq!(
+            records_of(&again),
+            format!("{}\n...", records.trim()),
+            "{file}"
+        );
+    }
+}
+
+/// A function of two processes has one id, and each its own vertex.
+#[test]
+fn a_graph_of_two_processes_keeps_their_functions_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = Writer::new(File::create(dir.path().join("t")).unwrap()).unwrap();
+    for id in 0..2 {
+        let process = ProcessId(id);
+        let described = Process {
+            id: process,
+            pid: 7 + id,
+            start_time_ticks: 1,
+            command: "t".into(),
+            executable: "/t".into(),
+            host: None,
+        };
+        writer.process(&described).unwrap();
+        let module = Module {
+            id: ModuleId(id),
+            process,
+            path: "/t".into(),
+            build_id: None,
+            load_bias: 0x1000 * u64::from(id),
+        };
+        writer.module(&module).unwrap();
+        let function = Function {
+            id: FunctionId(id),
+            module: ModuleId(id),
+            xray_id: 3,
+            address: FileAddr(0x100),
+            symbol: None,
+            name: "f".into(),
+            source: None,
+            sleds: 2,
+        };
+        writer.function(&function).unwrap();
+        let described = Thread {
+            id: ThreadId(id),
+            process,
+            tid: 7 + id,
+            name: "t".into(),
+        };
+        writer.thread(&described).unwrap();
+        let mut block = BlockEncoder::new(ThreadId(id));
+        block.push_call(Ticks(10), FunctionId(id), Enter, None);
+        block.push_call(Ticks(20), FunctionId(id), Exit, None);
+        writer.block(&block.finish().unwrap()).unwrap();
+    }
+    let totals = writer.totals();
+    writer.end(&totals).unwrap();
+    let graph = xrayctl_in(dir.path(), ["graph", "t"]).out;
+    for line in [
+        "F0 -> F3 [label=\"\"];",
+        "F0 -> F3_2 [label=\"\"];",
+        "F3 [label=\"f\"];",
+        "F3_2 [label=\"f (2)\"];",
+    ] {
+        assert!(graph.lines().any(|found| found == line), "{graph}");
+    }
+    let ran = xrayctl_in(dir.path(), ["account", "-f", "csv", "t"]);
+    assert_eq!(counts(&ran.out), [(3, 1), (3, 1)], "{}", ran.out);
 }
 
 /// One thread, since llvm-xray's account fails at more.

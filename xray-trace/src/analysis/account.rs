@@ -5,7 +5,7 @@ use super::function_map::FunctionMap;
 use super::histogram::{Histograms, Slot};
 use super::stack::{Call, Ending, Notes, Siblings, Step, Steps};
 use super::threads::by_thread;
-use crate::model::{FunctionId, ModuleId, ProcessId, ThreadId, Trace};
+use crate::model::{FunctionId, ModuleId, ProcessId, ThreadId, Trace, XrayIds};
 
 /// What calls are counted by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -271,14 +271,13 @@ impl Account {
             SortBy::P999 => duration(row, |durations| durations.p999_ns),
             SortBy::Max => duration(row, |durations| durations.max_ns),
         };
+        let ids = XrayIds::new(trace);
         self.rows.sort_by(|one, other| {
             let order = match by {
                 // The id that is shown; foreign logs name functions in any order.
                 SortBy::Id => {
                     let id = |row: &AccountRow| match row.subject {
-                        Subject::Function(function) => {
-                            trace.function(function).map(|known| known.xray_id)
-                        }
+                        Subject::Function(function) => Some(ids.shown(function)),
                         _ => None,
                     };
                     let order = id(one).cmp(&id(other));

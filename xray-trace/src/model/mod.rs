@@ -11,6 +11,7 @@ mod module;
 mod process;
 mod thread;
 mod trace;
+mod xray_ids;
 
 pub use clock::{Calibration, Clock, ClockAnchor, ClockReader, Ticks};
 pub use event::{CallKind, DataKind, DataRef, Event, EventBody};
@@ -19,3 +20,6 @@ pub use module::{BuildId, Module, ModuleId};
 pub use process::{Process, ProcessId};
 pub use thread::{Thread, ThreadId};
 pub use trace::{Totals, Trace};
+#[cfg(feature = "import")]
+pub(crate) use xray_ids::unpacked;
+pub use xray_ids::{NoXrayId, XrayIds};

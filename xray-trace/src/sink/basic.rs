@@ -12,9 +12,8 @@
 use std::io::{self, Write};
 
 use super::by_time::{Record, What, each_by_time};
-use super::function_ids::{FunctionIds, Misfit};
 use super::{Place, Report, Sink};
-use crate::model::Trace;
+use crate::model::{NoXrayId, Trace, XrayIds};
 
 /// LLVM's log of basic mode.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +43,7 @@ impl Sink for Basic {
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         let mut report = Report::default();
-        let ids = FunctionIds::new(trace);
+        let ids = XrayIds::new(trace);
         let mut header = [0; 32];
         header[0] = 3;
         // The counter ticks at a constant rate, and does not stop.
@@ -66,7 +65,7 @@ impl Sink for Basic {
                 }
             };
             let entered = matches!(record.what, What::Enter(_));
-            match ids.get(record.function) {
+            match ids.packed(record.function) {
                 Ok(id) => {
                     output.write_all(&function(kind, id, record))?;
                     if let Some(arg) = arg {
@@ -74,13 +73,13 @@ impl Sink for Basic {
                     }
                     return Ok(true);
                 }
-                Err(Misfit::Unknown) => unknown += u64::from(entered),
-                Err(Misfit::TooGreat) => too_great += u64::from(entered),
+                Err(NoXrayId::Unknown) => unknown += u64::from(entered),
+                Err(NoXrayId::TooGreat) => too_great += u64::from(entered),
             }
             Ok(false)
         })?;
         report.leave_out("custom and typed events", data);
-        report.leave_out("calls of functions whose id does not fit", too_great);
+        report.leave_out("calls of functions whose id does not fit 32 bits (more than 256 modules, or 2^24 functions in one)", too_great);
         report.leave_out(
             "calls of functions that the trace does not describe",
             unknown,

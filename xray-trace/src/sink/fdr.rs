@@ -11,11 +11,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::function_ids::{FunctionIds, Misfit};
 use super::{Report, Sink};
 use crate::analysis::{Ending, Said, Step, Steps};
 use crate::container::Block;
-use crate::model::{DataKind, ProcessId, ThreadId, Ticks, Trace};
+use crate::model::{DataKind, FunctionId, NoXrayId, ProcessId, ThreadId, Ticks, Trace, XrayIds};
 
 /// LLVM's flight-data-recorder log.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +79,7 @@ impl Sink for Fdr {
     }
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
-        let ids = FunctionIds::new(trace);
+        let ids = XrayIds::new(trace);
         let mut left_out = LeftOut::default();
         // Without a measured rate a tick counts as a nanosecond, here as everywhere.
         header(trace.clock().frequency().unwrap_or(1_000_000_000), output)?;
@@ -113,6 +112,16 @@ fn header(frequency: u64, output: &mut dyn Write) -> io::Result<()> {
     // The size of the runtime's buffers, of which there are none here, and free space.
     header.extend_from_slice(&[0; 16]);
     output.write_all(&header)
+}
+
+/// The id of a function in a record, which has 28 bits for it.
+fn id_in(ids: &XrayIds<'_>, function: FunctionId) -> Result<u32, NoXrayId> {
+    let id = ids.packed(function)?;
+    if id >> 28 == 0 {
+        Ok(id)
+    } else {
+        Err(NoXrayId::TooGreat)
+    }
 }
 
 /// The threads that can be written, in order of the kernel's numbers.
@@ -152,7 +161,7 @@ impl KernelThread<'_> {
     fn write(
         &self,
         trace: &Trace,
-        ids: &FunctionIds<'_>,
+        ids: &XrayIds<'_>,
         left_out: &mut LeftOut,
         put: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<u64> {
@@ -185,16 +194,16 @@ impl KernelThread<'_> {
                     // Legal, but `llvm-xray` refuses the whole log for one.
                     Step::Data(said) if said.data.is_empty() => left_out.empty_events += 1,
                     Step::Data(said) => records.said(&said, steps.data(&said))?,
-                    Step::Enter(open) => match ids.get(open.function) {
+                    Step::Enter(open) => match id_in(ids, open.function) {
                         Ok(id) => {
                             calls += 1;
                             records.enter(id, open.start, open.arg)?;
                         }
-                        Err(Misfit::Unknown) => left_out.function_unknown += 1,
-                        Err(Misfit::TooGreat) => left_out.function_does_not_fit += 1,
+                        Err(NoXrayId::Unknown) => left_out.function_unknown += 1,
+                        Err(NoXrayId::TooGreat) => left_out.function_does_not_fit += 1,
                     },
                     Step::Leave(call) => {
-                        let Ok(id) = ids.get(call.open.function) else {
+                        let Ok(id) = id_in(ids, call.open.function) else {
                             continue;
                         };
                         if call.how == Ending::Closed {

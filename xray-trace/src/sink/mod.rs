@@ -14,7 +14,6 @@ mod fdr;
 mod firefox;
 mod folded;
 mod frames;
-mod function_ids;
 mod json_lines;
 #[cfg(feature = "export")]
 mod parquet;

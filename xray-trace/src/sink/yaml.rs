@@ -5,10 +5,9 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use super::by_time::{What, each_by_time};
-use super::function_ids::{FunctionIds, Misfit};
 use super::{Report, Sink};
 use crate::llvm::yaml::{Kind, Record, TraceHeader, Writer};
-use crate::model::{DataKind, Trace};
+use crate::model::{DataKind, NoXrayId, Trace, XrayIds};
 
 /// LLVM's YAML.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +30,7 @@ impl Sink for Yaml {
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         let mut report = Report::default();
-        let ids = FunctionIds::new(trace);
+        let ids = XrayIds::new(trace);
         let header = TraceHeader {
             version: 1,
             log: 0,
@@ -63,14 +62,15 @@ impl Sink for Yaml {
                     }
                 }
             };
-            let id = match ids.get(record.function) {
-                Ok(id) => i32::try_from(id).unwrap_or_default(),
+            let id = match ids.packed(record.function) {
+                // LLVM reads a signed number, of which the object has the upper bits.
+                Ok(id) => id.cast_signed(),
                 Err(_) if matches!(record.what, What::Data(..)) => 0,
                 Err(misfit) => {
                     let entered = u64::from(matches!(record.what, What::Enter(_)));
                     match misfit {
-                        Misfit::Unknown => unknown += entered,
-                        Misfit::TooGreat => too_great += entered,
+                        NoXrayId::Unknown => unknown += entered,
+                        NoXrayId::TooGreat => too_great += entered,
                     }
                     return Ok(false);
                 }
@@ -92,7 +92,7 @@ impl Sink for Yaml {
         })?;
         report.leave_out("events whose data is no text", writer.altered());
         writer.finish()?;
-        report.leave_out("calls of functions whose id does not fit", too_great);
+        report.leave_out("calls of functions whose id does not fit 32 bits (more than 256 modules, or 2^24 functions in one)", too_great);
         report.leave_out(
             "calls of functions that the trace does not describe",
             unknown,

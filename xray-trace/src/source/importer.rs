@@ -10,13 +10,11 @@ use crate::container::BlockEncoder;
 use crate::llvm::fdr::FunctionKind;
 use crate::model::{
     CallKind, ClockAnchor, DataKind, Function, FunctionId, Module, ModuleId, Process, ProcessId,
-    Thread, ThreadId, Ticks, Trace,
+    Thread, ThreadId, Ticks, Trace, unpacked,
 };
 
 /// Threads whose blocks are under way at once, where a log mixes threads.
 const MOST_OPEN: usize = 256;
-/// The one module that foreign logs have.
-const MODULE: ModuleId = ModuleId(0);
 /// How far a clock made of a frequency reaches: about an hour. Its rate goes on beyond.
 const CLOCK_SECONDS: u64 = 1 << 12;
 
@@ -34,6 +32,8 @@ pub(super) struct Importer<'a> {
     spool: Spool,
     processes: HashMap<u32, ProcessId>,
     threads: HashMap<Owner, ThreadId>,
+    /// Modules that have been written: objects of the log from 0, without gaps.
+    objects: u32,
     functions: HashMap<i32, FunctionId>,
     lanes: HashMap<ThreadId, Lane>,
     notes: Notes,
@@ -77,6 +77,7 @@ impl<'a> Importer<'a> {
             spool,
             processes: HashMap::new(),
             threads: HashMap::new(),
+            objects: 0,
             functions: HashMap::new(),
             lanes: HashMap::new(),
             notes: Notes::default(),
@@ -105,9 +106,8 @@ impl<'a> Importer<'a> {
         if let Some(known) = self.functions.get(&number) {
             return Ok(*known);
         }
-        if self.processes.is_empty() {
-            self.process(0)?;
-        }
+        let (object, xray_id) = unpacked(number.cast_unsigned());
+        self.add_objects(object)?;
         let id = FunctionId(next_id(self.functions.len())?);
         let unknown = || KnownFunction {
             symbol: None,
@@ -126,8 +126,8 @@ impl<'a> Importer<'a> {
         } = known.unwrap_or_else(unknown);
         self.spool.writer.function(&Function {
             id,
-            module: MODULE,
-            xray_id: number.cast_unsigned(),
+            module: ModuleId(object),
+            xray_id,
             address,
             symbol,
             name,
@@ -258,17 +258,32 @@ impl<'a> Importer<'a> {
             executable: program.clone(),
             host: None,
         })?;
+        self.processes.insert(pid, id);
+        self.add_objects(0)?;
+        Ok(id)
+    }
+
+    /// Makes the objects of the log known up to this one, as modules of the first process. Of those behind the main program the
+    /// log tells the numbers only.
+    fn add_objects(&mut self, last: u32) -> io::Result<()> {
         if self.processes.is_empty() {
+            self.process(0)?;
+        }
+        while self.objects <= last {
+            let path = match self.objects {
+                0 => self.options.program.clone(),
+                object => format!("object {object}"),
+            };
             self.spool.writer.module(&Module {
-                id: MODULE,
-                process: id,
-                path: program.clone(),
+                id: ModuleId(self.objects),
+                process: ProcessId(0),
+                path,
                 build_id: None,
                 load_bias: 0,
             })?;
+            self.objects += 1;
         }
-        self.processes.insert(pid, id);
-        Ok(id)
+        Ok(())
     }
 
     fn lane(&mut self, thread: ThreadId, tsc: u64, cpu: u16) -> io::Result<&mut Lane> {

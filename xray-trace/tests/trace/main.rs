@@ -18,3 +18,4 @@ mod said;
 mod sinks;
 mod sources;
 mod stored;
+mod xray_ids;

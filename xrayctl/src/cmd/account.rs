@@ -14,8 +14,8 @@ Example:
   $ xrayctl account run.xtrace --sort=count --sortorder=dsc --top=2
   Functions with latencies: 4
      funcid      count [      min,       med,       90p,       99p,       max]       sum  function    
-          2          3 [ 0.000002,  0.000002,  0.000002,  0.000002,  0.000002]  0.000007  server.cc:20:0: ns::parse(char const*)
-          3          3 [ 0.000000,  0.000000,  0.000000,  0.000000,  0.000000]  0.000001  server.cc:30:0: ns::next()
+   16777218          3 [ 0.000002,  0.000002,  0.000002,  0.000002,  0.000002]  0.000007  server.cc:20:0: ns::parse(char const*)
+   16777219          3 [ 0.000000,  0.000000,  0.000000,  0.000000,  0.000000]  0.000001  server.cc:30:0: ns::next()
 
 Columns and order are those of llvm-xray; calls without an exit are left out there. --columns all shows everything.
 Up to 256 calls of a function, percentiles are exact; beyond, they are off by less than 1 %.";

@@ -13,10 +13,10 @@ pub(crate) const EXAMPLE: &str = "\
 Example:
   $ xrayctl graph run.xtrace --edge-label=count --function 'ns::*'
   digraph xray {
-  F1 -> F2 [label=\"3\"];
-  F2 -> F3 [label=\"3\"];
-  F2 [label=\"ns::parse(char const*)\"];
-  F3 [label=\"ns::next()\"];
+  F1 -> F16777218 [label=\"3\"];
+  F16777218 -> F16777219 [label=\"3\"];
+  F16777218 [label=\"ns::parse(char const*)\"];
+  F16777219 [label=\"ns::next()\"];
   }
 
 F0 stands for what called the outermost functions. A dashed edge has no call that finished.";

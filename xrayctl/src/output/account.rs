@@ -5,7 +5,7 @@ use std::io;
 use clap::ValueEnum;
 use serde::Serialize;
 use xray_trace::analysis::{Account, AccountRow, Distribution, Subject};
-use xray_trace::model::Trace;
+use xray_trace::model::{Trace, XrayIds};
 
 use super::numbers::{Scale, exponential};
 use super::trace_summary::TraceSummary;
@@ -50,7 +50,7 @@ pub(crate) struct Table {
 /// One row. Times are in nanoseconds, of calls whose exit was seen; absent where there was none.
 #[derive(Debug, Serialize)]
 struct Row {
-    id: u32,
+    id: u64,
     name: String,
     module: Option<String>,
     source: Option<String>,
@@ -83,6 +83,7 @@ impl Table {
         top: usize,
     ) -> Self {
         let rows = account.rows.iter().take(top);
+        let ids = XrayIds::new(trace);
         Self {
             trace: TraceSummary::new(file, trace, account.notes),
             subjects: account.rows.len(),
@@ -91,7 +92,7 @@ impl Table {
                 .iter()
                 .filter(|row| row.durations.is_some())
                 .count(),
-            rows: rows.map(|row| Row::new(row, trace)).collect(),
+            rows: rows.map(|row| Row::new(row, trace, &ids)).collect(),
             columns,
             scale: Scale::of(trace),
         }
@@ -232,7 +233,7 @@ impl Table {
 // === impl Row ===
 
 impl Row {
-    fn new(row: &AccountRow, trace: &Trace) -> Self {
+    fn new(row: &AccountRow, trace: &Trace, ids: &XrayIds<'_>) -> Self {
         let AccountRow {
             subject,
             calls,
@@ -247,12 +248,13 @@ impl Row {
         let module = function.and_then(|function| trace.module(function.module));
         let source = function.and_then(|function| function.source.as_ref());
         let id = match subject {
-            Subject::Function(id) => super::dot::number(trace, id),
-            Subject::Thread(id) => trace.thread(id).map_or(id.0, |thread| thread.tid),
+            Subject::Function(id) => ids.shown(id),
+            Subject::Thread(id) => trace.thread(id).map_or(id.0, |thread| thread.tid).into(),
             Subject::Process(id) => id
                 .and_then(|id| trace.process(id))
-                .map_or(0, |process| process.pid),
-            Subject::Module(id) => id.map_or(u32::MAX, |id| id.0),
+                .map_or(0, |process| process.pid)
+                .into(),
+            Subject::Module(id) => id.map_or(u32::MAX, |id| id.0).into(),
         };
         Self {
             id,

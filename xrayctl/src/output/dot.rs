@@ -6,7 +6,7 @@ use std::io;
 use clap::ValueEnum;
 use serde::Serialize;
 use xray_trace::analysis::{Distribution, Graph};
-use xray_trace::model::{FunctionId, Trace};
+use xray_trace::model::{Trace, XrayIds};
 
 use super::gradient;
 use super::numbers::{Scale, exponential};
@@ -62,7 +62,9 @@ pub(crate) struct Drawing {
 
 #[derive(Debug, Clone, Serialize)]
 struct Vertex {
-    id: u32,
+    id: u64,
+    #[serde(skip)]
+    node: String,
     function: String,
     #[serde(flatten)]
     calls: Calls,
@@ -70,10 +72,15 @@ struct Vertex {
 
 #[derive(Debug, Clone, Serialize)]
 struct Edge {
-    caller_id: u32,
+    /// 0 for calls that stand within no other.
+    caller_id: u64,
+    #[serde(skip)]
+    caller_node: String,
     /// Absent for calls that stand within no other.
     caller: Option<String>,
-    callee_id: u32,
+    callee_id: u64,
+    #[serde(skip)]
+    callee_node: String,
     callee: String,
     #[serde(flatten)]
     calls: Calls,
@@ -109,22 +116,16 @@ struct Changed {
     after: Option<Calls>,
 }
 
-/// The number of a function in the graph and in tables: its id in the instrumentation map where there is only one.
-pub(crate) fn number(trace: &Trace, id: FunctionId) -> u32 {
-    match trace.function(id) {
-        Some(function) if trace.modules().len() <= 1 => function.xray_id,
-        Some(_) => id.0.saturating_add(1),
-        None => id.0,
-    }
-}
-
 // === impl Drawing ===
 
 impl Drawing {
     /// The graph of a trace.
     pub(crate) fn new(graph: &Graph, trace: &Trace) -> Self {
+        let ids = XrayIds::new(trace);
         let mut named = BTreeMap::<String, u32>::new();
         let mut names = BTreeMap::new();
+        let mut numbered = BTreeMap::<u64, u32>::new();
+        let mut nodes = BTreeMap::new();
         for id in graph
             .functions
             .iter()
@@ -139,7 +140,21 @@ impl Drawing {
                 format!("{name} ({times})")
             };
             names.insert(id, name);
+            // A function has one id in all processes, and here a vertex for each.
+            let number = ids.shown(id);
+            let times = numbered.entry(number).or_default();
+            *times += 1;
+            let node = if *times == 1 {
+                format!("F{number}")
+            } else {
+                format!("F{number}_{times}")
+            };
+            nodes.insert(id, node);
         }
+        let node = |id| {
+            let node = nodes.get(&id).cloned();
+            node.unwrap_or_else(|| format!("F{}", ids.shown(id)))
+        };
         let name = |id| {
             names
                 .get(&id)
@@ -149,15 +164,18 @@ impl Drawing {
         let functions = graph.functions.iter().filter_map(|row| {
             let id = row.subject.function()?;
             Some(Vertex {
-                id: number(trace, id),
+                id: ids.shown(id),
+                node: node(id),
                 function: name(id),
                 calls: Calls::new(row.calls, row.unfinished, row.sum_ns, row.durations),
             })
         });
         let edges = graph.edges.iter().map(|edge| Edge {
-            caller_id: edge.caller.map_or(0, |id| number(trace, id)),
+            caller_id: edge.caller.map_or(0, |id| ids.shown(id)),
+            caller_node: edge.caller.map_or_else(|| "F0".to_owned(), node),
             caller: edge.caller.map(name),
-            callee_id: number(trace, edge.callee),
+            callee_id: ids.shown(edge.callee),
+            callee_node: node(edge.callee),
             callee: name(edge.callee),
             calls: Calls::new(edge.calls, edge.unfinished, edge.sum_ns, edge.durations),
         });
@@ -205,9 +223,9 @@ impl Drawing {
             };
             writeln!(
                 out,
-                "F{} -> F{} [label=\"{}\"{}{open}];",
-                edge.caller_id,
-                edge.callee_id,
+                "{} -> {} [label=\"{}\"{}{open}];",
+                edge.caller_node,
+                edge.callee_node,
                 self.label(&edge.calls, edge_label),
                 colour(&edge.calls, edge_colour, most_edge),
             )?;
@@ -221,7 +239,7 @@ impl Drawing {
                 name
             };
             let colour = colour(&vertex.calls, vertex_colour, most_vertex);
-            writeln!(out, "F{} [label=\"{label}\"{colour}];", vertex.id)?;
+            writeln!(out, "{} [label=\"{label}\"{colour}];", vertex.node)?;
         }
         writeln!(out, "}}")
     }

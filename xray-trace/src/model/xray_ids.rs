@@ -1,0 +1,101 @@
+//! The ids that functions have in LLVM's logs and tools.
+//!
+//! An instrumentation map counts its functions from 1. Since LLVM 20 a process can have several maps, which its runtime
+//! counts from 0, the main program's, and packs both numbers into 32 bits (`__xray_pack_id`, compiler-rt/lib/xray):
+//!
+//! ```text
+//!  31     24 23                      0
+//! │ object  │ function in its object  │
+//! ```
+//!
+//! So the ids of a main program are those of its map. A trace can have several processes; here each file has one number,
+//! whichever of them have mapped it, in the order in which the trace names the files. Functions that have the same id are
+//! the same function then, and what has no id is never given another's.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Function, FunctionId, Module, ModuleId, Trace};
+
+/// Bits of a function's number in its object.
+const FUNCTION_BITS: u32 = 24;
+/// The greatest number of an object.
+const MAX_OBJECT: u32 = 0xff;
+
+/// The ids that the functions of a trace have in LLVM's logs and tools.
+#[derive(Debug)]
+pub struct XrayIds<'a> {
+    trace: &'a Trace,
+    objects: BTreeMap<ModuleId, u32>,
+    /// How many objects there are.
+    count: u32,
+}
+
+/// Why a function has no id of 32 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoXrayId {
+    /// The trace does not describe the function, or not its module.
+    Unknown,
+    /// It is in the 257th object or a later one, or is not one of the first 2^24 - 1 functions in its own.
+    TooGreat,
+}
+
+// === impl XrayIds ===
+
+impl<'a> XrayIds<'a> {
+    /// Numbers the objects of a trace.
+    #[must_use]
+    pub fn new(trace: &'a Trace) -> Self {
+        let mut files = HashMap::new();
+        let mut objects = BTreeMap::new();
+        for module in trace.modules() {
+            let Module { path, build_id, .. } = module;
+            let next = u32::try_from(files.len()).unwrap_or(u32::MAX);
+            let object = *files.entry((path, build_id)).or_insert(next);
+            objects.insert(module.id, object);
+        }
+        Self {
+            trace,
+            objects,
+            count: u32::try_from(files.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// The object and the function, packed as LLVM 20 does.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no such id.
+    pub fn packed(&self, id: FunctionId) -> Result<u32, NoXrayId> {
+        let (object, function) = self.parts(id).ok_or(NoXrayId::Unknown)?;
+        if object > MAX_OBJECT || function >> FUNCTION_BITS != 0 {
+            return Err(NoXrayId::TooGreat);
+        }
+        Ok(object << FUNCTION_BITS | function)
+    }
+
+    /// A number to show: the packed id where there is one. Others are shown as numbers from 2^32, which LLVM's tools have
+    /// none of, and no two of them alike: the object's, from 1, times 2^32, and the function's. A function that the trace does
+    /// not describe counts as in an object of its own, behind all others, with its number in the trace.
+    #[must_use]
+    pub fn shown(&self, id: FunctionId) -> u64 {
+        let (object, function) = match (self.packed(id), self.parts(id)) {
+            (Ok(packed), _) => return packed.into(),
+            (Err(_), Some(parts)) => parts,
+            (Err(_), None) => (self.count, id.0),
+        };
+        (u64::from(object) + 1) << 32 | u64::from(function)
+    }
+
+    fn parts(&self, id: FunctionId) -> Option<(u32, u32)> {
+        let Function {
+            module, xray_id, ..
+        } = self.trace.function(id)?;
+        Some((*self.objects.get(module)?, *xray_id))
+    }
+}
+
+/// The object and the function of a packed id.
+#[cfg(feature = "import")]
+pub(crate) fn unpacked(id: u32) -> (u32, u32) {
+    (id >> FUNCTION_BITS, id & ((1 << FUNCTION_BITS) - 1))
+}

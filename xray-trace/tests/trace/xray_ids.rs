@@ -1,0 +1,132 @@
+//! The ids that functions have in LLVM's logs: packed, kept from log to log, and never two functions' at once.
+
+use std::collections::BTreeSet;
+use std::io::{Seek as _, Write as _};
+
+use xray_trace::container::Writer;
+use xray_trace::model::{Event, FunctionId, ModuleId, NoXrayId, Trace, XrayIds};
+use xray_trace::sink::{Basic, Fdr, Report, Sink, Yaml};
+use xray_trace::source::{Options, open};
+
+use crate::common::{Enter, Exit, call, function, module, process, thread};
+
+/// A trace of these functions, each as module and id in its map, all called once by one thread. Modules 0 and 1 are of a first
+/// process, and so on; `same` of them are the file of module 0 again.
+fn trace(functions: &[(u32, u32)], modules: u32, same: &[u32]) -> Trace {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    for id in 0..modules.div_ceil(2) {
+        writer.process(&process(id)).unwrap();
+    }
+    for id in 0..modules {
+        let mut module = module(if same.contains(&id) { 0 } else { id }, id / 2);
+        module.id = ModuleId(id);
+        writer.module(&module).unwrap();
+    }
+    for ((module, xray_id), id) in functions.iter().zip(0..) {
+        let mut described = function(id, *module, "f");
+        described.xray_id = *xray_id;
+        writer.function(&described).unwrap();
+    }
+    writer.thread(&thread(0, 0)).unwrap();
+    let count = u32::try_from(functions.len()).unwrap();
+    let events: Vec<Event> = (0..count)
+        .flat_map(|id| {
+            let at = 10 * u64::from(id);
+            [call(at + 1, id, Enter), call(at + 2, id, Exit)]
+        })
+        .collect();
+    for block in crate::common::blocks(0, &events, 1000) {
+        writer.block(&block).unwrap();
+    }
+    Trace::read(writer.into_inner().as_slice()).unwrap()
+}
+
+fn written(sink: &dyn Sink, trace: &Trace) -> (Vec<u8>, Report) {
+    let mut bytes = Vec::new();
+    let report = sink.write(trace, &mut bytes).unwrap();
+    (bytes, report)
+}
+
+fn opened(bytes: &[u8]) -> Trace {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    file.rewind().unwrap();
+    open(file, &Options::default()).unwrap().trace
+}
+
+/// The packed ids of a trace's functions, in the order of the functions.
+fn packed(trace: &Trace) -> Vec<u32> {
+    let ids = XrayIds::new(trace);
+    let functions = trace.functions().iter();
+    functions.map(|it| ids.packed(it.id).unwrap()).collect()
+}
+
+#[test]
+fn an_id_is_the_object_and_the_function_in_it() {
+    let trace = trace(&[(0, 1), (0, 0xff_ffff), (1, 1), (2, 7), (3, 7)], 4, &[2]);
+    // The third module is the first one's file, in another process.
+    let expected = [1, 0xff_ffff, 1 << 24 | 1, 7, 2 << 24 | 7];
+    assert_eq!(packed(&trace), expected);
+    let ids = XrayIds::new(&trace);
+    let shown: Vec<_> = (0..5).map(|id| ids.shown(FunctionId(id))).collect();
+    assert_eq!(shown, expected.map(u64::from));
+}
+
+#[test]
+fn what_has_no_id_is_never_shown_with_anothers() {
+    let functions: Vec<_> = (0..300).map(|module| (module, 1)).collect();
+    let great = [(0, 1 << 24 | 1), (0, 2 << 24 | 1), (299, u32::MAX)];
+    let trace = trace(&[&functions[..], &great].concat(), 300, &[]);
+    let ids = XrayIds::new(&trace);
+    for (id, expected) in [
+        (255, Ok(255 << 24 | 1)),
+        (256, Err(NoXrayId::TooGreat)),
+        (300, Err(NoXrayId::TooGreat)),
+        (303, Err(NoXrayId::Unknown)),
+    ] {
+        assert_eq!(ids.packed(FunctionId(id)), expected, "{id}");
+    }
+    let shown: BTreeSet<_> = (0..310).map(|id| ids.shown(FunctionId(id))).collect();
+    assert_eq!(shown.len(), 310);
+    assert_eq!(ids.shown(FunctionId(256)), 257 << 32 | 1);
+
+    // Each format says once what it cannot hold: 28 bits, and 32.
+    for (sink, calls) in [(&Fdr as &dyn Sink, 16), (&Basic, 256), (&Yaml, 256)] {
+        let (_, report) = written(sink, &trace);
+        let left_out: Vec<_> = report
+            .left_out
+            .iter()
+            .filter(|(what, _)| what.contains("id does not fit"))
+            .map(|(_, count)| *count)
+            .collect();
+        assert_eq!(report.calls, calls, "{}", sink.name());
+        assert_eq!(left_out, [303 - calls], "{}", sink.name());
+    }
+}
+
+/// What the runtime of LLVM 20 has written comes out again as it was.
+#[test]
+fn ids_of_objects_are_kept_from_log_to_log() {
+    for (sink, greatest) in [(&Fdr as &dyn Sink, 15), (&Basic, 255), (&Yaml, 255)] {
+        let functions = [(0, 3), (greatest, 0xff_ffff), (5, 1), (greatest, 2)];
+        let trace = trace(&functions, 256, &[]);
+        let (log, _) = written(sink, &trace);
+        let again = opened(&log);
+        let expected = [
+            3,
+            greatest << 24 | 0xff_ffff,
+            5 << 24 | 1,
+            greatest << 24 | 2,
+        ];
+        assert_eq!(packed(&again), expected, "{}", sink.name());
+        // Objects that no function is of are there all the same, so that the numbers stay.
+        assert_eq!(
+            again.modules().len(),
+            usize::try_from(greatest).unwrap() + 1
+        );
+        assert_eq!(again.modules()[5].path, "object 5");
+        let (second, report) = written(sink, &again);
+        assert_eq!(report.calls, 4);
+        assert_eq!(packed(&opened(&second)), expected, "{}", sink.name());
+    }
+}
