@@ -308,7 +308,8 @@ fn a_reader_that_goes_away_is_no_failure() {
 /// Every line of a long tree in JSON, and never more than a little of it in memory.
 #[test]
 fn a_tree_in_json_is_written_as_it_is_made() {
-    const CALLS: u64 = 100_000;
+    // Much more text than the pages of a program that is not optimised.
+    const CALLS: u64 = 200_000;
     let dir = tempfile::tempdir().unwrap();
     let trace = long_trace(dir.path(), CALLS);
     let mut child = command(["report", "--tree", "--json", "--limit", "0"])
