@@ -48,6 +48,31 @@ fn the_committed_manual_pages_are_current() {
     );
 }
 
+/// `CRATE: TARGET::MODULE::TEST` is a function of that name in `CRATE/tests/TARGET/MODULE.rs`.
+#[test]
+fn the_tests_of_the_list_of_scenarios_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let list = fs::read_to_string(root.join("docs/upstream-scenarios.md")).unwrap();
+    let code = list.split('`').skip(1).step_by(2);
+    let tests = code.filter_map(|code| {
+        let (package, test) = code.split_once(": ")?;
+        let (module, test) = test.rsplit_once("::")?;
+        Some((package, module.replace("::", "/"), test))
+    });
+    let (mut known, mut missing) = (0, Vec::new());
+    for (package, module, test) in tests.filter(|test| test.0 != "CRATE") {
+        let file = root.join(package).join("tests").join(module + ".rs");
+        let source = fs::read_to_string(&file).unwrap_or_default();
+        if source.contains(&format!("#[test]\nfn {test}() {{")) {
+            known += 1;
+        } else {
+            missing.push(format!("{}: {test}", file.display()));
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(known > 100, "{known}");
+}
+
 #[test]
 fn completions_know_the_commands() {
     for shell in ["bash", "zsh", "fish"] {

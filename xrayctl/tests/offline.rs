@@ -262,6 +262,22 @@ fn a_conversion_takes_the_spelling_of_llvm_xray() {
     assert_ne!(convert(&["-f", "chrome", "--no-demangle"]), ours);
 }
 
+/// The commands are listed, as by llvm-xray; but it was no use of it.
+#[test]
+fn no_subcommand() {
+    let ran = xrayctl([""; 0]);
+    assert_eq!((ran.code, ran.out.as_str()), (2, ""));
+    assert!(
+        ran.err
+            .starts_with("Traces functions of running programs\n"),
+        "{}",
+        ran.err
+    );
+    for command in ["record", "account", "graph-diff", "fdr-dump"] {
+        assert!(ran.err.contains(&format!("\n  {command} ")), "{}", ran.err);
+    }
+}
+
 #[test]
 fn every_reason_is_explained() {
     let all = xrayctl(["explain", "--json"]);
