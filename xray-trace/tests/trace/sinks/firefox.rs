@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use xray_trace::model::Trace;
 
-use super::npm::Profiler;
+use super::readers::Profiler;
 use super::stacks::{Sums, expected};
 use super::{NAMES, busy, count_of, export, rich};
 use crate::common::{Enter, Exit, any_events, call, trace};

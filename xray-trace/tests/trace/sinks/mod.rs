@@ -4,7 +4,6 @@ mod chrome;
 mod ctf;
 mod fdr;
 mod firefox;
-mod npm;
 mod parquet;
 mod perfetto;
 mod readers;
