@@ -1,11 +1,13 @@
 //! What is exported is read by those it is meant for, and says the same.
 
+mod callgrind;
 mod chrome;
 mod ctf;
 mod fdr;
 mod firefox;
 mod parquet;
 mod perfetto;
+mod pprof;
 mod readers;
 mod rows;
 mod speedscope;

@@ -1,15 +1,14 @@
 //! Formats that sum up by stack or by function: their sums are those of our own table.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
 use proptest::prelude::*;
 use xray_trace::analysis::{Step, Steps};
 use xray_trace::model::{FunctionId, Trace};
 
 use super::speedscope::speedscope;
-use super::{NAMES, busy, count_of, export, rich, run};
-use crate::common::{Enter, Exit, any_events, call, file, trace};
+use super::{NAMES, count_of, export, rich};
+use crate::common::{Enter, Exit, any_events, call, trace};
 
 /// Calls and self time of each function, by name.
 pub(super) type Sums = BTreeMap<String, (u64, u64)>;
@@ -90,101 +89,6 @@ fn a_recursion_without_end_makes_no_endless_file() {
     assert_eq!(sum, 9999);
 }
 
-/// The table that `callgrind_annotate` prints: self time and calls by function.
-#[test]
-fn callgrind_annotate_agrees_with_our_table() {
-    let trace = trace(&NAMES, &[&busy(1000, 300), &busy(1500, 200)]);
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("demo.callgrind");
-    std::fs::write(&path, export("callgrind", &trace).0).unwrap();
-    let annotate = |inclusive: &str| {
-        let mut command = Command::new("callgrind_annotate");
-        command
-            .args(["--threshold=100", "--auto=no", inclusive])
-            .arg(&path);
-        let text = run(&mut command, "valgrind");
-        let mut table = Sums::new();
-        for line in text.lines().filter(|line| line.contains("module-0.so]")) {
-            // 1,234 (50.00%) 5 (10.00%)  src/demo.cc:name [object]
-            let numbers = line.replace(',', "");
-            let fields = numbers
-                .split_whitespace()
-                .filter(|field| !field.contains(['(', '%']));
-            let fields = fields.collect::<Vec<_>>();
-            let name = line.split([':', '[']).nth(1).unwrap().trim().to_owned();
-            let number = |at: usize| fields[at].parse::<u64>().unwrap();
-            table.insert(name, (number(1), number(0)));
-        }
-        table
-    };
-    assert_eq!(annotate("--inclusive=no"), expected(&trace));
-    let total = Steps::of_threads(&trace).flatten().map(|step| match step {
-        Step::Leave(call) if call.open.depth == 0 => call.duration_ns(),
-        _ => 0,
-    });
-    assert_eq!(annotate("--inclusive=yes")["a"].1, total.sum::<u64>());
-}
-
-/// What `go tool pprof -raw` prints: samples as their values and places, places as their functions.
-fn pprof(trace: &Trace) -> (Sums, String) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("demo.pb.gz");
-    std::fs::write(&path, export("pprof", trace).0).unwrap();
-    let mut command = Command::new("/usr/lib/go-1.19/pkg/tool/linux_amd64/pprof");
-    command.arg("-raw").arg(&path).env("HOME", dir.path());
-    let text = run(&mut command, "golang-1.19-go");
-    let (samples, places) = text.split_once("Locations\n").unwrap();
-    let (places, _) = places.split_once("Mappings\n").unwrap();
-    let mut names = BTreeMap::new();
-    for line in places.lines() {
-        // 1: 0x1000 M=1 name file:line s=10
-        let (number, rest) = line.trim().split_once(": ").unwrap();
-        let words = rest.split_whitespace();
-        let mut words = words.skip_while(|word| word.starts_with("0x") || word.starts_with("M="));
-        names.insert(number.to_owned(), words.next().unwrap().to_owned());
-    }
-    let mut sums = Sums::new();
-    for line in samples.lines() {
-        let Some((values, stack)) = line.split_once(": ") else {
-            continue;
-        };
-        let values = values.split_whitespace().map(str::parse::<u64>);
-        let Ok(values) = values.collect::<Result<Vec<_>, _>>() else {
-            continue;
-        };
-        let innermost = stack.split_whitespace().next().unwrap();
-        let sum = sums.entry(names[innermost].clone()).or_default();
-        sum.0 += values[0];
-        sum.1 += values[1];
-    }
-    (sums, text)
-}
-
-#[test]
-fn pprof_agrees_with_our_table() {
-    let trace = trace(&NAMES, &[&busy(1000, 300), &busy(1500, 200)]);
-    let (sums, text) = pprof(&trace);
-    assert_eq!(sums, expected(&trace));
-    for expected in [
-        "calls/count time/nanoseconds[dflt]",
-        "thread:[worker-1]",
-        "tid:[5001]",
-        "/usr/lib/module-0.so abcd01",
-        "src/demo.cc:12",
-        "Time: 2023-11-14 22:13:20",
-    ] {
-        assert!(text.contains(expected), "{expected} is missing:\n{text}");
-    }
-}
-
-#[test]
-fn pprof_reads_a_trace_of_everything_and_an_empty_one() {
-    let rich = rich();
-    assert_eq!(pprof(&rich).0, expected(&rich));
-    let empty = Trace::read(file(&[], &[]).as_slice()).unwrap();
-    assert_eq!(pprof(&empty).0, Sums::new());
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -213,5 +117,4 @@ fn functions_that_the_trace_does_not_describe_have_their_number() {
     let expected = Sums::from([("#77".to_owned(), (1, 4))]);
     assert_eq!(folded(&trace), [(vec!["demo".into(), "#77".into()], 4)]);
     assert_eq!(speedscope(&trace), expected);
-    assert_eq!(pprof(&trace).0, expected);
 }
