@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use xray_trace::container::{BlockEncoder, Writer};
 use xray_trace::model::{
-    DataKind, Event, EventBody, FunctionId, Process, Thread, ThreadId, Ticks, Trace,
+    DataKind, Event, EventBody, Function, FunctionId, Process, Thread, ThreadId, Ticks, Trace,
 };
 
 use crate::common::{anchor, any_body, any_delta, function, module, process, push, thread};
@@ -63,8 +63,14 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
             writer.process(&described).unwrap();
             writer.module(&module(program, program)).unwrap();
             let first = program * FUNCTIONS.len() as u32;
-            for (at, name) in (first..).zip(FUNCTIONS) {
-                writer.function(&function(at, program, name)).unwrap();
+            // Each program has functions of its own, and numbers them from 1 on.
+            let names = FUNCTIONS.iter().cycle().skip(program as usize);
+            for (number, name) in (0..).zip(names.take(FUNCTIONS.len())) {
+                let described = Function {
+                    xray_id: number + 1,
+                    ..function(first + number, program, name)
+                };
+                writer.function(&described).unwrap();
             }
             for (start, life) in threads {
                 let name = THREADS[number as usize % THREADS.len()].to_owned();
@@ -77,6 +83,7 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
                 number += 1;
             }
         }
+        writer.lost(ThreadId(0), 7).unwrap();
         writer
             .anchor(&anchor(1_000_000_000, 1_000_000_000))
             .unwrap();

@@ -14,6 +14,7 @@ mod documented;
 mod files;
 mod function_call_trie;
 mod graph;
+mod round_trips;
 mod said;
 mod sinks;
 mod sources;

@@ -1,0 +1,138 @@
+//! Traces written in the formats that we also read come back: ours, and LLVM's, as far as those can hold them.
+
+use std::collections::BTreeMap;
+use std::io::{Seek as _, Write as _};
+
+use proptest::prelude::*;
+use xray_trace::analysis::{Ending, Step, Steps};
+use xray_trace::model::{DataKind, Event, FunctionId, Trace};
+use xray_trace::sink::{self, Format};
+use xray_trace::source::{Options, open};
+
+use crate::any_trace::any_trace;
+
+/// What a thread did: when, what, and an argument.
+type Happening = (u64, String, Option<u64>);
+/// By process and thread.
+type Happenings = BTreeMap<(u32, u32), Vec<Happening>>;
+
+/// What a format of LLVM's keeps.
+#[derive(Clone, Copy, PartialEq)]
+enum Keeps {
+    /// Calls by the ids of functions.
+    Calls,
+    /// And what the program said, unless it is empty.
+    Words,
+    /// And the names of functions, but only words that are text.
+    NamesAndTexts,
+}
+
+/// Each program counts its functions from 1 on; LLVM's formats have the program's number above 24 bits of that.
+fn happenings(trace: &Trace, keeps: Keeps) -> Happenings {
+    let label = |id: FunctionId| {
+        let known = trace.function(id)?;
+        let number = known.module.0 << 24 | known.xray_id;
+        Some(match keeps {
+            Keeps::NamesAndTexts => format!("{number} {}", known.name),
+            Keeps::Calls | Keeps::Words => number.to_string(),
+        })
+    };
+    let mut all = Happenings::new();
+    for mut steps in Steps::of_threads(trace) {
+        let thread = trace.thread(steps.thread()).unwrap();
+        let process = trace.process(thread.process).unwrap();
+        let mut happenings = Vec::new();
+        while let Some(step) = steps.next() {
+            happenings.extend(match step {
+                Step::Enter(open) => {
+                    label(open.function).map(|label| (open.start.0, format!("+{label}"), open.arg))
+                }
+                Step::Leave(call) => label(call.open.function).map(|label| {
+                    let tail = call.how == Ending::TailExit;
+                    let how = if tail { "tail " } else { "" };
+                    (call.end.0, format!("{how}-{label}"), None)
+                }),
+                Step::Data(said) => {
+                    let data = steps.data(&said);
+                    let data = match keeps {
+                        Keeps::Calls => continue,
+                        Keeps::Words if data.is_empty() => continue,
+                        Keeps::Words => data.escape_ascii().to_string(),
+                        Keeps::NamesAndTexts => String::from_utf8_lossy(data).into_owned(),
+                    };
+                    let what = match said.kind {
+                        DataKind::Custom => format!("said {data}"),
+                        DataKind::Typed(number) => format!("said {number} {data}"),
+                    };
+                    Some((said.ticks.0, what, None))
+                }
+                Step::Lost { .. } => None,
+            });
+        }
+        if !happenings.is_empty() {
+            all.insert((process.pid, thread.tid), happenings);
+        }
+    }
+    all
+}
+
+fn exported(trace: &Trace, format: &str) -> Vec<u8> {
+    let Some(Format::File(sink)) = sink::by_name(format) else {
+        panic!("{format} is no format of one file");
+    };
+    let mut bytes = Vec::new();
+    sink.write(trace, &mut bytes).unwrap();
+    bytes
+}
+
+fn opened(bytes: &[u8]) -> Trace {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    file.rewind().unwrap();
+    let opened = open(file, &Options::default()).unwrap();
+    assert!(opened.notes.is_empty(), "{:?}", opened.notes);
+    opened.trace
+}
+
+/// Every event of every thread, with its data.
+fn events(trace: &Trace) -> Vec<(Event, Vec<u8>)> {
+    let mut all = Vec::new();
+    for block in trace.blocks_by_thread().into_values().flatten() {
+        let mut events = block.events();
+        while let Some(event) = events.next() {
+            let event = event.unwrap();
+            let data = match event.body {
+                xray_trace::model::EventBody::Data { data, .. } => events.data(data).to_vec(),
+                _ => Vec::new(),
+            };
+            all.push((event, data));
+        }
+    }
+    all
+}
+
+proptest! {
+    #[test]
+    fn any_trace_comes_back_from_our_own_format(original in any_trace()) {
+        let back = opened(&exported(&original, "xtrace"));
+        prop_assert_eq!(back.processes(), original.processes());
+        prop_assert_eq!(back.modules(), original.modules());
+        prop_assert_eq!(back.functions(), original.functions());
+        prop_assert_eq!(back.threads(), original.threads());
+        prop_assert_eq!(back.losses(), original.losses());
+        prop_assert_eq!(back.clock().anchors(), original.clock().anchors());
+        prop_assert_eq!(events(&back), events(&original));
+    }
+
+    #[test]
+    fn any_trace_comes_back_from_llvms_formats(original in any_trace()) {
+        for (format, keeps) in [
+            ("fdr", Keeps::Words),
+            ("basic", Keeps::Calls),
+            ("yaml", Keeps::NamesAndTexts),
+        ] {
+            let back = opened(&exported(&original, format));
+            prop_assert_eq!(happenings(&back, keeps), happenings(&original, keeps), "{}", format);
+        }
+    }
+}
