@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use proptest::prelude::*;
-use xray_trace::analysis::{Filter, Step, Steps, account};
+use xray_trace::analysis::{Ending, Filter, Step, Steps, account};
 use xray_trace::container::Writer;
-use xray_trace::model::{FunctionId, Trace};
+use xray_trace::llvm::Mode;
+use xray_trace::llvm::yaml::{Kind, Reader};
+use xray_trace::model::{DataKind, FunctionId, Trace};
 use xray_trace::sink::Report;
 
 use super::{NAMES, busy, count_of, export, rich};
-use crate::common::{
-    Enter, Exit, TailExit, any_events, call, call_with, lost, module, process, thread, trace,
-};
+use crate::any_trace::any_trace;
+use crate::common::{Enter, Exit, TailExit, call, call_with, lost, module, process, thread, trace};
 
 /// Runs `llvm-xray` on a log and gives what it prints.
 fn llvm_xray(log: &Path, args: &[&str]) -> String {
@@ -25,7 +26,8 @@ fn llvm_xray(log: &Path, args: &[&str]) -> String {
         output.status.success() && errors.is_empty(),
         "llvm-xray-19 {args:?}: {errors}"
     );
-    String::from_utf8(output.stdout).unwrap()
+    // It prints what a program said byte by byte.
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn fdr_file(dir: &tempfile::TempDir, trace: &Trace) -> (PathBuf, Report) {
@@ -35,73 +37,103 @@ fn fdr_file(dir: &tempfile::TempDir, trace: &Trace) -> (PathBuf, Report) {
     (path, report)
 }
 
-/// A record as `llvm-xray convert` shows it: id, kind, thread, counter, arguments.
-type YamlRecord = (u32, String, u32, u64, Vec<u64>);
+/// A record of `llvm-xray convert`: thread, process, counter, kind, function or type, arguments or data.
+type YamlRecord = (u32, u32, u64, Kind, u32, String);
 
-fn yaml_records(yaml: &str) -> Vec<YamlRecord> {
-    let field = |line: &str, name: &str| {
-        let rest = line.split_once(&format!(" {name}: "))?.1;
-        Some(rest.split([',', '}']).next()?.trim().to_owned())
-    };
-    let records = yaml
-        .lines()
-        .filter(|line| line.contains("func-id:"))
-        .map(|line| {
-            let args = line
-                .split_once("args: [")
-                .map(|(_, rest)| rest.split(']').next().unwrap());
-            let args = args
-                .unwrap_or_default()
-                .split(',')
-                .filter_map(|arg| arg.trim().parse().ok());
-            let number = |name| field(line, name).unwrap().parse::<u64>().unwrap();
-            let id = number("func-id") as u32;
-            let kind = field(line, "kind").unwrap();
-            (
-                id,
-                kind,
-                number("thread") as u32,
-                number("tsc"),
-                args.collect(),
-            )
-        });
+/// What `llvm-xray convert` makes of a log.
+fn converted(log: &Path) -> Vec<YamlRecord> {
+    let yaml = llvm_xray(log, &["convert", "--sort=false", "-f", "yaml", "-o", "-"]);
+    let reader = Reader::new(std::io::Cursor::new(yaml), Mode::Strict).unwrap();
+    assert_eq!(reader.header().cycle_frequency, 1_000_000_000);
+    let records = reader.map(|record| {
+        let record = record.unwrap();
+        let (number, rest) = match record.kind {
+            // LLVM repeats the function in front, and the type of the event in front.
+            Kind::Custom => (0, text_of(&record.data)),
+            Kind::Typed => (record.record_type.into(), text_of(&record.data)),
+            _ => (
+                record.function_id.cast_unsigned(),
+                format!("{:?}", record.args),
+            ),
+        };
+        let (thread, process) = (record.thread, record.process);
+        (thread, process, record.tsc, record.kind, number, rest)
+    });
     records.collect()
 }
 
-/// The same records, from the trace.
-fn expected_records(trace: &Trace) -> Vec<YamlRecord> {
-    use xray_trace::analysis::Ending;
+/// As much of what the program said as `llvm-xray` prints: it ends with the first byte that is no text.
+fn text_of(data: &[u8]) -> String {
+    let text = String::from_utf8_lossy(data);
+    text.split('\u{fffd}').next().unwrap_or_default().to_owned()
+}
+
+/// The same records, from the trace. `said`: whether the format holds what the program said.
+fn expected_records(trace: &Trace, said: impl Fn(&[u8]) -> Option<String>) -> Vec<YamlRecord> {
     let mut records = Vec::new();
-    for steps in Steps::of_threads(trace) {
-        let tid = trace.thread(steps.thread()).unwrap().tid;
-        let id = |function: FunctionId| trace.function(function).map(|known| known.xray_id);
-        for step in steps {
-            match step {
+    for mut steps in Steps::of_threads(trace) {
+        let thread = trace.thread(steps.thread()).unwrap();
+        let pid = trace.process(thread.process).unwrap().pid;
+        let id = |function: FunctionId| {
+            let known = trace.function(function)?;
+            Some(known.module.0 << 24 | known.xray_id)
+        };
+        while let Some(step) = steps.next() {
+            let (ticks, kind, number, rest) = match step {
                 Step::Enter(open) => {
                     let Some(id) = id(open.function) else {
                         continue;
                     };
-                    let kind = if open.arg.is_some() { "-arg" } else { "" };
-                    let args = open.arg.into_iter().collect();
-                    records.push((id, format!("function-enter{kind}"), tid, open.start.0, args));
+                    let kind = if open.arg.is_some() {
+                        Kind::EnterArg
+                    } else {
+                        Kind::Enter
+                    };
+                    (open.start, kind, id, format!("{:?}", open.arg.as_slice()))
                 }
                 Step::Leave(call) => {
                     let Some(id) = id(call.open.function) else {
                         continue;
                     };
-                    let kind = if call.how == Ending::TailExit {
-                        "-tail"
-                    } else {
-                        ""
-                    };
-                    let kind = format!("function{kind}-exit");
-                    records.push((id, kind, tid, call.end.0, Vec::new()));
+                    let tail = call.how == Ending::TailExit;
+                    let kind = if tail { Kind::TailExit } else { Kind::Exit };
+                    (call.end, kind, id, "[]".to_owned())
                 }
-                Step::Data(_) | Step::Lost { .. } => {}
-            }
+                Step::Data(event) => {
+                    let Some(text) = said(steps.data(&event)) else {
+                        continue;
+                    };
+                    match event.kind {
+                        DataKind::Custom => (event.ticks, Kind::Custom, 0, text),
+                        DataKind::Typed(number) => (event.ticks, Kind::Typed, number.into(), text),
+                    }
+                }
+                Step::Lost { .. } => continue,
+            };
+            records.push((thread.tid, pid, ticks.0, kind, number, rest));
         }
     }
     records
+}
+
+/// Whether `llvm-xray` finds what a log should hold, and whether all of it stands in one order of time; which thread comes
+/// first is its affair.
+fn check_records(log: &Path, mut expected: Vec<YamlRecord>) -> bool {
+    // It refuses a log of nothing.
+    if expected.is_empty() {
+        return true;
+    }
+    let mut read = converted(log);
+    let by_time = read.is_sorted_by_key(|record| record.2);
+    read.sort_by_key(|record| record.0);
+    expected.sort_by_key(|record| record.0);
+    assert_eq!(read, expected);
+    by_time
+}
+
+/// What it makes of what the program said, in a flight log: nothing may be empty.
+fn in_a_flight_log(data: &[u8]) -> Option<String> {
+    (!data.is_empty()).then(|| text_of(data))
 }
 
 #[test]
@@ -122,19 +154,7 @@ fn llvm_xray_reads_every_record_of_the_fdr_export() {
     let trace = trace(&NAMES, &[&first, &second]);
     let dir = tempfile::tempdir().unwrap();
     let (log, report) = fdr_file(&dir, &trace);
-    let yaml = llvm_xray(&log, &["convert", "--sort=false", "-f", "yaml", "-o", "-"]);
-    assert!(
-        yaml.contains("cycle-frequency: 1000000000"),
-        "{}",
-        &yaml[..300]
-    );
-    let mut read = yaml_records(&yaml);
-    let mut expected = expected_records(&trace);
-    // Which thread comes first is the reader's affair.
-    read.sort_by_key(|record| record.2);
-    expected.sort_by_key(|record| record.2);
-    assert_eq!(read.len(), expected.len());
-    assert_eq!(read, expected);
+    check_records(&log, expected_records(&trace, in_a_flight_log));
     assert_eq!(report.calls, 4 + 1 + 6000);
     let left_out = report
         .left_out
@@ -301,11 +321,10 @@ fn functions_of_libraries_have_their_object_in_the_upper_bits() {
     let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let (log, report) = fdr_file(&dir, &trace);
-    let yaml = llvm_xray(&log, &["convert", "-f", "yaml", "-o", "-"]);
-    let ids = yaml_records(&yaml)
+    let ids = converted(&log)
         .iter()
         .step_by(2)
-        .map(|record| record.0)
+        .map(|record| record.4)
         .collect::<Vec<_>>();
     let expected = (0..16)
         .map(|object| object << 24 | (object + 1))
@@ -328,37 +347,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn llvm_xray_reads_the_fdr_export_of_any_trace(events in any_events(1..60)) {
-        let trace = trace(&NAMES, &[&events]);
-        let expected = expected_records(&trace);
+    fn llvm_xray_reads_the_logs_of_any_trace(trace in any_trace()) {
         let dir = tempfile::tempdir().unwrap();
-        let (log, report) = fdr_file(&dir, &trace);
-        if expected.is_empty() {
-            prop_assert_eq!(report.calls, 0);
-        } else {
-            let yaml = llvm_xray(&log, &["convert", "--sort=false", "-f", "yaml", "-o", "-"]);
-            prop_assert_eq!(yaml_records(&yaml), expected);
-        }
-    }
-
-    #[test]
-    fn llvm_xray_reads_the_basic_log_and_the_yaml_of_any_trace(
-        threads in proptest::collection::vec(any_events(1..60), 1..4),
-    ) {
-        let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
-        let trace = trace(&NAMES, &slices);
-        let mut expected = expected_records(&trace);
-        let dir = tempfile::tempdir().unwrap();
-        for log in [basic_file(&dir, &trace).0, yaml_file(&dir, &trace).0] {
-            if expected.is_empty() {
-                continue;
-            }
-            let yaml = llvm_xray(&log, &["convert", "--sort=false", "-f", "yaml", "-o", "-"]);
-            let mut read = yaml_records(&yaml);
-            prop_assert!(read.is_sorted_by_key(|record| record.3));
-            read.sort_by_key(|record| record.2);
-            expected.sort_by_key(|record| record.2);
-            prop_assert_eq!(&read, &expected);
-        }
+        let (log, _) = fdr_file(&dir, &trace);
+        check_records(&log, expected_records(&trace, in_a_flight_log));
+        llvm_xray(&log, &["fdr-dump", "--verify"]);
+        let (log, _) = basic_file(&dir, &trace);
+        prop_assert!(check_records(&log, expected_records(&trace, |_| None)));
+        let (log, _) = yaml_file(&dir, &trace);
+        let expected = expected_records(&trace, |data| Some(text_of(data)));
+        prop_assert!(check_records(&log, expected));
     }
 }
