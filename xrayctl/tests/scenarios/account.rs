@@ -1,6 +1,6 @@
 //! `account-*.yaml`, and every field and order of the table.
 
-use crate::support::{Event, Files, leaves, mixed, yaml};
+use crate::support::{Event, Files, leaves, mixed, unpaired, yaml};
 
 /// f1 calls f2, which ends in a sibling call of f3: no exit of f2.
 const TAIL_CALL: [Event; 5] = [
@@ -208,5 +208,15 @@ fn every_order_of_the_table_is_llvm_xrays() {
                 }
             }
         }
+    }
+}
+
+/// Whatever is missing, the same is counted where sibling calls are deduced and the work goes on.
+#[test]
+fn calls_without_a_partner_are_counted_as_by_llvm_xray() {
+    for seed in 0..30 {
+        let files = Files::new(&[("log", yaml(1_000_000_000, &unpaired(seed)))]);
+        files.same("account log -d -k -f csv");
+        files.same("account log -d -k -f csv --recursive-calls-only");
     }
 }

@@ -1,6 +1,6 @@
 //! `graph-*.yaml`, and every field of edges and vertices.
 
-use crate::support::{Files, leaves, mixed, yaml};
+use crate::support::{Files, leaves, mixed, unpaired, yaml};
 
 const FIELDS: [&str; 8] = ["none", "count", "min", "med", "90p", "99p", "max", "sum"];
 
@@ -122,5 +122,24 @@ fn every_field_of_a_graph_is_llvm_xrays() {
             ));
             files.same_lines(&format!("graph log -c {field} -b {field} -k"));
         }
+    }
+}
+
+/// Edges without any call that finished are ours alone.
+#[test]
+fn calls_without_a_partner_are_drawn_as_by_llvm_xray() {
+    for seed in 0..30 {
+        let files = Files::new(&[("log", yaml(1_000_000_000, &unpaired(seed)))]);
+        let args = "graph log -d -k -e sum -v count";
+        let ours = files.ours_out(args);
+        let mut ours: Vec<_> = ours
+            .lines()
+            .filter(|line| !line.ends_with("style=dashed];"))
+            .collect();
+        let theirs = files.theirs_out(args);
+        let mut theirs: Vec<_> = theirs.lines().collect();
+        ours.sort_unstable();
+        theirs.sort_unstable();
+        assert_eq!(ours, theirs, "{seed}");
     }
 }

@@ -7,6 +7,7 @@ mod account;
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "traces of our own format are for other tests")]
 mod common;
+mod convert;
 mod graph;
 mod graph_diff;
 mod options;

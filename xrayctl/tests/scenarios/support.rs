@@ -104,6 +104,19 @@ pub(crate) fn mixed(number: u32, seed: u64) -> Vec<Event> {
     events
 }
 
+/// Entries and exits of four functions in one thread, paired or not.
+pub(crate) fn unpaired(seed: u64) -> Vec<Event> {
+    let mut number = numbers(seed);
+    let mut at = 1000;
+    let event = |_| {
+        at += 1 + number(1000);
+        let function = 1 + i32::try_from(number(4)).unwrap();
+        let kind = ["enter", "enter", "exit", "tail-exit", "exit"];
+        (1, at, function, kind[usize::try_from(number(5)).unwrap()])
+    };
+    (0..60).map(event).collect()
+}
+
 impl Files {
     /// A map of eleven functions at the addresses 1 to 11, called `map.yaml`, and these logs.
     pub(crate) fn new(logs: &[(&str, String)]) -> Self {
