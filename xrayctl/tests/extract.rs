@@ -3,8 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 #[expect(dead_code, reason = "traces are for other tests")]
 mod common;
@@ -320,6 +321,105 @@ fn the_map_of_a_process_is_that_of_its_program() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!((ran.code, ran.out), (0, expected.out), "{}", ran.err);
+}
+
+const LIBRARY: &str = r#"
+__attribute__((noinline)) static int inner(int x) { __asm__ volatile(""); return x + 1; }
+int library(int x) { return inner(x) + 2; }
+"#;
+
+/// A process with a library, whose files are deleted and replaced once they are mapped.
+fn with_library(dir: &Path, main_options: &[&str]) -> Child {
+    compile(dir, LIBRARY, "libl.so", &["-shared", "-fPIC"]);
+    let source = "#include <stdio.h>\n#include <unistd.h>\nint library(int);\n\
+        int main(void) { puts(\"ready\"); fflush(stdout); pause(); return library(1); }\n";
+    let link = ["-L.", "-ll", "-Wl,-rpath,$ORIGIN"];
+    let program = compile(dir, source, "p", &[&link, main_options].concat());
+    let mut child = Command::new(&program)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+    child
+}
+
+#[test]
+fn the_map_of_a_process_has_its_libraries() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = with_library(dir.path(), &[]);
+    let pid = child.id().to_string();
+    let [program, library] = ["p", "libl.so"].map(|file| {
+        let path = dir.path().join(file);
+        let yaml = xrayctl(["extract", "-s", path.to_str().unwrap()]).out;
+        fs::remove_file(&path).unwrap();
+        yaml
+    });
+    fs::write(dir.path().join("libl.so"), "another file").unwrap();
+    let ran = xrayctl(["extract", "-s", "--pid", &pid]);
+    let json = xrayctl(["extract", "--json", "--pid", &pid]);
+    // Root may open what is mapped, others only what is at its path.
+    let may_open = fs::read_dir(format!("/proc/{pid}/map_files"))
+        .unwrap()
+        .all(|entry| fs::File::open(entry.unwrap().path()).is_ok());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!((ran.code, json.code), (0, 0), "{}{}", ran.err, json.err);
+    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    let modules = json["modules"].as_array().unwrap();
+    assert_eq!(json["process"].to_string(), pid);
+    if !may_open {
+        assert!(ran.err.contains("CAP_CHECKPOINT_RESTORE"), "{}", ran.err);
+        assert_eq!((ran.out, modules.len()), (program, 1));
+        return;
+    }
+    // The library's functions, with the ids that LLVM 20's runtime packs.
+    let packed = library
+        .replace("id: 1,", "id: 16777217,")
+        .replace("id: 2,", "id: 16777218,");
+    assert_ne!(packed, library);
+    let expected = program.replace("...\n", "") + packed.trim_start_matches("---\n");
+    assert_eq!(ran.out, expected);
+    let told = format!(
+        "object 1, ids from 16777217: {}/libl.so\n",
+        dir.path().display()
+    );
+    assert!(ran.err.contains(&told), "{}", ran.err);
+
+    let [main, other] = &modules[..] else {
+        panic!("{json}");
+    };
+    assert_eq!((&main["object"], &other["object"]), (&0.into(), &1.into()));
+    assert_eq!(other["functions"][0]["id"], 1);
+    for module in modules {
+        let bias = module["load_bias"].as_u64().unwrap();
+        assert_eq!(bias % 4096, 0, "{bias:x}");
+        assert_eq!(module["build_id"].as_str().unwrap().len(), 40);
+        assert_eq!(module["machine"], "x86-64");
+    }
+    let names = other["functions"].as_array().unwrap().iter();
+    let names: Vec<_> = names
+        .map(|function| function["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["library", "inner"]);
+}
+
+/// Object 0 is the main program's, also where it has no sleds.
+#[test]
+fn a_process_may_have_sleds_in_a_library_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = with_library(dir.path(), &["-fno-xray-instrument"]);
+    let ran = xrayctl(["extract", "--pid", &child.id().to_string()]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.out.contains("- { id: 16777217, "), "{}", ran.out);
+    assert!(!ran.out.contains("- { id: 1, "), "{}", ran.out);
+
+    let nobody = xrayctl(["extract", "--pid", &std::process::id().to_string()]);
+    assert_eq!(nobody.code, 4, "{}", nobody.err);
+    let why = "has mapped no file with an instrumentation map";
+    assert!(nobody.err.contains(why), "{}", nobody.err);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::{
     FileAddr, Machine, MapFunction, Object, ObjectError, Sled, Warning, YamlError, file, yaml,
 };
+use crate::model::pack;
 
 /// An instrumentation map: what gives the function ids of a log their meaning.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +50,32 @@ impl InstrMap {
             return Err(MapError::Unknown);
         }
         Ok(yaml::read(text)?)
+    }
+
+    /// The maps of a process's objects as one, each with its number there (the main program's is 0): ids are those of LLVM
+    /// 20's runtime, the object's number above 24 bits of the function's in it, and addresses stay those of the files.
+    /// Functions that have no such id, of the 257th object and beyond or the 2^24th of an object and beyond, are left out;
+    /// returns how many.
+    pub fn of_process(objects: impl IntoIterator<Item = (u32, Self)>) -> (Self, usize) {
+        let (mut sleds, mut functions, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+        let mut left_out = 0;
+        for (object, map) in objects {
+            for function in &map.functions {
+                let Some(id) = pack(object, function.id) else {
+                    left_out += 1;
+                    continue;
+                };
+                let begin = sleds.len();
+                sleds.extend_from_slice(map.sleds_of(function));
+                functions.push(MapFunction {
+                    id,
+                    sleds: begin..sleds.len(),
+                    ..function.clone()
+                });
+            }
+            warnings.extend(map.warnings);
+        }
+        (Self::new(sleds, functions, warnings), left_out)
     }
 
     /// All sleds in the map's order.

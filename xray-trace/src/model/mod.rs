@@ -20,6 +20,7 @@ pub use module::{BuildId, Module, ModuleId};
 pub use process::{Process, ProcessId};
 pub use thread::{Thread, ThreadId};
 pub use trace::{Totals, Trace};
+pub(crate) use xray_ids::pack;
 #[cfg(feature = "import")]
 pub(crate) use xray_ids::unpacked;
 pub use xray_ids::{NoXrayId, XrayIds};

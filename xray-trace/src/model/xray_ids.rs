@@ -67,10 +67,7 @@ impl<'a> XrayIds<'a> {
     /// Why there is no such id.
     pub fn packed(&self, id: FunctionId) -> Result<u32, NoXrayId> {
         let (object, function) = self.parts(id).ok_or(NoXrayId::Unknown)?;
-        if object > MAX_OBJECT || function >> FUNCTION_BITS != 0 {
-            return Err(NoXrayId::TooGreat);
-        }
-        Ok(object << FUNCTION_BITS | function)
+        pack(object, function).ok_or(NoXrayId::TooGreat)
     }
 
     /// A number to show: the packed id where there is one. Others are shown as numbers from 2^32, which LLVM's tools have
@@ -92,6 +89,12 @@ impl<'a> XrayIds<'a> {
         } = self.trace.function(id)?;
         Some((*self.objects.get(module)?, *xray_id))
     }
+}
+
+/// The packed id of a function in an object, if there is one.
+pub(crate) fn pack(object: u32, function: u32) -> Option<u32> {
+    let fits = object <= MAX_OBJECT && function >> FUNCTION_BITS == 0;
+    fits.then_some(object << FUNCTION_BITS | function)
 }
 
 /// The object and the function of a packed id.

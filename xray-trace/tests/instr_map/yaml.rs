@@ -281,3 +281,36 @@ fn a_map_of_an_object_is_the_objects() {
             .all(|sled| !matches!(sled.kind, SledKind::Unknown(_)))
     );
 }
+
+#[test]
+fn the_maps_of_a_process_are_one_with_packed_ids() {
+    let map = |ids: &[u32]| {
+        let line = |id| {
+            format!(
+                "- {{ id: {id}, address: 0x{id:x}, function: 0x{id:x}, kind: function-enter, always-instrument: false, function-name: f{id}, version: 2 }}\n"
+            )
+        };
+        let lines: String = ids.iter().map(line).collect();
+        InstrMap::read(format!("---\n{lines}...\n").as_bytes()).unwrap()
+    };
+    let objects = [
+        (0, map(&[1, 0xff_ffff])),
+        (1, map(&[1, 0x100_0000])),
+        (255, map(&[3])),
+        (256, map(&[1, 2])),
+    ];
+    let (all, left_out) = InstrMap::of_process(objects);
+    assert_eq!(left_out, 3);
+    let expected = [
+        (1, "f1"),
+        (0xff_ffff, "f16777215"),
+        (0x100_0001, "f1"),
+        (0xff00_0003, "f3"),
+    ];
+    for (id, name) in expected {
+        let function = all.function(id).unwrap();
+        assert_eq!(function.name, name);
+        assert_eq!(all.sleds_of(function)[0].address, function.address);
+    }
+    assert_eq!((all.functions().len(), all.sleds().len()), (4, 4));
+}

@@ -1,14 +1,19 @@
-//! `xrayctl extract`: the instrumentation map of a file, as `llvm-xray extract` prints it, or as JSON.
+//! `xrayctl extract`: the instrumentation map of a file, or of everything that a process has mapped, as `llvm-xray extract`
+//! prints it, or as JSON.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _, Write};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use serde::Serialize;
-use xray_trace::instr_map::{FunctionNames, InstrMap, MapFunction, Sled};
+use xray_trace::instr_map::{FunctionNames, InstrMap, Object, ObjectError};
+use xray_trace::model::BuildId;
+use xrayd::target::mapped_files;
+use xrayd::{Pid, Reason, Refusal};
 
 use crate::args::Format;
+use crate::failure;
+use crate::output::instr_map::{Contents, FileMap, ModuleMap, ProcessMaps};
 use crate::output::{Console, text};
 use crate::parse;
 use crate::trace_file::{OutputFile, Overwrite};
@@ -28,7 +33,7 @@ pub(crate) struct Args {
     /// A program, a library, a file still to be linked, for any processor that LLVM makes sleds for; or a map in YAML
     #[arg(required_unless_present = "pid")]
     file: Option<PathBuf>,
-    /// The program that this process runs, also if its file is gone
+    /// Everything that this process has mapped, program and libraries, also if their files are gone
     #[arg(long, conflicts_with = "file", value_parser = parse::pid)]
     pid: Option<u32>,
     /// The file to write; `-` is standard output
@@ -50,36 +55,25 @@ pub(crate) struct Args {
     format: Format,
 }
 
-/// A map in JSON.
-#[derive(Serialize)]
-struct Extracted<'a> {
+/// What is printed.
+enum Extracted {
+    Yaml(InstrMap),
+    /// In JSON: a file by its name, and a process by its number.
+    File(String, InstrMap),
+    Process(u32, Vec<Module>),
+}
+
+/// A module of a process that has a map.
+struct Module {
+    /// Its number: 0 is the main program's, whether it has sleds or not.
+    object: u32,
     file: String,
-    machine: Option<String>,
-    functions: Vec<Function<'a>>,
-    warnings: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct Function<'a> {
-    id: u32,
-    name: &'a str,
-    symbol: Option<&'a str>,
-    section: u32,
-    address: u64,
-    size: u64,
-    sleds: Vec<Place>,
-}
-
-#[derive(Serialize)]
-struct Place {
-    address: u64,
-    kind: String,
-    always_instrument: bool,
-    version: u8,
+    build_id: Option<BuildId>,
+    load_bias: Option<u64>,
+    map: InstrMap,
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let file = args.input();
     let output = (args.output != Path::new("-")).then(|| {
         let overwrite = if args.force {
             Overwrite::Yes
@@ -89,28 +83,114 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         OutputFile::open(&args.output, overwrite)
     });
     let output = output.transpose()?;
-    let cannot = || format!("cannot read {}", file.display());
-    let bytes = read(&file).with_context(cannot)?;
-    let map = InstrMap::read(&bytes).with_context(cannot)?;
-    drop(bytes);
-    if !args.format.json {
-        for warning in map.warnings() {
-            let file = file.display().to_string();
-            console.note(&format!("{}: {warning}", text::printable(&file)));
-        }
-    }
+    let extracted = args.extract(console)?;
+    let write = |out: &mut dyn Write| extracted.write(args.names(), out);
     match output {
-        None => console.show(|out, _| args.write(&file, &map, out)),
+        None => console.show(|out, _| write(out)),
         Some(mut output) => {
             output.begin()?;
-            output.write_with(|out| args.write(&file, &map, out))
+            output.write_with(write)
         }
     }
 }
 
+fn map_of(file: &Path) -> anyhow::Result<InstrMap> {
+    let cannot = || format!("cannot read {}", file.display());
+    let bytes = File::open(file).and_then(|mut file| read(&mut file));
+    let bytes = bytes.with_context(cannot)?;
+    InstrMap::read(&bytes).with_context(cannot)
+}
+
+/// What of a process has a map. What cannot be read is told of, and does not keep the rest from being printed.
+fn modules_of(pid: u32, console: &Console) -> anyhow::Result<Vec<Module>> {
+    let files = mapped_files(Pid::try_from(pid)?).map_err(failure::from_refusal)?;
+    let mut modules = Vec::new();
+    // The main program keeps its number also where it has no sleds.
+    let mut libraries = 1;
+    for file in files {
+        let object = match file.open().and_then(parse_mapped) {
+            Ok(Ok(object)) => object,
+            Ok(Err(ObjectError::NotElf | ObjectError::NoMap | ObjectError::NoSectionHeaders)) => {
+                continue;
+            }
+            Ok(Err(error)) => {
+                console.note(&format!("{}: {error}", text::printable(&file.path)));
+                continue;
+            }
+            Err(error) => {
+                let path = text::printable(&file.path);
+                console.note(&format!("{path}: cannot be read: {error}"));
+                continue;
+            }
+        };
+        let number = if file.is_main {
+            0
+        } else {
+            libraries += 1;
+            libraries - 1
+        };
+        modules.push(Module {
+            object: number,
+            build_id: object.build_id().cloned(),
+            load_bias: file.load_bias(&object),
+            map: object.into(),
+            file: file.path,
+        });
+    }
+    if modules.is_empty() {
+        let what = format!("process {pid} has mapped no file with an instrumentation map");
+        let refusal = Refusal::new(Reason::NoSleds, what);
+        return Err(failure::from_refusal(refusal));
+    }
+    Ok(modules)
+}
+
+/// Data may be mapped executable too, and be long: it is not read to its end.
+fn parse_mapped(mut file: File) -> io::Result<Result<Object, ObjectError>> {
+    let mut magic = [0; 4];
+    if !file.metadata()?.is_file() || file.read_exact(&mut magic).is_err() || magic != *b"\x7fELF" {
+        return Ok(Err(ObjectError::NotElf));
+    }
+    file.rewind()?;
+    Ok(Object::parse_any(&read(&mut file)?))
+}
+
+/// The maps of a process as one, and which ids are whose.
+fn one_of(modules: Vec<Module>, console: &Console) -> InstrMap {
+    for module in &modules {
+        tell_oddities(&module.file, &module.map, console);
+    }
+    let is_program = |module: &Module| module.object == 0;
+    if !modules.iter().all(is_program) {
+        for Module { object, file, .. } in &modules {
+            let file = text::printable(file);
+            console.note(&format!(
+                "object {object}, ids from {}: {file}",
+                (object << 24) + 1
+            ));
+        }
+    }
+    let maps = modules
+        .into_iter()
+        .map(|module| (module.object, module.map));
+    let (all, left_out) = InstrMap::of_process(maps);
+    if left_out > 0 {
+        console.note(&format!(
+            "{left_out} functions are left out, whose ids do not fit 32 bits (more than 256 objects, or 2^24 functions in one)"
+        ));
+    }
+    all
+}
+
+/// In JSON they stand with the map.
+fn tell_oddities(file: &str, map: &InstrMap, console: &Console) {
+    for warning in map.warnings() {
+        console.note(&format!("{}: {warning}", text::printable(file)));
+    }
+}
+
 /// All of a file. What is no file has no end that could be relied on.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
+fn read(file: &mut File) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
@@ -122,13 +202,6 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 // === impl Args ===
 
 impl Args {
-    fn input(&self) -> PathBuf {
-        match (&self.file, self.pid) {
-            (Some(file), _) => file.clone(),
-            (None, pid) => format!("/proc/{}/exe", pid.unwrap_or_default()).into(),
-        }
-    }
-
     fn names(&self) -> FunctionNames {
         match (self.symbolize, self.no_demangle) {
             (false, _) => FunctionNames::None,
@@ -137,79 +210,54 @@ impl Args {
         }
     }
 
-    fn write(&self, file: &Path, map: &InstrMap, out: &mut dyn Write) -> io::Result<()> {
-        if self.format.json {
-            serde_json::to_writer_pretty(&mut *out, &Extracted::of(file, map))?;
-            writeln!(out)
-        } else {
-            map.write_yaml(self.names(), out)
+    fn extract(&self, console: &Console) -> anyhow::Result<Extracted> {
+        let json = self.format.json;
+        let (Some(file), _) = (&self.file, self.pid) else {
+            let pid = self.pid.unwrap_or_default();
+            let modules = modules_of(pid, console)?;
+            return Ok(match json {
+                true => Extracted::Process(pid, modules),
+                false => Extracted::Yaml(one_of(modules, console)),
+            });
+        };
+        let map = map_of(file)?;
+        let file = file.display().to_string();
+        if json {
+            return Ok(Extracted::File(file, map));
         }
+        tell_oddities(&file, &map, console);
+        Ok(Extracted::Yaml(map))
     }
 }
 
 // === impl Extracted ===
 
-impl<'a> Extracted<'a> {
-    fn of(file: &Path, map: &'a InstrMap) -> Self {
-        // A process's program by its name, where that is still known.
-        let file = match file.starts_with("/proc") {
-            true => fs::read_link(file).unwrap_or_else(|_| file.to_owned()),
-            false => file.to_owned(),
-        };
-        Self {
-            file: file.display().to_string(),
-            machine: map.machine().map(|machine| machine.to_string()),
-            functions: map
-                .functions()
-                .iter()
-                .map(|function| Function::of(function, map.sleds_of(function)))
-                .collect(),
-            warnings: map.warnings().iter().map(ToString::to_string).collect(),
+impl Extracted {
+    fn write(&self, names: FunctionNames, out: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Self::Yaml(map) => return map.write_yaml(names, out),
+            Self::File(file, map) => {
+                serde_json::to_writer_pretty(&mut *out, &FileMap::new(file, map))?;
+            }
+            Self::Process(pid, modules) => {
+                let modules = modules.iter().map(Module::in_json).collect();
+                serde_json::to_writer_pretty(&mut *out, &ProcessMaps::new(*pid, modules))?;
+            }
         }
+        writeln!(out)
     }
 }
 
-// === impl Function ===
+// === impl Module ===
 
-impl<'a> Function<'a> {
-    fn of(function: &'a MapFunction, sleds: &[Sled]) -> Self {
-        let MapFunction {
-            id,
-            section,
-            address,
-            size,
-            symbol,
-            name,
-            sleds: _,
-        } = function;
-        Self {
-            id: *id,
-            name,
-            symbol: symbol.as_deref(),
-            section: *section,
-            address: address.0,
-            size: *size,
-            sleds: sleds.iter().map(Place::of).collect(),
-        }
-    }
-}
-
-// === impl Place ===
-
-impl Place {
-    fn of(sled: &Sled) -> Self {
-        let Sled {
-            address,
-            function: _,
-            kind,
-            always_instrument,
-            version,
-        } = sled;
-        Self {
-            address: address.0,
-            kind: kind.to_string(),
-            always_instrument: *always_instrument,
-            version: *version,
+impl Module {
+    fn in_json(&self) -> ModuleMap<'_> {
+        ModuleMap {
+            object: self.object,
+            file: &self.file,
+            build_id: self.build_id.as_ref().map(ToString::to_string),
+            load_bias: self.load_bias,
+            map: Contents::of(&self.map),
         }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod functions;
 #[cfg(test)]
 pub(crate) mod golden;
 mod gradient;
+pub(crate) mod instr_map;
 pub(crate) mod numbers;
 pub(crate) mod processes;
 pub(crate) mod recorded;

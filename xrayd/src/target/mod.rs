@@ -4,6 +4,7 @@ mod check;
 mod identity;
 mod image;
 mod listing;
+mod mapped;
 mod maps;
 mod modules;
 mod objects;
@@ -14,6 +15,7 @@ mod threads;
 
 pub use check::{Check, Outcome};
 pub use listing::{ProcessState, ProcessSummary};
+pub use mapped::{MappedFile, mapped_files};
 
 pub(crate) use check::{has_pending_signal, preflight, tracer_of};
 pub(crate) use identity::Target;

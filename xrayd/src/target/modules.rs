@@ -79,7 +79,7 @@ pub(crate) fn modules_of(pid: Pid, maps: &Maps, objects: &Objects) -> Found {
                 let message = format!("{}: sleds of a machine other than x86-64", first.name);
                 found.refused.push(refuse(Reason::Not64Bit, message));
             }
-            Ok(Ok(object)) => match load_bias(&object, &group) {
+            Ok(Ok(object)) => match load_bias(&object, &group.executable) {
                 Some(bias) => {
                     let module = Module {
                         path: first.name.clone(),
@@ -117,12 +117,12 @@ pub(crate) fn modules_of(pid: Pid, maps: &Maps, objects: &Objects) -> Found {
 
 /// Mappings of one file that is executable somewhere.
 #[derive(Debug)]
-struct Group<'a> {
-    first: &'a MapEntry,
-    executable: Vec<&'a MapEntry>,
+pub(super) struct Group<'a> {
+    pub(super) first: &'a MapEntry,
+    pub(super) executable: Vec<&'a MapEntry>,
 }
 
-fn executable_files(maps: &Maps) -> Vec<Group<'_>> {
+pub(super) fn executable_files(maps: &Maps) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     // By file and by the offset that a group began at: its newest groups. A process may have 65,530 mappings.
     let mut newest: HashMap<(u64, (u32, u32)), Newest> = HashMap::new();
@@ -189,14 +189,14 @@ impl Newest {
 }
 
 /// The load bias, by the executable segment whose file offset an executable mapping covers.
-fn load_bias(object: &Object, group: &Group<'_>) -> Option<u64> {
+pub(super) fn load_bias(object: &Object, executable: &[&MapEntry]) -> Option<u64> {
     object
         .segments()
         .iter()
         .filter(|segment| segment.executable)
         .take(EXECUTABLE_SEGMENTS)
         .find_map(|segment| {
-            group.executable.iter().find_map(|entry| {
+            executable.iter().find_map(|entry| {
                 let into = segment.file_offset.checked_sub(entry.offset)?;
                 let length = entry.range.end.checked_sub(entry.range.start)?;
                 (into < length).then(|| {
@@ -210,7 +210,7 @@ fn load_bias(object: &Object, group: &Group<'_>) -> Option<u64> {
         })
 }
 
-fn main_inode(pid: Pid) -> Option<u64> {
+pub(super) fn main_inode(pid: Pid) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(format!("{}/exe", Threads::proc_dir(pid)))
         .ok()

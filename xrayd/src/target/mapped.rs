@@ -1,0 +1,79 @@
+//! The files that a process has mapped with code in them, for who wants to read them and traces nothing.
+
+use std::{fs::File, io};
+
+use xray_trace::instr_map::Object;
+
+use super::{
+    MapEntry, Maps, Target,
+    modules::{executable_files, load_bias, main_inode},
+    open_mapped,
+};
+use crate::{
+    pid::Pid,
+    refusal::{Refusal, Result},
+};
+
+/// A file that is executable somewhere in a process. It may be anything: the process chose it.
+#[derive(Debug)]
+pub struct MappedFile {
+    /// Its path as the process saw it.
+    pub path: String,
+    /// Whether it is the process's main program.
+    pub is_main: bool,
+    pid: Pid,
+    first: MapEntry,
+    executable: Vec<MapEntry>,
+}
+
+/// The files that `pid` has mapped now and may execute, the main program first and the others by address. One that is
+/// loaded several times is there once.
+///
+/// # Errors
+/// There is no such process, or its maps may not be read.
+pub fn mapped_files(pid: Pid) -> Result<Vec<MappedFile>> {
+    let target = Target::open(pid)?;
+    let maps = Maps::read(pid, target.live_thread()?)
+        .map_err(|error| Refusal::from_io(pid, "read its maps", &error))?;
+    let main = main_inode(pid);
+    let mut files: Vec<MappedFile> = Vec::new();
+    let mut known = std::collections::HashSet::new();
+    for group in executable_files(&maps) {
+        let first = group.first;
+        if known.insert((first.inode, first.device)) {
+            files.push(MappedFile {
+                path: first.name.clone(),
+                is_main: main == Some(first.inode),
+                pid,
+                first: first.clone(),
+                executable: group.executable.into_iter().cloned().collect(),
+            });
+        }
+    }
+    files.sort_by_key(|file| !file.is_main);
+    // What was read may be another process's, if this one had ended by then.
+    if target.has_exited() {
+        return Err(target.exited());
+    }
+    Ok(files)
+}
+
+// === impl MappedFile ===
+
+impl MappedFile {
+    /// Opens the very file that is mapped, also if it was deleted or replaced.
+    ///
+    /// # Errors
+    /// What the system says. A file that is no longer at its path takes CAP_CHECKPOINT_RESTORE, unless it is the main
+    /// program.
+    pub fn open(&self) -> io::Result<File> {
+        open_mapped(self.pid, &self.first)
+    }
+
+    /// What to add to an address of the file, which is `object`, to get the process's, modulo 2^64. `None` if it is not
+    /// mapped as it says.
+    #[must_use]
+    pub fn load_bias(&self, object: &Object) -> Option<u64> {
+        load_bias(object, &self.executable.iter().collect::<Vec<_>>())
+    }
+}
