@@ -2,7 +2,8 @@
 //! its calls, and for each pair of caller and callee the calls and the time within them.
 //!
 //! Time within a call is counted where the function is not open already further out, so a recursion does not make a
-//! function cost more than there was. (<https://valgrind.org/docs/manual/cl-format.html>, version 1 of the format.)
+//! function cost more than there was. Readers take a function's inclusive time from its callers, so outermost calls have
+//! one, too: [`OUTSIDE`]. (<https://valgrind.org/docs/manual/cl-format.html>, version 1 of the format.)
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -16,6 +17,12 @@ use crate::model::{FunctionId, Trace};
 /// Callgrind's profile.
 #[derive(Debug, Clone, Copy)]
 pub struct Callgrind;
+
+/// What outermost calls are called by.
+const OUTSIDE: &str = "(outside)";
+
+/// By function; `None` is [`OUTSIDE`].
+type Costs = BTreeMap<Option<FunctionId>, Cost>;
 
 /// What was spent in a function, and in those that it called.
 #[derive(Debug, Default)]
@@ -49,7 +56,7 @@ impl Sink for Callgrind {
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         let (mut report, mut unsaid) = (Report::default(), Unsaid::default());
-        let mut costs = BTreeMap::<FunctionId, Cost>::new();
+        let mut costs = Costs::new();
         for mut steps in Steps::of_threads(trace) {
             // How often each function is open, and which they are, outermost first.
             let mut open = BTreeMap::<FunctionId, u64>::new();
@@ -69,15 +76,18 @@ impl Sink for Callgrind {
                             *count -= 1;
                             *count > 0
                         });
-                        let cost = costs.entry(function).or_default();
-                        cost.calls += 1;
-                        cost.self_ns = cost.self_ns.saturating_add(call.self_ns);
-                        let Some(caller) = stack.last() else { continue };
-                        let callees = &mut costs.entry(*caller).or_default().callees;
-                        let callee = callees.entry(function).or_default();
-                        callee.calls += 1;
-                        let inclusive = if recursive { 0 } else { call.duration_ns() };
-                        callee.inclusive_ns = callee.inclusive_ns.saturating_add(inclusive);
+                        let inclusive_ns = if recursive { 0 } else { call.duration_ns() };
+                        let callee = Callee {
+                            calls: 1,
+                            inclusive_ns,
+                        };
+                        add(
+                            &mut costs,
+                            stack.last().copied(),
+                            function,
+                            callee,
+                            call.self_ns,
+                        );
                     }
                     Step::Data(_) | Step::Lost { .. } => {}
                 }
@@ -91,11 +101,24 @@ impl Sink for Callgrind {
     }
 }
 
-fn profile(
-    trace: &Trace,
-    costs: &BTreeMap<FunctionId, Cost>,
-    text: &mut Text<'_>,
-) -> io::Result<()> {
+/// Adds calls of a function.
+fn add(
+    costs: &mut Costs,
+    caller: Option<FunctionId>,
+    function: FunctionId,
+    added: Callee,
+    self_ns: u64,
+) {
+    let cost = costs.entry(Some(function)).or_default();
+    cost.calls = cost.calls.saturating_add(added.calls);
+    cost.self_ns = cost.self_ns.saturating_add(self_ns);
+    let callees = &mut costs.entry(caller).or_default().callees;
+    let callee = callees.entry(function).or_default();
+    callee.calls = callee.calls.saturating_add(added.calls);
+    callee.inclusive_ns = callee.inclusive_ns.saturating_add(added.inclusive_ns);
+}
+
+fn profile(trace: &Trace, costs: &Costs, text: &mut Text<'_>) -> io::Result<()> {
     text.put("# callgrind format\nversion: 1\ncreator: xrayctl\n");
     for process in trace.processes() {
         text.put("cmd: ");
@@ -115,9 +138,9 @@ fn profile(
             &[source_line(trace, *function), cost.self_ns, cost.calls],
         );
         for (callee, calls) in &cost.callees {
-            position(text, trace, "c", *callee);
+            position(text, trace, "c", Some(*callee));
             text.put("calls=");
-            number_line(text, &[calls.calls, source_line(trace, *callee)]);
+            number_line(text, &[calls.calls, source_line(trace, Some(*callee))]);
             // Where in the caller the call stands is not known.
             let own = source_line(trace, *function);
             number_line(text, &[own, calls.inclusive_ns, calls.calls]);
@@ -128,15 +151,18 @@ fn profile(
 }
 
 /// The three lines that name a function: its object, its file and itself; of a called one with `c` in front.
-fn position(text: &mut Text<'_>, trace: &Trace, c: &str, id: FunctionId) {
-    let function = trace.function(id);
+fn position(text: &mut Text<'_>, trace: &Trace, c: &str, id: Option<FunctionId>) {
+    let function = id.and_then(|id| trace.function(id));
     let module = function.and_then(|function| trace.module(function.module));
     let source = function.and_then(|function| function.source.as_ref());
     let file = if c.is_empty() { "fl" } else { "cfi" };
     for (key, name) in [
         ("ob", module.map_or("???", |module| module.path.as_str())),
         (file, source.map_or("???", |source| source.file.as_str())),
-        ("fn", &trace.function_name(id)),
+        (
+            "fn",
+            &id.map_or(OUTSIDE.into(), |id| trace.function_name(id)),
+        ),
     ] {
         if key != "cfi" {
             text.put(c);
@@ -146,15 +172,15 @@ fn position(text: &mut Text<'_>, trace: &Trace, c: &str, id: FunctionId) {
         // Two functions may have one name; that of the id is never shared.
         if key == "fn" {
             text.put("(");
-            text.number(u64::from(id.0) + 1);
+            text.number(id.map_or(0, |id| u64::from(id.0) + 1));
             text.put(") ");
         }
         line(text, name);
     }
 }
 
-fn source_line(trace: &Trace, id: FunctionId) -> u64 {
-    let source = trace.function(id).and_then(|known| known.source.as_ref());
+fn source_line(trace: &Trace, id: Option<FunctionId>) -> u64 {
+    let source = id.and_then(|id| trace.function(id)?.source.as_ref());
     source.map_or(0, |source| source.line.into())
 }
 

@@ -9,19 +9,17 @@ use xray_trace::model::Trace;
 
 use super::stacks::{Sums, expected};
 use super::{NAMES, busy, export, run};
-use crate::common::{any_events, trace};
+use crate::common::{Enter, Exit, any_events, call, trace};
 
 /// Calls and their time, by caller and callee.
-type Edges = BTreeMap<(String, String), (u64, u64)>;
+pub(super) type Edges = BTreeMap<(String, String), (u64, u64)>;
+
+/// What outermost calls are called by.
+const OUTSIDE: &str = "(outside)";
 
 /// What `callgrind_annotate` prints of functions and of who called whom.
-fn annotate(trace: &Trace) -> (Sums, Edges) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("demo.callgrind");
-    std::fs::write(&path, export("callgrind", trace).0).unwrap();
-    let mut command = Command::new("callgrind_annotate");
-    command.args(["--threshold=100", "--auto=no", "--tree=calling"]);
-    let text = run(command.arg(&path), "valgrind");
+pub(super) fn annotate(profile: &[u8]) -> (Sums, Edges) {
+    let text = annotated(profile, "--tree=calling");
     let (mut sums, mut edges) = (Sums::new(), Edges::new());
     let mut caller = String::new();
     for line in text.lines() {
@@ -39,7 +37,9 @@ fn annotate(trace: &Trace) -> (Sums, Edges) {
         let mut words = place.split_whitespace();
         let name = words.next().unwrap().to_owned();
         if line.contains("  * ") {
-            sums.insert(name.clone(), (numbers[1], numbers[0]));
+            if name != OUTSIDE {
+                sums.insert(name.clone(), (numbers[1], numbers[0]));
+            }
             caller = name;
         } else {
             let calls = words.next().unwrap().trim_matches(['(', 'x', ')']);
@@ -50,8 +50,17 @@ fn annotate(trace: &Trace) -> (Sums, Edges) {
     (sums, edges)
 }
 
+fn annotated(profile: &[u8], what: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("demo.callgrind");
+    std::fs::write(&path, profile).unwrap();
+    let mut command = Command::new("callgrind_annotate");
+    command.args(["--threshold=100", "--auto=no", what]);
+    run(command.arg(&path), "valgrind")
+}
+
 /// Of calls within a call of the same function, the time is that of the outermost one.
-fn expected_edges(trace: &Trace) -> Edges {
+pub(super) fn expected_edges(trace: &Trace) -> Edges {
     let mut edges = Edges::new();
     for steps in Steps::of_threads(trace) {
         let mut stack = Vec::new();
@@ -61,11 +70,10 @@ fn expected_edges(trace: &Trace) -> Edges {
                 Step::Leave(call) => {
                     let callee = stack.pop().unwrap();
                     let outermost = call.open.nesting == 0;
-                    if let Some(caller) = stack.last() {
-                        let edge = edges.entry((caller.clone(), callee)).or_default();
-                        edge.0 += 1;
-                        edge.1 += if outermost { call.duration_ns() } else { 0 };
-                    }
+                    let caller = stack.last().map_or(OUTSIDE, String::as_str);
+                    let edge = edges.entry((caller.to_owned(), callee)).or_default();
+                    edge.0 += 1;
+                    edge.1 += if outermost { call.duration_ns() } else { 0 };
                 }
                 Step::Data(_) | Step::Lost { .. } => {}
             }
@@ -77,7 +85,34 @@ fn expected_edges(trace: &Trace) -> Edges {
 #[test]
 fn callgrind_annotate_agrees_with_our_table() {
     let trace = trace(&NAMES, &[&busy(1000, 300), &busy(1500, 200)]);
-    assert_eq!(annotate(&trace), (expected(&trace), expected_edges(&trace)));
+    let profile = export("callgrind", &trace).0;
+    assert_eq!(
+        annotate(&profile),
+        (expected(&trace), expected_edges(&trace))
+    );
+}
+
+/// `callgrind_annotate` takes a function's inclusive time from its callers.
+#[test]
+fn outermost_calls_count_for_a_function_that_is_called_elsewhere_too() {
+    let events = [
+        call(0, 0, Enter),
+        call(10, 1, Enter),
+        call(20, 0, Enter),
+        call(120, 0, Exit),
+        call(150, 1, Exit),
+        call(1000, 0, Exit),
+        call(1000, 1, Enter),
+        call(1007, 1, Exit),
+    ];
+    let profile = export("callgrind", &trace(&NAMES, &[&events])).0;
+    let text = annotated(&profile, "--inclusive=yes");
+    let inclusive = |name: &str| {
+        let line = text.lines().find(|line| line.contains(&format!(":{name} [")));
+        let number = line.unwrap().split_whitespace().next().unwrap();
+        number.replace(',', "").parse::<u64>().unwrap()
+    };
+    assert_eq!((inclusive("a"), inclusive("b")), (1000, 147));
 }
 
 proptest! {
@@ -89,7 +124,7 @@ proptest! {
     ) {
         let slices = threads.iter().map(Vec::as_slice).collect::<Vec<_>>();
         let trace = trace(&NAMES, &slices);
-        let (sums, edges) = annotate(&trace);
+        let (sums, edges) = annotate(&export("callgrind", &trace).0);
         prop_assert_eq!(sums, expected(&trace));
         prop_assert_eq!(edges, expected_edges(&trace));
     }
