@@ -10,11 +10,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use xray_trace::analysis::{self, Filter, Notes, PatternError, Siblings};
 use xray_trace::instr_map::{FunctionNames, InstrMap, MapFunction, SourceMap};
-use xray_trace::llvm::{Format, Mode};
+use xray_trace::llvm::Mode;
 use xray_trace::model::{Ticks, Trace};
-use xray_trace::source::{self, KnownFunction, Opened, Options};
+use xray_trace::source::{self, KnownFunction, OpenError, Opened, OpenedProfile, Options};
 
 use crate::failure::Failure;
+use crate::log::Log;
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, Look, strays, text, units};
 use crate::parse;
@@ -95,23 +96,37 @@ impl Logs {
 
     /// Opens a trace of any format, and says what could not be kept of it.
     pub(crate) fn open(&self, path: &Path, console: &Console) -> anyhow::Result<Trace> {
-        self.open_of_format(path, console).map(|(trace, _)| trace)
+        match self.read(path, console)? {
+            Log::Trace(opened) => Ok(opened.trace),
+            Log::Profile(_) => anyhow::bail!(
+                "{} is a profile, which has sums of calls but no events; account, stack, flame, info and convert read it",
+                path.display()
+            ),
+        }
     }
 
-    /// The same, with the format that it has.
-    pub(crate) fn open_of_format(
-        &self,
-        path: &Path,
-        console: &Console,
-    ) -> anyhow::Result<(Trace, Format)> {
+    /// Opens a trace of any format or a profile, and says what could not be kept of it.
+    pub(crate) fn open_any(&self, path: &Path, console: &Console) -> anyhow::Result<Log> {
+        let log = self.read(path, console)?;
+        if let Log::Profile(_) = log {
+            let path = path.display().to_string();
+            let what = "a profile: its times are ticks of a counter whose rate it does not tell";
+            console.note(&format!("{}: {what}", text::printable(&path)));
+        }
+        Ok(log)
+    }
+
+    fn read(&self, path: &Path, console: &Console) -> anyhow::Result<Log> {
         let cannot = || format!("cannot read {}", path.display());
         let options = self.options()?;
         let file = File::open(path).with_context(cannot)?;
-        let Opened {
-            trace,
-            format,
-            notes,
-        } = source::open(file, &options).with_context(cannot)?;
+        let again = file.try_clone().with_context(cannot)?;
+        let log = match source::open(file, &options) {
+            Err(OpenError::Profile) => source::open_profile(again, &options).map(Log::Profile),
+            opened => opened.map(Log::Trace),
+        };
+        let log = log.with_context(cannot)?;
+        let (Log::Trace(Opened { notes, .. }) | Log::Profile(OpenedProfile { notes, .. })) = &log;
         for (what, count) in notes {
             let path = path.display().to_string();
             let times = match count {
@@ -120,7 +135,7 @@ impl Logs {
             };
             console.note(&format!("{}: {what}{times}", text::printable(&path)));
         }
-        Ok((trace, format))
+        Ok(log)
     }
 
     fn options(&self) -> anyhow::Result<Options> {
@@ -178,6 +193,15 @@ impl Selection {
             since,
             until,
         })
+    }
+
+    /// What that means in a trace or a profile.
+    pub(crate) fn filter_of(&self, log: &Log) -> anyhow::Result<Filter> {
+        if matches!(log, Log::Profile(_)) && (self.since.is_some() || self.until.is_some()) {
+            let what = "a profile does not tell when calls were made: no --since, no --until";
+            return Err(Failure::Usage(what.to_owned()).into());
+        }
+        self.filter(log.tables())
     }
 }
 

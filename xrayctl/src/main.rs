@@ -11,6 +11,7 @@ mod client;
 mod cmd;
 mod failure;
 mod input;
+mod log;
 mod output;
 mod output_folder;
 mod parse;

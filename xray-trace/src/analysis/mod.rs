@@ -5,6 +5,7 @@ mod filter;
 mod function_map;
 mod graph;
 mod histogram;
+mod profile;
 mod stack;
 mod strays;
 mod threads;
@@ -17,6 +18,7 @@ pub use account::{
 };
 pub use filter::{Filter, PatternError};
 pub use graph::{Graph, GraphEdge};
+pub use profile::account_profile;
 pub use stack::{Call, Ending, Notes, Open, Said, Siblings, Step, Steps};
 pub use strays::{Stray, strays};
 pub use tree::{Order, Shown, Tree, TreeLine};

@@ -77,7 +77,7 @@ pub struct Stacks {
 
 /// The stacks of some threads of one trace.
 #[derive(Debug, Default)]
-struct Trie {
+pub(super) struct Trie {
     nodes: Vec<Node>,
     /// By parent, + 1 with 0 for none, and key.
     children: HashMap<(u32, Key), u32>,
@@ -86,7 +86,7 @@ struct Trie {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Key {
+pub(super) enum Key {
     Function(FunctionId),
     Thread(ThreadId),
     More,
@@ -184,7 +184,7 @@ impl Stacks {
         names
     }
 
-    fn absorb(&mut self, trie: &Trie, trace: &Trace, side: Side) {
+    pub(super) fn absorb(&mut self, trie: &Trie, trace: &Trace, side: Side) {
         self.beyond += trie.beyond;
         let mut totals: Vec<u64> = trie.nodes.iter().map(|node| node.counts.self_ns).collect();
         for (index, node) in trie.nodes.iter().enumerate().rev() {
@@ -273,7 +273,7 @@ impl Trie {
     }
 
     /// The node within `parent`, which is a node + 1 or 0, as is what comes back.
-    fn child(&mut self, parent: u32, key: Key) -> u32 {
+    pub(super) fn child(&mut self, parent: u32, key: Key) -> u32 {
         let in_more = parent
             .checked_sub(1)
             .is_some_and(|parent| self.nodes[parent as usize].key == Key::More);
@@ -294,6 +294,21 @@ impl Trie {
         let child = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         self.children.insert((parent, key), child);
         child
+    }
+
+    /// Adds to what was met in a node, which is given + 1.
+    pub(super) fn count(&mut self, node: u32, counts: &StackCounts) {
+        let node = node
+            .checked_sub(1)
+            .map(|node| &mut self.nodes[node as usize]);
+        if let Some(node) = node {
+            self.beyond += if node.key == Key::More {
+                counts.calls
+            } else {
+                0
+            };
+            node.counts.add(counts);
+        }
     }
 }
 
@@ -319,16 +334,14 @@ impl Path<'_> {
     }
 
     fn leave(&mut self, call: &Call, called_nothing: bool) {
-        let node = self.open.pop().and_then(|node| node.checked_sub(1));
+        let node = self.open.pop();
         if self.inside == Some(call.open.depth) {
             self.inside = None;
         }
         let Some(node) = node.filter(|_| self.filter.wants_time(call.open.start)) else {
             return;
         };
-        let node = &mut self.trie.nodes[node as usize];
-        self.trie.beyond += u64::from(node.key == Key::More);
-        node.counts.add(&StackCounts {
+        let counts = StackCounts {
             calls: 1,
             unfinished: u64::from(call.how == Ending::Closed),
             leaf_calls: u64::from(called_nothing),
@@ -339,6 +352,7 @@ impl Path<'_> {
             },
             total_ns: 0,
             self_ns: call.self_ns,
-        });
+        };
+        self.trie.count(node, &counts);
     }
 }

@@ -10,9 +10,9 @@ use std::io::{self, Write};
 
 use super::text::Text;
 use super::unsaid::Unsaid;
-use super::{Report, Sink};
+use super::{ProfileSink, Report, Sink};
 use crate::analysis::{Step, Steps};
-use crate::model::{FunctionId, Trace};
+use crate::model::{FunctionId, Profile, Trace, Visit};
 
 /// Callgrind's profile.
 #[derive(Debug, Clone, Copy)]
@@ -98,6 +98,35 @@ impl Sink for Callgrind {
         unsaid.tell(&mut report);
         report.leave_out_unplaced(trace);
         Ok(report)
+    }
+
+    fn of_profile(&self) -> Option<&dyn ProfileSink> {
+        Some(self)
+    }
+}
+
+impl ProfileSink for Callgrind {
+    fn write(&self, sums: &Profile, output: &mut dyn Write) -> io::Result<Report> {
+        let (stacks, totals) = (sums.stacks(), sums.totals_ns());
+        let mut costs = Costs::new();
+        let mut open = BTreeMap::<FunctionId, u64>::new();
+        sums.walk(|step| match step {
+            Visit::Enter(at) => *open.entry(stacks[at].function).or_default() += 1,
+            Visit::Leave(at) => {
+                let stack = &stacks[at];
+                let count = open.entry(stack.function).or_default();
+                *count -= 1;
+                let inclusive_ns = if *count > 0 { 0 } else { totals[at] };
+                let caller = stack.caller.map(|caller| stacks[caller].function);
+                let callee = Callee {
+                    calls: stack.calls,
+                    inclusive_ns,
+                };
+                add(&mut costs, caller, stack.function, callee, stack.self_ns);
+            }
+        });
+        profile(sums.tables(), &costs, &mut Text::new(output))?;
+        Ok(Report::of_profile(sums))
     }
 }
 

@@ -1,13 +1,15 @@
-//! Comma-separated values (RFC 4180): a row for each event, under a row of names. What does not apply is empty.
+//! Comma-separated values (RFC 4180): a row for each event, under a row of names. What does not apply is empty. Of sums,
+//! a row for each stack of each thread.
 
 use std::io::{self, Write};
 
 use super::events::{EachEvent, each_event, word};
 use super::per_function::PerFunction;
+use super::stacks::Stacks;
 use super::text::Text;
-use super::{Place, Report, Sink};
+use super::{Place, ProfileSink, Report, Sink};
 use crate::container::Events;
-use crate::model::{DataKind, Event, EventBody, Function, ThreadId, Trace};
+use crate::model::{DataKind, Event, EventBody, Function, Profile, ThreadId, Trace};
 
 /// Comma-separated values.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +17,8 @@ pub struct Csv;
 
 const NAMES: &str = "time_ns,pid,process,tid,thread,event,function_id,function,module,argument,event_type,data,\
                      data_hex,processor,lost\r\n";
+
+const NAMES_OF_SUMS: &str = "pid,tid,calls,self_ticks,function_id,function,module,stack\r\n";
 
 struct Output<'a> {
     trace: &'a Trace,
@@ -50,6 +54,40 @@ impl Sink for Csv {
         output.text.put(NAMES);
         let report = each_event(trace, &mut output)?;
         output.text.finish()?;
+        Ok(report)
+    }
+
+    fn of_profile(&self) -> Option<&dyn ProfileSink> {
+        Some(self)
+    }
+}
+
+impl ProfileSink for Csv {
+    fn write(&self, profile: &Profile, output: &mut dyn Write) -> io::Result<Report> {
+        let tables = profile.tables();
+        let stacks = Stacks::of_profile(profile, |thread| thread.0);
+        let mut text = Text::new(output);
+        text.put(NAMES_OF_SUMS);
+        for node in stacks.nodes() {
+            let (stack, thread) = stacks.stack(node);
+            let Place { pid, tid } = Place::of(tables, ThreadId(thread));
+            let (calls, ticks) = (node.calls, node.self_ns);
+            let mut row = format!("{pid},{tid},{calls},{ticks}");
+            match tables.function(node.function) {
+                Some(function) => row.push_str(&described(tables, function)),
+                None => row.push_str(&format!(",{},,", node.function.0)),
+            }
+            let names = stack.into_iter().rev();
+            let names = names.map(|function| tables.function_name(function).replace(';', ":"));
+            row.push(',');
+            field(&mut row, &names.collect::<Vec<_>>().join(";"));
+            text.put(&row);
+            text.put("\r\n");
+            text.pass()?;
+        }
+        text.finish()?;
+        let mut report = Report::of_profile(profile);
+        stacks.tell(&mut report);
         Ok(report)
     }
 }

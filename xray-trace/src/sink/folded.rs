@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use super::stacks::Stacks;
 use super::text::Text;
 use super::unsaid::Unsaid;
-use super::{Report, Sink};
+use super::{ProfileSink, Report, Sink};
 use crate::analysis::{Step, Steps};
-use crate::model::{ProcessId, Trace};
+use crate::model::{ProcessId, Profile, ThreadId, Trace};
 
 /// Folded stacks.
 #[derive(Debug, Clone, Copy)]
@@ -33,8 +33,7 @@ impl Sink for Folded {
         let (mut report, mut unsaid) = (Report::default(), Unsaid::default());
         let mut stacks = Stacks::default();
         for mut steps in Steps::of_threads(trace) {
-            let process = trace.thread(steps.thread());
-            let process = process.map_or(u32::MAX, |thread| thread.process.0);
+            let process = process_of(trace, steps.thread());
             for step in &mut steps {
                 unsaid.see(&step);
                 match step {
@@ -48,29 +47,54 @@ impl Sink for Folded {
             }
             report.leave_out_of_steps(&steps);
         }
-        let mut text = Text::new(output);
-        for node in stacks.nodes() {
-            if node.self_ns == 0 {
-                continue;
-            }
-            let (stack, process) = stacks.stack(node);
-            let process = trace.process(ProcessId(process));
-            frame(&mut text, process.map_or("?", |process| &process.command));
-            for function in stack.into_iter().rev() {
-                text.put(";");
-                frame(&mut text, &trace.function_name(function));
-            }
-            text.put(" ");
-            text.number(node.self_ns);
-            text.put("\n");
-            text.pass()?;
-        }
-        text.finish()?;
+        lines(trace, &stacks, output)?;
         unsaid.tell(&mut report);
         stacks.tell(&mut report);
         report.leave_out_unplaced(trace);
         Ok(report)
     }
+
+    fn of_profile(&self) -> Option<&dyn ProfileSink> {
+        Some(self)
+    }
+}
+
+impl ProfileSink for Folded {
+    fn write(&self, profile: &Profile, output: &mut dyn Write) -> io::Result<Report> {
+        let tables = profile.tables();
+        let stacks = Stacks::of_profile(profile, |thread| process_of(tables, thread));
+        lines(tables, &stacks, output)?;
+        let mut report = Report::of_profile(profile);
+        stacks.tell(&mut report);
+        Ok(report)
+    }
+}
+
+/// What the outermost calls of a thread stand within.
+fn process_of(trace: &Trace, thread: ThreadId) -> u32 {
+    let thread = trace.thread(thread);
+    thread.map_or(u32::MAX, |thread| thread.process.0)
+}
+
+fn lines(trace: &Trace, stacks: &Stacks, output: &mut dyn Write) -> io::Result<()> {
+    let mut text = Text::new(output);
+    for node in stacks.nodes() {
+        if node.self_ns == 0 {
+            continue;
+        }
+        let (stack, process) = stacks.stack(node);
+        let process = trace.process(ProcessId(process));
+        frame(&mut text, process.map_or("?", |process| &process.command));
+        for function in stack.into_iter().rev() {
+            text.put(";");
+            frame(&mut text, &trace.function_name(function));
+        }
+        text.put(" ");
+        text.number(node.self_ns);
+        text.put("\n");
+        text.pass()?;
+    }
+    text.finish()
 }
 
 /// A name, without the characters that separate frames and lines.

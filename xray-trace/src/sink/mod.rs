@@ -33,7 +33,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use crate::analysis::Steps;
-use crate::model::{Calibration, ThreadId, Trace};
+use crate::model::{Calibration, Profile, ThreadId, Trace};
 
 pub use basic::Basic;
 pub use callgrind::Callgrind;
@@ -71,6 +71,21 @@ pub trait Sink: std::fmt::Debug + Sync {
     ///
     /// What `output` reports. What the format cannot hold is no error; the report tells of it.
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report>;
+
+    /// The same format for profiles, which have sums but no events; `None` if it is one of events.
+    fn of_profile(&self) -> Option<&dyn ProfileSink> {
+        None
+    }
+}
+
+/// A format of one file that has a place for sums of calls.
+pub trait ProfileSink: std::fmt::Debug + Sync {
+    /// Writes the profile, in many small writes.
+    ///
+    /// # Errors
+    ///
+    /// What `output` reports. What the format cannot hold is no error; the report tells of it.
+    fn write(&self, profile: &Profile, output: &mut dyn Write) -> io::Result<Report>;
 }
 
 /// What was written.
@@ -206,6 +221,15 @@ impl Format {
             Self::Folder(sink) => sink.about(),
         }
     }
+
+    /// The same format for profiles; `None` if it is one of events.
+    #[must_use]
+    pub fn of_profile(&self) -> Option<&dyn ProfileSink> {
+        match self {
+            Self::File(sink) => sink.of_profile(),
+            Self::Folder(_) => None,
+        }
+    }
 }
 
 // === impl Place ===
@@ -248,6 +272,15 @@ impl Report {
             notes.damaged_blocks,
         );
         self.leave_out("on which processor a thread ran", steps.processors());
+    }
+
+    /// Of a profile of which every stack was written.
+    fn of_profile(profile: &Profile) -> Self {
+        let calls = profile.stacks().iter().map(|stack| stack.calls);
+        Self {
+            calls: calls.fold(0, u64::saturating_add),
+            left_out: Vec::new(),
+        }
     }
 
     /// Losses that no event stands for.

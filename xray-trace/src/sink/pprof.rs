@@ -10,11 +10,11 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use super::stacks::Stacks;
+use super::stacks::{Node, Stacks};
 use super::unsaid::Unsaid;
-use super::{Place, Report, Sink};
+use super::{Place, ProfileSink, Report, Sink};
 use crate::analysis::{Step, Steps};
-use crate::model::{FunctionId, ThreadId, Trace};
+use crate::model::{FunctionId, Profile as Sums, ThreadId, Trace};
 
 /// pprof's profile.
 #[derive(Debug, Clone, Copy)]
@@ -150,14 +150,7 @@ impl Sink for Pprof {
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         let (mut report, mut unsaid) = (Report::default(), Unsaid::default());
-        let mut output = Output {
-            trace,
-            to: GzEncoder::new(output, Compression::fast()),
-            buffer: Vec::new(),
-            strings: HashMap::new(),
-            locations: HashMap::new(),
-        };
-        output.head()?;
+        let mut output = Output::begin(trace, output)?;
         let mut stacks = Stacks::default();
         for mut steps in Steps::of_threads(trace) {
             for step in &mut steps {
@@ -172,7 +165,10 @@ impl Sink for Pprof {
                 }
             }
             report.leave_out_of_steps(&steps);
-            output.samples(steps.thread(), &stacks)?;
+            let labels = output.labels(steps.thread())?;
+            for node in stacks.nodes() {
+                output.sample(&stacks, node, &labels)?;
+            }
             stacks.clear();
         }
         output.to.finish()?;
@@ -181,11 +177,46 @@ impl Sink for Pprof {
         report.leave_out_unplaced(trace);
         Ok(report)
     }
+
+    fn of_profile(&self) -> Option<&dyn ProfileSink> {
+        Some(self)
+    }
+}
+
+impl ProfileSink for Pprof {
+    fn write(&self, profile: &Sums, output: &mut dyn Write) -> io::Result<Report> {
+        let mut output = Output::begin(profile.tables(), output)?;
+        let stacks = Stacks::of_profile(profile, |thread| thread.0);
+        let mut labelled = (u32::MAX, Vec::new());
+        for node in stacks.nodes() {
+            let (_, thread) = stacks.stack(node);
+            if labelled.1.is_empty() || labelled.0 != thread {
+                labelled = (thread, output.labels(ThreadId(thread))?);
+            }
+            output.sample(&stacks, node, &labelled.1)?;
+        }
+        output.to.finish()?;
+        let mut report = Report::of_profile(profile);
+        stacks.tell(&mut report);
+        Ok(report)
+    }
 }
 
 // === impl Output ===
 
-impl Output<'_> {
+impl<'a> Output<'a> {
+    fn begin(trace: &'a Trace, output: &'a mut dyn Write) -> io::Result<Self> {
+        let mut output = Self {
+            trace,
+            to: GzEncoder::new(output, Compression::fast()),
+            buffer: Vec::new(),
+            strings: HashMap::new(),
+            locations: HashMap::new(),
+        };
+        output.head()?;
+        Ok(output)
+    }
+
     /// What stands before the samples.
     fn head(&mut self) -> io::Result<()> {
         // The first text is empty, so that 0 means none.
@@ -223,8 +254,8 @@ impl Output<'_> {
         self.piece(&head)
     }
 
-    /// The stacks of a thread.
-    fn samples(&mut self, thread: ThreadId, stacks: &Stacks) -> io::Result<()> {
+    /// What is said of every sample of a thread.
+    fn labels(&mut self, thread: ThreadId) -> io::Result<Vec<Label>> {
         let known = self.trace.thread(thread);
         let process = known.and_then(|known| self.trace.process(known.process));
         let Place { pid, tid } = Place::of(self.trace, thread);
@@ -238,7 +269,7 @@ impl Output<'_> {
             text,
             number: 0,
         };
-        let label = vec![
+        Ok(vec![
             number(self.string("pid")?, pid),
             number(self.string("tid")?, tid),
             text(
@@ -249,21 +280,21 @@ impl Output<'_> {
                 self.string("thread")?,
                 self.string(known.map_or("", |known| &known.name))?,
             ),
-        ];
-        for node in stacks.nodes() {
-            let (stack, _) = stacks.stack(node);
-            let location_id = stack.into_iter().map(|function| self.location(function));
-            let sample = Sample {
-                location_id: location_id.collect::<io::Result<_>>()?,
-                value: vec![signed(node.calls), signed(node.self_ns)],
-                label: label.clone(),
-            };
-            self.piece(&Profile {
-                sample: vec![sample],
-                ..Profile::default()
-            })?;
-        }
-        Ok(())
+        ])
+    }
+
+    fn sample(&mut self, stacks: &Stacks, node: &Node, labels: &[Label]) -> io::Result<()> {
+        let (stack, _) = stacks.stack(node);
+        let location_id = stack.into_iter().map(|function| self.location(function));
+        let sample = Sample {
+            location_id: location_id.collect::<io::Result<_>>()?,
+            value: vec![signed(node.calls), signed(node.self_ns)],
+            label: labels.to_vec(),
+        };
+        self.piece(&Profile {
+            sample: vec![sample],
+            ..Profile::default()
+        })
     }
 
     /// The number of a function's place, which is written when it is first asked for.

@@ -1,16 +1,18 @@
 //! Speedscope's own JSON: a profile for each thread, with each call's begin and end in nanoseconds after the trace's
-//! first event, since its readers take numbers for floating point.
+//! first event, since its readers take numbers for floating point. Of sums, its stacks with the time spent in each.
 //!
-//! (<https://github.com/jlfwong/speedscope/blob/v1.22.2/src/lib/file-format-spec.ts>, "evented" profiles.)
+//! (<https://github.com/jlfwong/speedscope/blob/v1.22.2/src/lib/file-format-spec.ts>, "evented" and "sampled" profiles.)
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::frames::Frames;
+use super::stacks::Stacks;
 use super::text::Text;
 use super::unsaid::Unsaid;
-use super::{Place, Report, Sink};
+use super::{Place, ProfileSink, Report, Sink};
 use crate::analysis::{Step, Steps};
-use crate::model::Trace;
+use crate::model::{Profile, ThreadId, Trace};
 
 /// Speedscope's JSON.
 #[derive(Debug, Clone, Copy)]
@@ -39,15 +41,13 @@ impl Sink for Speedscope {
         let start = first.map_or(0, |first| trace.clock().monotonic_ns(first));
         let mut frames = Frames::default();
         let mut text = Text::new(output);
-        text.put("{\"$schema\":\"");
-        text.put(SCHEMA);
-        text.put("\",\"exporter\":\"xrayctl\",\"activeProfileIndex\":0,\"profiles\":[");
+        head(&mut text);
         let mut separator = "\n";
         for mut steps in Steps::of_threads(trace) {
             text.put(separator);
             separator = ",\n";
             text.put("{\"type\":\"evented\",\"name\":");
-            text.json(&name(trace, &steps));
+            text.json(&name(trace, steps.thread()));
             text.put(",\"unit\":\"nanoseconds\",\"startValue\":0,\"events\":[");
             let (mut end, mut comma) = (0, "\n");
             for step in &mut steps {
@@ -77,27 +77,91 @@ impl Sink for Speedscope {
             text.put("}");
             report.leave_out_of_steps(&steps);
         }
-        text.put("\n],\"shared\":{\"frames\":[");
-        frame_list(trace, &frames, &mut text)?;
-        text.put("\n]}}\n");
-        text.finish()?;
+        shared(trace, &frames, &mut text)?;
         unsaid.tell(&mut report);
         report.leave_out_unplaced(trace);
+        Ok(report)
+    }
+
+    fn of_profile(&self) -> Option<&dyn ProfileSink> {
+        Some(self)
+    }
+}
+
+impl ProfileSink for Speedscope {
+    fn write(&self, profile: &Profile, output: &mut dyn Write) -> io::Result<Report> {
+        let tables = profile.tables();
+        let stacks = Stacks::of_profile(profile, |thread| thread.0);
+        let mut by_thread = BTreeMap::<_, Vec<_>>::new();
+        for node in stacks.nodes().iter().filter(|node| node.self_ns > 0) {
+            let (_, thread) = stacks.stack(node);
+            by_thread.entry(ThreadId(thread)).or_default().push(node);
+        }
+        let mut frames = Frames::default();
+        let mut text = Text::new(output);
+        head(&mut text);
+        let mut separator = "\n";
+        for (thread, nodes) in by_thread {
+            text.put(separator);
+            separator = ",\n";
+            text.put("{\"type\":\"sampled\",\"name\":");
+            text.json(&name(tables, thread));
+            // Ticks, of which the file does not say how long they are.
+            text.put(",\"unit\":\"none\",\"startValue\":0,\"samples\":[");
+            let (mut end, mut comma) = (0_u64, "\n");
+            for node in &nodes {
+                end = end.saturating_add(node.self_ns);
+                let (stack, _) = stacks.stack(node);
+                text.put(comma);
+                comma = ",\n";
+                let mut open = "[";
+                for function in stack.into_iter().rev() {
+                    text.put(open);
+                    open = ",";
+                    text.number(frames.get(function));
+                }
+                text.put("]");
+                text.pass()?;
+            }
+            text.put("],\"weights\":[");
+            let mut comma = "";
+            for node in nodes {
+                text.put(comma);
+                comma = ",";
+                text.number(node.self_ns);
+                text.pass()?;
+            }
+            text.put("],\"endValue\":");
+            text.number(end);
+            text.put("}");
+        }
+        shared(tables, &frames, &mut text)?;
+        let mut report = Report::of_profile(profile);
+        stacks.tell(&mut report);
         Ok(report)
     }
 }
 
 /// What a thread is called.
-fn name(trace: &Trace, steps: &Steps<'_>) -> String {
-    let Place { pid, tid } = Place::of(trace, steps.thread());
-    let thread = trace.thread(steps.thread());
+fn name(trace: &Trace, thread: ThreadId) -> String {
+    let Place { pid, tid } = Place::of(trace, thread);
+    let thread = trace.thread(thread);
     let process = thread.and_then(|thread| trace.process(thread.process));
     let process = process.map_or("?", |process| &process.command);
     let thread = thread.map_or("?", |thread| &thread.name);
     format!("{process} {pid}, {thread} {tid}")
 }
 
-fn frame_list(trace: &Trace, frames: &Frames, text: &mut Text<'_>) -> io::Result<()> {
+/// What stands before the profiles.
+fn head(text: &mut Text<'_>) {
+    text.put("{\"$schema\":\"");
+    text.put(SCHEMA);
+    text.put("\",\"exporter\":\"xrayctl\",\"activeProfileIndex\":0,\"profiles\":[");
+}
+
+/// What stands after them: the functions that they name.
+fn shared(trace: &Trace, frames: &Frames, text: &mut Text<'_>) -> io::Result<()> {
+    text.put("\n],\"shared\":{\"frames\":[");
     let mut comma = "\n";
     for id in frames.functions() {
         text.put(comma);
@@ -116,5 +180,6 @@ fn frame_list(trace: &Trace, frames: &Frames, text: &mut Text<'_>) -> io::Result
         text.put("}");
         text.pass()?;
     }
-    Ok(())
+    text.put("\n]}}\n");
+    text.finish()
 }

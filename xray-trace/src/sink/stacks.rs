@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::Report;
 use crate::analysis::{Call, Open};
-use crate::model::FunctionId;
+use crate::model::{FunctionId, Profile, ThreadId};
 
 /// Calls deeper than this are counted with the call at this depth: every stack is written as a whole, and a recursion
 /// without end would make the file grow with its square.
@@ -50,22 +50,56 @@ impl Stacks {
                 .open
                 .last()
                 .map_or(Parent::Root(root), |at| Parent::Node(*at));
-            let nodes = &mut self.nodes;
-            *self
-                .children
-                .entry((parent, open.function))
-                .or_insert_with(|| {
-                    nodes.push(Node {
-                        parent,
-                        function: open.function,
-                        calls: 0,
-                        self_ns: 0,
-                    });
-                    nodes.len() - 1
-                })
+            self.child(parent, open.function)
         };
         self.open.push(node);
         node
+    }
+
+    /// The stacks of a profile. `root` says what the outermost calls of a thread stand within.
+    pub(super) fn of_profile(profile: &Profile, root: impl Fn(ThreadId) -> u32) -> Self {
+        let mut stacks = Self::default();
+        // The node of each stack, and its depth.
+        let mut places = Vec::<(usize, usize)>::with_capacity(profile.stacks().len());
+        for stack in profile.stacks() {
+            let caller = stack.caller.and_then(|caller| places.get(caller).copied());
+            let (node, depth, deep) = match caller {
+                Some((node, MAX_DEPTH)) => (node, MAX_DEPTH, true),
+                Some((node, depth)) => {
+                    let child = stacks.child(Parent::Node(node), stack.function);
+                    (child, depth + 1, false)
+                }
+                None => {
+                    let root = Parent::Root(root(stack.thread));
+                    (stacks.child(root, stack.function), 1, false)
+                }
+            };
+            places.push((node, depth));
+            if deep {
+                stacks.too_deep = stacks.too_deep.saturating_add(stack.calls);
+            }
+            if let Some(node) = stacks.nodes.get_mut(node) {
+                let calls = if deep { 0 } else { stack.calls };
+                node.calls = node.calls.saturating_add(calls);
+                node.self_ns = node.self_ns.saturating_add(stack.self_ns);
+            }
+        }
+        stacks
+    }
+
+    /// The node of a function that is called there.
+    fn child(&mut self, parent: Parent, function: FunctionId) -> usize {
+        let nodes = &mut self.nodes;
+        let child = self.children.entry((parent, function));
+        *child.or_insert_with(|| {
+            nodes.push(Node {
+                parent,
+                function,
+                calls: 0,
+                self_ns: 0,
+            });
+            nodes.len() - 1
+        })
     }
 
     /// The innermost call ended.

@@ -6,6 +6,7 @@
 mod basic;
 mod fdr;
 mod importer;
+mod profile;
 mod spool;
 mod yaml;
 
@@ -17,7 +18,7 @@ use crate::FileAddr;
 use crate::container::ReadError;
 use crate::llvm::header::PREFIX_LEN;
 use crate::llvm::{self, Format, Mode};
-use crate::model::{SourceLine, Trace};
+use crate::model::{Profile, SourceLine, Trace};
 
 /// How a file is to be read.
 #[derive(Debug, Clone, Default)]
@@ -56,6 +57,19 @@ pub struct Opened {
     pub notes: Vec<(String, u64)>,
 }
 
+/// A profile, and what is to be told about how it was read.
+#[derive(Debug)]
+pub struct OpenedProfile {
+    /// The profile.
+    pub profile: Profile,
+    /// What kind of file it was.
+    pub format: Format,
+    /// When it was written, in nanoseconds since the Unix epoch; `None` if the file does not say.
+    pub written_wall_ns: Option<u64>,
+    /// What could not be kept as it was: in words, and how many. Never with a count of 0.
+    pub notes: Vec<(String, u64)>,
+}
+
 /// Why a file is no trace.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -74,9 +88,18 @@ pub enum OpenError {
     /// There is nothing in it.
     #[error("the file is empty")]
     Empty,
-    /// A profile has no events.
-    #[error("a profile of XRay's profiling mode has no events, only sums: it is no trace")]
+    /// It is a profile, for [`open_profile`].
+    #[error("a profile of XRay's profiling mode has sums of calls, but no events: it is no trace")]
     Profile,
+    /// It is a profile, but too large.
+    #[error("the profile has more than {limit} different stacks of calls")]
+    TooManyStacks {
+        /// How many there may be.
+        limit: usize,
+    },
+    /// It is no profile.
+    #[error("not a profile of XRay's profiling mode")]
+    NoProfile,
     /// None of the formats that are known.
     #[error(
         "not a trace: neither an .xtrace nor an XRay log (basic mode, flight data recorder) nor llvm-xray's YAML"
@@ -90,12 +113,7 @@ pub enum OpenError {
 ///
 /// If it cannot be read, is none, or is damaged and that is not to be salvaged.
 pub fn open(mut file: File, options: &Options) -> Result<Opened, OpenError> {
-    let mut start = Vec::new();
-    let wanted = u64::try_from(PREFIX_LEN).unwrap_or(u64::MAX);
-    file.by_ref().take(wanted).read_to_end(&mut start)?;
-    file.rewind()?;
-    let format = Format::detect(&start);
-    let buffered = |file| BufReader::with_capacity(1 << 18, file);
+    let format = detect(&mut file)?;
     let (trace, notes) = match format {
         Format::Xtrace => (Trace::open(file)?, Vec::new()),
         Format::Basic(_) => basic::import(buffered(file), options)?,
@@ -113,4 +131,31 @@ pub fn open(mut file: File, options: &Options) -> Result<Opened, OpenError> {
         format,
         notes,
     })
+}
+
+/// Opens a profile of XRay's profiling mode, with the runtime's header or without.
+///
+/// # Errors
+///
+/// If it cannot be read, is none, or is damaged and that is not to be salvaged.
+pub fn open_profile(mut file: File, options: &Options) -> Result<OpenedProfile, OpenError> {
+    match detect(&mut file)? {
+        format @ (Format::Profile(_) | Format::ProfileBlocks(_)) => {
+            profile::import(buffered(file), format, options)
+        }
+        _ => Err(OpenError::NoProfile),
+    }
+}
+
+/// What kind of file it is, which is then at its beginning again.
+fn detect(file: &mut File) -> io::Result<Format> {
+    let mut start = Vec::new();
+    let wanted = u64::try_from(PREFIX_LEN).unwrap_or(u64::MAX);
+    file.by_ref().take(wanted).read_to_end(&mut start)?;
+    file.rewind()?;
+    Ok(Format::detect(&start))
+}
+
+fn buffered(file: File) -> BufReader<File> {
+    BufReader::with_capacity(1 << 18, file)
 }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use xray_trace::analysis::{self, AccountOptions, Counted, Direction, GroupBy, SortBy};
 
+use crate::failure::Failure;
 use crate::input::{Destination, Logs, Selection, Unpaired};
+use crate::log::Log;
 use crate::output::Console;
 use crate::output::account::{Columns, Format, Table};
 
@@ -23,7 +25,7 @@ Up to 256 calls of a function, percentiles are exact; beyond, they are off by le
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace
+    /// The trace, or a profile
     file: PathBuf,
     #[command(flatten)]
     unpaired: Unpaired,
@@ -36,7 +38,7 @@ pub(crate) struct Args {
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     format: Format,
-    /// Which columns text and csv have; without this, those of llvm-xray, or all unless it is --by function
+    /// Which columns text and csv have; without this, those of llvm-xray, or all unless it is --by function and of a trace
     #[arg(long, value_enum)]
     columns: Option<Columns>,
     /// What to sort by
@@ -113,32 +115,50 @@ enum SortOrder {
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     if args.recursive_calls_only && args.by != By::Function {
         let what = "--recursive-calls-only counts by function".to_owned();
-        return Err(crate::failure::Failure::Usage(what).into());
+        return Err(Failure::Usage(what).into());
     }
     let mut output = args.destination.open(&[&args.file])?;
-    let trace = args.logs.open(&args.file, console)?;
-    let filter = args.selection.filter(&trace)?;
-    let options = AccountOptions {
-        by: args.by.into(),
-        counted: if args.recursive_calls_only {
-            Counted::Recursive
-        } else {
-            Counted::All
-        },
-        siblings: args.unpaired.siblings(),
+    let log = args.logs.open_any(&args.file, console)?;
+    let filter = args.selection.filter_of(&log)?;
+    let mut account = match &log {
+        Log::Trace(opened) => {
+            let options = AccountOptions {
+                by: args.by.into(),
+                counted: if args.recursive_calls_only {
+                    Counted::Recursive
+                } else {
+                    Counted::All
+                },
+                siblings: args.unpaired.siblings(),
+            };
+            analysis::account(&opened.trace, &filter, options)
+        }
+        Log::Profile(opened) => {
+            let llvm = args.columns == Some(Columns::Llvm);
+            if args.recursive_calls_only || llvm {
+                let option = if llvm {
+                    "--columns llvm"
+                } else {
+                    "--recursive-calls-only"
+                };
+                let what = format!("a profile does not tell of single calls: no {option}");
+                return Err(Failure::Usage(what).into());
+            }
+            analysis::account_profile(&opened.profile, &filter, args.by.into())
+        }
     };
-    let mut account = analysis::account(&trace, &filter, options);
-    account.sort(&trace, args.sort.into(), args.sortorder.into());
-    let columns = args.columns.unwrap_or(match args.by {
-        By::Function => Columns::Llvm,
-        By::Thread | By::Process | By::Module => Columns::All,
+    let trace = log.tables();
+    account.sort(trace, args.sort.into(), args.sortorder.into());
+    let columns = args.columns.unwrap_or(match (&log, args.by) {
+        (Log::Trace(_), By::Function) => Columns::Llvm,
+        (Log::Profile(_), _) | (_, By::Thread | By::Process | By::Module) => Columns::All,
     });
     let file = args.file.display().to_string();
     let top = usize::try_from(args.top).ok().filter(|top| *top > 0);
-    let table = Table::new(&file, &account, &trace, columns, top.unwrap_or(usize::MAX));
+    let table = Table::new(&file, &account, trace, columns, top.unwrap_or(usize::MAX));
     if args.format != Format::Json || args.unpaired.keep_going {
         args.unpaired
-            .tell(&args.file, &trace, &filter, account.notes, console);
+            .tell(&args.file, trace, &filter, account.notes, console);
     }
     output.write(console, |out, look| table.write(args.format, out, look))
 }

@@ -1,18 +1,20 @@
 //! `xrayctl convert`: a trace as a file of another tool. Says what that cannot hold.
 
 use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::builder::PossibleValue;
 use serde::Serialize;
-use xray_trace::model::Trace;
-use xray_trace::sink::{self, FORMATS, Format as TraceFormat};
+use xray_trace::model::{Profile, Trace};
+use xray_trace::sink::{self, FORMATS, Format as TraceFormat, ProfileSink, Report, Sink};
 
 use crate::args::Format;
 use crate::failure::Failure;
 use crate::input::Logs;
+use crate::log::Log;
 use crate::output::{Console, Tone, units};
 use crate::output_folder::OutputFolder;
 use crate::trace_file::{OutputFile, Overwrite};
@@ -26,7 +28,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The trace
+    /// The trace, or a profile
     file: PathBuf,
     /// The file to write; for some formats, the directory
     #[arg(short, long, value_name = "OUT")]
@@ -64,6 +66,13 @@ struct LeftOut {
     count: u64,
 }
 
+/// What is to be written as one file, in a format that has a place for it.
+#[derive(Debug)]
+enum Job<'a> {
+    Events(&'a Trace, &'a dyn Sink),
+    Sums(&'a Profile, &'a dyn ProfileSink),
+}
+
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let format = args.trace_format()?;
     let cannot = || format!("cannot read {}", args.file.display());
@@ -81,15 +90,18 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let (report, bytes) = match format {
         TraceFormat::File(sink) => {
             let mut output = OutputFile::open(&args.output, overwrite)?;
-            let trace = args.open(console)?;
+            let log = args.open(console)?;
+            let job = Job::new(&log, sink).ok_or_else(|| args.no_events(format))?;
             output.begin()?;
-            let report = output.write_with(|out| sink.write(&trace, out))?;
+            let report = output.write_with(|out| job.write(out))?;
             (report, output.len()?)
         }
         TraceFormat::Folder(sink) => {
             let mut output = OutputFolder::create(&args.output)?;
-            let trace = args.open(console)?;
-            let report = output.write_with(|folder| sink.write(&trace, folder))?;
+            let Log::Trace(opened) = args.open(console)? else {
+                return Err(args.no_events(format).into());
+            };
+            let report = output.write_with(|folder| sink.write(&opened.trace, folder))?;
             (report, output.len())
         }
     };
@@ -146,16 +158,50 @@ fn same_file(input: &File, args: &Args) -> anyhow::Result<bool> {
     Ok(output.is_ok_and(|output| (output.dev(), output.ino()) == (input.dev(), input.ino())))
 }
 
+// === impl Job ===
+
+impl<'a> Job<'a> {
+    /// `None` if the format has no place for it.
+    fn new(log: &'a Log, sink: &'a dyn Sink) -> Option<Self> {
+        Some(match log {
+            Log::Trace(opened) => Self::Events(&opened.trace, sink),
+            Log::Profile(opened) => Self::Sums(&opened.profile, sink.of_profile()?),
+        })
+    }
+
+    fn write(&self, output: &mut dyn Write) -> io::Result<Report> {
+        match self {
+            Self::Events(trace, sink) => sink.write(trace, output),
+            Self::Sums(profile, sink) => sink.write(profile, output),
+        }
+    }
+}
+
 // === impl Args ===
 
 impl Args {
-    fn open(&self, console: &Console) -> anyhow::Result<Trace> {
-        let trace = self.logs.open(&self.file, console)?;
+    fn open(&self, console: &Console) -> anyhow::Result<Log> {
+        let log = self.logs.open_any(&self.file, console)?;
         Ok(if self.no_demangle {
-            trace.with_symbols_as_names()
+            log.with_symbols_as_names()
         } else {
-            trace
+            log
         })
+    }
+
+    /// The input is a profile, and the format is one of events.
+    fn no_events(&self, format: TraceFormat) -> Failure {
+        let formats = FORMATS
+            .iter()
+            .filter(|format| format.of_profile().is_some());
+        let names = formats
+            .map(TraceFormat::name)
+            .collect::<Vec<_>>()
+            .join(", ");
+        let (file, format) = (self.file.display(), format.name());
+        Failure::Usage(format!(
+            "{file} is a profile, which has sums of calls but no events for {format}: give --to {names}"
+        ))
     }
 
     fn trace_format(&self) -> Result<TraceFormat, Failure> {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use inferno::flamegraph::{self, Direction, Options};
 use xray_trace::analysis::{Side, StackRoots, Stacks};
-use xray_trace::model::Calibration;
 
 use crate::failure::Failure;
 use crate::input::{self, Logs, Selection, Unpaired};
+use crate::log::Gathering;
 use crate::output::stacks::{self, Folded};
 use crate::output::{Console, units};
 
@@ -23,7 +23,7 @@ A browser shows it: click to zoom, Ctrl-F to search. With --diff, what takes lon
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace
+    /// The trace, or a profile
     file: PathBuf,
     /// The SVG file to write
     #[arg(short, long, value_name = "OUT")]
@@ -60,15 +60,16 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     } else {
         StackRoots::Together
     };
+    let gathering = Gathering {
+        selection: &args.selection,
+        unpaired: args.unpaired,
+        roots,
+    };
     let mut stacks = Stacks::default();
     let mut calibrated = true;
     for (file, side) in inputs.iter().zip([Side::Before, Side::After]) {
-        let trace = args.logs.open(file, console)?;
-        let filter = args.selection.filter(&trace)?;
-        calibrated &= trace.clock().calibration() == Calibration::Measured;
-        let siblings = args.unpaired.siblings();
-        let notes = stacks.add(&trace, &filter, siblings, roots, side);
-        args.unpaired.tell(file, &trace, &filter, notes, console);
+        let log = args.logs.open_any(file, console)?;
+        calibrated &= gathering.add(file, &log, side, &mut stacks, console)?;
     }
     if let Some(note) = stacks::note(&stacks) {
         console.note(&note);

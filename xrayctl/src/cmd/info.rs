@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 
+use xray_trace::source::Opened;
+
 use crate::args::Format;
 use crate::input::Logs;
+use crate::log::Log;
 use crate::output::Console;
+use crate::output::profile_info::ProfileInfo;
 use crate::output::trace_info::TraceInfo;
 
 pub(crate) const EXAMPLE: &str = "\
@@ -29,7 +33,7 @@ Example:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace
+    /// The trace, or a profile
     file: PathBuf,
     #[command(flatten)]
     format: Format,
@@ -38,11 +42,23 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let (trace, format) = args.logs.open_of_format(&args.file, console)?;
+    let log = args.logs.open_any(&args.file, console)?;
     let bytes = std::fs::metadata(&args.file)?.len();
-    let info = TraceInfo::new(&args.file.display().to_string(), bytes, &trace, format);
-    if args.format.json {
-        return console.json(&info);
+    let file = args.file.display().to_string();
+    match log {
+        Log::Trace(Opened { trace, format, .. }) => {
+            let info = TraceInfo::new(&file, bytes, &trace, format);
+            if args.format.json {
+                return console.json(&info);
+            }
+            console.show(|out, look| info.render(out, look))
+        }
+        Log::Profile(opened) => {
+            let info = ProfileInfo::new(&file, bytes, &opened);
+            if args.format.json {
+                return console.json(&info);
+            }
+            console.show(|out, look| info.render(out, look))
+        }
     }
-    console.show(|out, look| info.render(out, look))
 }

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use xray_trace::analysis::{Side, StackRoots, Stacks};
-use xray_trace::model::Calibration;
 
 use crate::failure::Failure;
 use crate::input::{Destination, Logs, Selection, Unpaired};
+use crate::log::Gathering;
 use crate::output::Console;
 use crate::output::stacks::{self, Folded, Top};
 
@@ -24,7 +24,7 @@ Folded stacks have self times in nanoseconds, so that a flame graph adds up; wit
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The traces; their stacks are taken together
+    /// The traces, or profiles; their stacks are taken together
     #[arg(required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -90,22 +90,23 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     } else {
         StackRoots::Together
     };
+    let gathering = Gathering {
+        selection: &args.selection,
+        unpaired: args.unpaired,
+        roots,
+    };
     let mut stacks = Stacks::default();
     let mut calibrated = true;
     let files = args.files.iter().map(|file| (file, Side::Before));
     for (file, side) in files.chain(args.diff.iter().map(|file| (file, Side::After))) {
-        let trace = match args.logs.open(file, console) {
+        let log = match args.logs.open_any(file, console) {
             Err(error) if args.unpaired.keep_going => {
                 console.note(&format!("{error:#}"));
                 continue;
             }
-            trace => trace?,
+            log => log?,
         };
-        let filter = args.selection.filter(&trace)?;
-        calibrated &= trace.clock().calibration() == Calibration::Measured;
-        let siblings = args.unpaired.siblings();
-        let notes = stacks.add(&trace, &filter, siblings, roots, side);
-        args.unpaired.tell(file, &trace, &filter, notes, console);
+        calibrated &= gathering.add(file, &log, side, &mut stacks, console)?;
     }
     let mut counts = stacks.nodes().iter().flat_map(|node| node.counts);
     if counts.all(|counts| counts.calls == 0) {

@@ -209,7 +209,8 @@ impl Table {
         ]);
         for row in &self.rows {
             let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), units::time).into();
-            let sum = |ns| time(row.min_ns.map(|_| ns));
+            // Of a profile, single calls are not known.
+            let sum = |ns| time((row.calls > row.unfinished).then_some(ns));
             let [min, mean, median, p90, p99, p999, max] = row.durations().map(time);
             table.push([
                 row.calls.to_string().into(),

@@ -18,6 +18,7 @@ mod gradient;
 pub(crate) mod instr_map;
 pub(crate) mod numbers;
 pub(crate) mod processes;
+pub(crate) mod profile_info;
 pub(crate) mod recorded;
 pub(crate) mod refused;
 pub(crate) mod stacks;

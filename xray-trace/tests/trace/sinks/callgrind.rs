@@ -108,7 +108,9 @@ fn outermost_calls_count_for_a_function_that_is_called_elsewhere_too() {
     let profile = export("callgrind", &trace(&NAMES, &[&events])).0;
     let text = annotated(&profile, "--inclusive=yes");
     let inclusive = |name: &str| {
-        let line = text.lines().find(|line| line.contains(&format!(":{name} [")));
+        let line = text
+            .lines()
+            .find(|line| line.contains(&format!(":{name} [")));
         let number = line.unwrap().split_whitespace().next().unwrap();
         number.replace(',', "").parse::<u64>().unwrap()
     };

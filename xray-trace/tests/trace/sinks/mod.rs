@@ -8,6 +8,7 @@ mod firefox;
 mod parquet;
 mod perfetto;
 mod pprof;
+mod profiles;
 mod readers;
 mod rows;
 mod speedscope;

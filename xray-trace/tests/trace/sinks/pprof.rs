@@ -11,13 +11,17 @@ use super::{NAMES, busy, export, rich, run};
 use crate::common::{Enter, Exit, any_events, call, file, trace};
 
 /// Calls and self time of each stack of each thread, by the thread's number and the names from the outermost function on.
-type Stacks = BTreeMap<(u32, Vec<String>), (u64, u64)>;
+pub(super) type Stacks = BTreeMap<(u32, Vec<String>), (u64, u64)>;
 
 /// What `go tool pprof -raw` prints: samples as their values and places, places as their functions.
 fn pprof(trace: &Trace) -> (Stacks, String) {
+    raw(&export("pprof", trace).0)
+}
+
+pub(super) fn raw(profile: &[u8]) -> (Stacks, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("demo.pb.gz");
-    std::fs::write(&path, export("pprof", trace).0).unwrap();
+    std::fs::write(&path, profile).unwrap();
     let mut command = Command::new("/usr/lib/go-1.19/pkg/tool/linux_amd64/pprof");
     command.arg("-raw").arg(&path).env("HOME", dir.path());
     let text = run(&mut command, "golang-1.19-go");
@@ -57,7 +61,7 @@ fn pprof(trace: &Trace) -> (Stacks, String) {
     (stacks, text)
 }
 
-fn expected(trace: &Trace) -> Stacks {
+pub(super) fn expected(trace: &Trace) -> Stacks {
     let mut stacks = Stacks::new();
     for steps in Steps::of_threads(trace) {
         let tid = trace.thread(steps.thread()).unwrap().tid;

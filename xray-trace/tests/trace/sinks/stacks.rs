@@ -27,7 +27,11 @@ pub(super) fn expected(trace: &Trace) -> Sums {
 }
 
 fn folded(trace: &Trace) -> Vec<(Vec<String>, u64)> {
-    let text = String::from_utf8(export("folded", trace).0).unwrap();
+    read_folded(export("folded", trace).0)
+}
+
+pub(super) fn read_folded(bytes: Vec<u8>) -> Vec<(Vec<String>, u64)> {
+    let text = String::from_utf8(bytes).unwrap();
     let line = |line: &str| {
         let (stack, ns) = line.rsplit_once(' ').unwrap();
         let frames = stack.split(';').map(str::to_owned).collect();

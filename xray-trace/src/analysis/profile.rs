@@ -1,0 +1,118 @@
+//! The table and the stacks of a profile, of which no events were kept.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::account::{Account, AccountRow, GroupBy, Subject};
+use super::trie::{Key, Side, StackCounts, StackRoots, Stacks, Trie};
+use super::{Filter, Notes};
+use crate::model::{Profile, ProfiledStack, Visit};
+
+/// Makes the table of a profile. Single durations are not known of any row; the filter's times do not apply.
+#[must_use]
+pub fn account_profile(profile: &Profile, filter: &Filter, by: GroupBy) -> Account {
+    let (stacks, totals) = (profile.stacks(), profile.totals_ns());
+    let mut rows = BTreeMap::<Subject, AccountRow>::new();
+    // How many counted calls of each subject are open.
+    let mut open = HashMap::<Subject, u64>::new();
+    profile.walk(|step| {
+        let (Visit::Enter(at) | Visit::Leave(at)) = step;
+        let stack = &stacks[at];
+        if !filter.wants_thread(stack.thread) || !filter.wants_function(stack.function) {
+            return;
+        }
+        let subject = subject(profile, stack, by);
+        let open = open.entry(subject).or_default();
+        if matches!(step, Visit::Enter(_)) {
+            *open += 1;
+            return;
+        }
+        *open -= 1;
+        let row = rows.entry(subject).or_insert(AccountRow {
+            subject,
+            calls: 0,
+            unfinished: 0,
+            total_ns: 0,
+            self_ns: 0,
+            sum_ns: 0,
+            durations: None,
+        });
+        row.calls = row.calls.saturating_add(stack.calls);
+        row.self_ns = row.self_ns.saturating_add(stack.self_ns);
+        row.sum_ns = row.sum_ns.saturating_add(totals[at]);
+        if *open == 0 {
+            row.total_ns = row.total_ns.saturating_add(totals[at]);
+        }
+    });
+    // A caller of which nothing but callees was counted is no row.
+    let rows = rows.into_values().filter(|row| row.calls > 0);
+    Account {
+        rows: rows.collect(),
+        notes: Notes::default(),
+    }
+}
+
+fn subject(profile: &Profile, stack: &ProfiledStack, by: GroupBy) -> Subject {
+    let tables = profile.tables();
+    match by {
+        GroupBy::Function => Subject::Function(stack.function),
+        GroupBy::Thread => Subject::Thread(stack.thread),
+        GroupBy::Process => {
+            Subject::Process(tables.thread(stack.thread).map(|thread| thread.process))
+        }
+        GroupBy::Module => {
+            let function = tables.function(stack.function);
+            Subject::Module(function.map(|function| function.module))
+        }
+    }
+}
+
+// === impl Stacks ===
+
+impl Stacks {
+    /// Adds the stacks of a profile, as [`Stacks::add`] does those of a trace. Which calls called nothing is not known; those of
+    /// a stack that no other continues did.
+    pub fn add_profile(
+        &mut self,
+        profile: &Profile,
+        filter: &Filter,
+        roots: StackRoots,
+        side: Side,
+    ) {
+        let stacks = profile.stacks();
+        let mut continued = vec![false; stacks.len()];
+        for caller in stacks.iter().filter_map(|stack| stack.caller) {
+            continued[caller] = true;
+        }
+        let mut trie = Trie::default();
+        // For each stack its node, + 1; 0 for one that is not wanted.
+        let mut places = Vec::<u32>::with_capacity(stacks.len());
+        for (stack, continued) in stacks.iter().zip(continued) {
+            let caller = stack.caller.map_or(0, |caller| places[caller]);
+            let wanted = caller != 0
+                || filter.wants_thread(stack.thread) && filter.wants_function(stack.function);
+            if !wanted {
+                places.push(0);
+                continue;
+            }
+            let caller = match (caller, roots) {
+                (0, StackRoots::PerThread) => trie.child(0, Key::Thread(stack.thread)),
+                (caller, _) => caller,
+            };
+            let place = trie.child(caller, Key::Function(stack.function));
+            places.push(place);
+            let leaf = !continued;
+            trie.count(
+                place,
+                &StackCounts {
+                    calls: stack.calls,
+                    unfinished: 0,
+                    leaf_calls: if leaf { stack.calls } else { 0 },
+                    leaf_ns: if leaf { stack.self_ns } else { 0 },
+                    total_ns: 0,
+                    self_ns: stack.self_ns,
+                },
+            );
+        }
+        self.absorb(&trie, profile.tables(), side);
+    }
+}
