@@ -18,6 +18,7 @@ mod fdr_records;
 mod fdr_trace_writer;
 mod formats;
 mod llvm_xray;
+mod logged;
 mod profile;
 mod profile_collector;
 mod profile_in_memory;
