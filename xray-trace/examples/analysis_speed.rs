@@ -6,23 +6,32 @@ mod walk;
 
 use std::time::Instant;
 
-use xray_trace::analysis::{AccountOptions, Filter, Steps, account};
+use xray_trace::analysis::{
+    AccountOptions, Call, Filter, Graph, Open, Siblings, Side, StackRoots, Stacks, Steps, Visitor,
+    account,
+};
 use xray_trace::container::{BlockEncoder, Writer};
 use xray_trace::model::{ClockAnchor, FunctionId, ThreadId, Ticks, Trace};
 
 use self::walk::{Program, Walk};
 
+/// How many events there are, unless an argument says otherwise. Few are enough to count instructions.
 const EVENTS: u64 = 20_000_000;
 
 fn main() {
+    let events = std::env::args().nth(1);
+    let events = events.map_or(EVENTS, |events| events.parse().expect("a number of events"));
     for functions in [60, 5000] {
         println!("{functions} functions:");
-        let file = file(functions);
-        analyse(&Trace::read(file.as_slice()).expect("what was written can be read"));
+        let file = file(functions, events);
+        analyse(
+            events,
+            &Trace::read(file.as_slice()).expect("what was written can be read"),
+        );
     }
 }
 
-fn analyse(trace: &Trace) {
+fn analyse(events: u64, trace: &Trace) {
     let report = |what: &str, work: &dyn Fn() -> u64| {
         // The best of several rounds: other programs may be at work.
         let mut seconds = f64::INFINITY;
@@ -34,7 +43,7 @@ fn analyse(trace: &Trace) {
         }
         println!(
             "  {what}: {:.1} million events/s ({found})",
-            EVENTS as f64 / seconds / 1e6
+            events as f64 / seconds / 1e6
         );
     };
     report("events", &|| {
@@ -46,7 +55,11 @@ fn analyse(trace: &Trace) {
     });
     report("steps", &|| {
         Steps::of_threads(trace)
-            .map(|steps| steps.count() as u64)
+            .map(|mut steps| {
+                let mut counter = Counter::default();
+                steps.visit(&mut counter);
+                counter.ended
+            })
             .sum()
     });
     report("account", &|| {
@@ -56,10 +69,43 @@ fn analyse(trace: &Trace) {
             .map(|row| row.calls)
             .sum()
     });
+    report("graph", &|| {
+        let graph = Graph::new(trace, &Filter::default(), Siblings::Closed);
+        graph.edges.iter().map(|edge| edge.calls).sum()
+    });
+    report("stack", &|| {
+        let mut stacks = Stacks::default();
+        let filter = Filter::default();
+        stacks.add(
+            trace,
+            &filter,
+            Siblings::Closed,
+            StackRoots::Together,
+            Side::Before,
+        );
+        stacks.nodes().len() as u64
+    });
+}
+
+#[derive(Default)]
+struct Counter {
+    ended: u64,
+}
+
+// === impl Counter ===
+
+impl Visitor for Counter {
+    #[inline(always)]
+    fn enter(&mut self, _: &Open) {}
+
+    #[inline(always)]
+    fn leave(&mut self, _: &Call) {
+        self.ended += 1;
+    }
 }
 
 /// The walk of one thread.
-fn file(functions: u32) -> Vec<u8> {
+fn file(functions: u32, events: u64) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).expect("memory can be written");
     let anchor = |ticks| ClockAnchor {
         ticks: Ticks(ticks),
@@ -75,7 +121,7 @@ fn file(functions: u32) -> Vec<u8> {
         choices: functions,
     };
     let mut last = 0;
-    for call in Walk::new(program, EVENTS, 0) {
+    for call in Walk::new(program, events, 0) {
         last = call.ticks;
         encoder.push_call(Ticks(last), FunctionId(call.function), call.kind, None);
         if encoder.encoded_len() >= BlockEncoder::GOOD_LEN {

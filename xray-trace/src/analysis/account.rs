@@ -3,7 +3,7 @@
 use super::Filter;
 use super::function_map::FunctionMap;
 use super::histogram::{Histograms, Slot};
-use super::stack::{Call, Ending, Notes, Siblings, Step, Steps};
+use super::stack::{Call, Ending, Notes, Open, Siblings, Steps, Visitor};
 use super::threads::by_thread;
 use crate::model::{FunctionId, ModuleId, ProcessId, ThreadId, Trace, XrayIds};
 
@@ -149,27 +149,34 @@ pub enum Direction {
 }
 
 /// The durations of calls, as they are gathered.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Durations {
     finished: u64,
     sum_ns: u64,
+    /// The greatest number if there are none.
     min_ns: u64,
     max_ns: u64,
 }
 
-/// What is gathered about one subject.
+/// What is gathered about one subject. It fills one line of a processor's cache.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Gathered {
-    calls: u64,
     unfinished: u64,
     total_ns: u64,
     self_ns: u64,
     durations: Durations,
+    /// What only subjects have whose calls stand within one another.
+    recursion: Option<Box<Recursion>>,
+}
+
+#[derive(Debug, Default)]
+struct Recursion {
     /// Per open call within which counted calls of the same subject have ended, outermost first: their time, which its own
     /// will include.
     within_ns: Vec<u64>,
     /// A call of the same function ended within the outermost one that is open.
-    recursive: bool,
+    met: bool,
 }
 
 /// What is gathered about some threads.
@@ -177,9 +184,29 @@ struct Gathered {
 pub(super) struct Part {
     /// Per subject, its index in `subjects`, + 1; 0 if it has none.
     indexes: FunctionMap<u32>,
-    subjects: Vec<(FunctionId, Gathered, Slot)>,
+    subjects: Vec<(FunctionId, Slot)>,
+    /// What was gathered about each of `subjects`.
+    gathered: Vec<Gathered>,
     histograms: Histograms,
     notes: Notes,
+}
+
+/// Counts calls whose place is known from themselves.
+struct Placed<'a, P> {
+    part: &'a mut Part,
+    filter: &'a Filter,
+    counted: Counted,
+    place: P,
+}
+
+/// Counts calls by module.
+struct InModules<'a> {
+    part: &'a mut Part,
+    trace: &'a Trace,
+    filter: &'a Filter,
+    counted: Counted,
+    /// How many calls are open in each.
+    open: FunctionMap<usize>,
 }
 
 /// Makes the table.
@@ -297,24 +324,35 @@ impl Account {
 
 // === impl Durations ===
 
-impl Durations {
-    #[inline]
-    pub(super) fn add(&mut self, duration: u64) {
-        if self.finished == 0 || duration < self.min_ns {
-            self.min_ns = duration;
+impl Default for Durations {
+    fn default() -> Self {
+        Self {
+            finished: 0,
+            sum_ns: 0,
+            min_ns: u64::MAX,
+            max_ns: 0,
         }
+    }
+}
+
+impl Durations {
+    #[inline(always)]
+    pub(super) fn add(&mut self, duration: u64) {
+        self.min_ns = self.min_ns.min(duration);
         self.max_ns = self.max_ns.max(duration);
         self.finished += 1;
         self.sum_ns = self.sum_ns.saturating_add(duration);
     }
 
     pub(super) fn merge(&mut self, other: Self) {
-        if self.finished == 0 || other.finished > 0 && other.min_ns < self.min_ns {
-            self.min_ns = other.min_ns;
-        }
+        self.min_ns = self.min_ns.min(other.min_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
         self.finished += other.finished;
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+    }
+
+    pub(super) fn finished(&self) -> u64 {
+        self.finished
     }
 
     pub(super) fn sum_ns(&self) -> u64 {
@@ -346,7 +384,6 @@ impl Durations {
 
 impl Part {
     /// Counts the calls of a thread. `place` says whose a call is, and how many calls of the same subject it stands within.
-    #[inline]
     fn add(
         &mut self,
         mut steps: Steps<'_>,
@@ -354,12 +391,12 @@ impl Part {
         counted: Counted,
         place: impl Fn(&Call) -> (u32, usize),
     ) {
-        for step in &mut steps {
-            if let Step::Leave(call) = step {
-                let (subject, level) = place(&call);
-                self.leave(&call, subject, level, filter, counted);
-            }
-        }
+        steps.visit(&mut Placed {
+            part: self,
+            filter,
+            counted,
+            place,
+        });
         self.notes.add(steps.notes());
     }
 
@@ -370,30 +407,19 @@ impl Part {
         filter: &Filter,
         counted: Counted,
     ) {
-        let module = |function| {
-            trace
-                .function(function)
-                .map_or(NOBODY, |found| found.module.0)
-        };
-        let mut open = FunctionMap::<usize>::default();
-        for step in &mut steps {
-            match step {
-                Step::Enter(call) => *open.entry(FunctionId(module(call.function))) += 1,
-                Step::Leave(call) => {
-                    let module = module(call.open.function);
-                    let level = open.entry(FunctionId(module));
-                    *level = level.saturating_sub(1);
-                    self.leave(&call, module, *level, filter, counted);
-                }
-                Step::Data(_) | Step::Lost { .. } => {}
-            }
-        }
+        steps.visit(&mut InModules {
+            part: self,
+            trace,
+            filter,
+            counted,
+            open: FunctionMap::default(),
+        });
         self.notes.add(steps.notes());
     }
 
     /// A call of that subject's ended, within `level` others of it.
-    #[inline]
-    pub(super) fn leave(
+    #[inline(always)]
+    fn count(
         &mut self,
         call: &Call,
         subject: u32,
@@ -401,26 +427,52 @@ impl Part {
         filter: &Filter,
         counted: Counted,
     ) {
+        if let Some(slot) = self.leave(call, subject, level, filter, counted) {
+            self.histograms.add(slot, call.duration_ns());
+        }
+    }
+
+    /// The same, but for the call's duration. If that counts, says where.
+    #[inline(always)]
+    pub(super) fn leave(
+        &mut self,
+        call: &Call,
+        subject: u32,
+        level: usize,
+        filter: &Filter,
+        counted: Counted,
+    ) -> Option<Slot> {
         let wants = filter.wants_call(&call.open);
         let index = self.indexes.entry(FunctionId(subject));
         if *index == 0 && !wants {
-            return;
+            return None;
         }
         let index = match index.checked_sub(1) {
             Some(index) => index as usize,
-            None => match self.create(FunctionId(subject)) {
-                Some(index) => index,
-                None => return,
-            },
+            None => self.create(FunctionId(subject))?,
         };
-        let (_, gathered, slot) = &mut self.subjects[index];
+        let gathered = &mut self.gathered[index];
         let counts = match counted {
             Counted::All => wants,
             Counted::Recursive => gathered.recurs(call) && wants,
         };
-        if gathered.leave(call, level, counts) {
-            self.histograms.add(*slot, call.duration_ns());
+        gathered
+            .leave(call, level, counts)
+            .then(|| self.subjects[index].1)
+    }
+
+    /// Takes in durations of a subject that were gathered elsewhere.
+    pub(super) fn add_durations(&mut self, subject: u32, others: &Histograms, other: Slot) {
+        let index = self.indexes.entry(FunctionId(subject)).checked_sub(1);
+        if let Some(index) = index {
+            let (_, slot) = self.subjects[index as usize];
+            self.histograms.merge(slot, others, other);
         }
+    }
+
+    /// A duration of a subject that is gathered nowhere else.
+    pub(super) fn add_duration(&mut self, slot: Slot, duration: u64) {
+        self.histograms.add(slot, duration);
     }
 
     /// Makes room for a subject; `None` if there are more than can be counted.
@@ -428,7 +480,8 @@ impl Part {
     fn create(&mut self, subject: FunctionId) -> Option<usize> {
         let index = self.subjects.len();
         let slot = self.histograms.create()?;
-        self.subjects.push((subject, Gathered::default(), slot));
+        self.subjects.push((subject, slot));
+        self.gathered.push(Gathered::default());
         *self.indexes.entry(subject) = u32::try_from(index + 1).ok()?;
         Some(index)
     }
@@ -442,6 +495,7 @@ impl Part {
     pub(super) fn into_account(self, by: GroupBy) -> Account {
         let Self {
             subjects,
+            gathered,
             mut histograms,
             notes,
             indexes: _,
@@ -449,8 +503,9 @@ impl Part {
         let known = |id: u32| (id != NOBODY).then_some(id);
         let rows = subjects
             .into_iter()
-            .filter(|(_, gathered, _)| gathered.calls > 0);
-        let rows = rows.map(|(FunctionId(id), gathered, slot)| {
+            .zip(gathered)
+            .filter(|(_, gathered)| gathered.calls() > 0);
+        let rows = rows.map(|((FunctionId(id), slot), gathered)| {
             let subject = match by {
                 GroupBy::Function => Subject::Function(FunctionId(id)),
                 GroupBy::Thread => Subject::Thread(ThreadId(id)),
@@ -468,75 +523,112 @@ impl Part {
     pub(super) fn merge(&mut self, mut other: Self) {
         self.notes.add(other.notes);
         other.histograms.count();
-        for (subject, gathered, slot) in other.subjects {
+        for ((subject, slot), gathered) in other.subjects.into_iter().zip(other.gathered) {
             let index = match self.indexes.entry(subject).checked_sub(1) {
                 Some(index) => Some(index as usize),
                 None => self.create(subject),
             };
-            if let Some((_, own, own_slot)) = index.map(|index| &mut self.subjects[index]) {
-                own.merge(gathered);
-                self.histograms.merge(*own_slot, &other.histograms, slot);
+            if let Some(index) = index {
+                self.gathered[index].merge(gathered);
+                let (_, own_slot) = self.subjects[index];
+                self.histograms.merge(own_slot, &other.histograms, slot);
             }
         }
+    }
+}
+
+// === impl Placed ===
+
+impl<P: Fn(&Call) -> (u32, usize)> Visitor for Placed<'_, P> {
+    #[inline(always)]
+    fn enter(&mut self, _: &Open) {}
+
+    #[inline(always)]
+    fn leave(&mut self, call: &Call) {
+        let (subject, level) = (self.place)(call);
+        self.part
+            .count(call, subject, level, self.filter, self.counted);
+    }
+}
+
+// === impl InModules ===
+
+impl InModules<'_> {
+    fn module(&self, function: FunctionId) -> u32 {
+        let function = self.trace.function(function);
+        function.map_or(NOBODY, |found| found.module.0)
+    }
+}
+
+impl Visitor for InModules<'_> {
+    fn enter(&mut self, open: &Open) {
+        *self.open.entry(FunctionId(self.module(open.function))) += 1;
+    }
+
+    fn leave(&mut self, call: &Call) {
+        let module = self.module(call.open.function);
+        let level = self.open.entry(FunctionId(module));
+        *level = level.saturating_sub(1);
+        self.part
+            .count(call, module, *level, self.filter, self.counted);
     }
 }
 
 // === impl Gathered ===
 
 impl Gathered {
+    fn calls(&self) -> u64 {
+        self.durations.finished + self.unfinished
+    }
+
     /// Whether a call that ends was part of a recursion.
     fn recurs(&mut self, call: &Call) -> bool {
-        let recurs = call.open.nesting > 0 || self.recursive;
-        self.recursive = call.open.nesting > 0;
-        recurs
+        let within = call.open.nesting > 0;
+        match &mut self.recursion {
+            None if !within => false,
+            recursion => {
+                let recursion = recursion.get_or_insert_default();
+                std::mem::replace(&mut recursion.met, within) || within
+            }
+        }
     }
 
     /// A call within `level` others of the same subject ended. If it does not count, those within it do all the same.
     /// Says whether it has a duration that counts.
-    #[inline]
+    #[inline(always)]
     fn leave(&mut self, call: &Call, level: usize, counts: bool) -> bool {
-        let within = if self.within_ns.len() > level {
-            let within = self.within_ns[level];
-            self.within_ns.truncate(level);
-            within
-        } else {
-            0
-        };
         let finished = counts && call.how != Ending::Closed;
-        self.calls += u64::from(counts);
-        let time = if finished {
-            let duration = call.duration_ns();
+        let duration = call.duration_ns();
+        if finished {
             self.self_ns = self.self_ns.saturating_add(call.self_ns);
             self.durations.add(duration);
-            duration
         } else {
-            // Its own time is not known; that of the finished calls within it is.
             self.unfinished += u64::from(counts);
-            within
-        };
-        if level == 0 {
-            self.total_ns = self.total_ns.saturating_add(time);
-        } else if time > 0 {
-            if self.within_ns.len() < level {
-                self.within_ns.resize(level, 0);
-            }
-            let outer = &mut self.within_ns[level - 1];
-            *outer = outer.saturating_add(time);
         }
+        let time = if level == 0 && self.recursion.is_none() {
+            if finished { duration } else { 0 }
+        } else {
+            self.recursive(level, finished.then_some(duration))
+        };
+        self.total_ns = self.total_ns.saturating_add(time);
         finished
+    }
+
+    /// What the total grows by if there are calls within calls.
+    #[inline(never)]
+    fn recursive(&mut self, level: usize, duration: Option<u64>) -> u64 {
+        let recursion = self.recursion.get_or_insert_default();
+        recursion.leave(level, duration)
     }
 
     fn merge(&mut self, other: Self) {
         let Self {
-            calls,
             unfinished,
             total_ns,
             self_ns,
             durations,
-            within_ns: _,
-            recursive: _,
+            recursion: _,
         } = other;
-        self.calls += calls;
         self.unfinished += unfinished;
         self.total_ns = self.total_ns.saturating_add(total_ns);
         self.self_ns = self.self_ns.saturating_add(self_ns);
@@ -547,12 +639,35 @@ impl Gathered {
         let durations = self.durations.distribution(slot, histograms);
         AccountRow {
             subject,
-            calls: self.calls,
+            calls: self.calls(),
             unfinished: self.unfinished,
             total_ns: self.total_ns,
             self_ns: self.self_ns,
             sum_ns: self.durations.sum_ns(),
             durations,
         }
+    }
+}
+
+// === impl Recursion ===
+
+impl Recursion {
+    /// A call within `level` others ended, and took so long if that is known and counts. Says what the subject's total grows by.
+    fn leave(&mut self, level: usize, duration: Option<u64>) -> u64 {
+        let within = self.within_ns.get(level).copied().unwrap_or(0);
+        self.within_ns.truncate(level);
+        // Where its own time is not known, that of the finished calls within it is.
+        let time = duration.unwrap_or(within);
+        if level == 0 {
+            return time;
+        }
+        if time > 0 {
+            if self.within_ns.len() < level {
+                self.within_ns.resize(level, 0);
+            }
+            let outer = &mut self.within_ns[level - 1];
+            *outer = outer.saturating_add(time);
+        }
+        0
     }
 }

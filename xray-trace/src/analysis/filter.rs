@@ -72,6 +72,7 @@ impl Filter {
     }
 
     /// Whether anything of that thread is wanted.
+    #[inline]
     #[must_use]
     pub fn wants_thread(&self, thread: ThreadId) -> bool {
         self.threads
@@ -80,6 +81,7 @@ impl Filter {
     }
 
     /// Whether that function is wanted.
+    #[inline]
     #[must_use]
     pub fn wants_function(&self, function: FunctionId) -> bool {
         self.functions
@@ -88,6 +90,7 @@ impl Filter {
     }
 
     /// Whether what begins then is wanted.
+    #[inline]
     #[must_use]
     pub fn wants_time(&self, ticks: Ticks) -> bool {
         self.since.is_none_or(|since| ticks >= since)
@@ -95,6 +98,7 @@ impl Filter {
     }
 
     /// Whether that call is wanted for itself.
+    #[inline]
     #[must_use]
     pub fn wants_call(&self, call: &Open) -> bool {
         self.wants_time(call.start) && self.wants_function(call.function)

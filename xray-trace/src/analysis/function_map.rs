@@ -20,15 +20,20 @@ pub(super) struct FunctionMap<T> {
 impl<T: Default> FunctionMap<T> {
     #[inline]
     pub(super) fn entry(&mut self, id: FunctionId) -> &mut T {
-        match usize::try_from(id.0) {
-            Ok(at) if at < DIRECT => {
-                if at >= self.direct.len() {
-                    self.direct
-                        .resize_with((at + 1).next_power_of_two(), T::default);
-                }
-                &mut self.direct[at]
-            }
-            _ => self.others.entry(id).or_default(),
+        let at = usize::try_from(id.0).unwrap_or(usize::MAX);
+        if at < self.direct.len() {
+            return &mut self.direct[at];
         }
+        self.new_entry(at, id)
+    }
+
+    #[cold]
+    fn new_entry(&mut self, at: usize, id: FunctionId) -> &mut T {
+        if at >= DIRECT {
+            return self.others.entry(id).or_default();
+        }
+        let len = (at + 1).next_power_of_two();
+        self.direct.resize_with(len, T::default);
+        &mut self.direct[at]
     }
 }

@@ -1,10 +1,10 @@
 //! The call graph: who calls whom, how often, how long.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::account::{Account, AccountOptions, AccountRow, Distribution, Durations, Part};
 use super::histogram::{Histograms, Slot};
-use super::stack::{Call, Ending, Notes, Siblings, Step, Steps};
+use super::stack::{Call, Ending, Notes, Open, Siblings, Steps, Visitor};
 use super::threads::by_thread;
 use super::{Counted, Filter};
 use crate::model::{FunctionId, Trace};
@@ -51,10 +51,16 @@ struct Edges {
     beyond: u64,
 }
 
+/// Follows the calls of one thread.
+struct Walk<'a> {
+    edges: &'a mut Edges,
+    filter: &'a Filter,
+    open: Vec<FunctionId>,
+}
+
 /// What is gathered about one edge.
 #[derive(Debug, Clone, Copy, Default)]
 struct Gathered {
-    calls: u64,
     unfinished: u64,
     durations: Durations,
 }
@@ -72,17 +78,21 @@ impl Graph {
         let Edges {
             edges,
             mut histograms,
-            functions,
+            mut functions,
             beyond,
             indexes: _,
         } = all;
+        histograms.count();
+        for ((_, callee), _, slot) in &edges {
+            functions.add_durations(callee.0, &histograms, *slot);
+        }
         let Account { rows, notes } = functions.into_account(AccountOptions::default().by);
         let edges = edges
             .into_iter()
             .map(|((caller, callee), edge, slot)| GraphEdge {
                 caller,
                 callee,
-                calls: edge.calls,
+                calls: edge.calls(),
                 unfinished: edge.unfinished,
                 sum_ns: edge.durations.sum_ns(),
                 durations: edge.durations.distribution(slot, &mut histograms),
@@ -98,40 +108,54 @@ impl Graph {
     }
 }
 
+// === impl Walk ===
+
+impl Visitor for Walk<'_> {
+    #[inline(always)]
+    fn enter(&mut self, open: &Open) {
+        self.open.push(open.function);
+    }
+
+    #[inline(always)]
+    fn leave(&mut self, call: &Call) {
+        self.open.pop();
+        self.edges
+            .leave(self.open.last().copied(), call, self.filter);
+    }
+}
+
 // === impl Edges ===
 
 impl Edges {
     fn add_thread(&mut self, mut steps: Steps<'_>, filter: &Filter) {
-        let mut open = Vec::new();
-        for step in &mut steps {
-            match step {
-                Step::Enter(call) => open.push(call.function),
-                Step::Leave(call) => {
-                    open.pop();
-                    self.leave(open.last().copied(), &call, filter);
-                }
-                Step::Data(_) | Step::Lost { .. } => {}
-            }
-        }
+        steps.visit(&mut Walk {
+            edges: self,
+            filter,
+            open: Vec::new(),
+        });
         self.functions.note(steps.notes());
     }
 
+    #[inline(always)]
     fn leave(&mut self, caller: Option<FunctionId>, call: &Call, filter: &Filter) {
         let (function, level) = (call.open.function, call.open.nesting as usize);
-        self.functions
-            .leave(call, function.0, level, filter, Counted::All);
+        let functions = &mut self.functions;
+        let slot = functions.leave(call, function.0, level, filter, Counted::All);
         if !filter.wants_call(&call.open) {
             return;
         }
         let Some(index) = self.index((caller, function)) else {
             self.beyond += 1;
+            if let Some(slot) = slot {
+                self.functions.add_duration(slot, call.duration_ns());
+            }
             return;
         };
         let (_, edge, slot) = &mut self.edges[index];
-        edge.calls += 1;
         if call.how == Ending::Closed {
             edge.unfinished += 1;
         } else {
+            // The function's distribution is made of those of its edges.
             edge.durations.add(call.duration_ns());
             self.histograms.add(*slot, call.duration_ns());
         }
@@ -158,15 +182,27 @@ impl Edges {
         other.histograms.count();
         for (edge, gathered, slot) in other.edges {
             match self.index(edge) {
-                None => self.beyond += gathered.calls,
+                None => {
+                    self.beyond += gathered.calls();
+                    let (_, callee) = edge;
+                    self.functions
+                        .add_durations(callee.0, &other.histograms, slot);
+                }
                 Some(index) => {
                     let (_, own, own_slot) = &mut self.edges[index];
-                    own.calls += gathered.calls;
                     own.unfinished += gathered.unfinished;
                     own.durations.merge(gathered.durations);
                     self.histograms.merge(*own_slot, &other.histograms, slot);
                 }
             }
         }
+    }
+}
+
+// === impl Gathered ===
+
+impl Gathered {
+    fn calls(&self) -> u64 {
+        self.durations.finished() + self.unfinished
     }
 }

@@ -3,8 +3,6 @@
 //! The counts of thousands of distributions do not fit a processor's cache. So durations are put aside and counted many at a
 //! time: then the processor waits for many of them at once, and not for one after the other.
 
-use std::collections::BTreeMap;
-
 /// As many durations are kept as they are.
 const EXACT: usize = 256;
 
@@ -26,35 +24,35 @@ pub(super) struct Slot(u32);
 /// Many distributions of durations, in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Histograms {
-    slots: Vec<Durations>,
-    /// Of distributions with buckets: per power of two, where its buckets begin in `counts`, + 1; 0 if it has none.
+    /// Per distribution, where its powers of two are in `powers`, + 1; 0 if all its durations are in `exact`.
+    places: Vec<u32>,
+    /// Per distribution, the durations that were kept as they are.
+    exact: Vec<Vec<u64>>,
+    /// Per power of two, where its buckets are in `counts`, + 1; 0 if it has none.
     powers: Vec<[u32; POWERS]>,
-    /// The buckets of all powers of two that occur.
-    counts: Vec<[u32; BUCKETS]>,
-    /// What was taken out of full buckets, by their place in `counts`.
-    carried: BTreeMap<(u32, u8), u64>,
+    /// The buckets of all powers of two that occur: what they count beyond a multiple of 256. A power of two fills one line of a
+    /// processor's cache.
+    counts: Vec<Line>,
+    /// The multiples of 256 of the same buckets.
+    carried: Vec<Option<Box<[u64; BUCKETS]>>>,
     /// What is to be counted yet.
     aside: Vec<(Slot, u64)>,
-    /// Room for the places that these belong to.
-    places: Vec<(u32, u8)>,
+    /// Room for the buckets that these belong to.
+    found: Vec<(u32, u8)>,
 }
 
-/// The durations of one distribution.
-#[derive(Debug)]
-enum Durations {
-    /// All of them.
-    Exact(Vec<u64>),
-    /// How many in each bucket: an index of `powers`.
-    Buckets(usize),
-}
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+struct Line([u8; BUCKETS]);
 
 // === impl Histograms ===
 
 impl Histograms {
     /// A distribution of nothing yet; `None` if there are too many of them.
     pub(super) fn create(&mut self) -> Option<Slot> {
-        let slot = Slot(u32::try_from(self.slots.len()).ok()?);
-        self.slots.push(Durations::Exact(Vec::new()));
+        let slot = Slot(u32::try_from(self.places.len()).ok()?);
+        self.places.push(0);
+        self.exact.push(Vec::new());
         Some(slot)
     }
 
@@ -68,27 +66,15 @@ impl Histograms {
 
     /// Takes all durations of a distribution of `others` into one of its own. Nothing may be put aside in `others`.
     pub(super) fn merge(&mut self, slot: Slot, others: &Self, other: Slot) {
-        match &others.slots[other.0 as usize] {
-            Durations::Exact(durations) => {
-                durations.iter().for_each(|ns| self.add(slot, *ns));
-            }
-            Durations::Buckets(powers) => {
-                self.count();
-                let own = self.buckets(slot);
-                for (power, begin) in others.powers[*powers].iter().enumerate() {
-                    let Some(begin) = begin.checked_sub(1) else {
-                        continue;
-                    };
-                    let Some(to) = self.begin(own, power) else {
-                        continue;
-                    };
-                    for (bucket, count) in (0..).zip(&others.counts[begin as usize]) {
-                        add_to(&mut self.counts, &mut self.carried, (to, bucket), *count);
-                        if let Some(carried) = others.carried.get(&(begin, bucket)) {
-                            *self.carried.entry((to, bucket)).or_default() += carried;
-                        }
-                    }
-                }
+        for duration in &others.exact[other.0 as usize] {
+            self.add(slot, *duration);
+        }
+        let mut counts = others.counts_of(other).peekable();
+        if counts.peek().is_some() {
+            self.count();
+            let powers = self.buckets(slot);
+            for (power, bucket, count) in counts {
+                self.add_times(powers, (power, bucket), count);
             }
         }
     }
@@ -106,118 +92,135 @@ impl Histograms {
             let at = u128::from(len) * u128::from(rank) / 1000;
             u64::try_from(at).unwrap_or(last).min(last)
         };
-        match &mut self.slots[slot.0 as usize] {
-            Durations::Exact(durations) => {
-                durations.sort_unstable();
-                let at = |rank| {
-                    let at = usize::try_from(number(durations.len() as u64, rank)).ok()?;
-                    durations.get(at).copied()
-                };
-                (!durations.is_empty()).then(|| ranks.map(|rank| at(rank).unwrap_or_default()))
-            }
-            Durations::Buckets(powers) => {
-                let powers = *powers;
-                let total = self.counts_of(powers).map(|(_, count)| count).sum();
-                Some(ranks.map(|rank| self.number(powers, number(total, rank))))
-            }
+        if self.places[slot.0 as usize] > 0 {
+            let total = self.counts_of(slot).map(|(_, _, count)| count).sum();
+            return Some(ranks.map(|rank| self.number(slot, number(total, rank))));
         }
+        let durations = &mut self.exact[slot.0 as usize];
+        durations.sort_unstable();
+        let at = |rank| {
+            let at = usize::try_from(number(durations.len() as u64, rank)).ok()?;
+            durations.get(at).copied()
+        };
+        (!durations.is_empty()).then(|| ranks.map(|rank| at(rank).unwrap_or_default()))
     }
 
     /// Counts what was put aside.
+    #[inline(never)]
     pub(super) fn count(&mut self) {
         let mut aside = std::mem::take(&mut self.aside);
-        let mut places = std::mem::take(&mut self.places);
+        let mut found = std::mem::take(&mut self.found);
         for (slot, duration) in &aside {
-            let powers = match &mut self.slots[slot.0 as usize] {
-                Durations::Exact(durations) if durations.len() < EXACT => {
-                    durations.push(*duration);
-                    continue;
+            let powers = match self.places[slot.0 as usize].checked_sub(1) {
+                Some(powers) => powers as usize,
+                None => {
+                    let exact = &mut self.exact[slot.0 as usize];
+                    if exact.len() < EXACT {
+                        exact.push(*duration);
+                        continue;
+                    }
+                    self.buckets(*slot)
                 }
-                Durations::Exact(_) => self.buckets(*slot),
-                Durations::Buckets(powers) => *powers,
             };
             let (power, bucket) = place(*duration);
-            places.extend(self.begin(powers, power).map(|begin| (begin, bucket)));
+            found.extend(self.line(powers, power).map(|line| (line, bucket)));
         }
-        for place in &places {
-            add_to(&mut self.counts, &mut self.carried, *place, 1);
-        }
-        aside.clear();
-        places.clear();
-        (self.aside, self.places) = (aside, places);
-    }
-
-    /// The buckets of a distribution, made of the durations that were kept so far if need be.
-    #[cold]
-    fn buckets(&mut self, slot: Slot) -> usize {
-        let durations = match &mut self.slots[slot.0 as usize] {
-            Durations::Buckets(powers) => return *powers,
-            Durations::Exact(durations) => std::mem::take(durations),
-        };
-        let powers = self.powers.len();
-        self.powers.push([0; POWERS]);
-        self.slots[slot.0 as usize] = Durations::Buckets(powers);
-        for duration in durations {
-            let (power, bucket) = place(duration);
-            if let Some(begin) = self.begin(powers, power) {
-                add_to(&mut self.counts, &mut self.carried, (begin, bucket), 1);
+        for (line, bucket) in &found {
+            let (line, bucket) = (*line as usize, usize::from(*bucket) % BUCKETS);
+            let count = &mut self.counts[line].0[bucket];
+            *count = count.wrapping_add(1);
+            if *count == 0 {
+                self.carry(line, bucket, 256);
             }
         }
-        powers
+        aside.clear();
+        found.clear();
+        (self.aside, self.found) = (aside, found);
     }
 
-    /// Where the buckets of a power of two begin. `None` if there is no room for more, which takes a terabyte.
-    #[inline]
-    fn begin(&mut self, powers: usize, power: usize) -> Option<u32> {
-        let begin = &mut self.powers[powers][power];
-        if *begin == 0 {
-            self.counts.push([0; BUCKETS]);
-            *begin = u32::try_from(self.counts.len()).ok()?;
+    /// The powers of two of a distribution, made of the durations that were kept so far if need be.
+    #[cold]
+    fn buckets(&mut self, slot: Slot) -> usize {
+        if let Some(powers) = self.places[slot.0 as usize].checked_sub(1) {
+            return powers as usize;
         }
-        Some(*begin - 1)
+        let powers = self.powers.len();
+        self.powers.push([0; POWERS]);
+        // There are no more of them than slots.
+        self.places[slot.0 as usize] = u32::try_from(powers + 1).unwrap_or(u32::MAX);
+        for duration in std::mem::take(&mut self.exact[slot.0 as usize]) {
+            self.add_times(powers, place(duration), 1);
+        }
+        powers
     }
 
-    /// Every bucket that is not empty: the duration it stands for and its count, in order of size.
-    fn counts_of(&self, powers: usize) -> impl Iterator<Item = (u64, u64)> {
-        let powers = self.powers[powers].iter().enumerate();
+    /// Counts something many times.
+    fn add_times(&mut self, powers: usize, (power, bucket): (usize, u8), times: u64) {
+        let Some(line) = self.line(powers, power) else {
+            return;
+        };
+        let (line, bucket) = (line as usize, usize::from(bucket) % BUCKETS);
+        let count = &mut self.counts[line].0[bucket];
+        let sum = times.saturating_add(u64::from(*count));
+        let [low, ..] = sum.to_le_bytes();
+        *count = low;
+        if sum > 255 {
+            self.carry(line, bucket, sum - u64::from(low));
+        }
+    }
+
+    #[cold]
+    fn carry(&mut self, line: usize, bucket: usize, times: u64) {
+        let carried = self.carried[line].get_or_insert_with(|| Box::new([0; BUCKETS]));
+        carried[bucket] = carried[bucket].saturating_add(times);
+    }
+
+    /// Where the buckets of a power of two are. `None` if there is no room for more, which takes 256 GiB.
+    #[inline]
+    fn line(&mut self, powers: usize, power: usize) -> Option<u32> {
+        match self.powers[powers][power].checked_sub(1) {
+            Some(line) => Some(line),
+            None => self.new_line(powers, power),
+        }
+    }
+
+    #[cold]
+    fn new_line(&mut self, powers: usize, power: usize) -> Option<u32> {
+        let line = u32::try_from(self.counts.len()).ok()?;
+        self.powers[powers][power] = line.checked_add(1)?;
+        self.counts.push(Line([0; BUCKETS]));
+        self.carried.push(None);
+        Some(line)
+    }
+
+    /// Every bucket of a distribution that is not empty: its power of two, its number and its count, in order of size.
+    fn counts_of(&self, slot: Slot) -> impl Iterator<Item = (usize, u8, u64)> {
+        let powers = self.places[slot.0 as usize].checked_sub(1);
+        let powers = powers.map(|powers| self.powers[powers as usize].iter().enumerate());
         powers
-            .filter_map(|(power, begin)| Some((power, begin.checked_sub(1)?)))
-            .flat_map(move |(power, begin)| {
-                let counts = (0..).zip(&self.counts[begin as usize]);
+            .into_iter()
+            .flatten()
+            .filter_map(|(power, line)| Some((power, line.checked_sub(1)? as usize)))
+            .flat_map(move |(power, line)| {
+                let carried = self.carried[line].as_deref();
+                let counts = (0_u8..).zip(self.counts[line].0);
                 counts.map(move |(bucket, count)| {
-                    let carried = self.carried.get(&(begin, bucket)).unwrap_or(&0);
-                    (middle(power, bucket), u64::from(*count) + carried)
+                    let carried = carried.map_or(0, |carried| carried[usize::from(bucket)]);
+                    (power, bucket, carried.saturating_add(count.into()))
                 })
             })
-            .filter(|(_, count)| *count > 0)
+            .filter(|(_, _, count)| *count > 0)
     }
 
     /// The duration with that number in order of size.
-    fn number(&self, powers: usize, wanted: u64) -> u64 {
-        let mut before = 0;
-        let mut counts = self.counts_of(powers);
-        let found = counts.find(|(_, count)| {
-            before += count;
+    fn number(&self, slot: Slot, wanted: u64) -> u64 {
+        let mut before = 0_u64;
+        let mut counts = self.counts_of(slot);
+        let found = counts.find(|(_, _, count)| {
+            before = before.saturating_add(*count);
             before > wanted
         });
-        found.map_or(0, |(duration, _)| duration)
-    }
-}
-
-#[inline]
-fn add_to(
-    counts: &mut [[u32; BUCKETS]],
-    carried: &mut BTreeMap<(u32, u8), u64>,
-    place: (u32, u8),
-    times: u32,
-) {
-    let count = &mut counts[place.0 as usize][usize::from(place.1) % BUCKETS];
-    match count.checked_add(times) {
-        Some(sum) => *count = sum,
-        None => {
-            *carried.entry(place).or_default() += u64::from(*count);
-            *count = times;
-        }
+        found.map_or(0, |(power, bucket, _)| middle(power, bucket))
     }
 }
 
@@ -311,30 +314,19 @@ mod tests {
 
     #[test]
     fn a_full_bucket_goes_on_counting() {
-        let full = || {
-            let (mut histograms, slot) = of([5; 7].into_iter());
-            histograms.count();
-            let powers = histograms.buckets(slot);
-            let (power, bucket) = place(10);
-            let place = (histograms.begin(powers, power).unwrap(), bucket);
-            for times in [u32::MAX, 7] {
-                add_to(
-                    &mut histograms.counts,
-                    &mut histograms.carried,
-                    place,
-                    times,
-                );
-            }
-            (histograms, slot, powers)
-        };
-        let (mut once, slot, powers) = full();
-        let mut twice = full().0;
+        let mut once = Histograms::default();
+        let slot = once.create().unwrap();
+        (0..700).for_each(|_| once.add(slot, 10));
+        (0..7).for_each(|_| once.add(slot, 5));
+        once.count();
+        let powers = once.buckets(slot);
+        once.add_times(powers, place(10), 1 << 40);
+        let (mut twice, _) = of([5; 257].into_iter());
         twice.merge(slot, &once, slot);
-        for (histograms, times) in [(&mut once, 1), (&mut twice, 2)] {
-            assert_eq!(histograms.ranks(slot, [0, 500]), Some([5, 10]));
-            let counts: Vec<_> = histograms.counts_of(powers).collect();
-            let tens = times * (u64::from(u32::MAX) + 7);
-            assert_eq!(counts, [(5, 7 * times), (10, tens)]);
+        for (histograms, fives) in [(&once, 7), (&twice, 264)] {
+            let counts: Vec<_> = histograms.counts_of(slot).collect();
+            assert_eq!(counts, [(0, 5, fives), (0, 10, (1 << 40) + 700)]);
         }
+        assert_eq!(once.ranks(slot, [0, 500]), Some([5, 10]));
     }
 }

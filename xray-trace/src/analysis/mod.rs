@@ -19,7 +19,7 @@ pub use account::{
 pub use filter::{Filter, PatternError};
 pub use graph::{Graph, GraphEdge};
 pub use profile::account_profile;
-pub use stack::{Call, Ending, Notes, Open, Said, Siblings, Step, Steps};
+pub use stack::{Call, Ending, Notes, Open, Said, Siblings, Step, Steps, Visitor};
 pub use strays::{Stray, strays};
 pub use tree::{Order, Shown, Tree, TreeLine};
 pub use trie::{Side, StackCounts, StackNode, StackRoots, Stacks};

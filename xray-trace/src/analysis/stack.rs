@@ -33,6 +33,15 @@ pub enum Step {
     },
 }
 
+/// Looks at calls as they begin and end. For speed, what it does is best `#[inline(always)]`.
+pub trait Visitor {
+    /// A call begins.
+    fn enter(&mut self, open: &Open);
+
+    /// The innermost call ends.
+    fn leave(&mut self, call: &Call);
+}
+
 /// A call that began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Open {
@@ -181,6 +190,7 @@ enum Cause {
 
 impl Call {
     /// How long it took, in nanoseconds.
+    #[inline]
     #[must_use]
     pub fn duration_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.open.start_ns)
@@ -307,37 +317,13 @@ impl<'a> Steps<'a> {
     #[inline]
     fn take(&mut self, event: Event) -> Option<Step> {
         let before = self.now;
-        // A hostile file may hold blocks in any order; time does not run backwards for that.
-        let ticks = event.ticks.max(before.0);
-        if ticks != before.0 || before == (Ticks(0), 0) {
-            self.now = (ticks, self.clock.monotonic_ns(ticks));
-        }
+        self.pass_to(event.ticks);
         match event.body {
             EventBody::Call {
                 function,
                 kind: CallKind::Enter,
                 arg,
-            } => {
-                let (thread, depth) = (self.thread, self.frames.len());
-                let (start, start_ns) = self.now;
-                let count = self.open.entry(function);
-                let nesting = *count;
-                *count = nesting.saturating_add(1);
-                let open = Open {
-                    thread,
-                    function,
-                    depth,
-                    nesting,
-                    start,
-                    start_ns,
-                    arg,
-                };
-                self.frames.push(Frame {
-                    open,
-                    callees_ns: 0,
-                });
-                Some(Step::Enter(open))
-            }
+            } => Some(Step::Enter(self.enter(function, arg))),
             EventBody::Call { function, kind, .. } => {
                 let how = if kind == CallKind::TailExit {
                     Ending::TailExit
@@ -345,53 +331,143 @@ impl<'a> Steps<'a> {
                     Ending::Normal
                 };
                 // As a rule the innermost call ends.
-                if let Some(frame) = self.frames.pop_if(|frame| frame.open.function == function) {
-                    return Some(Step::Leave(self.leave(frame, how, self.now)));
+                match self.frames.pop_if(|frame| frame.open.function == function) {
+                    Some(frame) => Some(Step::Leave(self.leave(frame, how, self.now))),
+                    None => {
+                        self.exit_further_out(function, how, before);
+                        None
+                    }
                 }
-                if *self.open.entry(function) == 0 {
-                    self.notes.exits_without_entry += 1;
-                    let open = self.frames.iter().rev();
-                    let open = open.map(|frame| frame.open.function);
-                    self.strays.keep(self.thread, function, kind, ticks, open);
-                    return None;
-                }
-                let inner = self.frames.iter().rev();
-                let inner = inner
-                    .take_while(|frame| frame.open.function != function)
-                    .count();
-                let keep = self.frames.len().saturating_sub(inner + 1);
+            }
+            body => self.take_other(body, before),
+        }
+    }
+
+    /// A call begins now.
+    #[inline(always)]
+    fn enter(&mut self, function: FunctionId, arg: Option<u64>) -> Open {
+        let count = self.open.entry(function);
+        let nesting = *count;
+        *count = nesting.saturating_add(1);
+        let (start, start_ns) = self.now;
+        let open = Open {
+            thread: self.thread,
+            function,
+            depth: self.frames.len(),
+            nesting,
+            start,
+            start_ns,
+            arg,
+        };
+        self.frames.push(Frame {
+            open,
+            callees_ns: 0,
+        });
+        open
+    }
+
+    /// A call ends now that is not the innermost.
+    #[cold]
+    fn exit_further_out(&mut self, function: FunctionId, how: Ending, last_seen: (Ticks, u64)) {
+        if *self.open.entry(function) == 0 {
+            self.notes.exits_without_entry += 1;
+            let kind = match how {
+                Ending::TailExit => CallKind::TailExit,
+                Ending::Normal | Ending::Closed => CallKind::Exit,
+            };
+            let open = self.frames.iter().rev();
+            let open = open.map(|frame| frame.open.function);
+            let (ticks, _) = self.now;
+            self.strays.keep(self.thread, function, kind, ticks, open);
+            return;
+        }
+        let inner = self.frames.iter().rev();
+        let inner = inner
+            .take_while(|frame| frame.open.function != function)
+            .count();
+        let keep = self.frames.len().saturating_sub(inner + 1);
+        self.closing = Some(Closing {
+            keep,
+            last_seen,
+            cause: Cause::Exit(how),
+        });
+    }
+
+    /// Takes in what is not a call.
+    #[cold]
+    fn take_other(&mut self, body: EventBody, last_seen: (Ticks, u64)) -> Option<Step> {
+        let (ticks, ns) = self.now;
+        match body {
+            EventBody::Data { kind, data } => Some(Step::Data(Said {
+                thread: self.thread,
+                ticks,
+                ns,
+                depth: self.frames.len(),
+                kind,
+                data,
+            })),
+            EventBody::Lost { events } => {
+                self.notes.lost = self.notes.lost.saturating_add(events);
                 self.closing = Some(Closing {
-                    keep,
-                    last_seen: before,
-                    cause: Cause::Exit(how),
+                    keep: 0,
+                    last_seen,
+                    cause: Cause::Loss { ticks, events },
                 });
                 None
-            }
-            EventBody::Data { kind, data } => {
-                let (ticks, ns) = self.now;
-                Some(Step::Data(Said {
-                    thread: self.thread,
-                    ticks,
-                    ns,
-                    depth: self.frames.len(),
-                    kind,
-                    data,
-                }))
             }
             EventBody::Cpu { .. } => {
                 self.processors += 1;
                 None
             }
-            EventBody::Lost { events } => {
-                self.notes.lost = self.notes.lost.saturating_add(events);
-                let cause = Cause::Loss { ticks, events };
-                self.closing = Some(Closing {
-                    keep: 0,
-                    last_seen: before,
-                    cause,
-                });
-                None
+            EventBody::Call { .. } => None,
+        }
+    }
+
+    /// Lets `visitor` see all calls that are left, much faster than step by step.
+    #[inline]
+    pub fn visit(&mut self, visitor: &mut impl Visitor) {
+        loop {
+            if self.closing.is_none()
+                && let Some(mut events) = self.events.take()
+            {
+                self.visit_common(&mut events, visitor);
+                self.events = Some(events);
             }
+            // Whatever that left over.
+            match self.next() {
+                Some(Step::Enter(open)) => visitor.enter(&open),
+                Some(Step::Leave(call)) => visitor.leave(&call),
+                Some(Step::Data(_) | Step::Lost { .. }) => {}
+                None => break,
+            }
+        }
+    }
+
+    /// Goes on for as long as calls are in good order, which is nearly always. With everything in one place the compiler keeps what
+    /// it needs in registers, and makes nothing that is not looked at.
+    #[inline(always)]
+    fn visit_common(&mut self, events: &mut Events, visitor: &mut impl Visitor) {
+        while let Some((ticks, function, kind)) = events.next_common() {
+            let before = self.now;
+            self.pass_to(ticks);
+            if kind == CallKind::Enter {
+                visitor.enter(&self.enter(function, None));
+            } else if let Some(frame) = self.frames.pop_if(|frame| frame.open.function == function)
+            {
+                visitor.leave(&self.leave(frame, Ending::Normal, self.now));
+            } else {
+                self.exit_further_out(function, Ending::Normal, before);
+                break;
+            }
+        }
+    }
+
+    /// It is that time now. A hostile file may hold blocks in any order; time does not run backwards for that.
+    #[inline(always)]
+    fn pass_to(&mut self, ticks: Ticks) {
+        let (before, _) = self.now;
+        if ticks > before || self.now == (Ticks(0), 0) {
+            self.now = (ticks, self.clock.monotonic_ns(ticks));
         }
     }
 
@@ -428,7 +504,7 @@ impl<'a> Steps<'a> {
     }
 
     /// A call that was open ended then.
-    #[inline]
+    #[inline(always)]
     fn leave(&mut self, frame: Frame, how: Ending, (end, end_ns): (Ticks, u64)) -> Call {
         let Frame { open, callees_ns } = frame;
         let duration = end_ns.saturating_sub(open.start_ns);

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::Filter;
-use super::stack::{Call, Ending, Notes, Open, Siblings, Step, Steps};
+use super::stack::{Call, Ending, Notes, Open, Siblings, Steps, Visitor};
 use super::threads::by_thread;
 use crate::model::{FunctionId, ThreadId, Trace};
 
@@ -80,7 +80,7 @@ pub struct Stacks {
 pub(super) struct Trie {
     nodes: Vec<Node>,
     /// By parent, + 1 with 0 for none, and key.
-    children: HashMap<(u32, Key), u32>,
+    children: foldhash::HashMap<(u32, Key), u32>,
     notes: Notes,
     beyond: u64,
 }
@@ -110,6 +110,8 @@ struct Path<'a> {
     open: Vec<u32>,
     /// The depth of the outermost open call of a wanted function.
     inside: Option<usize>,
+    /// The innermost open call has called nothing yet.
+    called_nothing: bool,
 }
 
 // === impl StackCounts ===
@@ -254,21 +256,9 @@ impl Trie {
             root,
             open: Vec::new(),
             inside: None,
+            called_nothing: false,
         };
-        let mut called_nothing = false;
-        for step in &mut steps {
-            match step {
-                Step::Enter(open) => {
-                    path.enter(&open);
-                    called_nothing = true;
-                }
-                Step::Leave(call) => {
-                    path.leave(&call, called_nothing);
-                    called_nothing = false;
-                }
-                Step::Data(_) | Step::Lost { .. } => {}
-            }
-        }
+        steps.visit(&mut path);
         self.notes.add(steps.notes());
     }
 
@@ -314,8 +304,10 @@ impl Trie {
 
 // === impl Path ===
 
-impl Path<'_> {
+impl Visitor for Path<'_> {
+    #[inline(always)]
     fn enter(&mut self, open: &Open) {
+        self.called_nothing = true;
         if self.inside.is_none() && self.filter.wants_function(open.function) {
             self.inside = Some(open.depth);
         }
@@ -333,7 +325,9 @@ impl Path<'_> {
         self.open.push(node);
     }
 
-    fn leave(&mut self, call: &Call, called_nothing: bool) {
+    #[inline(always)]
+    fn leave(&mut self, call: &Call) {
+        let called_nothing = std::mem::take(&mut self.called_nothing);
         let node = self.open.pop();
         if self.inside == Some(call.open.depth) {
             self.inside = None;

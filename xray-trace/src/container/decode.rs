@@ -9,6 +9,12 @@ use super::predictor::Predictor;
 use super::varint::{self, VarintError};
 use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks};
 
+/// No event of the common kinds is longer: a head and a number.
+const COMMON_LEN: usize = 5 + varint::MAX_LEN;
+
+/// [`HEAD_LEN`], four bits for each.
+const HEAD_LENS: u64 = 0x5321;
+
 /// Why the events of a block cannot be unpacked from here on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -93,6 +99,33 @@ impl Events {
     /// Where the next event begins in the block.
     pub(super) fn position(&self) -> usize {
         self.at
+    }
+
+    /// Unpacks the next event if it is of one of the kinds that nearly all are, and not at the very end of the block. Otherwise, or
+    /// if anything is wrong with it, nothing has been taken.
+    #[inline(always)]
+    pub(crate) fn next_common(&mut self) -> Option<(Ticks, FunctionId, CallKind)> {
+        let bytes = self.payload.get(self.at..)?.first_chunk::<COMMON_LEN>()?;
+        let word = u64::from_le_bytes(*bytes.first_chunk()?);
+        let len = HEAD_LENS >> (word & 0xc) & 7;
+        let head = word & (u64::MAX >> (64 - 8 * len));
+        let ticks = self.ticks.checked_add(head >> 4)?;
+        let mut end = len as usize;
+        let (function, kind) = match word & 3 {
+            what::EXIT_INNERMOST => (self.predictor.exit_expected()?, CallKind::Exit),
+            what::ENTER_EXPECTED => (self.predictor.enter_expected()?, CallKind::Enter),
+            what::ENTER_NAMED => {
+                let (number, len) = varint::read(bytes.get(end..)?).ok()?;
+                end += len;
+                let function = FunctionId(u32::try_from(number).ok()?);
+                self.predictor.enter(function);
+                (function, CallKind::Enter)
+            }
+            _ => return None,
+        };
+        self.at += end;
+        self.ticks = ticks;
+        Some((Ticks(ticks), function, kind))
     }
 
     /// Unpacks one event; there is at least one byte. On an error nothing has been taken.
@@ -261,6 +294,15 @@ impl Iterator for Events {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some((ticks, function, kind)) = self.next_common() {
+            let arg = None;
+            let body = EventBody::Call {
+                function,
+                kind,
+                arg,
+            };
+            return Some(Ok(Event { ticks, body }));
+        }
         if self.at >= self.payload.len() {
             return self.failed.take().map(Err);
         }

@@ -68,6 +68,30 @@ impl Predictor {
             .map(|function| FunctionId(low_half(function)))
     }
 
+    /// Takes note of an entry of the function that is expected, if one is.
+    #[inline]
+    pub(super) fn enter_expected(&mut self) -> Option<FunctionId> {
+        let entry = self.next[self.context()];
+        if (entry ^ self.generation) >> 32 != 0 {
+            return None;
+        }
+        self.top = self.top.wrapping_add(1);
+        self.frames[usize::from(self.top)] = u64::from(low_half(entry)) + 1;
+        self.sibling = 0;
+        Some(FunctionId(low_half(entry)))
+    }
+
+    /// Takes note of an exit of the innermost open call, if there is one.
+    #[inline]
+    pub(super) fn exit_expected(&mut self) -> Option<FunctionId> {
+        let frame = &mut self.frames[usize::from(self.top)];
+        let function = frame.checked_sub(1)?;
+        self.sibling = *frame;
+        *frame = 0;
+        self.top = self.top.wrapping_sub(1);
+        Some(FunctionId(low_half(function)))
+    }
+
     /// Takes note of an entry, and says whether it was expected.
     #[inline]
     pub(super) fn enter(&mut self, function: FunctionId) -> bool {
