@@ -10,6 +10,7 @@ pub mod sink;
 pub mod source;
 
 mod addr;
+mod function_map;
 mod yaml_scalar;
 
 pub use addr::FileAddr;

@@ -1,10 +1,10 @@
 //! The table of functions: how often, how long. Also of threads, processes and modules.
 
 use super::Filter;
-use super::function_map::FunctionMap;
 use super::histogram::{Histograms, Slot};
 use super::stack::{Call, Ending, Notes, Open, Siblings, Steps, Visitor};
 use super::threads::by_thread;
+use crate::function_map::FunctionMap;
 use crate::model::{FunctionId, ModuleId, ProcessId, ThreadId, Trace, XrayIds};
 
 /// What calls are counted by.

@@ -2,7 +2,6 @@
 
 mod account;
 mod filter;
-mod function_map;
 mod graph;
 mod histogram;
 mod profile;

@@ -7,9 +7,9 @@
 
 use std::vec;
 
-use super::function_map::FunctionMap;
 use super::strays::{Stray, Strays};
 use crate::container::{Block, Events};
+use crate::function_map::FunctionMap;
 use crate::model::{
     CallKind, Clock, ClockReader, DataKind, DataRef, Event, EventBody, FunctionId, ThreadId, Ticks,
     Trace,

@@ -7,6 +7,7 @@ use super::spool::Spool;
 use super::{KnownFunction, OpenError, Options};
 use crate::FileAddr;
 use crate::container::BlockEncoder;
+use crate::function_map::FunctionMap;
 use crate::llvm::fdr::FunctionKind;
 use crate::model::{
     CallKind, ClockAnchor, DataKind, Function, FunctionId, Module, ModuleId, Process, ProcessId,
@@ -34,8 +35,14 @@ pub(super) struct Importer<'a> {
     threads: HashMap<Owner, ThreadId>,
     /// Modules that have been written: objects of the log from 0, without gaps.
     objects: u32,
-    functions: HashMap<i32, FunctionId>,
-    lanes: HashMap<ThreadId, Lane>,
+    /// By a function's id in the log, 1 more than its id; 0 if it was not met yet.
+    functions: FunctionMap<u32>,
+    /// How many functions were met.
+    known: u32,
+    /// The blocks under way.
+    lanes: Vec<Lane>,
+    /// Where in `lanes` the block of each of these threads is.
+    places: foldhash::HashMap<ThreadId, usize>,
     notes: Notes,
 }
 
@@ -78,8 +85,10 @@ impl<'a> Importer<'a> {
             processes: HashMap::new(),
             threads: HashMap::new(),
             objects: 0,
-            functions: HashMap::new(),
-            lanes: HashMap::new(),
+            functions: FunctionMap::default(),
+            known: 0,
+            lanes: Vec::new(),
+            places: foldhash::HashMap::default(),
             notes: Notes::default(),
         })
     }
@@ -102,13 +111,21 @@ impl<'a> Importer<'a> {
     }
 
     /// The id of a function, by its id in the log. `named`: what the log itself calls it.
+    #[inline]
     pub(super) fn function(&mut self, number: i32, named: Option<&str>) -> io::Result<FunctionId> {
-        if let Some(known) = self.functions.get(&number) {
-            return Ok(*known);
+        let known = *self.functions.entry(FunctionId(number.cast_unsigned()));
+        match known.checked_sub(1) {
+            Some(id) => Ok(FunctionId(id)),
+            None => self.new_function(number, named),
         }
+    }
+
+    #[cold]
+    fn new_function(&mut self, number: i32, named: Option<&str>) -> io::Result<FunctionId> {
         let (object, xray_id) = unpacked(number.cast_unsigned());
         self.add_objects(object)?;
-        let id = FunctionId(next_id(self.functions.len())?);
+        let id = FunctionId(self.known);
+        self.known = next_id(self.known as usize + 1)?;
         let unknown = || KnownFunction {
             symbol: None,
             name: named.map_or_else(|| format!("#{number}"), str::to_owned),
@@ -134,11 +151,12 @@ impl<'a> Importer<'a> {
             source,
             sleds,
         })?;
-        self.functions.insert(number, id);
+        *self.functions.entry(FunctionId(number.cast_unsigned())) = self.known;
         Ok(id)
     }
 
     /// A function began or ended.
+    #[inline]
     pub(super) fn call(
         &mut self,
         thread: ThreadId,
@@ -147,7 +165,9 @@ impl<'a> Importer<'a> {
         kind: FunctionKind,
         function: FunctionId,
     ) -> io::Result<()> {
-        let lane = self.lane(thread, tsc, cpu)?;
+        let place = self.place(thread)?;
+        let lane = &mut self.lanes[place];
+        self.notes.backwards += u64::from(lane.pass_to(tsc, cpu));
         lane.put_entry();
         let ticks = Ticks(tsc);
         match kind {
@@ -162,16 +182,14 @@ impl<'a> Importer<'a> {
                     .push_call(ticks, function, CallKind::TailExit, None);
             }
         }
-        self.cut_block(thread)
+        lane.cut_block(&mut self.spool)
     }
 
     /// An argument of the call that was entered last in this thread.
     pub(super) fn argument(&mut self, thread: ThreadId, value: u64) {
-        let entered = self
-            .lanes
-            .get_mut(&thread)
-            .and_then(|lane| lane.entered.as_mut());
-        match entered {
+        let place = self.known_place(thread);
+        let lane = place.and_then(|place| self.lanes.get_mut(place));
+        match lane.and_then(|lane| lane.entered.as_mut()) {
             Some((_, _, argument @ None)) => *argument = Some(value),
             Some(_) | None => self.notes.more_arguments += 1,
         }
@@ -186,16 +204,19 @@ impl<'a> Importer<'a> {
         kind: DataKind,
         data: &[u8],
     ) -> io::Result<()> {
-        let lane = self.lane(thread, tsc, cpu)?;
+        let place = self.place(thread)?;
+        let lane = &mut self.lanes[place];
+        self.notes.backwards += u64::from(lane.pass_to(tsc, cpu));
         lane.put_entry();
         let cut = lane.encoder.push_data(Ticks(tsc), kind, data);
         self.notes.cut_bytes += cut as u64;
-        self.cut_block(thread)
+        lane.cut_block(&mut self.spool)
     }
 
     /// Ends the blocks that are under way: what comes next of a thread may be older.
     pub(super) fn end_blocks(&mut self) -> io::Result<()> {
-        for (_, mut lane) in self.lanes.drain() {
+        self.places.clear();
+        for mut lane in self.lanes.drain(..) {
             lane.put_entry();
             if let Some(block) = lane.encoder.finish() {
                 self.spool.writer.block(&block)?;
@@ -286,45 +307,72 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    fn lane(&mut self, thread: ThreadId, tsc: u64, cpu: u16) -> io::Result<&mut Lane> {
-        if !self.lanes.contains_key(&thread) && self.lanes.len() >= MOST_OPEN {
+    /// Where the block under way of a thread is.
+    #[inline]
+    fn place(&mut self, thread: ThreadId) -> io::Result<usize> {
+        match self.known_place(thread) {
+            Some(place) => Ok(place),
+            None => self.open_lane(thread),
+        }
+    }
+
+    #[inline]
+    fn known_place(&self, thread: ThreadId) -> Option<usize> {
+        match self.lanes.last() {
+            // Most logs tell much of one thread before they come to the next.
+            Some(lane) if lane.encoder.thread() == thread => Some(self.lanes.len() - 1),
+            _ => self.places.get(&thread).copied(),
+        }
+    }
+
+    #[cold]
+    fn open_lane(&mut self, thread: ThreadId) -> io::Result<usize> {
+        if self.lanes.len() >= MOST_OPEN {
             self.end_blocks()?;
         }
-        let lane = self.lanes.entry(thread).or_insert_with(|| Lane {
+        let place = self.lanes.len();
+        self.lanes.push(Lane {
             encoder: BlockEncoder::new(thread),
             cpu: None,
             now: 0,
             entered: None,
         });
-        self.notes.backwards += u64::from(tsc < lane.now);
-        lane.now = lane.now.max(tsc);
-        if lane.cpu != Some(cpu) {
-            lane.put_entry();
-            lane.cpu = Some(cpu);
-            lane.encoder.push_cpu(Ticks(tsc), cpu);
-        }
-        Ok(lane)
-    }
-
-    fn cut_block(&mut self, thread: ThreadId) -> io::Result<()> {
-        let Some(lane) = self.lanes.get_mut(&thread) else {
-            return Ok(());
-        };
-        if lane.encoder.encoded_len() < BlockEncoder::GOOD_LEN {
-            return Ok(());
-        }
-        // The processor is told again in the next block, which is read by itself.
-        lane.cpu = None;
-        match lane.encoder.finish() {
-            Some(block) => self.spool.writer.block(&block),
-            None => Ok(()),
-        }
+        self.places.insert(thread, place);
+        Ok(place)
     }
 }
 
 // === impl Lane ===
 
 impl Lane {
+    /// It is that time now, on that processor. Says whether time ran backwards, which it does not in the trace.
+    #[inline]
+    fn pass_to(&mut self, tsc: u64, cpu: u16) -> bool {
+        let backwards = tsc < self.now;
+        self.now = self.now.max(tsc);
+        if self.cpu != Some(cpu) {
+            self.put_entry();
+            self.cpu = Some(cpu);
+            self.encoder.push_cpu(Ticks(tsc), cpu);
+        }
+        backwards
+    }
+
+    /// Writes the block if it is long enough.
+    #[inline]
+    fn cut_block(&mut self, spool: &mut Spool) -> io::Result<()> {
+        if self.encoder.encoded_len() < BlockEncoder::GOOD_LEN {
+            return Ok(());
+        }
+        // The processor is told again in the next block, which is read by itself.
+        self.cpu = None;
+        match self.encoder.finish() {
+            Some(block) => spool.writer.block(&block),
+            None => Ok(()),
+        }
+    }
+
+    #[inline]
     fn put_entry(&mut self) {
         if let Some((ticks, function, argument)) = self.entered.take() {
             self.encoder

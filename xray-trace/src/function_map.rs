@@ -10,7 +10,7 @@ const DIRECT: usize = 1 << 20;
 
 /// A value per function, the default one until it is changed.
 #[derive(Debug, Default)]
-pub(super) struct FunctionMap<T> {
+pub(crate) struct FunctionMap<T> {
     direct: Vec<T>,
     others: BTreeMap<FunctionId, T>,
 }
@@ -19,7 +19,7 @@ pub(super) struct FunctionMap<T> {
 
 impl<T: Default> FunctionMap<T> {
     #[inline]
-    pub(super) fn entry(&mut self, id: FunctionId) -> &mut T {
+    pub(crate) fn entry(&mut self, id: FunctionId) -> &mut T {
         let at = usize::try_from(id.0).unwrap_or(usize::MAX);
         if at < self.direct.len() {
             return &mut self.direct[at];
