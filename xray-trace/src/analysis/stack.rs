@@ -157,6 +157,8 @@ pub struct Steps<'a> {
     strays: Strays,
     /// How often the thread was said to run on some processor.
     processors: u64,
+    /// The latest of these.
+    processor: Option<u16>,
 }
 
 #[derive(Debug)]
@@ -240,6 +242,7 @@ impl<'a> Steps<'a> {
             notes: Notes::default(),
             strays: Strays::default(),
             processors: 0,
+            processor: None,
         }
     }
 
@@ -282,6 +285,12 @@ impl<'a> Steps<'a> {
     #[must_use]
     pub fn processors(&self) -> u64 {
         self.processors
+    }
+
+    /// The processor that the thread was last said to run on; `None` if it was not yet.
+    #[must_use]
+    pub fn processor(&self) -> Option<u16> {
+        self.processor
     }
 
     /// What the program said in the latest step; empty after the next step.
@@ -415,8 +424,9 @@ impl<'a> Steps<'a> {
                 });
                 None
             }
-            EventBody::Cpu { .. } => {
+            EventBody::Cpu { cpu } => {
                 self.processors += 1;
+                self.processor = Some(cpu);
                 None
             }
             EventBody::Call { .. } => None,

@@ -52,7 +52,7 @@ impl Sink for Basic {
         let frequency = trace.clock().frequency().unwrap_or(1_000_000_000);
         header[8..16].copy_from_slice(&frequency.to_le_bytes());
         output.write_all(&header)?;
-        let (mut unknown, mut too_great, mut data) = (0, 0, 0);
+        let (mut unknown, mut too_great, mut data, mut cpus) = (0, 0, 0, 0);
         each_by_time(trace, &mut report, |record| {
             let (kind, arg) = match record.what {
                 What::Enter(None) => (kind::ENTER, None),
@@ -67,6 +67,7 @@ impl Sink for Basic {
             let entered = matches!(record.what, What::Enter(_));
             match ids.packed(record.function) {
                 Ok(id) => {
+                    cpus += u64::from(record.cpu > u8::MAX.into());
                     output.write_all(&function(kind, id, record))?;
                     if let Some(arg) = arg {
                         output.write_all(&argument(id, arg, record.place))?;
@@ -79,6 +80,7 @@ impl Sink for Basic {
             Ok(false)
         })?;
         report.leave_out("custom and typed events", data);
+        report.leave_out("records of processors above 255", cpus);
         report.leave_out("calls of functions whose id does not fit 32 bits (more than 256 modules, or 2^24 functions in one)", too_great);
         report.leave_out(
             "calls of functions that the trace does not describe",
@@ -90,6 +92,7 @@ impl Sink for Basic {
 
 fn function(kind: u8, id: u32, of: &Record) -> [u8; 32] {
     let mut record = [0; 32];
+    record[2] = u8::try_from(of.cpu).unwrap_or(0);
     record[3] = kind;
     record[4..8].copy_from_slice(&id.to_le_bytes());
     record[8..16].copy_from_slice(&of.ticks.0.to_le_bytes());

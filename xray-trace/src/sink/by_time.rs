@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 
+use super::processor::{self, Processor};
 use super::{Place, Report};
 use crate::analysis::{Ending, Step, Steps};
 use crate::model::{DataKind, FunctionId, Ticks, Trace};
@@ -14,6 +15,8 @@ pub(super) struct Record {
     /// The function; of an event of the program's own, that of the record before in its thread.
     pub(super) function: FunctionId,
     pub(super) ticks: Ticks,
+    /// On which processor; 0 if it is not known.
+    pub(super) cpu: u16,
     pub(super) what: What,
 }
 
@@ -33,6 +36,7 @@ struct Thread<'a> {
     /// The function of the latest record.
     function: FunctionId,
     next: Option<Record>,
+    processor: Processor,
 }
 
 /// Hands every record to `take`, which says whether it wrote it, and puts into the report what is none. At the same time the
@@ -47,6 +51,7 @@ pub(super) fn each_by_time(
         steps,
         function: FunctionId(u32::MAX),
         next: None,
+        processor: Processor::default(),
     });
     let mut threads = threads.collect::<Vec<_>>();
     let mut order = BinaryHeap::new();
@@ -66,7 +71,8 @@ pub(super) fn each_by_time(
         order.extend(thread.next.as_ref().map(|next| Reverse((next.ticks, at))));
     }
     for thread in &threads {
-        report.leave_out_of_steps(&thread.steps);
+        report.leave_out_of_notes(&thread.steps);
+        report.leave_out(processor::UNSAID, thread.processor.unsaid(&thread.steps));
     }
     report.leave_out_unplaced(trace);
     Ok(())
@@ -106,6 +112,7 @@ impl Thread<'_> {
                 place: self.place,
                 function: self.function,
                 ticks,
+                cpu: self.processor.of_record(&self.steps),
                 what,
             });
             return;

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use super::processor::{self, Processor};
 use super::{Report, Sink};
 use crate::analysis::{Ending, Said, Step, Steps};
 use crate::container::Block;
@@ -60,6 +61,7 @@ struct LeftOut {
     exits_without_entry: u64,
     exits_added: u64,
     empty_events: u64,
+    processors: u64,
     lost: u64,
 }
 
@@ -180,23 +182,29 @@ impl KernelThread<'_> {
             &[&seconds.to_le_bytes(), &micros.to_le_bytes()],
         ))?;
         put(&metadata(metadata::PID, &[&self.pid.to_le_bytes()]))?;
-        // Which processor it was is not recorded.
-        put(&metadata(
-            metadata::NEW_CPU,
-            &[&0_u16.to_le_bytes(), &first.0.to_le_bytes()],
-        ))?;
-        let mut records = Records { now: first, put };
+        let mut records = Records {
+            now: first,
+            cpu: 0,
+            put,
+        };
+        // A record of this kind has to stand here; another stands in front of the first event, if that is not of processor 0.
+        records.new_cpu(0, first)?;
         let mut calls = 0;
         for (thread, blocks) in &self.threads {
             let mut steps = Steps::new(trace.clock(), *thread, blocks.clone());
+            let mut processor = Processor::default();
             while let Some(step) = steps.next() {
                 match step {
                     // Legal, but `llvm-xray` refuses the whole log for one.
                     Step::Data(said) if said.data.is_empty() => left_out.empty_events += 1,
-                    Step::Data(said) => records.said(&said, steps.data(&said))?,
+                    Step::Data(said) => {
+                        records.run_on(processor.of_record(&steps), said.ticks)?;
+                        records.said(&said, steps.data(&said))?;
+                    }
                     Step::Enter(open) => match id_in(ids, open.function) {
                         Ok(id) => {
                             calls += 1;
+                            records.run_on(processor.of_record(&steps), open.start)?;
                             records.enter(id, open.start, open.arg)?;
                         }
                         Err(NoXrayId::Unknown) => left_out.function_unknown += 1,
@@ -211,6 +219,7 @@ impl KernelThread<'_> {
                         }
                         let tail = call.how == Ending::TailExit;
                         let kind = if tail { kind::TAIL_EXIT } else { kind::EXIT };
+                        records.run_on(processor.of_record(&steps), call.end)?;
                         records.function(kind, id, call.end)?;
                     }
                     Step::Lost { events, .. } => {
@@ -219,6 +228,7 @@ impl KernelThread<'_> {
                 }
             }
             left_out.exits_without_entry += steps.notes().exits_without_entry;
+            left_out.processors += processor.unsaid(&steps);
         }
         Ok(calls)
     }
@@ -227,12 +237,29 @@ impl KernelThread<'_> {
 /// The function records of a block, each with its time since the one before.
 struct Records<'a> {
     now: Ticks,
+    /// The processor that was written last.
+    cpu: u16,
     put: &'a mut dyn FnMut(&[u8]) -> io::Result<()>,
 }
 
 // === impl Records ===
 
 impl Records<'_> {
+    /// What follows happened on this processor, from then on.
+    fn run_on(&mut self, cpu: u16, ticks: Ticks) -> io::Result<()> {
+        if cpu == self.cpu {
+            return Ok(());
+        }
+        self.new_cpu(cpu, ticks)
+    }
+
+    fn new_cpu(&mut self, cpu: u16, ticks: Ticks) -> io::Result<()> {
+        self.cpu = cpu;
+        self.now = ticks;
+        let fields: [&[u8]; 2] = [&cpu.to_le_bytes(), &ticks.0.to_le_bytes()];
+        (self.put)(&metadata(metadata::NEW_CPU, &fields))
+    }
+
     fn enter(&mut self, id: u32, ticks: Ticks, arg: Option<u64>) -> io::Result<()> {
         match arg {
             None => self.function(kind::ENTER, id, ticks),
@@ -302,6 +329,7 @@ impl LeftOut {
             exits_without_entry,
             exits_added,
             empty_events,
+            processors,
             lost,
         } = self;
         let mut report = Report {
@@ -329,6 +357,7 @@ impl LeftOut {
             exits_added,
         );
         report.leave_out("custom and typed events without data", empty_events);
+        report.leave_out(processor::UNSAID, processors);
         report.leave_out("lost events", lost);
         report
     }

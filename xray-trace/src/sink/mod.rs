@@ -22,6 +22,7 @@ mod per_function;
 mod perfetto;
 #[cfg(feature = "export")]
 mod pprof;
+mod processor;
 mod speedscope;
 mod stacks;
 mod text;
@@ -262,6 +263,12 @@ impl Report {
 
     /// What a thread's steps, all of them taken, did not say.
     fn leave_out_of_steps(&mut self, steps: &Steps<'_>) {
+        self.leave_out_of_notes(steps);
+        self.leave_out(processor::UNSAID, steps.processors());
+    }
+
+    /// The same, for formats that say on which processor a thread ran.
+    fn leave_out_of_notes(&mut self, steps: &Steps<'_>) {
         let notes = steps.notes();
         self.leave_out(
             "exits of calls that began before the trace or in a gap",
@@ -271,7 +278,6 @@ impl Report {
             "blocks whose events could not all be unpacked",
             notes.damaged_blocks,
         );
-        self.leave_out("on which processor a thread ran", steps.processors());
     }
 
     /// Of a profile of which every stack was written.

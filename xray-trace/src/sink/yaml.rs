@@ -81,7 +81,7 @@ impl Sink for Yaml {
                 function_id: id,
                 function: function.map_or("", |function| &function.name).into(),
                 args: Cow::Borrowed(args),
-                cpu: 0,
+                cpu: record.cpu,
                 thread: record.place.tid,
                 process: record.place.pid,
                 kind,

@@ -11,17 +11,17 @@ use xray_trace::source::{Options, open};
 
 use crate::any_trace::any_trace;
 
-/// What a thread did: when, what, and an argument.
-type Happening = (u64, String, Option<u64>);
+/// What a thread did: when, on which processor (0: not known), what, and an argument.
+type Happening = (u64, u16, String, Option<u64>);
 /// By process and thread.
 type Happenings = BTreeMap<(u32, u32), Vec<Happening>>;
 
 /// What a format of LLVM's keeps.
 #[derive(Clone, Copy, PartialEq)]
 enum Keeps {
-    /// Calls by the ids of functions.
+    /// Calls by the ids of functions, and processors up to 255.
     Calls,
-    /// And what the program said, unless it is empty.
+    /// And what the program said, unless it is empty; all processors.
     Words,
     /// And the names of functions, but only words that are text.
     NamesAndTexts,
@@ -43,14 +43,19 @@ fn happenings(trace: &Trace, keeps: Keeps) -> Happenings {
         let process = trace.process(thread.process).unwrap();
         let mut happenings = Vec::new();
         while let Some(step) = steps.next() {
+            let cpu = steps.processor().unwrap_or(0);
+            let cpu = if keeps == Keeps::Calls && cpu > 255 {
+                0
+            } else {
+                cpu
+            };
             happenings.extend(match step {
-                Step::Enter(open) => {
-                    label(open.function).map(|label| (open.start.0, format!("+{label}"), open.arg))
-                }
+                Step::Enter(open) => label(open.function)
+                    .map(|label| (open.start.0, cpu, format!("+{label}"), open.arg)),
                 Step::Leave(call) => label(call.open.function).map(|label| {
                     let tail = call.how == Ending::TailExit;
                     let how = if tail { "tail " } else { "" };
-                    (call.end.0, format!("{how}-{label}"), None)
+                    (call.end.0, cpu, format!("{how}-{label}"), None)
                 }),
                 Step::Data(said) => {
                     let data = steps.data(&said);
@@ -64,7 +69,7 @@ fn happenings(trace: &Trace, keeps: Keeps) -> Happenings {
                         DataKind::Custom => format!("said {data}"),
                         DataKind::Typed(number) => format!("said {number} {data}"),
                     };
-                    Some((said.ticks.0, what, None))
+                    Some((said.ticks.0, cpu, what, None))
                 }
                 Step::Lost { .. } => None,
             });

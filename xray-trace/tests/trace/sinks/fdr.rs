@@ -8,7 +8,7 @@ use xray_trace::analysis::{Ending, Filter, Step, Steps, account};
 use xray_trace::container::Writer;
 use xray_trace::llvm::Mode;
 use xray_trace::llvm::yaml::{Kind, Reader};
-use xray_trace::model::{DataKind, FunctionId, Trace};
+use xray_trace::model::{DataKind, Event, EventBody, FunctionId, Ticks, Trace};
 use xray_trace::sink::Report;
 
 use super::{NAMES, busy, count_of, export, rich};
@@ -37,8 +37,8 @@ fn fdr_file(dir: &tempfile::TempDir, trace: &Trace) -> (PathBuf, Report) {
     (path, report)
 }
 
-/// A record of `llvm-xray convert`: thread, process, counter, kind, function or type, arguments or data.
-type YamlRecord = (u32, u32, u64, Kind, u32, String);
+/// A record of `llvm-xray convert`: thread, process, counter, kind, function or type, arguments or data, processor.
+type YamlRecord = (u32, u32, u64, Kind, u32, String, u16);
 
 /// What `llvm-xray convert` makes of a log.
 fn converted(log: &Path) -> Vec<YamlRecord> {
@@ -56,8 +56,8 @@ fn converted(log: &Path) -> Vec<YamlRecord> {
                 format!("{:?}", record.args),
             ),
         };
-        let (thread, process) = (record.thread, record.process);
-        (thread, process, record.tsc, record.kind, number, rest)
+        let (thread, process, cpu) = (record.thread, record.process, record.cpu);
+        (thread, process, record.tsc, record.kind, number, rest, cpu)
     });
     records.collect()
 }
@@ -110,7 +110,8 @@ fn expected_records(trace: &Trace, said: impl Fn(&[u8]) -> Option<String>) -> Ve
                 }
                 Step::Lost { .. } => continue,
             };
-            records.push((thread.tid, pid, ticks.0, kind, number, rest));
+            let cpu = steps.processor().unwrap_or(0);
+            records.push((thread.tid, pid, ticks.0, kind, number, rest, cpu));
         }
     }
     records
@@ -258,9 +259,47 @@ fn the_basic_log_tells_what_it_leaves_out() {
     let counts = counts.map(|words| count_of(&report, words));
     assert_eq!(
         (report.calls, counts),
-        (5, [1, 3, 9, 0, 1, 1]),
+        (5, [1, 3, 9, 0, 0, 1]),
         "{report:?}"
     );
+}
+
+#[test]
+fn processors_are_said_and_those_that_are_not_are_told() {
+    let on = |ticks, cpu| Event {
+        ticks: Ticks(ticks),
+        body: EventBody::Cpu { cpu },
+    };
+    let events = [
+        on(10, 3),
+        call(1000, 0, Enter),
+        on(1500, 700),
+        call(2000, 1, Enter),
+        call(3000, 1, Exit),
+        // The first of them is in no record.
+        on(3001, 5),
+        on(3002, 6),
+        call(4000, 0, Exit),
+        on(5000, 7),
+    ];
+    let trace = trace(&NAMES, &[&events]);
+    let dir = tempfile::tempdir().unwrap();
+    let (log, report) = fdr_file(&dir, &trace);
+    assert_eq!(count_of(&report, "on which processor"), 2, "{report:?}");
+    let dump = llvm_xray(&log, &["fdr-dump"]);
+    let said = dump.lines().filter(|line| line.contains("CPU: id"));
+    let expected = [
+        "<CPU: id = 0, tsc = 10>",
+        "<CPU: id = 3, tsc = 1000>",
+        "<CPU: id = 700, tsc = 2000>",
+        "<CPU: id = 6, tsc = 4000>",
+    ];
+    assert_eq!(said.collect::<Vec<_>>(), expected, "{dump}");
+    let (_, report) = export("yaml", &trace);
+    assert_eq!(count_of(&report, "on which processor"), 2, "{report:?}");
+    let (_, report) = export("basic", &trace);
+    assert_eq!(count_of(&report, "on which processor"), 2, "{report:?}");
+    assert_eq!(count_of(&report, "processors above 255"), 2, "{report:?}");
 }
 
 fn check_account(csv: &str, trace: &Trace) {
@@ -353,7 +392,10 @@ proptest! {
         check_records(&log, expected_records(&trace, in_a_flight_log));
         llvm_xray(&log, &["fdr-dump", "--verify"]);
         let (log, _) = basic_file(&dir, &trace);
-        prop_assert!(check_records(&log, expected_records(&trace, |_| None)));
+        let mut expected = expected_records(&trace, |_| None);
+        // Its records have 8 bits for it.
+        expected.iter_mut().filter(|record| record.6 > 255).for_each(|record| record.6 = 0);
+        prop_assert!(check_records(&log, expected));
         let (log, _) = yaml_file(&dir, &trace);
         let expected = expected_records(&trace, |data| Some(text_of(data)));
         prop_assert!(check_records(&log, expected));
