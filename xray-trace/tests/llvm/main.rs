@@ -8,6 +8,7 @@
 
 mod basic;
 mod common;
+mod convert;
 mod damage;
 mod fdr_block_indexer;
 mod fdr_block_verifier;
