@@ -340,3 +340,51 @@ fn account_and_graph_print_what_llvm_xray_prints() {
         assert_eq!(sorted(&ours), sorted(&theirs), "{args}");
     }
 }
+
+#[test]
+fn a_tree_of_two_traces_has_the_calls_before_and_after() {
+    let dir = tempfile::tempdir().unwrap();
+    let before: Calls<'_> = &[(0, 1, Enter), (10, 2, Enter), (40, 2, Exit), (100, 1, Exit)];
+    let after: Calls<'_> = &[
+        (0, 1, Enter),
+        (10, 3, Enter),
+        (30, 3, Exit),
+        (30, 3, Enter),
+        (90, 3, Exit),
+        (150, 1, Exit),
+    ];
+    trace(dir.path(), "a", &[before]);
+    trace(dir.path(), "b", &[after]);
+    let tree = |more: &str| {
+        let args = format!("tree a --diff b {more}");
+        let ran = xrayctl_in(dir.path(), args.split_whitespace());
+        assert_eq!(ran.code, 0, "{args}: {}", ran.err);
+        ran.out
+    };
+    let text = "    BEFORE       AFTER       CHANGE                CALLS  FUNCTION
+    100 ns      150 ns       +50 ns               1 -> 1  #1
+      0 ns       80 ns       +80 ns               0 -> 2    #3
+     30 ns        0 ns       -30 ns               1 -> 0    #2
+";
+    assert_eq!(tree(""), text);
+    let cut = tree("--limit 1");
+    assert!(
+        cut.ends_with("… 2 more lines; --limit 0 shows everything\n"),
+        "{cut}"
+    );
+
+    let json: serde_json::Value = serde_json::from_str(&tree("--json --limit 2")).unwrap();
+    assert_eq!(json["before"]["events"], 4);
+    assert_eq!(json["after"]["events"], 6);
+    let counts = |calls, total_ns, self_ns| serde_json::json!({"calls": calls, "unfinished": 0, "total_ns": total_ns, "self_ns": self_ns});
+    let expected = serde_json::json!({
+        "lines": [
+            {"depth": 0, "function": "#1", "before": counts(1, 100, 70), "after": counts(1, 150, 70)},
+            {"depth": 1, "function": "#3", "before": null, "after": counts(2, 80, 80)},
+        ],
+        "left_out": 1,
+    });
+    assert_eq!(json["tree"], expected);
+    let json: serde_json::Value = serde_json::from_str(&tree("--json --depth 1")).unwrap();
+    assert_eq!(json["tree"]["lines"].as_array().unwrap().len(), 1);
+}

@@ -8,9 +8,9 @@ use serde::Serialize;
 use xray_trace::analysis::{Filter, Order, Shown, Siblings, Side, StackRoots, Stacks, Steps, Tree};
 
 use crate::args::Format;
-use crate::failure::Failure;
 use crate::input::{Logs, Selection};
 use crate::output::call_tree::{self, CallTree};
+use crate::output::diff_tree::{self, DiffTree};
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, stacks, trace_summary};
 use crate::parse;
@@ -67,6 +67,14 @@ struct Report<'a> {
     tree: CallTree<'a, Tree<'a>>,
 }
 
+/// How two trees differ, in JSON.
+#[derive(Debug, Serialize)]
+struct DiffReport<'a> {
+    before: TraceSummary,
+    after: TraceSummary,
+    tree: DiffTree<'a>,
+}
+
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let trace = args.logs.open(&args.file, console)?;
     let filter = args.selection.filter(&trace)?;
@@ -77,24 +85,34 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         args.limit
     };
     if let Some(other) = &args.diff {
-        if args.format.json {
-            let what = "--diff has no JSON; `xrayctl stack --diff` has folded stacks".to_owned();
-            return Err(Failure::Usage(what).into());
-        }
         let after = args.logs.open(other, console)?;
         let after_filter = args.selection.filter(&after)?;
         let mut stacks = Stacks::default();
-        for (trace, filter, side) in [
-            (&trace, &filter, Side::Before),
-            (&after, &after_filter, Side::After),
-        ] {
-            stacks.add(trace, filter, Siblings::Closed, StackRoots::Together, side);
-        }
+        let [before, after] = [
+            (&args.file, &trace, &filter, Side::Before),
+            (other, &after, &after_filter, Side::After),
+        ]
+        .map(|(file, trace, filter, side)| {
+            let notes = stacks.add(trace, filter, Siblings::Closed, StackRoots::Together, side);
+            TraceSummary::new(&file.display().to_string(), trace, notes)
+        });
         if let Some(note) = stacks::note(&stacks) {
             console.note(&note);
         }
-        let levels = args.depth.unwrap_or(usize::MAX);
-        return console.show(|out, look| stacks::tree(&stacks, levels, min_ns, limit, out, look));
+        let shown = diff_tree::Shown {
+            levels: args.depth.unwrap_or(usize::MAX),
+            min_ns,
+            limit,
+        };
+        let tree = DiffTree::new(&stacks, shown);
+        if args.format.json {
+            return console.json(&DiffReport {
+                before,
+                after,
+                tree,
+            });
+        }
+        return console.show(|out, look| tree.render(out, look));
     }
     let shown = Shown {
         min_ns,

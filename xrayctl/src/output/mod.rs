@@ -10,6 +10,7 @@ pub(crate) mod call_tree;
 pub(crate) mod checks;
 mod console;
 pub(crate) mod detached;
+pub(crate) mod diff_tree;
 pub(crate) mod dot;
 pub(crate) mod functions;
 #[cfg(test)]

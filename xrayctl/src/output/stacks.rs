@@ -1,12 +1,12 @@
-//! Stacks of calls: the top ones call by call, all of them folded, or as a tree with the times before and after.
+//! Stacks of calls: the top ones call by call, or all of them folded.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
 
 use xray_trace::analysis::{StackCounts, Stacks};
 
-use super::{Look, Tone, text, units};
+use super::{text, units};
 
 /// What folded stacks are measured by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,74 +116,6 @@ pub(crate) fn human(stacks: &Stacks, top: Top, out: &mut dyn io::Write) -> io::R
             print(stacks, top, node, out)?;
         }
         writeln!(out)?;
-    }
-    Ok(())
-}
-
-/// The calls of two traces as a tree, those that took longest first. `levels` and `min_ns` say what is left out.
-pub(crate) fn tree(
-    stacks: &Stacks,
-    levels: usize,
-    min_ns: u64,
-    limit: usize,
-    out: &mut dyn io::Write,
-    look: Look,
-) -> io::Result<()> {
-    let heading = format!(
-        "{:>10}  {:>10}  {:>11}  {:>19}  FUNCTION",
-        "BEFORE", "AFTER", "CHANGE", "CALLS"
-    );
-    writeln!(out, "{}", look.paint(Tone::Heading, &heading))?;
-    let mut children = vec![Vec::new(); stacks.nodes().len()];
-    let mut next = Vec::new();
-    let longest = |node: usize| {
-        let [before, after] = stacks.nodes()[node].counts;
-        before.total_ns.max(after.total_ns)
-    };
-    for (index, node) in stacks.nodes().iter().enumerate() {
-        match node.parent {
-            Some(parent) => children[parent].push(index),
-            None => next.push((0, index)),
-        }
-    }
-    next.sort_by_key(|(_, node)| longest(*node));
-    let mut lines = 0;
-    let mut left_out = 0;
-    while let Some((depth, index)) = next.pop() {
-        if depth >= levels || longest(index) < min_ns {
-            continue;
-        }
-        let mut within = std::mem::take(&mut children[index]);
-        within.sort_by_key(|node| longest(*node));
-        next.extend(within.into_iter().map(|node| (depth + 1, node)));
-        if lines == limit {
-            left_out += 1;
-            continue;
-        }
-        lines += 1;
-        let node = &stacks.nodes()[index];
-        let [before, after] = node.counts;
-        let change = units::time(after.total_ns.abs_diff(before.total_ns));
-        let (sign, tone) = match after.total_ns.cmp(&before.total_ns) {
-            Ordering::Less => ("-", Tone::Good),
-            Ordering::Equal => ("", Tone::Dim),
-            Ordering::Greater => ("+", Tone::Bad),
-        };
-        let change = look.paint(tone, &format!("{:>11}", format!("{sign}{change}")));
-        let calls = format!("{} -> {}", before.calls, after.calls);
-        let name = text::printable(stacks.name(node));
-        let line = format!(
-            "{:>10}  {:>10}  {change}  {calls:>19}  {:indent$}{name}",
-            units::time(before.total_ns),
-            units::time(after.total_ns),
-            "",
-            indent = 2 * depth.min(60)
-        );
-        writeln!(out, "{line}")?;
-    }
-    if left_out > 0 {
-        let more = units::counted(left_out, "more line");
-        writeln!(out, "… {more}; --limit 0 shows everything")?;
     }
     Ok(())
 }
