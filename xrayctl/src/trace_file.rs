@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use xray_trace::container::{Completeness, End, HEADER_LEN, Item, ReadError, Reader, Writer};
 use xray_trace::model::{CallKind, Clock, ClockAnchor, EventBody, ThreadId, Ticks};
+
+use crate::write_behind;
 
 /// Whether a file that is there already may be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,14 +107,12 @@ impl OutputFile {
         written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    /// Lets a function write, in however small pieces.
+    /// Lets a function write, in however small pieces. The system takes them in on another thread.
     pub(crate) fn write_with<T>(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<T>,
     ) -> anyhow::Result<T> {
-        let mut buffered = BufWriter::with_capacity(1 << 18, &self.file);
-        let written = write(&mut buffered);
-        let written = written.and_then(|value| buffered.flush().map(|()| value));
+        let written = write_behind::write(&self.file, write);
         written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 

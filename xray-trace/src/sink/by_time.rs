@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::io;
 
 use super::processor::{self, Processor};
@@ -54,21 +55,24 @@ pub(super) fn each_by_time(
         processor: Processor::default(),
     });
     let mut threads = threads.collect::<Vec<_>>();
+    // The index of every thread with a next record.
     let mut order = BinaryHeap::new();
     for (at, thread) in threads.iter_mut().enumerate() {
         thread.advance(report);
         order.extend(thread.next.as_ref().map(|next| Reverse((next.ticks, at))));
     }
-    while let Some(Reverse((_, at))) = order.pop() {
-        let Some(thread) = threads.get_mut(at) else {
-            continue;
-        };
+    while let Some(mut first) = order.peek_mut() {
+        let Reverse((_, at)) = *first;
+        let thread = &mut threads[at];
         if let Some(record) = &thread.next {
             let entered = matches!(record.what, What::Enter(_));
             report.calls += u64::from(take(record)? && entered);
         }
         thread.advance(report);
-        order.extend(thread.next.as_ref().map(|next| Reverse((next.ticks, at))));
+        match &thread.next {
+            Some(next) => *first = Reverse((next.ticks, at)),
+            None => drop(PeekMut::pop(first)),
+        }
     }
     for thread in &threads {
         report.leave_out_of_notes(&thread.steps);

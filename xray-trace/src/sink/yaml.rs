@@ -6,7 +6,8 @@ use std::io::{self, Write};
 
 use super::by_time::{What, each_by_time};
 use super::{Report, Sink};
-use crate::llvm::yaml::{Kind, Record, TraceHeader, Writer};
+use crate::function_map::FunctionMap;
+use crate::llvm::yaml::{Callee, Kind, Record, TraceHeader, Writer};
 use crate::model::{DataKind, NoXrayId, Trace, XrayIds};
 
 /// LLVM's YAML.
@@ -40,6 +41,7 @@ impl Sink for Yaml {
             cycle_frequency: trace.clock().frequency().unwrap_or(1_000_000_000),
         };
         let mut writer = Writer::new(output, &header);
+        let mut callees = FunctionMap::<Option<Callee>>::default();
         let (mut unknown, mut too_great) = (0, 0);
         each_by_time(trace, &mut report, |record| {
             let (mut record_type, mut args, mut data) = (0, &[][..], &[][..]);
@@ -75,11 +77,14 @@ impl Sink for Yaml {
                     return Ok(false);
                 }
             };
-            let function = trace.function(record.function);
-            writer.record(&Record {
+            let callee = callees.entry(record.function).get_or_insert_with(|| {
+                let function = trace.function(record.function);
+                Callee::new(id, function.map_or("", |function| &function.name))
+            });
+            let record = Record {
                 record_type,
                 function_id: id,
-                function: function.map_or("", |function| &function.name).into(),
+                function: Cow::Borrowed(""),
                 args: Cow::Borrowed(args),
                 cpu: record.cpu,
                 thread: record.place.tid,
@@ -87,7 +92,8 @@ impl Sink for Yaml {
                 kind,
                 tsc: record.ticks.0,
                 data: Cow::Borrowed(data),
-            })?;
+            };
+            writer.record_of(callee, &record)?;
             Ok(true)
         })?;
         report.leave_out("events whose data is no text", writer.altered());

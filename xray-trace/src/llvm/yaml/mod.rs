@@ -21,6 +21,7 @@ mod source;
 mod write;
 
 pub use read::{MAX_ITEM_LEN, Reader};
+pub(crate) use write::Callee;
 pub use write::Writer;
 
 use std::borrow::Cow;

@@ -7,6 +7,8 @@ use crate::yaml_scalar;
 
 /// Bytes that are gathered before they are written.
 const GATHERED: usize = 64 << 10;
+/// How a record begins, up to its type.
+const START: &[u8] = b"  - { type: ";
 
 /// Writes a trace.
 #[derive(Debug)]
@@ -16,6 +18,23 @@ pub struct Writer<W> {
     /// No record has been written.
     empty: bool,
     altered: u64,
+    /// Where the latest record happened, and how that is written: it is the same for many.
+    place: Place,
+    place_text: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Place {
+    cpu: u16,
+    thread: u32,
+    process: u32,
+}
+
+/// What a record says of its function: quoting names takes longer than all the rest.
+#[derive(Debug)]
+pub(crate) struct Callee {
+    /// A record from its beginning, of type 0, up to the name.
+    text: Vec<u8>,
 }
 
 // === impl Writer ===
@@ -39,6 +58,8 @@ impl<W: Write> Writer<W> {
             pending: head.into_bytes(),
             empty: true,
             altered: 0,
+            place: Place::default(),
+            place_text: Vec::new(),
         }
     }
 
@@ -48,10 +69,16 @@ impl<W: Write> Writer<W> {
     ///
     /// Those of the output.
     pub fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
+        let callee = Callee::new(record.function_id, &record.function);
+        self.record_of(&callee, record)
+    }
+
+    /// The same, of a function that is prepared. What the record says of its function does not count.
+    pub(crate) fn record_of(&mut self, callee: &Callee, record: &Record<'_>) -> io::Result<()> {
         let Record {
             record_type,
-            function_id,
-            function,
+            function_id: _,
+            function: _,
             args,
             cpu,
             thread,
@@ -64,15 +91,13 @@ impl<W: Write> Writer<W> {
         if std::mem::take(&mut self.empty) {
             out.extend_from_slice(b"records:\n");
         }
-        out.extend_from_slice(b"  - { type: ");
-        push_number(out, (*record_type).into());
-        out.extend_from_slice(b", func-id: ");
-        if *function_id < 0 {
-            out.push(b'-');
+        if *record_type == 0 {
+            out.extend_from_slice(&callee.text);
+        } else {
+            out.extend_from_slice(START);
+            push_number(out, (*record_type).into());
+            out.extend_from_slice(callee.text.get(START.len() + 1..).unwrap_or_default());
         }
-        push_number(out, function_id.unsigned_abs().into());
-        out.extend_from_slice(b", function: ");
-        yaml_scalar::push(out, function);
         if let Some((first, others)) = args.split_first() {
             out.extend_from_slice(b", args: [ ");
             push_number(out, *first);
@@ -82,27 +107,33 @@ impl<W: Write> Writer<W> {
             }
             out.extend_from_slice(b" ]");
         }
-        out.extend_from_slice(b", cpu: ");
-        push_number(out, (*cpu).into());
-        for (name, id) in [(&b", thread: "[..], thread), (b", process: ", process)] {
-            if *id != 0 {
-                out.extend_from_slice(name);
-                push_number(out, (*id).into());
-            }
+        let place = Place {
+            cpu: *cpu,
+            thread: *thread,
+            process: *process,
+        };
+        if place != self.place || self.place_text.is_empty() {
+            self.place_text = place.text();
+            self.place = place;
         }
-        out.extend_from_slice(b", kind: ");
+        out.extend_from_slice(&self.place_text);
         out.extend_from_slice(kind.name().as_bytes());
         out.extend_from_slice(b", tsc: ");
         push_number(out, *tsc);
-        out.extend_from_slice(b", data: ");
         match std::str::from_utf8(data) {
-            Ok(text) => yaml_scalar::push(out, text),
-            Err(_) => {
-                self.altered += 1;
-                yaml_scalar::push(out, &String::from_utf8_lossy(data));
+            Ok("") => out.extend_from_slice(b", data: '' }\n"),
+            text => {
+                out.extend_from_slice(b", data: ");
+                match text {
+                    Ok(text) => yaml_scalar::push(out, text),
+                    Err(_) => {
+                        self.altered += 1;
+                        yaml_scalar::push(out, &String::from_utf8_lossy(data));
+                    }
+                }
+                out.extend_from_slice(b" }\n");
             }
         }
-        out.extend_from_slice(b" }\n");
         if out.len() >= GATHERED {
             self.flush()?;
         }
@@ -140,17 +171,39 @@ impl<W: Write> Writer<W> {
 
 /// Appends a number in decimal; `write!` takes several times as long.
 fn push_number(out: &mut Vec<u8>, number: u64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    let mut left = number;
-    for digit in digits.iter_mut().rev() {
-        // A digit.
-        *digit = b'0' + u8::try_from(left % 10).unwrap_or_default();
-        at -= 1;
-        left /= 10;
-        if left == 0 {
-            break;
-        }
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+// === impl Callee ===
+
+impl Callee {
+    /// A function with this id and this name.
+    pub(crate) fn new(function_id: i32, name: &str) -> Self {
+        let mut text = START.to_vec();
+        text.extend_from_slice(b"0, func-id: ");
+        text.extend_from_slice(itoa::Buffer::new().format(function_id).as_bytes());
+        text.extend_from_slice(b", function: ");
+        yaml_scalar::push(&mut text, name);
+        Self { text }
     }
-    out.extend_from_slice(&digits[at..]);
+}
+
+// === impl Place ===
+
+impl Place {
+    fn text(self) -> Vec<u8> {
+        let mut text = b", cpu: ".to_vec();
+        push_number(&mut text, self.cpu.into());
+        for (name, id) in [
+            (&b", thread: "[..], self.thread),
+            (b", process: ", self.process),
+        ] {
+            if id != 0 {
+                text.extend_from_slice(name);
+                push_number(&mut text, id.into());
+            }
+        }
+        text.extend_from_slice(b", kind: ");
+        text
+    }
 }

@@ -1,0 +1,61 @@
+//! Writes a file on a thread of its own, so that what makes the bytes does not wait for the system to take them in.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+
+/// Handed over at once.
+const PIECE: usize = 1 << 18;
+/// Pieces that wait to be written.
+const WAITING: usize = 4;
+
+/// What is written on this side.
+struct Pieces {
+    pending: Vec<u8>,
+    sender: SyncSender<Vec<u8>>,
+}
+
+/// Lets a function write to a file, from where that stands.
+pub(crate) fn write<T>(
+    mut file: &File,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<T>,
+) -> io::Result<T> {
+    thread::scope(|scope| {
+        let (sender, pieces) = sync_channel::<Vec<u8>>(WAITING);
+        let writer = scope.spawn(move || {
+            pieces
+                .into_iter()
+                .try_for_each(|piece| file.write_all(&piece))
+        });
+        let mut output = Pieces {
+            pending: Vec::with_capacity(PIECE),
+            sender,
+        };
+        let made = write(&mut output).and_then(|value| output.flush().map(|()| value));
+        drop(output);
+        match writer.join() {
+            // Why the file takes no more explains all that follows from it.
+            Ok(written) => written.and(made),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+// === impl Pieces ===
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.pending.extend_from_slice(bytes);
+        if self.pending.len() >= PIECE {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let piece = std::mem::replace(&mut self.pending, Vec::with_capacity(PIECE));
+        let sent = self.sender.send(piece);
+        sent.map_err(|_| io::Error::other("the file takes no more"))
+    }
+}
