@@ -17,6 +17,7 @@ use std::io::{self, Write};
 use prost::Message;
 
 use super::per_function::PerFunction;
+use super::text::readable;
 use super::{Place, Report, Sink};
 use crate::analysis::{Call, Ending, Open, Said, Step, Steps};
 use crate::model::{DataKind, FunctionId, Module, ModuleId, ThreadId, Trace};
@@ -379,10 +380,7 @@ impl Output<'_> {
             DataKind::Custom => "custom event".to_owned(),
             DataKind::Typed(event_type) => format!("typed event {event_type}"),
         };
-        let text = match std::str::from_utf8(data) {
-            Ok(text) => text.to_owned(),
-            Err(_) => data.escape_ascii().to_string(),
-        };
+        let text = readable(data).into_owned();
         self.instant(said.ns, &name, annotation("data", None, Some(text)))
     }
 

@@ -1,5 +1,6 @@
 //! Text on its way into a file, collected so that the writer behind is called once per many events.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 /// How much is collected before it is passed on.
@@ -9,6 +10,14 @@ const ENOUGH: usize = 1 << 16;
 pub(super) struct Text<'a> {
     to: &'a mut dyn Write,
     buffer: Vec<u8>,
+}
+
+/// What the program said, as a text: escaped if it is not UTF-8, or has a NUL, where many readers take a text to end.
+pub(super) fn readable(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.contains('\0') => text.into(),
+        _ => bytes.escape_ascii().to_string().into(),
+    }
 }
 
 // === impl Text ===
@@ -53,12 +62,9 @@ impl<'a> Text<'a> {
         json(&mut self.buffer, text);
     }
 
-    /// Bytes as a JSON string: as text, or escaped if they are not UTF-8.
+    /// Bytes as a JSON string, see [`readable`].
     pub(super) fn json_bytes(&mut self, bytes: &[u8]) {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => self.json(text),
-            Err(_) => self.json(&bytes.escape_ascii().to_string()),
-        }
+        self.json(&readable(bytes));
     }
 
     pub(super) fn hex(&mut self, bytes: &[u8]) {

@@ -41,8 +41,9 @@ fn expected(trace: &Trace) -> Vec<Value> {
                     };
                     row.extend([json!("INSTANT"), json!(name), json!(said.ns)]);
                     let data = steps.data(&said);
-                    let text = std::str::from_utf8(data).map(str::to_owned);
-                    let text = text.unwrap_or_else(|_| data.escape_ascii().to_string());
+                    let text = std::str::from_utf8(data).ok();
+                    let text = text.filter(|text| !text.contains('\0'));
+                    let text = text.map_or_else(|| data.escape_ascii().to_string(), str::to_owned);
                     row.push(json!({ "data": text }));
                 }
                 Step::Lost { ticks, events } => {

@@ -107,8 +107,9 @@ fn slices(trace: &Trace, from: From) -> Vec<Value> {
                     };
                     let mut slice = slice(&name, said.ns, None);
                     let data = steps.data(&said);
-                    let text = std::str::from_utf8(data).map(str::to_owned);
-                    let text = text.unwrap_or_else(|_| data.escape_ascii().to_string());
+                    let text = std::str::from_utf8(data).ok();
+                    let text = text.filter(|text| !text.contains('\0'));
+                    let text = text.map_or_else(|| data.escape_ascii().to_string(), str::to_owned);
                     slice[9][from.key("data")] = text.into();
                     slices.push(slice);
                 }
