@@ -84,7 +84,11 @@ fn lines(trace: &Trace, stacks: &Stacks, output: &mut dyn Write) -> io::Result<(
         }
         let (stack, process) = stacks.stack(node);
         let process = trace.process(ProcessId(process));
-        frame(&mut text, process.map_or("?", |process| &process.command));
+        let command = process.map(|process| process.command.as_str());
+        frame(
+            &mut text,
+            command.filter(|name| !name.is_empty()).unwrap_or("?"),
+        );
         for function in stack.into_iter().rev() {
             text.put(";");
             frame(&mut text, &trace.function_name(function));
