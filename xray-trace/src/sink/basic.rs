@@ -11,13 +11,16 @@
 
 use std::io::{self, Write};
 
-use super::by_time::{Record, What, each_by_time};
+use super::by_time::{Record, What, each_record};
 use super::{Place, Report, Sink};
+use crate::analysis::Order;
 use crate::model::{NoXrayId, Trace, XrayIds};
 
 /// LLVM's log of basic mode.
 #[derive(Debug, Clone, Copy)]
-pub struct Basic;
+pub struct Basic {
+    order: Order,
+}
 
 mod kind {
     pub(super) const ENTER: u8 = 0;
@@ -27,6 +30,17 @@ mod kind {
 }
 
 // === impl Basic ===
+
+impl Basic {
+    /// The records of all threads in one order of time.
+    pub const BY_TIME: Self = Self {
+        order: Order::ByTime,
+    };
+    /// The records of one thread after those of the other.
+    pub const BY_THREAD: Self = Self {
+        order: Order::ByThread,
+    };
+}
 
 impl Sink for Basic {
     fn name(&self) -> &'static str {
@@ -53,7 +67,7 @@ impl Sink for Basic {
         header[8..16].copy_from_slice(&frequency.to_le_bytes());
         output.write_all(&header)?;
         let (mut unknown, mut too_great, mut data, mut cpus) = (0, 0, 0, 0);
-        each_by_time(trace, &mut report, |record| {
+        each_record(trace, self.order, &mut report, |record| {
             let (kind, arg) = match record.what {
                 What::Enter(None) => (kind::ENTER, None),
                 What::Enter(arg) => (kind::ENTER_ARG, arg),
@@ -87,6 +101,10 @@ impl Sink for Basic {
             unknown,
         );
         Ok(report)
+    }
+
+    fn by_thread(&self) -> Option<&'static dyn Sink> {
+        Some(&Self::BY_THREAD)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The calls and events of all threads in one order of time, for formats that have no threads of their own.
+//! The calls and events of all threads in one order, as a rule that of time, for formats that have no threads of their own.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,7 +7,7 @@ use std::io;
 
 use super::processor::{self, Processor};
 use super::{Place, Report};
-use crate::analysis::{Ending, Step, Steps};
+use crate::analysis::{Ending, Order, Step, Steps};
 use crate::model::{DataKind, FunctionId, Ticks, Trace};
 
 /// Something that one thread did.
@@ -42,8 +42,9 @@ struct Thread<'a> {
 
 /// Hands every record to `take`, which says whether it wrote it, and puts into the report what is none. At the same time the
 /// thread with the smaller id is first.
-pub(super) fn each_by_time(
+pub(super) fn each_record(
     trace: &Trace,
+    order: Order,
     report: &mut Report,
     mut take: impl FnMut(&Record) -> io::Result<bool>,
 ) -> io::Result<()> {
@@ -55,13 +56,20 @@ pub(super) fn each_by_time(
         processor: Processor::default(),
     });
     let mut threads = threads.collect::<Vec<_>>();
-    // The index of every thread with a next record.
-    let mut order = BinaryHeap::new();
+    // When the next record of a thread is due, and the thread's index.
+    let due = |record: &Record, at| {
+        let ticks = match order {
+            Order::ByTime => record.ticks,
+            Order::ByThread => Ticks(0),
+        };
+        Reverse((ticks, at))
+    };
+    let mut next = BinaryHeap::new();
     for (at, thread) in threads.iter_mut().enumerate() {
         thread.advance(report);
-        order.extend(thread.next.as_ref().map(|next| Reverse((next.ticks, at))));
+        next.extend(thread.next.as_ref().map(|record| due(record, at)));
     }
-    while let Some(mut first) = order.peek_mut() {
+    while let Some(mut first) = next.peek_mut() {
         let Reverse((_, at)) = *first;
         let thread = &mut threads[at];
         if let Some(record) = &thread.next {
@@ -70,7 +78,7 @@ pub(super) fn each_by_time(
         }
         thread.advance(report);
         match &thread.next {
-            Some(next) => *first = Reverse((next.ticks, at)),
+            Some(record) => *first = due(record, at),
             None => drop(PeekMut::pop(first)),
         }
     }

@@ -77,6 +77,11 @@ pub trait Sink: std::fmt::Debug + Sync {
     fn of_profile(&self) -> Option<&dyn ProfileSink> {
         None
     }
+
+    /// The same format with one thread's records after the other's, if it has those of all threads in one order of time.
+    fn by_thread(&self) -> Option<&'static dyn Sink> {
+        None
+    }
 }
 
 /// A format of one file that has a place for sums of calls.
@@ -143,8 +148,8 @@ pub enum Format {
 pub const FORMATS: &[Format] = &[
     Format::File(&Xtrace),
     Format::File(&Fdr),
-    Format::File(&Basic),
-    Format::File(&Yaml),
+    Format::File(&Basic::BY_TIME),
+    Format::File(&Yaml::BY_TIME),
     Format::File(&Chrome),
     #[cfg(feature = "export")]
     Format::File(&Perfetto),

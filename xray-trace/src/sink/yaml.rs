@@ -4,17 +4,31 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use super::by_time::{What, each_by_time};
+use super::by_time::{What, each_record};
 use super::{Report, Sink};
+use crate::analysis::Order;
 use crate::function_map::FunctionMap;
 use crate::llvm::yaml::{Callee, Kind, Record, TraceHeader, Writer};
 use crate::model::{DataKind, NoXrayId, Trace, XrayIds};
 
 /// LLVM's YAML.
 #[derive(Debug, Clone, Copy)]
-pub struct Yaml;
+pub struct Yaml {
+    order: Order,
+}
 
 // === impl Yaml ===
+
+impl Yaml {
+    /// The records of all threads in one order of time.
+    pub const BY_TIME: Self = Self {
+        order: Order::ByTime,
+    };
+    /// The records of one thread after those of the other.
+    pub const BY_THREAD: Self = Self {
+        order: Order::ByThread,
+    };
+}
 
 impl Sink for Yaml {
     fn name(&self) -> &'static str {
@@ -43,7 +57,7 @@ impl Sink for Yaml {
         let mut writer = Writer::new(output, &header);
         let mut callees = FunctionMap::<Option<Callee>>::default();
         let (mut unknown, mut too_great) = (0, 0);
-        each_by_time(trace, &mut report, |record| {
+        each_record(trace, self.order, &mut report, |record| {
             let (mut record_type, mut args, mut data) = (0, &[][..], &[][..]);
             let kind = match &record.what {
                 What::Enter(None) => Kind::Enter,
@@ -104,5 +118,9 @@ impl Sink for Yaml {
             unknown,
         );
         Ok(report)
+    }
+
+    fn by_thread(&self) -> Option<&'static dyn Sink> {
+        Some(&Self::BY_THREAD)
     }
 }

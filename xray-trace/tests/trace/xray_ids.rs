@@ -91,7 +91,11 @@ fn what_has_no_id_is_never_shown_with_anothers() {
     assert_eq!(ids.shown(FunctionId(256)), 257 << 32 | 1);
 
     // Each format says once what it cannot hold: 28 bits, and 32.
-    for (sink, calls) in [(&Fdr as &dyn Sink, 16), (&Basic, 256), (&Yaml, 256)] {
+    for (sink, calls) in [
+        (&Fdr as &dyn Sink, 16),
+        (&Basic::BY_TIME, 256),
+        (&Yaml::BY_TIME, 256),
+    ] {
         let (_, report) = written(sink, &trace);
         let left_out: Vec<_> = report
             .left_out
@@ -107,7 +111,11 @@ fn what_has_no_id_is_never_shown_with_anothers() {
 /// What the runtime of LLVM 20 has written comes out again as it was.
 #[test]
 fn ids_of_objects_are_kept_from_log_to_log() {
-    for (sink, greatest) in [(&Fdr as &dyn Sink, 15), (&Basic, 255), (&Yaml, 255)] {
+    for (sink, greatest) in [
+        (&Fdr as &dyn Sink, 15),
+        (&Basic::BY_TIME, 255),
+        (&Yaml::BY_TIME, 255),
+    ] {
         let functions = [(0, 3), (greatest, 0xff_ffff), (5, 1), (greatest, 2)];
         let trace = trace(&functions, 256, &[]);
         let (log, _) = written(sink, &trace);

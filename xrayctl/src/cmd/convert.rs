@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::builder::PossibleValue;
+use clap::ArgAction;
+use clap::builder::{BoolishValueParser, PossibleValue};
 use serde::Serialize;
 use xray_trace::model::{Profile, Trace};
 use xray_trace::sink::{self, FORMATS, Format as TraceFormat, ProfileSink, Report, Sink};
@@ -23,23 +24,35 @@ const EXAMPLES: &str = "\
 Examples:
   xrayctl convert run.xtrace -o run.json
   xrayctl convert run.xtrace -o log.bin --to fdr
-  xrayctl convert run.xtrace -f trace_event -o run.json   as llvm-xray has it";
+  xrayctl convert xray-log.server.KHpRsM -m server -o run.json
+  xrayctl convert xray-log.server.KHpRsM -m server -f yaml -y | less   as llvm-xray has it";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The trace, or a profile
     file: PathBuf,
-    /// The file to write; for some formats, the directory
-    #[arg(short, long, value_name = "OUT")]
+    /// The file to write; for some formats, the directory; -: standard output
+    #[arg(short, long, value_name = "OUT", default_value = "-")]
     output: PathBuf,
-    /// The format; without this, the extension of OUT says it
+    /// The format; without this, the extension of OUT says it, and for standard output it is raw, as llvm-xray has it
     #[arg(short = 'f', long, visible_alias = "output-format", value_name = "FORMAT",
           value_parser = clap::builder::PossibleValuesParser::new(FORMATS.iter().map(described)))]
     to: Option<String>,
+    /// Accepted as by llvm-xray; the names of functions are written wherever they are known
+    #[arg(short = 'y', long)]
+    symbolize: bool,
+    /// Write functions' names for people (the default)
+    #[arg(long, overrides_with = "no_demangle")]
+    demangle: bool,
     /// Write functions' symbols as the linker knows them, instead of their names for people
-    #[arg(long)]
+    #[arg(long, overrides_with = "demangle")]
     no_demangle: bool,
+    /// Put the records of all threads in one order of time, where the format has one; with false, one thread after the other
+    #[arg(short, long, value_name = "BOOL", default_value = "true", default_missing_value = "true",
+          num_args = 0..=1, require_equals = true, action = ArgAction::Set,
+          value_parser = BoolishValueParser::new())]
+    sort: bool,
     /// Replace OUT if it is there already
     #[arg(long)]
     force: bool,
@@ -75,6 +88,9 @@ enum Job<'a> {
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let format = args.trace_format()?;
+    if args.output == Path::new("-") {
+        return args.print(format, console);
+    }
     let cannot = || format!("cannot read {}", args.file.display());
     let input = File::open(&args.file).with_context(cannot)?;
     let overwrite = if args.force {
@@ -130,11 +146,15 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         let (calls, bytes) = (units::counted(*calls, "call"), units::bytes(*bytes));
         writeln!(out, "{file}: {calls} as {format}, {bytes}")?;
         for LeftOut { what, count } in left_out {
-            let line = format!("not as it was: {what} ({})", units::count(*count));
+            let line = not_as_it_was(what, *count);
             writeln!(out, "  {}", look.paint(Tone::Warning, &line))?;
         }
         Ok(())
     })
+}
+
+fn not_as_it_was(what: &str, count: u64) -> String {
+    format!("not as it was: {what} ({})", units::count(count))
 }
 
 /// A format as the help shows it.
@@ -180,6 +200,28 @@ impl<'a> Job<'a> {
 // === impl Args ===
 
 impl Args {
+    /// Writes to standard output, and what that cannot hold to standard error.
+    fn print(&self, format: TraceFormat, console: &mut Console) -> anyhow::Result<()> {
+        let usage = |what: &str| Err(Failure::Usage(what.to_owned()).into());
+        let TraceFormat::File(sink) = format else {
+            return usage(&format!("{} is a directory: give -o OUT", format.name()));
+        };
+        if self.format.json {
+            return usage("--json prints where the trace is to go: give -o OUT");
+        }
+        let log = self.open(console)?;
+        let job = Job::new(&log, sink).ok_or_else(|| self.no_events(format))?;
+        let mut report = Report::default();
+        console.show(|out, _| {
+            report = job.write(out)?;
+            Ok(())
+        })?;
+        for (what, count) in report.left_out {
+            console.note(&not_as_it_was(&what, count));
+        }
+        Ok(())
+    }
+
     fn open(&self, console: &Console) -> anyhow::Result<Log> {
         let log = self.logs.open_any(&self.file, console)?;
         Ok(if self.no_demangle {
@@ -211,8 +253,15 @@ impl Args {
                 "raw" => "basic",
                 name => name,
             }),
+            None if self.output == Path::new("-") => sink::by_name("basic"),
             None => sink::by_extension(&self.output),
         };
+        let found = found.map(|format| match format {
+            TraceFormat::File(sink) if !self.sort => {
+                TraceFormat::File(sink.by_thread().unwrap_or(sink))
+            }
+            format => format,
+        });
         found.ok_or_else(|| {
             let names = FORMATS.iter().map(TraceFormat::name).collect::<Vec<_>>();
             let (output, names) = (self.output.display(), names.join(", "));

@@ -342,6 +342,41 @@ fn pic_test() {
     program.0.same_lines("graph log -m program -e sum");
 }
 
+/// The names of a program's functions, as its symbols or as people write them.
+#[test]
+fn convert_with_debug_syms_of_a_program() {
+    let program = Program::new(
+        "namespace n { template <class T> struct S { TRACED void f(T t) { USE(t); } }; }
+         extern \"C\" TRACED_ARG void plain(long n) { n::S<long>().f(n); USE(n); }
+         int main() { plain(7); }",
+        &["-g"],
+    );
+    let options =
+        "patch_premain=true xray_mode=xray-basic xray_naive_log_func_duration_threshold_us=0";
+    program.events(&[], options);
+    let body = |yaml: String| {
+        let head = |line: &&str| !line.starts_with("  version: ") && !line.starts_with("  type: ");
+        yaml.lines().filter(head).collect::<Vec<_>>().join("\n")
+    };
+    for (more, name) in [
+        ("", "'n::S<long>::f(long)'"),
+        ("-demangle", "n::S<long>::f(long)"),
+        ("-no-demangle", "_ZN1n1SIlE1fEl"),
+    ] {
+        let args = format!("convert log -f yaml -y -m program {more}");
+        let ours = program.0.ours_out(args.trim());
+        assert!(
+            ours.contains(name) && ours.contains("args: [ 7 ]"),
+            "{ours}"
+        );
+        assert_eq!(
+            body(ours),
+            body(program.0.theirs_out(args.trim())),
+            "{args}"
+        );
+    }
+}
+
 /// Plain C, with all modes.
 #[test]
 fn c_test() {
