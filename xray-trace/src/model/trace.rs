@@ -73,7 +73,7 @@ impl Trace {
         self
     }
 
-    /// Writes the trace anew, as a finished one.
+    /// Writes the trace anew, as a finished one. Blocks that cannot be read from the file that they are in are left out.
     ///
     /// # Errors
     ///
@@ -96,9 +96,12 @@ impl Trace {
             .anchors()
             .iter()
             .try_for_each(|anchor| writer.anchor(anchor))?;
-        self.blocks
-            .iter()
-            .try_for_each(|block| writer.block(block))?;
+        for block in &self.blocks {
+            match writer.block(block) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+                written => written?,
+            }
+        }
         self.losses
             .iter()
             .try_for_each(|(thread, events)| writer.lost(*thread, *events))?;

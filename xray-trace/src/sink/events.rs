@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::Report;
+use super::{DAMAGED_BLOCKS, Report};
 use crate::container::Events;
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
 
@@ -33,7 +33,7 @@ pub(super) fn each_event(trace: &Trace, taker: &mut impl EachEvent) -> io::Resul
             }
         }
     }
-    report.leave_out("blocks whose events could not all be unpacked", damaged);
+    report.leave_out(DAMAGED_BLOCKS, damaged);
     report.leave_out_unplaced(trace);
     Ok(report)
 }
@@ -55,7 +55,8 @@ pub(super) fn word(body: &EventBody) -> &'static str {
     }
 }
 
-fn is_entry(body: &EventBody) -> bool {
+/// Whether a call begins.
+pub(super) fn is_entry(body: &EventBody) -> bool {
     matches!(
         body,
         EventBody::Call {

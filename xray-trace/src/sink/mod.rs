@@ -191,6 +191,9 @@ pub fn by_extension(path: &Path) -> Option<Format> {
         .max_by_key(len)
 }
 
+/// What is told of blocks that do not hold what they should.
+const DAMAGED_BLOCKS: &str = "blocks whose events could not all be unpacked";
+
 /// How the kernel knows a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
@@ -279,10 +282,7 @@ impl Report {
             "exits of calls that began before the trace or in a gap",
             notes.exits_without_entry,
         );
-        self.leave_out(
-            "blocks whose events could not all be unpacked",
-            notes.damaged_blocks,
-        );
+        self.leave_out(DAMAGED_BLOCKS, notes.damaged_blocks);
     }
 
     /// Of a profile of which every stack was written.

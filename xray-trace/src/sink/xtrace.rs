@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::{Report, Sink};
+use super::events::is_entry;
+use super::{DAMAGED_BLOCKS, Report, Sink};
+use crate::container::Block;
 use crate::model::Trace;
 
 /// The `.xtrace` format.
@@ -26,14 +28,16 @@ impl Sink for Xtrace {
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         trace.write(output)?;
-        let calls = trace
-            .blocks()
-            .iter()
-            .map(|block| u64::from(block.calls))
-            .sum();
-        Ok(Report {
-            calls,
-            left_out: Vec::new(),
-        })
+        let mut report = Report::default();
+        let mut damaged = 0;
+        // A block only says how many entries and exits it has.
+        for event in trace.blocks().iter().flat_map(Block::events) {
+            match event {
+                Ok(event) => report.calls += u64::from(is_entry(&event.body)),
+                Err(_) => damaged += 1,
+            }
+        }
+        report.leave_out(DAMAGED_BLOCKS, damaged);
+        Ok(report)
     }
 }

@@ -8,6 +8,7 @@ use xray_trace::analysis::{Filter, account};
 use xray_trace::container::{Completeness, DecodeError};
 use xray_trace::model::CallKind::{Enter, Exit};
 use xray_trace::model::{Event, Trace};
+use xray_trace::sink::{Sink as _, Xtrace};
 
 use crate::common::{call, file};
 
@@ -88,6 +89,13 @@ fn damage_in_a_block_is_found_when_its_events_are_read() {
             .damaged_blocks,
         1
     );
+    // Written anew, the trace is without it.
+    let mut copy = Vec::new();
+    let report = Xtrace.write(&trace, &mut copy).unwrap();
+    let told = "blocks whose events could not all be unpacked".to_owned();
+    assert_eq!(report.left_out, [(told, 1)]);
+    let copy = Trace::read(copy.as_slice()).unwrap();
+    assert_eq!(copy.blocks().len(), trace.blocks().len() - 1);
     // A file that shrinks is no more than that.
     file.set_len(middle).unwrap();
     let unreadable = trace

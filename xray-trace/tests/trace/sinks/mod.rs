@@ -164,6 +164,19 @@ fn an_empty_trace_is_valid_everywhere() {
 }
 
 #[test]
+fn every_format_counts_calls_alike() {
+    let rich = rich();
+    for format in sink::FORMATS {
+        let dir = tempfile::tempdir().unwrap();
+        let report = match format {
+            Format::File(_) => export(format.name(), &rich).1,
+            Format::Folder(_) => export_folder(format.name(), &rich, &dir.path().join("folder")),
+        };
+        assert_eq!(report.calls, 5, "{}", format.name());
+    }
+}
+
+#[test]
 fn formats_are_found_by_name_and_by_extension() {
     let check = |path: &str, expected: Option<&str>| {
         assert_eq!(
