@@ -8,9 +8,14 @@ use integration::workspace_dir;
 
 use crate::shell::{cargo, execute};
 
-const TARGETS: &[&str] = &["ring", "elf", "llvm_logs", "xtrace"];
-/// Inputs of a short run, of each target.
-const SHORT: &str = "-runs=20000";
+/// Each target, and how many inputs a short run has: as many as take some seconds.
+const TARGETS: &[(&str, u32)] = &[
+    ("ring", 20_000),
+    ("instr_map", 20_000),
+    ("llvm_logs", 20_000),
+    ("xtrace", 20_000),
+    ("traces", 5_000),
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -23,7 +28,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let targets: Vec<&str> = match arguments.targets.as_slice() {
-        [] => TARGETS.to_vec(),
+        [] => TARGETS.iter().map(|(target, _)| *target).collect(),
         targets => targets.iter().map(String::as_str).collect(),
     };
     let length = format!("-max_total_time={}", arguments.seconds);
@@ -34,7 +39,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// A short run of every target.
 pub(crate) fn run_short() -> Result<()> {
-    TARGETS.iter().try_for_each(|target| fuzz(target, SHORT))
+    TARGETS
+        .iter()
+        .try_for_each(|(target, inputs)| fuzz(target, &format!("-runs={inputs}")))
 }
 
 fn fuzz(target: &str, length: &str) -> Result<()> {
@@ -67,7 +74,7 @@ fn fuzz(target: &str, length: &str) -> Result<()> {
         .args([
             length,
             "-timeout=10",
-            "-rss_limit_mb=1024",
+            "-rss_limit_mb=256",
             "-max_len=16384",
         ])
         .args(["-verbosity=0"]);

@@ -1,0 +1,130 @@
+//! Whole traces of every format: opened, summed up and exported, whatever they hold. No answer takes more memory than the trace
+//! is worth; how long an export may be, the writer of the input decides, so it goes nowhere.
+#![no_main]
+
+mod mend;
+
+use std::io::{self, Seek as _, Write};
+
+use libfuzzer_sys::fuzz_target;
+use xray_trace::analysis::{
+    Account, AccountOptions, Direction, Filter, Graph, GroupBy, Order, Shown, Siblings, Side,
+    SortBy, StackRoots, Stacks, Step, Steps, Tree, account,
+};
+use xray_trace::container::MAGIC;
+use xray_trace::llvm::Mode;
+use xray_trace::model::Trace;
+use xray_trace::sink::{FORMATS, Folder, Format, Report};
+use xray_trace::source::{Options, open};
+
+use mend::mend;
+
+fuzz_target!(|input: &[u8]| {
+    for mode in [Mode::Strict, Mode::Salvage] {
+        read(input, mode);
+    }
+    if input.starts_with(&MAGIC) {
+        read(&mend(input), Mode::Strict);
+    }
+});
+
+fn read(bytes: &[u8], mode: Mode) {
+    let mut file = tempfile::tempfile().expect("a file");
+    file.write_all(bytes).expect("room for the input");
+    file.rewind().expect("a file has a beginning");
+    let options = Options {
+        mode,
+        ..Options::default()
+    };
+    match open(file, &options) {
+        Ok(opened) => {
+            answer(&opened.trace);
+            export(&opened.trace);
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+fn answer(trace: &Trace) {
+    let filter = Filter::default();
+    let mut entered = 0_u64;
+    for steps in Steps::of_threads(trace) {
+        let mut open = 0_u64;
+        for step in steps {
+            match step {
+                Step::Enter(_) => (open, entered) = (open + 1, entered + 1),
+                Step::Leave(_) => open = open.checked_sub(1).expect("what is left was entered"),
+                Step::Data(_) | Step::Lost { .. } => {}
+            }
+        }
+        assert_eq!(open, 0, "every call ends");
+    }
+    for by in [
+        GroupBy::Function,
+        GroupBy::Thread,
+        GroupBy::Process,
+        GroupBy::Module,
+    ] {
+        let options = AccountOptions {
+            by,
+            ..AccountOptions::default()
+        };
+        let mut table: Account = account(trace, &filter, options);
+        table.sort(trace, SortBy::Id, Direction::Ascending);
+        let calls = table.rows.iter().map(|row| row.calls).sum::<u64>();
+        assert_eq!(calls, entered, "{by:?}");
+    }
+    let _ = Graph::new(trace, &filter, Siblings::default());
+    let mut stacks = Stacks::default();
+    let _ = stacks.add(
+        trace,
+        &filter,
+        Siblings::default(),
+        StackRoots::PerThread,
+        Side::Before,
+    );
+    let lines = Tree::new(trace, &filter, Shown::default(), Order::ByTime).count();
+    assert!(lines as u64 >= entered, "{lines} lines of {entered} calls");
+}
+
+/// Takes everything.
+struct Taker;
+
+fn export(trace: &Trace) {
+    let mut calls = None;
+    for format in FORMATS {
+        let mut to = Taker;
+        let report: Report = match format {
+            Format::File(sink) => sink.write(trace, &mut to),
+            Format::Folder(sink) => sink.write(trace, &mut to),
+        }
+        .expect("a taker takes everything");
+        // LLVM's formats leave functions out that nobody describes.
+        if !["fdr", "basic", "yaml"].contains(&format.name()) {
+            let first = *calls.get_or_insert(report.calls);
+            assert_eq!(report.calls, first, "{}", format.name());
+        }
+    }
+}
+
+// === impl Taker ===
+
+impl Write for Taker {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Folder for Taker {
+    fn begin(&mut self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn current(&mut self) -> &mut (dyn Write + Send) {
+        self
+    }
+}
