@@ -1,9 +1,10 @@
-//! Whole traces of every format: opened, summed up and exported, whatever they hold. No answer takes more memory than the trace
+//! Whole traces and profiles of every format: opened, summed up and exported, whatever they hold. No answer takes more memory than the trace
 //! is worth; how long an export may be, the writer of the input decides, so it goes nowhere.
 #![no_main]
 
 mod mend;
 
+use std::fs::File;
 use std::io::{self, Seek as _, Write};
 
 use libfuzzer_sys::fuzz_target;
@@ -15,7 +16,7 @@ use xray_trace::container::MAGIC;
 use xray_trace::llvm::Mode;
 use xray_trace::model::Trace;
 use xray_trace::sink::{FORMATS, Folder, Format, Report};
-use xray_trace::source::{Options, open};
+use xray_trace::source::{Options, open, open_profile};
 
 use mend::mend;
 
@@ -28,18 +29,31 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn read(bytes: &[u8], mode: Mode) {
+fn file_of(bytes: &[u8]) -> File {
     let mut file = tempfile::tempfile().expect("a file");
     file.write_all(bytes).expect("room for the input");
     file.rewind().expect("a file has a beginning");
+    file
+}
+
+fn read(bytes: &[u8], mode: Mode) {
     let options = Options {
         mode,
         ..Options::default()
     };
-    match open(file, &options) {
+    match open(file_of(bytes), &options) {
         Ok(opened) => {
             answer(&opened.trace);
             export(&opened.trace);
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    match open_profile(file_of(bytes), &options) {
+        Ok(opened) => {
+            for format in FORMATS.iter().filter_map(Format::of_profile) {
+                let report = format.write(&opened.profile, &mut Taker);
+                let _: Report = report.expect("a taker takes everything");
+            }
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
