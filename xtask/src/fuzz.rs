@@ -71,12 +71,7 @@ fn fuzz(target: &str, length: &str) -> Result<()> {
     }
     command
         .arg(format!("-artifact_prefix=artifacts/{target}/"))
-        .args([
-            length,
-            "-timeout=10",
-            "-rss_limit_mb=256",
-            "-max_len=16384",
-        ])
+        .args([length, "-timeout=10", "-rss_limit_mb=256", "-max_len=16384"])
         .args(["-verbosity=0"]);
     with_compiler(&mut command);
     execute(&mut command)

@@ -1,5 +1,6 @@
 //! The Firefox Profiler's command line, which reads files with the code of profiler.firefox.com.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -41,13 +42,22 @@ impl Profiler {
             sessions,
             process,
         };
+        // Who asks before it listens takes it for dead, and removes what it is found by.
+        let socket = profiler.sessions.join("t.sock");
+        profiler.wait(|_| UnixStream::connect(&socket).map_err(|error| error.to_string()));
+        profiler.wait(|profiler| profiler.try_ask("thread list"));
+        Some(profiler)
+    }
+
+    /// Tries until it succeeds, while the process lives.
+    fn wait<T>(&mut self, attempt: impl Fn(&Self) -> Result<T, String>) {
         let deadline = Instant::now() + Duration::from_secs(120);
-        while let Err(errors) = profiler.try_ask("thread list") {
-            let ended = profiler.process.try_wait().unwrap();
+        while let Err(errors) = attempt(self) {
+            let ended = self.process.try_wait().unwrap();
             assert_eq!(ended, None, "the profiler does not open the file: {errors}");
             assert!(Instant::now() < deadline, "no answer: {errors}");
+            std::thread::sleep(Duration::from_millis(20));
         }
-        Some(profiler)
     }
 
     /// What it answers to a command.
