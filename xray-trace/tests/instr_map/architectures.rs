@@ -359,6 +359,62 @@ fn processors_that_clang_19_makes_no_sleds_for_are_read() {
                     object.functions().iter().all(|function| function.size == 8),
                     "{why}"
                 );
+                // llvm-xray does not read the others, takes distances of 32 bits for positive, and leaves out the
+                // relocations of a file still to be linked.
+                let llvm_reads = match machine {
+                    Machine::X86_64 => word == 8,
+                    Machine::Aarch64 | Machine::Ppc64 | Machine::LoongArch => true,
+                    Machine::Arm => versions == [0, 0],
+                    _ => false,
+                };
+                if llvm_reads && file != "p.o" {
+                    let yaml = bench.run(LLVM_XRAY, &["extract", file, "-s"]);
+                    assert_eq!(written(&object), yaml, "{why}");
+                }
+            }
+        }
+    }
+}
+
+/// Two files with the same inline functions and templates: the linker drops the groups of one of them, and a file that stays
+/// relocatable keeps the others' maps.
+#[test]
+fn groups_that_the_linker_drops_leave_one_map() {
+    let bench = Workbench::new();
+    bench.write("p.cc", PROGRAM);
+    let other = PROGRAM
+        .replace("extern \"C\" int start", "extern \"C\" int other")
+        .replace(
+            "extern \"C\" __attribute__((noinline)) int leaf(int x) {",
+            "extern \"C\" int leaf(int x); int elsewhere(int x) {",
+        );
+    bench.write("q.cc", &other);
+    for triple in [
+        "x86_64-linux-gnu",
+        "aarch64-linux-gnu",
+        "mips-linux-gnu",
+        "armv7-linux-gnueabihf",
+        "loongarch64-linux-gnu",
+    ] {
+        for arguments in [&[][..], &["-ffunction-sections"]] {
+            compile(&bench, triple, "p.cc", "p.o", arguments);
+            compile(&bench, triple, "q.cc", "q.o", arguments);
+            assemble(&bench, triple, STUBS, "stubs.o");
+            let files = ["p.o", "q.o", "stubs.o", "-o"];
+            bench.run(LLD, &[&["-e", "start"], &files[..], &["linked"]].concat());
+            bench.run(LLD, &[&["-r"], &files[..], &["again.o"]].concat());
+            let why = format!("{triple} {arguments:?}");
+            let [linked, again] =
+                ["linked", "again.o"].map(|file| Object::parse_any(&bench.read(file)).unwrap());
+            assert_eq!(linked.warnings(), [], "{why}");
+            assert_eq!(again.warnings(), [], "{why}");
+            // Both have a `hidden(int)` of their own, and the second file two functions more.
+            assert_eq!(linked.functions().len(), FUNCTIONS.len() + 3, "{why}");
+            assert_eq!(again.functions().len(), FUNCTIONS.len() + 3, "{why}");
+            assert_eq!(shape(&again), shape(&linked), "{why}");
+            if matches!(linked.machine(), Machine::X86_64 | Machine::Aarch64) {
+                let yaml = bench.run(LLVM_XRAY, &["extract", "linked", "-s"]);
+                assert_eq!(written(&linked), yaml, "{why}");
             }
         }
     }
