@@ -7,7 +7,7 @@
 //! | `elf`, `macho` | the formats: segments, sections, symbols, identity |
 //! | `words` | what words mean when the file will be linked and loaded |
 //! | `index` | the sleds, and the functions they make up |
-//! | `symbols`, `names` | what the functions are called |
+//! | `symbols`, `names`, `cxx` | what the functions are called |
 //! | `source` | which line each of them begins at |
 //! | `filter` | which of them somebody means |
 //! | `map` | the map by itself, wherever it stands |
@@ -17,6 +17,7 @@
 //! programs and may be made to harm: every range is checked, and memory and time grow with the file's size only.
 
 mod bytes;
+mod cxx;
 mod elf;
 mod error;
 mod file;

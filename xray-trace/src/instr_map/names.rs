@@ -5,20 +5,12 @@
 
 use std::fmt::{self, Write};
 
-use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
+use super::cxx;
 
 /// Longest symbol that is demangled.
 const LONGEST_MANGLED: usize = 4096;
 /// Longest name that demangling may yield.
 const LONGEST_DEMANGLED: usize = 32 * 1024;
-/// Nesting that is followed. A level takes up to 20 KiB of stack in a debug build, and a thread may have only 2 MiB.
-/// Of 91,000 symbols of LLVM's and C++'s libraries, 18 are nested deeper.
-const DEEPEST: u32 = 64;
-/// Nesting that is followed where the grammar is ambiguous: cpp_demangle tries the possibilities one after the other on
-/// each level, so that 80 bytes could keep it busy for hours. At this depth they take milliseconds.
-const DEEPEST_AMBIGUOUS: u32 = 40;
-/// The same where `new` or `delete` stand in an expression: there are most possibilities, and hardly a real symbol.
-const DEEPEST_ALLOCATING: u32 = 16;
 
 /// Text up to a length; more is an error.
 struct Bounded {
@@ -33,88 +25,39 @@ pub(super) fn demangle(symbol: &str, budget: &mut usize) -> Option<String> {
     if symbol.len() > LONGEST_MANGLED {
         return None;
     }
-    let mut out = Bounded {
-        text: String::new(),
-        longest: LONGEST_DEMANGLED.min(*budget),
-    };
-    let complete = write_demangled(symbol, &mut out);
-    *budget -= out.text.len();
-    complete.map(|()| out.text)
-}
-
-fn write_demangled(symbol: &str, out: &mut Bounded) -> Option<()> {
-    if symbol.starts_with("_R") || is_legacy_rust(symbol) {
-        // The alternate form leaves the hash out.
-        write!(out, "{:#}", rustc_demangle::try_demangle(symbol).ok()?).ok()
-    } else if symbol.starts_with("_Z") || symbol.starts_with("__Z") {
-        let deepest = deepest(symbol);
-        let parsing = ParseOptions::default().recursion_limit(deepest);
-        let writing = DemangleOptions::default().recursion_limit(deepest);
-        let parsed = Symbol::new_with_options(symbol.as_bytes(), &parsing).ok()?;
-        parsed.structured_demangle(out, &writing).ok()
-    } else {
-        None
-    }
-}
-
-/// How deep a C++ symbol is followed, by what stands outside its identifiers. Expressions, unresolved names and vendor
-/// qualifiers are the parts of the grammar that cannot be told apart by the next letter.
-fn deepest(symbol: &str) -> u32 {
-    let mut rest = symbol.as_bytes();
-    let mut before = 0_u8;
-    let mut deepest = DEEPEST;
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        if digits > 0 {
-            // `3foo` is an identifier, `S3_` and `T3_` are references.
-            let is_reference = before.is_ascii_uppercase() && rest.get(digits) == Some(&b'_');
-            let length = if is_reference {
-                0
-            } else {
-                decimal(&rest[..digits])
-            };
-            before = 0;
-            rest = rest
-                .get(digits.saturating_add(length)..)
-                .unwrap_or_default();
-            continue;
-        }
-        let is_ambiguous = match (byte, after.first()) {
-            (b'X' | b'L' | b'U', _)
-            | (b'D', Some(b't' | b'T' | b'O' | b'w' | b'v'))
-            | (b's', Some(b'r')) => true,
-            (b'A', Some(next)) => !next.is_ascii_digit(),
-            (b'n', Some(b'w' | b'a')) | (b'd', Some(b'l' | b'a')) if deepest < DEEPEST => {
-                return DEEPEST_ALLOCATING;
-            }
-            _ => false,
+    let longest = LONGEST_DEMANGLED.min(*budget);
+    if let Some((symbol, suffix)) = rust_symbol(symbol) {
+        let mut out = Bounded {
+            text: String::new(),
+            longest,
         };
-        if is_ambiguous {
-            deepest = DEEPEST_AMBIGUOUS;
-        }
-        (before, rest) = (byte, after);
+        // The alternate form leaves the hash out. What the compiler has put behind it is told as that of C++ is.
+        let symbol = rustc_demangle::try_demangle(symbol).ok()?;
+        let complete = match suffix {
+            "" => write!(out, "{symbol:#}"),
+            suffix => write!(out, "{symbol:#} ({suffix})"),
+        };
+        *budget -= out.text.len();
+        return complete.ok().map(|()| out.text);
     }
-    deepest
+    let mut spent = 0;
+    let name = cxx::demangle(symbol, longest, &mut spent);
+    *budget = budget.saturating_sub(spent);
+    name
 }
 
-fn decimal(digits: &[u8]) -> usize {
-    digits.iter().fold(0_usize, |value, digit| {
-        value
-            .saturating_mul(10)
-            .saturating_add(usize::from(digit - b'0'))
-    })
-}
-
-/// Rust's first mangling is C++'s for a path that ends in a hash: `…17h0123456789abcdefE`.
-fn is_legacy_rust(symbol: &str) -> bool {
-    let path = symbol.split_once(".llvm.").map_or(symbol, |(path, _)| path);
-    path.starts_with("_ZN")
-        && path
-            .strip_suffix('E')
-            .and_then(|path| path.as_bytes().last_chunk::<19>())
-            .is_some_and(|last| {
-                last.starts_with(b"17h") && last[3..].iter().all(u8::is_ascii_hexdigit)
-            })
+/// A symbol of Rust, and what the compiler has put behind it: `.llvm.77`. Rust's first mangling is C++'s for a path that ends
+/// in a hash: `…17h0123456789abcdefE`.
+fn rust_symbol(symbol: &str) -> Option<(&str, &str)> {
+    if symbol.starts_with("_R") {
+        return Some(symbol.split_at(symbol.find('.').unwrap_or(symbol.len())));
+    }
+    let (_, hash) = symbol.strip_prefix("_ZN")?.rsplit_once("17h")?;
+    let (hash, rest) = hash.split_at_checked(16)?;
+    let suffix = rest.strip_prefix('E')?;
+    let is_whole = suffix.is_empty() || suffix.starts_with('.');
+    let is_rust = is_whole && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_rust.then(|| symbol.split_at(symbol.len() - suffix.len()))
 }
 
 /// The name without a return type: `void ns::max<int>(int)` → `ns::max<int>(int)`. Only C++ templates have one.
@@ -137,7 +80,7 @@ pub(super) fn without_return_type(name: &str) -> &str {
 /// The name up to its parameters: `ns::f(int) const` → `ns::f`, `ns::A::operator()(int)` → `ns::A::operator()`. A name
 /// that has none stays as it is.
 pub(super) fn without_parameters(name: &str) -> &str {
-    let whole = name.split_once(" [clone ").map_or(name, |(whole, _)| whole);
+    let whole = without_trailer(name);
     let mut end = whole;
     while let Some(shorter) = [" const", " volatile", " &", " &&", " noexcept"]
         .iter()
@@ -166,6 +109,21 @@ pub(super) fn without_parameters(name: &str) -> &str {
         }
     }
     whole
+}
+
+/// The name without what compilers have put behind it: `f(int) (.cold)`, `f<int>(int) requires C<int>`.
+fn without_trailer(name: &str) -> &str {
+    let name = name.split_once(" (.").map_or(name, |(name, _)| name);
+    let mut depth = 0_usize;
+    for (at, byte) in name.bytes().enumerate() {
+        match byte {
+            b'<' | b'(' | b'[' | b'{' => depth += 1,
+            b'>' | b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            b' ' if depth == 0 && name[at..].starts_with(" requires ") => return &name[..at],
+            _ => {}
+        }
+    }
+    name
 }
 
 fn is_operator(name: &str, at: usize) -> bool {
@@ -238,11 +196,26 @@ mod tests {
                 "(anonymous namespace)::f(int)",
                 "(anonymous namespace)::f",
             ),
-            ("_Z3fooi.cold", "foo(int) [clone .cold]", "foo"),
+            ("_Z3fooi.cold", "foo(int) (.cold)", "foo"),
+            (
+                "_Z3fooi.constprop.0.isra.1",
+                "foo(int) (.constprop.0.isra.1)",
+                "foo",
+            ),
+            (
+                "_Z1fIiEvT_Q1CIS0_E",
+                "void f<int>(int) requires C<int>",
+                "f<int>",
+            ),
+            (
+                "_ZZ4mainENKUlTyT0_E_clIiEEDaS_",
+                "auto main::'lambda'<typename $T>(auto)::operator()<int>(auto) const",
+                "main::'lambda'<typename $T>(auto)::operator()<int>",
+            ),
             (
                 "_ZNSt6vectorIiSaIiEE9push_backEOi",
-                "std::vector<int, std::allocator<int> >::push_back(int&&)",
-                "std::vector<int, std::allocator<int> >::push_back",
+                "std::vector<int, std::allocator<int>>::push_back(int&&)",
+                "std::vector<int, std::allocator<int>>::push_back",
             ),
             (
                 "_ZN4demo5inner17h0123456789abcdefE",
@@ -251,8 +224,13 @@ mod tests {
             ),
             ("_RNvC6_123foo3bar", "123foo::bar", "123foo::bar"),
             (
+                "_RNvC6_123foo3bar.llvm.77",
+                "123foo::bar (.llvm.77)",
+                "123foo::bar",
+            ),
+            (
                 "_ZN5alloc3vec16Vec$LT$T$C$A$GT$4push17h0123456789abcdefE.llvm.77",
-                "alloc::vec::Vec<T,A>::push",
+                "alloc::vec::Vec<T,A>::push (.llvm.77)",
                 "alloc::vec::Vec<T,A>::push",
             ),
             ("_Zwhatever", "_Zwhatever", "_Zwhatever"),
@@ -293,29 +271,52 @@ mod tests {
     fn a_symbol_that_explodes_when_demangled_stays_mangled() {
         // Each argument is a pair of the one before it: the text doubles with every ten bytes.
         let digits = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-        let pairs = digits
-            .iter()
-            .map(|&digit| format!("S_IS{0}_S{0}_E", char::from(digit)));
-        let symbol = pairs.fold(String::from("_Z1fSt4pairIiiE"), |symbol, pair| {
-            symbol + &pair
-        });
+        let doubled = |of: &str| {
+            let pairs = digits
+                .iter()
+                .map(|&digit| of.replace('#', &char::from(digit).to_string()));
+            pairs.fold(String::from("_Z1fSt4pairIiiE"), |symbol, pair| {
+                symbol + &pair
+            })
+        };
+        let symbol = doubled("S_IS#_S#_E");
         let mut budget = 10 * LONGEST_DEMANGLED;
         assert_eq!(super::demangle(&symbol, &mut budget), None);
         assert!(budget < 10 * LONGEST_DEMANGLED, "the attempt was paid for");
+        // Without text: each pack is two of the one before it, and the first is empty.
+        let empty = doubled("JS#_S#_E").replace("St4pairIiiE", "1aIJEE");
+        let mut budget = usize::MAX;
+        assert_eq!(super::demangle(&empty, &mut budget), None);
         assert_eq!(
             demangle(&format!("_Z{}", "1a".repeat(LONGEST_MANGLED))),
             None
         );
         for open in [
-            "P", "N", "I", "F", "X", "dt", "J", "St4pairI", "ILU1a", "Xdtnw", "Xnw", "Xdl", "IXL",
-            "DpT", "Z1fI", "IsrSt",
+            "P", "K", "N", "I", "F", "X", "dt", "J", "St4pairI", "ILU1a", "Xdtnw", "Xnw", "Xdl",
+            "IXL", "DpT", "Z1fI", "IsrSt", "A", "M", "Dt", "Ul", "UlTt", "TtTp", "Q", "1aIXrqX",
+            "cv", "Ncv", "N1aC1", "U1aI", "Z", "il", "fl", "qu", "ix", "1fILZ", "_Z",
         ] {
-            for prefix in ["_Z1f", "_Z1fI", "_ZN"] {
-                let name = demangle(&format!("{prefix}{}", open.repeat(400)));
+            for prefix in ["_Z1f", "_Z1fI", "_ZN", "_Z1fIX", "_Z1fDT"] {
+                let name = demangle(&format!("{prefix}{}", open.repeat(1000)));
                 assert!(
                     name.is_none_or(|name| name.len() < LONGEST_DEMANGLED),
                     "{open}"
                 );
+            }
+        }
+        // Deep and whole: as deep as is followed, in the stack that a thread has at least.
+        for deep in [1, 50, 90, 150, 300] {
+            for (open, close) in [
+                ("St6vectorI", "E"),
+                ("PF", "vE"),
+                ("XngXadL", "i1EEE"),
+                ("1aIXcl", "EE"),
+            ] {
+                demangle(&format!(
+                    "_Z1fI{}{}EvT_",
+                    open.repeat(deep),
+                    close.repeat(deep)
+                ));
             }
         }
         assert!(

@@ -38,7 +38,7 @@ int main(int c, char **) {
 }
 "#;
 
-const RUST_PROGRAM: &str = r#"
+pub(crate) const RUST_PROGRAM: &str = r#"
 #[inline(never)] fn leaf(x: u64) -> u64 { std::hint::black_box(x) + 1 }
 trait Shape { fn area(&self) -> u64; }
 struct Square(u64);
@@ -296,7 +296,7 @@ fn cxx_and_rust_names_are_demangled() {
     }
 
     bench.write("p.rs", RUST_PROGRAM);
-    bench.compile_rust("p.rs", "rust");
+    bench.compile_rust("p.rs", "rust", &[]);
     let object = check(&bench, "rust");
     assert_eq!(object.index(), FunctionIndex::Distances);
     for name in ["p::leaf", "p::main", "<p::Square as p::Shape>::area"] {

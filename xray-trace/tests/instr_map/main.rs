@@ -14,6 +14,7 @@ mod hand_written;
 mod hostile;
 mod image;
 mod macho;
+mod names;
 mod sources;
 mod toolchain;
 mod yaml;

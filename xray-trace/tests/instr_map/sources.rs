@@ -108,7 +108,7 @@ fn lines_are_those_that_llvm_finds() {
 fn a_rust_program_has_lines() {
     let bench = Workbench::new();
     bench.write("p.rs", "#[inline(never)]\nfn leaf() -> u64 {\n    std::hint::black_box(3)\n}\nfn main() {\n    leaf();\n}\n");
-    bench.compile_rust("p.rs", "rust");
+    bench.compile_rust("p.rs", "rust", &[]);
     let bytes = bench.read("rust");
     let object = Object::parse(&bytes).unwrap();
     let map = SourceMap::parse(&bytes, object.functions().iter().map(|f| f.address)).unwrap();

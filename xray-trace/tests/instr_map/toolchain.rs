@@ -1,7 +1,7 @@
 //! Compilers and the tools that know the truth about their output.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
@@ -31,6 +31,14 @@ pub(crate) const LLVM_XRAY: Tool = Tool {
 pub(crate) const LLD: Tool = Tool {
     program: "ld.lld-19",
     package: "lld-19",
+};
+pub(crate) const NM: Tool = Tool {
+    program: "llvm-nm-19",
+    package: "llvm-19",
+};
+pub(crate) const CXXFILT: Tool = Tool {
+    program: "llvm-cxxfilt-19",
+    package: "llvm-19",
 };
 /// For Mach-O files.
 pub(crate) const LD64: Tool = Tool {
@@ -78,9 +86,19 @@ pub(crate) struct Extracted {
 impl Tool {
     /// Runs the tool; the test fails unless it succeeds.
     pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(self, arguments: &[S], folder: &Path) -> String {
+        self.run_on(arguments, folder, Stdio::null())
+    }
+
+    fn run_on<S: AsRef<std::ffi::OsStr>>(
+        self,
+        arguments: &[S],
+        folder: &Path,
+        input: Stdio,
+    ) -> String {
         let output = Command::new(self.program)
             .args(arguments)
             .current_dir(folder)
+            .stdin(input)
             .output();
         let output = output.unwrap_or_else(|error| {
             panic!(
@@ -121,6 +139,12 @@ impl Workbench {
         tool.run(arguments, self.folder.path())
     }
 
+    /// The same with a file as the tool's input.
+    pub(crate) fn run_on(&self, tool: Tool, arguments: &[&str], input: &str) -> String {
+        let input = std::fs::File::open(self.path(input)).unwrap();
+        tool.run_on(arguments, self.folder.path(), input.into())
+    }
+
     /// Compiles `source` to `out` with XRay and these further arguments.
     pub(crate) fn compile(&self, tool: Tool, source: &str, out: &str, arguments: &[&str]) {
         let old = tool.program == CLANG_14.program;
@@ -137,8 +161,8 @@ impl Workbench {
         self.run(tool, &all);
     }
 
-    /// Compiles a Rust program with sleds in every function.
-    pub(crate) fn compile_rust(&self, source: &str, out: &str) {
+    /// Compiles a Rust program with sleds in every function, and these further arguments.
+    pub(crate) fn compile_rust(&self, source: &str, out: &str, arguments: &[&str]) {
         let output = Command::new("rustc")
             .env("RUSTC_BOOTSTRAP", "1")
             .args([
@@ -149,6 +173,7 @@ impl Workbench {
                 out,
                 source,
             ])
+            .args(arguments)
             .current_dir(self.folder.path())
             .output()
             .expect("cannot run rustc; install Rust");

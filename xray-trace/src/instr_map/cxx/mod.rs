@@ -1,0 +1,213 @@
+//! C++ names from symbols, spelled as LLVM spells them (`llvm-cxxfilt` and `llvm-xray` 19).
+//!
+//! | file | says |
+//! |---|---|
+//! | `parser` | where in the symbol we are, and what it has named so far |
+//! | `names`, `types`, `expressions`, `lambdas`, `special` | the grammar, each a part |
+//! | `operators` | the letters of operators |
+//! | `ast` | what was found |
+//! | `print` | its text |
+//!
+//! The grammar is that of the Itanium C++ ABI (<https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>), with what
+//! compilers add to it. Each part of it is known by its first letters, so that nothing is tried twice and time grows with
+//! the symbol's length. Its text can be much longer, since a symbol can name what it had before: the text is bounded, and
+//! so are the steps to it and the depth of both ways. What goes over a bound has no name.
+
+mod ast;
+mod expressions;
+mod lambdas;
+mod names;
+mod operators;
+mod parser;
+mod print;
+mod special;
+mod types;
+
+use self::parser::Parser;
+use self::print::Printer;
+
+/// Nesting that is followed. A level takes a few KiB of stack in a debug build, and a thread may have only 2 MiB.
+const DEEPEST: u32 = 128;
+
+/// The name that a C++ symbol stands for, or `None` if it is none or has a name longer than `longest` bytes. `spent` is
+/// increased by the steps that were taken, each of them about as long as writing a few bytes.
+pub(super) fn demangle(symbol: &str, longest: usize, spent: &mut usize) -> Option<String> {
+    let encoding = ["_Z", "__Z"]
+        .into_iter()
+        .find_map(|prefix| symbol.strip_prefix(prefix))?;
+    let mut parser = Parser::new(encoding);
+    let root = parser.symbol()?;
+    let mut printer = Printer::new(&parser, longest);
+    let complete = printer.print(root);
+    *spent += printer.steps();
+    complete.map(|()| printer.into_text())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(symbol: &str) -> Option<String> {
+        demangle(symbol, 4096, &mut 0)
+    }
+
+    const ROWS: [(&str, &str); 46] = [
+        (
+            "_ZNSt4pairIiN3app1AEEC2IiRS1_EEOT_OT0_",
+            "std::pair<int, app::A>::pair<int, app::A&>(int&&, app::A&)",
+        ),
+        (
+            "_ZN3app3conITkSt8integraliEET_S1_",
+            "int app::con<int>(int)",
+        ),
+        (
+            "_ZN3app4con2ITkSt8copyableiQgtstT_Li2EEES1_S1_",
+            "T app::con2<int>(T)",
+        ),
+        ("_ZN1AcvPT_IiEEv", "A::operator int*<int>()"),
+        ("_Z1fIXgtLi1ELi2EEEvv", "void f<(1 > 2)>()"),
+        ("_Z1fILf40490fdbEEvv", "void f<0x1.921fb6p+1f>()"),
+        (
+            "_Z1fILd400921fb54442d18EEvv",
+            "void f<0x1.921fb54442d18p+1>()",
+        ),
+        (
+            "_Z1fILd0000000000000001EEvv",
+            "void f<0x0.0000000000001p-1022>()",
+        ),
+        (
+            "_Z1fILe4000c90fdaa22168c235EEvv",
+            "void f<0xc.90fdaa22168c235p-2L>()",
+        ),
+        (
+            "_Z1fILin5ELj5ELl5ELm5ELx5ELy5ELs5ELb1EEvv",
+            "void f<-5, 5u, 5l, 5ul, 5ll, 5ull, (short)5, true>()",
+        ),
+        (
+            "_Z1fIXadsoKcL_ZL1hE0EEEvv",
+            "void f<&h.<char const at offset 0>>()",
+        ),
+        ("_Z1fIXtl1ALi1ELi2EEEEvv", "void f<A{1, 2}>()"),
+        ("_Z3fooPU9__private1A", "foo(A __private*)"),
+        ("_Z1fDv4_f", "f(float vector[4])"),
+        ("_Z1fDB7_", "f(_BitInt(7))"),
+        ("_Z1fRA4_A5_i", "f(int (&) [4][5])"),
+        ("_Z1fPFRA4_iiE", "f(int (& (*)(int)) [4])"),
+        ("_Z1fM1AKFvvE", "f(void (A::*)() const)"),
+        ("_Z1fPDOLb1EEFvvE", "f(void (*)() noexcept(true))"),
+        ("_Z1fPDwiEFvvE", "f(void (*)() throw(int))"),
+        ("_Z1fPKVrPi", "f(int* restrict volatile const*)"),
+        (
+            "_Z1fIJilEEDTflplfp_EDpT_",
+            "decltype((... + (fp...))) f<int, long>(int, long)",
+        ),
+        (
+            "_Z1fIJilEEvDpT_DTsZT_E",
+            "void f<int, long>(int, long, decltype(sizeof...(int, long)))",
+        ),
+        ("_Z1fIJEEvDpOT_", "void f<>()"),
+        ("_Z1fUa9enable_ifILb1EEv", "f() [enable_if:true]"),
+        ("_Z1fIXquLb1ELi1ELi2EEEvv", "void f<true ? 1 : 2>()"),
+        ("_Z1fIXsc1ALi1EEEvv", "void f<static_cast<A>(1)>()"),
+        (
+            "_Z1fIiEvDTcldtfp_dnT_EE",
+            "void f<int>(decltype(fp.~int()))",
+        ),
+        (
+            "_Z1fIiEvDTrqXfp_R1CXfp_NEE",
+            "void f<int>(decltype(requires { {fp} -> C; {fp} noexcept; }))",
+        ),
+        ("_ZZ1fvEs", "f()::string literal"),
+        (
+            "_ZZ1fvEd_NKUlvE_clEv",
+            "f()::'lambda'()::operator()() const",
+        ),
+        ("_ZN1AUt0_1fEv", "A::'unnamed0'::f()"),
+        ("_ZW1M1fv", "f@M()"),
+        ("_ZDC1a1bE", "[a, b]"),
+        ("_ZThn16_N1A1fEv", "non-virtual thunk to A::f()"),
+        ("_ZTv0_n24_N1A1fEv", "virtual thunk to A::f()"),
+        ("_ZTch0_h16_N1A1fEv", "covariant return thunk to A::f()"),
+        ("_ZTVSd", "vtable for std::iostream"),
+        (
+            "_ZNSdC1EOSd",
+            "std::basic_iostream<char, std::char_traits<char>>::basic_iostream(std::iostream&&)",
+        ),
+        ("_ZN1Ali3_abEv", "A::operator\"\" _ab()"),
+        ("_ZN1A1BC1B5cxx11Ev", "A::B::B[abi:cxx11]()"),
+        ("_Z1fIRA3_iEvOT_", "void f<int (&) [3]>(int (&) [3])"),
+        ("_ZNK1AltIiEEbT_", "bool A::operator<<int>(int) const"),
+        ("_ZN1AF1fEv", "A::friend f()"),
+        ("_ZNH1A1fES_", "A::f(this A)"),
+        ("_Z1fIiEvT_z", "void f<int>(int, ...)"),
+    ];
+
+    /// As `llvm-cxxfilt` 19 prints them.
+    #[test]
+    fn names_are_spelled_as_llvm_spells_them() {
+        for (symbol, name) in ROWS {
+            assert_eq!(named(symbol).as_deref(), Some(name), "{symbol}");
+        }
+    }
+
+    #[test]
+    fn what_llvm_cannot_read_has_a_name_all_the_same() {
+        for (symbol, name) in [
+            // A generic lambda's parameters are those of the name behind it.
+            (
+                "_ZZ4mainENK4$_12clIiEEDaRT_",
+                "auto main::$_12::operator()<int>(int&) const",
+            ),
+            // GCC's spelling of a member of a class in `std`.
+            (
+                "_ZSt11make_sharedIN3app1AEJEESt10shared_ptrINSt9enable_ifIXntsrSt8is_arrayIT_E5valueES5_E4typeEEDpOT0_",
+                "std::shared_ptr<std::enable_if<!std::is_array<app::A>::value, app::A>::type> std::make_shared<app::A>()",
+            ),
+        ] {
+            assert_eq!(named(symbol).as_deref(), Some(name));
+        }
+    }
+
+    #[test]
+    fn what_is_no_symbol_has_no_name() {
+        for symbol in [
+            "",
+            "main",
+            "_Z",
+            "__Z",
+            "_ZN",
+            "_ZNE",
+            "_ZE",
+            "_Zwhatever",
+            "_Z1fS_",
+            "_Z1fT_",
+            "_Z2f",
+            "_Z0v",
+            "_Z1fi_",
+            "_Z99999999999999999999999f",
+            "_ZN1aIiEIiEE",
+            "_ZTV",
+            "_ZTh_",
+            "_Z1fILiEE",
+            "_Z1éé",
+            "_ZN1AcvT_Ev",
+            "_ZC1v",
+            "_Z1fSZ_",
+            "_ZStSt1a",
+            "_ZZ1fv",
+        ] {
+            assert_eq!(named(symbol), None, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn a_name_longer_than_what_is_wanted_is_none() {
+        let mut spent = 0;
+        assert_eq!(
+            demangle("_Z5abcdei", 10, &mut spent).as_deref(),
+            Some("abcde(int)")
+        );
+        assert_eq!(demangle("_Z5abcdei", 9, &mut spent), None);
+        assert!(spent >= 10);
+    }
+}
