@@ -1,6 +1,6 @@
 //! Expressions: in types that are computed, in arguments of templates, in constraints.
 
-use super::ast::{FloatKind, Id, List, Node, Precedence};
+use super::ast::{Id, List, Node, Precedence};
 use super::operators::{Form, Operator};
 use super::parser::Parser;
 
@@ -169,79 +169,6 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// `L` type value `E`.
-    pub(super) fn literal(&mut self) -> Option<Id> {
-        self.expect("L")?;
-        let type_name = match self.peek()? {
-            b'b' if self.eat("b0E") => return Some(self.add(Node::Name("false"))),
-            b'b' if self.eat("b1E") => return Some(self.add(Node::Name("true"))),
-            b'w' => "wchar_t",
-            b'c' => "char",
-            b'a' => "signed char",
-            b'h' => "unsigned char",
-            b's' => "short",
-            b't' => "unsigned short",
-            b'i' => "",
-            b'j' => "u",
-            b'l' => "l",
-            b'm' => "ul",
-            b'x' => "ll",
-            b'y' => "ull",
-            b'n' => "__int128",
-            b'o' => "unsigned __int128",
-            b'f' => return self.float(8, FloatKind::Float),
-            b'd' => return self.float(16, FloatKind::Double),
-            b'e' => return self.float(20, FloatKind::LongDouble),
-            b'_' => {
-                self.expect("_Z")?;
-                let encoding = self.encoding()?;
-                self.expect("E")?;
-                return Some(encoding);
-            }
-            b'A' => {
-                let type_ = self.type_()?;
-                self.expect("E")?;
-                return Some(self.add(Node::StringLiteral(type_)));
-            }
-            b'D' if self.eat("Dn") => {
-                self.eat("0");
-                self.expect("E")?;
-                return Some(self.add(Node::Name("nullptr")));
-            }
-            b'T' => return None,
-            b'U' => {
-                let closure = self.unnamed_type()?;
-                self.expect("E")?;
-                return Some(self.add(Node::LambdaLiteral(closure)));
-            }
-            _ => {
-                let type_ = self.type_()?;
-                let value = self.number();
-                if value.is_empty() {
-                    return None;
-                }
-                self.expect("E")?;
-                return Some(self.add(Node::Enumerator(type_, value)));
-            }
-        };
-        self.skip(1);
-        let value = self.number();
-        if value.is_empty() {
-            return None;
-        }
-        self.expect("E")?;
-        Some(self.add(Node::Integer { type_name, value }))
-    }
-
-    /// The bytes of a number, each as two digits, the greatest first.
-    fn float(&mut self, length: usize, kind: FloatKind) -> Option<Id> {
-        self.skip(1);
-        let digits = self.take_while(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        self.expect("E")?;
-        let is_whole = digits.len() == length;
-        is_whole.then(|| self.add(Node::FloatLiteral { digits, kind }))
-    }
-
     fn function_parameter(&mut self) -> Option<Id> {
         if self.eat("fpT") {
             return Some(self.add(Node::Name("this")));
@@ -297,37 +224,6 @@ impl<'a> Parser<'a> {
             pack,
             initial,
         }))
-    }
-
-    /// A value between braces, which may say what it initializes.
-    fn braced(&mut self) -> Option<Id> {
-        self.deeper(|parser| {
-            if parser.eat("di") {
-                let field = parser.source_name()?;
-                let initial = parser.braced()?;
-                return Some(parser.add(Node::Braced {
-                    designator: field,
-                    initial,
-                    is_array: false,
-                }));
-            }
-            if parser.eat("dx") {
-                let index = parser.expression()?;
-                let initial = parser.braced()?;
-                return Some(parser.add(Node::Braced {
-                    designator: index,
-                    initial,
-                    is_array: true,
-                }));
-            }
-            if parser.eat("dX") {
-                let first = parser.expression()?;
-                let last = parser.expression()?;
-                let initial = parser.braced()?;
-                return Some(parser.add(Node::BracedRange(first, last, initial)));
-            }
-            parser.expression()
-        })
     }
 
     fn pack_or_subobject(&mut self) -> Option<Id> {
@@ -420,104 +316,5 @@ impl<'a> Parser<'a> {
         }
         let requirements = self.add_list(&requirements);
         Some(self.add(Node::Requires(parameters, requirements)))
-    }
-
-    /// A name that the compiler could not look up before the arguments are known.
-    fn unresolved_name(&mut self, is_global: bool) -> Option<Id> {
-        if self.eat("srN") {
-            let mut scope = self.unresolved_type()?;
-            while !self.eat("E") {
-                let part = self.simple_name()?;
-                scope = self.add(Node::Nested(scope, part));
-            }
-            let name = self.base_unresolved_name()?;
-            return Some(self.add(Node::Nested(scope, name)));
-        }
-        if !self.eat("sr") {
-            let name = self.base_unresolved_name()?;
-            return Some(self.global(name, is_global));
-        }
-        let scope = if self.peek_digit() {
-            let first = self.simple_name()?;
-            let mut scope = self.global(first, is_global);
-            while !self.eat("E") {
-                let part = self.simple_name()?;
-                scope = self.add(Node::Nested(scope, part));
-            }
-            scope
-        } else {
-            self.unresolved_type()?
-        };
-        let name = self.base_unresolved_name()?;
-        Some(self.add(Node::Nested(scope, name)))
-    }
-
-    fn global(&mut self, name: Id, is_global: bool) -> Id {
-        match is_global {
-            true => self.add(Node::Global(name)),
-            false => name,
-        }
-    }
-
-    /// With its arguments, if it has any.
-    fn unresolved_type(&mut self) -> Option<Id> {
-        let is_in_std = self.starts_with("St");
-        let name = self.unresolved_type_alone()?;
-        let type_ = self.with_arguments(name)?;
-        if is_in_std && type_ != name {
-            // GCC's way, which LLVM does not read: the class counts as any class does.
-            self.add_substitution(type_);
-        }
-        Some(type_)
-    }
-
-    fn unresolved_type_alone(&mut self) -> Option<Id> {
-        let found = match self.peek()? {
-            b'T' => self.template_parameter()?,
-            b'D' => self.decltype()?,
-            _ => return self.substitution_or_std(),
-        };
-        self.add_substitution(found);
-        Some(found)
-    }
-
-    fn substitution_or_std(&mut self) -> Option<Id> {
-        if !self.eat("St") {
-            return self.substitution();
-        }
-        let scope = self.add(Node::Name("std"));
-        let name = self.source_name()?;
-        let found = self.add(Node::Nested(scope, name));
-        self.add_substitution(found);
-        Some(found)
-    }
-
-    fn with_arguments(&mut self, name: Id) -> Option<Id> {
-        if self.peek() != Some(b'I') {
-            return Some(name);
-        }
-        let arguments = self.template_arguments(false)?;
-        Some(self.add(Node::Template(name, arguments)))
-    }
-
-    fn simple_name(&mut self) -> Option<Id> {
-        let name = self.source_name()?;
-        self.with_arguments(name)
-    }
-
-    fn base_unresolved_name(&mut self) -> Option<Id> {
-        if self.peek_digit() {
-            return self.simple_name();
-        }
-        if self.eat("dn") {
-            let class = match self.peek_digit() {
-                true => self.simple_name()?,
-                false => self.unresolved_type_alone()?,
-            };
-            return Some(self.add(Node::Prefixed("~", class)));
-        }
-        self.eat("on");
-        let name = self.operator_name(None)?;
-        self.with_arguments(name)
     }
 }

@@ -3,7 +3,7 @@
 //! | file | says |
 //! |---|---|
 //! | `parser` | where in the symbol we are, and what it has named so far |
-//! | `names`, `types`, `expressions`, `lambdas`, `special` | the grammar, each a part |
+//! | `encoding`, `names`, `types`, `expressions`, `literals`, `unresolved`, `lambdas`, `special` | the grammar, each a part |
 //! | `operators` | the letters of operators |
 //! | `ast` | what was found |
 //! | `print` | its text |
@@ -14,14 +14,17 @@
 //! so are the steps to it and the depth of both ways. What goes over a bound has no name.
 
 mod ast;
+mod encoding;
 mod expressions;
 mod lambdas;
+mod literals;
 mod names;
 mod operators;
 mod parser;
 mod print;
 mod special;
 mod types;
+mod unresolved;
 
 use self::parser::Parser;
 use self::print::Printer;
