@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::io::{self, IsTerminal as _, Seek as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use crate::log::Log;
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, Look, strays, text, units};
 use crate::parse;
-use crate::trace_file::{OutputFile, Overwrite};
+use crate::trace_file::Overwrite;
+use crate::whole_file::WholeFile;
 
 /// Exits without an entry that are told one by one at most.
 const STRAYS: usize = 20;
@@ -64,7 +66,7 @@ pub(crate) struct Destination {
 
 /// Where text is written to, opened.
 #[derive(Debug)]
-pub(crate) struct Destined(Option<OutputFile>);
+pub(crate) struct Destined(Option<WholeFile>);
 
 /// How a log of LLVM's is read. Our own format needs none of it.
 #[derive(Debug, Default, clap::Args)]
@@ -97,8 +99,8 @@ impl Logs {
     /// Opens a trace of any format, and says what could not be kept of it.
     pub(crate) fn open(&self, path: &Path, console: &Console) -> anyhow::Result<Trace> {
         match self.read(path, console)? {
-            Log::Trace(opened) => Ok(opened.trace),
-            Log::Profile(_) => anyhow::bail!(
+            (Log::Trace(opened), _) => Ok(opened.trace),
+            (Log::Profile(_), _) => anyhow::bail!(
                 "{} is a profile, which has sums of calls but no events; account, stack, flame, info and convert read it",
                 path.display()
             ),
@@ -107,19 +109,25 @@ impl Logs {
 
     /// Opens a trace of any format or a profile, and says what could not be kept of it.
     pub(crate) fn open_any(&self, path: &Path, console: &Console) -> anyhow::Result<Log> {
-        let log = self.read(path, console)?;
+        self.open_sized(path, console).map(|(log, _)| log)
+    }
+
+    /// The same, and how many bytes the file has.
+    pub(crate) fn open_sized(&self, path: &Path, console: &Console) -> anyhow::Result<(Log, u64)> {
+        let (log, bytes) = self.read(path, console)?;
         if let Log::Profile(_) = log {
             let path = path.display().to_string();
             let what = "a profile: its times are ticks of a counter whose rate it does not tell";
             console.note(&format!("{}: {what}", text::printable(&path)));
         }
-        Ok(log)
+        Ok((log, bytes))
     }
 
-    fn read(&self, path: &Path, console: &Console) -> anyhow::Result<Log> {
+    fn read(&self, path: &Path, console: &Console) -> anyhow::Result<(Log, u64)> {
         let cannot = || format!("cannot read {}", path.display());
         let options = self.options()?;
-        let file = File::open(path).with_context(cannot)?;
+        let file = open_input(path).with_context(cannot)?;
+        let bytes = file.metadata().with_context(cannot)?.len();
         let again = file.try_clone().with_context(cannot)?;
         let log = match source::open(file, &options) {
             Err(OpenError::Profile) => source::open_profile(again, &options).map(Log::Profile),
@@ -135,7 +143,7 @@ impl Logs {
             };
             console.note(&format!("{}: {what}{times}", text::printable(&path)));
         }
-        Ok(log)
+        Ok((log, bytes))
     }
 
     fn options(&self) -> anyhow::Result<Options> {
@@ -179,6 +187,12 @@ fn known(map: &InstrMap, sources: &SourceMap, function: &MapFunction) -> KnownFu
 impl Selection {
     /// What that means in a trace.
     pub(crate) fn filter(&self, trace: &Trace) -> anyhow::Result<Filter> {
+        if let (Some(since), Some(until)) = (self.since, self.until)
+            && since >= until
+        {
+            let what = "no time is both --since and before --until".to_owned();
+            return Err(Failure::Usage(what).into());
+        }
         let since = self.since.map(|since| tick_at(trace, since));
         let until = self.until.map(|until| tick_at(trace, until));
         let threads = named(&self.thread, "thread", |name| {
@@ -286,15 +300,21 @@ impl Unpaired {
 impl Destination {
     /// Opens it, before there is anything to write. What was there is replaced, unless it is one of the inputs.
     pub(crate) fn open(&self, inputs: &[&Path]) -> anyhow::Result<Destined> {
-        if self.output.as_os_str() == "-" {
-            return Ok(Destined(None));
-        }
-        destined(&self.output, inputs).map(|file| Destined(Some(file)))
+        destined(&self.output, inputs)
     }
 }
 
-/// Opens a file to write that may be there already but is none of the inputs.
-pub(crate) fn destined(output: &Path, inputs: &[&Path]) -> anyhow::Result<OutputFile> {
+/// Opens a file to write that may be there already but is none of the inputs; `-` is standard output.
+pub(crate) fn destined(output: &Path, inputs: &[&Path]) -> anyhow::Result<Destined> {
+    if output == Path::new("-") {
+        return Ok(Destined(None));
+    }
+    refuse_inputs(output, inputs)?;
+    WholeFile::open(output, Overwrite::Yes).map(|file| Destined(Some(file)))
+}
+
+/// Fails if the output is one of the inputs, by whatever name.
+pub(crate) fn refuse_inputs(output: &Path, inputs: &[&Path]) -> Result<(), Failure> {
     let file_id = |path: &Path| {
         let metadata = fs::metadata(path).ok()?;
         Some((metadata.dev(), metadata.ino()))
@@ -302,25 +322,51 @@ pub(crate) fn destined(output: &Path, inputs: &[&Path]) -> anyhow::Result<Output
     let there = file_id(output);
     if there.is_some() && inputs.iter().any(|input| file_id(input) == there) {
         let what = format!("{} is the input itself", output.display());
-        return Err(Failure::Usage(what).into());
+        return Err(Failure::Usage(what));
     }
-    OutputFile::open(output, Overwrite::Yes)
+    Ok(())
+}
+
+/// Opens what is to be read; `-` is standard input. What comes through a pipe is stored first, for it is read more than once.
+pub(crate) fn open_input(path: &Path) -> io::Result<File> {
+    let mut file = open_stream(path)?;
+    let kind = file.metadata()?.file_type();
+    if !(kind.is_fifo() || kind.is_socket() || file.is_terminal()) {
+        return Ok(file);
+    }
+    let mut stored = tempfile::tempfile()?;
+    io::copy(&mut file, &mut stored)?;
+    stored.rewind()?;
+    Ok(stored)
+}
+
+/// Opens what is read once, from its beginning to its end; `-` is standard input.
+pub(crate) fn open_stream(path: &Path) -> io::Result<File> {
+    if path == Path::new("-") {
+        return Ok(io::stdin().as_fd().try_clone_to_owned()?.into());
+    }
+    File::open(path)
 }
 
 // === impl Destined ===
 
 impl Destined {
+    /// It is standard output.
+    pub(crate) fn is_standard_output(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Writes what a function renders.
     pub(crate) fn write(
-        &mut self,
+        self,
         console: &mut Console,
         render: impl FnOnce(&mut dyn io::Write, Look) -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        match &mut self.0 {
+        match self.0 {
             None => console.show(render),
             Some(file) => {
-                file.begin()?;
-                file.write_with(|out| render(out, Look::PLAIN))
+                let ((), _) = file.write_with(|out| render(out, Look::PLAIN))?;
+                Ok(())
             }
         }
     }

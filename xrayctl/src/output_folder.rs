@@ -1,4 +1,5 @@
-//! A directory that an export of several files is written to. It is new: what is there already is never replaced.
+//! A directory that an export of several files is written to. It is new: what is there already is never replaced. It gets its
+//! name when all of it is there; until then that says so.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -7,16 +8,23 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use xray_trace::sink::Folder;
 
-/// A new directory. Until something is written it goes away again with this.
+use crate::whole_file::unfinished;
+
+/// A new directory. Dropped before it is finished, it goes away again.
 #[derive(Debug)]
 pub(crate) struct OutputFolder {
+    /// Where it will be.
     path: PathBuf,
     files: Files,
+    finished: bool,
 }
 
 #[derive(Debug)]
 struct Files {
+    /// The directory, until it is finished.
     path: PathBuf,
+    /// What is in it.
+    names: Vec<String>,
     /// The file that is being written.
     current: Option<BufWriter<File>>,
     /// Bytes of the files that are finished.
@@ -33,42 +41,62 @@ struct Nowhere;
 impl OutputFolder {
     /// Makes the directory, so that what is wrong with its name or place is found at once.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
-        fs::create_dir(path).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => anyhow::anyhow!("{} is there already", path.display())
-                .context("this format is a directory, which is never replaced"),
+        if path.symlink_metadata().is_ok() {
+            anyhow::bail!(
+                "this format is a directory, which is never replaced: {} is there already",
+                path.display()
+            );
+        }
+        // Behind a slash there is no name to add to.
+        let path = path.components().collect::<PathBuf>();
+        let unfinished = unfinished(&path);
+        fs::create_dir(&unfinished).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => anyhow::anyhow!(
+                "{} is there already, from a conversion that was cut off: remove it",
+                unfinished.display()
+            ),
             _ => anyhow::Error::new(error).context(format!("cannot make {}", path.display())),
         })?;
         Ok(Self {
-            path: path.to_owned(),
+            path,
             files: Files {
-                path: path.to_owned(),
+                path: unfinished,
+                names: Vec::new(),
                 current: None,
                 len: 0,
                 nowhere: Nowhere,
             },
+            finished: false,
         })
     }
 
-    /// Lets a function write files.
+    /// Lets a function write all its files, and puts it in its place. Also gives how many bytes they have.
     pub(crate) fn write_with<T>(
-        &mut self,
+        mut self,
         write: impl FnOnce(&mut dyn Folder) -> io::Result<T>,
-    ) -> anyhow::Result<T> {
+    ) -> anyhow::Result<(T, u64)> {
         let written = write(&mut self.files);
-        let written = written.and_then(|value| self.files.finish().map(|()| value));
-        written.with_context(|| format!("cannot write into {}", self.path.display()))
-    }
-
-    /// How many bytes there are in all its files.
-    pub(crate) fn len(&self) -> u64 {
-        self.files.len
+        let finished = written.and_then(|value| {
+            self.files.finish()?;
+            fs::rename(&self.files.path, &self.path)?;
+            self.finished = true;
+            Ok((value, self.files.len))
+        });
+        finished.with_context(|| format!("cannot write into {}", self.path.display()))
     }
 }
 
 impl Drop for OutputFolder {
     fn drop(&mut self) {
-        // Only an empty one can be removed this way.
-        let _ = fs::remove_dir(&self.path);
+        if self.finished {
+            return;
+        }
+        // Nothing goes away that somebody else has put there.
+        let Files { path, names, .. } = &self.files;
+        for name in names {
+            let _ = fs::remove_file(path.join(name));
+        }
+        let _ = fs::remove_dir(path);
     }
 }
 
@@ -88,6 +116,7 @@ impl Folder for Files {
     fn begin(&mut self, name: &str) -> io::Result<()> {
         self.finish()?;
         let file = File::create_new(self.path.join(name))?;
+        self.names.push(name.to_owned());
         self.current = Some(BufWriter::with_capacity(1 << 18, file));
         Ok(())
     }
@@ -117,22 +146,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_new_and_goes_away_while_it_is_empty() {
+    fn a_directory_is_new_and_gets_its_name_when_it_is_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.ctf");
         drop(OutputFolder::create(&path).unwrap());
-        assert!(!path.exists());
-        let mut folder = OutputFolder::create(&path).unwrap();
+        let mut entries = fs::read_dir(dir.path()).unwrap();
+        assert!(entries.next().is_none());
+        let folder = OutputFolder::create(&path).unwrap();
         let written = folder.write_with(|folder| {
             for name in ["one", "two"] {
                 folder.begin(name)?;
                 folder.current().write_all(name.as_bytes())?;
             }
+            assert!(!path.exists());
             Ok(())
         });
-        written.unwrap();
-        assert_eq!(folder.len(), 6);
-        drop(folder);
+        assert_eq!(written.unwrap(), ((), 6));
         assert_eq!(fs::read_to_string(path.join("two")).unwrap(), "two");
         let error = format!("{:#}", OutputFolder::create(&path).unwrap_err());
         assert!(error.ends_with("t.ctf is there already"), "{error}");
@@ -141,8 +170,9 @@ mod tests {
     #[test]
     fn nothing_is_written_before_a_file_was_begun() {
         let dir = tempfile::tempdir().unwrap();
-        let mut folder = OutputFolder::create(&dir.path().join("t")).unwrap();
+        let folder = OutputFolder::create(&dir.path().join("t")).unwrap();
         let written = folder.write_with(|folder| folder.current().write_all(b"x"));
         assert!(written.is_err());
+        assert!(fs::read_dir(dir.path()).unwrap().next().is_none());
     }
 }

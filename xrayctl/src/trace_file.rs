@@ -9,8 +9,6 @@ use anyhow::Context as _;
 use xray_trace::container::{Completeness, End, HEADER_LEN, Item, ReadError, Reader, Writer};
 use xray_trace::model::{CallKind, Clock, ClockAnchor, EventBody, ThreadId, Ticks};
 
-use crate::write_behind;
-
 /// Whether a file that is there already may be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Overwrite {
@@ -96,23 +94,9 @@ impl OutputFile {
             .with_context(|| format!("cannot empty {}", self.path.display()))
     }
 
-    /// How many bytes it has.
-    pub(crate) fn len(&self) -> anyhow::Result<u64> {
-        Ok(self.file.metadata()?.len())
-    }
-
     /// Writes all of it.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let written = self.file.write_all(bytes);
-        written.with_context(|| format!("cannot write {}", self.path.display()))
-    }
-
-    /// Lets a function write, in however small pieces. The system takes them in on another thread.
-    pub(crate) fn write_with<T>(
-        &mut self,
-        write: impl FnOnce(&mut dyn Write) -> io::Result<T>,
-    ) -> anyhow::Result<T> {
-        let written = write_behind::write(&self.file, write);
         written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 

@@ -55,6 +55,10 @@ impl Sink for Basic {
         "LLVM's log of basic mode, in order of time, for llvm-xray account"
     }
 
+    fn is_text(&self) -> bool {
+        false
+    }
+
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         let mut report = Report::default();
         let ids = XrayIds::new(trace);

@@ -80,6 +80,10 @@ impl Sink for Fdr {
         "LLVM's flight data recorder log, for llvm-xray"
     }
 
+    fn is_text(&self) -> bool {
+        false
+    }
+
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         let ids = XrayIds::new(trace);
         let mut left_out = LeftOut::default();

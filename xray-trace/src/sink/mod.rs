@@ -66,6 +66,11 @@ pub trait Sink: std::fmt::Debug + Sync {
     /// What it is for, in a few words.
     fn about(&self) -> &'static str;
 
+    /// Whether a terminal can show it.
+    fn is_text(&self) -> bool {
+        true
+    }
+
     /// Writes the trace, in many small writes: a file wants a `BufWriter` around it, and a flush after.
     ///
     /// # Errors

@@ -205,6 +205,10 @@ impl Sink for Perfetto {
         "track events, for ui.perfetto.dev and its trace processor"
     }
 
+    fn is_text(&self) -> bool {
+        false
+    }
+
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         let mut report = Report::default();
         let mut output = Output {

@@ -148,6 +148,10 @@ impl Sink for Pprof {
         "calls and self time by stack and thread, for pprof"
     }
 
+    fn is_text(&self) -> bool {
+        false
+    }
+
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         let (mut report, mut unsaid) = (Report::default(), Unsaid::default());
         let mut output = Output::begin(trace, output)?;

@@ -26,6 +26,10 @@ impl Sink for Xtrace {
         "our own, written anew"
     }
 
+    fn is_text(&self) -> bool {
+        false
+    }
+
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         trace.write(output)?;
         let mut report = Report::default();

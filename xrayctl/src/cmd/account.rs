@@ -25,7 +25,7 @@ Up to 256 calls of a function, percentiles are exact; beyond, they are off by le
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace, or a profile
+    /// The trace, or a profile; -: standard input
     file: PathBuf,
     #[command(flatten)]
     unpaired: Unpaired,
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         let what = "--recursive-calls-only counts by function".to_owned();
         return Err(Failure::Usage(what).into());
     }
-    let mut output = args.destination.open(&[&args.file])?;
+    let output = args.destination.open(&[&args.file])?;
     let log = args.logs.open_any(&args.file, console)?;
     let filter = args.selection.filter_of(&log)?;
     let mut account = match &log {

@@ -1,11 +1,8 @@
 //! `xrayctl convert`: a trace as a file of another tool. Says what that cannot hold.
 
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use clap::ArgAction;
 use clap::builder::{BoolishValueParser, PossibleValue};
 use serde::Serialize;
@@ -14,11 +11,12 @@ use xray_trace::sink::{self, FORMATS, Format as TraceFormat, ProfileSink, Report
 
 use crate::args::Format;
 use crate::failure::Failure;
-use crate::input::Logs;
+use crate::input::{self, Logs};
 use crate::log::Log;
 use crate::output::{Console, Tone, units};
 use crate::output_folder::OutputFolder;
-use crate::trace_file::{OutputFile, Overwrite};
+use crate::trace_file::Overwrite;
+use crate::whole_file::WholeFile;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,7 +28,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The trace, or a profile
+    /// The trace, or a profile; -: standard input
     file: PathBuf,
     /// The file to write; for some formats, the directory; -: standard output
     #[arg(short, long, value_name = "OUT", default_value = "-")]
@@ -91,34 +89,26 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     if args.output == Path::new("-") {
         return args.print(format, console);
     }
-    let cannot = || format!("cannot read {}", args.file.display());
-    let input = File::open(&args.file).with_context(cannot)?;
+    input::refuse_inputs(&args.output, &[&args.file])?;
     let overwrite = if args.force {
         Overwrite::Yes
     } else {
         Overwrite::No
     };
-    if same_file(&input, args)? {
-        let what = format!("{} is the input itself", args.output.display());
-        return Err(Failure::Usage(what).into());
-    }
     // The place is tried before the input is read, so that a typo is found at once.
     let (report, bytes) = match format {
         TraceFormat::File(sink) => {
-            let mut output = OutputFile::open(&args.output, overwrite)?;
+            let output = WholeFile::open(&args.output, overwrite)?;
             let log = args.open(console)?;
             let job = Job::new(&log, sink).ok_or_else(|| args.no_events(format))?;
-            output.begin()?;
-            let report = output.write_with(|out| job.write(out))?;
-            (report, output.len()?)
+            output.write_with(|out| job.write(out))?
         }
         TraceFormat::Folder(sink) => {
-            let mut output = OutputFolder::create(&args.output)?;
+            let output = OutputFolder::create(&args.output)?;
             let Log::Trace(opened) = args.open(console)? else {
                 return Err(args.no_events(format).into());
             };
-            let report = output.write_with(|folder| sink.write(&opened.trace, folder))?;
-            (report, output.len())
+            output.write_with(|folder| sink.write(&opened.trace, folder))?
         }
     };
     let converted = Converted {
@@ -171,13 +161,6 @@ fn described(format: &TraceFormat) -> PossibleValue {
     value.help(format!("{} ({ends})", format.about()))
 }
 
-/// Whether the output is the input, by whatever name.
-fn same_file(input: &File, args: &Args) -> anyhow::Result<bool> {
-    let input = input.metadata()?;
-    let output = std::fs::metadata(&args.output);
-    Ok(output.is_ok_and(|output| (output.dev(), output.ino()) == (input.dev(), input.ino())))
-}
-
 // === impl Job ===
 
 impl<'a> Job<'a> {
@@ -208,6 +191,12 @@ impl Args {
         };
         if self.format.json {
             return usage("--json prints where the trace is to go: give -o OUT");
+        }
+        if console.is_terminal() && !sink.is_text() {
+            return usage(&format!(
+                "{} is nothing that a terminal can show: give -o OUT, or --to a format of text",
+                format.name()
+            ));
         }
         let log = self.open(console)?;
         let job = Job::new(&log, sink).ok_or_else(|| self.no_events(format))?;

@@ -13,10 +13,12 @@ use xrayd::{Pid, Reason, Refusal};
 
 use crate::args::Format;
 use crate::failure;
+use crate::input;
 use crate::output::instr_map::{Contents, FileMap, ModuleMap, ProcessMaps};
 use crate::output::{Console, text};
 use crate::parse;
-use crate::trace_file::{OutputFile, Overwrite};
+use crate::trace_file::Overwrite;
+use crate::whole_file::WholeFile;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,7 +32,8 @@ Prints for a sled:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A program, a library, a file still to be linked, for any processor that LLVM makes sleds for; or a map in YAML
+    /// A program, a library, a file still to be linked, for any processor that LLVM makes sleds for; or a map in YAML; -: standard
+    /// input
     #[arg(required_unless_present = "pid")]
     file: Option<PathBuf>,
     /// Everything that this process has mapped, program and libraries, also if their files are gone
@@ -75,28 +78,30 @@ struct Module {
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let output = (args.output != Path::new("-")).then(|| {
+        let inputs = args.file.as_deref();
+        input::refuse_inputs(&args.output, inputs.as_slice())?;
         let overwrite = if args.force {
             Overwrite::Yes
         } else {
             Overwrite::No
         };
-        OutputFile::open(&args.output, overwrite)
+        WholeFile::open(&args.output, overwrite)
     });
     let output = output.transpose()?;
     let extracted = args.extract(console)?;
     let write = |out: &mut dyn Write| extracted.write(args.names(), out);
     match output {
         None => console.show(|out, _| write(out)),
-        Some(mut output) => {
-            output.begin()?;
-            output.write_with(write)
+        Some(output) => {
+            let ((), _) = output.write_with(write)?;
+            Ok(())
         }
     }
 }
 
 fn map_of(file: &Path) -> anyhow::Result<InstrMap> {
     let cannot = || format!("cannot read {}", file.display());
-    let bytes = File::open(file).and_then(|mut file| read(&mut file));
+    let bytes = input::open_input(file).and_then(|mut file| read(&mut file));
     let bytes = bytes.with_context(cannot)?;
     InstrMap::read(&bytes).with_context(cannot)
 }

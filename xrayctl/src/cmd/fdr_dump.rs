@@ -1,6 +1,5 @@
 //! `xrayctl fdr-dump`: the records of an FDR log as they stand in it, as `llvm-xray fdr-dump` prints them.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -9,6 +8,7 @@ use xray_trace::llvm::fdr::verify::{InvalidEnd, State, Verifier};
 use xray_trace::llvm::fdr::{BlockPrinter, Item, Kind, Reader, print};
 use xray_trace::llvm::{Error, Mode};
 
+use crate::input;
 use crate::output::{Console, units};
 
 const EXAMPLES: &str = "\
@@ -24,7 +24,7 @@ Prints for a call:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The log, of any version
+    /// The log, of any version; -: standard input
     file: PathBuf,
     /// Check the order of the records in each buffer, and print buffer by buffer
     #[arg(long)]
@@ -42,7 +42,7 @@ enum Dump {
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let cannot = || format!("cannot read {}", args.file.display());
-    let input = File::open(&args.file).with_context(cannot)?;
+    let input = input::open_stream(&args.file).with_context(cannot)?;
     let mode = if args.salvage {
         Mode::Salvage
     } else {

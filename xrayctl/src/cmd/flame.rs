@@ -1,6 +1,6 @@
 //! `xrayctl flame`: an interactive flame graph of a trace, or of how two traces differ.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -23,9 +23,9 @@ A browser shows it: click to zoom, Ctrl-F to search. With --diff, what takes lon
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace, or a profile
+    /// The trace, or a profile; -: standard input
     file: PathBuf,
-    /// The SVG file to write
+    /// The SVG file to write; -: standard output
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     /// Compare with this trace, by the names of functions; it is the one that is drawn
@@ -48,13 +48,19 @@ pub(crate) struct Args {
     logs: Logs,
 }
 
+/// Keeps the error of the output, of which the one who draws only tells in words of its own.
+struct Remembering<'a> {
+    out: &'a mut dyn Write,
+    failed: Option<io::Error>,
+}
+
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let inputs: Vec<&Path> = [&args.file]
         .into_iter()
         .chain(&args.diff)
         .map(PathBuf::as_path)
         .collect();
-    let mut output = input::destined(&args.output, &inputs)?;
+    let output = input::destined(&args.output, &inputs)?;
     let roots = if args.per_thread {
         StackRoots::PerThread
     } else {
@@ -87,13 +93,15 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     if args.icicle {
         options.direction = Direction::Inverted;
     }
-    output.begin()?;
+    let printed = output.is_standard_output();
     output
-        .write_with(|out| {
+        .write(console, |out, _| {
             let lines = lines.iter().map(String::as_str);
-            flamegraph::from_lines(&mut options, lines, out).map_err(io::Error::other)
+            let mut out = Remembering { out, failed: None };
+            let drawn = flamegraph::from_lines(&mut options, lines, &mut out);
+            drawn.map_err(|error| out.failed.unwrap_or_else(|| io::Error::other(error)))
         })
-        .with_context(|| "the flame graph cannot be drawn".to_owned())?;
+        .context("the flame graph cannot be drawn")?;
     let side = usize::from(args.diff.is_some());
     let total: u64 = stacks
         .nodes()
@@ -106,8 +114,34 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         units::counted(total, "tick")
     };
     let stacks = units::counted(lines.len() as u64, "stack");
-    console.line(&format!(
-        "{}: a flame graph of {stacks}, {total}",
-        args.output.display()
-    ))
+    let line = format!("a flame graph of {stacks}, {total}");
+    if printed {
+        console.note(&line);
+        return Ok(());
+    }
+    console.line(&format!("{}: {line}", args.output.display()))
+}
+
+// === impl Remembering ===
+
+impl Remembering<'_> {
+    fn remember<T>(&mut self, done: io::Result<T>) -> io::Result<T> {
+        done.map_err(|error| {
+            let kind = error.kind();
+            self.failed = Some(error);
+            kind.into()
+        })
+    }
+}
+
+impl Write for Remembering<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes);
+        self.remember(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.out.flush();
+        self.remember(flushed)
+    }
 }

@@ -24,7 +24,7 @@ F0 stands for what called the outermost functions. A dashed edge has no call tha
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace
+    /// The trace; -: standard input
     file: PathBuf,
     #[command(flatten)]
     unpaired: Unpaired,
@@ -61,7 +61,7 @@ pub(crate) enum GraphFormat {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let mut output = args.destination.open(&[&args.file])?;
+    let output = args.destination.open(&[&args.file])?;
     let trace = args.logs.open(&args.file, console)?;
     let filter = args.selection.filter(&trace)?;
     let graph = Graph::new(&trace, &filter, args.unpaired.siblings());

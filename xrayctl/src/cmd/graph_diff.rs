@@ -86,7 +86,7 @@ struct UnpairedEach {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let mut output = args.destination.open(&[&args.before, &args.after])?;
+    let output = args.destination.open(&[&args.before, &args.after])?;
     let draw = |file: &PathBuf, unpaired: Unpaired, instr_map: Option<&PathBuf>| {
         let trace = args.logs.of_program(instr_map).open(file, console)?;
         let filter = args.selection.filter(&trace)?;

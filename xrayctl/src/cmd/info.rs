@@ -33,7 +33,7 @@ Example:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace, or a profile
+    /// The trace, or a profile; -: standard input
     file: PathBuf,
     #[command(flatten)]
     format: Format,
@@ -42,8 +42,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let log = args.logs.open_any(&args.file, console)?;
-    let bytes = std::fs::metadata(&args.file)?.len();
+    let (log, bytes) = args.logs.open_sized(&args.file, console)?;
     let file = args.file.display().to_string();
     match log {
         Log::Trace(Opened { trace, format, .. }) => {

@@ -25,7 +25,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The trace
+    /// The trace; -: standard input
     file: PathBuf,
     /// Show the call tree
     #[arg(long)]

@@ -24,7 +24,7 @@ Folded stacks have self times in nanoseconds, so that a flame graph adds up; wit
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The traces, or profiles; their stacks are taken together
+    /// The traces, or profiles; their stacks are taken together; -: standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         .chain(&args.diff)
         .map(PathBuf::as_path)
         .collect();
-    let mut output = args.destination.open(&inputs)?;
+    let output = args.destination.open(&inputs)?;
     let per_thread = args.per_thread_stacks || args.all_stacks && !args.aggregate_threads;
     let roots = if per_thread {
         StackRoots::PerThread

@@ -26,7 +26,7 @@ Example:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace
+    /// The trace; -: standard input
     file: PathBuf,
     /// Compare with this trace: the calls of both as one tree, by the names of functions, with their times before and after
     #[arg(long, value_name = "FILE")]

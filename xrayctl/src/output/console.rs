@@ -52,10 +52,12 @@ pub(crate) struct Look {
 pub(crate) struct Console {
     out: BufWriter<Standard>,
     look: Look,
+    terminal: bool,
     progress: bool,
 }
 
-/// Standard output; a reader that has gone away is told apart from any other broken pipe.
+/// Standard output; a reader that has gone away is told apart from any other broken pipe, and other errors say what cannot be
+/// written.
 struct Standard(io::Stdout);
 
 // === impl Tone ===
@@ -113,8 +115,14 @@ impl Console {
                 colour,
                 width: width.map(|(width, _)| usize::from(width.0)),
             },
+            terminal,
             progress: io::stderr().is_terminal(),
         }
+    }
+
+    /// Standard output is a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.terminal
     }
 
     /// Standard error is a terminal, so that progress can be shown.
@@ -167,6 +175,7 @@ fn closed(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::BrokenPipe {
         io::Error::new(io::ErrorKind::BrokenPipe, OutputClosed)
     } else {
-        error
+        let what = format!("cannot write to standard output: {error}");
+        io::Error::new(error.kind(), what)
     }
 }

@@ -122,7 +122,11 @@ impl TraceSummary {
                 .next()
                 .filter(|name| !name.is_empty());
             let program = program.unwrap_or(&process.command);
-            format!("{program} ({}){}", process.pid, host.unwrap_or_default())
+            let host = host.unwrap_or_default();
+            match program {
+                "" => format!("process {}{host}", process.pid),
+                program => format!("{program} ({}){host}", process.pid),
+            }
         });
         let processes = text::printable(&processes.collect::<Vec<_>>().join(", "));
         writeln!(

@@ -1,0 +1,256 @@
+//! A file that is there when all of it is: until then it has no name, so that nobody takes for the whole what Ctrl-C, a full
+//! disk or an error left of it. What was there before stays until then, too.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, fchown};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
+use nix::sys::stat::Mode;
+use nix::unistd::linkat;
+
+use crate::trace_file::Overwrite;
+use crate::write_behind;
+
+/// What the name of something that is not whole yet ends with, where it needs a name.
+const UNFINISHED: &str = ".unfinished";
+
+/// A file that is being written. Dropped before it is finished, it leaves no trace.
+#[derive(Debug)]
+pub(crate) struct WholeFile {
+    /// As it was called on the command line.
+    path: PathBuf,
+    /// Where it will be.
+    target: PathBuf,
+    /// The file that it will replace.
+    replaced: Option<Metadata>,
+    file: File,
+    place: Place,
+}
+
+/// A way of making a file that will be at this place.
+type Way = fn(&Path) -> io::Result<(File, Place)>;
+
+/// The better ones first.
+const WAYS: [Way; 2] = [nameless, beside];
+
+/// Where a file is that is not finished.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// It has no name.
+    Nameless,
+    /// Beside its place, by another name: not every file system has files without one.
+    Beside(PathBuf),
+    /// In its place, since nothing else can be made in its directory.
+    There,
+}
+
+// === impl WholeFile ===
+
+impl WholeFile {
+    /// Makes sure that the file can be written, so that what is wrong with its name or place is found at once.
+    pub(crate) fn open(path: &Path, overwrite: Overwrite) -> anyhow::Result<Self> {
+        Self::open_by(&WAYS, path, overwrite)
+    }
+
+    fn open_by(ways: &[Way], path: &Path, overwrite: Overwrite) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let cannot = || format!("cannot write {shown}");
+        let replaced = match fs::metadata(path) {
+            Ok(there) if !there.is_file() => {
+                anyhow::bail!("{shown} is not a regular file; - is standard output")
+            }
+            Ok(_) if overwrite == Overwrite::No => {
+                anyhow::bail!("{shown} is there already; --force overwrites it")
+            }
+            Ok(there) => Some(there),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error).with_context(cannot),
+        };
+        if replaced.is_none() && (path.is_symlink() || path.as_os_str().as_bytes().ends_with(b"/"))
+        {
+            anyhow::bail!("{shown} is not a regular file; - is standard output");
+        }
+        let target = match replaced {
+            Some(_) => fs::canonicalize(path).with_context(cannot)?,
+            None => path.to_owned(),
+        };
+        // Whoever may not write the file may not replace it either.
+        let there = replaced
+            .as_ref()
+            .map(|_| OpenOptions::new().write(true).open(&target));
+        let there = there.transpose().with_context(cannot)?;
+        let mut made = Err(io::ErrorKind::Unsupported.into());
+        for way in ways {
+            made = made.or_else(|_: io::Error| way(&target));
+        }
+        let (file, place) = match (made, there) {
+            (Ok(made), _) => made,
+            (Err(_), Some(file)) => (file, Place::There),
+            (Err(error), None) => return Err(anyhow::Error::new(error).context(cannot())),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            target,
+            replaced,
+            file,
+            place,
+        })
+    }
+
+    /// Lets a function write all of it, in however small pieces, and puts it in its place. Also gives how many bytes it has.
+    pub(crate) fn write_with<T>(
+        mut self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<T>,
+    ) -> anyhow::Result<(T, u64)> {
+        let written = self
+            .begin()
+            .and_then(|()| write_behind::write(&self.file, write));
+        let finished = written.and_then(|value| {
+            let len = self.file.metadata()?.len();
+            self.finish()?;
+            Ok((value, len))
+        });
+        finished.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    fn begin(&self) -> io::Result<()> {
+        match (&self.place, &self.replaced) {
+            (Place::There, _) => self.file.set_len(0),
+            (Place::Nameless | Place::Beside(_), None) => Ok(()),
+            (Place::Nameless | Place::Beside(_), Some(replaced)) => {
+                self.file.set_permissions(replaced.permissions())?;
+                // Only root can give files away; others replace their own as a rule.
+                let _ = fchown(&self.file, Some(replaced.uid()), Some(replaced.gid()));
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        match &self.place {
+            Place::There => return Ok(()),
+            Place::Nameless if self.replaced.is_none() => name(&self.file, &self.target)?,
+            Place::Nameless => {
+                let beside = unfinished(&self.target);
+                name(&self.file, &beside)?;
+                self.place = Place::Beside(beside.clone());
+                fs::rename(beside, &self.target)?;
+            }
+            Place::Beside(beside) => fs::rename(beside, &self.target)?,
+        }
+        self.place = Place::There;
+        Ok(())
+    }
+}
+
+impl Drop for WholeFile {
+    fn drop(&mut self) {
+        if let Place::Beside(beside) = &self.place {
+            // Its name tells what it is.
+            let _ = fs::remove_file(beside);
+        }
+    }
+}
+
+/// What something is called that will be at this place.
+pub(crate) fn unfinished(target: &Path) -> PathBuf {
+    let mut name = target.as_os_str().to_owned();
+    name.push(UNFINISHED);
+    name.into()
+}
+
+/// A file without a name, on the file system of this place.
+fn nameless(target: &Path) -> io::Result<(File, Place)> {
+    let directory = match target.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+    let mode = Mode::from_bits_truncate(0o666);
+    let file = File::from(nix::fcntl::open(directory, flags, mode)?);
+    // It gets its name through there.
+    fs::metadata(by_number(&file))?;
+    Ok((file, Place::Nameless))
+}
+
+/// A file beside this place, whose name says that it is not finished.
+fn beside(target: &Path) -> io::Result<(File, Place)> {
+    let path = unfinished(target);
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&path)?;
+    Ok((file, Place::Beside(path)))
+}
+
+fn name(file: &File, path: &Path) -> io::Result<()> {
+    let flags = AtFlags::AT_SYMLINK_FOLLOW;
+    Ok(linkat(AT_FDCWD, &by_number(file), AT_FDCWD, path, flags)?)
+}
+
+fn by_number(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is in the directory while the file is written, and then.
+    fn check(ways: &[Way], overwrite: Overwrite, during: &[&str]) {
+        let dir = tempfile::tempdir().unwrap();
+        let names = || {
+            let entries = fs::read_dir(dir.path()).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut names = names.collect::<Vec<_>>();
+            names.sort();
+            names
+        };
+        let path = dir.path().join("a");
+        if overwrite == Overwrite::Yes {
+            fs::write(&path, "what was there").unwrap();
+        }
+        let before = names();
+        let dropped = WholeFile::open_by(ways, &path, overwrite).unwrap();
+        assert_eq!(names(), during);
+        drop(dropped);
+        assert_eq!(names(), before);
+        let failed = WholeFile::open_by(ways, &path, overwrite).unwrap();
+        let error = failed.write_with(|_| Err::<(), _>(io::Error::other("reason")));
+        assert!(format!("{:#}", error.unwrap_err()).ends_with("/a: reason"));
+        assert_eq!(names(), before);
+        let file = WholeFile::open_by(ways, &path, overwrite).unwrap();
+        let written = file.write_with(|out| {
+            assert_eq!(names(), during);
+            out.write_all(b"new").map(|()| 7)
+        });
+        assert_eq!(written.unwrap(), (7, 3));
+        assert_eq!(names(), ["a"]);
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_file_has_no_name_until_it_is_finished() {
+        check(&WAYS, Overwrite::No, &[]);
+        check(&WAYS, Overwrite::Yes, &["a"]);
+    }
+
+    #[test]
+    fn where_all_files_have_names_its_own_says_that_it_is_not_finished() {
+        check(&[beside], Overwrite::No, &["a.unfinished"]);
+        check(&[beside], Overwrite::Yes, &["a", "a.unfinished"]);
+    }
+
+    #[test]
+    fn where_nothing_can_be_made_only_what_is_there_is_written() {
+        check(&[], Overwrite::Yes, &["a"]);
+        let dir = tempfile::tempdir().unwrap();
+        WholeFile::open_by(&[], &dir.path().join("a"), Overwrite::No).unwrap_err();
+    }
+}

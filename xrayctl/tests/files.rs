@@ -1,0 +1,272 @@
+//! Where commands read from and write to: pipes, full disks, and being stopped in the middle.
+
+#![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+mod common;
+
+use common::{command, small_trace, xrayctl, xrayctl_in};
+
+/// Every command that reads a trace or a log, and how.
+const READERS: &[&str] = &[
+    "info",
+    "account",
+    "stack",
+    "tree",
+    "graph",
+    "report",
+    "convert --to csv",
+];
+
+/// What is in a directory.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names = names.collect::<Vec<_>>();
+    names.sort();
+    names
+}
+
+/// Runs a line of shell in a directory; `$XRAYCTL` is the program.
+fn shell(dir: &Path, line: &str) -> Output {
+    let mut shell = Command::new("bash");
+    shell
+        .args(["-c", line])
+        .env("XRAYCTL", env!("CARGO_BIN_EXE_xrayctl"))
+        .current_dir(dir)
+        .stdin(Stdio::null());
+    shell.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn what_is_read_may_come_through_a_pipe() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = fs::read(small_trace(dir.path())).unwrap();
+    for reader in READERS {
+        let args = |file| reader.split(' ').chain([file]).collect::<Vec<_>>();
+        let expected = xrayctl_in(dir.path(), args("small.xtrace"));
+        assert_eq!(expected.code, 0, "{}", expected.err);
+        let mut child = command(args("-"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(&trace).unwrap();
+        let through_pipe = child.wait_with_output().unwrap();
+        let found = text(&through_pipe.stdout);
+        // The graph and the notes have the file's name.
+        assert_eq!(found, expected.out.replace("small.xtrace", "-"), "{reader}");
+        let from_file = command(args("-"))
+            .stdin(File::open(dir.path().join("small.xtrace")).unwrap())
+            .output()
+            .unwrap();
+        assert_eq!(text(&from_file.stdout), found, "{reader}");
+        let substituted = shell(
+            dir.path(),
+            &format!("$XRAYCTL {reader} <(cat small.xtrace)"),
+        );
+        assert!(
+            substituted.status.success(),
+            "{}",
+            text(&substituted.stderr)
+        );
+        assert_eq!(substituted.stdout.len() > 10, found.len() > 10, "{reader}");
+    }
+}
+
+#[test]
+fn flight_logs_and_maps_may_come_through_a_pipe() {
+    let dir = tempfile::tempdir().unwrap();
+    small_trace(dir.path());
+    let map = "---\n- { id: 1, address: 0x10, function: 0x10, kind: function-enter, always-instrument: true }\n...\n";
+    fs::write(dir.path().join("map.yaml"), map).unwrap();
+    for line in [
+        "$XRAYCTL convert small.xtrace -f fdr -o log; cmp <($XRAYCTL fdr-dump - < log) <($XRAYCTL fdr-dump log)",
+        "cmp <(cat log | $XRAYCTL fdr-dump -) <($XRAYCTL fdr-dump log)",
+        "cmp <(cat map.yaml | $XRAYCTL extract -) <($XRAYCTL extract map.yaml)",
+        "cmp <($XRAYCTL account log -m <(cat map.yaml)) <($XRAYCTL account log -m map.yaml)",
+        "$XRAYCTL fdr-dump log | grep -q Enter && $XRAYCTL extract map.yaml | grep -q function-enter",
+    ] {
+        let ran = shell(dir.path(), line);
+        assert!(ran.status.success(), "{line}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    small_trace(dir.path());
+    for reader in READERS.iter().chain(&["flame -o -"]) {
+        let ran = shell(
+            dir.path(),
+            &format!("$XRAYCTL {reader} small.xtrace > /dev/full"),
+        );
+        let err = text(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(1), "{reader}: {err}");
+        let expected = "cannot write to standard output: No space left on device";
+        assert!(err.contains(expected), "{reader}: {err}");
+    }
+}
+
+#[test]
+fn a_flame_graph_that_nobody_reads_to_its_end_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    small_trace(dir.path());
+    let line = "$XRAYCTL flame small.xtrace -o - | head -c 5; exit ${PIPESTATUS[0]}";
+    let ran = shell(dir.path(), line);
+    assert_eq!(
+        (ran.status.code(), text(&ran.stdout).as_str()),
+        (Some(0), "<?xml")
+    );
+}
+
+/// A limit for files stands for the disk; who does not mind its signal is told as on a full disk, others are killed.
+#[test]
+fn what_was_cut_off_is_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    small_trace(dir.path());
+    let before = names(dir.path());
+    for output in [
+        "convert small.xtrace -o new.json",
+        "convert small.xtrace -o new.xtrace",
+        "convert small.xtrace -o old.json --force",
+        "account small.xtrace -o old.json",
+        "flame small.xtrace -o new.svg",
+        "graph small.xtrace -o new.dot",
+    ] {
+        fs::write(dir.path().join("old.json"), "precious").unwrap();
+        let told = shell(
+            dir.path(),
+            &format!("trap '' XFSZ; ulimit -f 0; exec $XRAYCTL {output}"),
+        );
+        let err = text(&told.stderr);
+        assert_eq!(told.status.code(), Some(1), "{output}: {err}");
+        assert!(
+            err.contains("cannot write") && err.contains("File too large"),
+            "{err}"
+        );
+        let killed = shell(
+            dir.path(),
+            &format!("ulimit -c 0; ulimit -f 0; exec $XRAYCTL {output}"),
+        );
+        assert_eq!(killed.status.signal(), Some(25), "{output}: {killed:?}");
+        let old = fs::read_to_string(dir.path().join("old.json")).unwrap();
+        assert_eq!(old, "precious", "{output}");
+        fs::remove_file(dir.path().join("old.json")).unwrap();
+        assert_eq!(names(dir.path()), before, "{output}");
+    }
+}
+
+/// A directory has a name at all times, so it has another one until it is whole.
+#[test]
+fn a_directory_that_was_cut_off_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    small_trace(dir.path());
+    let convert = "exec $XRAYCTL convert small.xtrace -o new.ctf";
+    let told = shell(dir.path(), &format!("trap '' XFSZ; ulimit -f 0; {convert}"));
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    assert_eq!(names(dir.path()), ["small.xtrace"]);
+    let killed = shell(dir.path(), &format!("ulimit -c 0; ulimit -f 0; {convert}"));
+    assert_eq!(killed.status.signal(), Some(25), "{killed:?}");
+    assert_eq!(names(dir.path()), ["new.ctf.unfinished", "small.xtrace"]);
+    let again = shell(dir.path(), convert);
+    let err = text(&again.stderr);
+    assert!(err.contains("new.ctf.unfinished is there already"), "{err}");
+    fs::remove_dir_all(dir.path().join("new.ctf.unfinished")).unwrap();
+    let whole = shell(dir.path(), &format!("{convert}/"));
+    assert!(whole.status.success(), "{whole:?}");
+    assert_eq!(names(dir.path()), ["new.ctf", "small.xtrace"]);
+}
+
+#[test]
+fn a_file_that_is_replaced_keeps_its_rights_and_its_links() {
+    let dir = tempfile::tempdir().unwrap();
+    small_trace(dir.path());
+    let (old, link) = (dir.path().join("old.csv"), dir.path().join("link.csv"));
+    fs::write(&old, "old").unwrap();
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o640)).unwrap();
+    std::os::unix::fs::symlink("old.csv", &link).unwrap();
+    let ran = xrayctl_in(
+        dir.path(),
+        ["convert", "small.xtrace", "-o", "link.csv", "--force"],
+    );
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(link.is_symlink());
+    assert!(fs::read_to_string(&old).unwrap().starts_with("time_ns,"));
+    assert_eq!(
+        fs::metadata(&old).unwrap().permissions().mode() & 0o777,
+        0o640
+    );
+}
+
+#[test]
+fn what_is_no_regular_file_is_not_written_to() {
+    let dir = tempfile::tempdir().unwrap();
+    small_trace(dir.path());
+    fs::create_dir(dir.path().join("directory.csv")).unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.path().join("dangling.csv")).unwrap();
+    for output in ["/dev/full", "directory.csv", "dangling.csv", "slash/"] {
+        for more in [&[][..], &["--force"]] {
+            let args = ["convert", "small.xtrace", "--to", "csv", "-o", output];
+            let ran = xrayctl_in(dir.path(), [&args, more].concat());
+            assert_eq!(ran.code, 1, "{output}");
+            assert!(
+                ran.err
+                    .contains("is not a regular file; - is standard output"),
+                "{}",
+                ran.err
+            );
+        }
+    }
+    let args = ["convert", "small.xtrace", "-o", "no/where.csv"];
+    let ran = xrayctl_in(dir.path(), args);
+    assert!(
+        ran.err.contains("cannot write no/where.csv: No such file"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn a_terminal_gets_text_only() {
+    let dir = tempfile::tempdir().unwrap();
+    small_trace(dir.path());
+    // What runs within `script` has a terminal.
+    let on_terminal = |args: &str| {
+        let line = format!("script -qec \"$XRAYCTL convert small.xtrace {args}\" /dev/null");
+        shell(dir.path(), &line)
+    };
+    for format in ["", "--to fdr", "--to xtrace", "--to perfetto", "--to pprof"] {
+        let ran = on_terminal(format);
+        assert_eq!(ran.status.code(), Some(2), "{format}");
+        let told = text(&ran.stdout);
+        assert!(
+            told.contains("is nothing that a terminal can show"),
+            "{told}"
+        );
+    }
+    let ran = on_terminal("--to csv");
+    assert!(ran.status.success() && text(&ran.stdout).contains("time_ns,"));
+}
+
+#[test]
+fn a_program_is_not_replaced_by_its_map() {
+    let dir = tempfile::tempdir().unwrap();
+    let map = dir.path().join("map.yaml");
+    fs::write(&map, "--- []\n").unwrap();
+    let map = map.to_str().unwrap();
+    let ran = xrayctl(["extract", map, "-o", map, "--force"]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    assert!(ran.err.contains("is the input itself"), "{}", ran.err);
+}
