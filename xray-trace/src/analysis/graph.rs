@@ -2,8 +2,10 @@
 
 use foldhash::HashMap;
 
-use super::account::{Account, AccountOptions, AccountRow, Distribution, Durations, Part};
+use super::account::{Account, AccountOptions, AccountRow, Distribution};
+use super::gathered::Durations;
 use super::histogram::{Histograms, Slot};
+use super::part::Part;
 use super::stack::{Call, Ending, Notes, Open, Siblings, Steps, Visitor};
 use super::threads::by_thread;
 use super::{Counted, Filter};

@@ -2,8 +2,10 @@
 
 mod account;
 mod filter;
+mod gathered;
 mod graph;
 mod histogram;
+mod part;
 mod profile;
 mod stack;
 mod strays;

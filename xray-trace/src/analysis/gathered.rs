@@ -1,0 +1,197 @@
+//! What is gathered of one function's calls, or of another subject's, as they end.
+
+use super::account::{AccountRow, Distribution, Subject};
+use super::histogram::{Histograms, Slot};
+use super::stack::{Call, Ending};
+
+/// The durations of calls, as they are gathered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Durations {
+    finished: u64,
+    sum_ns: u64,
+    /// The greatest number if there are none.
+    min_ns: u64,
+    max_ns: u64,
+}
+
+/// What is gathered about one subject. It fills one line of a processor's cache.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Gathered {
+    unfinished: u64,
+    total_ns: u64,
+    self_ns: u64,
+    durations: Durations,
+    /// What only subjects have whose calls stand within one another.
+    recursion: Option<Box<Recursion>>,
+}
+
+#[derive(Debug, Default)]
+struct Recursion {
+    /// Per open call within which counted calls of the same subject have ended, outermost first: their time, which its own
+    /// will include.
+    within_ns: Vec<u64>,
+    /// A call of the same function ended within the outermost one that is open.
+    met: bool,
+}
+
+// === impl Durations ===
+
+impl Default for Durations {
+    fn default() -> Self {
+        Self {
+            finished: 0,
+            sum_ns: 0,
+            min_ns: u64::MAX,
+            max_ns: 0,
+        }
+    }
+}
+
+impl Durations {
+    #[inline(always)]
+    pub(super) fn add(&mut self, duration: u64) {
+        self.min_ns = self.min_ns.min(duration);
+        self.max_ns = self.max_ns.max(duration);
+        self.finished += 1;
+        self.sum_ns = self.sum_ns.saturating_add(duration);
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        self.min_ns = self.min_ns.min(other.min_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.finished += other.finished;
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+    }
+
+    pub(super) fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    pub(super) fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+
+    /// What they come to; `None` if there are none.
+    pub(super) fn distribution(
+        &self,
+        slot: Slot,
+        histograms: &mut Histograms,
+    ) -> Option<Distribution> {
+        let ranks = histograms.ranks(slot, [500, 900, 990, 999])?;
+        let within = |ns: u64| ns.clamp(self.min_ns, self.max_ns);
+        let [median_ns, p90_ns, p99_ns, p999_ns] = ranks.map(within);
+        Some(Distribution {
+            min_ns: self.min_ns,
+            mean_ns: self.sum_ns.checked_div(self.finished)?,
+            median_ns,
+            p90_ns,
+            p99_ns,
+            p999_ns,
+            max_ns: self.max_ns,
+        })
+    }
+}
+
+// === impl Gathered ===
+
+impl Gathered {
+    pub(super) fn calls(&self) -> u64 {
+        self.durations.finished + self.unfinished
+    }
+
+    /// Whether a call that ends was part of a recursion.
+    pub(super) fn recurs(&mut self, call: &Call) -> bool {
+        let within = call.open.nesting > 0;
+        match &mut self.recursion {
+            None if !within => false,
+            recursion => {
+                let recursion = recursion.get_or_insert_default();
+                std::mem::replace(&mut recursion.met, within) || within
+            }
+        }
+    }
+
+    /// A call within `level` others of the same subject ended. If it does not count, those within it do all the same.
+    /// Says whether it has a duration that counts.
+    #[inline(always)]
+    pub(super) fn leave(&mut self, call: &Call, level: usize, counts: bool) -> bool {
+        let finished = counts && call.how != Ending::Closed;
+        let duration = call.duration_ns();
+        if finished {
+            self.self_ns = self.self_ns.saturating_add(call.self_ns);
+            self.durations.add(duration);
+        } else {
+            self.unfinished += u64::from(counts);
+        }
+        let time = if level == 0 && self.recursion.is_none() {
+            if finished { duration } else { 0 }
+        } else {
+            self.recursive(level, finished.then_some(duration))
+        };
+        self.total_ns = self.total_ns.saturating_add(time);
+        finished
+    }
+
+    /// What the total grows by if there are calls within calls.
+    #[inline(never)]
+    fn recursive(&mut self, level: usize, duration: Option<u64>) -> u64 {
+        let recursion = self.recursion.get_or_insert_default();
+        recursion.leave(level, duration)
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        let Self {
+            unfinished,
+            total_ns,
+            self_ns,
+            durations,
+            recursion: _,
+        } = other;
+        self.unfinished += unfinished;
+        self.total_ns = self.total_ns.saturating_add(total_ns);
+        self.self_ns = self.self_ns.saturating_add(self_ns);
+        self.durations.merge(durations);
+    }
+
+    pub(super) fn row(
+        self,
+        subject: Subject,
+        slot: Slot,
+        histograms: &mut Histograms,
+    ) -> AccountRow {
+        let durations = self.durations.distribution(slot, histograms);
+        AccountRow {
+            subject,
+            calls: self.calls(),
+            unfinished: self.unfinished,
+            total_ns: self.total_ns,
+            self_ns: self.self_ns,
+            sum_ns: self.durations.sum_ns(),
+            durations,
+        }
+    }
+}
+
+// === impl Recursion ===
+
+impl Recursion {
+    /// A call within `level` others ended, and took so long if that is known and counts. Says what the subject's total grows by.
+    fn leave(&mut self, level: usize, duration: Option<u64>) -> u64 {
+        let within = self.within_ns.get(level).copied().unwrap_or(0);
+        self.within_ns.truncate(level);
+        // Where its own time is not known, that of the finished calls within it is.
+        let time = duration.unwrap_or(within);
+        if level == 0 {
+            return time;
+        }
+        if time > 0 {
+            if self.within_ns.len() < level {
+                self.within_ns.resize(level, 0);
+            }
+            let outer = &mut self.within_ns[level - 1];
+            *outer = outer.saturating_add(time);
+        }
+        0
+    }
+}
