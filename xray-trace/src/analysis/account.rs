@@ -2,7 +2,8 @@
 
 use super::Filter;
 use super::part::{NOBODY, Part};
-use super::stack::{Notes, Siblings, Steps};
+use super::stack::Steps;
+use super::step::{Notes, Siblings};
 use super::threads::by_thread;
 use crate::model::{FunctionId, ModuleId, ProcessId, ThreadId, Trace, XrayIds};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use globset::GlobBuilder;
 
-use super::stack::Open;
+use super::step::Open;
 use crate::model::{FunctionId, ThreadId, Ticks, Trace};
 
 /// Which part of a trace is wanted. The default is all of it. Nesting is always followed through the whole trace, so

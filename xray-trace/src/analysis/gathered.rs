@@ -2,7 +2,7 @@
 
 use super::account::{AccountRow, Distribution, Subject};
 use super::histogram::{Histograms, Slot};
-use super::stack::{Call, Ending};
+use super::step::{Call, Ending};
 
 /// The durations of calls, as they are gathered.
 #[derive(Debug, Clone, Copy)]

@@ -8,6 +8,7 @@ mod histogram;
 mod part;
 mod profile;
 mod stack;
+mod step;
 mod strays;
 mod threads;
 mod tree;
@@ -20,7 +21,8 @@ pub use account::{
 pub use filter::{Filter, PatternError};
 pub use graph::{Graph, GraphEdge};
 pub use profile::account_profile;
-pub use stack::{Call, Ending, Notes, Open, Said, Siblings, Step, Steps, Visitor};
+pub use stack::Steps;
+pub use step::{Call, Ending, Notes, Open, Said, Siblings, Step, Visitor};
 pub use strays::{Stray, strays};
 pub use tree::{Order, Shown, Tree, TreeLine};
 pub use trie::{Side, StackCounts, StackNode, StackRoots, Stacks};

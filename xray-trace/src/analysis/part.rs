@@ -4,7 +4,8 @@ use super::Filter;
 use super::account::{Account, Counted, GroupBy, Subject};
 use super::gathered::Gathered;
 use super::histogram::{Histograms, Slot};
-use super::stack::{Call, Notes, Open, Steps, Visitor};
+use super::stack::Steps;
+use super::step::{Call, Notes, Open, Visitor};
 use crate::function_map::FunctionMap;
 use crate::model::{FunctionId, ModuleId, ProcessId, ThreadId, Trace};
 

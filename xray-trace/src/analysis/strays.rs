@@ -1,7 +1,8 @@
 //! Exits without an entry, one by one: whose they are, and what was open in their thread.
 
 use super::Filter;
-use super::stack::{Siblings, Steps};
+use super::stack::Steps;
+use super::step::Siblings;
 use super::threads::by_thread;
 use crate::model::{CallKind, FunctionId, ThreadId, Ticks, Trace};
 

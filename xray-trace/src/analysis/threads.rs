@@ -5,7 +5,8 @@ use std::num::NonZero;
 use std::thread;
 
 use super::Filter;
-use super::stack::{Siblings, Steps};
+use super::stack::Steps;
+use super::step::Siblings;
 use crate::container::Block;
 use crate::model::{ThreadId, Trace};
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use super::Filter;
-use super::stack::{Call, Open, Said, Step, Steps};
+use super::stack::Steps;
+use super::step::{Call, Open, Said, Step};
 use crate::model::{ThreadId, Ticks, Trace};
 
 /// A line of the tree.

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::Filter;
-use super::stack::{Call, Ending, Notes, Open, Siblings, Steps, Visitor};
+use super::stack::Steps;
+use super::step::{Call, Ending, Notes, Open, Siblings, Visitor};
 use super::threads::by_thread;
 use crate::model::{FunctionId, ThreadId, Trace};
 
