@@ -133,6 +133,8 @@ fn a_file_that_may_not_be_read() -> Result<()> {
     let file = scene.path("secret");
     fs::write(&file, "")?;
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
+    // What is written is tried first, and would be refused as well.
+    fs::set_permissions(scene.path("."), Permissions::from_mode(0o777))?;
     let nobody = scene.alone()?.as_user(NOBODY);
     for ran in both(&nobody, "secret")? {
         ran.failed(1, &["secret", "Permission denied"])?;
