@@ -27,6 +27,20 @@ impl<T: Default> FunctionMap<T> {
         self.new_entry(at, id)
     }
 
+    /// The value of a function.
+    #[cfg(feature = "import")]
+    #[inline]
+    pub(crate) fn get(&self, id: FunctionId) -> T
+    where
+        T: Copy,
+    {
+        let at = usize::try_from(id.0).unwrap_or(usize::MAX);
+        match self.direct.get(at) {
+            Some(value) => *value,
+            None => self.others.get(&id).copied().unwrap_or_default(),
+        }
+    }
+
     #[cold]
     fn new_entry(&mut self, at: usize, id: FunctionId) -> &mut T {
         if at >= DIRECT {

@@ -9,7 +9,7 @@ use std::vec;
 
 use super::step::{Call, Ending, Notes, Open, Said, Siblings, Step, Visitor};
 use super::strays::{Stray, Strays};
-use crate::container::{Block, Events};
+use crate::container::{Block, Common, Events, Form};
 use crate::function_map::FunctionMap;
 use crate::model::{
     CallKind, Clock, ClockReader, Event, EventBody, FunctionId, ThreadId, Ticks, Trace,
@@ -173,13 +173,13 @@ impl<'a> Steps<'a> {
     #[inline]
     fn take(&mut self, event: Event) -> Option<Step> {
         let before = self.now;
-        self.pass_to(event.ticks);
+        let now = self.pass_to(event.ticks);
         match event.body {
             EventBody::Call {
                 function,
                 kind: CallKind::Enter,
                 arg,
-            } => Some(Step::Enter(self.enter(function, arg))),
+            } => Some(Step::Enter(self.enter(function, arg, now))),
             EventBody::Call { function, kind, .. } => {
                 let how = if kind == CallKind::TailExit {
                     Ending::TailExit
@@ -188,7 +188,7 @@ impl<'a> Steps<'a> {
                 };
                 // As a rule the innermost call ends.
                 match self.frames.pop_if(|frame| frame.open.function == function) {
-                    Some(frame) => Some(Step::Leave(self.leave(frame, how, self.now))),
+                    Some(frame) => Some(Step::Leave(self.leave(frame, how, now))),
                     None => {
                         self.exit_further_out(function, how, before);
                         None
@@ -201,11 +201,15 @@ impl<'a> Steps<'a> {
 
     /// A call begins now.
     #[inline(always)]
-    fn enter(&mut self, function: FunctionId, arg: Option<u64>) -> Open {
+    fn enter(
+        &mut self,
+        function: FunctionId,
+        arg: Option<u64>,
+        (start, start_ns): (Ticks, u64),
+    ) -> Open {
         let count = self.open.entry(function);
         let nesting = *count;
         *count = nesting.saturating_add(1);
-        let (start, start_ns) = self.now;
         let open = Open {
             thread: self.thread,
             function,
@@ -287,7 +291,12 @@ impl<'a> Steps<'a> {
             if self.closing.is_none()
                 && let Some(mut events) = self.events.take()
             {
-                self.visit_common(&mut events, visitor);
+                match &mut events.0 {
+                    Form::Packed(events) => self.visit_common(events, visitor),
+                    #[cfg(feature = "import")]
+                    Form::InLog(events) => self.visit_common(events, visitor),
+                    Form::Failed(_) => {}
+                }
                 self.events = Some(events);
             }
             // Whatever that left over.
@@ -303,29 +312,38 @@ impl<'a> Steps<'a> {
     /// Goes on for as long as calls are in good order, which is nearly always. With everything in one place the compiler keeps what
     /// it needs in registers, and makes nothing that is not looked at.
     #[inline(always)]
-    fn visit_common(&mut self, events: &mut Events, visitor: &mut impl Visitor) {
+    fn visit_common(&mut self, events: &mut impl Common, visitor: &mut impl Visitor) {
         while let Some((ticks, function, kind)) = events.next_common() {
             let before = self.now;
-            self.pass_to(ticks);
-            if kind == CallKind::Enter {
-                visitor.enter(&self.enter(function, None));
-            } else if let Some(frame) = self.frames.pop_if(|frame| frame.open.function == function)
-            {
-                visitor.leave(&self.leave(frame, Ending::Normal, self.now));
-            } else {
-                self.exit_further_out(function, Ending::Normal, before);
+            let now = self.pass_to(ticks);
+            let how = match kind {
+                CallKind::Enter => {
+                    visitor.enter(&self.enter(function, None, now));
+                    continue;
+                }
+                CallKind::Exit => Ending::Normal,
+                CallKind::TailExit => Ending::TailExit,
+            };
+            let innermost = self.frames.pop_if(|frame| frame.open.function == function);
+            let Some(frame) = innermost else {
+                self.exit_further_out(function, how, before);
                 break;
-            }
+            };
+            visitor.leave(&self.leave(frame, how, now));
         }
     }
 
-    /// It is that time now. A hostile file may hold blocks in any order; time does not run backwards for that.
+    /// It is that time now. A hostile file may hold blocks in any order; time does not run backwards for that. Gives
+    /// the time: read back, it would have to wait until it is written.
     #[inline(always)]
-    fn pass_to(&mut self, ticks: Ticks) {
-        let (before, _) = self.now;
-        if ticks > before || self.now == (Ticks(0), 0) {
-            self.now = (ticks, self.clock.monotonic_ns(ticks));
+    fn pass_to(&mut self, ticks: Ticks) -> (Ticks, u64) {
+        let (before, before_ns) = self.now;
+        if ticks <= before && (before, before_ns) != (Ticks(0), 0) {
+            return (before, before_ns);
         }
+        let ns = self.clock.monotonic_ns(ticks);
+        self.now = (ticks, ns);
+        (ticks, ns)
     }
 
     /// Closes the innermost call as `closing` says; after the last one, what follows from its cause.

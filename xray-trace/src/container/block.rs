@@ -76,6 +76,6 @@ impl Block {
     /// Unpacks the events, in order; reads them first if they are still in the file. After the first error there are no more.
     #[must_use]
     pub fn events(&self) -> Events {
-        Events::new(self.first, self.payload.load())
+        self.payload.events(self.first)
     }
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::MAX_DATA_LEN;
 use super::block::{HEAD_LEN, extended, what};
+#[cfg(feature = "import")]
+use super::in_log;
 use super::predictor::Predictor;
 use super::varint::{self, VarintError};
 use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks};
@@ -57,11 +59,32 @@ pub enum DecodeError {
 
 /// The events of a block, in order. Made by [`super::Block::events`].
 #[derive(Debug)]
-pub struct Events {
+pub struct Events(pub(crate) Form);
+
+/// How the events of a block are held.
+#[derive(Debug)]
+pub(crate) enum Form {
+    /// Packed.
+    Packed(Packed),
+    /// As records in a log.
+    #[cfg(feature = "import")]
+    InLog(in_log::Events),
+    /// Not at all, for this reason, which is not told yet.
+    Failed(Option<DecodeError>),
+}
+
+/// Gives the events of a block that nearly all are, without a look at others.
+pub(crate) trait Common {
+    /// The next event if it is a call without an argument. Otherwise, or if anything is wrong with it, nothing has been
+    /// taken.
+    fn next_common(&mut self) -> Option<(Ticks, FunctionId, CallKind)>;
+}
+
+/// Unpacks events.
+#[derive(Debug)]
+pub(crate) struct Packed {
     /// The packed events.
     payload: Arc<[u8]>,
-    /// Why there are none.
-    failed: Option<DecodeError>,
     /// Where the next event begins; the end after an error.
     at: usize,
     /// When the event before happened.
@@ -73,38 +96,62 @@ pub struct Events {
 // === impl Events ===
 
 impl Events {
-    pub(super) fn new(first: Ticks, payload: Result<Arc<[u8]>, DecodeError>) -> Self {
-        let (payload, failed) = match payload {
-            Ok(payload) => (payload, None),
-            Err(error) => (Arc::default(), Some(error)),
-        };
-        Self {
-            payload,
-            failed,
-            at: 0,
-            ticks: first.0,
-            predictor: Predictor::new(),
-        }
-    }
-
     /// The bytes of an event of this block's.
     #[must_use]
     pub fn data(&self, data: DataRef) -> &[u8] {
-        let at = usize::try_from(data.at).unwrap_or(usize::MAX);
-        self.payload
-            .get(at..at.saturating_add(data.len()))
-            .unwrap_or_default()
+        match &self.0 {
+            Form::Packed(packed) => packed.data(data),
+            #[cfg(feature = "import")]
+            Form::InLog(events) => events.data(data),
+            Form::Failed(_) => &[],
+        }
     }
 
     /// Where the next event begins in the block.
     pub(super) fn position(&self) -> usize {
-        self.at
+        match &self.0 {
+            Form::Packed(packed) => packed.at,
+            #[cfg(feature = "import")]
+            Form::InLog(events) => events.position(),
+            Form::Failed(_) => 0,
+        }
     }
+}
 
-    /// Unpacks the next event if it is of one of the kinds that nearly all are, and not at the very end of the block. Otherwise, or
-    /// if anything is wrong with it, nothing has been taken.
+impl Iterator for Events {
+    type Item = Result<Event, DecodeError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let common = match &mut self.0 {
+            Form::Packed(packed) => packed.next_common(),
+            #[cfg(feature = "import")]
+            Form::InLog(events) => events.next_common(),
+            Form::Failed(_) => None,
+        };
+        if let Some((ticks, function, kind)) = common {
+            let arg = None;
+            let body = EventBody::Call {
+                function,
+                kind,
+                arg,
+            };
+            return Some(Ok(Event { ticks, body }));
+        }
+        match &mut self.0 {
+            Form::Packed(packed) => packed.next_other(),
+            #[cfg(feature = "import")]
+            Form::InLog(events) => events.next_other(),
+            Form::Failed(why) => why.take().map(Err),
+        }
+    }
+}
+
+// === impl Packed ===
+
+impl Common for Packed {
     #[inline(always)]
-    pub(crate) fn next_common(&mut self) -> Option<(Ticks, FunctionId, CallKind)> {
+    fn next_common(&mut self) -> Option<(Ticks, FunctionId, CallKind)> {
         let bytes = self.payload.get(self.at..)?.first_chunk::<COMMON_LEN>()?;
         let word = u64::from_le_bytes(*bytes.first_chunk()?);
         let len = HEAD_LENS >> (word & 0xc) & 7;
@@ -126,6 +173,36 @@ impl Events {
         self.at += end;
         self.ticks = ticks;
         Some((Ticks(ticks), function, kind))
+    }
+}
+
+impl Packed {
+    pub(super) fn new(first: Ticks, payload: Arc<[u8]>) -> Self {
+        Self {
+            payload,
+            at: 0,
+            ticks: first.0,
+            predictor: Predictor::new(),
+        }
+    }
+
+    fn data(&self, data: DataRef) -> &[u8] {
+        let at = usize::try_from(data.at).unwrap_or(usize::MAX);
+        self.payload
+            .get(at..at.saturating_add(data.len()))
+            .unwrap_or_default()
+    }
+
+    /// Any event; `None` at the end.
+    fn next_other(&mut self) -> Option<Result<Event, DecodeError>> {
+        if self.at >= self.payload.len() {
+            return None;
+        }
+        let event = self.decode();
+        if event.is_err() {
+            self.at = self.payload.len();
+        }
+        Some(event)
     }
 
     /// Unpacks one event; there is at least one byte. On an error nothing has been taken.
@@ -286,30 +363,5 @@ impl Events {
         })?;
         *at += len;
         Ok(number)
-    }
-}
-
-impl Iterator for Events {
-    type Item = Result<Event, DecodeError>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        if let Some((ticks, function, kind)) = self.next_common() {
-            let arg = None;
-            let body = EventBody::Call {
-                function,
-                kind,
-                arg,
-            };
-            return Some(Ok(Event { ticks, body }));
-        }
-        if self.at >= self.payload.len() {
-            return self.failed.take().map(Err);
-        }
-        let event = self.decode();
-        if event.is_err() {
-            self.at = self.payload.len();
-        }
-        Some(event)
     }
 }

@@ -5,9 +5,13 @@ use std::sync::Arc;
 
 use super::MAX_DATA_LEN;
 use super::block::{Block, DELTA_BITS, extended, what};
+#[cfg(feature = "import")]
+use super::decode::Events;
 use super::predictor::Predictor;
 use super::varint;
 use crate::model::{CallKind, DataKind, FunctionId, ThreadId, Ticks};
+#[cfg(feature = "import")]
+use crate::model::{Event, EventBody};
 
 /// The bytes one call of `push_…` may need at most: an advance (head, byte, number), then a head, a byte and two numbers.
 const LONGEST_EVENT: usize = 64;
@@ -78,6 +82,24 @@ impl BlockEncoder {
     #[must_use]
     pub fn events(&self) -> u32 {
         self.calls
+    }
+
+    /// Adds an event of other events.
+    #[cfg(feature = "import")]
+    pub(super) fn push(&mut self, event: &Event, events: &Events) {
+        let ticks = event.ticks;
+        match event.body {
+            EventBody::Call {
+                function,
+                kind,
+                arg,
+            } => self.push_call(ticks, function, kind, arg),
+            EventBody::Data { kind, data } => {
+                self.push_data(ticks, kind, events.data(data));
+            }
+            EventBody::Cpu { cpu } => self.push_cpu(ticks, cpu),
+            EventBody::Lost { events } => self.push_lost(ticks, events),
+        }
     }
 
     /// Adds a call event. A time before the latest event's is taken to be that event's.

@@ -7,6 +7,8 @@
 mod block;
 mod decode;
 mod encode;
+#[cfg(feature = "import")]
+pub(crate) mod in_log;
 mod payload;
 mod predictor;
 mod reader;
@@ -16,6 +18,7 @@ mod varint;
 mod writer;
 
 pub use block::Block;
+pub(crate) use decode::{Common, Form};
 pub use decode::{DecodeError, Events};
 pub use encode::BlockEncoder;
 pub use payload::Payload;

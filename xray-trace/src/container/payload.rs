@@ -6,7 +6,14 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-use super::decode::DecodeError;
+#[cfg(feature = "import")]
+use super::BlockEncoder;
+use super::decode::{DecodeError, Events, Form, Packed};
+#[cfg(feature = "import")]
+use super::in_log;
+#[cfg(feature = "import")]
+use crate::model::ThreadId;
+use crate::model::Ticks;
 
 /// Frame and checksum of a section, in bytes.
 pub(super) const FRAME_LEN: usize = 8;
@@ -27,6 +34,9 @@ enum Place {
         begin: u32,
         len: u32,
     },
+    /// Records of a log.
+    #[cfg(feature = "import")]
+    InLog(in_log::Stretch),
 }
 
 // === impl Payload ===
@@ -42,12 +52,32 @@ impl Payload {
         })
     }
 
-    /// How many bytes there are.
+    /// Events that stay in a log.
+    #[cfg(feature = "import")]
+    pub(crate) fn in_log(stretch: in_log::Stretch) -> Self {
+        Self(Place::InLog(stretch))
+    }
+
+    /// The events, of which the first happened then.
+    pub(super) fn events(&self, first: Ticks) -> Events {
+        let form = match &self.0 {
+            #[cfg(feature = "import")]
+            Place::InLog(stretch) => stretch.events().map(Form::InLog),
+            _ => self
+                .load()
+                .map(|bytes| Form::Packed(Packed::new(first, bytes))),
+        };
+        Events(form.unwrap_or_else(|why| Form::Failed(Some(why))))
+    }
+
+    /// How many bytes there are, of records if they are still in a log.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {
             Place::Here(bytes) => bytes.len(),
             Place::There { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
+            #[cfg(feature = "import")]
+            Place::InLog(stretch) => usize::try_from(stretch.place.len).unwrap_or(usize::MAX),
         }
     }
 
@@ -57,7 +87,7 @@ impl Payload {
         self.len() == 0
     }
 
-    /// The bytes, read and checked if they are still in the file.
+    /// The bytes, read and checked if they are still in the file, and packed if they are still in a log.
     ///
     /// # Errors
     ///
@@ -65,6 +95,8 @@ impl Payload {
     pub fn load(&self) -> Result<Arc<[u8]>, DecodeError> {
         let (file, section, begin, len) = match &self.0 {
             Place::Here(bytes) => return Ok(bytes.clone()),
+            #[cfg(feature = "import")]
+            Place::InLog(stretch) => return packed(stretch),
             Place::There {
                 file,
                 section,
@@ -86,6 +118,18 @@ impl Payload {
         }
         Ok(Arc::from(&checked[begin..]))
     }
+}
+
+/// The events of a log, packed.
+#[cfg(feature = "import")]
+fn packed(stretch: &in_log::Stretch) -> Result<Arc<[u8]>, DecodeError> {
+    let mut encoder = BlockEncoder::new(ThreadId(0));
+    let mut events = Events(Form::InLog(stretch.events()?));
+    while let Some(event) = events.next().transpose()? {
+        encoder.push(&event, &events);
+    }
+    let block = encoder.finish();
+    block.map_or_else(|| Ok(Arc::default()), |block| block.payload.load())
 }
 
 impl<B: Into<Arc<[u8]>>> From<B> for Payload {

@@ -190,6 +190,13 @@ impl Trace {
         find(&self.threads, id.0, |thread| thread.id.0)
     }
 
+    /// Adds blocks, those of one thread in any order.
+    #[cfg(feature = "import")]
+    pub(crate) fn add_blocks(&mut self, blocks: impl IntoIterator<Item = Block>) {
+        self.blocks.extend(blocks);
+        self.sort_blocks();
+    }
+
     /// Puts the blocks in order of their first events. For logs whose blocks stand in any order.
     #[cfg(feature = "import")]
     pub(crate) fn sort_blocks(&mut self) {

@@ -1,177 +1,237 @@
-//! Logs of the flight data recorder. One thread reads the log while another writes it anew.
+//! Logs of the flight data recorder. Their events stay in the file: a log is looked through once, for damage, threads, functions and
+//! times, and its records are then read wherever somebody wants events.
 
-use std::io::BufRead;
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
 
-use super::importer::{Importer, Owner};
+use super::importer::{Importer, Notes, Owner};
 use super::{OpenError, Options};
-use crate::llvm;
-use crate::llvm::fdr::{Body, Buffer, Events, FunctionKind};
-use crate::model::{DataKind, ThreadId, Trace};
+use crate::container::in_log::{Log, Place, Stretch};
+use crate::container::{Block, MAX_DATA_LEN, Payload};
+use crate::llvm::fdr::{Body, Buffer, Event, Events, FunctionKind};
+use crate::model::{ThreadId, Ticks, Trace};
 
-/// Events, and bytes that the program said, that are handed over at once at most, but for the last of them.
-const MOST_EVENTS: usize = 4096;
-const MOST_DATA: usize = 1 << 20;
-/// Batches that wait to be written.
-const WAITING: usize = 4;
+/// Records that make a block, in bytes; more only where they come at once.
+const BLOCK_LEN: u64 = 64 << 10;
 
-/// Events of one thread that stand in one buffer.
+/// Looks through a log.
+struct Scan<'a> {
+    options: &'a Options,
+    frequency: u64,
+    importer: Option<Importer<'a>>,
+    /// The block under way.
+    current: Option<Found>,
+    found: Vec<Found>,
+    notes: Notes,
+}
+
+/// A block that was found.
 #[derive(Debug)]
-struct Batch {
-    buffer: Buffer,
+struct Found {
+    thread: ThreadId,
     owner: Owner,
-    events: Vec<Happened>,
-    /// What the program said in these events, one after the other.
-    data: Vec<u8>,
+    /// Where its buffer begins.
+    buffer: u64,
+    place: Place,
+    first: u64,
+    last: u64,
+    calls: u32,
+    /// The next argument is the first of a call.
+    entered: bool,
 }
 
-#[derive(Debug)]
-struct Happened {
-    tsc: u64,
-    cpu: u16,
-    what: What,
-}
-
-#[derive(Debug)]
-enum What {
-    Call(FunctionKind, u32),
-    Argument(u64),
-    /// So many bytes.
-    Said(DataKind, usize),
-}
-
-pub(super) fn import(
-    input: impl BufRead + Send,
+pub(super) fn open(
+    file: File,
     options: &Options,
 ) -> Result<(Trace, Vec<(String, u64)>), OpenError> {
-    let mut events = Events::new(input, options.mode)?;
-    let frequency = events.header().cycle_frequency;
-    thread::scope(|scope| {
-        let (sender, batches) = sync_channel(WAITING);
-        let reader = scope.spawn(move || {
-            let result = read(&mut events, &sender);
-            (events, result)
-        });
-        let mut importer = None;
-        let mut current = None;
-        for batch in &batches {
-            let importer = match &mut importer {
-                Some(importer) => importer,
-                none => none.insert(begin(frequency, &batch.buffer, options)?),
-            };
-            let place = (batch.buffer.offset, batch.owner);
-            let thread = match current {
-                Some((known, thread)) if known == place => thread,
-                _ => {
-                    // A thread's buffers may stand in any order.
-                    importer.end_blocks()?;
-                    importer.thread(batch.owner)?
-                }
-            };
-            current = Some((place, thread));
-            write(importer, thread, batch)?;
-        }
-        let (events, result) = match reader.join() {
-            Ok(read) => read,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        result?;
-        let importer = match importer {
-            Some(importer) => importer,
-            None => begin(frequency, events.buffer(), options)?,
-        };
-        importer.finish(events.skipped())
-    })
+    let file = Arc::new(file);
+    let mut events = Events::new(&*file, options.mode)?;
+    let mut scan = Scan {
+        options,
+        frequency: events.header().cycle_frequency,
+        importer: None,
+        current: None,
+        found: Vec::new(),
+        notes: Notes::default(),
+    };
+    let mut left_out = 0;
+    while let Some(event) = events.next()? {
+        let event = event.map(<[u8]>::len);
+        let (_, cpu) = events.place();
+        let gap = events.skipped().places() != left_out;
+        left_out = events.skipped().places();
+        scan.event(&event, events.buffer(), cpu, gap, events.offset())?;
+        scan.calls(&mut events)?;
+    }
+    let buffer = *events.buffer();
+    scan.end_block();
+    scan.importer(&buffer)?;
+    let Scan {
+        importer,
+        found,
+        notes,
+        ..
+    } = scan;
+    let mut importer = importer.ok_or_else(|| io::Error::other("no trace was begun"))?;
+    importer.note(notes);
+    let log = Arc::new(Log {
+        file: file.clone(),
+        layout: events.layout(),
+        functions: importer.take_functions(),
+    });
+    let (mut trace, notes) = importer.finish(events.skipped())?;
+    trace.add_blocks(found.into_iter().map(|found| found.block(&log)));
+    Ok((trace, notes))
 }
 
-/// Reads the log to its end, or until nobody wants it any more.
-fn read(events: &mut Events<impl BufRead>, sender: &SyncSender<Batch>) -> Result<(), llvm::Error> {
-    let mut said = Vec::new();
-    let mut batch: Option<Batch> = None;
-    while let Some(event) = events.next()? {
+// === impl Scan ===
+
+impl<'a> Scan<'a> {
+    /// What keeps processes, threads and functions, begun with what the first buffer tells.
+    fn importer(&mut self, buffer: &Buffer) -> Result<&mut Importer<'a>, OpenError> {
+        match &mut self.importer {
+            Some(importer) => Ok(importer),
+            none => {
+                let wall = buffer.first.zip(buffer.wall).map(|(first, (s, us))| {
+                    let ns = s.saturating_mul(1_000_000_000);
+                    (first, ns.saturating_add(u64::from(us) * 1000))
+                });
+                Ok(none.insert(Importer::new(self.options, self.frequency, wall)?))
+            }
+        }
+    }
+
+    /// Takes an event in, of which the data's length is known, and that ends at `end`. With a `gap`, something in front of it was left
+    /// out.
+    fn event(
+        &mut self,
+        event: &Event<usize>,
+        buffer: &Buffer,
+        cpu: u16,
+        gap: bool,
+        end: u64,
+    ) -> Result<(), OpenError> {
         let owner = Owner {
             pid: event.pid.unwrap_or(0).cast_unsigned(),
             tid: event.tid.cast_unsigned(),
         };
-        let happened = Happened {
-            tsc: event.tsc,
-            cpu: event.cpu,
-            what: match event.body {
-                Body::Call { kind, function } => What::Call(kind, function),
-                Body::Argument(value) => What::Argument(value),
-                Body::Custom(data) => {
-                    said.extend_from_slice(data);
-                    What::Said(DataKind::Custom, data.len())
-                }
-                Body::Typed { event_type, data } => {
-                    said.extend_from_slice(data);
-                    What::Said(DataKind::Typed(event_type), data.len())
-                }
-            },
+        let argument = matches!(event.body, Body::Argument(_));
+        let before = self.current.as_ref();
+        let before = before.filter(|found| found.buffer == buffer.offset && found.owner == owner);
+        let floor = before.map_or(0, |found| found.last);
+        let goes_on = before.is_some_and(|found| {
+            !gap && (argument || event.offset - found.place.offset < BLOCK_LEN)
+        });
+        if !goes_on {
+            self.end_block();
+            let thread = self.importer(buffer)?.thread(owner)?;
+            self.current = Some(Found {
+                thread,
+                owner,
+                buffer: buffer.offset,
+                place: Place {
+                    offset: event.offset,
+                    len: 0,
+                    base: event.base,
+                    cpu,
+                    floor,
+                },
+                first: floor.max(event.tsc),
+                last: floor,
+                calls: 0,
+                entered: false,
+            });
+        }
+        if let Body::Call { function, .. } = event.body {
+            let importer = self.importer(buffer)?;
+            importer.function(function.cast_signed(), None)?;
+        }
+        let Some(current) = &mut self.current else {
+            return Ok(());
         };
-        let buffer = events.buffer();
-        if let Some(full) = batch.take_if(|batch| !batch.takes(buffer, owner))
-            && sender.send(full).is_err()
-        {
+        current.reach(end)?;
+        if let Body::Argument(_) = event.body {
+            self.notes.more_arguments += u64::from(!current.entered);
+            current.entered = false;
             return Ok(());
         }
-        let batch = batch.get_or_insert_with(|| Batch {
-            buffer: *buffer,
-            owner,
-            events: Vec::with_capacity(MOST_EVENTS),
-            data: Vec::new(),
-        });
-        batch.events.push(happened);
-        batch.data.append(&mut said);
+        self.notes.backwards += u64::from(event.tsc < current.last);
+        current.last = current.last.max(event.tsc);
+        current.entered = false;
+        match event.body {
+            Body::Call { kind, .. } => {
+                current.calls = current.calls.saturating_add(1);
+                current.entered = enters(kind);
+            }
+            Body::Custom(len) | Body::Typed { data: len, .. } => {
+                self.notes.cut_bytes += len.saturating_sub(MAX_DATA_LEN) as u64;
+            }
+            Body::Argument(_) => {}
+        }
+        Ok(())
     }
-    if let Some(last) = batch {
-        // Nobody takes it if writing failed, which is told there.
-        let _ = sender.send(last);
+
+    /// Takes the calls in that follow on an event directly, which nearly all do.
+    fn calls(&mut self, events: &mut Events<&File>) -> Result<(), OpenError> {
+        let (Some(importer), Some(current)) = (&mut self.importer, &mut self.current) else {
+            return Ok(());
+        };
+        let (mut last, mut backwards, mut last_kind) = (current.last, 0, None);
+        let mut failed = None;
+        let calls = events.calls(|tsc, kind, function| {
+            backwards += u64::from(tsc < last);
+            last = last.max(tsc);
+            last_kind = Some(kind);
+            if let Err(error) = importer.function(function.cast_signed(), None) {
+                failed = Some(error);
+            }
+        })?;
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        if let Some(kind) = last_kind {
+            current.last = last;
+            current.entered = enters(kind);
+            current.calls = current
+                .calls
+                .saturating_add(u32::try_from(calls).unwrap_or(u32::MAX));
+            self.notes.backwards += backwards;
+            current.reach(events.offset())?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn end_block(&mut self) {
+        self.found.extend(self.current.take());
+    }
 }
 
-fn write(importer: &mut Importer<'_>, thread: ThreadId, batch: Batch) -> Result<(), OpenError> {
-    let mut data = batch.data.as_slice();
-    for Happened { tsc, cpu, what } in batch.events {
-        match what {
-            What::Call(kind, function) => {
-                let function = importer.function(function.cast_signed(), None)?;
-                importer.call(thread, tsc, cpu, kind, function)?;
-            }
-            What::Argument(value) => importer.argument(thread, value),
-            What::Said(kind, len) => {
-                let (said, rest) = data.split_at_checked(len).unwrap_or((data, &[]));
-                data = rest;
-                importer.said(thread, tsc, cpu, kind, said)?;
-            }
+// === impl Found ===
+
+impl Found {
+    /// Its last record ends here.
+    fn reach(&mut self, end: u64) -> io::Result<()> {
+        let len = u32::try_from(end - self.place.offset);
+        self.place.len = len.map_err(|_| io::Error::other("a block of 4 GiB"))?;
+        Ok(())
+    }
+
+    fn block(self, log: &Arc<Log>) -> Block {
+        Block {
+            thread: self.thread,
+            first: Ticks(self.first),
+            last: Ticks(self.last),
+            calls: self.calls,
+            lost: 0,
+            payload: Payload::in_log(Stretch {
+                log: log.clone(),
+                place: self.place,
+            }),
         }
     }
-    Ok(())
 }
 
-fn begin<'a>(
-    frequency: u64,
-    buffer: &Buffer,
-    options: &'a Options,
-) -> Result<Importer<'a>, OpenError> {
-    let wall = buffer.first.zip(buffer.wall).map(|(first, (s, us))| {
-        let ns = s.saturating_mul(1_000_000_000);
-        (first, ns.saturating_add(u64::from(us) * 1000))
-    });
-    Importer::new(options, frequency, wall)
-}
-
-// === impl Batch ===
-
-impl Batch {
-    /// Whether the next event of this buffer and this thread has room.
-    #[inline]
-    fn takes(&self, buffer: &Buffer, owner: Owner) -> bool {
-        self.buffer.offset == buffer.offset
-            && self.owner == owner
-            && self.events.len() < MOST_EVENTS
-            && self.data.len() < MOST_DATA
-    }
+fn enters(kind: FunctionKind) -> bool {
+    matches!(kind, FunctionKind::Enter | FunctionKind::EnterArg)
 }

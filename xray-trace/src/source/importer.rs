@@ -57,11 +57,15 @@ struct Lane {
     entered: Option<(Ticks, FunctionId, Option<u64>)>,
 }
 
+/// What could not be kept as it was.
 #[derive(Debug, Default)]
-struct Notes {
-    backwards: u64,
-    more_arguments: u64,
-    cut_bytes: u64,
+pub(super) struct Notes {
+    /// Times before the moment before.
+    pub(super) backwards: u64,
+    /// Arguments beyond the first of a call.
+    pub(super) more_arguments: u64,
+    /// Bytes of events beyond [`crate::container::MAX_DATA_LEN`] each.
+    pub(super) cut_bytes: u64,
 }
 
 // === impl Importer ===
@@ -223,6 +227,16 @@ impl<'a> Importer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Takes note of what was met beside the importer.
+    pub(super) fn note(&mut self, notes: Notes) {
+        self.notes = notes;
+    }
+
+    /// The functions that were met: by id in the log, 1 more than the id in the trace. None is known afterwards.
+    pub(super) fn take_functions(&mut self) -> FunctionMap<u32> {
+        std::mem::take(&mut self.functions)
     }
 
     /// Adds what a reader left out, and gives the trace.

@@ -1,7 +1,7 @@
 //! From files of any kind to the trace model: our own format as it is, LLVM's logs and YAML by way of it.
 //!
-//! A foreign log is written anew as an `.xtrace`, block by block, into memory or, when it grows, into a file without a name.
-//! So everything that answers questions has one format to read, and memory does not grow with the number of events.
+//! A foreign log is written anew as an `.xtrace`, block by block, into memory or, when it grows, into a file without a name; but
+//! for those of the flight data recorder, whose buffers are blocks as they are. So memory does not grow with the number of events.
 
 mod basic;
 mod fdr;
@@ -117,7 +117,7 @@ pub fn open(mut file: File, options: &Options) -> Result<Opened, OpenError> {
     let (trace, notes) = match format {
         Format::Xtrace => (Trace::open(file)?, Vec::new()),
         Format::Basic(_) => basic::import(buffered(file), options)?,
-        Format::Fdr(_) => fdr::import(buffered(file), options)?,
+        Format::Fdr(_) => fdr::open(file, options)?,
         Format::Yaml => yaml::import(buffered(file), options).map_err(|error| match error {
             OpenError::Llvm(error) => OpenError::Yaml(error),
             other => other,

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use xray_trace::llvm::fdr::{Body, Event, Events, FunctionKind, Reader, Record, Writer};
+use xray_trace::llvm::fdr::{Event, Events, FunctionKind, Reader, Record, Writer};
 use xray_trace::llvm::header::LogType;
 use xray_trace::llvm::{Error, Header, Mode};
 
@@ -107,30 +107,10 @@ pub(crate) fn rest(events: &mut Events<impl std::io::Read>) -> (Vec<Ev>, Option<
     let mut all = Vec::new();
     loop {
         match events.next() {
-            Ok(Some(event)) => all.push(owned(event)),
+            Ok(Some(event)) => all.push(event.map(<[u8]>::to_vec)),
             Ok(None) => return (all, None),
             Err(error) => return (all, Some(error)),
         }
-    }
-}
-
-fn owned(event: Event<&[u8]>) -> Ev {
-    let body = match event.body {
-        Body::Call { kind, function } => Body::Call { kind, function },
-        Body::Argument(value) => Body::Argument(value),
-        Body::Custom(data) => Body::Custom(data.to_vec()),
-        Body::Typed { event_type, data } => Body::Typed {
-            event_type,
-            data: data.to_vec(),
-        },
-    };
-    Event {
-        offset: event.offset,
-        tsc: event.tsc,
-        tid: event.tid,
-        pid: event.pid,
-        cpu: event.cpu,
-        body,
     }
 }
 

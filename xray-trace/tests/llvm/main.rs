@@ -18,6 +18,7 @@ mod fdr_record_printer;
 mod fdr_records;
 mod fdr_trace_writer;
 mod formats;
+mod in_place;
 mod llvm_xray;
 mod logged;
 mod profile;

@@ -6,7 +6,7 @@ use xray_trace::llvm::{ByteOrder, Mode};
 
 use crate::common::*;
 
-fn any_event() -> impl Strategy<Value = Record<Vec<u8>>> {
+pub(crate) fn any_event() -> impl Strategy<Value = Record<Vec<u8>>> {
     let kind = prop_oneof![
         Just(FunctionKind::Enter),
         Just(FunctionKind::Exit),
@@ -40,7 +40,11 @@ fn any_event() -> impl Strategy<Value = Record<Vec<u8>>> {
     ]
 }
 
-fn written(order: ByteOrder, from_low: bool, buffers: &[Vec<Record<Vec<u8>>>]) -> Vec<u8> {
+pub(crate) fn written(
+    order: ByteOrder,
+    from_low: bool,
+    buffers: &[Vec<Record<Vec<u8>>>],
+) -> Vec<u8> {
     let mut header = header(5);
     header.order = order;
     let mut writer = Writer::new(Vec::new(), header).unwrap();

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::ops::Range;
 
 use super::verify::{InvalidEnd, State, Verifier};
-use super::{FunctionKind, Kind, Reader, Record};
+use super::{FunctionKind, Kind, Layout, PlainCall, Reader, Record};
 use crate::llvm::{Error, Header, Mode, SkippedList};
 
 /// An event, and where it happened.
@@ -14,6 +14,8 @@ pub struct Event<P> {
     pub offset: u64,
     /// The counter.
     pub tsc: u64,
+    /// The counter at the record before.
+    pub base: u64,
     /// The thread.
     pub tid: i32,
     /// The process: the thread's id in version 2, where no record tells; unknown in version 1.
@@ -154,6 +156,7 @@ impl<R: Read> Events<R> {
             let Some((offset, record)) = self.reader.step()? else {
                 return self.end().map(|()| None);
             };
+            let base = self.tsc;
             let happened = match self.apply(offset, record) {
                 Ok(happened) => happened,
                 Err(error) if self.reader.mode() == Mode::Salvage => {
@@ -166,6 +169,7 @@ impl<R: Read> Events<R> {
                 return Ok(Some(Event {
                     offset,
                     tsc: happened.tsc,
+                    base,
                     tid,
                     pid: self.buffer.pid,
                     cpu: happened.cpu,
@@ -173,6 +177,54 @@ impl<R: Read> Events<R> {
                 }));
             }
         }
+    }
+
+    /// Takes the calls that come next, one after the other with nothing in between, as far as they have been read already, and
+    /// shows each to `see` with its time. Many times as fast as [`Events::next`], which comes next in any case. None
+    /// of them is followed by an argument but the last.
+    pub(crate) fn calls(
+        &mut self,
+        mut see: impl FnMut(u64, FunctionKind, u32),
+    ) -> Result<usize, Error> {
+        let may = self.reader.layout().is_plain()
+            && self.buffer.tid.is_some()
+            && Verifier::step(&mut self.verifier.clone(), Kind::Function).is_ok();
+        if !may {
+            return Ok(0);
+        }
+        let mut tsc = self.tsc;
+        let mut last = None;
+        let mut len = 0;
+        for bytes in self.reader.read_ahead()?.as_chunks().0 {
+            let Some(call) = PlainCall::new(*bytes) else {
+                break;
+            };
+            let Some(now) = tsc.checked_add(call.delta().into()) else {
+                break;
+            };
+            tsc = now;
+            see(tsc, call.kind(), call.function());
+            last = Some(call);
+            len += PlainCall::LEN;
+        }
+        let Some(last) = last else {
+            return Ok(0);
+        };
+        self.reader.take(len);
+        self.verifier.force(Kind::Function);
+        self.tsc = tsc;
+        self.entered = matches!(last.kind(), FunctionKind::Enter | FunctionKind::EnterArg);
+        Ok(len / PlainCall::LEN)
+    }
+
+    /// How the records of the log are laid out.
+    pub(crate) fn layout(&self) -> Layout {
+        self.reader.layout()
+    }
+
+    /// The counter and the processor at the last record.
+    pub(crate) fn place(&self) -> (u64, u16) {
+        (self.tsc, self.cpu)
     }
 
     #[inline]
@@ -342,6 +394,32 @@ impl<R: Read> Events<R> {
             tsc: self.tsc,
             cpu: self.cpu,
             body,
+        }
+    }
+}
+
+// === impl Event ===
+
+impl<P> Event<P> {
+    /// The same event with its payload held otherwise.
+    pub fn map<Q>(self, payload: impl FnOnce(P) -> Q) -> Event<Q> {
+        let Self {
+            offset,
+            tsc,
+            base,
+            tid,
+            pid,
+            cpu,
+            body,
+        } = self;
+        Event {
+            offset,
+            tsc,
+            base,
+            tid,
+            pid,
+            cpu,
+            body: body.map(payload),
         }
     }
 }

@@ -38,6 +38,7 @@ pub mod verify;
 
 mod blocks;
 mod events;
+mod layout;
 mod print;
 mod reader;
 mod record;
@@ -45,6 +46,7 @@ mod writer;
 
 pub use blocks::{BlockInfo, blocks};
 pub use events::{Body, Buffer, Event, Events};
+pub(crate) use layout::{Layout, PlainCall};
 pub use print::{BlockPrinter, print};
 pub use reader::{Item, MAX_EVENT_LEN, Reader};
 pub use record::{FunctionKind, Kind, MAX_FUNCTION_ID, Record};

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::ops::Range;
 
 use super::record::{FUNCTION_LEN, METADATA_LEN};
-use super::{BitOrder, FunctionKind, Kind, Record};
+use super::{BitOrder, FunctionKind, Kind, Layout, Record};
 use crate::llvm::header::{Header, LogType};
 use crate::llvm::window::Window;
 use crate::llvm::{ByteOrder, Error, Mode, SkippedList};
@@ -89,9 +89,27 @@ impl<R: Read> Reader<R> {
         &self.header
     }
 
+    /// How its records are laid out.
+    pub(crate) fn layout(&self) -> Layout {
+        Layout::new(self.header.order, self.bits, self.header.version)
+    }
+
     /// Where reading goes on.
     pub fn offset(&self) -> u64 {
         self.window.offset()
+    }
+
+    /// Whole records' worth of bytes that have been read already and stand in the current buffer: what [`Reader::take`] may take.
+    pub(super) fn read_ahead(&mut self) -> Result<&[u8], Error> {
+        let left = self.end.saturating_sub(self.window.offset());
+        let ahead = self.window.ahead(FUNCTION_LEN)?;
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        Ok(&ahead[..ahead.len().min(left)])
+    }
+
+    /// Goes on behind so many bytes.
+    pub(super) fn take(&mut self, len: usize) {
+        self.window.take(len);
     }
 
     /// Where the buffer began that the last record belongs to.
@@ -214,72 +232,30 @@ impl<R: Read> Reader<R> {
         let Some(bytes) = ahead.first_chunk::<METADATA_LEN>().copied() else {
             return Err(truncated(kind, offset, METADATA_LEN, ahead.len()));
         };
-        let fields = &bytes[1..];
-        let at = |at| order.u64(fields, at);
-        let record = match kind {
-            Kind::BufferExtents => return self.extents(offset, at(0)),
-            Kind::NewBuffer => {
-                if self.end == u64::MAX {
-                    self.buffer = offset;
-                }
-                Record::NewBuffer {
-                    tid: order.i32(fields, 0),
-                }
-            }
-            Kind::EndOfBuffer => {
+        let [_, fields @ ..] = &bytes;
+        let Some(record) = Record::metadata(kind, fields, order, self.header.version) else {
+            return Ok(None);
+        };
+        match record {
+            Record::BufferExtents { size } => return self.extents(offset, size),
+            Record::NewBuffer { .. } if self.end == u64::MAX => self.buffer = offset,
+            Record::EndOfBuffer => {
                 self.end_of_buffer(offset)?;
                 return Ok(Some((offset, Record::EndOfBuffer)));
             }
-            Kind::NewCpuId => Record::NewCpu {
-                cpu: order.u16(fields, 0),
-                tsc: at(2),
+            _ => {}
+        }
+        let record = match record.payload() {
+            Some(size) => match self.event(kind, offset, size)? {
+                Some(data) => record.map(|_| data),
+                None => return self.attempt(),
             },
-            Kind::TscWrap => Record::TscWrap { tsc: at(0) },
-            Kind::WallClockTime => Record::WallTime {
-                seconds: at(0),
-                micros: order.u32(fields, 8),
-            },
-            Kind::PidEntry => Record::Pid {
-                pid: order.i32(fields, 0),
-            },
-            Kind::CallArg => Record::CallArgument { value: at(0) },
-            Kind::CustomEvent => {
-                let Some(data) = self.event(kind, offset, order.i32(fields, 0))? else {
-                    return self.attempt();
-                };
-                let record = match self.header.version {
-                    5.. => Record::CustomEventDelta {
-                        delta: order.i32(fields, 4),
-                        data,
-                    },
-                    version => Record::CustomEvent {
-                        tsc: at(4),
-                        cpu: if version == 4 {
-                            order.u16(fields, 12)
-                        } else {
-                            0
-                        },
-                        data,
-                    },
-                };
-                return Ok(Some((offset, record)));
+            None => {
+                self.fits(kind, offset, METADATA_LEN as u64)?;
+                self.window.take(METADATA_LEN);
+                record.map(|_| 0..0)
             }
-            Kind::TypedEvent => {
-                let Some(data) = self.event(kind, offset, order.i32(fields, 0))? else {
-                    return self.attempt();
-                };
-                let record = Record::TypedEvent {
-                    delta: order.i32(fields, 4),
-                    event_type: order.u16(fields, 8),
-                    data,
-                };
-                return Ok(Some((offset, record)));
-            }
-            // Function records have no number.
-            Kind::Function => return Ok(None),
         };
-        self.fits(kind, offset, METADATA_LEN as u64)?;
-        self.window.take(METADATA_LEN);
         Ok(Some((offset, record)))
     }
 

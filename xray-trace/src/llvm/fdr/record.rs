@@ -159,6 +159,19 @@ impl<P> Record<P> {
         }
     }
 
+    /// The payload, if it is an event of the program's own.
+    pub(super) fn payload(&self) -> Option<P>
+    where
+        P: Copy,
+    {
+        match self {
+            Self::CustomEvent { data, .. }
+            | Self::CustomEventDelta { data, .. }
+            | Self::TypedEvent { data, .. } => Some(*data),
+            _ => None,
+        }
+    }
+
     /// The same record with its payload held otherwise.
     #[inline]
     pub fn map<Q>(self, payload: impl FnOnce(P) -> Q) -> Record<Q> {
@@ -199,6 +212,58 @@ impl<P> Record<P> {
                 data: payload(data),
             },
         }
+    }
+}
+
+impl Record<i32> {
+    /// A metadata record from the bytes behind its first. In place of an event's payload stands the size that it claims.
+    /// `None` for function records, which are none.
+    pub(super) fn metadata(
+        kind: Kind,
+        fields: &[u8; METADATA_LEN - 1],
+        order: ByteOrder,
+        version: u16,
+    ) -> Option<Self> {
+        let at = |at| order.u64(fields, at);
+        Some(match kind {
+            Kind::BufferExtents => Self::BufferExtents { size: at(0) },
+            Kind::NewBuffer => Self::NewBuffer {
+                tid: order.i32(fields, 0),
+            },
+            Kind::EndOfBuffer => Self::EndOfBuffer,
+            Kind::NewCpuId => Self::NewCpu {
+                cpu: order.u16(fields, 0),
+                tsc: at(2),
+            },
+            Kind::TscWrap => Self::TscWrap { tsc: at(0) },
+            Kind::WallClockTime => Self::WallTime {
+                seconds: at(0),
+                micros: order.u32(fields, 8),
+            },
+            Kind::PidEntry => Self::Pid {
+                pid: order.i32(fields, 0),
+            },
+            Kind::CallArg => Self::CallArgument { value: at(0) },
+            Kind::CustomEvent if version >= 5 => Self::CustomEventDelta {
+                delta: order.i32(fields, 4),
+                data: order.i32(fields, 0),
+            },
+            Kind::CustomEvent => Self::CustomEvent {
+                tsc: at(4),
+                cpu: if version == 4 {
+                    order.u16(fields, 12)
+                } else {
+                    0
+                },
+                data: order.i32(fields, 0),
+            },
+            Kind::TypedEvent => Self::TypedEvent {
+                delta: order.i32(fields, 4),
+                event_type: order.u16(fields, 8),
+                data: order.i32(fields, 0),
+            },
+            Kind::Function => return None,
+        })
     }
 }
 

@@ -1,0 +1,246 @@
+//! Blocks whose events are still records of a log of LLVM's flight data recorder, where they are read when somebody wants them. That
+//! they are in order was found when the log was opened; whoever changes it meanwhile gets an error, or other events.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use super::MAX_DATA_LEN;
+use super::decode::{Common, DecodeError};
+use crate::function_map::FunctionMap;
+use crate::llvm::fdr::{FunctionKind, Layout, PlainCall, Record};
+use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks};
+
+/// A log that is open.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) file: Arc<File>,
+    pub(crate) layout: Layout,
+    /// By a function's id in the log, 1 more than its id in the trace.
+    pub(crate) functions: FunctionMap<u32>,
+}
+
+/// Records of one thread in one buffer of a log.
+#[derive(Debug, Clone)]
+pub(crate) struct Stretch {
+    pub(crate) log: Arc<Log>,
+    pub(crate) place: Place,
+}
+
+/// Where records stand, and what was known in front of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The first record's first byte.
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    /// The counter at the record in front.
+    pub(crate) base: u64,
+    /// The processor then.
+    pub(crate) cpu: u16,
+    /// Times before this one are taken to be this one.
+    pub(crate) floor: u64,
+}
+
+/// The events of a stretch.
+#[derive(Debug)]
+pub(crate) struct Events {
+    log: Arc<Log>,
+    /// The records, and zeros behind them, so that one can always look at the next record's first byte.
+    bytes: Vec<u8>,
+    /// Where the records end.
+    end: usize,
+    /// Before this, calls may be taken one after the other without a look at anything else.
+    plain_end: usize,
+    /// Where the next record begins.
+    at: usize,
+    /// The counter at the latest record.
+    tsc: u64,
+    /// When the latest event happened.
+    ticks: u64,
+    /// The processor at the latest record.
+    cpu: u16,
+    /// The processor that was told.
+    told: Option<u16>,
+}
+
+// === impl Stretch ===
+
+impl Stretch {
+    pub(super) fn events(&self) -> Result<Events, DecodeError> {
+        let Self { log, place } = self;
+        let unreadable = |kind| DecodeError::Unreadable(kind);
+        let end =
+            usize::try_from(place.len).map_err(|_| unreadable(std::io::ErrorKind::OutOfMemory))?;
+        let mut bytes = vec![0; end + PlainCall::LEN];
+        log.file
+            .read_exact_at(&mut bytes[..end], place.offset)
+            .map_err(|error| unreadable(error.kind()))?;
+        Ok(Events {
+            log: log.clone(),
+            bytes,
+            end,
+            plain_end: 0,
+            at: 0,
+            tsc: place.base,
+            ticks: place.floor,
+            cpu: place.cpu,
+            told: None,
+        })
+    }
+}
+
+// === impl Events ===
+
+impl Common for Events {
+    #[inline(always)]
+    fn next_common(&mut self) -> Option<(Ticks, FunctionId, CallKind)> {
+        if self.at >= self.plain_end {
+            return None;
+        }
+        let bytes = self.bytes.get(self.at..)?.first_chunk::<9>()?;
+        let call = PlainCall::new(*bytes.first_chunk()?)?;
+        let kind = match call.kind() {
+            FunctionKind::Enter if !PlainCall::is_argument(bytes[PlainCall::LEN]) => {
+                CallKind::Enter
+            }
+            FunctionKind::Exit => CallKind::Exit,
+            FunctionKind::TailExit => CallKind::TailExit,
+            FunctionKind::Enter | FunctionKind::EnterArg => return None,
+        };
+        let function = self.log.functions.get(FunctionId(call.function()));
+        let function = FunctionId(function.checked_sub(1)?);
+        self.tsc = self.tsc.checked_add(call.delta().into())?;
+        self.ticks = self.ticks.max(self.tsc);
+        self.at += PlainCall::LEN;
+        Some((Ticks(self.ticks), function, kind))
+    }
+}
+
+impl Events {
+    pub(super) fn data(&self, data: DataRef) -> &[u8] {
+        let at = usize::try_from(data.at).unwrap_or(usize::MAX);
+        self.bytes
+            .get(at..at.saturating_add(data.len()))
+            .unwrap_or_default()
+    }
+
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Any event; `None` at the end.
+    #[inline(never)]
+    pub(super) fn next_other(&mut self) -> Option<Result<Event, DecodeError>> {
+        let event = self.decode().transpose()?;
+        if event.is_err() {
+            self.at = self.end;
+        }
+        self.plain_end = match self.told == Some(self.cpu) && self.log.layout.is_plain() {
+            true => self.end,
+            false => 0,
+        };
+        Some(event)
+    }
+
+    fn decode(&mut self) -> Result<Option<Event>, DecodeError> {
+        while self.at < self.end {
+            let start = self.at;
+            let (record, len) = self.record(start)?;
+            let out_of_range = DecodeError::OutOfRange { at: start };
+            let (delta, cpu) = match record {
+                Record::Function { delta, .. } => (i64::from(delta), self.cpu),
+                Record::CustomEventDelta { delta, .. } | Record::TypedEvent { delta, .. } => {
+                    (delta.into(), self.cpu)
+                }
+                // It has a time of its own, which does not count for those behind it.
+                Record::CustomEvent { cpu, .. } if self.log.layout.version() == 4 => (0, cpu),
+                Record::CustomEvent { .. } => (0, self.cpu),
+                other => {
+                    match other {
+                        Record::NewCpu { cpu, tsc } => (self.cpu, self.tsc) = (cpu, tsc),
+                        Record::TscWrap { tsc } => self.tsc = tsc,
+                        _ => {}
+                    }
+                    self.at += len;
+                    continue;
+                }
+            };
+            let tsc = self.tsc.checked_add_signed(delta).ok_or(out_of_range)?;
+            let now = match record {
+                Record::CustomEvent { tsc, .. } => tsc,
+                _ => tsc,
+            };
+            self.ticks = self.ticks.max(now);
+            let ticks = Ticks(self.ticks);
+            if self.told != Some(cpu) {
+                self.told = Some(cpu);
+                let body = EventBody::Cpu { cpu };
+                return Ok(Some(Event { ticks, body }));
+            }
+            self.tsc = tsc;
+            self.at += len;
+            let body = match record {
+                Record::Function { kind, function, .. } => self.call(kind, function, start)?,
+                Record::CustomEvent { data, .. } | Record::CustomEventDelta { data, .. } => {
+                    said(DataKind::Custom, start, data)?
+                }
+                Record::TypedEvent {
+                    event_type, data, ..
+                } => said(DataKind::Typed(event_type), start, data)?,
+                _ => continue,
+            };
+            return Ok(Some(Event { ticks, body }));
+        }
+        Ok(None)
+    }
+
+    /// A call, with the argument that stands behind it.
+    fn call(
+        &mut self,
+        kind: FunctionKind,
+        function: u32,
+        start: usize,
+    ) -> Result<EventBody, DecodeError> {
+        let known = self.log.functions.get(FunctionId(function));
+        let function = known
+            .checked_sub(1)
+            .ok_or(DecodeError::OutOfRange { at: start })?;
+        let kind = match kind {
+            FunctionKind::Enter | FunctionKind::EnterArg => CallKind::Enter,
+            FunctionKind::Exit => CallKind::Exit,
+            FunctionKind::TailExit => CallKind::TailExit,
+        };
+        let arg = match (kind, self.record(self.at)) {
+            (CallKind::Enter, Ok((Record::CallArgument { value }, len))) => {
+                self.at += len;
+                Some(value)
+            }
+            _ => None,
+        };
+        Ok(EventBody::Call {
+            function: FunctionId(function),
+            kind,
+            arg,
+        })
+    }
+
+    /// The record there, where in the bytes its payload stands from there on, and its length.
+    fn record(&self, at: usize) -> Result<(Record<std::ops::Range<usize>>, usize), DecodeError> {
+        let bytes = self.bytes.get(at..self.end).unwrap_or_default();
+        let record = self.log.layout.record(bytes);
+        record.ok_or(DecodeError::Cut { at })
+    }
+}
+
+fn said(
+    kind: DataKind,
+    start: usize,
+    data: std::ops::Range<usize>,
+) -> Result<EventBody, DecodeError> {
+    let out_of_range = |_| DecodeError::OutOfRange { at: start };
+    let data = DataRef {
+        at: u32::try_from(start + data.start).map_err(out_of_range)?,
+        len: u32::try_from(data.len().min(MAX_DATA_LEN)).map_err(out_of_range)?,
+    };
+    Ok(EventBody::Data { kind, data })
+}

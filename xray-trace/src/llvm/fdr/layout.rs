@@ -1,0 +1,106 @@
+//! Records in a stretch of bytes that were read, and found in order, before.
+
+use std::ops::Range;
+
+use super::record::{FUNCTION_LEN, METADATA_LEN};
+use super::{BitOrder, FunctionKind, Kind, Record};
+use crate::llvm::ByteOrder;
+
+/// How the records of a log are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    order: ByteOrder,
+    bits: BitOrder,
+    version: u16,
+}
+
+/// A function record of a log with a plain layout, see [`Layout::is_plain`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlainCall(u64);
+
+// === impl Layout ===
+
+impl Layout {
+    pub(super) fn new(order: ByteOrder, bits: BitOrder, version: u16) -> Self {
+        Self {
+            order,
+            bits,
+            version,
+        }
+    }
+
+    /// Whether function records are as on most machines, so that [`PlainCall`] reads them.
+    pub(crate) fn is_plain(self) -> bool {
+        self.order == ByteOrder::Little && self.bits == BitOrder::LowFirst
+    }
+
+    /// The version of the log.
+    pub(crate) fn version(self) -> u16 {
+        self.version
+    }
+
+    /// The record that begins with these bytes, where in them its payload stands, and its length. `None` if that is no whole record.
+    pub(crate) fn record(self, bytes: &[u8]) -> Option<(Record<Range<usize>>, usize)> {
+        let Some(number) = self.bits.metadata(*bytes.first()?) else {
+            let bytes = bytes.first_chunk::<FUNCTION_LEN>()?;
+            let (kind, function) = self.bits.function(self.order.u32(bytes, 0));
+            let record = Record::Function {
+                kind: FunctionKind::from_number(kind)?,
+                function,
+                delta: self.order.u32(bytes, 4),
+            };
+            return Some((record, FUNCTION_LEN));
+        };
+        let kind = Kind::from_number(number)?;
+        let [_, fields @ ..] = bytes.first_chunk::<METADATA_LEN>()?;
+        let record = Record::metadata(kind, fields, self.order, self.version)?;
+        let size = usize::try_from(record.payload().unwrap_or(0)).ok()?;
+        let payload = METADATA_LEN..METADATA_LEN.checked_add(size)?;
+        bytes.get(payload.clone())?;
+        let len = payload.end;
+        Some((record.map(|_| payload), len))
+    }
+}
+
+// === impl PlainCall ===
+
+impl PlainCall {
+    pub(crate) const LEN: usize = FUNCTION_LEN;
+
+    /// The record in these bytes, if it is a function record of a known kind.
+    #[inline(always)]
+    pub(crate) fn new(bytes: [u8; Self::LEN]) -> Option<Self> {
+        let word = u64::from_le_bytes(bytes);
+        (word & 9 == 0).then_some(Self(word))
+    }
+
+    /// What happened.
+    #[inline(always)]
+    pub(crate) fn kind(self) -> FunctionKind {
+        match self.0 >> 1 & 3 {
+            0 => FunctionKind::Enter,
+            1 => FunctionKind::Exit,
+            2 => FunctionKind::TailExit,
+            _ => FunctionKind::EnterArg,
+        }
+    }
+
+    /// The function's id.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "28 bits are wanted")]
+    pub(crate) fn function(self) -> u32 {
+        self.0 as u32 >> 4
+    }
+
+    /// Ticks since the record before.
+    #[inline(always)]
+    pub(crate) fn delta(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Whether an argument stands in the record that begins with this byte.
+    #[inline(always)]
+    pub(crate) fn is_argument(first: u8) -> bool {
+        first == BitOrder::LowFirst.first_byte(6)
+    }
+}
