@@ -45,9 +45,14 @@ pub struct GraphEdge {
     pub durations: Option<Distribution>,
 }
 
+/// Edges that are found without looking far.
+const RECENT: usize = 4096;
+
 #[derive(Debug, Default)]
 struct Edges {
     indexes: HashMap<(Option<FunctionId>, FunctionId), usize>,
+    /// Where edges were found lately, by a few bits of caller and callee.
+    recent: Vec<u32>,
     edges: Vec<((Option<FunctionId>, FunctionId), Gathered, Slot)>,
     histograms: Histograms,
     functions: Part,
@@ -84,6 +89,7 @@ impl Graph {
             mut functions,
             beyond,
             indexes: _,
+            recent: _,
         } = all;
         histograms.count();
         for ((_, callee), _, slot) in &edges {
@@ -164,8 +170,26 @@ impl Edges {
         }
     }
 
-    /// Where an edge is; `None` if there is no room for it.
+    /// Where an edge is; `None` if there is no room for it. It is at first looked for where edges like it were found the last time.
+    #[inline(always)]
     fn index(&mut self, edge: (Option<FunctionId>, FunctionId)) -> Option<usize> {
+        let (caller, callee) = edge;
+        let caller = caller.map_or(u32::MAX, |caller| caller.0);
+        let place = caller.wrapping_mul(31).wrapping_add(callee.0) as usize % RECENT;
+        if let Some(index) = self.recent.get(place).copied()
+            && let Some((found, ..)) = self.edges.get(index as usize)
+            && *found == edge
+        {
+            return Some(index as usize);
+        }
+        let index = self.find(edge)?;
+        self.recent.resize(RECENT, 0);
+        self.recent[place] = u32::try_from(index).unwrap_or(0);
+        Some(index)
+    }
+
+    #[inline(never)]
+    fn find(&mut self, edge: (Option<FunctionId>, FunctionId)) -> Option<usize> {
         if let Some(index) = self.indexes.get(&edge) {
             return Some(*index);
         }

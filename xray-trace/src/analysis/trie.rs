@@ -97,6 +97,10 @@ pub(super) enum Key {
 struct Node {
     parent: u32,
     key: Key,
+    /// Which stack came next when this one was last met, + 1: what it called first, and what its caller called next. Programs
+    /// repeat themselves, so it mostly comes again and need not be looked for.
+    first: u32,
+    next: u32,
     /// The total is not in use.
     counts: StackCounts,
 }
@@ -111,8 +115,8 @@ struct Path<'a> {
     open: Vec<u32>,
     /// The depth of the outermost open call of a wanted function.
     inside: Option<usize>,
-    /// The innermost open call has called nothing yet.
-    called_nothing: bool,
+    /// The node of what the innermost open call has called last, + 1; 0 if it has called nothing yet.
+    called: u32,
 }
 
 // === impl StackCounts ===
@@ -257,13 +261,46 @@ impl Trie {
             root,
             open: Vec::new(),
             inside: None,
-            called_nothing: false,
+            called: 0,
         };
         steps.visit(&mut path);
         self.notes.add(steps.notes());
     }
 
+    /// The node within `parent` of that function: at first it is looked for where it was the last time, behind `sibling` if there is one.
+    #[inline(always)]
+    fn called(&mut self, parent: u32, sibling: u32, function: FunctionId) -> u32 {
+        let key = Key::Function(function);
+        let before = if sibling == 0 { parent } else { sibling };
+        let expected = self.node(before).map_or(0, |before| match sibling {
+            0 => before.first,
+            _ => before.next,
+        });
+        if let Some(node) = self.node(expected)
+            && node.key == key
+            && node.parent == parent
+        {
+            return expected;
+        }
+        let child = self.child(parent, key);
+        if let Some(before) = before.checked_sub(1) {
+            let before = &mut self.nodes[before as usize];
+            match sibling {
+                0 => before.first = child,
+                _ => before.next = child,
+            }
+        }
+        child
+    }
+
+    /// A node, which is given + 1.
+    #[inline(always)]
+    fn node(&self, node: u32) -> Option<&Node> {
+        self.nodes.get(node.checked_sub(1)? as usize)
+    }
+
     /// The node within `parent`, which is a node + 1 or 0, as is what comes back.
+    #[inline(never)]
     pub(super) fn child(&mut self, parent: u32, key: Key) -> u32 {
         let in_more = parent
             .checked_sub(1)
@@ -280,6 +317,8 @@ impl Trie {
         self.nodes.push(Node {
             parent,
             key,
+            first: 0,
+            next: 0,
             counts: StackCounts::default(),
         });
         let child = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
@@ -308,7 +347,7 @@ impl Trie {
 impl Visitor for Path<'_> {
     #[inline(always)]
     fn enter(&mut self, open: &Open) {
-        self.called_nothing = true;
+        let sibling = std::mem::take(&mut self.called);
         if self.inside.is_none() && self.filter.wants_function(open.function) {
             self.inside = Some(open.depth);
         }
@@ -320,7 +359,7 @@ impl Visitor for Path<'_> {
                 } else {
                     self.open.last().copied().unwrap_or(self.root)
                 };
-                self.trie.child(caller, Key::Function(open.function))
+                self.trie.called(caller, sibling, open.function)
             }
         };
         self.open.push(node);
@@ -328,8 +367,9 @@ impl Visitor for Path<'_> {
 
     #[inline(always)]
     fn leave(&mut self, call: &Call) {
-        let called_nothing = std::mem::take(&mut self.called_nothing);
+        let called_nothing = self.called == 0;
         let node = self.open.pop();
+        self.called = node.unwrap_or(0);
         if self.inside == Some(call.open.depth) {
             self.inside = None;
         }
