@@ -12,15 +12,16 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
 use std::iter::Peekable;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use xray_trace::analysis::{SPACING, Survey};
 use xray_trace::container::{BlockEncoder, Writer};
 use xray_trace::instr_map::{InstrMap, MapFunction};
 use xray_trace::llvm::fdr::{self, FunctionKind, Record};
 use xray_trace::llvm::header::{Header, LogType};
 use xray_trace::model::{
     CallKind, ClockAnchor, Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread,
-    ThreadId, Ticks,
+    ThreadId, Ticks, Trace,
 };
 
 use self::walk::{Call, Program, Walk};
@@ -67,6 +68,7 @@ trait Output {
 }
 
 struct Xtrace {
+    path: PathBuf,
     writer: Writer<BufWriter<File>>,
     encoders: Vec<BlockEncoder>,
 }
@@ -221,6 +223,7 @@ impl Xtrace {
         }
         writer.anchor(&anchor(START))?;
         Ok(Self {
+            path: path.into(),
             writer,
             encoders: threads
                 .iter()
@@ -250,7 +253,11 @@ impl Output for Xtrace {
             }
         }
         self.writer.anchor(&anchor(last))?;
-        self.writer.end(&self.writer.totals())?;
+        self.writer.flush()?;
+        // As recordings are finished.
+        let trace = Trace::open(File::open(&self.path)?)?;
+        let index = Survey::new(&trace, SPACING).index;
+        trace.write_end(self.writer.get_mut(), &index)?.flush()?;
         Ok(())
     }
 }

@@ -189,6 +189,7 @@ impl Tally {
             | Item::Module(_)
             | Item::Function(_)
             | Item::Thread(_)
+            | Item::OpenCalls(_)
             | Item::End(_) => {}
         }
     }

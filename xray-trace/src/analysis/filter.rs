@@ -7,8 +7,8 @@ use globset::GlobBuilder;
 use super::step::Open;
 use crate::model::{FunctionId, ThreadId, Ticks, Trace};
 
-/// Which part of a trace is wanted. The default is all of it. Nesting is always followed through the whole trace, so
-/// a filter never changes what a call's duration or self time is.
+/// Which part of a trace is wanted. The default is all of it. Calls are followed to their ends and into all that they call,
+/// so a filter never changes what a call's duration or self time is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Only these threads.

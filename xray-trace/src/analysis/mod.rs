@@ -5,6 +5,7 @@ mod filter;
 mod gathered;
 mod graph;
 mod histogram;
+mod index;
 mod part;
 mod profile;
 mod stack;
@@ -13,6 +14,7 @@ mod strays;
 mod threads;
 mod tree;
 mod trie;
+mod window;
 
 pub use account::{
     Account, AccountOptions, AccountRow, Counted, Direction, Distribution, GroupBy, SortBy,
@@ -20,6 +22,7 @@ pub use account::{
 };
 pub use filter::{Filter, PatternError};
 pub use graph::{Graph, GraphEdge};
+pub use index::{SPACING, Survey};
 pub use profile::account_profile;
 pub use stack::Steps;
 pub use step::{Call, Ending, Notes, Open, Said, Siblings, Step, Visitor};

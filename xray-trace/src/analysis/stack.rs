@@ -4,12 +4,18 @@
 //! left without an exit (an exception, a `longjmp`) and are *closed*. An exit of a function that is not open belongs to
 //! a call that began before the trace; it is counted, and otherwise ignored. After a loss every open call is closed. A
 //! closed call ends at the last event before, when it was certainly still open, so the time after it is its caller's.
+//!
+//! With a window, the steps are those that happen in it, and those after it until every call has ended that began in it. First
+//! come the calls that are open when it begins, as if they began then; and in the end the open calls are closed. What is counted
+//! apart is of the window alone. So nothing depends on where before the window reading began.
 
 use std::vec;
 
+use super::Filter;
 use super::step::{Call, Ending, Notes, Open, Said, Siblings, Step, Visitor};
 use super::strays::{Stray, Strays};
-use crate::container::{Block, Common, Events, Form};
+use super::window::{Window, wanted};
+use crate::container::{Block, Common, Events, Form, OpenCall};
 use crate::function_map::FunctionMap;
 use crate::model::{
     CallKind, Clock, ClockReader, Event, EventBody, FunctionId, ThreadId, Ticks, Trace,
@@ -25,6 +31,16 @@ pub struct Steps<'a> {
     blocks: vec::IntoIter<&'a Block>,
     /// The events of the current block.
     events: Option<Events>,
+    /// An event that was taken out of them too early, for it is not before `turn`.
+    pending: Option<Event>,
+    /// What is looked at.
+    window: Window,
+    /// Where something begins: the window, when that has not been reached yet; then what is after it.
+    turn: Ticks,
+    /// The calls that are open when the window begins, and were not told of yet.
+    begun: vec::IntoIter<Open>,
+    /// Enough was seen when fewer calls are open than this. 0 until the window is over.
+    enough: usize,
     /// The calls that are open, outermost first.
     frames: Vec<Frame>,
     /// How often each function is open.
@@ -49,6 +65,9 @@ struct Frame {
     /// Time within the calls it made, in nanoseconds.
     callees_ns: u64,
 }
+
+/// Does not look.
+struct Nobody;
 
 /// An order to close open calls down to a depth.
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +101,11 @@ impl<'a> Steps<'a> {
             siblings: Siblings::Closed,
             blocks: blocks.into_iter(),
             events: None,
+            pending: None,
+            window: Window::default(),
+            turn: Window::default().until,
+            begun: Vec::new().into_iter(),
+            enough: 0,
             frames: Vec::new(),
             open: FunctionMap::default(),
             now: (Ticks(0), 0),
@@ -116,6 +140,51 @@ impl<'a> Steps<'a> {
         threads.map(|(thread, blocks)| Self::new(trace.clock(), thread, blocks))
     }
 
+    /// The steps that `filter` may want something of, of every thread that has any, by thread.
+    pub fn of_wanted(trace: &'a Trace, filter: &Filter) -> impl Iterator<Item = Self> {
+        let threads = wanted(trace, filter).into_iter();
+        threads.map(|wanted| wanted.steps(trace, Siblings::Closed))
+    }
+
+    /// The same steps, of that window; `open` are the calls that are open before the first block, outermost first.
+    pub(super) fn within(mut self, window: Window, open: Vec<OpenCall>) -> Self {
+        for OpenCall {
+            function,
+            start,
+            arg,
+        } in open
+        {
+            self.now = (start, self.clock.monotonic_ns(start));
+            self.enter(function, arg, self.now);
+        }
+        self.window = window;
+        if window.since > Ticks(0) {
+            self.turn = window.since;
+            self.follow(&mut Nobody);
+            self.begin();
+        }
+        self.turn = window.until;
+        self
+    }
+
+    /// The window begins.
+    fn begin(&mut self) {
+        self.now = (
+            self.window.since,
+            self.clock.monotonic_ns(self.window.since),
+        );
+        // What was before is nobody's.
+        self.notes = Notes {
+            damaged_blocks: self.notes.damaged_blocks,
+            ..Notes::default()
+        };
+        for frame in &mut self.frames {
+            frame.callees_ns = 0;
+        }
+        let begun = self.frames.iter().map(|frame| frame.open);
+        self.begun = begun.collect::<Vec<_>>().into_iter();
+    }
+
     /// The thread.
     #[must_use]
     pub fn thread(&self) -> ThreadId {
@@ -148,9 +217,48 @@ impl<'a> Steps<'a> {
             .map_or(&[], |events| events.data(said.data))
     }
 
-    /// The next event. A block that is damaged ends in a loss of unknown size.
+    /// The next event, but for those after the turn that are not wanted.
     #[inline]
     fn event(&mut self) -> Option<Event> {
+        if self.frames.len() < self.enough {
+            return None;
+        }
+        let event = match self.pending.take() {
+            Some(event) => event,
+            None => self.unpack()?,
+        };
+        if event.ticks >= self.turn {
+            return self.after_turn(event);
+        }
+        Some(event)
+    }
+
+    /// The first event that is not before the turn, if it is wanted.
+    #[cold]
+    fn after_turn(&mut self, event: Event) -> Option<Event> {
+        if self.turn == self.window.since {
+            self.pending = Some(event);
+            return None;
+        }
+        let ends = self.window.is_over_at(event.ticks) && self.ends();
+        (!ends).then_some(event)
+    }
+
+    /// The window is over. Says whether enough was seen, which is when no call is open that began in it.
+    #[cold]
+    fn ends(&mut self) -> bool {
+        self.turn = Window::default().until;
+        let since = self.window.since;
+        let before = self
+            .frames
+            .partition_point(|frame| frame.open.start < since);
+        self.enough = before + 1;
+        self.frames.len() < self.enough
+    }
+
+    /// The next event. A block that is damaged ends in a loss of unknown size.
+    #[inline]
+    fn unpack(&mut self) -> Option<Event> {
         loop {
             if let Some(events) = &mut self.events {
                 match events.next() {
@@ -164,6 +272,11 @@ impl<'a> Steps<'a> {
                     }
                     None => self.events = None,
                 }
+            }
+            let next = self.blocks.as_slice().first()?;
+            let over = self.turn == self.window.until && self.window.is_over_at(next.first);
+            if over && self.ends() {
+                return None;
             }
             self.events = Some(self.blocks.next()?.events());
         }
@@ -230,6 +343,10 @@ impl<'a> Steps<'a> {
     #[cold]
     fn exit_further_out(&mut self, function: FunctionId, how: Ending, last_seen: (Ticks, u64)) {
         if *self.open.entry(function) == 0 {
+            let (ticks, _) = self.now;
+            if !self.window.has(ticks) {
+                return;
+            }
             self.notes.exits_without_entry += 1;
             let kind = match how {
                 Ending::TailExit => CallKind::TailExit,
@@ -237,7 +354,6 @@ impl<'a> Steps<'a> {
             };
             let open = self.frames.iter().rev();
             let open = open.map(|frame| frame.open.function);
-            let (ticks, _) = self.now;
             self.strays.keep(self.thread, function, kind, ticks, open);
             return;
         }
@@ -267,7 +383,9 @@ impl<'a> Steps<'a> {
                 data,
             })),
             EventBody::Lost { events } => {
-                self.notes.lost = self.notes.lost.saturating_add(events);
+                if self.window.has(ticks) {
+                    self.notes.lost = self.notes.lost.saturating_add(events);
+                }
                 self.closing = Some(Closing {
                     keep: 0,
                     last_seen,
@@ -287,8 +405,41 @@ impl<'a> Steps<'a> {
     /// Lets `visitor` see all calls that are left, much faster than step by step.
     #[inline]
     pub fn visit(&mut self, visitor: &mut impl Visitor) {
+        self.begun.by_ref().for_each(|open| visitor.enter(&open));
+        self.follow(visitor);
+        for step in self {
+            show(step, visitor);
+        }
+    }
+
+    /// The blocks that were not begun yet.
+    pub(super) fn blocks(&self) -> &[&'a Block] {
+        self.blocks.as_slice()
+    }
+
+    /// Lets `visitor` see the calls of the next block. What is open at its end stays open.
+    pub(super) fn visit_block(&mut self, visitor: &mut impl Visitor) {
+        self.events = self.blocks.next().map(Block::events);
+        let others = std::mem::take(&mut self.blocks);
+        self.follow(visitor);
+        self.blocks = others;
+    }
+
+    /// The calls that are open.
+    pub(super) fn open_calls(&self) -> impl ExactSizeIterator<Item = OpenCall> + Clone {
+        self.frames.iter().map(|frame| OpenCall {
+            function: frame.open.function,
+            start: frame.open.start,
+            arg: frame.open.arg,
+        })
+    }
+
+    /// Follows the stack for as long as there are events.
+    #[inline]
+    fn follow(&mut self, visitor: &mut impl Visitor) {
         loop {
             if self.closing.is_none()
+                && self.pending.is_none()
                 && let Some(mut events) = self.events.take()
             {
                 match &mut events.0 {
@@ -300,11 +451,15 @@ impl<'a> Steps<'a> {
                 self.events = Some(events);
             }
             // Whatever that left over.
-            match self.next() {
-                Some(Step::Enter(open)) => visitor.enter(&open),
-                Some(Step::Leave(call)) => visitor.leave(&call),
-                Some(Step::Data(_) | Step::Lost { .. }) => {}
-                None => break,
+            let step = match self.closing {
+                Some(closing) => self.close(closing),
+                None => match self.event() {
+                    Some(event) => self.take(event),
+                    None => break,
+                },
+            };
+            if let Some(step) = step {
+                show(step, visitor);
             }
         }
     }
@@ -314,6 +469,16 @@ impl<'a> Steps<'a> {
     #[inline(always)]
     fn visit_common(&mut self, events: &mut impl Common, visitor: &mut impl Visitor) {
         while let Some((ticks, function, kind)) = events.next_common() {
+            if ticks >= self.turn {
+                let arg = None;
+                let body = EventBody::Call {
+                    function,
+                    kind,
+                    arg,
+                };
+                self.pending = Some(Event { ticks, body });
+                break;
+            }
             let before = self.now;
             let now = self.pass_to(ticks);
             let how = match kind {
@@ -330,6 +495,9 @@ impl<'a> Steps<'a> {
                 break;
             };
             visitor.leave(&self.leave(frame, how, now));
+            if self.frames.len() < self.enough {
+                break;
+            }
         }
     }
 
@@ -356,22 +524,23 @@ impl<'a> Steps<'a> {
             };
         }
         let frame = self.frames.pop()?;
+        let noted = u64::from(self.window.has(frame.open.start));
         let (how, end) = match closing.cause {
             Cause::Exit(how) if self.frames.len() == closing.keep => (how, self.now),
             Cause::Exit(_) if self.siblings == Siblings::Deduced => {
-                self.notes.deduced_siblings += 1;
+                self.notes.deduced_siblings += noted;
                 (Ending::TailExit, self.now)
             }
             Cause::Exit(_) => {
-                self.notes.closed_by_outer_exit += 1;
+                self.notes.closed_by_outer_exit += noted;
                 (Ending::Closed, closing.last_seen)
             }
             Cause::Loss { .. } => {
-                self.notes.closed_by_loss += 1;
+                self.notes.closed_by_loss += noted;
                 (Ending::Closed, closing.last_seen)
             }
             Cause::End => {
-                self.notes.closed_at_end += 1;
+                self.notes.closed_at_end += noted;
                 (Ending::Closed, closing.last_seen)
             }
         };
@@ -403,6 +572,9 @@ impl Iterator for Steps<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Step> {
+        if let Some(open) = self.begun.next() {
+            return Some(Step::Enter(open));
+        }
         loop {
             let step = match self.closing {
                 Some(closing) => self.close(closing),
@@ -424,5 +596,24 @@ impl Iterator for Steps<'_> {
                 return step;
             }
         }
+    }
+}
+
+// === impl Nobody ===
+
+impl Visitor for Nobody {
+    #[inline(always)]
+    fn enter(&mut self, _: &Open) {}
+
+    #[inline(always)]
+    fn leave(&mut self, _: &Call) {}
+}
+
+#[inline(always)]
+fn show(step: Step, visitor: &mut impl Visitor) {
+    match step {
+        Step::Enter(open) => visitor.enter(&open),
+        Step::Leave(call) => visitor.leave(&call),
+        Step::Data(_) | Step::Lost { .. } => {}
     }
 }

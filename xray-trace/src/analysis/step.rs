@@ -101,7 +101,7 @@ pub enum Siblings {
     Deduced,
 }
 
-/// What was met that is not an ordinary call.
+/// What was met that is not an ordinary call. With a window of time: exits and losses in it, and calls that began in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Notes {
     /// Exits of calls that began before the trace, or before a loss.
@@ -116,7 +116,7 @@ pub struct Notes {
     pub closed_at_end: u64,
     /// Events that are missing.
     pub lost: u64,
-    /// Blocks whose events could not all be unpacked.
+    /// Blocks that were looked at, and whose events could not all be unpacked.
     pub damaged_blocks: u64,
 }
 

@@ -7,8 +7,8 @@ use std::thread;
 use super::Filter;
 use super::stack::Steps;
 use super::step::Siblings;
-use crate::container::Block;
-use crate::model::{ThreadId, Trace};
+use super::window::{Wanted, wanted};
+use crate::model::Trace;
 
 /// What a trace is divided among at most. Each has its own results, so memory grows with their number.
 const WORKERS: usize = 4;
@@ -24,14 +24,11 @@ pub(super) fn by_thread<T: Default + Send>(
     siblings: Siblings,
     look: impl Fn(&mut T, Steps<'_>) + Sync,
 ) -> Vec<T> {
-    let mut threads: Vec<_> = trace.blocks_by_thread().into_iter().collect();
-    threads.retain(|(thread, _)| filter.wants_thread(*thread));
-    let shares = divide(threads);
-    let work = |share: Vec<(ThreadId, Vec<&Block>)>| {
+    let shares = divide(wanted(trace, filter));
+    let work = |share: Vec<Wanted<'_>>| {
         let mut part = T::default();
-        for (thread, blocks) in share {
-            let steps = Steps::new(trace.clock(), thread, blocks).with_siblings(siblings);
-            look(&mut part, steps);
+        for thread in share {
+            look(&mut part, thread.steps(trace, siblings));
         }
         part
     };
@@ -51,14 +48,8 @@ pub(super) fn by_thread<T: Default + Send>(
 }
 
 /// Divides threads into shares of about the same length, as many as are worthwhile.
-fn divide(mut threads: Vec<(ThreadId, Vec<&Block>)>) -> Vec<Vec<(ThreadId, Vec<&Block>)>> {
-    let len = |blocks: &[&Block]| {
-        blocks
-            .iter()
-            .map(|block| block.encoded_len())
-            .sum::<usize>()
-    };
-    let total: usize = threads.iter().map(|(_, blocks)| len(blocks)).sum();
+fn divide(mut threads: Vec<Wanted<'_>>) -> Vec<Vec<Wanted<'_>>> {
+    let total: usize = threads.iter().map(Wanted::len).sum();
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let workers = processors
         .min(WORKERS)
@@ -68,12 +59,12 @@ fn divide(mut threads: Vec<(ThreadId, Vec<&Block>)>) -> Vec<Vec<(ThreadId, Vec<&
     if workers == 1 {
         return vec![threads];
     }
-    threads.sort_by_key(|(thread, blocks)| (Reverse(len(blocks)), *thread));
-    let mut shares = vec![(0, Vec::new()); workers];
-    for (thread, blocks) in threads {
+    threads.sort_by_cached_key(|wanted| (Reverse(wanted.len()), wanted.thread));
+    let mut shares: Vec<_> = (0..workers).map(|_| (0, Vec::new())).collect();
+    for wanted in threads {
         if let Some((share_len, share)) = shares.iter_mut().min_by_key(|(len, _)| *len) {
-            *share_len += len(&blocks);
-            share.push((thread, blocks));
+            *share_len += wanted.len();
+            share.push(wanted);
         }
     }
     shares.into_iter().map(|(_, share)| share).collect()

@@ -112,7 +112,7 @@ impl<'a> Tree<'a> {
     /// The tree of the calls that `filter` wants, and of what they call.
     #[must_use]
     pub fn new(trace: &'a Trace, filter: &'a Filter, shown: Shown, order: Order) -> Self {
-        let steps = Steps::of_threads(trace).filter(|steps| filter.wants_thread(steps.thread()));
+        let steps = Steps::of_wanted(trace, filter);
         let threads = steps.map(|steps| (steps.thread(), ThreadLines::new(filter, shown, steps)));
         let mut threads = threads.collect::<BTreeMap<_, _>>();
         let mut next = BinaryHeap::new();

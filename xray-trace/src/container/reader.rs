@@ -1,14 +1,11 @@
 //! Reads a trace, section by section, from anything that can be read: a file, a socket, a pipe.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read};
-use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
+use std::io::{self, Read};
 
 use super::payload::{CHECKSUM_LEN, FRAME_LEN, Payload};
 use super::section::{FieldError, FieldReader, SectionKind};
 use super::writer::End;
-use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, VERSION, tables};
+use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
 use crate::model::{ClockAnchor, EventBody, Function, Module, Process, Thread, ThreadId, Ticks};
 
 /// One section of a trace.
@@ -33,7 +30,9 @@ pub enum Item {
         /// How many.
         events: u64,
     },
-    /// The end of a finished trace.
+    /// Calls that are open where blocks begin.
+    OpenCalls(OpenCalls),
+    /// The end of a finished trace, or what was that before something was added to it.
     End(End),
 }
 
@@ -134,21 +133,18 @@ pub enum ReadError {
 #[derive(Debug)]
 pub struct Reader<R> {
     /// Where the bytes come from.
-    inner: R,
+    pub(super) inner: R,
     /// How many bytes were read.
-    offset: u64,
+    pub(super) offset: u64,
     /// Where the section that was read last begins.
-    section: u64,
+    pub(super) section: u64,
     /// That section: frame, payload and checksum. Emptied by the next one.
     buffer: Vec<u8>,
     /// The kind of the last whole section.
-    latest: Option<SectionKind>,
+    pub(super) latest: Option<SectionKind>,
     /// How the file ends, once that is known. Nothing is read after it is set.
     completeness: Option<Completeness>,
 }
-
-/// More than the fields of a block before its events take.
-const BLOCK_FIELDS_LEN: usize = 64;
 
 // === impl Reader ===
 
@@ -299,6 +295,7 @@ impl<R: Read> Reader<R> {
             SectionKind::LOST => {
                 tables::lost(fields).map(|(thread, events)| Item::Lost { thread, events })
             }
+            SectionKind::OPEN => open_calls(payload).map(Item::OpenCalls),
             SectionKind::END => tables::end(fields).map(Item::End),
             _ => return Ok(None),
         };
@@ -333,65 +330,6 @@ impl<R: Read> Reader<R> {
     }
 }
 
-impl Reader<BufReader<File>> {
-    /// As [`Self::next_item`], but leaves the events of blocks in `file`, which is the one that is read and has `len` bytes: they are
-    /// read and checked when somebody asks for them.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::next_item`].
-    pub fn next_item_of_file(
-        &mut self,
-        file: &Arc<File>,
-        len: u64,
-    ) -> Result<Option<Item>, ReadError> {
-        match self.block_in_file(file, len) {
-            Some((block, section_len)) => {
-                self.skip(section_len)?;
-                Ok(Some(Item::Block(block)))
-            }
-            None => self.next_item(),
-        }
-    }
-
-    /// The block that comes next, if it is whole and its fields are in order, and the length of its section.
-    fn block_in_file(&self, file: &Arc<File>, file_len: u64) -> Option<(Block, u64)> {
-        let mut start = [0; FRAME_LEN + BLOCK_FIELDS_LEN];
-        let left = file_len.checked_sub(self.offset)?;
-        let there = usize::try_from(left).unwrap_or(usize::MAX).min(start.len());
-        let start = &mut start[..there];
-        file.read_exact_at(start, self.offset).ok()?;
-        let (frame, fields) = start.split_at_checked(FRAME_LEN)?;
-        let len = usize::try_from(le_u32(&frame[4..])).ok()?;
-        let section_len = (FRAME_LEN + len + CHECKSUM_LEN) as u64;
-        if frame[..4] != SectionKind::BLOCK.0 || len > MAX_SECTION_LEN || section_len > left {
-            return None;
-        }
-        let fields = &fields[..fields.len().min(len)];
-        let (mut block, begin) = block_fields(fields).ok()?;
-        let (begin, len) = (
-            u32::try_from(FRAME_LEN + begin).ok()?,
-            u32::try_from(len - begin).ok()?,
-        );
-        block.payload = Payload::in_file(file.clone(), self.offset, begin, len);
-        Some((block, section_len))
-    }
-
-    fn skip(&mut self, len: u64) -> Result<(), ReadError> {
-        self.section = self.offset;
-        self.latest = Some(SectionKind::BLOCK);
-        let skipped = i64::try_from(len)
-            .map_err(io::Error::other)
-            .and_then(|len| self.inner.seek_relative(len));
-        skipped.map_err(|source| ReadError::Io {
-            offset: self.offset,
-            source,
-        })?;
-        self.offset += len;
-        Ok(())
-    }
-}
-
 /// A block as its section's payload gives it. The events are not looked at.
 fn block(payload: &[u8]) -> Result<Block, FieldError> {
     let (mut block, begin) = block_fields(payload)?;
@@ -399,8 +337,28 @@ fn block(payload: &[u8]) -> Result<Block, FieldError> {
     Ok(block)
 }
 
+/// Which calls are open, as a section's payload says it. Only the first entry's block is looked at.
+fn open_calls(payload: &[u8]) -> Result<OpenCalls, FieldError> {
+    let (mut open, begin) = open_calls_fields(payload)?;
+    open.entries = Payload::from(&payload[begin..]);
+    Ok(open)
+}
+
+/// Which calls are open, without the entries, and where these begin.
+pub(super) fn open_calls_fields(payload: &[u8]) -> Result<(OpenCalls, usize), FieldError> {
+    let mut fields = FieldReader::new(payload);
+    let thread = ThreadId(fields.number32("thread")?);
+    let begin = fields.position();
+    let open = OpenCalls {
+        thread,
+        first_block: fields.number("block")?,
+        entries: Payload::from([]),
+    };
+    Ok((open, begin))
+}
+
 /// A block without its events, and where these begin.
-fn block_fields(payload: &[u8]) -> Result<(Block, usize), FieldError> {
+pub(super) fn block_fields(payload: &[u8]) -> Result<(Block, usize), FieldError> {
     let mut fields = FieldReader::new(payload);
     let block = Block {
         thread: ThreadId(fields.number32("thread")?),
@@ -438,7 +396,7 @@ fn whole_events(mut block: Block) -> Result<Option<Block>, DecodeError> {
     Ok((len > 0).then_some(block))
 }
 
-fn le_u32(bytes: &[u8]) -> u32 {
+pub(super) fn le_u32(bytes: &[u8]) -> u32 {
     bytes
         .iter()
         .take(4)

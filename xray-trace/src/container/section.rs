@@ -26,6 +26,8 @@ impl SectionKind {
     pub const BLOCK: Self = Self(*b"BLCK");
     /// Losses whose place among the events is not known.
     pub const LOST: Self = Self(*b"LOST");
+    /// Calls that are open where blocks begin.
+    pub const OPEN: Self = Self(*b"OPEN");
     /// The end of a trace that was finished.
     pub const END: Self = Self(*b"END ");
 }

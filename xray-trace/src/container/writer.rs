@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::section::{Fields, SectionKind};
-use super::{Block, MAGIC, MAX_SECTION_LEN, VERSION, tables};
+use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION, tables};
 use crate::model::{ClockAnchor, Function, Module, Process, Thread, ThreadId};
 
 /// What a finished trace says of itself.
@@ -39,18 +39,24 @@ impl<W: Write> Writer<W> {
     ///
     /// What the inner writer reports, here and in the other methods.
     pub fn new(inner: W) -> io::Result<Self> {
-        let mut writer = Self {
-            inner,
-            scratch: Vec::new(),
-            written: 0,
-            totals: End::default(),
-        };
+        let mut writer = Self::going_on(inner, End::default());
         let mut header = MAGIC.to_vec();
         header.extend_from_slice(&VERSION.to_le_bytes());
         header.extend_from_slice(&0_u16.to_le_bytes());
         header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
         writer.put(&header)?;
         Ok(writer)
+    }
+
+    /// Goes on with a trace of which so much has been written elsewhere.
+    #[must_use]
+    pub fn going_on(inner: W, totals: End) -> Self {
+        Self {
+            inner,
+            scratch: Vec::new(),
+            written: 0,
+            totals,
+        }
     }
 
     /// Adds a process. Its modules and threads come later.
@@ -117,20 +123,13 @@ impl<W: Write> Writer<W> {
             lost,
             payload,
         } = block;
-        self.scratch.clear();
-        self.scratch.extend_from_slice(&SectionKind::BLOCK.0);
-        self.scratch.extend_from_slice(&[0; 4]);
-        let mut fields = Fields(&mut self.scratch);
-        fields
+        self.begin_section(SectionKind::BLOCK)
             .number(thread.0)
             .number(first.0)
             .number(last.0)
             .number(*calls)
             .number(*lost);
-        let payload = payload
-            .load()
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        self.finish_frame(&payload)?;
+        self.finish_with(payload)?;
         self.totals.calls = self.totals.calls.saturating_add(u64::from(*calls));
         self.totals.lost = self.totals.lost.saturating_add(*lost);
         self.totals.blocks = self.totals.blocks.saturating_add(1);
@@ -147,6 +146,21 @@ impl<W: Write> Writer<W> {
         self.section(SectionKind::LOST, |out| {
             tables::put_lost(out, thread, events)
         })
+    }
+
+    /// Says which calls are open where blocks begin that were added before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::block`].
+    pub fn open_calls(&mut self, open: &OpenCalls) -> io::Result<()> {
+        let OpenCalls {
+            thread,
+            first_block: _,
+            entries,
+        } = open;
+        self.begin_section(SectionKind::OPEN).number(thread.0);
+        self.finish_with(entries)
     }
 
     /// Marks the trace as finished. A file without this mark was cut.
@@ -199,11 +213,23 @@ impl<W: Write> Writer<W> {
     }
 
     fn section(&mut self, kind: SectionKind, fields: impl FnOnce(Fields<'_>)) -> io::Result<()> {
+        fields(self.begin_section(kind));
+        self.finish_frame(&[])
+    }
+
+    fn begin_section(&mut self, kind: SectionKind) -> Fields<'_> {
         self.scratch.clear();
         self.scratch.extend_from_slice(&kind.0);
         self.scratch.extend_from_slice(&[0; 4]);
-        fields(Fields(&mut self.scratch));
-        self.finish_frame(&[])
+        Fields(&mut self.scratch)
+    }
+
+    /// Ends the section begun with what may still be in a file.
+    fn finish_with(&mut self, rest: &Payload) -> io::Result<()> {
+        let rest = rest
+            .load()
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        self.finish_frame(&rest)
     }
 
     /// Fills in the length of the section begun in `scratch`, and writes it, `rest` of its payload, and the checksum.

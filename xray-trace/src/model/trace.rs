@@ -9,7 +9,9 @@ use super::{
     Clock, ClockAnchor, Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread,
     ThreadId,
 };
-use crate::container::{Block, Completeness, End, Item, ReadError, Reader, SectionKind, Writer};
+use crate::container::{
+    Block, Completeness, End, Item, OpenCall, OpenCalls, ReadError, Reader, SectionKind, Writer,
+};
 
 /// A trace in memory. Its tables are sorted by id; its blocks stand in the order in which they were written, those of
 /// one thread in order of time.
@@ -21,6 +23,8 @@ pub struct Trace {
     threads: Vec<Thread>,
     blocks: Vec<Block>,
     losses: Vec<(ThreadId, u64)>,
+    /// By thread, in order of their first blocks.
+    open_calls: BTreeMap<ThreadId, Vec<OpenCalls>>,
     clock: Clock,
     completeness: Completeness,
 }
@@ -73,12 +77,22 @@ impl Trace {
         self
     }
 
-    /// Writes the trace anew, as a finished one. Blocks that cannot be read from the file that they are in are left out.
+    /// Writes the trace anew, as a finished one, without an index. Blocks that cannot be read from the file that they are in are left
+    /// out.
     ///
     /// # Errors
     ///
     /// What `output` reports.
     pub fn write<W: Write>(&self, output: W) -> io::Result<W> {
+        self.write_indexed(output, &[])
+    }
+
+    /// The same, with an index: the calls that are open where blocks begin.
+    ///
+    /// # Errors
+    ///
+    /// What `output` reports.
+    pub fn write_indexed<W: Write>(&self, output: W, index: &[OpenCalls]) -> io::Result<W> {
         let mut writer = Writer::new(output)?;
         self.processes
             .iter()
@@ -96,17 +110,36 @@ impl Trace {
             .anchors()
             .iter()
             .try_for_each(|anchor| writer.anchor(anchor))?;
+        let mut index = index;
         for block in &self.blocks {
             match writer.block(block) {
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    // It counts blocks that are all there.
+                    index = &[];
+                }
                 written => written?,
             }
         }
         self.losses
             .iter()
             .try_for_each(|(thread, events)| writer.lost(*thread, *events))?;
-        writer.end(&writer.totals())?;
-        Ok(writer.into_inner())
+        end(writer, index)
+    }
+
+    /// Writes what the file of this trace lacks: an index, and the end mark behind it. It goes to the end of that file.
+    ///
+    /// # Errors
+    ///
+    /// What `output` reports.
+    pub fn write_end<W: Write>(&self, output: W, index: &[OpenCalls]) -> io::Result<W> {
+        let Totals { calls, lost, .. } = self.totals();
+        let blocks = self.blocks.len() as u64;
+        let totals = End {
+            calls,
+            lost,
+            blocks,
+        };
+        end(Writer::going_on(output, totals), index)
     }
 
     /// All processes, by id.
@@ -143,6 +176,20 @@ impl Trace {
     #[must_use]
     pub fn losses(&self) -> &[(ThreadId, u64)] {
         &self.losses
+    }
+
+    /// The last block of a thread, of those up to the one with index `block`, of which the trace says what is open where it begins:
+    /// its index, and what is open, outermost first.
+    pub(crate) fn open_calls(
+        &self,
+        thread: ThreadId,
+        block: usize,
+    ) -> Option<(usize, Vec<OpenCall>)> {
+        let block = block as u64;
+        let sections = self.open_calls.get(&thread)?;
+        let after = sections.partition_point(|section| section.first_block <= block);
+        let (block, open) = sections.get(after.checked_sub(1)?)?.before(block)?;
+        Some((usize::try_from(block).ok()?, open))
     }
 
     /// From ticks to nanoseconds.
@@ -203,7 +250,7 @@ impl Trace {
         self.blocks.sort_by_key(|block| block.first);
     }
 
-    /// Every thread that has events, in order of id, with the indexes of its blocks.
+    /// Every thread that has events, in order of id, with its blocks.
     #[must_use]
     pub fn blocks_by_thread(&self) -> BTreeMap<ThreadId, Vec<&Block>> {
         let mut threads = BTreeMap::<_, Vec<_>>::new();
@@ -229,6 +276,13 @@ impl Trace {
     }
 }
 
+/// Writes an index, and marks the trace as finished.
+fn end<W: Write>(mut writer: Writer<W>, index: &[OpenCalls]) -> io::Result<W> {
+    index.iter().try_for_each(|open| writer.open_calls(open))?;
+    writer.end(&writer.totals())?;
+    Ok(writer.into_inner())
+}
+
 /// Looks an id up in a table that is sorted by id and, as a rule, without gaps.
 fn find<T>(table: &[T], id: u32, id_of: impl Fn(&T) -> u32) -> Option<&T> {
     let direct = usize::try_from(id).ok().and_then(|at| table.get(at));
@@ -248,6 +302,7 @@ struct Tables {
     anchors: Vec<ClockAnchor>,
     blocks: Vec<Block>,
     losses: Vec<(ThreadId, u64)>,
+    open_calls: BTreeMap<ThreadId, Vec<OpenCalls>>,
 }
 
 // === impl Tables ===
@@ -299,12 +354,16 @@ impl Tables {
             Item::Anchor(anchor) => self.anchors.push(anchor),
             Item::Block(block) => self.blocks.push(block),
             Item::Lost { thread, events } => self.losses.push((thread, events)),
+            Item::OpenCalls(open) => self.open_calls.entry(open.thread).or_default().push(open),
             Item::End(End { .. }) => {}
         }
         Ok(())
     }
 
-    fn into_trace(self, completeness: Completeness) -> Trace {
+    fn into_trace(mut self, completeness: Completeness) -> Trace {
+        for open_calls in self.open_calls.values_mut() {
+            open_calls.sort_by_key(|open| open.first_block);
+        }
         Trace {
             processes: self.processes.into_values().collect(),
             modules: self.modules.into_values().collect(),
@@ -312,6 +371,7 @@ impl Tables {
             threads: self.threads.into_values().collect(),
             blocks: self.blocks,
             losses: self.losses,
+            open_calls: self.open_calls,
             clock: Clock::new(self.anchors),
             completeness,
         }

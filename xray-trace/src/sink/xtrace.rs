@@ -1,10 +1,9 @@
-//! Our own format, written anew: tables first, blocks as they are, finished with an end mark.
+//! Our own format, written anew: tables first, blocks as they are, an index of time, an end mark.
 
 use std::io::{self, Write};
 
-use super::events::is_entry;
 use super::{DAMAGED_BLOCKS, Report, Sink};
-use crate::container::Block;
+use crate::analysis::{SPACING, Survey};
 use crate::model::Trace;
 
 /// The `.xtrace` format.
@@ -31,17 +30,18 @@ impl Sink for Xtrace {
     }
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
-        trace.write(output)?;
-        let mut report = Report::default();
-        let mut damaged = 0;
         // A block only says how many entries and exits it has.
-        for event in trace.blocks().iter().flat_map(Block::events) {
-            match event {
-                Ok(event) => report.calls += u64::from(is_entry(&event.body)),
-                Err(_) => damaged += 1,
-            }
-        }
-        report.leave_out(DAMAGED_BLOCKS, damaged);
+        let Survey {
+            calls,
+            damaged_blocks,
+            index,
+        } = Survey::new(trace, SPACING);
+        trace.write_indexed(output, &index)?;
+        let mut report = Report {
+            calls,
+            ..Report::default()
+        };
+        report.leave_out(DAMAGED_BLOCKS, damaged_blocks);
         Ok(report)
     }
 }

@@ -127,6 +127,11 @@ pub(crate) fn blocks(thread: u32, events: &[Event], per_block: usize) -> Vec<Blo
 /// The bytes of a whole trace of one process with one module: a tick is a nanosecond, `names` are its functions, and
 /// `threads` are their events.
 pub(crate) fn file(names: &[&str], threads: &[&[Event]]) -> Vec<u8> {
+    file_in_blocks(names, threads, 1000)
+}
+
+/// The same, in blocks of so many events.
+pub(crate) fn file_in_blocks(names: &[&str], threads: &[&[Event]], per_block: usize) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     writer.process(&process(0)).unwrap();
     writer.module(&module(0, 0)).unwrap();
@@ -136,7 +141,7 @@ pub(crate) fn file(names: &[&str], threads: &[&[Event]]) -> Vec<u8> {
     writer.anchor(&anchor(0, 0)).unwrap();
     for (id, events) in (0..).zip(threads) {
         writer.thread(&thread(id, 0)).unwrap();
-        for block in blocks(id, events, 1000) {
+        for block in blocks(id, events, per_block) {
             writer.block(&block).unwrap();
         }
     }

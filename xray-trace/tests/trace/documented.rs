@@ -2,10 +2,11 @@
 
 use crate::common::{Enter, Exit, TailExit, anchor, blocks, call, call_with, lost};
 use xray_trace::FileAddr;
-use xray_trace::container::{Completeness, Writer};
+use xray_trace::analysis::Survey;
+use xray_trace::container::{Completeness, OpenCall, OpenCallsEncoder, Writer};
 use xray_trace::model::{
     BuildId, Event, Function, FunctionId, Module, ModuleId, Process, ProcessId, SourceLine, Thread,
-    ThreadId, Trace,
+    ThreadId, Ticks, Trace,
 };
 
 fn events() -> [Event; 9] {
@@ -20,6 +21,15 @@ fn events() -> [Event; 9] {
         lost(6002, 5),
         call(6002 + (1 << 36), 0, TailExit),
     ]
+}
+
+/// Those at the beginning of the second block.
+fn open_calls() -> [OpenCall; 2] {
+    [(0, 1000), (1, 6000)].map(|(function, start)| OpenCall {
+        function: FunctionId(function),
+        start: Ticks(start),
+        arg: None,
+    })
 }
 
 fn example() -> Vec<u8> {
@@ -65,10 +75,16 @@ fn example() -> Vec<u8> {
     };
     writer.thread(&thread).unwrap();
     writer.anchor(&anchor(1000, 500)).unwrap();
-    for block in blocks(0, &events(), 9) {
+    for block in blocks(0, &events(), 6) {
         writer.block(&block).unwrap();
     }
     writer.lost(ThreadId(0), 2).unwrap();
+    let mut open = OpenCallsEncoder::new(ThreadId(0), 1);
+    open.block([].into_iter(), 12);
+    open.block(open_calls().into_iter(), 12);
+    for section in open.finish() {
+        writer.open_calls(&section).unwrap();
+    }
     let totals = writer.totals();
     writer.end(&totals).unwrap();
     writer.into_inner()
@@ -99,9 +115,13 @@ fn the_documented_dump_is_what_is_written_and_read() {
     assert_eq!(bytes, example());
     let trace = Trace::read(bytes.as_slice()).unwrap();
     assert_eq!(trace.completeness(), Completeness::Complete);
-    let read = trace.blocks()[0]
-        .events()
-        .map(|event| event.unwrap())
-        .collect::<Vec<_>>();
-    assert_eq!(read, events());
+    let events_read = trace.blocks().iter().flat_map(|block| block.events());
+    assert_eq!(
+        events_read.map(Result::unwrap).collect::<Vec<_>>(),
+        events()
+    );
+    let index = Survey::new(&trace, 1).index;
+    assert_eq!(index.len(), 1);
+    assert_eq!(index[0].before(1), Some((1, open_calls().to_vec())));
+    assert_eq!(trace.write_indexed(Vec::new(), &index).unwrap(), bytes);
 }

@@ -19,4 +19,5 @@ mod said;
 mod sinks;
 mod sources;
 mod stored;
+mod windows;
 mod xray_ids;

@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
 /// What is met in the threads that are wanted.
 fn notes(trace: &xray_trace::model::Trace, filter: &Filter) -> xray_trace::analysis::Notes {
     let mut notes = xray_trace::analysis::Notes::default();
-    for mut steps in Steps::of_threads(trace).filter(|steps| filter.wants_thread(steps.thread())) {
+    for mut steps in Steps::of_wanted(trace, filter) {
         steps.by_ref().for_each(drop);
         notes.add(steps.notes());
     }

@@ -1,0 +1,342 @@
+//! Which calls are open where blocks begin, so that a reader can begin in the middle of a thread.
+//!
+//! An entry is about one block, and says what differs from the entry before in its section:
+//!
+//! ```text
+//!  number  the block: its index among the thread's, less that of the entry before
+//!  number  so many of the outermost calls of the entry before are open here, too
+//!  number  so many more are; of each, outermost first:
+//!          number  twice its function, + 1 if it has an argument
+//!          number  ticks from the beginning of the call that it stands within, or from 0
+//!          number  the argument, if it has one
+//! ```
+//!
+//! Entries may lie. They are only ever a place to begin at: a lie makes answers wrong, and nothing else.
+
+use super::payload::Payload;
+use super::section::{FieldReader, Fields};
+use crate::model::{FunctionId, ThreadId, Ticks};
+
+/// A call that is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenCall {
+    /// The function that was called.
+    pub function: FunctionId,
+    /// When.
+    pub start: Ticks,
+    /// Its first argument, where recorded.
+    pub arg: Option<u64>,
+}
+
+/// The calls of a thread that are open where some of its blocks begin: one section of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenCalls {
+    /// The thread.
+    pub thread: ThreadId,
+    /// The first block that has an entry, by its index among the thread's blocks.
+    pub first_block: u64,
+    /// The packed entries.
+    pub entries: Payload,
+}
+
+/// Packs what is open in a thread, block by block, where that is worth its room.
+#[derive(Debug)]
+pub struct OpenCallsEncoder {
+    thread: ThreadId,
+    /// The bytes of events that one byte of an entry must stand for.
+    spacing: u64,
+    /// The bytes of events since the latest entry.
+    passed: u64,
+    /// The block that comes next.
+    block: u64,
+    /// The packed entries of the section under way. Emptied when it has become long.
+    entries: Vec<u8>,
+    first_block: u64,
+    /// The block of the latest entry.
+    latest: u64,
+    /// What was open there.
+    open: Vec<OpenCall>,
+    /// The entry under way.
+    scratch: Vec<u8>,
+    finished: Vec<OpenCalls>,
+}
+
+/// A section does not become longer than this before another one is begun.
+const LONG: usize = 32 << 10;
+
+/// No entry is shorter.
+const SHORTEST: u64 = 3;
+
+// === impl OpenCalls ===
+
+impl OpenCalls {
+    /// There are no entries for deeper stacks.
+    pub const MAX_DEPTH: usize = 1024;
+
+    /// The last entry that is about `block` or one before it: which block that is, and what is open there, outermost first. `None`
+    /// if there is none, or if the section cannot be read or makes no sense up to there.
+    #[must_use]
+    pub fn before(&self, block: u64) -> Option<(u64, Vec<OpenCall>)> {
+        let entries = self.entries.load().ok()?;
+        let mut fields = FieldReader::new(&entries);
+        let mut open = Vec::new();
+        let mut latest = None;
+        while fields.position() < entries.len() {
+            let passed = fields.number("block").ok()?;
+            let at = latest.unwrap_or(0_u64).checked_add(passed)?;
+            if at > block {
+                break;
+            }
+            entry(&mut fields, &mut open)?;
+            latest = Some(at);
+        }
+        latest.map(|at| (at, open))
+    }
+}
+
+/// Reads an entry behind its block; `open` is that of the entry before.
+fn entry(fields: &mut FieldReader<'_>, open: &mut Vec<OpenCall>) -> Option<()> {
+    let mut len = |field| usize::try_from(fields.number(field).ok()?).ok();
+    let (kept, more) = (len("kept calls")?, len("more calls")?);
+    if kept > open.len() || more > OpenCalls::MAX_DEPTH - kept {
+        return None;
+    }
+    open.truncate(kept);
+    for _ in 0..more {
+        let function = fields.number("function").ok()?;
+        let caller = open.last().map_or(0, |caller| caller.start.0);
+        let start = caller.checked_add(fields.number("ticks").ok()?)?;
+        let arg = match function & 1 {
+            0 => None,
+            _ => Some(fields.number("argument").ok()?),
+        };
+        open.push(OpenCall {
+            function: FunctionId(u32::try_from(function >> 1).ok()?),
+            start: Ticks(start),
+            arg,
+        });
+    }
+    Some(())
+}
+
+// === impl OpenCallsEncoder ===
+
+impl OpenCallsEncoder {
+    /// Begins before the first block of `thread`. There will be an entry for a block where a byte of it stands for `spacing` bytes of
+    /// events or more.
+    #[must_use]
+    pub fn new(thread: ThreadId, spacing: u64) -> Self {
+        Self {
+            thread,
+            spacing,
+            passed: 0,
+            block: 0,
+            entries: Vec::new(),
+            first_block: 0,
+            latest: 0,
+            open: Vec::new(),
+            scratch: Vec::new(),
+            finished: Vec::new(),
+        }
+    }
+
+    /// A block of `len` bytes of events begins, and these calls are open, outermost first. Each began no earlier than the one
+    /// before.
+    pub fn block(&mut self, open: impl ExactSizeIterator<Item = OpenCall> + Clone, len: u64) {
+        let worthwhile = |bytes: u64| self.passed >= self.spacing.saturating_mul(bytes);
+        if open.len() <= OpenCalls::MAX_DEPTH && worthwhile(SHORTEST) {
+            self.encode(open.clone());
+            let bytes = self.scratch.len() as u64;
+            if self.passed >= self.spacing.saturating_mul(bytes) {
+                self.commit(open);
+            }
+        }
+        self.passed = self.passed.saturating_add(len);
+        self.block += 1;
+    }
+
+    /// The sections, in order.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<OpenCalls> {
+        self.finish_section();
+        self.finished
+    }
+
+    /// Packs an entry for the next block.
+    fn encode(&mut self, open: impl ExactSizeIterator<Item = OpenCall> + Clone) {
+        self.scratch.clear();
+        let mut fields = Fields(&mut self.scratch);
+        let before = if self.entries.is_empty() {
+            0
+        } else {
+            self.latest
+        };
+        let same = self.open.iter().zip(open.clone());
+        let kept = same.take_while(|(before, now)| *before == now).count();
+        let more = open.len() - kept;
+        fields.number(self.block - before);
+        fields.number(kept as u64).number(more as u64);
+        let mut caller = match kept.checked_sub(1) {
+            Some(at) => self.open[at].start.0,
+            None => 0,
+        };
+        for OpenCall {
+            function,
+            start,
+            arg,
+        } in open.skip(kept)
+        {
+            fields.number(2 * u64::from(function.0) + u64::from(arg.is_some()));
+            fields.number(start.0.saturating_sub(caller));
+            if let Some(arg) = arg {
+                fields.number(arg);
+            }
+            caller = start.0;
+        }
+    }
+
+    /// The packed entry is to stay.
+    fn commit(&mut self, open: impl ExactSizeIterator<Item = OpenCall> + Clone) {
+        if !self.entries.is_empty() && self.entries.len() + self.scratch.len() > LONG {
+            self.finish_section();
+            // Nothing stands before it now that it could build on.
+            self.encode(open.clone());
+        }
+        if self.entries.is_empty() {
+            self.first_block = self.block;
+        }
+        self.entries.append(&mut self.scratch);
+        self.open.clear();
+        self.open.extend(open);
+        self.latest = self.block;
+        self.passed = 0;
+    }
+
+    fn finish_section(&mut self) {
+        if !self.entries.is_empty() {
+            self.finished.push(OpenCalls {
+                thread: self.thread,
+                first_block: self.first_block,
+                entries: Payload::from(std::mem::take(&mut self.entries)),
+            });
+        }
+        self.open.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(function: u32, start: u64) -> OpenCall {
+        OpenCall {
+            function: FunctionId(function),
+            start: Ticks(start),
+            arg: (function % 3 == 2).then_some(start + 1),
+        }
+    }
+
+    fn encoded(spacing: u64, stacks: &[Vec<OpenCall>]) -> Vec<OpenCalls> {
+        let mut encoder = OpenCallsEncoder::new(ThreadId(4), spacing);
+        for open in stacks {
+            encoder.block(open.iter().copied(), 100);
+        }
+        encoder.finish()
+    }
+
+    fn section(entries: &[u8]) -> OpenCalls {
+        OpenCalls {
+            thread: ThreadId(0),
+            first_block: 0,
+            entries: Payload::from(entries),
+        }
+    }
+
+    #[test]
+    fn what_is_open_is_read_as_it_was_written() {
+        let stacks = [
+            vec![],
+            vec![call(0, 5), call(2, 9), call(u32::MAX, 9)],
+            vec![call(0, 5), call(2, 9), call(u32::MAX, 9), call(1, 1 << 60)],
+            vec![call(0, 5)],
+            vec![call(0, 6), call(0, 6)],
+            vec![],
+        ];
+        let [sections] = &encoded(0, &stacks)[..] else {
+            panic!("one section is enough");
+        };
+        assert_eq!((sections.thread, sections.first_block), (ThreadId(4), 0));
+        for (block, open) in (0..).zip(&stacks) {
+            assert_eq!(sections.before(block), Some((block, open.clone())));
+        }
+        assert_eq!(sections.before(99), Some((5, vec![])));
+        // The second entry has all of its calls, the third only one.
+        let kept = sections.entries.load().unwrap();
+        assert_eq!(kept[..6], [0, 0, 0, 1, 0, 3]);
+    }
+
+    #[test]
+    fn an_entry_stands_for_its_share_of_events() {
+        let stacks: Vec<_> = (0..40)
+            .map(|at| vec![call(0, 7), call(1, 7 + at)])
+            .collect();
+        // The first entry takes 7 bytes, each of the others 5.
+        let sections = encoded(50, &stacks);
+        let found = (0..40).filter_map(|block| sections[0].before(block));
+        let mut blocks: Vec<_> = found.map(|(block, _)| block).collect();
+        blocks.dedup();
+        assert_eq!(blocks[..3], [4, 7, 10]);
+        assert_eq!(sections[0].before(3), None);
+        assert!(encoded(1 << 40, &stacks).is_empty());
+    }
+
+    #[test]
+    fn long_sections_are_divided_and_each_stands_by_itself() {
+        let deep = |at: u64| (0..600).map(|depth| call(depth, at)).collect::<Vec<_>>();
+        let stacks: Vec<_> = (0..100).map(deep).collect();
+        let sections = encoded(0, &stacks);
+        assert!(sections.len() > 1);
+        for pair in sections.windows(2) {
+            let last = pair[1].first_block - 1;
+            let open = stacks[usize::try_from(last).unwrap()].clone();
+            assert_eq!(pair[0].before(u64::MAX), Some((last, open)));
+            assert!(pair[0].entries.len() <= LONG);
+        }
+    }
+
+    #[test]
+    fn there_is_no_entry_for_a_stack_that_is_too_deep() {
+        let deep = |len: u32| (0..len).map(|at| call(at, 1)).collect::<Vec<_>>();
+        let sections = encoded(0, &[deep(1024), deep(1025), deep(1)]);
+        let blocks = [0, 1, 2].map(|block| sections[0].before(block).unwrap().0);
+        assert_eq!(blocks, [0, 0, 2]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_not_used() {
+        let number = |value| {
+            let mut bytes = Vec::new();
+            Fields(&mut bytes).number(value);
+            bytes
+        };
+        let (many, great) = (number(1025_u64), number(u64::MAX));
+        for (what, entries) in [
+            ("nothing", vec![]),
+            ("a call is kept of none", vec![0, 1, 0]),
+            ("too many calls", [&[0, 0][..], &many].concat()),
+            ("the calls are missing", vec![0, 0, 1]),
+            ("the argument is missing", vec![0, 0, 1, 1, 7]),
+            ("no such function", [&[0, 0, 1][..], &great, &[0]].concat()),
+            (
+                "a time that passes 2^64",
+                [&[0, 0, 2, 0][..], &great, &[0, 1]].concat(),
+            ),
+            (
+                "a block that passes 2^64",
+                [&[1, 0, 0][..], &great, &[0, 0]].concat(),
+            ),
+        ] {
+            assert_eq!(section(&entries).before(u64::MAX), None, "{what}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Reads a trace that is in a file, and leaves there what is long: the events of blocks, and which calls are open.
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use super::payload::{CHECKSUM_LEN, FRAME_LEN, Payload};
+use super::reader::{Item, ReadError, Reader, block_fields, le_u32, open_calls_fields};
+use super::{MAX_SECTION_LEN, SectionKind};
+
+/// More than the fields of a section take before what is left in the file.
+const FIELDS_LEN: usize = 64;
+
+/// A section most of which stays in its file.
+struct Section {
+    kind: SectionKind,
+    /// All of it, in bytes.
+    len: u64,
+    item: Item,
+}
+
+// === impl Reader ===
+
+impl Reader<BufReader<File>> {
+    /// As [`Self::next_item`], but leaves events and open calls in `file`, which is the one that is read and has `len` bytes: they
+    /// are read and checked when somebody asks for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::next_item`].
+    pub fn next_item_of_file(
+        &mut self,
+        file: &Arc<File>,
+        len: u64,
+    ) -> Result<Option<Item>, ReadError> {
+        match self.section_in_file(file, len) {
+            Some(Section { kind, len, item }) => {
+                self.skip(kind, len)?;
+                Ok(Some(item))
+            }
+            None => self.next_item(),
+        }
+    }
+
+    /// The section that comes next, if it is of a kind that is left in the file, whole, and its fields are in order.
+    fn section_in_file(&self, file: &Arc<File>, file_len: u64) -> Option<Section> {
+        let stays = |kind: &[u8]| {
+            [SectionKind::BLOCK, SectionKind::OPEN]
+                .iter()
+                .any(|stays| kind == stays.0)
+        };
+        // What has been read already says it of nearly all sections that are not to stay.
+        if self
+            .inner
+            .buffer()
+            .get(..4)
+            .is_some_and(|kind| !stays(kind))
+        {
+            return None;
+        }
+        let mut start = [0; FRAME_LEN + FIELDS_LEN];
+        let left = file_len.checked_sub(self.offset)?;
+        let there = usize::try_from(left).unwrap_or(usize::MAX).min(start.len());
+        let start = &mut start[..there];
+        file.read_exact_at(start, self.offset).ok()?;
+        let (frame, fields) = start.split_at_checked(FRAME_LEN)?;
+        let kind = SectionKind(*frame.first_chunk()?);
+        let len = usize::try_from(le_u32(&frame[4..])).ok()?;
+        let section_len = (FRAME_LEN + len + CHECKSUM_LEN) as u64;
+        if len > MAX_SECTION_LEN || section_len > left {
+            return None;
+        }
+        let fields = &fields[..fields.len().min(len)];
+        let rest = |begin: usize| {
+            let len = u32::try_from(len - begin).ok()?;
+            let begin = u32::try_from(FRAME_LEN + begin).ok()?;
+            Some(Payload::in_file(file.clone(), self.offset, begin, len))
+        };
+        let item = match kind {
+            SectionKind::BLOCK => {
+                let (mut block, begin) = block_fields(fields).ok()?;
+                block.payload = rest(begin)?;
+                Item::Block(block)
+            }
+            SectionKind::OPEN => {
+                let (mut open, begin) = open_calls_fields(fields).ok()?;
+                open.entries = rest(begin)?;
+                Item::OpenCalls(open)
+            }
+            _ => return None,
+        };
+        Some(Section {
+            kind,
+            len: section_len,
+            item,
+        })
+    }
+
+    fn skip(&mut self, kind: SectionKind, len: u64) -> Result<(), ReadError> {
+        self.section = self.offset;
+        self.latest = Some(kind);
+        let skipped = i64::try_from(len)
+            .map_err(io::Error::other)
+            .and_then(|len| self.inner.seek_relative(len));
+        skipped.map_err(|source| ReadError::Io {
+            offset: self.offset,
+            source,
+        })?;
+        self.offset += len;
+        Ok(())
+    }
+}
