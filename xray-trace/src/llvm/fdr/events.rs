@@ -181,11 +181,12 @@ impl<R: Read> Events<R> {
 
     /// Takes the calls that come next, one after the other with nothing in between, as far as they have been read already, and
     /// shows each to `see` with its time. Many times as fast as [`Events::next`], which comes next in any case. None
-    /// of them is followed by an argument but the last.
-    pub(crate) fn calls(
-        &mut self,
-        mut see: impl FnMut(u64, FunctionKind, u32),
-    ) -> Result<usize, Error> {
+    /// of them is followed by an argument but the last. Gives how many they are.
+    ///
+    /// # Errors
+    ///
+    /// Those of the input.
+    pub fn calls(&mut self, mut see: impl FnMut(u64, FunctionKind, u32)) -> Result<usize, Error> {
         let may = self.reader.layout().is_plain()
             && self.buffer.tid.is_some()
             && Verifier::step(&mut self.verifier.clone(), Kind::Function).is_ok();
@@ -218,12 +219,12 @@ impl<R: Read> Events<R> {
     }
 
     /// How the records of the log are laid out.
-    pub(crate) fn layout(&self) -> Layout {
+    pub fn layout(&self) -> Layout {
         self.reader.layout()
     }
 
     /// The counter and the processor at the last record.
-    pub(crate) fn place(&self) -> (u64, u16) {
+    pub fn place(&self) -> (u64, u16) {
         (self.tsc, self.cpu)
     }
 

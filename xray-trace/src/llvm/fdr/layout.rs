@@ -8,7 +8,7 @@ use crate::llvm::ByteOrder;
 
 /// How the records of a log are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub struct Layout {
     order: ByteOrder,
     bits: BitOrder,
     version: u16,
@@ -16,7 +16,7 @@ pub(crate) struct Layout {
 
 /// A function record of a log with a plain layout, see [`Layout::is_plain`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PlainCall(u64);
+pub struct PlainCall(u64);
 
 // === impl Layout ===
 
@@ -30,17 +30,20 @@ impl Layout {
     }
 
     /// Whether function records are as on most machines, so that [`PlainCall`] reads them.
-    pub(crate) fn is_plain(self) -> bool {
+    #[must_use]
+    pub fn is_plain(self) -> bool {
         self.order == ByteOrder::Little && self.bits == BitOrder::LowFirst
     }
 
     /// The version of the log.
-    pub(crate) fn version(self) -> u16 {
+    #[must_use]
+    pub fn version(self) -> u16 {
         self.version
     }
 
     /// The record that begins with these bytes, where in them its payload stands, and its length. `None` if that is no whole record.
-    pub(crate) fn record(self, bytes: &[u8]) -> Option<(Record<Range<usize>>, usize)> {
+    #[must_use]
+    pub fn record(self, bytes: &[u8]) -> Option<(Record<Range<usize>>, usize)> {
         let Some(number) = self.bits.metadata(*bytes.first()?) else {
             let bytes = bytes.first_chunk::<FUNCTION_LEN>()?;
             let (kind, function) = self.bits.function(self.order.u32(bytes, 0));
@@ -65,18 +68,21 @@ impl Layout {
 // === impl PlainCall ===
 
 impl PlainCall {
-    pub(crate) const LEN: usize = FUNCTION_LEN;
+    /// Its length in bytes.
+    pub const LEN: usize = FUNCTION_LEN;
 
     /// The record in these bytes, if it is a function record of a known kind.
     #[inline(always)]
-    pub(crate) fn new(bytes: [u8; Self::LEN]) -> Option<Self> {
+    #[must_use]
+    pub fn new(bytes: [u8; Self::LEN]) -> Option<Self> {
         let word = u64::from_le_bytes(bytes);
         (word & 9 == 0).then_some(Self(word))
     }
 
     /// What happened.
     #[inline(always)]
-    pub(crate) fn kind(self) -> FunctionKind {
+    #[must_use]
+    pub fn kind(self) -> FunctionKind {
         match self.0 >> 1 & 3 {
             0 => FunctionKind::Enter,
             1 => FunctionKind::Exit,
@@ -88,19 +94,22 @@ impl PlainCall {
     /// The function's id.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "28 bits are wanted")]
-    pub(crate) fn function(self) -> u32 {
+    #[must_use]
+    pub fn function(self) -> u32 {
         self.0 as u32 >> 4
     }
 
     /// Ticks since the record before.
     #[inline(always)]
-    pub(crate) fn delta(self) -> u32 {
+    #[must_use]
+    pub fn delta(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
     /// Whether an argument stands in the record that begins with this byte.
     #[inline(always)]
-    pub(crate) fn is_argument(first: u8) -> bool {
+    #[must_use]
+    pub fn is_argument(first: u8) -> bool {
         first == BitOrder::LowFirst.first_byte(6)
     }
 }

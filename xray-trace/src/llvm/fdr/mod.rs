@@ -46,7 +46,7 @@ mod writer;
 
 pub use blocks::{BlockInfo, blocks};
 pub use events::{Body, Buffer, Event, Events};
-pub(crate) use layout::{Layout, PlainCall};
+pub use layout::{Layout, PlainCall};
 pub use print::{BlockPrinter, print};
 pub use reader::{Item, MAX_EVENT_LEN, Reader};
 pub use record::{FunctionKind, Kind, MAX_FUNCTION_ID, Record};

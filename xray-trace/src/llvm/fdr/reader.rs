@@ -90,7 +90,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// How its records are laid out.
-    pub(crate) fn layout(&self) -> Layout {
+    pub fn layout(&self) -> Layout {
         Layout::new(self.header.order, self.bits, self.header.version)
     }
 
