@@ -60,6 +60,18 @@ pub enum Fixture {
     Rseq,
     /// `hostile.c`: works against its tracer.
     Hostile,
+    /// `kinds.c` as a dynamic program at fixed addresses.
+    KindFixed,
+    /// `kinds.c` linked statically, position-independent.
+    KindStaticPie,
+    /// `kinds.c` with musl, dynamic.
+    KindMusl,
+    /// `kinds.c` with musl, linked statically.
+    KindMuslStatic,
+    /// `kinds.c` under the address sanitizer.
+    KindAsan,
+    /// `kinds.c` under the thread sanitizer.
+    KindTsan,
     /// Generated: 20,000 functions with sleds, of which `main` calls each once a line.
     Many20k,
     /// Generated: the same with 400 functions.
@@ -132,6 +144,12 @@ impl Fixture {
         Fixture::Family,
         Fixture::Rseq,
         Fixture::Hostile,
+        Fixture::KindFixed,
+        Fixture::KindStaticPie,
+        Fixture::KindMusl,
+        Fixture::KindMuslStatic,
+        Fixture::KindAsan,
+        Fixture::KindTsan,
         Fixture::Many20k,
         Fixture::Many400,
     ];
@@ -166,6 +184,12 @@ impl Fixture {
             Fixture::Family => "family",
             Fixture::Rseq => "rseq",
             Fixture::Hostile => "hostile",
+            Fixture::KindFixed => "kind-fixed",
+            Fixture::KindStaticPie => "kind-static-pie",
+            Fixture::KindMusl => "kind-musl",
+            Fixture::KindMuslStatic => "kind-musl-static",
+            Fixture::KindAsan => "kind-asan",
+            Fixture::KindTsan => "kind-tsan",
             Fixture::Many20k => "many20k",
             Fixture::Many400 => "many400",
         }
@@ -338,12 +362,52 @@ impl Fixture {
                 &["common.h", "hostile.c"],
                 c(&[&normal(&["{src}/hostile.c"])]),
             ),
+            Fixture::KindFixed => recipe(KIND, c(&[&["-no-pie"], &normal(KIND_FILE)])),
+            Fixture::KindStaticPie => recipe(KIND, c(&[&["-static-pie"], &normal(KIND_FILE)])),
+            Fixture::KindMusl => recipe(
+                KIND,
+                c(&[
+                    MUSL,
+                    &["-no-pie", "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"],
+                    &normal(MUSL_FILES),
+                    &["-l:libc.so", MUSL_LAST],
+                ]),
+            ),
+            Fixture::KindMuslStatic => recipe(
+                KIND,
+                c(&[
+                    MUSL,
+                    &["-static"],
+                    &normal(MUSL_FILES),
+                    &["-l:libc.a", MUSL_LAST],
+                ]),
+            ),
+            Fixture::KindAsan => recipe(KIND, c(&[&["-fsanitize=address"], &normal(KIND_FILE)])),
+            Fixture::KindTsan => recipe(KIND, c(&[&["-fsanitize=thread"], &normal(KIND_FILE)])),
             Fixture::Many20k => many("many20k.c", 20_000),
             Fixture::Many400 => many("many400.c", 400),
         }
     }
 }
 
+const KIND: &[&str] = &["common.h", "kinds.c"];
+const KIND_FILE: &[&str] = &["{src}/kinds.c"];
+/// What `musl-gcc` tells gcc, for clang.
+const MUSL: &[&str] = &[
+    "-nostdlib",
+    "-nostdinc",
+    "-isystem",
+    "/usr/include/x86_64-linux-musl",
+    "-isystem",
+    "/usr/lib/llvm-19/lib/clang/19/include",
+    "-L/usr/lib/x86_64-linux-musl",
+];
+const MUSL_FILES: &[&str] = &[
+    "/usr/lib/x86_64-linux-musl/crt1.o",
+    "/usr/lib/x86_64-linux-musl/crti.o",
+    "{src}/kinds.c",
+];
+const MUSL_LAST: &str = "/usr/lib/x86_64-linux-musl/crtn.o";
 const DEMO: &[&str] = &[
     "--edition=2024",
     "--crate-name=demo",

@@ -77,6 +77,10 @@ const NEEDS: &[Need] = &[
         present: || Path::new("/usr/include/stdio.h").exists(),
     },
     Need {
+        package: "musl-dev",
+        present: || Path::new("/usr/lib/x86_64-linux-musl/libc.a").exists(),
+    },
+    Need {
         package: "libstdc++-12-dev",
         present: || Path::new("/usr/include/c++/12/cstdint").exists(),
     },

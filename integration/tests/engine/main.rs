@@ -14,6 +14,7 @@ mod families;
 mod forks;
 mod hostile;
 mod killed;
+mod kinds;
 mod launching;
 mod llvm;
 mod programs;

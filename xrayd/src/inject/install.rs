@@ -320,6 +320,12 @@ fn make_mappings(
     let tid_offset = tid_offset(target, memory, plan, remote)?;
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let data = libc::PROT_READ | libc::PROT_WRITE;
+    // First of all: where the kernel chooses the place of a mapping, it may choose one of these.
+    for &(address, bytes) in &wishes.places {
+        let code = libc::PROT_READ | libc::PROT_EXEC;
+        let place = Place::Free(address);
+        remote.map("mmap of the trampolines", place, bytes, code, private, -1)?;
+    }
     // What is there already keeps its sizes: the trampolines have them.
     let geometry = plan
         .layout
@@ -394,15 +400,6 @@ fn make_mappings(
         }
     };
     for &(address, bytes) in &wishes.places {
-        let code = libc::PROT_READ | libc::PROT_EXEC;
-        remote.map(
-            "mmap of the trampolines",
-            Place::Free(address),
-            bytes,
-            code,
-            private,
-            -1,
-        )?;
         remote.name(address, bytes, code_name);
     }
     memory
