@@ -16,7 +16,7 @@ Example:
   $ xrayctl info run.xtrace
   server (4711): 19 events of 2 threads in 45.00 ms
   17 events lost: calls around the losses are not complete
-  xtrace version 1, 574 B, 2 blocks of packed events
+  xtrace version 1, 574 B, 2 blocks of events
   clock: 2,000,000,000 Hz, 2 anchors
                11 entries
                 3 entries with an argument

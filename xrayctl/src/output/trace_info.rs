@@ -144,7 +144,7 @@ impl TraceInfo {
             .map_or_else(String::new, |version| format!(" version {version}"));
         let (bytes, blocks) = (units::bytes(self.bytes), self.blocks as u64);
         let blocks = units::counted(blocks, "block");
-        writeln!(out, "{format}{version}, {bytes}, {blocks} of packed events")?;
+        writeln!(out, "{format}{version}, {bytes}, {blocks} of events")?;
         let anchors = units::counted(self.clock.anchors as u64, "anchor");
         match self.clock.frequency {
             Some(hertz) => writeln!(out, "clock: {} Hz, {anchors}", units::count(hertz))?,
