@@ -60,6 +60,8 @@ pub enum Fixture {
     Rseq,
     /// `hostile.c`: works against its tracer.
     Hostile,
+    /// `itself.cpp`: LLVM's own runtime patches it when it is told to.
+    Itself,
     /// `kinds.c` as a dynamic program at fixed addresses.
     KindFixed,
     /// `kinds.c` linked statically, position-independent.
@@ -144,6 +146,7 @@ impl Fixture {
         Fixture::Family,
         Fixture::Rseq,
         Fixture::Hostile,
+        Fixture::Itself,
         Fixture::KindFixed,
         Fixture::KindStaticPie,
         Fixture::KindMusl,
@@ -184,6 +187,7 @@ impl Fixture {
             Fixture::Family => "family",
             Fixture::Rseq => "rseq",
             Fixture::Hostile => "hostile",
+            Fixture::Itself => "itself",
             Fixture::KindFixed => "kind-fixed",
             Fixture::KindStaticPie => "kind-static-pie",
             Fixture::KindMusl => "kind-musl",
@@ -361,6 +365,10 @@ impl Fixture {
             Fixture::Hostile => recipe(
                 &["common.h", "hostile.c"],
                 c(&[&normal(&["{src}/hostile.c"])]),
+            ),
+            Fixture::Itself => recipe(
+                &["common.h", "itself.cpp"],
+                cxx(&[OPTIMISED, COMMON, CHOSEN, &["{src}/itself.cpp"]]),
             ),
             Fixture::KindFixed => recipe(KIND, c(&[&["-no-pie"], &normal(KIND_FILE)])),
             Fixture::KindStaticPie => recipe(KIND, c(&[&["-static-pie"], &normal(KIND_FILE)])),

@@ -1,0 +1,117 @@
+//! Others that write into the same sleds: LLVM's own runtime, debuggers, the kernel's probes.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, Target, wait_until};
+use xrayd::Reason;
+use xrayd::session::{Registry, Run, Session, Switch};
+
+use crate::support::{attach, detach, everything, pid_of, registry, retained, switch, tally};
+
+fn memory(target: &Target) -> Result<File> {
+    let path = format!("/proc/{}/mem", target.pid());
+    Ok(OpenOptions::new().read(true).write(true).open(path)?)
+}
+
+fn address_of(session: &Session, name: &str) -> Result<u64> {
+    let rows = session.functions(None)?;
+    let row = rows.iter().find(|row| row.name.starts_with(name));
+    Ok(row.context("no such function")?.address)
+}
+
+fn wait_for(session: &Session, events: u64) -> Result<()> {
+    wait_until(DEADLINE, "its events", || {
+        Ok((session.status().events == events).then_some(()))
+    })
+}
+
+fn is_refused(registry: &Registry, target: &Target) -> Result<()> {
+    let error = attach(registry, target).err().context("attached")?;
+    let refusal = error.downcast_ref::<xrayd::Refusal>();
+    let refusal = refusal.context("no refusal")?;
+    ensure!(refusal.reason == Reason::AlreadyPatched, "{refusal}");
+    Ok(())
+}
+
+/// The runtime takes sleds over that are ours, and gives them back to nobody (P28).
+#[test]
+fn a_program_that_patches_itself_while_it_is_traced() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Itself, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    let sleds = switch(&session, Switch::On)?.sleds;
+    ensure!(target.ask("go", "done")? == "done 55 0");
+    wait_for(&session, 20)?;
+    target.ask("patch", "patched")?;
+    ensure!(target.ask("go", "done")? == "done 55 20");
+    // What is the runtime's now is found, told, and not written.
+    let report = session.toggle(&everything(), Switch::Off, Run::Real)?;
+    ensure!(report.foreign == sleds && report.sleds == 0, "{report:?}");
+    ensure!(target.ask("go", "done")? == "done 55 40");
+    let refused = registry.detach(pid_of(&target)?)?;
+    ensure!(
+        refused.sleds_on == sleds && refused.sleds_off == 0,
+        "{refused:?}"
+    );
+    let counts = tally(&retained(&session)?)?;
+    ensure!(counts.values().eq([&[10, 10, 0]]), "{counts:?}");
+    // It cannot be traced while it is the runtime's.
+    let error = attach(&registry, &target).err().context("attached")?;
+    let refusal = error
+        .downcast_ref::<xrayd::Refusal>()
+        .context("no refusal")?;
+    ensure!(refusal.reason == Reason::AlreadyPatched, "{refusal}");
+    ensure!(target.ask("go", "done")? == "done 55 60");
+    // Nor afterwards: a thread may still stand in what the runtime leaves behind in the sleds.
+    target.ask("unpatch", "unpatched")?;
+    is_refused(&registry, &target)?;
+    ensure!(target.ask("go", "done")? == "done 55 60");
+    target.send("quit")?;
+    ensure!(target.wait(DEADLINE)?.success());
+    Ok(())
+}
+
+/// A breakpoint of a debugger, or the kernel's probe: `int3` in place of a sled's first byte (P29). Sleds that have one are left alone,
+/// also while they are on.
+#[test]
+fn a_breakpoint_on_a_sled_is_left_alone() -> Result<()> {
+    const INT3: [u8; 1] = [0xcc];
+    let mut target = Target::spawn(Fixture::Dso, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    let inner = address_of(&session, "library_inner")?;
+    let memory = memory(&target)?;
+    let byte = || -> Result<[u8; 1]> {
+        let mut byte = [0];
+        memory.read_exact_at(&mut byte, inner)?;
+        Ok(byte)
+    };
+    let compiled = byte()?;
+    memory.write_all_at(&INT3, inner)?;
+    let report = session.toggle(&everything(), Switch::On, Run::Real)?;
+    ensure!(report.foreign == 1 && byte()? == INT3, "{report:?}");
+    // The debugger takes it back.
+    memory.write_all_at(&compiled, inner)?;
+    ensure!(target.ask("go", "done")? == "done 1016");
+    wait_for(&session, 5)?;
+    for to in [Switch::Off, Switch::On] {
+        ensure!(switch(&session, to)?.sleds == 6);
+    }
+    ensure!(target.ask("go", "done")? == "done 1016");
+    wait_for(&session, 11)?;
+    // Now on a sled that is on.
+    let armed = byte()?;
+    memory.write_all_at(&INT3, inner)?;
+    let report = session.toggle(&everything(), Switch::Off, Run::Real)?;
+    ensure!(report.foreign == 1 && byte()? == INT3, "{report:?}");
+    // With the breakpoint the debugger takes back what was on.
+    memory.write_all_at(&armed, inner)?;
+    ensure!(target.ask("go", "done")? == "done 1016");
+    wait_for(&session, 12)?;
+    let report = detach(&registry, &target)?;
+    ensure!(byte()? == compiled, "{report:?}");
+    ensure!(target.ask("go", "done")? == "done 1016");
+    Ok(())
+}
