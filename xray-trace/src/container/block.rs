@@ -35,6 +35,9 @@ pub(super) mod extended {
     pub(in super::super) const LOST: u8 = 3;
     /// Something that the program said: its kind, its length and its bytes follow.
     pub(in super::super) const DATA: u8 = 0x0b;
+    /// The same with more about it: its kind, the function that it stands in (1 more than its id; 0 if that is not known), how many bytes the
+    /// program said there are, how many are there, and those.
+    pub(in super::super) const SAID: u8 = 0x13;
     /// The processor's number follows.
     pub(in super::super) const CPU: u8 = 0x0f;
     /// No event: ticks that the next head has no room for follow.

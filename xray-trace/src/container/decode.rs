@@ -246,7 +246,7 @@ impl Packed {
                         extended::LOST => EventBody::Lost {
                             events: self.number(&mut at, start)?,
                         },
-                        extended::DATA => self.data_event(&mut at, start)?,
+                        extended::DATA | extended::SAID => self.data_event(byte, &mut at, start)?,
                         extended::CPU => {
                             let cpu = self.number(&mut at, start)?;
                             let cpu = u16::try_from(cpu);
@@ -328,11 +328,24 @@ impl Packed {
         })
     }
 
-    fn data_event(&self, at: &mut usize, start: usize) -> Result<EventBody, DecodeError> {
+    fn data_event(&self, byte: u8, at: &mut usize, start: usize) -> Result<EventBody, DecodeError> {
         let out_of_range = DecodeError::OutOfRange { at: start };
         let kind = match self.number(at, start)? {
             0 => DataKind::Custom,
             number => DataKind::Typed(u16::try_from(number - 1).map_err(|_| out_of_range)?),
+        };
+        let (function, size) = match byte {
+            extended::SAID => {
+                let function = self.number(at, start)?.checked_sub(1);
+                let function = function.map(u32::try_from).transpose();
+                let function = function.map_err(|_| out_of_range)?.map(FunctionId);
+                let size = self.number(at, start)?;
+                (
+                    function,
+                    Some(u32::try_from(size).map_err(|_| out_of_range)?),
+                )
+            }
+            _ => (None, None),
         };
         let len = usize::try_from(self.number(at, start)?)
             .ok()
@@ -341,9 +354,12 @@ impl Packed {
         if self.payload.len() - *at < len {
             return Err(DecodeError::Cut { at: start });
         }
+        let there = u32::try_from(len).map_err(|_| out_of_range)?;
         let data = DataRef {
             at: u32::try_from(*at).map_err(|_| out_of_range)?,
-            len: u32::try_from(len).map_err(|_| out_of_range)?,
+            len: there,
+            size: size.unwrap_or(there).max(there),
+            function,
         };
         *at += len;
         Ok(EventBody::Data { kind, data })

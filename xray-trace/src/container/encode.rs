@@ -13,7 +13,8 @@ use crate::model::{CallKind, DataKind, FunctionId, ThreadId, Ticks};
 #[cfg(feature = "import")]
 use crate::model::{Event, EventBody};
 
-/// The bytes one call of `push_…` may need at most: an advance (head, byte, number), then a head, a byte and two numbers.
+/// The bytes one call of `push_…` may need at most: an advance (head, byte, number), then a head, a byte and four numbers, one of which alone
+/// has more than 32 bits.
 const LONGEST_EVENT: usize = 64;
 
 /// Packs the events of one thread.
@@ -145,15 +146,17 @@ impl BlockEncoder {
 
     /// Adds something that the program said. Returns how many of its bytes had no room: those beyond [`MAX_DATA_LEN`].
     pub fn push_data(&mut self, ticks: Ticks, kind: DataKind, data: &[u8]) -> usize {
-        let kept = &data[..data.len().min(MAX_DATA_LEN)];
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
         self.put_head(what::EXTENDED, delta);
         self.put_byte(extended::DATA);
-        self.put_number(match kind {
-            DataKind::Custom => 0,
-            DataKind::Typed(event_type) => u64::from(event_type) + 1,
-        });
+        self.put_number(number_of(kind));
+        self.put_data(data)
+    }
+
+    /// How many bytes, and they; returns how many had no room.
+    fn put_data(&mut self, data: &[u8]) -> usize {
+        let kept = &data[..data.len().min(MAX_DATA_LEN)];
         self.put_number(kept.len() as u64);
         if self.buffer.len() < self.at + kept.len() {
             self.buffer.resize(self.at + kept.len() + LONGEST_EVENT, 0);
@@ -161,6 +164,26 @@ impl BlockEncoder {
         self.buffer[self.at..self.at + kept.len()].copy_from_slice(kept);
         self.at += kept.len();
         data.len() - kept.len()
+    }
+
+    /// Adds something that the program said in `function`, if that is known: `size` bytes, of which `data` could be had. Returns how many of
+    /// those had no room, as [`Self::push_data`] does.
+    pub fn push_said(
+        &mut self,
+        ticks: Ticks,
+        kind: DataKind,
+        function: Option<FunctionId>,
+        size: u32,
+        data: &[u8],
+    ) -> usize {
+        let delta = self.delta(ticks);
+        let delta = self.put_advance(delta);
+        self.put_head(what::EXTENDED, delta);
+        self.put_byte(extended::SAID);
+        self.put_number(number_of(kind));
+        self.put_number(function.map_or(0, |function| u64::from(function.0) + 1));
+        self.put_number(u64::from(size));
+        self.put_data(data)
     }
 
     /// Notes that the thread runs on another processor from here on.
@@ -297,5 +320,12 @@ impl BlockEncoder {
             .max(self.at + LONGEST_EVENT);
         self.buffer.resize(len, 0);
         self.buffer[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+fn number_of(kind: DataKind) -> u64 {
+    match kind {
+        DataKind::Custom => 0,
+        DataKind::Typed(event_type) => u64::from(event_type) + 1,
     }
 }

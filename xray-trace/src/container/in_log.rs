@@ -241,6 +241,8 @@ fn said(
     let data = DataRef {
         at: u32::try_from(start + data.start).map_err(out_of_range)?,
         len: u32::try_from(data.len().min(MAX_DATA_LEN)).map_err(out_of_range)?,
+        size: u32::try_from(data.len()).map_err(out_of_range)?,
+        function: None,
     };
     Ok(EventBody::Data { kind, data })
 }

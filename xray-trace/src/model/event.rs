@@ -67,6 +67,9 @@ pub enum DataKind {
 pub struct DataRef {
     pub(crate) at: u32,
     pub(crate) len: u32,
+    /// Never less than `len`.
+    pub(crate) size: u32,
+    pub(crate) function: Option<FunctionId>,
 }
 
 // === impl DataRef ===
@@ -76,6 +79,24 @@ impl DataRef {
     #[must_use]
     pub fn len(self) -> usize {
         usize::try_from(self.len).unwrap_or(usize::MAX)
+    }
+
+    /// How many bytes the program said there are: more than are here where the recorder has a limit.
+    #[must_use]
+    pub fn size(self) -> u64 {
+        u64::from(self.size)
+    }
+
+    /// Whether bytes are missing.
+    #[must_use]
+    pub fn is_cut(self) -> bool {
+        self.size > self.len
+    }
+
+    /// The function that the event stands in, where that is known.
+    #[must_use]
+    pub fn function(self) -> Option<FunctionId> {
+        self.function
     }
 
     /// Whether there are none, which is allowed.

@@ -7,7 +7,7 @@ use super::per_function::PerFunction;
 use super::text::{self, Text};
 use super::{Place, Report, Sink};
 use crate::container::Events;
-use crate::model::{DataKind, Event, EventBody, Function, ThreadId, Trace};
+use crate::model::{DataKind, Event, EventBody, Function, FunctionId, ThreadId, Trace};
 
 /// JSON lines.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +50,16 @@ impl Sink for JsonLines {
     }
 }
 
+fn put_function(text: &mut Text<'_>, functions: &PerFunction<Vec<u8>>, function: FunctionId) {
+    match functions.get(function) {
+        Some(fields) => text.bytes(fields),
+        None => {
+            text.put(",\"function_id\":");
+            text.number(function.0);
+        }
+    }
+}
+
 /// A function's fields.
 fn described(trace: &Trace, function: &Function) -> Vec<u8> {
     let mut fields = format!(",\"function_id\":{},\"function\":", function.id.0).into_bytes();
@@ -87,19 +97,20 @@ impl EachEvent for Output<'_> {
         text.put("\"");
         match event.body {
             EventBody::Call { function, arg, .. } => {
-                match self.functions.get(function) {
-                    Some(fields) => text.bytes(fields),
-                    None => {
-                        text.put(",\"function_id\":");
-                        text.number(function.0);
-                    }
-                }
+                put_function(text, &self.functions, function);
                 if let Some(arg) = arg {
                     text.put(",\"argument\":");
                     text.number(arg);
                 }
             }
             EventBody::Data { kind, data } => {
+                if let Some(function) = data.function() {
+                    put_function(text, &self.functions, function);
+                }
+                if data.is_cut() {
+                    text.put(",\"size\":");
+                    text.number(data.size());
+                }
                 if let DataKind::Typed(event_type) = kind {
                     text.put(",\"event_type\":");
                     text.number(event_type);

@@ -103,7 +103,17 @@ fn live(writer: &mut Writer<Vec<u8>>, number: u32, first: u32, start: u64, life:
             match doing {
                 Doing::Happens(body) => push(&mut encoder, of_program(*body, first, Ticks(now))),
                 Doing::Says(kind, data) => {
-                    encoder.push_data(Ticks(now), *kind, data);
+                    // As a live target's, or as a foreign log's.
+                    match data.len() % 2 {
+                        0 => encoder.push_data(Ticks(now), *kind, data),
+                        _ => encoder.push_said(
+                            Ticks(now),
+                            *kind,
+                            Some(FunctionId(first)),
+                            u32::try_from(data.len() as u64 + now % 3).unwrap(),
+                            data,
+                        ),
+                    };
                 }
             }
         }

@@ -134,3 +134,43 @@ proptest! {
         prop_assert_eq!(back, words);
     }
 }
+
+/// An event of a live target has a place and a true size; foreign logs have neither.
+#[test]
+fn where_it_was_said_and_how_much_it_was_come_back() {
+    let rows: [(Option<FunctionId>, u32, &[u8]); 5] = [
+        (Some(FunctionId(0)), 5, b"whole"),
+        (Some(FunctionId(u32::MAX)), u32::MAX, b"cut"),
+        (None, 0, b""),
+        (Some(FunctionId(7)), 9000, b""),
+        // A size below what is there is a scribble.
+        (None, 1, b"more"),
+    ];
+    let mut encoder = BlockEncoder::new(ThreadId(0));
+    for (at, (function, size, data)) in (1..).zip(rows) {
+        let cut = encoder.push_said(Ticks(at << 40), DataKind::Typed(3), function, size, data);
+        assert_eq!(cut, 0);
+    }
+    encoder.push_data(Ticks(6 << 40), DataKind::Custom, b"foreign");
+    let block = encoder.finish().unwrap();
+    assert_eq!(block.calls, 0);
+    let mut events = block.events();
+    for (at, (function, size, bytes)) in (1..).zip(rows) {
+        let event = events.next().unwrap().unwrap();
+        let EventBody::Data { kind, data } = event.body else {
+            panic!("{event:?}")
+        };
+        assert_eq!((event.ticks, kind), (Ticks(at << 40), DataKind::Typed(3)));
+        assert_eq!((data.function(), events.data(data)), (function, bytes));
+        assert_eq!(data.size(), u64::from(size).max(bytes.len() as u64));
+        assert_eq!(data.is_cut(), size as usize > bytes.len());
+    }
+    let event = events.next().unwrap().unwrap();
+    let EventBody::Data { data, .. } = event.body else {
+        panic!("{event:?}")
+    };
+    assert_eq!(
+        (data.function(), data.size(), data.is_cut()),
+        (None, 7, false)
+    );
+}
