@@ -24,6 +24,8 @@ pub enum Fixture {
     Blocking,
     /// `arg1.cpp`: entry sleds with argument.
     Arg1,
+    /// `events/`: custom and typed events of every size and from every place.
+    Events,
     /// `noexit.cpp`: calls that end by exception, `longjmp` or not at all.
     NoExit,
     /// `manythreads.c`: idle threads, and one that watches the clock.
@@ -128,6 +130,7 @@ impl Fixture {
         Fixture::TailCond,
         Fixture::Blocking,
         Fixture::Arg1,
+        Fixture::Events,
         Fixture::NoExit,
         Fixture::ManyThreads,
         Fixture::OldSledsPie,
@@ -169,6 +172,7 @@ impl Fixture {
             Fixture::TailCond => "tailcond",
             Fixture::Blocking => "blocking",
             Fixture::Arg1 => "arg1",
+            Fixture::Events => "events",
             Fixture::NoExit => "noexit",
             Fixture::ManyThreads => "manythreads",
             Fixture::OldSledsPie => "oldsleds-pie",
@@ -275,6 +279,19 @@ impl Fixture {
             Fixture::Arg1 => recipe(
                 &["common.h", "arg1.cpp"],
                 cxx(&[&normal(&["{src}/arg1.cpp"])]),
+            ),
+            Fixture::Events => recipe(
+                &[
+                    "common.h",
+                    "events/main.c",
+                    "events/sleds.S",
+                    "../without-runtime/xray_events.c",
+                ],
+                c(&[&normal(&[
+                    "{src}/events/main.c",
+                    "{src}/events/sleds.S",
+                    "{src}/../without-runtime/xray_events.c",
+                ])]),
             ),
             Fixture::NoExit => recipe(
                 &["common.h", "noexit.cpp"],

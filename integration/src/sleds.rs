@@ -10,7 +10,7 @@ use goblin::elf::header::ELFCLASS64;
 
 const ENTRY_SIZE: usize = 32;
 
-/// The kinds of function sleds.
+/// The kinds of sleds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SledKind {
     /// The first instruction of a function.
@@ -21,6 +21,10 @@ pub enum SledKind {
     TailExit,
     /// An entry whose first argument is wanted.
     EntryArgument,
+    /// `__xray_customevent`.
+    CustomEvent,
+    /// `__xray_typedevent`.
+    TypedEvent,
 }
 
 /// One sled, by addresses as in the file.
@@ -92,6 +96,8 @@ pub fn sleds_of(file: &Path) -> Result<Vec<Sled>> {
             1 => SledKind::Exit,
             2 => SledKind::TailExit,
             3 => SledKind::EntryArgument,
+            4 => SledKind::CustomEvent,
+            5 => SledKind::TypedEvent,
             other => bail!("a sled of kind {other} at {address:#x}"),
         };
         sleds.push(Sled {

@@ -4,9 +4,9 @@
 //! panics.
 
 use crate::{
-    layout::{GUARD_BYTES, Geometry, control},
+    layout::{GUARD_BYTES, Geometry, PAYLOAD_WORDS, control},
     memory::SharedMemory,
-    word::{self, Word},
+    word::{self, PAYLOAD_BYTES, Word},
 };
 
 /// Words copied out of the ring at a time.
@@ -19,11 +19,11 @@ const LOOK_AHEAD: u64 = 8;
 /// [`GUARD_BYTES`]). The rest of the chunk is not looked at: threads may end by the thousand, and most of it was never
 /// touched.
 const LAST_LOOK_AHEAD: u64 = 2 * GUARD_BYTES / 8;
-/// Words of the longest event: both halves of an argument, and the call.
+/// Words of the longest event without a payload: both halves of an argument, and the call.
 const EVENT_WORDS: u64 = 3;
 
 /// What comes out of a ring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
     /// A call event.
     Call {
@@ -34,8 +34,25 @@ pub enum Item {
         /// First argument, where the sled records it.
         argument: Option<u64>,
     },
+    /// An event with a payload.
+    Data(Box<Data>),
     /// So many events are missing here; where they left a hole, at least so many.
     Lost(u64),
+}
+
+/// An event with a payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Data {
+    /// Low 32 bits of the return address into the sled.
+    pub site: u32,
+    /// The counter.
+    pub ticks: u64,
+    /// The payload's type; anything where the sled has none.
+    pub kind: u32,
+    /// How many bytes the program said there are.
+    pub size: u32,
+    /// Those that were recorded: `size` or fewer.
+    pub bytes: Vec<u8>,
 }
 
 /// Whether the thread that writes the ring can still write.
@@ -69,6 +86,10 @@ pub struct Consumer {
     high: Option<u32>,
     /// Halves of an argument waiting for their call word.
     argument: (Option<u32>, Option<u32>),
+    /// A payload waiting for its call word. Begun by a size word, taken by the call, dropped at a hole.
+    payload: Option<Payload>,
+    /// Words of the longest event that the producer writes.
+    longest: u64,
     /// Losses told by `tell_losses`, ahead of the gap word that will count them.
     ahead: u32,
     /// Losses of LOST that were handed to a sink, by gap words or ahead of them.
@@ -77,13 +98,21 @@ pub struct Consumer {
     hole_since: Option<u64>,
 }
 
+/// What was read of a payload so far.
+#[derive(Debug, Clone)]
+struct Payload {
+    size: u32,
+    kind: u32,
+    bytes: Vec<u8>,
+}
+
 /// Words that were reserved and never written.
 #[derive(Debug, Clone, Copy)]
 struct Hole {
     /// Up to the next written word, or to the chunk's end.
     bytes: u64,
-    /// The fewest that can have left it. The words of a guard, and of a chunk that was begun and left, belong to one;
-    /// elsewhere none has more than [`EVENT_WORDS`].
+    /// The fewest that can have left it. The words of a guard, and of a chunk that was begun and left, belong to one, as do those that
+    /// a payload under way has still to come; elsewhere none has more than `Consumer::longest`.
     events: u64,
 }
 
@@ -121,6 +150,8 @@ impl Consumer {
             cursor,
             high: (cursor > 0).then_some(lower(more)),
             argument: (None, None),
+            payload: None,
+            longest: EVENT_WORDS,
             ahead: 0,
             told: 0,
             hole_since: None,
@@ -134,6 +165,13 @@ impl Consumer {
         consumer.ahead = lower(more >> 32);
         consumer.told = memory.load(line + control::TOLD);
         consumer
+    }
+
+    /// Events may have payloads: a hole can be as long as the longest of them.
+    #[must_use]
+    pub fn with_payloads(mut self) -> Self {
+        self.longest = self.geometry.longest_event();
+        self
     }
 
     /// Which ring this is.
@@ -200,6 +238,7 @@ impl Consumer {
                     }
                     self.hole_since = None;
                     self.argument = (None, None);
+                    self.payload = None;
                     sink(Item::Lost(events));
                     self.advance(memory, bytes);
                 }
@@ -265,18 +304,23 @@ impl Consumer {
                     (Some(low), Some(high)) => Some(u64::from(high) << 32 | u64::from(low)),
                     _ => None,
                 };
-                match self.high {
-                    Some(high) => {
-                        let ticks = u64::from(high) << 32 | u64::from(low);
-                        sink(Item::Call {
-                            site,
-                            ticks,
-                            argument,
-                        });
+                let payload = self.payload.take();
+                // Only a garbled ring has a call before the first sync word.
+                let Some(high) = self.high else {
+                    return sink(Item::Lost(1));
+                };
+                let ticks = u64::from(high) << 32 | u64::from(low);
+                sink(match payload {
+                    None => Item::Call {
+                        site,
+                        ticks,
+                        argument,
+                    },
+                    Some(payload) => {
+                        let limit = self.geometry.payload_limit();
+                        Item::Data(Box::new(payload.end(site, ticks, limit)))
                     }
-                    // Only a garbled ring has a call before the first sync word.
-                    None => sink(Item::Lost(1)),
-                }
+                });
             }
             Word::Sync(high) => self.high = Some(high),
             Word::Gap(count) => {
@@ -289,6 +333,20 @@ impl Consumer {
             }
             Word::ArgumentLow(value) => self.argument.0 = Some(value),
             Word::ArgumentHigh(value) => self.argument.1 = Some(value),
+            Word::Size(size) => self.payload = Some(Payload::begin(size)),
+            Word::Type(kind) => {
+                if let Some(payload) = &mut self.payload {
+                    payload.kind = kind;
+                }
+            }
+            Word::Payload(bytes) => {
+                let limit = self.geometry.payload_limit();
+                if let Some(payload) = &mut self.payload
+                    && (payload.bytes.len() as u64) < limit
+                {
+                    payload.bytes.extend_from_slice(&bytes);
+                }
+            }
             Word::Unknown(_) => sink(Item::Lost(1)),
             Word::Filler | Word::Empty => {}
         }
@@ -313,20 +371,22 @@ impl Consumer {
         let started = memory.load(self.geometry.control_offset(self.index) + control::STARTED);
         let later_chunk = started > self.cursor / chunk + 1
             && started - self.cursor / chunk <= self.geometry.chunks();
+        let limit = self.geometry.payload_limit();
+        let to_come = self.payload.as_ref().map(|payload| payload.to_come(limit));
         let look = match producer {
             _ if later_chunk => rest,
-            Producer::Gone => rest.min(LAST_LOOK_AHEAD * 8),
-            Producer::Alive => rest.min(LOOK_AHEAD * 8),
+            Producer::Gone => rest.min((LAST_LOOK_AHEAD + self.longest) * 8),
+            Producer::Alive => rest.min((LOOK_AHEAD + to_come.unwrap_or(0)) * 8),
         };
         let behind = self.place(self.cursor) + 8;
         match memory.find_word(behind, (look / 8).saturating_sub(1)) {
             Some(more) => {
                 let words = more + 1;
                 let in_guard = self.geometry.in_guard(self.place(self.cursor));
-                let events = if in_guard {
-                    1
-                } else {
-                    words.div_ceil(EVENT_WORDS)
+                let events = match to_come {
+                    _ if in_guard => 1,
+                    Some(to_come) => 1 + words.saturating_sub(to_come).div_ceil(self.longest),
+                    None => words.div_ceil(self.longest),
                 };
                 Some(Hole {
                     bytes: words * 8,
@@ -338,6 +398,41 @@ impl Consumer {
                 events: 1,
             }),
             None => None,
+        }
+    }
+}
+
+// === impl Payload ===
+
+impl Payload {
+    fn begin(size: u32) -> Self {
+        Self {
+            size,
+            kind: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Words that are still to come at most, the call among them.
+    fn to_come(&self, limit: u64) -> u64 {
+        let words = u64::from(self.size)
+            .min(limit)
+            .div_ceil(PAYLOAD_BYTES as u64);
+        let there = (self.bytes.len() / PAYLOAD_BYTES) as u64;
+        words.saturating_sub(there) + PAYLOAD_WORDS - 1
+    }
+
+    fn end(mut self, site: u32, ticks: u64, limit: u64) -> Data {
+        // What the last word has behind the end is no part of it.
+        let most = u64::from(self.size).min(limit);
+        self.bytes
+            .truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        Data {
+            site,
+            ticks,
+            kind: self.kind,
+            size: self.size,
+            bytes: self.bytes,
         }
     }
 }

@@ -22,7 +22,7 @@
 //! of its chunk gets an address there, and so knows from the address itself that the reservation is none, also when
 //! a signal handler has moved the thread to another chunk in between.
 
-use crate::error::GeometryError;
+use crate::{error::GeometryError, word::PAYLOAD_BYTES};
 
 /// Size of a header page of both mappings.
 pub const HEADER_BYTES: u64 = 4096;
@@ -32,12 +32,17 @@ pub const LINE_BYTES: u64 = 64;
 pub const LINE_SHIFT: u32 = 6;
 /// How many slots a thread looks at before it gives up and counts its event as lost.
 pub const PROBES: u32 = 64;
-/// Most words that the slow path writes at once: sync, gap, two halves of an argument, call.
+/// Most words that the slow path writes at once beside those with bytes of a payload: sync, gap, size and type or the two halves of an
+/// argument, call.
 pub const SLOW_WORDS: u64 = 5;
 /// The beginning of a chunk that the hot path never writes: a power of two. It bounds how many signal handlers can
 /// interrupt each other between reserving a word past the chunk's end and the slow path's next step: 21 with
 /// three-word events, 64 with others.
 pub const GUARD_BYTES: u64 = 512;
+/// Words of an event with a payload beside those with its bytes: size, type, call.
+pub const PAYLOAD_WORDS: u64 = 3;
+/// Most bytes of a payload that any ring holds.
+pub const MAX_PAYLOAD_BYTES: u64 = 4096;
 
 /// Offsets in the table's header page.
 pub mod table {
@@ -180,6 +185,21 @@ impl Geometry {
         self.chunk_shift
     }
 
+    /// Most bytes of a payload that are recorded: [`MAX_PAYLOAD_BYTES`], or half a chunk where that is less.
+    pub const fn payload_limit(self) -> u64 {
+        let half = self.chunk_bytes() / 2;
+        if half < MAX_PAYLOAD_BYTES {
+            half
+        } else {
+            MAX_PAYLOAD_BYTES
+        }
+    }
+
+    /// Words of the longest event with a payload.
+    pub const fn longest_event(self) -> u64 {
+        PAYLOAD_WORDS + self.payload_limit().div_ceil(PAYLOAD_BYTES as u64)
+    }
+
     /// True for a place (an address, or an offset into the rings) in the guard of its chunk.
     pub const fn in_guard(self, place: u64) -> bool {
         place & (self.chunk_bytes() - GUARD_BYTES) == 0
@@ -249,6 +269,17 @@ mod tests {
             Geometry::from_shifts(g.ring_shift(), g.slots_shift()).unwrap(),
             g
         );
+    }
+
+    #[test]
+    fn the_longest_event_and_what_the_slow_path_adds_fit_a_chunk() {
+        for shift in 16..=30 {
+            let g = Geometry::new(1 << shift, 1).unwrap();
+            let limit = if shift == 16 { 2048 } else { 4096 };
+            assert_eq!(g.payload_limit(), limit);
+            let words = g.longest_event() - PAYLOAD_WORDS + SLOW_WORDS;
+            assert!(words * 8 <= g.chunk_bytes(), "{words} words");
+        }
     }
 
     #[test]

@@ -28,11 +28,11 @@ mod sync;
 mod table;
 pub mod word;
 
-pub use consumer::{Consumer, Drained, Item, Producer};
+pub use consumer::{Consumer, Data, Drained, Item, Producer};
 pub use error::GeometryError;
 pub use layout::Geometry;
 pub use mapping::Mapping;
 pub use memory::SharedMemory;
-pub use producer::{Event, Outcome, Recording, Target};
+pub use producer::{Content, Event, Outcome, Recording, Target};
 pub use table::Table;
 pub use word::Word;

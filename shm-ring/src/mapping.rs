@@ -111,7 +111,7 @@ mod tests {
     use memmap2::MmapMut;
 
     use super::*;
-    use crate::{Consumer, Event, Geometry, Item, Outcome, Producer, Table, Target};
+    use crate::{Consumer, Content, Event, Geometry, Item, Outcome, Producer, Table, Target};
 
     /// Without a file: so it runs under miri, too.
     fn anonymous(bytes: u64) -> Mapping {
@@ -174,7 +174,7 @@ mod tests {
                 let count = |number: &u64| {
                     let event = Event {
                         site: 1,
-                        argument: Some(*number),
+                        content: Content::Argument(*number),
                     };
                     target.record(geometry.slots(), event, *number) == Outcome::Recorded
                 };
@@ -190,6 +190,7 @@ mod tests {
                     calls += 1;
                 }
                 Item::Lost(count) => lost += count,
+                Item::Data(data) => panic!("no payload was written: {data:?}"),
             };
             while !writer.is_finished() {
                 consumer.drain(&mapping, Producer::Alive, 0, u64::MAX, &mut take);

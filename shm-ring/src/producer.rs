@@ -6,7 +6,9 @@
 //!
 //! ```text
 //!  hot   Home ─ Counter ─ HighBefore ─ Reserve ─ Reservation ─ HighAfter ─ words ─ Done
-//!          │                  │                     │             │
+//!          │                  │   │                 │             │ ▲
+//!          │                  │   │ payload         │             │ │
+//!          │                  │   └─ Head ─ Limit ──│─ Swap ──────│─┘
 //!          ▼                  ▼                     ▼ in vain     ▼ unusable
 //!  slow  Live ─ filler ─ Probe ─ (Claim) ─ Found ─ MarkBusy ─ Park ─ Chunk ─┬─ (SetHigh) ─ Losses ─ words ─ Unpark
 //!                                  │                                │       │                                 │
@@ -15,20 +17,38 @@
 //! ```
 
 use crate::{
-    layout::{GUARD_BYTES, Geometry, PROBES, SLOW_WORDS, control, rings},
+    layout::{GUARD_BYTES, Geometry, PAYLOAD_WORDS, PROBES, SLOW_WORDS, control, rings},
     memory::SharedMemory,
     sync::Ordering,
     table::{Slot, Table},
-    word,
+    word::{self, PAYLOAD_BYTES},
 };
 
 /// What is to be recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// Low 32 bits of the return address into the sled: odd.
     pub site: u32,
-    /// The argument, where the sled records it.
-    pub argument: Option<u64>,
+    /// What goes with it.
+    pub content: Content,
+}
+
+/// What is recorded beside the place and the time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing.
+    Nothing,
+    /// The first argument.
+    Argument(u64),
+    /// What the program says.
+    Payload {
+        /// Its type.
+        kind: u32,
+        /// How many bytes the program says there are.
+        size: u32,
+        /// They, or none where they cannot be read.
+        bytes: Vec<u8>,
+    },
 }
 
 /// The memory of one target.
@@ -93,6 +113,9 @@ enum At {
     HighBefore,
     Reserve,
     Reservation,
+    Head,
+    Limit,
+    Swap,
     HighAfter,
     HotWords,
     Live,
@@ -210,16 +233,44 @@ impl Recording {
                 At::HighBefore
             }
             At::HighBefore => {
-                if self.high(slot) {
-                    At::Reserve
-                } else {
+                if !self.high(slot) {
                     At::Live
+                } else if self.event.has_payload() {
+                    At::Head
+                } else {
+                    At::Reserve
+                }
+            }
+            At::Head => {
+                self.cursor = slot.head.load(Ordering::Relaxed);
+                At::Limit
+            }
+            At::Limit => {
+                let limit = slot.limit.load(Ordering::Relaxed);
+                let left = g.chunk_bytes() - self.cursor % g.chunk_bytes();
+                let fits = self.cursor < limit
+                    && !g.in_guard(self.cursor)
+                    && 8 * self.event.words(g) <= left;
+                if fits { At::Swap } else { At::Live }
+            }
+            At::Swap => {
+                let end = self.cursor + 8 * self.event.words(g);
+                let swapped = slot.head.compare_exchange(
+                    self.cursor,
+                    end,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                );
+                match swapped {
+                    Ok(_) => At::HighAfter,
+                    // A handler has recorded meanwhile.
+                    Err(_) => At::Counter,
                 }
             }
             At::Reserve => {
                 self.cursor = slot.head.load(Ordering::Relaxed);
                 slot.head
-                    .store(self.cursor + 8 * self.event.words(), Ordering::Relaxed);
+                    .store(self.cursor + 8 * self.event.words(g), Ordering::Relaxed);
                 At::Reservation
             }
             At::Reservation => {
@@ -234,11 +285,11 @@ impl Recording {
             At::HighAfter => {
                 let place = self.cursor % g.chunk_bytes();
                 let left = (g.chunk_bytes() - place) / 8;
-                if self.high(slot) && self.event.words() <= left {
-                    self.push_event();
+                if self.high(slot) && self.event.words(g) <= left {
+                    self.push_event(g);
                     At::HotWords
                 } else {
-                    self.push_filler(left.min(self.event.words()));
+                    self.push_filler(left.min(self.event.words(g)));
                     At::Live
                 }
             }
@@ -306,7 +357,7 @@ impl Recording {
                 let left = (g.chunk_bytes() - self.cursor % g.chunk_bytes()) / 8;
                 if fresh || !ring.contains(&self.cursor) || g.in_guard(self.cursor) {
                     At::NewChunk
-                } else if left < SLOW_WORDS {
+                } else if left < SLOW_WORDS + self.event.payload_words(g) {
                     self.push_filler(left);
                     At::Rest
                 } else {
@@ -373,7 +424,7 @@ impl Recording {
                         .store(reported + u64::from(news), Ordering::Relaxed);
                     self.words.push_back((word::GAP, news));
                 }
-                self.push_event();
+                self.push_event(g);
                 let end = self.cursor + 8 * self.words.len() as u64;
                 let guard = (self.cursor & !(g.chunk_bytes() - 1)) + GUARD_BYTES;
                 self.push_filler(guard.saturating_sub(end) / 8);
@@ -429,10 +480,20 @@ impl Recording {
         if self.tid == 0 { At::NoSlot } else { At::Probe }
     }
 
-    fn push_event(&mut self) {
-        if let Some(argument) = self.event.argument {
-            self.words.push_back((word::ARGUMENT_LOW, lower(argument)));
-            self.words.push_back((word::ARGUMENT_HIGH, upper(argument)));
+    fn push_event(&mut self, geometry: Geometry) {
+        match &self.event.content {
+            Content::Nothing => {}
+            &Content::Argument(argument) => {
+                self.words.push_back((word::ARGUMENT_LOW, lower(argument)));
+                self.words.push_back((word::ARGUMENT_HIGH, upper(argument)));
+            }
+            Content::Payload { kind, size, bytes } => {
+                self.words.push_back((word::SIZE, *size));
+                self.words.push_back((word::TYPE, *kind));
+                let kept = &bytes[..kept(bytes, geometry)];
+                self.words
+                    .extend(kept.chunks(PAYLOAD_BYTES).map(payload_word));
+            }
         }
         self.words.push_back((self.event.site, lower(self.ticks)));
     }
@@ -474,9 +535,41 @@ impl Recording {
 
 impl Event {
     /// Words that the hot path reserves.
-    const fn words(self) -> u64 {
-        if self.argument.is_some() { 3 } else { 1 }
+    fn words(&self, geometry: Geometry) -> u64 {
+        match &self.content {
+            Content::Nothing => 1,
+            Content::Argument(_) => 3,
+            Content::Payload { .. } => PAYLOAD_WORDS + self.payload_words(geometry),
+        }
     }
+
+    /// Those of them with bytes of a payload.
+    fn payload_words(&self, geometry: Geometry) -> u64 {
+        match &self.content {
+            Content::Nothing | Content::Argument(_) => 0,
+            Content::Payload { bytes, .. } => kept(bytes, geometry).div_ceil(PAYLOAD_BYTES) as u64,
+        }
+    }
+
+    const fn has_payload(&self) -> bool {
+        matches!(self.content, Content::Payload { .. })
+    }
+}
+
+/// How many bytes of a payload are recorded.
+fn kept(bytes: &[u8], geometry: Geometry) -> usize {
+    let limit = usize::try_from(geometry.payload_limit()).unwrap_or(usize::MAX);
+    bytes.len().min(limit)
+}
+
+fn payload_word(bytes: &[u8]) -> (u32, u32) {
+    let mut word = [0; 8];
+    word[0] = word::PAYLOAD;
+    for (to, from) in word[1..].iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    let word = u64::from_le_bytes(word);
+    (lower(word), upper(word))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]

@@ -9,7 +9,13 @@
 //! │ any            │ 6              │  filler: reserved and not used
 //! │ bits 0..32     │ 8              │  argument of the next call word, low half
 //! │ bits 32..64    │ 10             │  argument of the next call word, high half
+//! │ true size      │ 12             │  begins the payload of the next call word: what the program said it is, in bytes
+//! │ any            │ 14             │  the payload's type
 //! └────────────────┴────────────────┘
+//!  63                      8 7     0
+//! ┌──────────────────────────┬──────┐
+//! │ 7 bytes, first lowest    │ 16   │  the payload's next bytes; 0 behind its end
+//! └──────────────────────────┴──────┘
 //! ```
 //!
 //! Sleds are 2-byte aligned and their calls are 5 bytes long at an even (tail, entry: +2) or the sled's own address, so a return address into one is always
@@ -25,6 +31,15 @@ pub const FILLER: u32 = 6;
 pub const ARGUMENT_LOW: u32 = 8;
 /// Low half of the word with an argument's bits 32..64.
 pub const ARGUMENT_HIGH: u32 = 10;
+
+/// Low half of the word that begins a payload.
+pub const SIZE: u32 = 12;
+/// Low half of the word with a payload's type.
+pub const TYPE: u32 = 14;
+/// Low byte of a word with bytes of a payload.
+pub const PAYLOAD: u8 = 16;
+/// Bytes of a payload in a word.
+pub const PAYLOAD_BYTES: usize = 7;
 
 /// A word of a ring, decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +63,12 @@ pub enum Word {
     ArgumentLow(u32),
     /// High half of an argument.
     ArgumentHigh(u32),
+    /// Begins a payload, whose true size in bytes this is: more than is there if the payload was cut.
+    Size(u32),
+    /// A payload's type.
+    Type(u32),
+    /// The next bytes of a payload.
+    Payload([u8; PAYLOAD_BYTES]),
     /// Nothing that a trampoline writes: the target scribbled here.
     Unknown(u64),
 }
@@ -71,6 +92,12 @@ impl Word {
             FILLER => Self::Filler,
             ARGUMENT_LOW => Self::ArgumentLow(high),
             ARGUMENT_HIGH => Self::ArgumentHigh(high),
+            SIZE => Self::Size(high),
+            TYPE => Self::Type(high),
+            _ if low as u8 == PAYLOAD => {
+                let [_, a, b, c, d, e, f, g] = raw.to_le_bytes();
+                Self::Payload([a, b, c, d, e, f, g])
+            }
             _ => Self::Unknown(raw),
         }
     }
@@ -98,7 +125,12 @@ mod tests {
             (9 << 32 | 6, Word::Filler),
             (9 << 32 | 8, Word::ArgumentLow(9)),
             (9 << 32 | 10, Word::ArgumentHigh(9)),
-            (9 << 32 | 12, Word::Unknown(9 << 32 | 12)),
+            (9 << 32 | 12, Word::Size(9)),
+            (9 << 32 | 14, Word::Type(9)),
+            (16, Word::Payload([0; 7])),
+            (0x0706_0504_0302_0110, Word::Payload([1, 2, 3, 4, 5, 6, 7])),
+            (9 << 32 | 0x020c, Word::Unknown(9 << 32 | 0x020c)),
+            (9 << 32 | 18, Word::Unknown(9 << 32 | 18)),
         ];
         for (raw, word) in rows {
             assert_eq!(Word::decode(raw), word, "{raw:#x}");

@@ -8,13 +8,14 @@ mod support;
 
 use proptest::prelude::*;
 use shm_ring::{
-    Consumer, Event, Geometry, Item, Outcome, Producer, SharedMemory, Table, Target, layout,
+    Consumer, Content, Data, Event, Geometry, Item, Outcome, Producer, SharedMemory, Table, Target,
+    layout,
 };
 use support::Words;
 
 #[derive(Debug, Clone)]
 enum Action {
-    /// So many events, every third with an argument.
+    /// So many events, every third with an argument, every seventh of the others with a payload.
     Record(u32),
     /// The counter goes on by so much.
     Wait(u64),
@@ -45,6 +46,8 @@ struct Reader {
     /// Numbers of the events recorded and not read yet, with their counters.
     expected: std::collections::VecDeque<(u64, u64)>,
     told: u64,
+    /// Most bytes of a payload that are recorded.
+    limit: usize,
 }
 
 impl Reader {
@@ -56,11 +59,30 @@ impl Reader {
                 ticks,
                 argument,
             } => {
-                let (number, recorded) = self.expected.pop_front().expect("no more than recorded");
-                assert_eq!((site, ticks), (site_of(number), recorded));
-                assert_eq!(argument, argument_of(number));
+                let content = argument.map_or(Content::Nothing, Content::Argument);
+                self.expect(site, ticks, &content);
+            }
+            Item::Data(data) => {
+                let Data {
+                    site,
+                    ticks,
+                    kind,
+                    size,
+                    bytes,
+                } = *data;
+                self.expect(site, ticks, &Content::Payload { kind, size, bytes });
             }
         }
+    }
+
+    fn expect(&mut self, site: u32, ticks: u64, content: &Content) {
+        let (number, recorded) = self.expected.pop_front().expect("no more than recorded");
+        assert_eq!((site, ticks), (site_of(number), recorded));
+        let mut tried = content_of(number);
+        if let Content::Payload { bytes, .. } = &mut tried {
+            bytes.truncate(self.limit);
+        }
+        assert_eq!(content, &tried);
     }
 }
 
@@ -68,10 +90,22 @@ fn site_of(number: u64) -> u32 {
     u32::try_from(number & 0x7fff_ffff).unwrap() << 1 | 1
 }
 
-fn argument_of(number: u64) -> Option<u64> {
-    number
-        .is_multiple_of(3)
-        .then_some(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+fn content_of(number: u64) -> Content {
+    let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    match number {
+        _ if number.is_multiple_of(3) => Content::Argument(hash),
+        _ if number.is_multiple_of(7) => {
+            // Some cannot be read, some are too long for any ring.
+            let size = u32::try_from(hash >> 48).unwrap() % 5000;
+            let there = usize::try_from(size).unwrap() * usize::from(!number.is_multiple_of(5));
+            Content::Payload {
+                kind: u32::try_from(number % 0x1_0000).unwrap(),
+                size,
+                bytes: (0u8..=255).cycle().take(there).collect(),
+            }
+        }
+        _ => Content::Nothing,
+    }
 }
 
 fn flood(ring_shift: u32, actions: Vec<Action>) {
@@ -84,7 +118,10 @@ fn flood(ring_shift: u32, actions: Vec<Action>) {
         geometry,
     };
     let mut consumer = Consumer::resume(&words, geometry, 0);
-    let mut reader = Reader::default();
+    let mut reader = Reader {
+        limit: usize::try_from(geometry.payload_limit()).unwrap(),
+        ..Reader::default()
+    };
     let (mut tid, mut now, mut tried, mut lost) = (geometry.slots(), 5u64, 0u64, 0u64);
     for action in actions {
         match action {
@@ -93,7 +130,7 @@ fn flood(ring_shift: u32, actions: Vec<Action>) {
                     now += 100;
                     let event = Event {
                         site: site_of(tried),
-                        argument: argument_of(tried),
+                        content: content_of(tried),
                     };
                     match target.record(tid, event, now) {
                         Outcome::Recorded => reader.expected.push_back((tried, now)),
@@ -169,7 +206,7 @@ fn a_hole_counts_the_fewest_events_that_can_have_left_it() {
         for number in 0..200 {
             let event = Event {
                 site: site_of(number),
-                argument: None,
+                content: Content::Nothing,
             };
             assert_eq!(target.record(64, event, 5), Outcome::Recorded);
         }
@@ -182,8 +219,71 @@ fn a_hole_counts_the_fewest_events_that_can_have_left_it() {
         let (mut calls, mut lost) = (0, 0);
         consumer.drain(&words, Producer::Gone, 0, u64::MAX, |item| match item {
             Item::Call { .. } => calls += 1,
+            Item::Data(_) => panic!("no payload was written"),
             Item::Lost(count) => lost += count,
         });
         assert_eq!((calls, lost), (200 - hole, fewest), "{hole} words");
+    }
+}
+
+/// A payload that ends in the middle belongs to one event, and where payloads may be, so does any hole as long as the longest.
+#[test]
+fn a_hole_of_a_payload_is_one_event_and_is_seen_at_once() {
+    let geometry = Geometry::new(1 << 20, 1).unwrap();
+    let longest = geometry.longest_event();
+    let payload = Content::Payload {
+        kind: 1,
+        size: 4096,
+        bytes: vec![0xee; 4096],
+    };
+    // Words of the event that were written, words missing, the fewest events that can have left the hole.
+    for (written, missing, fewest) in [
+        (0, longest, 1),
+        (0, longest + 1, 2),
+        (1, longest - 1, 1),
+        (1, longest, 2),
+        (300, longest - 300, 1),
+        (longest - 1, 1, 1),
+    ] {
+        let words = Words::new(geometry);
+        let table = Table::new(geometry);
+        let target = Target {
+            table: &table,
+            rings: &words,
+            geometry,
+        };
+        let event = |number, content| Event {
+            site: site_of(number),
+            content,
+        };
+        let record =
+            |event| assert_eq!(target.record(geometry.slots(), event, 5), Outcome::Recorded);
+        record(event(0, Content::Nothing));
+        record(event(1, payload.clone()));
+        // Those that go, and eight that stay.
+        let gone = missing + written - longest;
+        for number in 0..gone + 8 {
+            record(event(number, Content::Nothing));
+        }
+        let first = geometry.ring_offset(0) + layout::GUARD_BYTES + 8 * written;
+        for word in 0..missing {
+            words.store(first + 8 * word, 0);
+        }
+        let mut consumer = Consumer::resume(&words, geometry, 0).with_payloads();
+        // A thread that lives is waited for, where the payload says how far to look.
+        let waited = consumer.drain(&words, Producer::Alive, 0, u64::MAX, |_| {});
+        assert!(waited.at_end, "{written} {missing}");
+        assert_eq!(
+            waited.at_hole,
+            written > 0 || missing < 8,
+            "{written} {missing}"
+        );
+        let (mut calls, mut lost) = (0, 0);
+        consumer.drain(&words, Producer::Gone, 0, u64::MAX, |item| match item {
+            Item::Call { .. } => calls += 1,
+            Item::Data(data) => panic!("half a payload: {data:?}"),
+            Item::Lost(count) => lost += count,
+        });
+        assert_eq!((calls, lost), (8, fewest), "{written} {missing}");
     }
 }

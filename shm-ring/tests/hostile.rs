@@ -66,7 +66,7 @@ impl SharedMemory for Scribble {
             },
             _ if self.next() % 256 < self.empty => self.next() << 32,
             _ => match self.next() % 4 {
-                0 => (self.next() << 32) | (self.next() % 16),
+                0 => (self.next() << 32) | (self.next() % 20),
                 _ => self.next(),
             },
         }
@@ -104,6 +104,9 @@ proptest! {
         };
         let producer = if gone { Producer::Gone } else { Producer::Alive };
         let mut consumer = Consumer::resume(&memory, geometry, INDEX);
+        if seed.is_multiple_of(2) {
+            consumer = consumer.with_payloads();
+        }
         for (max, now) in rounds {
             memory.accesses.set(0);
             let mut items = 0u64;

@@ -8,7 +8,9 @@ use loom::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
-use shm_ring::{Consumer, Event, Geometry, Item, Outcome, Producer, SharedMemory, Table, Target};
+use shm_ring::{
+    Consumer, Content, Data, Event, Geometry, Item, Outcome, Producer, SharedMemory, Table, Target,
+};
 
 /// Words of the first ring that a few events touch: the guard and some more.
 const WORDS: u64 = 72;
@@ -83,10 +85,18 @@ fn a_word_that_is_seen_is_whole() {
             geometry,
         };
         for number in 0..3u64 {
-            let argument = (number == 2).then_some(0xaaaa_bbbb_cccc_dddd);
+            let content = match number {
+                2 => Content::Argument(0xaaaa_bbbb_cccc_dddd),
+                1 => Content::Payload {
+                    kind: 3,
+                    size: 8,
+                    bytes: b"12345678".to_vec(),
+                },
+                _ => Content::Nothing,
+            };
             let event = Event {
                 site: 2 * u32::try_from(number).unwrap() + 1,
-                argument,
+                content,
             };
             let outcome = target.record(geometry.slots(), event, (number + 7) << 32 | number);
             assert_eq!(outcome, Outcome::Recorded);
@@ -94,10 +104,23 @@ fn a_word_that_is_seen_is_whole() {
         let (mut consumer, mut items) = reader.join().unwrap();
         let early = items.len();
         consumer.drain(&*memory, Producer::Alive, 0, 1000, |item| items.push(item));
-        let expected = [0u64, 1, 2].map(|number| Item::Call {
-            site: 2 * u32::try_from(number).unwrap() + 1,
-            ticks: (number + 7) << 32 | number,
-            argument: (number == 2).then_some(0xaaaa_bbbb_cccc_dddd),
+        let expected = [0u64, 1, 2].map(|number| {
+            let site = 2 * u32::try_from(number).unwrap() + 1;
+            let ticks = (number + 7) << 32 | number;
+            match number {
+                1 => Item::Data(Box::new(Data {
+                    site,
+                    ticks,
+                    kind: 3,
+                    size: 8,
+                    bytes: b"12345678".to_vec(),
+                })),
+                _ => Item::Call {
+                    site,
+                    ticks,
+                    argument: (number == 2).then_some(0xaaaa_bbbb_cccc_dddd),
+                },
+            }
         });
         assert_eq!(items, expected, "{early} of them early");
         seen_in_model.lock().unwrap().insert(early);

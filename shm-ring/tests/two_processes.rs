@@ -11,7 +11,8 @@ use std::{
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use shm_ring::{
-    Consumer, Event, Geometry, Item, Mapping, Outcome, Producer, SharedMemory, Table, Target,
+    Consumer, Content, Event, Geometry, Item, Mapping, Outcome, Producer, SharedMemory, Table,
+    Target,
 };
 
 /// The environment variable that makes a process of this program the producer; its value is the rings' file.
@@ -43,7 +44,7 @@ fn producer_process() {
     for number in 0u64.. {
         let event = Event {
             site: 1,
-            argument: Some(number),
+            content: Content::Argument(number),
         };
         match target.record(geometry.slots(), event, number * 1000) {
             Outcome::Recorded => recorded += 1,
@@ -87,6 +88,7 @@ impl Read {
     fn take(&mut self, item: Item) {
         match item {
             Item::Lost(count) => self.told += count,
+            Item::Data(data) => panic!("no payload was written: {data:?}"),
             Item::Call {
                 site,
                 ticks,

@@ -8,16 +8,23 @@ use std::{collections::BTreeMap, path::Path, process::Command};
 use goblin::elf::Elf;
 use sled_encoders::{
     SledKind,
-    x86_64::{SLED_BYTES, State, TailJump, classify, tail_jump},
+    x86_64::{MAX_SLED_BYTES, SLED_BYTES, State, TailJump, classify, tail_jump},
 };
 
-/// Returns, plain and conditional tail calls, and a function whose first argument is logged.
+/// Returns, plain and conditional tail calls, a function whose first argument is logged, and events with their arguments in place, swapped,
+/// and elsewhere. Calls of the builtin with a `size_t` make clang 14 fail an assertion.
 const C: &str = r"
 int outer(int);
 int plain(int x) { return outer(x + 1); }
 void conditional(int x) { if (x > 3) outer(x); }
 int returns(int x) { return x > 3 ? outer(x) * 2 : x; }
 __attribute__((xray_always_instrument, xray_log_args(1))) int logged(int x) { return outer(x) + 1; }
+void in_place(const char *p, int n) { __xray_customevent(p, n); }
+void swapped(int n, const char *p) { __xray_customevent(p, n); }
+int elsewhere(int a, int b, const char *p) { char s[64]; s[a & 63] = b; __xray_customevent(s, b); return s[b & 63] + *p; }
+__attribute__((xray_always_instrument)) void typed(const char *p, int n, unsigned short t) { __xray_typedevent(t, p, n); }
+void __xray_CustomEvent(void) {}
+void __xray_TypedEvent(void) {}
 ";
 
 const RUST: &str = r#"
@@ -32,7 +39,7 @@ pub extern "C" fn caller(x: &mut u32, f: extern "C" fn(u32) -> u32) { *x = f(*x)
 #[derive(Debug)]
 struct Found {
     kind: SledKind,
-    bytes: [u8; SLED_BYTES],
+    bytes: [u8; MAX_SLED_BYTES],
     address: u64,
     /// What follows a tail sled.
     jump: TailJump,
@@ -107,7 +114,7 @@ fn sleds(file: &[u8]) -> Vec<Found> {
             .into_iter()
             .find(|kind| *kind as u8 == entry[16])
             .unwrap();
-        let bytes = file[at..at + SLED_BYTES].try_into().unwrap();
+        let bytes = file[at..at + MAX_SLED_BYTES].try_into().unwrap();
         let jump = tail_jump(&file[at + SLED_BYTES..at + SLED_BYTES + 16]);
         Found {
             kind,
@@ -143,7 +150,11 @@ fn tail_jumps(sleds: &[Found]) -> Vec<TailJump> {
 fn clang_19_writes_every_kind_and_plain_tail_jumps() {
     let sleds = sleds(&clang(19));
     let kinds = check(&sleds);
-    assert_eq!(kinds.keys().copied().collect::<Vec<_>>(), SledKind::ALL);
+    // All but LLVM 5's.
+    assert_eq!(
+        kinds.keys().copied().collect::<Vec<_>>(),
+        SledKind::ALL[..6]
+    );
     let jumps = tail_jumps(&sleds);
     assert!(
         jumps.len() >= 2 && jumps.iter().all(|jump| *jump == TailJump::Plain),
@@ -155,7 +166,11 @@ fn clang_19_writes_every_kind_and_plain_tail_jumps() {
 fn clang_14_writes_tail_sleds_before_conditional_jumps() {
     let sleds = sleds(&clang(14));
     let kinds = check(&sleds);
-    assert_eq!(kinds.keys().copied().collect::<Vec<_>>(), SledKind::ALL);
+    // All but LLVM 5's.
+    assert_eq!(
+        kinds.keys().copied().collect::<Vec<_>>(),
+        SledKind::ALL[..6]
+    );
     let jumps = tail_jumps(&sleds);
     assert!(jumps.contains(&TailJump::Plain), "{jumps:?}");
     assert!(

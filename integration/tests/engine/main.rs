@@ -11,6 +11,7 @@ mod coexistence;
 mod confined;
 mod departure;
 mod endings;
+mod events;
 mod families;
 mod forks;
 mod hostile;

@@ -111,11 +111,13 @@ pub(crate) fn text_is_as_compiled(target: &Target, mapped_as: &Path, file: &Path
     for difference in text_differences(target.pid(), mapped_as, file)? {
         for (at, _) in (difference.file_address..).zip(&difference.found) {
             let dead = sleds.iter().any(|sled| {
-                let head = match sled.kind {
-                    SledKind::Exit => 1,
-                    SledKind::Entry | SledKind::EntryArgument | SledKind::TailExit => 2,
+                let dead = match sled.kind {
+                    SledKind::Exit => 1..11,
+                    SledKind::Entry | SledKind::EntryArgument | SledKind::TailExit => 2..11,
+                    SledKind::CustomEvent | SledKind::TypedEvent => 2..17,
                 };
-                (sled.address + head..sled.address + 11).contains(&at)
+                at.checked_sub(sled.address)
+                    .is_some_and(|at| dead.contains(&at))
             });
             ensure!(dead, "byte {at:#x} was changed: {difference:x?}");
         }

@@ -354,7 +354,7 @@ pub(crate) fn sleds_on(target: &Target) -> Result<usize> {
             // The byte that switches.
             let switches = |address: u64, kind| match kind {
                 SledKind::Entry | SledKind::EntryArgument | SledKind::Exit => address,
-                SledKind::TailExit => address + 1,
+                SledKind::TailExit | SledKind::CustomEvent | SledKind::TypedEvent => address + 1,
             };
             on += sleds
                 .iter()
@@ -378,8 +378,13 @@ pub(crate) fn ensure_as_compiled(target: &Target) -> Result<()> {
         for at in (difference.file_address..).take(difference.found.len()) {
             // Behind the jump or the return, no thread comes by.
             let dead = sleds.iter().any(|sled| {
-                let head = if sled.kind == SledKind::Exit { 1 } else { 2 };
-                (sled.address + head..sled.address + 11).contains(&at)
+                let dead = match sled.kind {
+                    SledKind::Exit => 1..11,
+                    SledKind::Entry | SledKind::EntryArgument | SledKind::TailExit => 2..11,
+                    SledKind::CustomEvent | SledKind::TypedEvent => 2..17,
+                };
+                at.checked_sub(sled.address)
+                    .is_some_and(|at| dead.contains(&at))
             });
             ensure!(dead, "byte {at:#x} was changed: {difference:x?}");
         }

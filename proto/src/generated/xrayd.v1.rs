@@ -395,14 +395,15 @@ pub struct StreamEventsRequest {
     pub selection: ::core::option::Option<Selection>,
 }
 /// Events of one batch are ordered by time; batches of different threads can overlap by a few drains.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Event {
     #[prost(uint64, tag = "1")]
     pub monotonic_ns: u64,
     /// 0 where it is not known.
     #[prost(uint32, tag = "2")]
     pub tid: u32,
-    /// Function id; its name is in `functions` of this batch or an earlier one of the stream.
+    /// Function id; its name is in `functions` of this batch or an earlier one of the stream. Of a custom or typed event: the function that it
+    /// stands in.
     #[prost(uint32, tag = "3")]
     pub function: u32,
     #[prost(enumeration = "EventKind", tag = "4")]
@@ -410,6 +411,21 @@ pub struct Event {
     /// First argument, where the function logs it.
     #[prost(uint64, optional, tag = "5")]
     pub argument: ::core::option::Option<u64>,
+    /// What the program said, of a custom or typed event.
+    #[prost(message, optional, tag = "6")]
+    pub said: ::core::option::Option<Said>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Said {
+    /// The first bytes, at most 4096.
+    #[prost(bytes = "vec", tag = "1")]
+    pub data: ::prost::alloc::vec::Vec<u8>,
+    /// How many the program said there are.
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
+    /// Of a typed event: the number of its type.
+    #[prost(uint32, optional, tag = "3")]
+    pub r#type: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EventBatch {
@@ -543,6 +559,10 @@ pub enum EventKind {
     Enter = 1,
     Exit = 2,
     TailExit = 3,
+    /// \_\_xray_customevent.
+    Custom = 4,
+    /// \_\_xray_typedevent.
+    Typed = 5,
 }
 impl EventKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -555,6 +575,8 @@ impl EventKind {
             Self::Enter => "EVENT_KIND_ENTER",
             Self::Exit => "EVENT_KIND_EXIT",
             Self::TailExit => "EVENT_KIND_TAIL_EXIT",
+            Self::Custom => "EVENT_KIND_CUSTOM",
+            Self::Typed => "EVENT_KIND_TYPED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -564,6 +586,8 @@ impl EventKind {
             "EVENT_KIND_ENTER" => Some(Self::Enter),
             "EVENT_KIND_EXIT" => Some(Self::Exit),
             "EVENT_KIND_TAIL_EXIT" => Some(Self::TailExit),
+            "EVENT_KIND_CUSTOM" => Some(Self::Custom),
+            "EVENT_KIND_TYPED" => Some(Self::Typed),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@
 mod choices;
 mod world;
 
-use world::{Bounds, Start, explore};
+use world::{Bounds, Carried, Start, explore};
 
 /// Words that the hot path writes into a chunk, and the event in its guard.
 const CALLS: u64 = 512 - 64 + 1;
@@ -20,28 +20,33 @@ fn starts() -> Vec<Start> {
             calls: 0,
             undrained: 0,
             to_new_high: 1 << 20,
+            first: Carried::Argument,
         },
         // The next chunk is the ring's first.
         Start {
             calls: RING,
             undrained: 3,
             to_new_high: 1 << 20,
+            first: Carried::Argument,
         },
         Start {
             calls: RING - 1,
             undrained: 1,
             to_new_high: 12,
+            first: Carried::Argument,
         },
         // Full, or nearly.
         Start {
             calls: RING,
             undrained: RING,
             to_new_high: 1 << 20,
+            first: Carried::Argument,
         },
         Start {
             calls: RING - 1,
             undrained: RING - 1,
             to_new_high: 1 << 20,
+            first: Carried::Argument,
         },
     ];
     for left in 0..6 {
@@ -49,6 +54,7 @@ fn starts() -> Vec<Start> {
             calls: CALLS - left,
             undrained: 2,
             to_new_high: 1 << 20,
+            first: Carried::Argument,
         });
     }
     for to_new_high in [0, 1, 2, 3, 5, 8, 20] {
@@ -56,8 +62,25 @@ fn starts() -> Vec<Start> {
             calls: 20,
             undrained: 1,
             to_new_high,
+            first: Carried::Argument,
         });
     }
+    // A payload of five words, where it fits, where it does not, and where it meets a new high half.
+    for left in [1, 4, 5, 6, 200] {
+        starts.push(Start {
+            calls: CALLS - left,
+            undrained: 2,
+            to_new_high: if left == 200 { 4 } else { 1 << 20 },
+            first: Carried::Payload,
+        });
+    }
+    // Handlers with one, the inner or the outer of two.
+    starts.push(Start {
+        calls: CALLS - 4,
+        undrained: 2,
+        to_new_high: 1 << 20,
+        first: Carried::Nothing,
+    });
     starts
 }
 

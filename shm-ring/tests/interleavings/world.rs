@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 
 use shm_ring::{
-    Consumer, Event, Geometry, Item, Outcome, Producer, Recording, SharedMemory, Table, Target,
-    layout::control,
+    Consumer, Content, Data, Event, Geometry, Item, Outcome, Producer, Recording, SharedMemory,
+    Table, Target, layout::control,
 };
 
 use crate::choices::Choices;
@@ -20,6 +20,16 @@ pub(crate) struct Start {
     pub(crate) undrained: u64,
     /// Steps until the counter's high half changes.
     pub(crate) to_new_high: u64,
+    /// What the first event carries; the others go on from there.
+    pub(crate) first: Carried,
+}
+
+/// What an event carries beside its place and time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carried {
+    Argument,
+    Nothing,
+    Payload,
 }
 
 /// How far a schedule may go.
@@ -34,11 +44,11 @@ pub(crate) struct Bounds {
 }
 
 /// One event that was tried.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Attempt {
     begun: u64,
     ended: u64,
-    argument: Option<u64>,
+    content: Content,
     outcome: Outcome,
 }
 
@@ -49,6 +59,7 @@ struct World<'c> {
     words: Vec<Cell<u64>>,
     table: Table,
     clock: Cell<u64>,
+    first: Carried,
     left: Cell<Bounds>,
     /// Contexts under way, the innermost last, with the number of their attempt.
     contexts: RefCell<Vec<(Recording, usize)>>,
@@ -74,6 +85,7 @@ pub(crate) fn explore(start: Start, bounds: Bounds) -> u64 {
             words: words.clone(),
             table: table.clone(),
             clock: Cell::new((1 << 32) - start.to_new_high),
+            first: start.first,
             left: Cell::new(bounds),
             contexts: RefCell::default(),
             attempts: RefCell::default(),
@@ -102,6 +114,7 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
         words: vec![Cell::new(0); size],
         table: Table::new(geometry),
         clock: Cell::new(0),
+        first: start.first,
         left: Cell::new(Bounds {
             handlers: 0,
             switches: 0,
@@ -111,7 +124,7 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
         attempts: RefCell::default(),
         items: RefCell::default(),
     };
-    let mut consumer = Consumer::resume(&Consumers(&world), geometry, 0);
+    let mut consumer = Consumer::resume(&Consumers(&world), geometry, 0).with_payloads();
     for call in 0..start.calls {
         if call == start.calls - start.undrained {
             world.drain(&mut consumer, Producer::Alive);
@@ -125,7 +138,7 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
             TID,
             Event {
                 site: 1,
-                argument: None,
+                content: Content::Nothing,
             },
             0,
         );
@@ -163,22 +176,29 @@ impl World<'_> {
         self.check(start);
     }
 
-    /// A context enters the trampoline. Every other one has an argument.
+    /// A context enters the trampoline, with the next content in turn.
     fn begin(&self) {
         let mut attempts = self.attempts.borrow_mut();
         let number = attempts.len();
-        let argument = number
-            .is_multiple_of(2)
-            .then_some(0xaaaa_bbbb_cccc_0000 + number as u64);
+        let content = match (number + self.first as usize) % 3 {
+            0 => Content::Argument(0xaaaa_bbbb_cccc_0000 + number as u64),
+            1 => Content::Nothing,
+            // Two words, and the second not full.
+            _ => Content::Payload {
+                kind: 7,
+                size: 9,
+                bytes: vec![u8::try_from(number).unwrap(); 9],
+            },
+        };
         let site = 2 * u32::try_from(number).unwrap() + 101;
         let outcome = Outcome::UnderWay;
         attempts.push(Attempt {
             begun: self.clock.get(),
             ended: 0,
-            argument,
+            content: content.clone(),
             outcome,
         });
-        let recording = Recording::new(TID, Event { site, argument });
+        let recording = Recording::new(TID, Event { site, content });
         self.contexts.borrow_mut().push((recording, number));
     }
 
@@ -274,26 +294,42 @@ impl World<'_> {
         let mut told = 0;
         let mut order = Vec::new();
         for item in items.iter() {
-            match *item {
-                Item::Lost(count) => told += count,
-                Item::Call { site: 1, .. } => {}
-                Item::Call {
+            let (site, ticks, content) = match item {
+                Item::Lost(count) => {
+                    told += count;
+                    continue;
+                }
+                Item::Call { site: 1, .. } => continue,
+                &Item::Call {
                     site,
                     ticks,
                     argument,
                 } => {
-                    let number = usize::try_from((site - 101) / 2).unwrap();
-                    let attempt = attempts[number];
-                    assert!(!order.contains(&number), "{number} comes twice: {items:?}");
-                    assert_eq!(argument, attempt.argument, "{number}");
-                    let jumped = attempt.ended == 0;
-                    assert!(
-                        ticks >= attempt.begun && (jumped || ticks <= attempt.ended),
-                        "{ticks} {attempt:?}"
-                    );
-                    order.push(number);
+                    let content = argument.map_or(Content::Nothing, Content::Argument);
+                    (site, ticks, content)
                 }
-            }
+                Item::Data(data) => {
+                    let Data {
+                        site,
+                        ticks,
+                        kind,
+                        size,
+                        bytes,
+                    } = (**data).clone();
+                    let content = Content::Payload { kind, size, bytes };
+                    (site, ticks, content)
+                }
+            };
+            let number = usize::try_from((site - 101) / 2).unwrap();
+            let attempt = &attempts[number];
+            assert!(!order.contains(&number), "{number} comes twice: {items:?}");
+            assert_eq!(content, attempt.content, "{number}");
+            let jumped = attempt.ended == 0;
+            assert!(
+                ticks >= attempt.begun && (jumped || ticks <= attempt.ended),
+                "{ticks} {attempt:?}"
+            );
+            order.push(number);
         }
         for (number, attempt) in attempts.iter().enumerate() {
             match attempt.outcome {

@@ -19,72 +19,58 @@ use iced_x86::code_asm::{CodeAssembler, qword_ptr, rsp};
 
 use super::{
     decode::TailJump,
-    encode::{SLED_BYTES, Staging, call_site, reach},
+    encode::{SLED_BYTES, call_site, reach},
+    stub::{RED_ZONE, Stub},
 };
 use crate::{EncodeError, SledKind};
 
-/// Room for one stub.
-pub const STUB_BYTES: usize = 64;
+// === impl Stub ===
 
-/// The red zone of the x86-64 System V ABI, §3.2.2.
-const RED_ZONE: i32 = 128;
-
-/// Code that stands in for the call of a tail sled where a call is not safe.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConditionalStub {
-    /// The stub's code, at most [`STUB_BYTES`].
-    pub code: Vec<u8>,
-    /// How the sled is staged to reach it.
-    pub staging: Staging,
-}
-
-// === impl ConditionalStub ===
-
-impl ConditionalStub {
+impl Stub {
     /// The stub at `stub` for the tail sled at `sled`, before `jump`, calling `trampoline` (the flavour for stubs).
     ///
     /// # Errors
     /// If one of the three is out of reach of another, or the jump needs no stub.
-    pub fn assemble(
+    pub fn for_jump(
         sled: u64,
         jump: TailJump,
         stub: u64,
         trampoline: u64,
     ) -> Result<Self, EncodeError> {
-        let code = Self::code(sled, jump, stub, trampoline)
+        let code = code(sled, jump, stub, trampoline)
             .map_err(|error| EncodeError::Assembler(error.to_string()))?;
         let mut staging = super::encode::stage(SledKind::TailExit, sled, stub)?;
         staging.make_jump();
         reach(stub, trampoline)?;
         Ok(Self { code, staging })
     }
+}
 
-    fn code(
-        sled: u64,
-        jump: TailJump,
-        stub: u64,
-        trampoline: u64,
-    ) -> Result<Vec<u8>, iced_x86::IcedError> {
-        let mut a = CodeAssembler::new(64)?;
-        let back = sled + SLED_BYTES as u64;
-        let mut over = a.create_label();
-        if let TailJump::Conditional { condition } = jump {
-            inverted_jump(&mut a, condition, over)?;
-        }
-        a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
-        // Where the trampoline for stubs looks for it: above its own return address.
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the low 32 bits are the record"
-        )]
-        let site = (call_site(SledKind::TailExit, sled) as u32).cast_signed();
-        a.push(site)?;
-        a.call(trampoline)?;
-        a.lea(rsp, qword_ptr(rsp + (RED_ZONE + 8)))?;
-        a.set_label(&mut over)?;
-        a.jmp(back)?;
-        a.assemble(stub)
+fn code(
+    sled: u64,
+    jump: TailJump,
+    stub: u64,
+    trampoline: u64,
+) -> Result<Vec<u8>, iced_x86::IcedError> {
+    let mut a = CodeAssembler::new(64)?;
+    let back = sled + SLED_BYTES as u64;
+    let mut over = a.create_label();
+    if let TailJump::Conditional { condition } = jump {
+        inverted_jump(&mut a, condition, over)?;
     }
+    a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
+    // Where the trampoline for stubs looks for it: above its own return address.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the low 32 bits are the record"
+    )]
+    let site = (call_site(SledKind::TailExit, sled) as u32).cast_signed();
+    a.push(site)?;
+    a.call(trampoline)?;
+    a.lea(rsp, qword_ptr(rsp + (RED_ZONE + 8)))?;
+    a.set_label(&mut over)?;
+    a.jmp(back)?;
+    a.assemble(stub)
 }
 
 fn inverted_jump(

@@ -2,7 +2,10 @@
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
-use super::encode::{SLED_BYTES, call_site, switch};
+use super::{
+    encode::{SLED_BYTES, call_site, sled_bytes, switch},
+    event::EventArguments,
+};
 use crate::SledKind;
 
 /// What stands at a sled.
@@ -48,12 +51,48 @@ const ENTRY_NOP: [u8; 9] = [0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x02, 0x00, 0x00
 const EXIT_NOP: [u8; 10] = [0x2e, 0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x02, 0x00, 0x00];
 const STAGED_NOP: [u8; 4] = [0x0f, 0x1f, 0x40, 0x00];
 
-/// Reads the bytes of a sled of `kind` at `address`.
-pub fn classify(kind: SledKind, address: u64, bytes: &[u8; SLED_BYTES]) -> State {
+/// Reads the bytes of a sled of `kind` at `address`; those behind it are not looked at.
+pub fn classify(kind: SledKind, address: u64, bytes: &[u8]) -> State {
+    match kind {
+        SledKind::Entry | SledKind::Exit | SledKind::TailExit | SledKind::EntryArgument => {
+            bytes.first_chunk().map_or(State::Foreign, |bytes| {
+                classify_function(kind, address, bytes)
+            })
+        }
+        SledKind::CustomEvent | SledKind::TypedEvent | SledKind::CustomEventV0 => bytes
+            .get(..sled_bytes(kind))
+            .map_or(State::Foreign, |bytes| classify_event(kind, address, bytes)),
+    }
+}
+
+/// Where the call or jump before `call_site` leads.
+fn target(kind: SledKind, address: u64, relative: [u8; 4]) -> u64 {
+    call_site(kind, address).wrapping_add_signed(i64::from(i32::from_le_bytes(relative)))
+}
+
+fn classify_event(kind: SledKind, address: u64, bytes: &[u8]) -> State {
+    let off = switch(kind).off;
+    match *bytes {
+        [0xcc, ..] => State::Breakpoint,
+        // The runtime's unpatch puts back what the compiler wrote.
+        [0x66, 0x90, ..] => State::Runtime,
+        // No compiler's body begins with a jump.
+        [0xeb, head, 0xe9, a, b, c, d, ..] => {
+            let target = target(kind, address, [a, b, c, d]);
+            match head {
+                0x00 => State::On { target },
+                _ if head == off => State::Staged { target },
+                _ => State::Foreign,
+            }
+        }
+        _ if EventArguments::decode(kind, bytes).is_some() => State::Compiled,
+        _ => State::Foreign,
+    }
+}
+
+fn classify_function(kind: SledKind, address: u64, bytes: &[u8; SLED_BYTES]) -> State {
     let switch = switch(kind);
-    let target = |relative: [u8; 4]| {
-        call_site(kind, address).wrapping_add_signed(i64::from(i32::from_le_bytes(relative)))
-    };
+    let target = |relative| target(kind, address, relative);
     match (kind, *bytes) {
         (_, [0xcc, ..]) => State::Breakpoint,
         (_, [0x41, 0xba, ..]) => State::Runtime,

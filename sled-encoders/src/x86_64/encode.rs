@@ -2,8 +2,21 @@
 
 use crate::{EncodeError, SledKind};
 
-/// Bytes of a sled, from its address on.
+/// Bytes of a function's sled, from its address on.
 pub const SLED_BYTES: usize = 11;
+/// Bytes of the longest sled of any kind.
+pub const MAX_SLED_BYTES: usize = 22;
+
+/// Bytes of a sled of `kind`.
+pub const fn sled_bytes(kind: SledKind) -> usize {
+    match kind {
+        SledKind::Entry | SledKind::Exit | SledKind::TailExit | SledKind::EntryArgument => {
+            SLED_BYTES
+        }
+        SledKind::CustomEvent => 17,
+        SledKind::TypedEvent | SledKind::CustomEventV0 => 22,
+    }
+}
 
 /// The write that stages a sled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +52,7 @@ impl Staging {
     }
 }
 
-/// How a sled of `kind` at `address` is staged to call `trampoline`.
+/// How a sled of `kind` at `address` is staged to call `trampoline`; an event's jumps to its stub, which is meant then.
 ///
 /// # Errors
 /// [`EncodeError::OutOfReach`] if a call at the sled cannot reach the trampoline.
@@ -56,6 +69,11 @@ pub fn stage(kind: SledKind, address: u64, trampoline: u64) -> Result<Staging, E
             offset: 2,
             bytes: [0xe8, a, b, c, d, 0x0f, 0x1f, 0x40, 0x00],
             length: 9,
+        },
+        SledKind::CustomEvent | SledKind::TypedEvent | SledKind::CustomEventV0 => Staging {
+            offset: 2,
+            bytes: [0xe9, a, b, c, d, 0, 0, 0, 0],
+            length: 5,
         },
     })
 }
@@ -81,15 +99,30 @@ pub const fn switch(kind: SledKind) -> Switch {
             off: 0x09,
             on: 0x00,
         },
+        SledKind::CustomEvent => Switch {
+            offset: 1,
+            off: 0x0f,
+            on: 0x00,
+        },
+        SledKind::TypedEvent | SledKind::CustomEventV0 => Switch {
+            offset: 1,
+            off: 0x14,
+            on: 0x00,
+        },
     }
 }
 
-/// The return address of the call in a sled that is on: what names the sled in the ring. Always odd, since sleds are 2-byte
-/// aligned.
+/// The return address of the call in a sled that is on (where it jumps to a stub, the address behind that jump): what names the sled in
+/// the ring. Always odd, since sleds are 2-byte aligned.
 pub const fn call_site(kind: SledKind, address: u64) -> u64 {
     match kind {
         SledKind::Exit => address.wrapping_add(5),
-        SledKind::Entry | SledKind::EntryArgument | SledKind::TailExit => address.wrapping_add(7),
+        SledKind::Entry
+        | SledKind::EntryArgument
+        | SledKind::TailExit
+        | SledKind::CustomEvent
+        | SledKind::TypedEvent
+        | SledKind::CustomEventV0 => address.wrapping_add(7),
     }
 }
 

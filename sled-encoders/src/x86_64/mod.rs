@@ -8,6 +8,8 @@
 //!            ret                       ret                              call trampoline; ret
 //!  tail exit eb 09 66 0f 1f 84 …       eb 09 e8 <rel32> 0f 1f 40 00     eb 00 e8 <rel32> 0f 1f 40 00
 //!            jmp +9                    jmp +9                           jmp +0; call trampoline; nop
+//!  event     eb 0f 57 56 48 89 …       eb 0f e9 <rel32> 89 …            eb 00 e9 <rel32> 89 …
+//!            jmp +15                   jmp +15                          jmp +0; jmp stub
 //! ```
 //!
 //! While a sled is off, no thread executes its bytes from +2 (exit: +1) on, so they may be rewritten at leisure: that is staging, once in a
@@ -17,12 +19,17 @@
 mod conditional;
 mod decode;
 mod encode;
+mod event;
+mod stub;
 mod trampoline;
 
 #[cfg(test)]
 mod tests;
 
-pub use conditional::{ConditionalStub, STUB_BYTES};
 pub use decode::{State, TailJump, classify, tail_jump};
-pub use encode::{SLED_BYTES, Staging, Switch, call_site, stage, switch};
+pub use encode::{
+    MAX_SLED_BYTES, SLED_BYTES, Staging, Switch, call_site, sled_bytes, stage, switch,
+};
+pub use event::EventArguments;
+pub use stub::{STUB_BYTES, Stub};
 pub use trampoline::{TrampolineSpec, Trampolines};

@@ -59,6 +59,15 @@ impl Area {
         unsafe { mprotect(self.start.cast(), self.length.get(), protection) }.unwrap();
     }
 
+    /// The last page cannot be read any more.
+    pub(crate) fn close_last_page(&self) {
+        const PAGE: usize = 4096;
+        let last = self.place((self.length.get() - PAGE) as u64, PAGE);
+        let last = NonNull::new(last).unwrap();
+        // SAFETY: no reference into the area exists; the last page lies in it.
+        unsafe { mprotect(last.cast(), PAGE, ProtFlags::PROT_NONE) }.unwrap();
+    }
+
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
         let place = self.place(offset, bytes.len());
         // SAFETY: `place` checked that so many bytes lie in the area; the source is a slice of this program.

@@ -7,14 +7,14 @@ use nix::{
     sys::memfd::{MFdFlags, memfd_create},
 };
 use shm_ring::{
-    Consumer, Geometry, Item, Mapping, Producer, SharedMemory,
+    Consumer, Data, Geometry, Item, Mapping, Producer, SharedMemory,
     layout::{LINE_BYTES, rings, slot, table},
 };
 use sled_encoders::{
     SledKind,
     x86_64::{
-        ConditionalStub, SLED_BYTES, TrampolineSpec, Trampolines, call_site, stage, switch,
-        tail_jump,
+        EventArguments, SLED_BYTES, Stub, TrampolineSpec, Trampolines, call_site, sled_bytes,
+        stage, switch, tail_jump,
     },
 };
 
@@ -26,6 +26,19 @@ pub(crate) const COPIES: u32 = 8;
 const FUNCTIONS: u64 = 4096;
 const FUNCTION_BYTES: u64 = 128;
 const CODE_BYTES: usize = 64 << 10;
+/// A custom event's sled as clang writes it for `(size_t size, const char *pointer)`: the second move undoes the first.
+const SWAPPED: [u8; 17] = [
+    0xeb, 0x0f, 0x57, 0x56, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xfe, 0xe8, 0, 0, 0, 0, 0x5e, 0x5f,
+];
+/// A typed event's for `(const char *pointer, size_t size, size_t type)`: in turn.
+const ROTATED: [u8; 22] = [
+    0xeb, 0x14, 0x57, 0x56, 0x52, 0x48, 0x89, 0xd7, 0x48, 0x89, 0xfe, 0x48, 0x89, 0xf2, 0xe8, 0, 0,
+    0, 0, 0x5a, 0x5e, 0x5f,
+];
+/// What numbered events say: their number, the number behind it, and half the one behind that.
+pub(crate) const SAID_BYTES: u32 = 20;
+/// So many can be told apart; the last stands for all greater ones.
+const NUMBERS: u64 = 4096;
 
 /// What a function of the machine does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +51,10 @@ pub(crate) enum Function {
     Tail,
     /// An entry sled with argument, then `ret`.
     Argument,
+    /// The sled of a custom event that gets its size in rdi and its pointer in rsi, then `ret`.
+    Custom,
+    /// The sled of a typed event that gets pointer, size and type in rdi, rsi and rdx, then `ret`.
+    Typed,
     /// A tail sled before `jcc` with this condition, through its stub; both ways end in `ret`.
     Conditional(u8),
 }
@@ -51,6 +68,8 @@ pub(crate) struct Machine {
     rings: Area,
     code: Area,
     view: Mapping,
+    /// What events say: numbers, 8 bytes each.
+    said: Area,
     tid: u32,
 }
 
@@ -79,6 +98,14 @@ pub(crate) fn steady_high() -> u32 {
 
 impl Function {
     pub(crate) const PLAIN: [Self; 4] = [Self::Entry, Self::Exit, Self::Tail, Self::Argument];
+    /// And one with a payload.
+    pub(crate) const EACH: [Self; 5] = [
+        Self::Entry,
+        Self::Exit,
+        Self::Tail,
+        Self::Argument,
+        Self::Custom,
+    ];
 
     pub(crate) fn kind(self) -> SledKind {
         match self {
@@ -86,6 +113,8 @@ impl Function {
             Self::Exit => SledKind::Exit,
             Self::Tail | Self::Conditional(_) => SledKind::TailExit,
             Self::Argument => SledKind::EntryArgument,
+            Self::Custom => SledKind::CustomEvent,
+            Self::Typed => SledKind::TypedEvent,
         }
     }
 
@@ -95,7 +124,9 @@ impl Function {
             Self::Exit => 1,
             Self::Tail => 2,
             Self::Argument => 3,
-            Self::Conditional(condition) => 4 + u64::from(condition),
+            Self::Custom => 4,
+            Self::Typed => 5,
+            Self::Conditional(condition) => 6 + u64::from(condition),
         }
     }
 
@@ -103,7 +134,7 @@ impl Function {
     fn tail(self) -> Vec<u8> {
         match self {
             Self::Exit => vec![],
-            Self::Entry | Self::Argument => vec![0xc3],
+            Self::Entry | Self::Argument | Self::Custom | Self::Typed => vec![0xc3],
             Self::Tail => vec![0xeb, 0x01, 0xcc, 0xc3],
             Self::Conditional(condition) => vec![0x70 | condition, 0x01, 0xc3, 0xc3],
         }
@@ -133,7 +164,12 @@ impl Machine {
         code.write(0, &trampolines.code);
         let view = Mapping::new(&file, 0, geometry.rings_bytes()).unwrap();
         let tid = u32::try_from(nix::unistd::gettid().as_raw()).unwrap();
+        let said = Area::private(usize::try_from(8 * NUMBERS + 16).unwrap());
+        for number in 0..NUMBERS + 2 {
+            said.write64(8 * number, number);
+        }
         let machine = Self {
+            said,
             geometry,
             trampolines,
             table,
@@ -144,6 +180,7 @@ impl Machine {
         };
         for function in Function::PLAIN
             .into_iter()
+            .chain([Function::Custom, Function::Typed])
             .chain((0..16).map(Function::Conditional))
         {
             for copy in 0..COPIES {
@@ -162,21 +199,33 @@ impl Machine {
         let tail = function.tail();
         let mut bytes = vec![0xcc; SLED_BYTES];
         let switch = switch(kind);
-        bytes[..2].copy_from_slice(if kind == SledKind::Exit {
-            &[0xc3, 0]
-        } else {
-            &[0xeb, 9]
-        });
-        let staging = if let Function::Conditional(_) = function {
-            let at = address + FUNCTION_BYTES / 2;
-            let jump = tail_jump(&tail);
-            let target = self.trampolines.stub_target();
-            let stub = ConditionalStub::assemble(address, jump, at, target).unwrap();
-            self.code.write(at - self.code.address(), &stub.code);
-            stub.staging
-        } else {
-            stage(kind, address, self.trampolines.target(kind)).unwrap()
+        match kind {
+            SledKind::Exit => bytes[..2].copy_from_slice(&[0xc3, 0]),
+            SledKind::CustomEvent => bytes = SWAPPED.to_vec(),
+            SledKind::TypedEvent => bytes = ROTATED.to_vec(),
+            _ => bytes[..2].copy_from_slice(&[0xeb, 9]),
+        }
+        let at = address + FUNCTION_BYTES / 2;
+        let stub = match function {
+            Function::Conditional(_) => {
+                let target = self.trampolines.stub_target();
+                Some(Stub::for_jump(address, tail_jump(&tail), at, target).unwrap())
+            }
+            Function::Custom | Function::Typed => {
+                let arguments = EventArguments::decode(kind, &bytes).unwrap();
+                let target = self.trampolines.target(kind);
+                Some(Stub::for_event(kind, address, arguments, at, target).unwrap())
+            }
+            _ => None,
         };
+        let staging = match stub {
+            Some(stub) => {
+                self.code.write(at - self.code.address(), &stub.code);
+                stub.staging
+            }
+            None => stage(kind, address, self.trampolines.target(kind)).unwrap(),
+        };
+        assert_eq!(bytes.len(), sled_bytes(kind));
         let from = usize::from(staging.offset);
         bytes[from..from + staging.bytes().len()].copy_from_slice(staging.bytes());
         bytes[usize::from(switch.offset)] = switch.on;
@@ -206,8 +255,36 @@ impl Machine {
 
     /// Calls a function with arbitrary registers, which must all come back.
     pub(crate) fn call(&self, function: Function, copy: u32, argument: u64) {
-        let registers = Registers::arbitrary().with_argument(argument);
-        self.call_with(function, copy, registers);
+        self.call_with(function, copy, self.registers(function, argument));
+    }
+
+    /// Arbitrary registers, with a number for the function to record.
+    pub(crate) fn registers(&self, function: Function, number: u64) -> Registers {
+        let registers = Registers::arbitrary();
+        let (said, size) = (self.said(number), u64::from(SAID_BYTES));
+        match function {
+            Function::Custom => registers.with_arguments(size, said, 0),
+            Function::Typed => registers.with_arguments(said, size, 7),
+            _ => registers.with_argument(number),
+        }
+    }
+
+    /// Where the number stands that an event says.
+    fn said(&self, number: u64) -> u64 {
+        self.said.address() + 8 * number.min(NUMBERS - 1)
+    }
+
+    /// The number that an event said; the greatest for all that are too great.
+    pub(crate) fn number_of(data: &Data) -> u64 {
+        assert_eq!((data.size, data.bytes.len()), (SAID_BYTES, 20), "{data:?}");
+        let number = u64::from_le_bytes(data.bytes[..8].try_into().unwrap());
+        let behind = u64::from_le_bytes(data.bytes[8..16].try_into().unwrap());
+        assert_eq!(behind, number + 1, "{data:?}");
+        if number == NUMBERS - 1 {
+            u64::MAX
+        } else {
+            number
+        }
     }
 
     /// Calls a function and compares every register and, where they are alive, the flags.
@@ -216,9 +293,16 @@ impl Machine {
         let after = unsafe { registers.call(self.address(function, copy)) };
         let flags = match function {
             Function::Entry | Function::Argument => 0,
-            Function::Exit | Function::Tail | Function::Conditional(_) => Registers::STATUS_FLAGS,
+            Function::Exit
+            | Function::Tail
+            | Function::Custom
+            | Function::Typed
+            | Function::Conditional(_) => Registers::STATUS_FLAGS,
         };
         registers.assert_kept(&after, flags, function);
+        if function.kind().is_event() {
+            registers.assert_red_zone_kept(&after);
+        }
     }
 
     pub(crate) fn set_live(&self, live: u64) {
@@ -279,6 +363,12 @@ impl Machine {
         self.table.clear(0, self.geometry.table_bytes());
         self.rings.clear(0, self.geometry.rings_bytes());
         self.set_live(1);
+        self.table.write64(table::MINE, 1);
+    }
+
+    /// What a forked child finds.
+    pub(crate) fn wipe(&self) {
+        self.table.clear(0, self.geometry.table_bytes());
     }
 
     /// The home slot, its control line and its ring as they are.
@@ -307,7 +397,7 @@ impl Machine {
     }
 
     pub(crate) fn consumer(&self, index: u32) -> Consumer {
-        Consumer::resume(&self.view, self.geometry, index)
+        Consumer::resume(&self.view, self.geometry, index).with_payloads()
     }
 
     /// Reads what is there, with nothing left behind and no hole.

@@ -12,5 +12,6 @@ mod area;
 mod machine;
 mod nested;
 mod paths;
+mod payloads;
 mod registers;
 mod step;

@@ -30,9 +30,10 @@ struct Before {
 }
 
 /// The interrupted event is of copy 0, those of handlers of copies 1 and 2; arguments number them all.
-const FUNCTIONS: [Function; 4] = [
+const FUNCTIONS: [Function; 5] = [
     Function::Entry,
     Function::Argument,
+    Function::Custom,
     Function::Exit,
     Function::Conditional(4),
 ];
@@ -97,7 +98,12 @@ fn check(machine: &Machine, consumer: &mut Consumer, before: Before, attempts: &
         match item {
             Item::Lost(count) => gaps += count,
             Item::Call { site, .. } if site == machine.site(Function::Tail, 0) => earlier += 1,
-            Item::Call { site, argument, .. } => {
+            item => {
+                let (site, argument) = match item {
+                    Item::Call { site, argument, .. } => (site, argument),
+                    Item::Data(data) => (data.site, Some(Machine::number_of(&data))),
+                    Item::Lost(_) => unreachable!("taken above"),
+                };
                 let left = missing.get_mut(&site).filter(|left| **left > 0);
                 *left.unwrap_or_else(|| panic!("{before:?}: {site:#x} once too often")) -= 1;
                 if let Some(argument) = argument {
@@ -206,6 +212,10 @@ fn a_handler_at_any_one_instruction_is_harmless() {
             function: Function::Argument,
             events: 3,
         },
+        Burst {
+            function: Function::Custom,
+            events: 2,
+        },
         // It moves the thread to the chunk after the next.
         Burst {
             function: Function::Exit,
@@ -290,7 +300,7 @@ fn handlers_at_every_instruction_at_once_are_harmless() {
     for before in situations(&machine) {
         let mut prepared = Prepared::new(&machine, before);
         for function in FUNCTIONS {
-            for inner in [Function::Entry, Function::Argument] {
+            for inner in [Function::Entry, Function::Argument, Function::Custom] {
                 let mut consumer = prepared.set_up(&machine);
                 let steps = stepper.call(&machine, (function, 0, u64::MAX), &|step| {
                     machine.call(inner, 1, step.number);
@@ -310,7 +320,7 @@ fn handlers_of_handlers_at_every_instruction_are_harmless() {
     let stepper = Stepper::new();
     for before in situations(&machine) {
         let mut prepared = Prepared::new(&machine, before);
-        for function in [Function::Exit, Function::Argument] {
+        for function in [Function::Exit, Function::Argument, Function::Custom] {
             let attempts = RefCell::new(vec![(machine.site(function, 0), u64::MAX)]);
             let attempt = |function, copy, number| {
                 attempts

@@ -128,6 +128,14 @@ impl Registers {
         self
     }
 
+    /// The first three: rdi, rsi, rdx.
+    pub(crate) fn with_arguments(mut self, first: u64, second: u64, third: u64) -> Self {
+        self.general[5] = first;
+        self.general[4] = second;
+        self.general[3] = third;
+        self
+    }
+
     pub(crate) fn with_flags(mut self, flags: u64) -> Self {
         self.flags |= flags;
         self

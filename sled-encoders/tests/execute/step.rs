@@ -106,8 +106,8 @@ impl Stepper {
 
 /// A call under the trap flag; also from within a handler.
 pub(crate) fn step_into(machine: &Machine, (function, copy, argument): (Function, u32, u64)) {
-    let registers = Registers::arbitrary()
-        .with_argument(argument)
+    let registers = machine
+        .registers(function, argument)
         .with_flags(Registers::TRAP | 0x8d5);
     machine.call_with(function, copy, registers);
 }

@@ -43,6 +43,12 @@ pub(crate) struct TreeRow {
     /// What the program said, with what is not UTF-8 escaped.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<String>,
+    /// How many bytes that was before a limit cut it; absent where nothing was cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    /// Bytes of `data` before anything was escaped.
+    #[serde(skip)]
+    kept: usize,
 }
 
 /// The tree as far as it is shown. Each line is made when it is written and forgotten then, however many there are;
@@ -178,6 +184,8 @@ impl TreeRow {
             lost: None,
             event_type: None,
             data: None,
+            size: None,
+            kept: 0,
         }
     }
 
@@ -186,14 +194,22 @@ impl TreeRow {
             DataKind::Custom => (Kind::CustomEvent, None),
             DataKind::Typed(event_type) => (Kind::TypedEvent, Some(event_type)),
         };
+        let kept = data.len();
         let data = match std::str::from_utf8(data) {
             Ok(data) => data.to_owned(),
             Err(_) => data.escape_ascii().to_string(),
         };
         Self {
             start_ns: Some(said.ns.saturating_sub(origin_ns)),
+            // Where the recorder knows it; foreign logs do not say.
+            function: said
+                .data
+                .function()
+                .map(|function| trace.function_name(function).into_owned()),
             event_type,
             data: Some(data),
+            size: said.data.is_cut().then(|| said.data.size()),
+            kept,
             ..Self::bare(kind, tid(trace, said.thread), said.depth)
         }
     }
@@ -233,7 +249,11 @@ impl TreeRow {
     }
 
     fn words(&self) -> String {
-        text::printable(self.data.as_deref().unwrap_or_default())
+        let words = text::printable(self.data.as_deref().unwrap_or_default());
+        match self.size {
+            Some(size) => format!("({} of {size} bytes) {words}", self.kept),
+            None => words,
+        }
     }
 
     fn body(&self) -> (String, Tone) {

@@ -276,7 +276,10 @@ impl Drain {
     fn take_up(&mut self, index: u32, owner: u32) {
         let (tid, name) = self.names.describe(owner);
         let thread = self.output.new_thread(tid, name);
-        let consumer = Consumer::resume(&self.slots.rings, self.layout().geometry, index);
+        let mut consumer = Consumer::resume(&self.slots.rings, self.layout().geometry, index);
+        if self.sites.has_events() {
+            consumer = consumer.with_payloads();
+        }
         let ring = Ring {
             consumer,
             lane: Lane::new(thread),

@@ -2,14 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use shm_ring::Item;
+use shm_ring::{Data, Item};
 use xray_trace::{
     container::BlockEncoder,
-    model::{CallKind, ThreadId, Ticks},
+    model::{CallKind, DataKind, ThreadId, Ticks},
 };
 
-use super::SiteTable;
-use crate::{session::Output, sys::ticks_now};
+use super::{CallSite, SiteKind, SiteTable};
+use crate::{
+    session::{Output, Published},
+    sys::ticks_now,
+};
 
 /// A block is closed when its bytes reach this…
 const BLOCK_BYTES: usize = 48 << 10;
@@ -28,7 +31,9 @@ pub(super) struct Lane {
     early: u64,
     /// When the block under way was begun.
     begun: Option<Instant>,
-    /// Call events and losses since `tally` was last called.
+    /// Events of the program's own in the block under way.
+    said: u32,
+    /// Events and losses since `settle` was last called.
     tally: (u64, u64),
 }
 
@@ -42,6 +47,7 @@ impl Lane {
             last: 0,
             early: 0,
             begun: None,
+            said: 0,
             tally: (0, 0),
         }
     }
@@ -60,28 +66,62 @@ impl Lane {
                 ticks,
                 argument,
             } => match sites.find(site) {
-                Some(site) => {
-                    self.last = ticks.max(self.last);
-                    if self.early > 0 {
-                        self.tell_early(self.last);
-                    }
+                Some(&CallSite {
+                    function,
+                    kind: SiteKind::Call(kind),
+                    ..
+                }) => {
+                    self.pass(ticks);
                     self.encoder
-                        .push_call(Ticks(self.last), site.function, site.kind, argument);
+                        .push_call(Ticks(self.last), function, kind, argument);
                     self.tally.0 += 1;
-                    if site.kind == CallKind::Enter {
-                        output.count_call(site.function);
+                    if kind == CallKind::Enter {
+                        output.count_call(function);
                     } else {
-                        output.mark_seen(site.function);
+                        output.mark_seen(function);
                     }
                 }
-                // Only a garbled word names no site.
-                None => self.lose(1),
+                // Only a garbled word names no site, or an event without a payload.
+                _ => self.lose(1),
             },
+            Item::Data(data) => self.take_said(&data, sites, output),
             Item::Lost(count) => self.lose(count),
         }
         if self.encoder.encoded_len() >= BLOCK_BYTES {
             self.publish(output);
         }
+    }
+
+    #[cold]
+    fn take_said(&mut self, data: &Data, sites: &SiteTable, output: &Output) {
+        let Data {
+            site,
+            ticks,
+            kind,
+            size,
+            ref bytes,
+        } = *data;
+        let site = sites.find(site).and_then(|site| {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "types are numbers of 16 bits: xray_interface.h, __xray_register_event_type"
+            )]
+            let kind = match site.kind {
+                SiteKind::Custom => DataKind::Custom,
+                SiteKind::Typed => DataKind::Typed(kind as u16),
+                SiteKind::Call(_) => return None,
+            };
+            Some((site.function, kind))
+        });
+        let Some((function, kind)) = site else {
+            return self.lose(1);
+        };
+        self.pass(ticks);
+        self.encoder
+            .push_said(Ticks(self.last), kind, Some(function), size, bytes);
+        self.said += 1;
+        self.tally.0 += 1;
+        output.mark_seen(function);
     }
 
     /// Hands the counts on and closes the block if it is old.
@@ -101,7 +141,8 @@ impl Lane {
     pub(super) fn publish(&mut self, output: &Output) {
         self.begun = None;
         if let Some(block) = self.encoder.finish() {
-            output.publish(block);
+            let said = std::mem::take(&mut self.said);
+            output.publish(Published { block, said });
         }
     }
 
@@ -112,6 +153,15 @@ impl Lane {
         }
         self.settle(output);
         self.publish(output);
+    }
+
+    /// An event at `ticks` comes next.
+    #[inline]
+    fn pass(&mut self, ticks: u64) {
+        self.last = ticks.max(self.last);
+        if self.early > 0 {
+            self.tell_early(self.last);
+        }
     }
 
     fn lose(&mut self, count: u64) {

@@ -6,4 +6,4 @@ mod sites;
 mod slots;
 
 pub(crate) use drain::{Drain, DrainHandle};
-pub(crate) use sites::{CallSite, SiteTable};
+pub(crate) use sites::{CallSite, SiteKind, SiteTable};

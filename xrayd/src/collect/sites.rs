@@ -18,7 +18,18 @@ pub(crate) struct CallSite {
     /// The function.
     pub(crate) function: FunctionId,
     /// What happens there.
-    pub(crate) kind: CallKind,
+    pub(crate) kind: SiteKind,
+}
+
+/// What happens at a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SiteKind {
+    /// A function begins or ends.
+    Call(CallKind),
+    /// A custom event.
+    Custom,
+    /// A typed event.
+    Typed,
 }
 
 /// All sites of a target.
@@ -29,6 +40,8 @@ pub(crate) struct SiteTable {
     root: Vec<u32>,
     /// Index + 1 into `sites`; 0 for none.
     leaves: Vec<[u32; LEAF]>,
+    /// Some site is an event's.
+    events: bool,
 }
 
 // === impl SiteTable ===
@@ -40,6 +53,7 @@ impl SiteTable {
             sites: Vec::new(),
             root: vec![0; ROOT],
             leaves: Vec::new(),
+            events: false,
         }
     }
 
@@ -61,11 +75,17 @@ impl SiteTable {
         match place {
             Some(place @ 0) if index != 0 => {
                 *place = index;
+                self.events |= !matches!(site.kind, SiteKind::Call(_));
                 self.sites.push(site);
                 true
             }
             _ => false,
         }
+    }
+
+    /// True if events with a payload may come.
+    pub(crate) fn has_events(&self) -> bool {
+        self.events
     }
 
     /// The site of this name.
@@ -94,7 +114,7 @@ mod tests {
         CallSite {
             name,
             function: FunctionId(function),
-            kind: CallKind::Enter,
+            kind: SiteKind::Call(CallKind::Enter),
         }
     }
 

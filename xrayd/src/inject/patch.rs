@@ -14,7 +14,7 @@ use std::{
 
 use sled_encoders::{
     SledKind,
-    x86_64::{ConditionalStub, SLED_BYTES, State, TailJump, classify, stage, switch},
+    x86_64::{EventArguments, State, Stub, TailJump, classify, sled_bytes, stage, switch},
 };
 
 use super::region::Region;
@@ -40,6 +40,24 @@ pub(crate) struct Site {
     pub(crate) jump: TailJump,
     /// Index of its module.
     pub(crate) module: u32,
+}
+
+// === impl Site ===
+
+impl Site {
+    /// Where its last byte is past.
+    pub(crate) fn end(&self) -> u64 {
+        self.address.saturating_add(self.length() as u64)
+    }
+
+    /// True if it cannot call a trampoline itself.
+    pub(crate) fn needs_stub(&self) -> bool {
+        self.jump != TailJump::Plain || self.kind.is_event()
+    }
+
+    fn length(&self) -> usize {
+        sled_bytes(self.kind)
+    }
 }
 
 /// On or off.
@@ -115,14 +133,12 @@ impl Patcher {
                 .regions
                 .iter()
                 .find_map(|region| Some((region.address, region.stub_index(target)?)));
-            if let (Some((region, index)), true) = (stub, site.jump != TailJump::Plain) {
+            if let (Some((region, index)), true) = (stub, site.needs_stub()) {
                 patcher.stubs.insert(site.address, target);
                 let next = patcher.next_stub.entry(region).or_default();
                 *next = (*next).max(index + 1);
             }
-            patcher
-                .copied
-                .extend(pages(site.address, site.address + SLED_BYTES as u64));
+            patcher.copied.extend(pages(site.address, site.end()));
         }
         patcher
     }
@@ -136,7 +152,7 @@ impl Patcher {
     pub(crate) fn would_copy(&self, sites: &[Site]) -> u64 {
         let touched: BTreeSet<u64> = sites
             .iter()
-            .flat_map(|site| pages(site.address, site.address + SLED_BYTES as u64))
+            .flat_map(|site| pages(site.address, site.end()))
             .collect();
         touched.difference(&self.copied).count() as u64 * PAGE
     }
@@ -197,17 +213,18 @@ impl Patcher {
             return Ok(());
         };
         let start = first.address;
-        let length = usize::try_from(last.address - start).unwrap_or(0) + SLED_BYTES;
+        let length = usize::try_from(last.end() - start).unwrap_or(0);
         let mut text = vec![0u8; length];
         memory
             .read(TargetAddr(start), &mut text)
             .map_err(|error| self.failed("read", start, &error))?;
         let mut done = PatchReport::default();
-        // Offsets of sleds, whether staged just now, and the byte that switches them.
-        let mut changes: Vec<(usize, bool, (usize, u8))> = Vec::new();
+        // Where sleds stand in the run, whether staged just now, and the byte that switches them.
+        let mut changes: Vec<(Range<usize>, bool, (usize, u8))> = Vec::new();
         for site in run {
             let at = usize::try_from(site.address - start).unwrap_or(0);
-            let Some(bytes) = text.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) else {
+            let place = at..at + site.length();
+            let Some(bytes) = text.get_mut(place.clone()) else {
                 continue;
             };
             let mut staged = false;
@@ -238,12 +255,12 @@ impl Patcher {
             }
             let byte = switch(site.kind);
             let wanted = if to == Switch::On { byte.on } else { byte.off };
-            changes.push((at, staged, (at + usize::from(byte.offset), wanted)));
+            changes.push((place, staged, (at + usize::from(byte.offset), wanted)));
         }
         let whole = self.is_main(first);
         // Bodies first, in writes of their own: a sled is never on with half a body.
         let bodies = changes.iter().filter(|(_, staged, _)| *staged);
-        let bodies: Vec<_> = bodies.map(|&(at, ..)| at..at + SLED_BYTES).collect();
+        let bodies: Vec<_> = bodies.map(|(place, ..)| place.clone()).collect();
         self.write(memory, start, &text, whole, &bodies)?;
         let mut bytes = Vec::new();
         for &(.., (at, value)) in &changes {
@@ -260,10 +277,8 @@ impl Patcher {
             memory
                 .read(TargetAddr(start), &mut there)
                 .map_err(|error| self.failed("read", start, &error))?;
-            let stands =
-                |at: usize| text.get(at..at + SLED_BYTES) == there.get(at..at + SLED_BYTES);
             let sleds = changes.len();
-            changes.retain(|&(at, ..)| stands(at));
+            changes.retain(|(place, ..)| text.get(place.clone()) == there.get(place.clone()));
             done.foreign += (sleds - changes.len()) as u64;
         }
         done.sleds += changes.len() as u64;
@@ -273,48 +288,41 @@ impl Patcher {
     }
 
     /// Stages a sled in `bytes`; `None` if no trampoline is in reach or there is no room for its stub.
-    fn stage(
-        &mut self,
-        memory: &Memory,
-        site: &Site,
-        bytes: &mut [u8; SLED_BYTES],
-    ) -> Result<Option<()>> {
-        let range = site.address..site.address + SLED_BYTES as u64;
+    fn stage(&mut self, memory: &Memory, site: &Site, bytes: &mut [u8]) -> Result<Option<()>> {
+        let range = site.address..site.end();
         let Some(region) = self.regions.iter().find(|region| region.serves(&range)) else {
             return Ok(None);
         };
-        let staging = match site.jump {
-            TailJump::Plain => stage(
-                site.kind,
-                site.address,
-                region.trampolines.target(site.kind),
-            ),
-            jump => {
-                let at = region.address;
-                let next = self.next_stub.get(&at).copied().unwrap_or(0);
-                let Some(place) = region.stub(next) else {
+        let trampoline = region.trampolines.target(site.kind);
+        let staging = if site.needs_stub() {
+            let at = region.address;
+            let next = self.next_stub.get(&at).copied().unwrap_or(0);
+            let Some(place) = region.stub(next) else {
+                return Ok(None);
+            };
+            let stub = if site.kind.is_event() {
+                let Some(arguments) = EventArguments::decode(site.kind, bytes) else {
                     return Ok(None);
                 };
-                match ConditionalStub::assemble(
-                    site.address,
-                    jump,
-                    place,
-                    region.trampolines.stub_target(),
-                ) {
-                    Ok(stub) => {
-                        memory
-                            .write(TargetAddr(place), &stub.code)
-                            .map_err(|error| self.failed("write", place, &error))?;
-                        self.next_stub.insert(at, next + 1);
-                        self.stubs.insert(site.address, place);
-                        Ok(stub.staging)
-                    }
-                    Err(error) => Err(error),
-                }
+                Stub::for_event(site.kind, site.address, arguments, place, trampoline)
+            } else {
+                let trampoline = region.trampolines.stub_target();
+                Stub::for_jump(site.address, site.jump, place, trampoline)
+            };
+            let Ok(stub) = stub else {
+                return Ok(None);
+            };
+            memory
+                .write(TargetAddr(place), &stub.code)
+                .map_err(|error| self.failed("write", place, &error))?;
+            self.next_stub.insert(at, next + 1);
+            self.stubs.insert(site.address, place);
+            stub.staging
+        } else {
+            match stage(site.kind, site.address, trampoline) {
+                Ok(staging) => staging,
+                Err(_) => return Ok(None),
             }
-        };
-        let Ok(staging) = staging else {
-            return Ok(None);
         };
         let at = usize::from(staging.offset);
         let Some(body) = bytes.get_mut(at..at + staging.bytes().len()) else {
@@ -325,13 +333,12 @@ impl Patcher {
     }
 
     fn is_ours(&self, site: &Site, target: u64) -> bool {
-        match site.jump {
-            TailJump::Plain => self
-                .regions
-                .iter()
-                .any(|region| region.trampolines.target(site.kind) == target),
-            _ => self.stubs.get(&site.address) == Some(&target),
+        if site.needs_stub() {
+            return self.stubs.get(&site.address) == Some(&target);
         }
+        self.regions
+            .iter()
+            .any(|region| region.trampolines.target(site.kind) == target)
     }
 
     /// True if the sled's place is mapped as when it was found: by the same part of the same file.
@@ -339,16 +346,14 @@ impl Patcher {
         let Some(module) = self.module(site) else {
             return false;
         };
-        [site.address, site.address + SLED_BYTES as u64 - 1]
-            .into_iter()
-            .all(|address| {
-                maps.at(address).is_some_and(|entry| {
-                    entry.executable()
-                        && module.is_mapped_by(entry)
-                        && entry.offset.checked_add(address - entry.range.start)
-                            == offset_in_file(module, address)
-                })
+        [site.address, site.end() - 1].into_iter().all(|address| {
+            maps.at(address).is_some_and(|entry| {
+                entry.executable()
+                    && module.is_mapped_by(entry)
+                    && entry.offset.checked_add(address - entry.range.start)
+                        == offset_in_file(module, address)
             })
+        })
     }
 
     fn is_unloaded(&self, read_maps: impl Fn() -> Result<Maps>, run: &[Site]) -> bool {
@@ -433,9 +438,7 @@ impl Patcher {
             let mut end = entry.range.end.min(start + RUN);
             let mut here = Vec::new();
             while let Some(site) = sites.next_if(|site| site.address < end) {
-                end = end
-                    .max(site.address + SLED_BYTES as u64)
-                    .min(entry.range.end);
+                end = end.max(site.end()).min(entry.range.end);
                 here.push(**site);
             }
             let length = usize::try_from(end - start).unwrap_or(0);
@@ -452,7 +455,8 @@ impl Patcher {
             let mut in_sleds = 0;
             for site in here {
                 let at = usize::try_from(site.address - start).unwrap_or(0);
-                let Some(bytes) = text.get(at..).and_then(|rest| rest.first_chunk()) else {
+                let place = at..at + site.length();
+                let Some(bytes) = text.get(place.clone()) else {
                     continue;
                 };
                 match classify(site.kind, site.address, bytes) {
@@ -462,7 +466,7 @@ impl Patcher {
                         proof.sleds_on += 1;
                     }
                 }
-                let sled = at.min(known)..(at + SLED_BYTES).min(known);
+                let sled = at.min(known)..place.end.min(known);
                 in_sleds += sled.len();
                 if let (Some(bytes), Some(compiled)) =
                     (text.get_mut(sled.clone()), original.get(sled))
@@ -532,12 +536,12 @@ fn runs(mut sites: &[Site]) -> impl Iterator<Item = &[Site]> {
     std::iter::from_fn(move || {
         let first = sites.first()?;
         let start = first.address;
-        let mut previous = first.address;
+        let mut previous = first.end();
         let length = sites
             .iter()
             .position(|site| {
-                let apart = site.address / PAGE > (previous + SLED_BYTES as u64) / PAGE + 1;
-                previous = site.address;
+                let apart = site.address / PAGE > previous / PAGE + 1;
+                previous = site.end();
                 apart || site.address - start >= RUN
             })
             .unwrap_or(sites.len());

@@ -6,12 +6,14 @@ use std::collections::{HashMap, HashSet};
 
 use xray_trace::{
     container::Block,
-    model::{CallKind, Clock, ClockAnchor, EventBody, FunctionId, Thread, ThreadId},
+    model::{CallKind, Clock, ClockAnchor, DataKind, EventBody, FunctionId, Thread, ThreadId},
 };
 use xrayd_proto::v1;
 
 /// Events of one message at most.
 const MAX_EVENTS: usize = 4096;
+/// And so many bytes of what the program said: clients take messages of 4 MiB, if they do not ask for more.
+const MAX_SAID: usize = 1 << 20;
 
 /// Clock anchors kept: events of a live stream lie about the latest ones.
 const MAX_ANCHORS: usize = 16;
@@ -121,7 +123,14 @@ impl<N: Names> EventBatcher<N> {
         let mut batch = head;
         let mut events = events.into_iter().map(|(_, event)| event).peekable();
         loop {
-            batch.events = events.by_ref().take(MAX_EVENTS).collect();
+            let mut said = 0;
+            while batch.events.len() < MAX_EVENTS
+                && said < MAX_SAID
+                && let Some(event) = events.next()
+            {
+                said += event.said.as_ref().map_or(0, |said| said.data.len());
+                batch.events.push(event);
+            }
             self.name(&mut batch);
             if batch != v1::EventBatch::default() {
                 batches.push(std::mem::take(&mut batch));
@@ -145,35 +154,57 @@ impl<N: Names> EventBatcher<N> {
         let tid = self.threads.tid(block.thread);
         let mut lost = 0_u64;
         // What cannot be decoded ends the block: the collector made it, so that does not happen.
-        for event in block.events().map_while(Result::ok) {
-            match event.body {
-                EventBody::Lost { events } => lost = lost.saturating_add(events),
-                // The collector makes neither.
-                EventBody::Data { .. } | EventBody::Cpu { .. } => {}
+        let mut unpacked = block.events();
+        while let Some(Ok(event)) = unpacked.next() {
+            let (function, kind, argument, said) = match event.body {
+                EventBody::Lost { events } => {
+                    lost = lost.saturating_add(events);
+                    continue;
+                }
+                // The collector makes none.
+                EventBody::Cpu { .. } => continue,
                 EventBody::Call {
                     function,
                     kind,
                     arg,
-                } => {
-                    if self
-                        .wanted
-                        .as_ref()
-                        .is_some_and(|wanted| !wanted.contains(&function))
-                    {
+                } => (function, kind_of(kind), arg, None),
+                EventBody::Data { kind, data } => {
+                    // The collector always knows it.
+                    let Some(function) = data.function() else {
                         continue;
-                    }
-                    let event_ = v1::Event {
-                        monotonic_ns: self.clock.monotonic_ns(event.ticks),
-                        tid,
-                        function: function.0,
-                        kind: kind_of(kind).into(),
-                        argument: arg,
                     };
-                    events.push((event.ticks.0, event_));
+                    let (event_kind, event_type) = match kind {
+                        DataKind::Custom => (v1::EventKind::Custom, None),
+                        DataKind::Typed(event_type) => (v1::EventKind::Typed, Some(event_type)),
+                    };
+                    let said = v1::Said {
+                        data: unpacked.data(data).to_vec(),
+                        size: data.size(),
+                        r#type: event_type.map(u32::from),
+                    };
+                    (function, event_kind, None, Some(said))
                 }
+            };
+            if !self.is_wanted(function) {
+                continue;
             }
+            let made = v1::Event {
+                monotonic_ns: self.clock.monotonic_ns(event.ticks),
+                tid,
+                function: function.0,
+                kind: kind.into(),
+                argument,
+                said,
+            };
+            events.push((event.ticks.0, made));
         }
         lost
+    }
+
+    fn is_wanted(&self, function: FunctionId) -> bool {
+        self.wanted
+            .as_ref()
+            .is_none_or(|wanted| wanted.contains(&function))
     }
 
     /// Adds the names of functions that were not named before.
@@ -313,6 +344,51 @@ mod tests {
                 .functions
                 .is_empty()
         );
+    }
+
+    /// A block with so many events of 4 KiB.
+    fn speech(thread: u32, events: u64) -> Piece {
+        let mut encoder = BlockEncoder::new(ThreadId(thread));
+        for at in 0..events {
+            let kind = DataKind::Typed(9);
+            encoder.push_said(Ticks(at), kind, Some(FunctionId(5)), 10_000, &[7; 4096]);
+        }
+        Piece::Block(encoder.finish().unwrap())
+    }
+
+    #[test]
+    fn what_the_program_says_comes_with_its_place_and_its_true_size() {
+        let batches = batcher(None).batches(vec![thread(1), speech(1, 1)]);
+        let event = &batches[0].events[0];
+        assert_eq!(
+            (event.kind(), event.tid, event.function),
+            (v1::EventKind::Typed, 101, 5)
+        );
+        let said = v1::Said {
+            data: vec![7; 4096],
+            size: 10_000,
+            r#type: Some(9),
+        };
+        assert_eq!(event.said, Some(said));
+        assert_eq!(batches[0].functions[0].name, "f5");
+        assert!(
+            batcher(Some(&[6]))
+                .batches(vec![speech(1, 1)])
+                .iter()
+                .all(|batch| batch.events.is_empty())
+        );
+    }
+
+    #[test]
+    fn a_message_is_no_longer_than_clients_take() {
+        let batches = batcher(None).batches(vec![speech(1, 1000)]);
+        let events: usize = batches.iter().map(|batch| batch.events.len()).sum();
+        assert_eq!(events, 1000);
+        for batch in &batches {
+            let said = batch.events.iter().filter_map(|event| event.said.as_ref());
+            let bytes: usize = said.map(|said| said.data.len()).sum();
+            assert!(bytes <= MAX_SAID + 4096, "{bytes}");
+        }
     }
 
     #[test]

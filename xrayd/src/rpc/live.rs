@@ -19,7 +19,7 @@ use super::{
     trace_stream::TraceStream,
 };
 use crate::refusal::Refusal;
-use crate::session::{Feed, FeedItem, Session};
+use crate::session::{Feed, FeedItem, Published, Session};
 use xray_trace::model::FunctionId;
 
 /// Calls that are decoded at once; bounds the memory of one stream.
@@ -109,7 +109,7 @@ async fn gather(feed: &mut Feed) -> Vec<FeedItem> {
     let mut calls = 0;
     let mut next = feed.next().await;
     while let Some(item) = next.take() {
-        if let FeedItem::Block(block) = &item {
+        if let FeedItem::Block(Published { block, .. }) = &item {
             calls += u64::from(block.calls);
         }
         items.push(item);
@@ -176,7 +176,7 @@ impl Encode for EventMessages {
 
 fn piece(item: FeedItem) -> Option<Piece> {
     Some(match item {
-        FeedItem::Block(block) => Piece::Block(block),
+        FeedItem::Block(published) => Piece::Block(published.block),
         FeedItem::Anchor(anchor) => Piece::Anchor(anchor),
         FeedItem::Thread(thread) => Piece::Thread(thread),
         FeedItem::Lost { events } => Piece::ReaderLost(events),
@@ -253,7 +253,9 @@ impl Encode for TraceMessages {
         let Self { session, stream } = self;
         for item in items {
             match item {
-                FeedItem::Block(block) => stream.block(&block, |id| session.function(id))?,
+                FeedItem::Block(published) => {
+                    stream.block(&published.block, |id| session.function(id))?
+                }
                 FeedItem::Anchor(anchor) => stream.anchor(&anchor)?,
                 FeedItem::Thread(thread) => stream.thread(&thread)?,
                 FeedItem::Lost { events } => stream.reader_lost(events)?,

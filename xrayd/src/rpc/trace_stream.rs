@@ -87,7 +87,12 @@ impl TraceStream {
     ) -> io::Result<()> {
         // What cannot be decoded is not described; the reader of the file finds the same bytes.
         for event in block.events().map_while(Result::ok) {
-            if let EventBody::Call { function: id, .. } = event.body
+            let id = match event.body {
+                EventBody::Call { function, .. } => Some(function),
+                EventBody::Data { data, .. } => data.function(),
+                EventBody::Cpu { .. } | EventBody::Lost { .. } => None,
+            };
+            if let Some(id) = id
                 && self.described.insert(id)
                 && let Some(function) = function(id)
             {

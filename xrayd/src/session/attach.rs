@@ -11,7 +11,7 @@ use std::{
 use shm_ring::Geometry;
 use sled_encoders::{
     SledKind,
-    x86_64::{SLED_BYTES, State, TailJump, call_site},
+    x86_64::{State, TailJump, call_site, sled_bytes},
 };
 use xray_trace::model::{CallKind, Module as TraceModule, ModuleId, Process, ProcessId};
 
@@ -22,7 +22,7 @@ use super::{
     functions::Functions,
 };
 use crate::{
-    collect::{CallSite, Drain, SiteTable},
+    collect::{CallSite, Drain, SiteKind, SiteTable},
     inject::{Neighbourhood, PatchSite, Patcher, Switch, Victim, install},
     launch::KillOnDrop,
     pid::{Pid, TargetAddr, Tid},
@@ -279,9 +279,10 @@ fn needs(survey: &Survey) -> Option<(std::ops::Range<u64>, u64)> {
     let stubs = survey
         .sites
         .iter()
-        .filter(|site| site.jump != TailJump::Plain)
+        .filter(|site| site.jump != TailJump::Plain || site.kind.is_event())
         .count() as u64;
-    Some((first.address..last.address + SLED_BYTES as u64, stubs))
+    let end = last.address + sled_bytes(last.kind) as u64;
+    Some((first.address..end, stubs))
 }
 
 /// The usable sleds of all modules.
@@ -353,9 +354,11 @@ fn call_site_of(site: &PatchSite, function: xray_trace::model::FunctionId) -> Ca
     )]
     let name = call_site(site.kind, site.address) as u32;
     let kind = match site.kind {
-        SledKind::Entry | SledKind::EntryArgument => CallKind::Enter,
-        SledKind::Exit => CallKind::Exit,
-        SledKind::TailExit => CallKind::TailExit,
+        SledKind::Entry | SledKind::EntryArgument => SiteKind::Call(CallKind::Enter),
+        SledKind::Exit => SiteKind::Call(CallKind::Exit),
+        SledKind::TailExit => SiteKind::Call(CallKind::TailExit),
+        SledKind::CustomEvent | SledKind::CustomEventV0 => SiteKind::Custom,
+        SledKind::TypedEvent => SiteKind::Typed,
     };
     CallSite {
         name,

@@ -24,7 +24,7 @@ const MAX_KEPT: usize = 1 << 17;
 #[derive(Debug, Clone)]
 pub enum FeedItem {
     /// Events of one thread.
-    Block(Block),
+    Block(Published),
     /// Counter and clocks at one moment.
     Anchor(ClockAnchor),
     /// A thread that later blocks belong to.
@@ -34,6 +34,15 @@ pub enum FeedItem {
         /// How many.
         events: u64,
     },
+}
+
+/// A block of events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// The events.
+    pub block: Block,
+    /// How many of them are the program's own, which the block does not count.
+    pub said: u32,
 }
 
 /// The reader's end.
@@ -68,6 +77,15 @@ pub(crate) fn feed() -> (FeedSender, Feed) {
             lost,
         },
     )
+}
+
+// === impl Published ===
+
+impl Published {
+    /// How many events there are, whoever made them.
+    pub fn events(&self) -> u64 {
+        u64::from(self.block.calls) + u64::from(self.said)
+    }
 }
 
 // === impl Feed ===
@@ -110,11 +128,9 @@ impl FeedSender {
 
     fn overflow(&mut self, item: FeedItem) -> bool {
         match item {
-            FeedItem::Block(block) => {
-                self.lost.fetch_add(
-                    u64::from(block.calls).saturating_add(block.lost),
-                    Ordering::Relaxed,
-                );
+            FeedItem::Block(published) => {
+                let events = published.events().saturating_add(published.block.lost);
+                self.lost.fetch_add(events, Ordering::Relaxed);
             }
             FeedItem::Lost { events } => {
                 self.lost.fetch_add(events, Ordering::Relaxed);

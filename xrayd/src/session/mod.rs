@@ -28,7 +28,7 @@ use xray_trace::{
 
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
 pub use controller::DetachReport;
-pub use feed::{Feed, FeedItem};
+pub use feed::{Feed, FeedItem, Published};
 pub use functions::FunctionRow;
 pub use registry::{Caller, LaunchOptions, Launched, Registry, RegistryConfig};
 
@@ -102,7 +102,7 @@ pub struct Status {
     pub functions_on: u32,
     /// Threads that have a ring.
     pub threads: u32,
-    /// Call events drained since attach.
+    /// Events drained since attach.
     pub events: u64,
     /// Over the last second or so.
     pub events_per_second: f64,

@@ -14,7 +14,7 @@ use xray_trace::{
     model::{ClockAnchor, FunctionId, ProcessId, Thread, ThreadId},
 };
 
-use super::feed::{Feed, FeedItem, FeedSender, feed};
+use super::feed::{Feed, FeedItem, FeedSender, Published, feed};
 use crate::lock::lock;
 
 /// Clock anchors kept; when there are more, every second one goes.
@@ -75,7 +75,7 @@ pub(crate) struct Output {
 /// Never larger than `retain_bytes`, but for the threads that have a ring, whose number is bounded.
 #[derive(Debug, Default)]
 struct Retained {
-    blocks: VecDeque<Block>,
+    blocks: VecDeque<Published>,
     /// Cost of `blocks` and `threads`.
     bytes: u64,
     events: u64,
@@ -220,26 +220,26 @@ impl Output {
     }
 
     /// A block is complete.
-    pub(crate) fn publish(&self, block: Block) {
+    pub(crate) fn publish(&self, published: Published) {
         let mut retained = lock(&self.retained);
-        retained.bytes += cost(&block);
-        retained.events += u64::from(block.calls);
-        if let Some(known) = retained.threads.get_mut(&block.thread) {
+        retained.bytes += cost(&published.block);
+        retained.events += published.events();
+        if let Some(known) = retained.threads.get_mut(&published.block.thread) {
             known.blocks += 1;
         }
-        retained.blocks.push_back(block.clone());
+        retained.blocks.push_back(published.clone());
         while retained.bytes > self.retain_bytes {
             let Some(oldest) = retained.blocks.pop_front() else {
                 break;
             };
-            let events = u64::from(oldest.calls).saturating_add(oldest.lost);
-            retained.bytes -= cost(&oldest);
-            retained.events -= u64::from(oldest.calls);
+            let events = oldest.events().saturating_add(oldest.block.lost);
+            retained.bytes -= cost(&oldest.block);
+            retained.events -= oldest.events();
             retained.evicted = retained.evicted.saturating_add(events);
-            retained.evict_from(oldest.thread, events);
+            retained.evict_from(oldest.block.thread, events);
         }
         // Under the lock, so that a new reader sees a block either as retained or in its feed.
-        self.feed(&FeedItem::Block(block));
+        self.feed(&FeedItem::Block(published));
     }
 
     /// Events were lost because no slot was free; whose they were is not known.
@@ -254,7 +254,7 @@ impl Output {
         encoder.push_lost(crate::sys::ticks_now(), events);
         self.count(0, events);
         if let Some(block) = encoder.finish() {
-            self.publish(block);
+            self.publish(Published { block, said: 0 });
         }
     }
 
@@ -355,7 +355,11 @@ impl Output {
         Snapshot {
             threads,
             anchors: retained.anchors.clone(),
-            blocks: retained.blocks.iter().cloned().collect(),
+            blocks: retained
+                .blocks
+                .iter()
+                .map(|published| published.block.clone())
+                .collect(),
             evicted,
         }
     }
@@ -435,7 +439,7 @@ mod tests {
 
     use super::*;
 
-    fn block(thread: ThreadId, calls: u32) -> Block {
+    fn block(thread: ThreadId, calls: u32) -> Published {
         let mut encoder = BlockEncoder::new(thread);
         for i in 0..calls {
             encoder.push_call(
@@ -445,12 +449,13 @@ mod tests {
                 None,
             );
         }
-        encoder.finish().unwrap()
+        let block = encoder.finish().unwrap();
+        Published { block, said: 0 }
     }
 
     #[test]
     fn the_oldest_blocks_go_first_and_are_counted() {
-        let size = cost(&block(ThreadId(0), 1000));
+        let size = cost(&block(ThreadId(0), 1000).block);
         let output = Output::new(ProcessId(0), 7, size * 3 + THREAD_COST);
         let thread = output.new_thread(7, String::new());
         for _ in 0..5 {
@@ -508,7 +513,7 @@ mod tests {
         let (mut events, mut lost) = (0, 0);
         while let Some(item) = feed.next().await {
             match item {
-                FeedItem::Block(block) => events += u64::from(block.calls),
+                FeedItem::Block(published) => events += published.events(),
                 FeedItem::Lost { events } => lost += events,
                 FeedItem::Anchor(_) | FeedItem::Thread(_) => {}
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sled_encoders::{
     SledKind,
-    x86_64::{SLED_BYTES, State, TailJump, classify, tail_jump},
+    x86_64::{MAX_SLED_BYTES, State, TailJump, classify, sled_bytes, tail_jump},
 };
 use xray_trace::instr_map;
 
@@ -59,14 +59,14 @@ pub(crate) fn survey(memory: &Memory, maps: &Maps, module: &Module) -> std::io::
     let mut wanted: Vec<(u64, SledKind, u32)> = Vec::new();
     for (index, function) in (0u32..).zip(module.object.functions()) {
         for sled in module.object.sleds_of(function) {
-            let Some(kind) = usable(sled.kind) else {
-                found.skip("event sled");
+            let Some(kind) = usable(sled.kind, sled.version) else {
+                found.skip("of a kind that is not known");
                 continue;
             };
             let address = module.in_target(sled.address).0;
             if !address.is_multiple_of(2) {
                 found.skip("not 2-byte aligned");
-            } else if !lies_in_text(maps, module, address) {
+            } else if !lies_in_text(maps, module, address, sled_bytes(kind)) {
                 found.skip("outside the module's executable memory");
             } else {
                 wanted.push((address, kind, index));
@@ -82,11 +82,11 @@ pub(crate) fn survey(memory: &Memory, maps: &Maps, module: &Module) -> std::io::
             continue;
         }
         let bytes = piece.read(memory, maps, address)?;
-        let Some((sled, after)) = bytes.split_first_chunk::<SLED_BYTES>() else {
+        let Some((sled, after)) = bytes.split_at_checked(sled_bytes(kind)) else {
             found.skip("outside the module's executable memory");
             continue;
         };
-        previous_end = address + SLED_BYTES as u64;
+        previous_end = address + sled_bytes(kind) as u64;
         let state = classify(kind, address, sled);
         let jump = match kind {
             SledKind::TailExit => tail_jump(after),
@@ -114,20 +114,21 @@ pub(crate) fn survey(memory: &Memory, maps: &Maps, module: &Module) -> std::io::
     Ok(found)
 }
 
-fn usable(kind: instr_map::SledKind) -> Option<SledKind> {
+fn usable(kind: instr_map::SledKind, version: u8) -> Option<SledKind> {
     match kind {
         instr_map::SledKind::Entry => Some(SledKind::Entry),
         instr_map::SledKind::Exit => Some(SledKind::Exit),
         instr_map::SledKind::TailExit => Some(SledKind::TailExit),
         instr_map::SledKind::EntryWithArgument => Some(SledKind::EntryArgument),
-        instr_map::SledKind::CustomEvent
-        | instr_map::SledKind::TypedEvent
-        | instr_map::SledKind::Unknown(_) => None,
+        instr_map::SledKind::CustomEvent if version == 0 => Some(SledKind::CustomEventV0),
+        instr_map::SledKind::CustomEvent => Some(SledKind::CustomEvent),
+        instr_map::SledKind::TypedEvent => Some(SledKind::TypedEvent),
+        instr_map::SledKind::Unknown(_) => None,
     }
 }
 
-fn lies_in_text(maps: &Maps, module: &Module, address: u64) -> bool {
-    let last = address.wrapping_add(SLED_BYTES as u64 - 1);
+fn lies_in_text(maps: &Maps, module: &Module, address: u64, length: usize) -> bool {
+    let last = address.wrapping_add(length as u64 - 1);
     [address, last].into_iter().all(|address| {
         maps.at(address)
             .is_some_and(|entry| entry.executable() && module.is_mapped_by(entry))
@@ -146,7 +147,7 @@ struct Piece {
 impl Piece {
     /// The bytes from `address` on: a sled and the longest instruction behind it, fewer at the mapping's end.
     fn read(&mut self, memory: &Memory, maps: &Maps, address: u64) -> std::io::Result<&[u8]> {
-        const WANTED: u64 = (SLED_BYTES + JUMP_BYTES) as u64;
+        const WANTED: u64 = (MAX_SLED_BYTES + JUMP_BYTES) as u64;
         let have = address
             .checked_sub(self.start)
             .and_then(|skip| (self.bytes.len() as u64).checked_sub(skip))
@@ -160,6 +161,6 @@ impl Piece {
         }
         let skip = usize::try_from(address - self.start).unwrap_or(usize::MAX);
         let rest = self.bytes.get(skip..).unwrap_or_default();
-        Ok(&rest[..rest.len().min(SLED_BYTES + JUMP_BYTES)])
+        Ok(&rest[..rest.len().min(MAX_SLED_BYTES + JUMP_BYTES)])
     }
 }

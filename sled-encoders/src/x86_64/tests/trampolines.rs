@@ -61,8 +61,8 @@ fn they_contain_nothing_but_harmless_instructions() {
     use Opcode::*;
     // No vector or x87 instruction, no system call, nothing that waits, serialises or may fault by itself.
     let allowed = [
-        ADD, AND, CALL, CMP, CMPXCHG, DEC, INC, INT, JA, JB, JMP, JNA, JNB, JNZ, JZ, LAHF, LEA,
-        MOV, OR, POP, PUSH, RDTSC, RETURN, SAHF, SETO, SHL, SHR, SUB, TEST, XADD, XCHG, XOR,
+        ADD, AND, CALL, CMP, CMPXCHG, DEC, IMUL, INC, INT, JA, JB, JMP, JNA, JNB, JNZ, JZ, LAHF,
+        LEA, MOV, OR, POP, PUSH, RDTSC, RETURN, SAHF, SETO, SHL, SHR, SUB, TEST, XADD, XCHG, XOR,
     ];
     for spec in specs() {
         let trampolines = Trampolines::assemble(&spec).unwrap();
@@ -78,9 +78,14 @@ fn they_contain_nothing_but_harmless_instructions() {
                 let harmless = match instruction.operand(i) {
                     Operand::Register { reg } => {
                         let class = reg.class();
-                        [RegSpec::al(), RegSpec::eax(), RegSpec::rax()]
-                            .iter()
-                            .any(|general| general.class() == class)
+                        [
+                            RegSpec::al(),
+                            RegSpec::r9b(),
+                            RegSpec::eax(),
+                            RegSpec::rax(),
+                        ]
+                        .iter()
+                        .any(|general| general.class() == class)
                     }
                     _ => true,
                 };
@@ -181,6 +186,7 @@ fn every_path_puts_every_register_back() {
     for spec in specs() {
         let trampolines = Trampolines::assemble(&spec).unwrap();
         let program = program(&trampolines);
+        let event = trampolines.target(SledKind::CustomEvent) - spec.origin;
         for start in starts(&trampolines, &spec) {
             let registers = std::array::from_fn(|i| Value::Initial(u8::try_from(i).unwrap()));
             let mut open = vec![Path {
@@ -216,9 +222,10 @@ fn every_path_puts_every_register_back() {
                 }
             }
             assert!(ends >= 1, "{start:#x} ends");
-            // As the header of `trampoline.rs` says; the return address into the sled is below.
+            // As the header of `trampoline` says; the return address into the sled is below.
+            let most = if start == event { 168 } else { 136 };
             assert!(
-                8 * (deepest + 1) <= 136,
+                8 * (deepest + 1) <= most,
                 "{start:#x} takes {} bytes",
                 8 * (deepest + 1)
             );

@@ -1,7 +1,8 @@
 //! The code that staged sleds call.
 //!
-//! Four flavours, one slow path. They keep every register; exit, tail and stub keep the flags (at an entry they are dead). They touch no
-//! vector or x87 state, make no system call, never wait, and use at most 136 bytes of stack, 48 on the hot path.
+//! Five flavours, one slow path. They keep every register; all but the entries' keep the flags (at an entry they are dead). They touch no
+//! vector or x87 state, make no system call, never wait, and use at most 136 bytes of stack, 48 on the hot path; the flavour for events 168
+//! and 96.
 //!
 //! ```text
 //!  stack on the hot path           registers after the preamble
@@ -18,9 +19,11 @@
 //! which words of the ring the hot path reserved and could not use, `r12d` what to do about them:
 //!
 //! ```text
-//!  r12d bits 0..8   words at rcx to turn into filler, up to the chunk's end (a reservation that cannot be used)
-//!            8      the event has an argument (in rdi)
-//!            9      the hot path reserved in vain: head was parked or at the chunk's end
+//!  r12d bits 0..16  words at rcx to turn into filler, up to the chunk's end (a reservation that cannot be used)
+//!            16     the event has an argument (in rdi)
+//!            17     the hot path reserved in vain: head was parked or at the chunk's end
+//!            18     the event has a payload: rdi says how much is copied (high half) and what its words take (low half), in bytes,
+//!                   and behind the name stand pointer, size and type
 //! ```
 //!
 //! A signal handler may run between any two instructions and record events itself. What keeps that right:
@@ -31,20 +34,28 @@
 //!   word came in between.
 //! * The slow path parks the head at the ring's end by one exchange: what was reserved before is not touched by
 //!   it, and what is tried after it ends in the slow path, sees `busy`, and is counted as lost.
+//! * An event with a payload can be longer than a guard. It is reserved by compare and exchange, if it fits into its chunk, so that the head
+//!   never stands behind the guard of the next one; a handler in between makes it try again.
+//! * Copying takes long enough for a handler to fork in it. The child, whose table is wiped, stops at the next word.
 
 use iced_x86::code_asm::{
-    AsmRegister64, CodeAssembler, CodeLabel, al, dword_ptr, eax, ebx, ecx, edi, edx, ptr,
-    qword_ptr, r8, r8d, r9, r9d, r10, r10d, r11, r12, r12d, rax, rbx, rcx, rdi, rdx, rsi, rsp,
+    AsmRegister64, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edi, edx, ptr, qword_ptr,
+    r11, r12, r12d, rax, rcx, rdi, rdx, rsp,
 };
 use shm_ring::{
     Geometry,
-    layout::{
-        GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, control, rings, slot, table,
-    },
+    layout::{GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, slot},
     word,
 };
 
+use self::{
+    payload::{emit_copy, emit_event},
+    slow::emit_slow,
+};
 use crate::{EncodeError, SledKind};
+
+mod payload;
+mod slow;
 
 /// Where everything lies that the trampolines of one target use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +82,7 @@ pub struct Trampolines {
     tail: u64,
     argument: u64,
     stub: u64,
+    event: u64,
 }
 
 /// What distinguishes one flavour from another.
@@ -103,9 +115,13 @@ enum Name {
 type Result<T> = std::result::Result<T, iced_x86::IcedError>;
 
 /// `r12d`: the event has an argument.
-const HAS_ARGUMENT: u32 = 1 << 8;
+const HAS_ARGUMENT: u32 = 1 << 16;
 /// `r12d`: the hot path reserved in vain.
-const IN_VAIN: u32 = 1 << 9;
+const IN_VAIN: u32 = 1 << 17;
+/// `r12d`: the event has a payload.
+const HAS_PAYLOAD: u32 = 1 << 18;
+/// `r12d`: words to turn into filler.
+const FILLERS: i32 = 0xffff;
 
 // === impl Trampolines ===
 
@@ -118,13 +134,14 @@ impl Trampolines {
         Self::generate(spec).map_err(|error| EncodeError::Assembler(error.to_string()))
     }
 
-    /// Address of the trampoline that a staged sled of `kind` calls.
+    /// Address of the trampoline that a staged sled of `kind` calls; an event's, that its stub calls.
     pub const fn target(&self, kind: SledKind) -> u64 {
         match kind {
             SledKind::Entry => self.entry,
             SledKind::Exit => self.exit,
             SledKind::TailExit => self.tail,
             SledKind::EntryArgument => self.argument,
+            SledKind::CustomEvent | SledKind::TypedEvent | SledKind::CustomEventV0 => self.event,
         }
     }
 
@@ -136,7 +153,9 @@ impl Trampolines {
     fn generate(spec: &TrampolineSpec) -> Result<Self> {
         let mut a = CodeAssembler::new(64)?;
         let mut slow = a.create_label();
-        emit_slow(&mut a, spec, &mut slow)?;
+        let mut copy = a.create_label();
+        emit_slow(&mut a, spec, &mut slow, copy)?;
+        emit_copy(&mut a, spec, &mut copy)?;
         let flavours = [
             Flavour {
                 flags: Flags::Dead,
@@ -168,10 +187,15 @@ impl Trampolines {
             emit_flavour(&mut a, spec, flavour, slow)?;
             starts.push(start);
         }
+        let mut start = a.create_label();
+        align(&mut a, spec)?;
+        a.set_label(&mut start)?;
+        emit_event(&mut a, spec, slow, copy)?;
+        starts.push(start);
         let options = iced_x86::BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
         let result = a.assemble_options(spec.origin, options)?;
         let at = |i: usize| result.label_ip(&starts[i]);
-        let (entry, exit, argument, stub) = (at(0)?, at(1)?, at(2)?, at(3)?);
+        let (entry, exit, argument, stub, event) = (at(0)?, at(1)?, at(2)?, at(3)?, at(4)?);
         Ok(Self {
             code: result.inner.code_buffer,
             entry,
@@ -179,6 +203,7 @@ impl Trampolines {
             tail: exit,
             argument,
             stub,
+            event,
         })
     }
 }
@@ -300,217 +325,6 @@ fn emit_flavour(
     a.call(slow)?;
     a.pop(r12)?;
     a.jmp(done)?;
-    Ok(())
-}
-
-/// The slow path: rcx, r12d as drawn above, rdx = address of the site's name, rdi the argument. Keeps every register
-/// that the flavours do not save themselves.
-fn emit_slow(a: &mut CodeAssembler, spec: &TrampolineSpec, slow: &mut CodeLabel) -> Result<()> {
-    let g = spec.geometry;
-    let mask = small(u64::from(g.slots() - 1));
-    let slots = spec.table + HEADER_BYTES;
-    let controls = spec.rings + HEADER_BYTES;
-    let [mut out, mut probe, mut found, mut claim, mut no_slot] = labels(a);
-    let [
-        mut busy,
-        mut filler,
-        mut filler_done,
-        mut fill_rest,
-        mut new_chunk,
-        mut full,
-    ] = labels(a);
-    let [
-        mut have_room,
-        mut write_sync,
-        mut same_high,
-        mut no_gap,
-        mut gap_fits,
-    ] = labels(a);
-    let [mut no_argument, mut fill_guard, mut guarded, mut not_parked] = labels(a);
-    let kept = [rbx, rsi, rdi, r8, r9, r10];
-
-    a.set_label(slow)?;
-    for register in kept {
-        a.push(register)?;
-    }
-    a.mov(rsi, rdx)?;
-    a.mov(r10, rdi)?;
-    a.mov(r8, rcx)?;
-    // A forked child sees a zeroed table: not traced.
-    a.mov(rbx, spec.table)?;
-    a.cmp(field64(rbx, table::LIVE), 0)?;
-    a.je(out)?;
-    // Our own reservation, made before the counter's high half was seen to be new, or too short for an argument. Nobody
-    // else will ever write these words.
-    a.mov(edx, r12d)?;
-    a.and(edx, 0xff)?;
-    a.jz(filler_done)?;
-    a.set_label(&mut filler)?;
-    a.mov(dword_ptr(r8), word::FILLER)?;
-    a.add(r8, 8)?;
-    a.test(r8d, chunk_mask(g))?;
-    a.jz(filler_done)?;
-    a.dec(edx)?;
-    a.jnz(filler)?;
-    a.set_label(&mut filler_done)?;
-
-    // The slot: the home one, or the next that is ours or nobody's.
-    a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
-    a.test(eax, eax)?;
-    a.jz(no_slot)?;
-    a.mov(r9d, eax)?;
-    a.and(r9d, mask)?;
-    a.mov(edx, PROBES)?;
-    a.set_label(&mut probe)?;
-    a.mov(r11, slots)?;
-    a.mov(rcx, r9)?;
-    a.shl(rcx, LINE_SHIFT)?;
-    a.add(r11, rcx)?;
-    a.mov(edi, field32(r11, slot::TID))?;
-    a.cmp(edi, eax)?;
-    a.je(found)?;
-    a.test(edi, edi)?;
-    a.jz(claim)?;
-    a.inc(r9d)?;
-    a.and(r9d, mask)?;
-    a.dec(edx)?;
-    a.jnz(probe)?;
-    a.set_label(&mut no_slot)?;
-    a.mov(rdi, spec.rings)?;
-    a.lock().inc(field64(rdi, rings::NO_SLOT))?;
-    a.jmp(out)?;
-    // A free slot's limit is 0, so a handler that comes in after the claim takes the slow path, too.
-    a.set_label(&mut claim)?;
-    a.mov(edi, eax)?;
-    a.xor(eax, eax)?;
-    a.lock().cmpxchg(field32(r11, slot::TID), edi)?;
-    a.mov(eax, edi)?;
-    a.jnz(probe)?;
-
-    // rdi = control line, rcx = the ring, r8 = its end.
-    a.set_label(&mut found)?;
-    a.mov(rdi, controls)?;
-    a.add(rdi, rcx)?;
-    a.shl(rcx, g.ring_shift() - LINE_SHIFT)?;
-    a.mov(r8, spec.rings + g.rings_offset())?;
-    a.add(rcx, r8)?;
-    a.lea(r8, ptr(rcx + small(g.ring_bytes())))?;
-    // One at a time: a handler that interrupts the slow path counts its event as lost.
-    a.cmp(field64(rdi, control::BUSY), 0)?;
-    a.jne(busy)?;
-    a.mov(field64(rdi, control::BUSY), 1)?;
-    // One instruction: what handlers reserve before it stays theirs, what they try after it comes to nothing.
-    a.mov(rbx, r8)?;
-    a.xchg(field64(r11, slot::HEAD), rbx)?;
-    a.rdtsc()?;
-    // Is there a chunk under way, and room in it? A freed slot has a head from its last owner, but no limit.
-    a.cmp(field64(r11, slot::LIMIT), 0)?;
-    a.je(new_chunk)?;
-    a.cmp(rbx, rcx)?;
-    a.jb(new_chunk)?;
-    a.cmp(rbx, r8)?;
-    a.jae(new_chunk)?;
-    a.test(ebx, beyond_guard(g))?;
-    a.jz(new_chunk)?;
-    a.mov(r9d, ebx)?;
-    a.and(r9d, chunk_mask(g))?;
-    a.cmp(r9d, small(g.chunk_bytes() - SLOW_WORDS * 8))?;
-    a.jbe(have_room)?;
-    a.set_label(&mut fill_rest)?;
-    a.mov(dword_ptr(rbx), word::FILLER)?;
-    a.add(rbx, 8)?;
-    a.test(ebx, chunk_mask(g))?;
-    a.jnz(fill_rest)?;
-
-    a.set_label(&mut new_chunk)?;
-    a.mov(rbx, field64(r11, slot::STARTED))?;
-    a.mov(r9, rbx)?;
-    // Pairs with the collector's store of RELEASED after it zeroed the chunk.
-    a.sub(r9, field64(rdi, control::RELEASED))?;
-    a.cmp(r9, small(g.chunks()))?;
-    a.jae(full)?;
-    a.mov(r9d, ebx)?;
-    a.and(r9d, small(g.chunks() - 1))?;
-    a.shl(r9, g.chunk_shift())?;
-    a.add(rcx, r9)?;
-    a.inc(rbx)?;
-    a.mov(field64(r11, slot::STARTED), rbx)?;
-    a.mov(r9d, dword_ptr(spec.tid_offset).fs())?;
-    a.mov(field64(rdi, control::OWNER), r9)?;
-    a.mov(field64(rdi, control::STARTED), rbx)?;
-    a.mov(field64(r11, slot::LIMIT), r8)?;
-    // rbx = where the guard ends: filled up to there below.
-    a.lea(rbx, ptr(rcx + small(GUARD_BYTES)))?;
-    a.jmp(write_sync)?;
-
-    a.set_label(&mut have_room)?;
-    a.mov(rcx, rbx)?;
-    a.cmp(field32(r11, slot::HIGH), edx)?;
-    a.je(same_high)?;
-    a.set_label(&mut write_sync)?;
-    a.mov(field32(r11, slot::HIGH), edx)?;
-    a.mov(dword_ptr(rcx + 4), edx)?;
-    a.mov(dword_ptr(rcx), word::SYNC)?;
-    a.add(rcx, 8)?;
-    a.set_label(&mut same_high)?;
-    // Losses since the last gap word; one word tells at most u32::MAX of them.
-    a.mov(r9, field64(rdi, control::LOST))?;
-    a.sub(r9, field64(r11, slot::REPORTED))?;
-    a.jz(no_gap)?;
-    a.mov(r8d, u32::MAX)?;
-    a.cmp(r9, r8)?;
-    a.jbe(gap_fits)?;
-    a.mov(r9, r8)?;
-    a.set_label(&mut gap_fits)?;
-    a.add(field64(r11, slot::REPORTED), r9)?;
-    a.mov(dword_ptr(rcx + 4), r9d)?;
-    a.mov(dword_ptr(rcx), word::GAP)?;
-    a.add(rcx, 8)?;
-    a.set_label(&mut no_gap)?;
-    a.test(r12d, HAS_ARGUMENT.cast_signed())?;
-    a.jz(no_argument)?;
-    a.mov(dword_ptr(rcx + 4), r10d)?;
-    a.mov(dword_ptr(rcx), word::ARGUMENT_LOW)?;
-    a.mov(r9, r10)?;
-    a.shr(r9, 32)?;
-    a.mov(dword_ptr(rcx + 12), r9d)?;
-    a.mov(dword_ptr(rcx + 8), word::ARGUMENT_HIGH)?;
-    a.add(rcx, 16)?;
-    a.set_label(&mut no_argument)?;
-    a.mov(dword_ptr(rcx + 4), eax)?;
-    a.mov(r9d, dword_ptr(rsi))?;
-    a.mov(dword_ptr(rcx), r9d)?;
-    a.add(rcx, 8)?;
-    a.set_label(&mut fill_guard)?;
-    a.cmp(rcx, rbx)?;
-    a.jae(guarded)?;
-    a.mov(dword_ptr(rcx), word::FILLER)?;
-    a.add(rcx, 8)?;
-    a.jmp(fill_guard)?;
-    a.set_label(&mut guarded)?;
-    // From here on handlers use the chunk.
-    a.mov(field64(r11, slot::HEAD), rcx)?;
-    a.mov(field64(rdi, control::BUSY), 0)?;
-    a.set_label(&mut out)?;
-    for register in kept.into_iter().rev() {
-        a.pop(register)?;
-    }
-    a.ret()?;
-
-    a.set_label(&mut full)?;
-    a.inc(field64(rdi, control::LOST))?;
-    a.mov(field64(rdi, control::BUSY), 0)?;
-    a.jmp(out)?;
-
-    // Whoever is busy below us goes on from the head that it took, or begins a chunk if that is past its end. Head grows with
-    // every vain attempt; parking it again keeps any number of them away from the next valid address.
-    a.set_label(&mut busy)?;
-    a.test(r12d, IN_VAIN.cast_signed())?;
-    a.jz(not_parked)?;
-    a.mov(field64(r11, slot::HEAD), r8)?;
-    a.set_label(&mut not_parked)?;
-    a.inc(field64(rdi, control::LOST))?;
-    a.jmp(out)?;
     Ok(())
 }
 

@@ -1,0 +1,277 @@
+//! Custom and typed events: the program's own words, of every size, from every place, whatever interrupts them.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{Fixture, Target, wait_until};
+use xray_trace::model::{CallKind, DataKind, EventBody, Trace};
+use xrayd::session::Switch;
+
+use crate::support::{
+    attach, detach, notes, registry, retained, soak, switch, text_is_as_compiled,
+};
+
+/// What the program says in a round, in bytes; see `fixtures/events/main.c`.
+const SIZES: [u64; 12] = [0, 1, 6, 7, 8, 9, 255, 2048, 4095, 4096, 4097, 9744];
+/// What a ring of the default size takes of it.
+const LIMIT: u64 = 4096;
+/// The five leaves with sleds of every version, which have no other sleds.
+const LEAVES: u64 = 5;
+
+/// One event as a trace has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Said {
+    function: String,
+    kind: DataKind,
+    /// As the program said, in bytes.
+    size: u64,
+    bytes: Vec<u8>,
+    /// The innermost call that was open then.
+    caller: Option<String>,
+}
+
+/// Events by thread, and how many calls there are beside.
+#[derive(Debug, Default)]
+struct Spoken {
+    threads: BTreeMap<u32, Vec<Said>>,
+    calls: u64,
+    lost: u64,
+}
+
+// === impl Spoken ===
+
+impl Spoken {
+    fn read(trace: &Trace) -> Result<Self> {
+        let mut spoken = Self::default();
+        for (id, blocks) in trace.blocks_by_thread() {
+            let tid = trace.thread(id).context("a thread without a row")?.tid;
+            let said = spoken.threads.entry(tid).or_default();
+            let mut open = Vec::new();
+            for block in blocks {
+                let mut events = block.events();
+                while let Some(event) = events.next() {
+                    match event?.body {
+                        EventBody::Call { function, kind, .. } => {
+                            spoken.calls += 1;
+                            match kind {
+                                CallKind::Enter => open.push(function),
+                                CallKind::Exit | CallKind::TailExit => drop(open.pop()),
+                            }
+                        }
+                        EventBody::Data { kind, data } => said.push(Said {
+                            function: trace
+                                .function_name(data.function().context("where was that?")?)
+                                .into_owned(),
+                            kind,
+                            size: data.size(),
+                            bytes: events.data(data).to_vec(),
+                            caller: open.last().map(|id| trace.function_name(*id).into_owned()),
+                        }),
+                        EventBody::Lost { events } => spoken.lost += events,
+                        EventBody::Cpu { .. } => anyhow::bail!("the engine knows no processors"),
+                    }
+                }
+            }
+        }
+        spoken.lost += trace.totals().lost.saturating_sub(spoken.lost);
+        Ok(spoken)
+    }
+
+    fn events(&self) -> u64 {
+        self.threads.values().map(|said| said.len() as u64).sum()
+    }
+
+    /// Each payload is a whole one of a size that the program uses, and stands in the function that its kind belongs to.
+    fn check(&self) -> Result<()> {
+        for said in self.threads.values().flatten() {
+            let whole = said.bytes.len() as u64 == said.size.min(LIMIT);
+            let steady = said
+                .bytes
+                .windows(2)
+                .all(|pair| pair[1] == pair[0].wrapping_add(13));
+            let known = match (&*said.function, said.kind) {
+                ("say" | "say_swapped", DataKind::Custom)
+                | ("say_rotated", DataKind::Typed(65524..=65535)) => SIZES.contains(&said.size),
+                // A handler says five bytes.
+                ("say_typed", DataKind::Typed(1000..=1011)) => SIZES.contains(&said.size),
+                ("say_typed", DataKind::Typed(3)) => said.bytes == [1, 14, 27, 40, 53],
+                ("leaf_v0", DataKind::Custom) => (said.size, said.bytes[0]) == (20, 77),
+                ("leaf_v1", DataKind::Custom) => (said.size, said.bytes[0]) == (21, 77),
+                ("leaf_v2", DataKind::Custom) => (said.size, said.bytes[0]) == (22, 77),
+                ("leaf_typed", DataKind::Typed(7)) => (said.size, said.bytes[0]) == (23, 77),
+                ("leaf_on_stack", DataKind::Custom) => (said.size, said.bytes[0]) == (8, 1),
+                _ => false,
+            };
+            ensure!(whole && steady && known, "{said:?}");
+        }
+        Ok(())
+    }
+}
+
+/// What one round says: function, kind, size, first byte.
+fn round() -> impl Iterator<Item = (&'static str, DataKind, u64, u8)> + Clone {
+    (0u8..).zip(SIZES).flat_map(|(i, size)| {
+        let typed = DataKind::Typed(1000 + u16::from(i));
+        let rotated = DataKind::Typed(65535 - u16::from(i));
+        [
+            ("say", DataKind::Custom, size, i),
+            ("say_swapped", DataKind::Custom, size, i + 1),
+            ("say_typed", typed, size, i + 2),
+            ("say_rotated", rotated, size, i + 3),
+        ]
+    })
+}
+
+/// Every size, zero among them and more than a ring takes; arguments that clang's moves garble; sleds of LLVM 5 to 19; leaf functions with a
+/// live red zone (P33), live flags and the stack pointer as an argument.
+#[test]
+fn events_are_what_the_program_said() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Events, ["--threads", "4", "--rounds", "3"])?;
+    let registry = registry();
+    let attached = attach(&registry, &target)?;
+    ensure!(attached.report.skipped.is_empty(), "{:?}", attached.report);
+    let session = attached.session;
+    switch(&session, Switch::On)?;
+    target.send("go")?;
+    let mut tids = Vec::new();
+    for _ in 0..4 {
+        let line = target.line_with("thread ", Duration::from_secs(60))?;
+        tids.push(line.trim_start_matches("thread ").parse::<u32>()?);
+    }
+    ensure!(
+        target.line(Duration::from_secs(60))? == "done 0",
+        "it saw a change"
+    );
+    let program = target.program().to_path_buf();
+    let status = session.status();
+    detach(&registry, &target)?;
+    text_is_as_compiled(&target, &program, &program)?;
+    let trace = retained(&session)?;
+    let spoken = Spoken::read(&trace)?;
+    spoken.check()?;
+    ensure!(spoken.lost == 0, "{} lost", spoken.lost);
+    for tid in tids {
+        let said = spoken.threads.get(&tid).context("a thread is missing")?;
+        let expected: Vec<_> = round().cycle().take(3 * 4 * SIZES.len()).collect();
+        ensure!(said.len() == expected.len(), "{} events", said.len());
+        for (said, (function, kind, size, first)) in said.iter().zip(expected) {
+            ensure!(
+                (&*said.function, said.kind, said.size) == (function, kind, size),
+                "{said:?} instead of {function} {kind:?} {size}"
+            );
+            ensure!(
+                said.bytes.first().is_none_or(|byte| *byte == first),
+                "{said:?}"
+            );
+            ensure!(said.caller.as_deref() == Some(function), "{said:?}");
+        }
+    }
+    let main = u32::try_from(target.pid())?;
+    let leaves: Vec<&str> = spoken.threads[&main]
+        .iter()
+        .map(|said| said.function.as_str())
+        .collect();
+    ensure!(
+        leaves
+            == [
+                "leaf_v0",
+                "leaf_v1",
+                "leaf_v2",
+                "leaf_typed",
+                "leaf_on_stack"
+            ],
+        "{leaves:?}"
+    );
+    let rounds = 4 * 3 * 4 * SIZES.len() as u64;
+    ensure!(spoken.calls == 2 * rounds && trace.totals().calls == spoken.calls);
+    ensure!(spoken.events() == rounds + LEAVES);
+    ensure!(
+        status.events <= spoken.calls + spoken.events(),
+        "{status:?}"
+    );
+    ensure!(session.status().events == spoken.calls + spoken.events());
+    ensure!(notes(&trace) == Default::default());
+    Ok(())
+}
+
+/// P38: handlers that speak themselves, at any instruction of whoever speaks; what a ring has no room for is counted.
+#[test]
+fn every_event_is_recorded_or_counted_under_signals() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Events, ["--threads", "3", "--hz", "5000"])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    switch(&session, Switch::On)?;
+    target.send("storm")?;
+    let enough = soak(1_000_000, 50_000_000);
+    wait_until(Duration::from_secs(120), "enough events", || {
+        let status = session.status();
+        Ok((status.events + status.lost > enough).then_some(()))
+    })?;
+    let line = target.ask("stop", "stopped ")?;
+    let numbers: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
+    let [rounds, signals, bad] = numbers[..] else {
+        anyhow::bail!("{line}")
+    };
+    ensure!(bad == 0 && rounds > 0 && signals > 0, "{line}");
+    detach(&registry, &target)?;
+    let spoken = Spoken::read(&retained(&session)?)?;
+    spoken.check()?;
+    let tried = rounds * (3 * 4 * SIZES.len() as u64 + LEAVES) + 3 * signals;
+    let recorded = spoken.calls + spoken.events();
+    ensure!(spoken.events() > 100, "{} events", spoken.events());
+    ensure!(
+        recorded + spoken.lost == tried,
+        "{recorded} recorded, {} lost, {tried} tried",
+        spoken.lost
+    );
+    Ok(())
+}
+
+/// P22, P33: switched on and off while threads stand anywhere in the sleds, their stubs and the trampolines.
+#[test]
+fn switching_never_garbles_an_event() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Events, ["--threads", "3", "--hz", "1000"])?;
+    let registry = registry();
+    target.send("storm")?;
+    let mut toggles = 0u64;
+    let end = Instant::now() + soak(Duration::from_secs(1), Duration::from_secs(60));
+    while Instant::now() < end {
+        // The stubs of the attach before are used again.
+        let session = attach(&registry, &target)?.session;
+        for _ in 0..50 {
+            switch(&session, Switch::On)?;
+            switch(&session, Switch::Off)?;
+            toggles += 2;
+        }
+        switch(&session, Switch::On)?;
+        detach(&registry, &target)?;
+        let spoken = Spoken::read(&retained(&session)?)?;
+        spoken.check()?;
+        ensure!(spoken.events() > 0, "nothing was said");
+    }
+    let line = target.ask("stop", "stopped ")?;
+    ensure!(line.ends_with(" 0"), "after {toggles} toggles: {line}");
+    Ok(())
+}
+
+/// P58: a forked child says nothing into its parent's rings.
+#[test]
+fn a_forked_child_is_not_heard() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Events, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    switch(&session, Switch::On)?;
+    target.ask("fork", "forked")?;
+    detach(&registry, &target)?;
+    let spoken = Spoken::read(&retained(&session)?)?;
+    ensure!(
+        spoken.events() == 0 && spoken.calls == 0 && spoken.lost == 0,
+        "{spoken:?}"
+    );
+    Ok(())
+}

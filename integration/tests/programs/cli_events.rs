@@ -1,0 +1,125 @@
+//! Custom and typed events of a live process, as a user meets them: recorded, shown, and in every format that holds them.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{Fixture, Target, Tool};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::scene::{Cli, Scene, all_on, ensure_as_compiled, rows};
+
+/// What two threads say in two rounds of twelve sizes, in two ways each; and the five leaves.
+const CUSTOM: u64 = 2 * 2 * 12 * 2 + 4;
+const TYPED: u64 = 2 * 2 * 12 * 2 + 1;
+/// Those that say nothing: some formats have no room for that.
+const EMPTY: u64 = 2 * 2 * 2;
+
+/// Records what the program says into `e.xtrace`.
+fn record(cli: &Cli) -> Result<Target> {
+    let mut target = Target::spawn(Fixture::Events, ["--threads", "2", "--rounds", "2"])?;
+    let pid = target.pid().to_string();
+    let mut running = cli.start(["record", &pid, "-o", "e.xtrace", "--force"])?;
+    running.until("everything is on", || all_on(&target))?;
+    ensure!(target.ask("go", "done ")? == "done 0");
+    running.signal(Signal::SIGINT)?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    ensure_as_compiled(&target)?;
+    Ok(target)
+}
+
+#[test]
+fn what_a_program_says_is_recorded_and_shown_with_and_without_a_daemon() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    for cli in [scene.alone()?, scene.with(&daemon)?] {
+        let _target = record(&cli)?;
+        let info = cli.json(["info", "e.xtrace"])?;
+        ensure!(
+            info["events"]["custom_events"] == CUSTOM && info["events"]["typed_events"] == TYPED,
+            "{info}"
+        );
+        // In the call of the function that says it, with its name, whole or with the size that it had.
+        let report = cli.json(["tree", "e.xtrace", "--limit", "0"])?;
+        let lines = rows(&report, "lines").or_else(|_| rows(&report["tree"], "lines"))?;
+        let said: Vec<&Value> = lines
+            .iter()
+            .filter(|line| line["kind"] == "custom-event" || line["kind"] == "typed-event")
+            .collect();
+        ensure!(said.len() as u64 == CUSTOM + TYPED, "{} lines", said.len());
+        for line in &said {
+            let function = line["function"].as_str().context("where was that?")?;
+            let depth = u64::from(!function.starts_with("leaf_"));
+            ensure!(line["depth"] == depth, "{line}");
+        }
+        let cut = said.iter().filter(|line| line["size"].is_u64());
+        // 4097 and 9744 bytes.
+        ensure!(cut.count() == 2 * 2 * 2 * 4);
+        let text = cli.run(["tree", "e.xtrace", "--limit", "0"])?.out;
+        ensure!(text.contains("(4096 of 9744 bytes)"), "{text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_format_that_has_events_has_those_of_a_live_process() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let _target = record(&cli)?;
+    let convert = |file: &str| -> Result<String> {
+        let ran = cli.run(["convert", "e.xtrace", "-o", file, "--force"])?;
+        ensure!(ran.code == Some(0), "{file}: {ran:?}");
+        Ok(ran.out + &ran.err)
+    };
+
+    convert("e.jsonl")?;
+    let mut places = BTreeMap::<String, u64>::new();
+    for line in fs::read_to_string(scene.path("e.jsonl"))?.lines() {
+        let event: Value = serde_json::from_str(line)?;
+        if event["event"] == "custom" || event["event"] == "typed" {
+            let function = event["function"].as_str().context("where was that?")?;
+            *places.entry(function.to_owned()).or_default() += 1;
+        }
+    }
+    ensure!(places.values().sum::<u64>() == CUSTOM + TYPED, "{places:?}");
+    ensure!(
+        places["say"] == 48 && places["say_rotated"] == 48 && places["leaf_v0"] == 1,
+        "{places:?}"
+    );
+
+    convert("e.json")?;
+    let chrome: Value = serde_json::from_slice(&fs::read(scene.path("e.json"))?)?;
+    let instants = rows(&chrome, "traceEvents")?
+        .iter()
+        .filter(|event| event["ph"] == "i")
+        .count() as u64;
+    ensure!(instants == CUSTOM + TYPED, "{instants}");
+
+    convert("e.csv")?;
+    let table = fs::read_to_string(scene.path("e.csv"))?;
+    let count = |word: &str| table.lines().filter(|line| line.contains(word)).count() as u64;
+    ensure!((count(",custom,"), count(",typed,")) == (CUSTOM, TYPED));
+
+    for file in ["e.pftrace", "e.ctf"] {
+        convert(file)?;
+        ensure!(scene.path(file).exists(), "{file}");
+    }
+
+    // What LLVM's own tool reads: it knows typed events, and empty ones are none to it.
+    convert("e.fdr")?;
+    let log = scene.path("e.fdr").to_string_lossy().into_owned();
+    let dump = Tool::LlvmXray19.run(["fdr-dump", &log])?;
+    let records = |word: &str| dump.matches(word).count() as u64;
+    let (custom, typed) = (records("<Custom Event: "), records("<Typed Event: "));
+    ensure!(
+        custom + typed == CUSTOM + TYPED - 2 * EMPTY,
+        "{custom} and {typed}"
+    );
+    // Without names: it cannot read the program's map, which has typed sleds.
+    let yaml = Tool::LlvmXray19.run(["convert", "-f", "yaml", &log])?;
+    let records = |word: &str| yaml.matches(word).count() as u64;
+    ensure!(records("kind: custom-event") == custom && records("kind: typed-event") == typed);
+    Ok(())
+}

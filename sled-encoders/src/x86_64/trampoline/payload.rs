@@ -1,0 +1,201 @@
+//! The flavour for events of the program's own, and how their payload is copied.
+
+use iced_x86::code_asm::{
+    CodeAssembler, CodeLabel, al, byte_ptr, dword_ptr, eax, ecx, edx, ptr, qword_ptr, r8, r8d, r9,
+    r9b, r9d, r10, r10d, r11, r12, r12d, rax, rcx, rdi, rdx, rsi, rsp,
+};
+use shm_ring::{
+    layout::{HEADER_BYTES, LINE_SHIFT, PAYLOAD_WORDS, slot, table},
+    word,
+};
+
+use super::{
+    HAS_PAYLOAD, Result, TrampolineSpec, beyond_guard, chunk_mask, field32, field64, labels, small,
+};
+
+/// Behind the name of an event's site, in the stub's frame.
+const POINTER: i32 = 8;
+const SIZE: i32 = 16;
+const KIND: i32 = 24;
+/// No address of a program lies below or, with five levels of pages, above.
+const LOWEST_ADDRESS: i32 = 4096;
+const ADDRESS_BITS: u32 = 56;
+/// `(x * SEVENTH) >> 16` is x / 7, rounded down, for x up to some 9000.
+const SEVENTH: i32 = 9363;
+
+/// The flavour for events, called by their stubs with the red zone out of the way.
+///
+/// ```text
+///  stack                            registers after the preamble
+///  +0   r10 … +32 rsi               rsi  the stub's frame: site, pointer, size, type
+///  +40  flags … +72 rax             rdi  what is copied (high half), what its words take (low half), in bytes
+///  +80  return address              r9   what all words take
+///  +88  the stub's frame            r8   counter low
+/// ```
+pub(super) fn emit_event(
+    a: &mut CodeAssembler,
+    spec: &TrampolineSpec,
+    slow: CodeLabel,
+    copy: CodeLabel,
+) -> Result<()> {
+    const FRAME: i32 = 88;
+    let g = spec.geometry;
+    let limit = small(g.payload_limit());
+    let kept = [rsi, rdi, r8, r9, r10];
+    let [mut fits, mut readable, mut again, mut done] = labels(a);
+    let [mut nothing_reserved, mut unusable, mut enter_slow] = labels(a);
+
+    a.push(rax)?;
+    a.push(rcx)?;
+    a.push(rdx)?;
+    a.push(r11)?;
+    a.lahf()?;
+    a.seto(al)?;
+    a.push(rax)?;
+    for register in kept {
+        a.push(register)?;
+    }
+    a.lea(rsi, ptr(rsp + FRAME))?;
+    // The size's low half alone: up to LLVM 16 it was an int, and what stands above it is anything.
+    a.mov(r10d, dword_ptr(rsi + SIZE))?;
+    a.cmp(r10d, limit)?;
+    a.jbe(fits)?;
+    a.mov(r10d, limit)?;
+    a.set_label(&mut fits)?;
+    // Nothing is read where no program has memory; elsewhere pointer and size are the program's word.
+    a.mov(r8, qword_ptr(rsi + POINTER))?;
+    a.lea(r8, ptr(r8 - LOWEST_ADDRESS))?;
+    a.shr(r8, ADDRESS_BITS)?;
+    a.jz(readable)?;
+    a.xor(r10d, r10d)?;
+    a.set_label(&mut readable)?;
+    a.lea(r9d, ptr(r10 + 6))?;
+    a.imul_3(r9d, r9d, SEVENTH)?;
+    a.shr(r9d, 16)?;
+    a.shl(r9d, 3)?;
+    a.mov(rdi, r10)?;
+    a.shl(rdi, 32)?;
+    a.or(rdi, r9)?;
+    a.add(r9d, small(8 * PAYLOAD_WORDS))?;
+    // Whose slot?
+    a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
+    a.mov(r11, spec.table + HEADER_BYTES)?;
+    a.mov(ecx, eax)?;
+    a.and(ecx, small(u64::from(g.slots() - 1)))?;
+    a.shl(ecx, LINE_SHIFT)?;
+    a.add(r11, rcx)?;
+    a.cmp(field32(r11, slot::TID), eax)?;
+    a.jne(nothing_reserved)?;
+    a.set_label(&mut again)?;
+    a.rdtsc()?;
+    a.cmp(field32(r11, slot::HIGH), edx)?;
+    a.jne(nothing_reserved)?;
+    a.mov(r8d, eax)?;
+    a.mov(rax, field64(r11, slot::HEAD))?;
+    a.cmp(rax, field64(r11, slot::LIMIT))?;
+    a.jae(nothing_reserved)?;
+    a.test(eax, beyond_guard(g))?;
+    a.jz(nothing_reserved)?;
+    a.mov(ecx, eax)?;
+    a.and(ecx, chunk_mask(g))?;
+    a.add(ecx, r9d)?;
+    a.cmp(ecx, small(g.chunk_bytes()))?;
+    a.ja(nothing_reserved)?;
+    // No lock prefix: only this thread and its signal handlers write it.
+    a.lea(rcx, ptr(rax + r9))?;
+    a.cmpxchg(field64(r11, slot::HEAD), rcx)?;
+    a.jne(again)?;
+    a.mov(rcx, rax)?;
+    a.cmp(field32(r11, slot::HIGH), edx)?;
+    a.jne(unusable)?;
+    a.mov(r10, rdi)?;
+    a.mov(eax, r8d)?;
+    a.call(copy)?;
+    a.jz(done)?;
+    a.mov(dword_ptr(rcx + 4), eax)?;
+    a.mov(eax, dword_ptr(rsi))?;
+    a.mov(dword_ptr(rcx), eax)?;
+    a.set_label(&mut done)?;
+    for register in kept.into_iter().rev() {
+        a.pop(register)?;
+    }
+    a.pop(rax)?;
+    a.add(al, 0x7f)?;
+    a.sahf()?;
+    a.pop(r11)?;
+    a.pop(rdx)?;
+    a.pop(rcx)?;
+    a.pop(rax)?;
+    a.ret()?;
+
+    a.set_label(&mut nothing_reserved)?;
+    a.push(r12)?;
+    a.mov(r12d, HAS_PAYLOAD)?;
+    a.jmp(enter_slow)?;
+    a.set_label(&mut unusable)?;
+    a.push(r12)?;
+    a.mov(r12d, r9d)?;
+    a.shr(r12d, 3)?;
+    a.or(r12d, HAS_PAYLOAD.cast_signed())?;
+    a.set_label(&mut enter_slow)?;
+    a.mov(rdx, rsi)?;
+    a.call(slow)?;
+    a.pop(r12)?;
+    a.jmp(done)?;
+    Ok(())
+}
+
+/// Writes an event's words but for the last one to rcx, and moves rcx behind them. rsi = the stub's frame, r10 = what is copied
+/// and what its words take, as above. ZF is set if this is a forked child now, which must write nothing more: the ring is its parent's
+/// (P58). Spoils r8, r9, r10, rdx.
+pub(super) fn emit_copy(
+    a: &mut CodeAssembler,
+    spec: &TrampolineSpec,
+    copy: &mut CodeLabel,
+) -> Result<()> {
+    let [mut next, mut tail, mut byte, mut end, mut gone] = labels(a);
+    a.set_label(copy)?;
+    a.mov(r8d, dword_ptr(rsi + SIZE))?;
+    a.mov(dword_ptr(rcx + 4), r8d)?;
+    a.mov(dword_ptr(rcx), word::SIZE)?;
+    a.mov(r8d, dword_ptr(rsi + KIND))?;
+    a.mov(dword_ptr(rcx + 12), r8d)?;
+    a.mov(dword_ptr(rcx + 8), word::TYPE)?;
+    a.add(rcx, 16)?;
+    a.mov(r8, qword_ptr(rsi + POINTER))?;
+    a.shr(r10, 32)?;
+    a.mov(rdx, spec.table + table::MINE)?;
+    a.set_label(&mut next)?;
+    a.cmp(qword_ptr(rdx), 0)?;
+    a.je(gone)?;
+    a.cmp(r10d, 8)?;
+    a.jb(tail)?;
+    // Eight bytes of which seven count, and one store: the word is whole at once.
+    a.mov(r9, qword_ptr(r8))?;
+    a.shl(r9, 8)?;
+    a.mov(r9b, i32::from(word::PAYLOAD))?;
+    a.mov(qword_ptr(rcx), r9)?;
+    a.add(rcx, 8)?;
+    a.add(r8, small(word::PAYLOAD_BYTES as u64))?;
+    a.sub(r10d, small(word::PAYLOAD_BYTES as u64))?;
+    a.jmp(next)?;
+    // The last seven or fewer, the last first: nothing behind the end is read.
+    a.set_label(&mut tail)?;
+    a.test(r10d, r10d)?;
+    a.jz(end)?;
+    a.xor(r9d, r9d)?;
+    a.set_label(&mut byte)?;
+    a.shl(r9, 8)?;
+    a.mov(r9b, byte_ptr(r8 + r10 - 1))?;
+    a.dec(r10d)?;
+    a.jnz(byte)?;
+    a.shl(r9, 8)?;
+    a.mov(r9b, i32::from(word::PAYLOAD))?;
+    a.mov(qword_ptr(rcx), r9)?;
+    a.add(rcx, 8)?;
+    a.set_label(&mut end)?;
+    a.test(rdx, rdx)?;
+    a.set_label(&mut gone)?;
+    a.ret()?;
+    Ok(())
+}

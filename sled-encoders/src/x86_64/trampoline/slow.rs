@@ -1,0 +1,252 @@
+//! The slow path, which all flavours share.
+
+use iced_x86::code_asm::{
+    CodeAssembler, CodeLabel, dword_ptr, eax, ebx, edi, edx, ptr, r8, r8d, r9, r9d, r10, r10d, r11,
+    r12d, rbx, rcx, rdi, rdx, rsi,
+};
+use shm_ring::{
+    layout::{
+        GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, control, rings, slot, table,
+    },
+    word,
+};
+
+use super::{
+    FILLERS, HAS_ARGUMENT, HAS_PAYLOAD, IN_VAIN, Result, TrampolineSpec, beyond_guard, chunk_mask,
+    field32, field64, labels, small,
+};
+
+/// The slow path: rcx, r12d as drawn in the header of `super`, rdx = address of the site's name, rdi the argument. Keeps every register
+/// that the flavours do not save themselves.
+pub(super) fn emit_slow(
+    a: &mut CodeAssembler,
+    spec: &TrampolineSpec,
+    slow: &mut CodeLabel,
+    copy: CodeLabel,
+) -> Result<()> {
+    let g = spec.geometry;
+    let mask = small(u64::from(g.slots() - 1));
+    let slots = spec.table + HEADER_BYTES;
+    let controls = spec.rings + HEADER_BYTES;
+    let [mut out, mut probe, mut found, mut claim, mut no_slot] = labels(a);
+    let [
+        mut busy,
+        mut filler,
+        mut filler_done,
+        mut fill_rest,
+        mut new_chunk,
+        mut full,
+    ] = labels(a);
+    let [
+        mut have_room,
+        mut write_sync,
+        mut same_high,
+        mut no_gap,
+        mut gap_fits,
+    ] = labels(a);
+    let [
+        mut payload,
+        mut content_done,
+        mut fill_guard,
+        mut guarded,
+        mut not_parked,
+    ] = labels(a);
+    let mut no_payload = a.create_label();
+    let kept = [rbx, rsi, rdi, r8, r9, r10];
+
+    a.set_label(slow)?;
+    for register in kept {
+        a.push(register)?;
+    }
+    a.mov(rsi, rdx)?;
+    a.mov(r10, rdi)?;
+    a.mov(r8, rcx)?;
+    // A forked child sees a zeroed table: not traced.
+    a.mov(rbx, spec.table)?;
+    a.cmp(field64(rbx, table::LIVE), 0)?;
+    a.je(out)?;
+    // Our own reservation, made before the counter's high half was seen to be new, or too short for an argument. Nobody
+    // else will ever write these words.
+    a.mov(edx, r12d)?;
+    a.and(edx, FILLERS)?;
+    a.jz(filler_done)?;
+    a.set_label(&mut filler)?;
+    a.mov(dword_ptr(r8), word::FILLER)?;
+    a.add(r8, 8)?;
+    a.test(r8d, chunk_mask(g))?;
+    a.jz(filler_done)?;
+    a.dec(edx)?;
+    a.jnz(filler)?;
+    a.set_label(&mut filler_done)?;
+
+    // The slot: the home one, or the next that is ours or nobody's.
+    a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
+    a.test(eax, eax)?;
+    a.jz(no_slot)?;
+    a.mov(r9d, eax)?;
+    a.and(r9d, mask)?;
+    a.mov(edx, PROBES)?;
+    a.set_label(&mut probe)?;
+    a.mov(r11, slots)?;
+    a.mov(rcx, r9)?;
+    a.shl(rcx, LINE_SHIFT)?;
+    a.add(r11, rcx)?;
+    a.mov(edi, field32(r11, slot::TID))?;
+    a.cmp(edi, eax)?;
+    a.je(found)?;
+    a.test(edi, edi)?;
+    a.jz(claim)?;
+    a.inc(r9d)?;
+    a.and(r9d, mask)?;
+    a.dec(edx)?;
+    a.jnz(probe)?;
+    a.set_label(&mut no_slot)?;
+    a.mov(rdi, spec.rings)?;
+    a.lock().inc(field64(rdi, rings::NO_SLOT))?;
+    a.jmp(out)?;
+    // A free slot's limit is 0, so a handler that comes in after the claim takes the slow path, too.
+    a.set_label(&mut claim)?;
+    a.mov(edi, eax)?;
+    a.xor(eax, eax)?;
+    a.lock().cmpxchg(field32(r11, slot::TID), edi)?;
+    a.mov(eax, edi)?;
+    a.jnz(probe)?;
+
+    // rdi = control line, rcx = the ring, r8 = its end.
+    a.set_label(&mut found)?;
+    a.mov(rdi, controls)?;
+    a.add(rdi, rcx)?;
+    a.shl(rcx, g.ring_shift() - LINE_SHIFT)?;
+    a.mov(r8, spec.rings + g.rings_offset())?;
+    a.add(rcx, r8)?;
+    a.lea(r8, ptr(rcx + small(g.ring_bytes())))?;
+    // One at a time: a handler that interrupts the slow path counts its event as lost.
+    a.cmp(field64(rdi, control::BUSY), 0)?;
+    a.jne(busy)?;
+    a.mov(field64(rdi, control::BUSY), 1)?;
+    // One instruction: what handlers reserve before it stays theirs, what they try after it comes to nothing.
+    a.mov(rbx, r8)?;
+    a.xchg(field64(r11, slot::HEAD), rbx)?;
+    a.rdtsc()?;
+    // Is there a chunk under way, and room in it? A freed slot has a head from its last owner, but no limit.
+    a.cmp(field64(r11, slot::LIMIT), 0)?;
+    a.je(new_chunk)?;
+    a.cmp(rbx, rcx)?;
+    a.jb(new_chunk)?;
+    a.cmp(rbx, r8)?;
+    a.jae(new_chunk)?;
+    a.test(ebx, beyond_guard(g))?;
+    a.jz(new_chunk)?;
+    a.mov(r9d, ebx)?;
+    a.and(r9d, chunk_mask(g))?;
+    a.test(r12d, HAS_PAYLOAD.cast_signed())?;
+    a.jz(no_payload)?;
+    a.add(r9d, r10d)?;
+    a.set_label(&mut no_payload)?;
+    a.cmp(r9d, small(g.chunk_bytes() - SLOW_WORDS * 8))?;
+    a.jbe(have_room)?;
+    a.set_label(&mut fill_rest)?;
+    a.mov(dword_ptr(rbx), word::FILLER)?;
+    a.add(rbx, 8)?;
+    a.test(ebx, chunk_mask(g))?;
+    a.jnz(fill_rest)?;
+
+    a.set_label(&mut new_chunk)?;
+    a.mov(rbx, field64(r11, slot::STARTED))?;
+    a.mov(r9, rbx)?;
+    // Pairs with the collector's store of RELEASED after it zeroed the chunk.
+    a.sub(r9, field64(rdi, control::RELEASED))?;
+    a.cmp(r9, small(g.chunks()))?;
+    a.jae(full)?;
+    a.mov(r9d, ebx)?;
+    a.and(r9d, small(g.chunks() - 1))?;
+    a.shl(r9, g.chunk_shift())?;
+    a.add(rcx, r9)?;
+    a.inc(rbx)?;
+    a.mov(field64(r11, slot::STARTED), rbx)?;
+    a.mov(r9d, dword_ptr(spec.tid_offset).fs())?;
+    a.mov(field64(rdi, control::OWNER), r9)?;
+    a.mov(field64(rdi, control::STARTED), rbx)?;
+    a.mov(field64(r11, slot::LIMIT), r8)?;
+    // rbx = where the guard ends: filled up to there below.
+    a.lea(rbx, ptr(rcx + small(GUARD_BYTES)))?;
+    a.jmp(write_sync)?;
+
+    a.set_label(&mut have_room)?;
+    a.mov(rcx, rbx)?;
+    a.cmp(field32(r11, slot::HIGH), edx)?;
+    a.je(same_high)?;
+    a.set_label(&mut write_sync)?;
+    a.mov(field32(r11, slot::HIGH), edx)?;
+    a.mov(dword_ptr(rcx + 4), edx)?;
+    a.mov(dword_ptr(rcx), word::SYNC)?;
+    a.add(rcx, 8)?;
+    a.set_label(&mut same_high)?;
+    // Losses since the last gap word; one word tells at most u32::MAX of them.
+    a.mov(r9, field64(rdi, control::LOST))?;
+    a.sub(r9, field64(r11, slot::REPORTED))?;
+    a.jz(no_gap)?;
+    a.mov(r8d, u32::MAX)?;
+    a.cmp(r9, r8)?;
+    a.jbe(gap_fits)?;
+    a.mov(r9, r8)?;
+    a.set_label(&mut gap_fits)?;
+    a.add(field64(r11, slot::REPORTED), r9)?;
+    a.mov(dword_ptr(rcx + 4), r9d)?;
+    a.mov(dword_ptr(rcx), word::GAP)?;
+    a.add(rcx, 8)?;
+    a.set_label(&mut no_gap)?;
+    a.test(r12d, (HAS_ARGUMENT | HAS_PAYLOAD).cast_signed())?;
+    a.jz(content_done)?;
+    a.test(r12d, HAS_PAYLOAD.cast_signed())?;
+    a.jnz(payload)?;
+    a.mov(dword_ptr(rcx + 4), r10d)?;
+    a.mov(dword_ptr(rcx), word::ARGUMENT_LOW)?;
+    a.mov(r9, r10)?;
+    a.shr(r9, 32)?;
+    a.mov(dword_ptr(rcx + 12), r9d)?;
+    a.mov(dword_ptr(rcx + 8), word::ARGUMENT_HIGH)?;
+    a.add(rcx, 16)?;
+    a.set_label(&mut content_done)?;
+    a.mov(dword_ptr(rcx + 4), eax)?;
+    a.mov(r9d, dword_ptr(rsi))?;
+    a.mov(dword_ptr(rcx), r9d)?;
+    a.add(rcx, 8)?;
+    a.set_label(&mut fill_guard)?;
+    a.cmp(rcx, rbx)?;
+    a.jae(guarded)?;
+    a.mov(dword_ptr(rcx), word::FILLER)?;
+    a.add(rcx, 8)?;
+    a.jmp(fill_guard)?;
+    a.set_label(&mut guarded)?;
+    // From here on handlers use the chunk.
+    a.mov(field64(r11, slot::HEAD), rcx)?;
+    a.mov(field64(rdi, control::BUSY), 0)?;
+    a.set_label(&mut out)?;
+    for register in kept.into_iter().rev() {
+        a.pop(register)?;
+    }
+    a.ret()?;
+
+    a.set_label(&mut payload)?;
+    a.call(copy)?;
+    a.jnz(content_done)?;
+    // A child: nothing here is its own.
+    a.jmp(out)?;
+
+    a.set_label(&mut full)?;
+    a.inc(field64(rdi, control::LOST))?;
+    a.mov(field64(rdi, control::BUSY), 0)?;
+    a.jmp(out)?;
+
+    // Whoever is busy below us goes on from the head that it took, or begins a chunk if that is past its end. Head grows with
+    // every vain attempt; parking it again keeps any number of them away from the next valid address.
+    a.set_label(&mut busy)?;
+    a.test(r12d, IN_VAIN.cast_signed())?;
+    a.jz(not_parked)?;
+    a.mov(field64(r11, slot::HEAD), r8)?;
+    a.set_label(&mut not_parked)?;
+    a.inc(field64(rdi, control::LOST))?;
+    a.jmp(out)?;
+    Ok(())
+}
