@@ -226,8 +226,9 @@ impl Reason {
             Self::Limit => "A value is out of its range; the message gives the range.",
             Self::NoMemory => {
                 "The process could not map the memory that tracing needs (its address space limit, the machine's \
-                 overcommit policy), or there is no free address range within 2 GiB of a module. Try a smaller \
-                 --ring-size or --max-threads."
+                 overcommit policy), or there is no free address range within 2 GiB of a module: try a smaller \
+                 --ring-size or --max-threads. Or its control group has no room for the pages of text that would \
+                 become private: select fewer functions, or raise the group's limit."
             }
             Self::OtherVersion => {
                 "The process carries trampolines of another version of xrayd, or ones that somebody changed. \

@@ -19,6 +19,7 @@ mod killed;
 mod kinds;
 mod launching;
 mod llvm;
+mod memory;
 mod programs;
 mod refusals;
 mod registers;

@@ -18,7 +18,7 @@ use crate::{
     pid::TargetAddr,
     refusal::{Reason, Refusal, Result},
     sys::{Claim, Memory, ptrace::Stopped},
-    target::{Maps, Target},
+    target::{Maps, Target, memory_room},
 };
 
 /// How often the target's life is checked.
@@ -193,6 +193,7 @@ impl Controller {
             return Ok((report, self.patcher.would_copy(sites)));
         }
         if to == Switch::On {
+            self.has_room_for(self.patcher.would_copy(sites))?;
             self.output.arm(true);
             if let Some(drain) = &*lock(&self.shared.drain) {
                 drain.wake();
@@ -203,6 +204,22 @@ impl Controller {
         let after = self.patcher.copied_bytes();
         self.shared.copied.store(after, Ordering::Relaxed);
         Ok((result?, after - before))
+    }
+
+    /// Pages that are written become private to the process, which could bring the OOM killer upon it.
+    fn has_room_for(&self, bytes: u64) -> Result<()> {
+        let pid = self.target.pid();
+        match memory_room(pid) {
+            Some(room) if room.bytes < bytes => {
+                let message = format!(
+                    "process {pid}: {bytes} bytes of its text would become private, and its control group {} has room for {} bytes",
+                    room.group.display(),
+                    room.bytes
+                );
+                Err(Refusal::new(Reason::NoMemory, message))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn patch(&mut self, sites: &[PatchSite], to: Switch) -> Result<PatchReport> {

@@ -1,0 +1,124 @@
+//! How much memory the control group of a process can still take before the kernel's OOM killer comes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::pid::Pid;
+
+/// What a process may still take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MemoryRoom {
+    /// Bytes: the limit less what cannot be given back.
+    pub(crate) bytes: u64,
+    /// The directory of the group whose limit it is.
+    pub(crate) group: PathBuf,
+}
+
+/// How one version of control groups names what is wanted.
+struct Hierarchy {
+    root: &'static str,
+    limit: &'static str,
+    usage: &'static str,
+    /// Fields of `memory.stat` with memory that the kernel takes back before it kills.
+    reclaimable: [&'static str; 2],
+}
+
+const V1: Hierarchy = Hierarchy {
+    root: "/sys/fs/cgroup/memory",
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    reclaimable: ["total_inactive_file", "total_active_file"],
+};
+const V2: Hierarchy = Hierarchy {
+    root: "/sys/fs/cgroup",
+    limit: "memory.max",
+    usage: "memory.current",
+    reclaimable: ["inactive_file", "active_file"],
+};
+
+/// The room in the tightest of the groups that a process is in. `None` if there is no limit, or none can be seen from here.
+pub(crate) fn memory_room(pid: Pid) -> Option<MemoryRoom> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let (hierarchy, group) = memory_group(&groups)?;
+    let root = Path::new(hierarchy.root);
+    let own = root.join(group.trim_start_matches('/'));
+    own.ancestors()
+        .take_while(|directory| directory.starts_with(root))
+        .filter_map(|directory| hierarchy.room(directory))
+        .min_by_key(|room| room.bytes)
+}
+
+/// The group that a process's memory is counted in, from its `/proc/<pid>/cgroup`.
+fn memory_group(groups: &str) -> Option<(&'static Hierarchy, &str)> {
+    let lines = groups.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        Some((fields.next()?, fields.next()?, fields.next()?))
+    });
+    let mut unified = None;
+    for (number, controllers, group) in lines {
+        // A group outside of what can be seen from here.
+        if group.split('/').any(|name| name == "..") {
+            continue;
+        }
+        if controllers.split(',').any(|name| name == "memory") {
+            return Some((&V1, group));
+        }
+        if number == "0" && controllers.is_empty() {
+            unified = Some((&V2, group));
+        }
+    }
+    unified
+}
+
+// === impl Hierarchy ===
+
+impl Hierarchy {
+    fn room(&self, group: &Path) -> Option<MemoryRoom> {
+        let read = |name: &str| fs::read_to_string(group.join(name)).ok();
+        // "max" is no number: no limit.
+        let limit: u64 = read(self.limit)?.trim().parse().ok()?;
+        let usage: u64 = read(self.usage)?.trim().parse().ok()?;
+        let reclaimable = self.reclaimable_of(&read("memory.stat")?);
+        Some(MemoryRoom {
+            bytes: limit.saturating_sub(usage.saturating_sub(reclaimable)),
+            group: group.to_owned(),
+        })
+    }
+
+    fn reclaimable_of(&self, stat: &str) -> u64 {
+        let fields = stat.lines().filter_map(|line| line.split_once(' '));
+        fields
+            .filter(|(name, _)| self.reclaimable.contains(name))
+            .filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok())
+            .fold(0, u64::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_of_either_version_is_found() {
+        let root = |groups| memory_group(groups).map(|(hierarchy, group)| (hierarchy.root, group));
+        assert_eq!(
+            root("5:cpu:/a\n4:memory,hugetlb:/b/c:d\n0::/e\n"),
+            Some((V1.root, "/b/c:d"))
+        );
+        assert_eq!(root("0::/e/f\n"), Some((V2.root, "/e/f")));
+        assert_eq!(root("5:cpu:/a\n"), None);
+        assert_eq!(root("0::/../elsewhere\n"), None);
+        assert_eq!(root("nonsense"), None);
+    }
+
+    #[test]
+    fn caches_of_files_are_given_back() {
+        let stat = "anon 100\nfile 70\ninactive_file 20\nactive_file 30\nshmem 20\n";
+        assert_eq!(V2.reclaimable_of(stat), 50);
+        assert_eq!(V1.reclaimable_of(stat), 0);
+        assert_eq!(
+            V1.reclaimable_of("inactive_file 1\ntotal_inactive_file 5\n"),
+            5
+        );
+    }
+}
