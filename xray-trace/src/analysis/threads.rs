@@ -1,6 +1,5 @@
 //! Looks at the threads of a trace on several processors: a thread's steps do not depend on those of another.
 
-use std::cmp::Reverse;
 use std::num::NonZero;
 use std::thread;
 
@@ -17,7 +16,8 @@ const WORKERS: usize = 4;
 const WORTHWHILE: usize = 256 << 10;
 
 /// Lets `look` see the steps of every thread that `filter` wants. The results, at least one, are parts of the answer, each of
-/// threads of its own; which part has which thread depends on the machine.
+/// threads of its own. How many there are depends on the machine, but the threads of a part stand before those of the next one: whoever takes
+/// them in one by one meets everything in the same order on every machine.
 pub(super) fn by_thread<T: Default + Send>(
     trace: &Trace,
     filter: &Filter,
@@ -48,7 +48,7 @@ pub(super) fn by_thread<T: Default + Send>(
 }
 
 /// Divides threads into shares of about the same length, as many as are worthwhile.
-fn divide(mut threads: Vec<Wanted<'_>>) -> Vec<Vec<Wanted<'_>>> {
+fn divide(threads: Vec<Wanted<'_>>) -> Vec<Vec<Wanted<'_>>> {
     let total: usize = threads.iter().map(Wanted::len).sum();
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let workers = processors
@@ -56,16 +56,15 @@ fn divide(mut threads: Vec<Wanted<'_>>) -> Vec<Vec<Wanted<'_>>> {
         .min(threads.len())
         .min(total / WORTHWHILE)
         .max(1);
-    if workers == 1 {
-        return vec![threads];
-    }
-    threads.sort_by_cached_key(|wanted| (Reverse(wanted.len()), wanted.thread));
-    let mut shares: Vec<_> = (0..workers).map(|_| (0, Vec::new())).collect();
+    let mut shares: Vec<_> = (0..workers).map(|_| Vec::new()).collect();
+    let mut before = 0;
     for wanted in threads {
-        if let Some((share_len, share)) = shares.iter_mut().min_by_key(|(len, _)| *len) {
-            *share_len += wanted.len();
-            share.push(wanted);
-        }
+        // It belongs where its middle is.
+        let len = wanted.len();
+        let middle = before + len / 2;
+        let share = (middle * workers).checked_div(total).unwrap_or(0);
+        shares[share.min(workers - 1)].push(wanted);
+        before += len;
     }
-    shares.into_iter().map(|(_, share)| share).collect()
+    shares
 }

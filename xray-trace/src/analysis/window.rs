@@ -27,7 +27,7 @@ pub(super) struct Window {
 /// A thread that has something in the window, and what is to be read of it.
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
-    pub(super) thread: ThreadId,
+    thread: ThreadId,
     window: Window,
     /// What is open before the first of `blocks`.
     open: Vec<OpenCall>,

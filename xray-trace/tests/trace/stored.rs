@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 
-use xray_trace::analysis::{Filter, account};
+use xray_trace::analysis::{Filter, Siblings, Side, StackRoots, Stacks, account};
 use xray_trace::container::{Completeness, DecodeError};
 use xray_trace::model::CallKind::{Enter, Exit};
 use xray_trace::model::{Event, Trace};
 use xray_trace::sink::{Sink as _, Xtrace};
 
-use crate::common::{call, file};
+use crate::common::{call, file, trace};
 
 fn busy(calls: u64) -> Vec<Event> {
     (0..calls)
@@ -103,4 +103,40 @@ fn damage_in_a_block_is_found_when_its_events_are_read() {
         .iter()
         .filter(|block| matches!(block.events().next(), Some(Err(DecodeError::Unreadable(_)))));
     assert!(unreadable.count() > 1);
+}
+
+/// Threads are divided among processors; in which order stacks are met does not depend on how many there are.
+#[test]
+fn stacks_come_in_order_of_threads() {
+    let busy = |(function, calls): (u32, u64)| {
+        let calls = (0..calls).flat_map(|at| {
+            [
+                call(at * 20, function, Enter),
+                call(at * 20 + 7, function, Exit),
+            ]
+        });
+        calls.collect::<Vec<_>>()
+    };
+    // Long enough to be divided, the longest neither first nor last.
+    let lives = [
+        (4, 40_000),
+        (3, 90_000),
+        (2, 60_000),
+        (1, 150_000),
+        (0, 90_000),
+    ]
+    .map(busy);
+    let lives = lives.each_ref().map(Vec::as_slice);
+    let trace = trace(&["a", "b", "c", "d", "e"], &lives);
+    let mut stacks = Stacks::default();
+    let (all, roots) = (Filter::default(), StackRoots::PerThread);
+    let _ = stacks.add(&trace, &all, Siblings::Closed, roots, Side::Before);
+    let names: Vec<_> = stacks
+        .nodes()
+        .iter()
+        .map(|node| stacks.name(node))
+        .collect();
+    let expected = ["e", "d", "c", "b", "a"];
+    let found = names.chunks(2).map(|pair| pair[1]);
+    assert_eq!(found.collect::<Vec<_>>(), expected, "{names:?}");
 }
