@@ -1,13 +1,15 @@
-//! Trace files: opened before there is anything to write, finished whatever happens, and counted afterwards.
+//! Trace files: opened before there is anything to write, counted and finished whatever happens.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use xray_trace::container::{Completeness, End, HEADER_LEN, Item, ReadError, Reader, Writer};
-use xray_trace::model::{CallKind, Clock, ClockAnchor, EventBody, ThreadId, Ticks};
+use xray_trace::analysis::{SPACING, Survey};
+use xray_trace::container::Completeness;
+use xray_trace::model::{Totals, Trace};
+
+use crate::output::trace_summary;
 
 /// Whether a file that is there already may be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +30,17 @@ pub(crate) struct OutputFile {
     removable: bool,
 }
 
+/// What becomes of a trace that has no end mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unfinished {
+    /// Its sender was left before it could finish it, so it is finished in its name.
+    Finish,
+    /// It stays as it is.
+    Leave,
+}
+
 /// What is in a trace.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tally {
     /// Entries and exits.
     pub(crate) events: u64,
@@ -39,11 +50,10 @@ pub(crate) struct Tally {
     pub(crate) lost: u64,
     /// Bytes of the file.
     pub(crate) bytes: u64,
-    blocks: u64,
-    threads: BTreeSet<ThreadId>,
-    anchors: Vec<ClockAnchor>,
-    span: Option<(Ticks, Ticks)>,
-    completeness: Option<Completeness>,
+    /// Threads that have events.
+    pub(crate) threads: u64,
+    /// From the first event to the last.
+    pub(crate) duration_ns: u64,
 }
 
 // === impl OutputFile ===
@@ -100,26 +110,33 @@ impl OutputFile {
         written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    /// Reads a finished trace back and counts what is in it.
-    pub(crate) fn tally(&self) -> anyhow::Result<Tally> {
+    /// Reads what was written back, counts what is in it, and adds an index of time and an end mark if it is whole.
+    pub(crate) fn finish_trace(&mut self, unfinished: Unfinished) -> anyhow::Result<Tally> {
         let cannot = || format!("cannot read {} back", self.path.display());
-        let file = File::open(&self.path).with_context(cannot)?;
-        Tally::read(BufReader::with_capacity(1 << 20, file)).with_context(cannot)
-    }
-
-    /// Marks a trace as finished whose sender was left before it could do so.
-    pub(crate) fn finish_trace(&mut self, tally: &Tally) -> anyhow::Result<()> {
-        if matches!(tally.completeness, Some(Completeness::Unfinished { .. })) {
-            let mut writer = Writer::new(Vec::new())?;
-            let (calls, lost, blocks) = (tally.events, tally.lost, tally.blocks);
-            writer.end(&End {
-                calls,
-                lost,
-                blocks,
-            })?;
-            self.write(writer.into_inner().get(HEADER_LEN..).unwrap_or_default())?;
+        let trace = File::open(&self.path).with_context(cannot)?;
+        let trace = Trace::open(trace).with_context(cannot)?;
+        let survey = Survey::new(&trace, SPACING);
+        if survey.damaged_blocks > 0 {
+            let blocks = match survey.damaged_blocks {
+                1 => "1 block is damaged".to_owned(),
+                many => format!("{many} blocks are damaged"),
+            };
+            anyhow::bail!("{}: {blocks}", cannot());
         }
-        Ok(())
+        let wanted = match (trace.completeness(), unfinished) {
+            (Completeness::Complete, _) => !survey.index.is_empty(),
+            (Completeness::Unfinished { .. }, Unfinished::Finish) => true,
+            (Completeness::Unfinished { .. }, Unfinished::Leave)
+            | (Completeness::Cut { .. }, _) => false,
+        };
+        if wanted {
+            let output = BufWriter::new(&mut self.file);
+            let written = trace.write_end(output, &survey.index);
+            let written = written.and_then(|mut output| output.flush());
+            written.with_context(|| format!("cannot write {}", self.path.display()))?;
+        }
+        let bytes = self.file.metadata().with_context(cannot)?.len();
+        Ok(Tally::new(&trace, &survey, bytes))
     }
 }
 
@@ -135,70 +152,24 @@ impl Drop for OutputFile {
 // === impl Tally ===
 
 impl Tally {
-    /// Counts what is in a trace, one block at a time.
-    pub(crate) fn read(input: impl Read) -> Result<Self, ReadError> {
-        let mut reader = Reader::new(input)?;
-        let mut tally = Self::default();
-        while let Some(item) = reader.next_item()? {
-            tally.add(&item);
-        }
-        tally.bytes = reader.offset();
-        tally.completeness = reader.completeness();
-        Ok(tally)
-    }
-
-    /// Threads that have events.
-    pub(crate) fn threads(&self) -> usize {
-        self.threads.len()
-    }
-
-    /// From the first event to the last.
-    pub(crate) fn duration_ns(&self) -> u64 {
-        let clock = Clock::new(self.anchors.clone());
-        self.span.map_or(0, |(first, last)| {
-            clock
-                .monotonic_ns(last)
-                .saturating_sub(clock.monotonic_ns(first))
-        })
-    }
-
-    fn add(&mut self, item: &Item) {
-        match item {
-            Item::Block(block) => {
-                let (first, last) = self.span.unwrap_or((block.first, block.last));
-                self.span = Some((first.min(block.first), last.max(block.last)));
-                self.threads.insert(block.thread);
-                self.blocks += 1;
-                self.events = self.events.saturating_add(block.calls.into());
-                self.lost = self.lost.saturating_add(block.lost);
-                // A damaged block ends at its first event that makes no sense; `report` says so.
-                let entries = block.events().map_while(Result::ok).filter(|event| {
-                    matches!(
-                        event.body,
-                        EventBody::Call {
-                            kind: CallKind::Enter,
-                            ..
-                        }
-                    )
-                });
-                self.calls += entries.map(|_| 1_u64).sum::<u64>();
-            }
-            Item::Lost { thread: _, events } => self.lost = self.lost.saturating_add(*events),
-            Item::Anchor(anchor) => self.anchors.push(*anchor),
-            Item::Process(_)
-            | Item::Module(_)
-            | Item::Function(_)
-            | Item::Thread(_)
-            | Item::OpenCalls(_)
-            | Item::End(_) => {}
+    fn new(trace: &Trace, survey: &Survey, bytes: u64) -> Self {
+        let Totals { calls, lost, .. } = trace.totals();
+        let span = trace_summary::span(trace);
+        Self {
+            events: calls,
+            calls: survey.calls,
+            lost,
+            bytes,
+            threads: trace.blocks_by_thread().len() as u64,
+            duration_ns: span.map_or(0, |(first, last)| last.saturating_sub(first)),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use xray_trace::container::BlockEncoder;
-    use xray_trace::model::FunctionId;
+    use xray_trace::container::{BlockEncoder, Writer};
+    use xray_trace::model::{CallKind, ClockAnchor, FunctionId, ThreadId, Ticks};
 
     use super::*;
 
@@ -222,26 +193,88 @@ mod tests {
         writer.into_inner()
     }
 
+    fn written(dir: &Path, bytes: &[u8]) -> OutputFile {
+        let mut file = OutputFile::open(&dir.join("t.xtrace"), Overwrite::Yes).unwrap();
+        file.begin().unwrap();
+        file.write(bytes).unwrap();
+        file
+    }
+
+    fn read(dir: &Path) -> Trace {
+        Trace::open(File::open(dir.join("t.xtrace")).unwrap()).unwrap()
+    }
+
     #[test]
     fn a_trace_is_counted_and_finished_in_our_name() {
         let dir = tempfile::tempdir().unwrap();
-        let mut file = OutputFile::open(&dir.path().join("t.xtrace"), Overwrite::No).unwrap();
-        file.begin().unwrap();
-        file.write(&unfinished()).unwrap();
-        let tally = file.tally().unwrap();
+        let mut file = written(dir.path(), &unfinished());
+        let left = file.finish_trace(Unfinished::Leave).unwrap();
+        assert_eq!(left.bytes, unfinished().len() as u64);
+        let completeness = read(dir.path()).completeness();
+        assert!(matches!(completeness, Completeness::Unfinished { .. }));
+        let tally = file.finish_trace(Unfinished::Finish).unwrap();
         assert_eq!(
-            (tally.events, tally.calls, tally.lost, tally.threads()),
+            (tally.events, tally.calls, tally.lost, tally.threads),
             (3, 2, 11, 1)
         );
-        assert_eq!(tally.duration_ns(), 150);
-        assert!(matches!(
-            tally.completeness,
-            Some(Completeness::Unfinished { .. })
-        ));
-        file.finish_trace(&tally).unwrap();
-        let tally = file.tally().unwrap();
-        assert_eq!(tally.completeness, Some(Completeness::Complete));
-        assert_eq!((tally.events, tally.lost), (3, 11));
+        assert_eq!(tally.duration_ns, 150);
+        assert!(tally.bytes > left.bytes);
+        let trace = read(dir.path());
+        assert_eq!(trace.completeness(), Completeness::Complete);
+        assert_eq!((trace.totals().calls, trace.totals().lost), (3, 11));
+    }
+
+    /// A trace of a long thread, with its end mark.
+    fn long() -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        let mut encoder = BlockEncoder::new(ThreadId(0));
+        for at in 0..400 {
+            for call in 0..100 {
+                let ticks = at * 1000 + call * 10;
+                encoder.push_call(Ticks(ticks), FunctionId(1), CallKind::Enter, None);
+                encoder.push_call(Ticks(ticks + 4), FunctionId(1), CallKind::Exit, None);
+            }
+            writer.block(&encoder.finish().unwrap()).unwrap();
+        }
+        writer.end(&writer.totals()).unwrap();
+        writer.into_inner()
+    }
+
+    #[test]
+    fn a_whole_trace_gets_an_index_and_a_cut_one_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = long();
+        let tally = written(dir.path(), &whole)
+            .finish_trace(Unfinished::Leave)
+            .unwrap();
+        assert_eq!((tally.events, tally.calls), (80_000, 40_000));
+        let bytes = fs::read(dir.path().join("t.xtrace")).unwrap();
+        let added = bytes.strip_prefix(&whole[..]).unwrap();
+        assert!(added.starts_with(b"OPEN"), "{added:?}");
+        assert_eq!(tally.bytes, bytes.len() as u64);
+        assert_eq!(read(dir.path()).completeness(), Completeness::Complete);
+
+        let cut = &whole[..whole.len() / 2];
+        let tally = written(dir.path(), cut)
+            .finish_trace(Unfinished::Finish)
+            .unwrap();
+        assert_eq!(tally.bytes, cut.len() as u64);
+        assert!(tally.calls > 10_000);
+        assert_eq!(fs::read(dir.path().join("t.xtrace")).unwrap(), cut);
+    }
+
+    #[test]
+    fn damage_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bytes = long();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        let error = written(dir.path(), &bytes).finish_trace(Unfinished::Leave);
+        let error = format!("{:#}", error.unwrap_err());
+        assert!(
+            error.ends_with("t.xtrace back: 1 block is damaged"),
+            "{error}"
+        );
     }
 
     #[test]

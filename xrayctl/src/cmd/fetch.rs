@@ -12,7 +12,7 @@ use crate::client::{Daemon, Rpc};
 use crate::failure::{self, Failure};
 use crate::output::{Console, text, units};
 use crate::progress::Progress;
-use crate::trace_file::{OutputFile, Overwrite, Tally};
+use crate::trace_file::{OutputFile, Overwrite, Tally, Unfinished};
 
 const EXAMPLES: &str = "\
 Without --pid, every attached process is meant; if there are several, each gets a file of its own, with its pid in the
@@ -82,7 +82,8 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         fetch(&mut rpc, pid, &mut output, &progress)
             .await
             .with_context(|| format!("cannot fetch the trace of {pid}"))?;
-        files.push(Fetched::new(pid, output.path(), &output.tally()?));
+        let tally = output.finish_trace(Unfinished::Leave)?;
+        files.push(Fetched::new(pid, output.path(), &tally));
     }
     if args.format.json {
         return console.json(&Fetches { files });
@@ -162,8 +163,8 @@ impl Fetched {
             file: path.display().to_string(),
             events: tally.events,
             calls: tally.calls,
-            threads: tally.threads() as u64,
-            duration_ns: tally.duration_ns(),
+            threads: tally.threads,
+            duration_ns: tally.duration_ns,
             lost: tally.lost,
             bytes: tally.bytes,
         }

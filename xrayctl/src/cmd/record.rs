@@ -30,7 +30,7 @@ use crate::selectors::{self, Selectors};
 use crate::signals::Signals;
 use crate::target::Target;
 use crate::toggle;
-use crate::trace_file::{OutputFile, Overwrite};
+use crate::trace_file::{OutputFile, Overwrite, Unfinished};
 
 const EXAMPLES: &str = "\
 Without a selector, everything is recorded. Ctrl-C ends the recording. A program is started with its functions on
@@ -150,11 +150,10 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     drop(progress);
     let (mut file, stream_end) = finished?;
 
-    let mut tally = file.tally()?;
-    if stream_end == StreamEnd::Left {
-        file.finish_trace(&tally)?;
-        tally = file.tally()?;
-    }
+    let tally = file.finish_trace(match stream_end {
+        StreamEnd::Left => Unfinished::Finish,
+        StreamEnd::Finished | StreamEnd::Broken => Unfinished::Leave,
+    })?;
     let outcome = outcome(cause, stream_end, stays, released, console)?;
     let mut recorded = Recorded::new(file.path(), target.pid(), outcome, &tally);
     if outcome == Outcome::ProcessEnded {

@@ -51,8 +51,8 @@ impl Recorded {
             program: None,
             events: tally.events,
             calls: tally.calls,
-            threads: tally.threads() as u64,
-            duration_ns: tally.duration_ns(),
+            threads: tally.threads,
+            duration_ns: tally.duration_ns,
             lost: tally.lost,
             bytes: tally.bytes,
         }
