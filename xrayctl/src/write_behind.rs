@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 /// Handed over at once.
@@ -14,6 +14,8 @@ const WAITING: usize = 4;
 struct Pieces {
     pending: Vec<u8>,
     sender: SyncSender<Vec<u8>>,
+    /// Pieces that were written, for others.
+    emptied: Receiver<Vec<u8>>,
 }
 
 /// Lets a function write to a file, from where that stands.
@@ -23,14 +25,21 @@ pub(crate) fn write<T>(
 ) -> io::Result<T> {
     thread::scope(|scope| {
         let (sender, pieces) = sync_channel::<Vec<u8>>(WAITING);
+        // Besides those that wait, one is being filled, and one written.
+        let (empty, emptied) = sync_channel(WAITING + 2);
         let writer = scope.spawn(move || {
-            pieces
-                .into_iter()
-                .try_for_each(|piece| file.write_all(&piece))
+            pieces.into_iter().try_for_each(|mut piece| {
+                file.write_all(&piece)?;
+                piece.clear();
+                // Nobody wants it any more at the end.
+                let _ = empty.try_send(piece);
+                Ok(())
+            })
         });
         let mut output = Pieces {
             pending: Vec::with_capacity(PIECE),
             sender,
+            emptied,
         };
         let made = write(&mut output).and_then(|value| output.flush().map(|()| value));
         drop(output);
@@ -46,15 +55,17 @@ pub(crate) fn write<T>(
 
 impl Write for Pieces {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.pending.extend_from_slice(bytes);
-        if self.pending.len() >= PIECE {
+        if self.pending.len() + bytes.len() > PIECE && !self.pending.is_empty() {
             self.flush()?;
         }
+        self.pending.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let piece = std::mem::replace(&mut self.pending, Vec::with_capacity(PIECE));
+        let next = self.emptied.try_recv();
+        let next = next.unwrap_or_else(|_| Vec::with_capacity(PIECE));
+        let piece = std::mem::replace(&mut self.pending, next);
         let sent = self.sender.send(piece);
         sent.map_err(|_| io::Error::other("the file takes no more"))
     }
