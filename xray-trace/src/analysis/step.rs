@@ -27,6 +27,11 @@ pub trait Visitor {
 
     /// The innermost call ends.
     fn leave(&mut self, call: &Call);
+
+    /// Whether it is shown no more for now, where that is for it to say.
+    fn enough(&self) -> bool {
+        false
+    }
 }
 
 /// A call that began.

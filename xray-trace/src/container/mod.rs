@@ -16,7 +16,7 @@ mod reader;
 mod section;
 mod stored;
 mod tables;
-mod varint;
+pub(crate) mod varint;
 mod writer;
 
 pub use block::Block;

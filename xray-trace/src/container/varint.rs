@@ -1,10 +1,10 @@
 //! Unsigned LEB128 numbers: seven bits a byte, the lowest first, the top bit set on all but the last.
 
 /// The longest encoding of a 64-bit number.
-pub(super) const MAX_LEN: usize = 10;
+pub(crate) const MAX_LEN: usize = 10;
 
 /// Appends a number.
-pub(super) fn put(out: &mut Vec<u8>, value: u64) {
+pub(crate) fn put(out: &mut Vec<u8>, value: u64) {
     let mut bytes = [0; MAX_LEN];
     let len = write(&mut bytes, value);
     out.extend_from_slice(&bytes[..len]);
@@ -12,7 +12,7 @@ pub(super) fn put(out: &mut Vec<u8>, value: u64) {
 
 /// Writes a number to the front of `bytes` and says how many bytes it took.
 #[inline]
-pub(super) fn write(bytes: &mut [u8; MAX_LEN], mut value: u64) -> usize {
+pub(crate) fn write(bytes: &mut [u8; MAX_LEN], mut value: u64) -> usize {
     for (at, byte) in bytes.iter_mut().enumerate() {
         let low = value.to_le_bytes()[0] & 0x7f;
         value >>= 7;

@@ -11,9 +11,10 @@
 
 use std::io::{self, Write};
 
-use super::by_time::{Record, What, each_record};
+use super::per_function::PerFunction;
+use super::records::{self, Record, What, each_record};
 use super::{Place, Report, Sink};
-use crate::analysis::Order;
+use crate::analysis::{Ending, Order};
 use crate::model::{NoXrayId, Trace, XrayIds};
 
 /// LLVM's log of basic mode.
@@ -70,33 +71,43 @@ impl Sink for Basic {
         let frequency = trace.clock().frequency().unwrap_or(1_000_000_000);
         header[8..16].copy_from_slice(&frequency.to_le_bytes());
         output.write_all(&header)?;
+        let packed = PerFunction::new(trace, |function| ids.packed(function.id));
+        let threads = records::threads(trace);
+        let places: Vec<_> = threads.map(|thread| Place::of(trace, thread)).collect();
         let (mut unknown, mut too_great, mut data, mut cpus) = (0, 0, 0, 0);
-        each_record(trace, self.order, &mut report, |record| {
+        let met = each_record(trace, self.order, |record, _| {
             let (kind, arg) = match record.what {
                 What::Enter(None) => (kind::ENTER, None),
                 What::Enter(arg) => (kind::ENTER_ARG, arg),
-                What::Exit => (kind::EXIT, None),
-                What::TailExit => (kind::TAIL_EXIT, None),
+                What::Leave(Ending::Normal | Ending::Closed) => (kind::EXIT, None),
+                What::Leave(Ending::TailExit) => (kind::TAIL_EXIT, None),
                 What::Data(..) => {
                     data += 1;
-                    return Ok(false);
+                    return Ok(());
                 }
+                What::Lost(_) => return Ok(()),
             };
-            let entered = matches!(record.what, What::Enter(_));
-            match ids.packed(record.function) {
+            let entered = u64::from(matches!(record.what, What::Enter(_)));
+            let place = places[record.thread];
+            match packed
+                .get(record.function)
+                .copied()
+                .unwrap_or(Err(NoXrayId::Unknown))
+            {
                 Ok(id) => {
+                    report.calls += entered;
                     cpus += u64::from(record.cpu > u8::MAX.into());
-                    output.write_all(&function(kind, id, record))?;
+                    output.write_all(&function(kind, id, record, place))?;
                     if let Some(arg) = arg {
-                        output.write_all(&argument(id, arg, record.place))?;
+                        output.write_all(&argument(id, arg, place))?;
                     }
-                    return Ok(true);
                 }
-                Err(NoXrayId::Unknown) => unknown += u64::from(entered),
-                Err(NoXrayId::TooGreat) => too_great += u64::from(entered),
+                Err(NoXrayId::Unknown) => unknown += entered,
+                Err(NoXrayId::TooGreat) => too_great += entered,
             }
-            Ok(false)
+            Ok(())
         })?;
+        met.tell(trace, &mut report);
         report.leave_out("custom and typed events", data);
         report.leave_out("records of processors above 255", cpus);
         report.leave_out("calls of functions whose id does not fit 32 bits (more than 256 modules, or 2^24 functions in one)", too_great);
@@ -112,14 +123,14 @@ impl Sink for Basic {
     }
 }
 
-fn function(kind: u8, id: u32, of: &Record) -> [u8; 32] {
+fn function(kind: u8, id: u32, of: &Record, place: Place) -> [u8; 32] {
     let mut record = [0; 32];
     record[2] = u8::try_from(of.cpu).unwrap_or(0);
     record[3] = kind;
     record[4..8].copy_from_slice(&id.to_le_bytes());
     record[8..16].copy_from_slice(&of.ticks.0.to_le_bytes());
-    record[16..20].copy_from_slice(&of.place.tid.to_le_bytes());
-    record[20..24].copy_from_slice(&of.place.pid.to_le_bytes());
+    record[16..20].copy_from_slice(&place.tid.to_le_bytes());
+    record[20..24].copy_from_slice(&place.pid.to_le_bytes());
     record
 }
 

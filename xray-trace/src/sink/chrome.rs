@@ -5,10 +5,12 @@
 
 use std::io::{self, Write};
 
+use super::ahead::Bytes;
 use super::per_function::PerFunction;
+use super::records::{self, Record, What, each_record};
 use super::text::{self, Text};
 use super::{Place, Report, Sink};
-use crate::analysis::{Call, Ending, Open, Said, Step, Steps};
+use crate::analysis::{Ending, Order};
 use crate::model::{DataKind, FunctionId, ThreadId, Trace};
 
 /// Chrome's trace_event JSON.
@@ -70,30 +72,22 @@ impl Sink for Chrome {
             .text
             .put("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
         output.tables()?;
-        for mut steps in Steps::of_threads(trace) {
-            output.thread(steps.thread());
-            while let Some(step) = steps.next() {
-                match step {
-                    Step::Enter(open) => {
-                        report.calls += 1;
-                        output.begin(&open);
-                    }
-                    Step::Leave(call) => output.end(&call),
-                    Step::Data(said) => output.said(&said, steps.data(&said)),
-                    Step::Lost { ticks, events } => {
-                        output.lost(trace.clock().monotonic_ns(ticks), events);
-                    }
-                }
-                output.text.pass()?;
+        let threads: Vec<_> = records::threads(trace).collect();
+        let mut current = None;
+        let met = each_record(trace, Order::ByThread, |record, bytes| {
+            if current.replace(record.thread) != Some(record.thread) {
+                output.thread(threads[record.thread]);
             }
-            report.leave_out_of_steps(&steps);
-        }
+            report.calls += u64::from(matches!(record.what, What::Enter(_)));
+            output.record(record, bytes);
+            output.text.pass()
+        })?;
         let Output { mut text, .. } = output;
         text.put("\n],\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\",\"calibration\":\"");
         text.put(super::calibration(trace));
         text.put("\"}}\n");
         text.finish()?;
-        report.leave_out_unplaced(trace);
+        met.tell_of_processors(trace, &mut report);
         Ok(report)
     }
 }
@@ -150,30 +144,44 @@ impl Output<'_> {
         };
     }
 
-    fn begin(&mut self, open: &Open) {
-        self.event(|heads| &heads.begin, open.start_ns);
-        self.name(open.function);
-        match open.arg {
-            None => self.text.put("}"),
-            // As text, since readers take numbers for floating point.
-            Some(arg) => self
-                .text
-                .put(&format!(",\"args\":{{\"arg\":\"{arg:#x}\"}}}}")),
+    fn record(&mut self, record: &Record, bytes: &Bytes) {
+        let head = match record.what {
+            What::Enter(_) => &self.heads.begin,
+            What::Leave(_) => &self.heads.end,
+            What::Data(..) | What::Lost(_) => &self.heads.instant,
+        };
+        let first = std::mem::take(&mut self.first);
+        let skip = if first { SEPARATOR.len() } else { 0 };
+        self.text.put(head.get(skip..).unwrap_or_default());
+        self.text.decimal::<3>(record.ns);
+        match record.what {
+            What::Enter(arg) => {
+                self.name(record.function);
+                match arg {
+                    None => self.text.put("}"),
+                    // As text, since readers take numbers for floating point.
+                    Some(arg) => self
+                        .text
+                        .put(&format!(",\"args\":{{\"arg\":\"{arg:#x}\"}}}}")),
+                }
+            }
+            What::Leave(how) => self.text.put(match how {
+                Ending::Normal => "}",
+                Ending::TailExit => ",\"args\":{\"end\":\"tail exit\"}}",
+                Ending::Closed => ",\"args\":{\"end\":\"no exit seen\"}}",
+            }),
+            What::Data(kind, data) => self.said(kind, bytes.get(data)),
+            What::Lost(events) => {
+                self.text
+                    .put(",\"name\":\"events lost\",\"s\":\"t\",\"args\":{\"events\":\"");
+                self.text.number(events);
+                self.text.put("\"}}");
+            }
         }
     }
 
-    fn end(&mut self, call: &Call) {
-        self.event(|heads| &heads.end, call.end_ns);
-        self.text.put(match call.how {
-            Ending::Normal => "}",
-            Ending::TailExit => ",\"args\":{\"end\":\"tail exit\"}}",
-            Ending::Closed => ",\"args\":{\"end\":\"no exit seen\"}}",
-        });
-    }
-
-    fn said(&mut self, said: &Said, data: &[u8]) {
-        self.event(|heads| &heads.instant, said.ns);
-        match said.kind {
+    fn said(&mut self, kind: DataKind, data: &[u8]) {
+        match kind {
             DataKind::Custom => self.text.put(",\"name\":\"custom event"),
             DataKind::Typed(event_type) => {
                 self.text.put(",\"name\":\"typed event ");
@@ -183,23 +191,6 @@ impl Output<'_> {
         self.text.put("\",\"s\":\"t\",\"args\":{\"data\":");
         self.text.json_bytes(data);
         self.text.put("}}");
-    }
-
-    fn lost(&mut self, time_ns: u64, events: u64) {
-        self.event(|heads| &heads.instant, time_ns);
-        self.text
-            .put(",\"name\":\"events lost\",\"s\":\"t\",\"args\":{\"events\":\"");
-        self.text.number(events);
-        self.text.put("\"}}");
-    }
-
-    /// Begins an event; the caller ends it.
-    fn event(&mut self, head: fn(&Heads) -> &str, time_ns: u64) {
-        let head = head(&self.heads);
-        let first = std::mem::take(&mut self.first);
-        let skip = if first { SEPARATOR.len() } else { 0 };
-        self.text.put(head.get(skip..).unwrap_or_default());
-        self.text.decimal::<3>(time_ns);
     }
 
     fn name(&mut self, function: FunctionId) {

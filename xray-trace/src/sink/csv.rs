@@ -3,12 +3,12 @@
 
 use std::io::{self, Write};
 
+use super::ahead::Bytes;
 use super::events::{EachEvent, each_event, word};
 use super::per_function::PerFunction;
 use super::stacks::Stacks;
 use super::text::Text;
 use super::{Place, ProfileSink, Report, Sink};
-use crate::container::Events;
 use crate::model::{DataKind, Event, EventBody, Function, Profile, ThreadId, Trace};
 
 /// Comma-separated values.
@@ -129,7 +129,7 @@ impl EachEvent for Output<'_> {
         Ok(())
     }
 
-    fn event(&mut self, event: &Event, events: &Events) -> io::Result<()> {
+    fn event(&mut self, event: &Event, bytes: &Bytes) -> io::Result<()> {
         let text = &mut self.text;
         text.number(self.trace.clock().monotonic_ns(event.ticks));
         text.put(&self.thread);
@@ -156,7 +156,7 @@ impl EachEvent for Output<'_> {
                     text.number(event_type);
                 }
                 text.put(",");
-                match std::str::from_utf8(events.data(data)) {
+                match std::str::from_utf8(bytes.get(data)) {
                     Ok(data) => {
                         let mut quoted = String::new();
                         field(&mut quoted, data);
@@ -165,7 +165,7 @@ impl EachEvent for Output<'_> {
                     }
                     Err(_) => {
                         text.put(",");
-                        text.hex(events.data(data));
+                        text.hex(bytes.get(data));
                     }
                 }
                 text.put(",,");

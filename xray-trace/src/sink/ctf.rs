@@ -14,10 +14,10 @@
 
 use std::io::{self, Write};
 
+use super::ahead::Bytes;
 use super::events::{EachEvent, each_event};
 use super::text::Text;
 use super::{Folder, FolderSink, Place, Report};
-use crate::container::Events;
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
 
 /// The Common Trace Format.
@@ -203,7 +203,7 @@ impl EachEvent for Output<'_> {
         self.folder.begin(&format!("stream-{}", thread.0))
     }
 
-    fn event(&mut self, event: &Event, events: &Events) -> io::Result<()> {
+    fn event(&mut self, event: &Event, bytes: &Bytes) -> io::Result<()> {
         // A hostile file may hold blocks in any order; readers refuse a time that runs backwards.
         self.now = self.trace.clock().monotonic_ns(event.ticks).max(self.now);
         if self.packet.is_empty() {
@@ -236,7 +236,7 @@ impl EachEvent for Output<'_> {
                         self.packet.extend_from_slice(&event_type.to_le_bytes());
                     }
                 }
-                let data = events.data(data);
+                let data = bytes.get(data);
                 let size = u32::try_from(data.len()).map_err(io::Error::other)?;
                 self.packet.extend_from_slice(&size.to_le_bytes());
                 self.packet.extend_from_slice(data);

@@ -2,11 +2,11 @@
 
 use std::io::{self, Write};
 
+use super::ahead::Bytes;
 use super::events::{EachEvent, each_event, word};
 use super::per_function::PerFunction;
 use super::text::{self, Text};
 use super::{Place, Report, Sink};
-use crate::container::Events;
 use crate::model::{DataKind, Event, EventBody, Function, FunctionId, ThreadId, Trace};
 
 /// JSON lines.
@@ -88,7 +88,7 @@ impl EachEvent for Output<'_> {
         Ok(())
     }
 
-    fn event(&mut self, event: &Event, events: &Events) -> io::Result<()> {
+    fn event(&mut self, event: &Event, bytes: &Bytes) -> io::Result<()> {
         let text = &mut self.text;
         text.put("{\"time_ns\":");
         text.number(self.trace.clock().monotonic_ns(event.ticks));
@@ -115,14 +115,14 @@ impl EachEvent for Output<'_> {
                     text.put(",\"event_type\":");
                     text.number(event_type);
                 }
-                match std::str::from_utf8(events.data(data)) {
+                match std::str::from_utf8(bytes.get(data)) {
                     Ok(data) => {
                         text.put(",\"data\":");
                         text.json(data);
                     }
                     Err(_) => {
                         text.put(",\"data_hex\":\"");
-                        text.hex(events.data(data));
+                        text.hex(bytes.get(data));
                         text.put("\"");
                     }
                 }

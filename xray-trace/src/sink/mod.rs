@@ -1,10 +1,10 @@
 //! From the trace model to files of other tools. One file per format.
 //!
-//! Every sink goes through the trace thread by thread and unpacks one block at a time. Those that sum up hold as much as
-//! there are different stacks; the others hold as much as there are functions and threads.
+//! Every sink unpacks one block of a thread at a time. Those that sum up hold as much as there are different stacks; the
+//! others hold as much as there are functions and threads, and a few batches of events that are unpacked ahead.
 
+mod ahead;
 mod basic;
-mod by_time;
 mod callgrind;
 mod chrome;
 mod csv;
@@ -23,6 +23,7 @@ mod perfetto;
 #[cfg(feature = "export")]
 mod pprof;
 mod processor;
+mod records;
 mod speedscope;
 mod stacks;
 mod text;
@@ -33,7 +34,7 @@ mod yaml;
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::analysis::Steps;
+use crate::analysis::{Notes, Steps};
 use crate::model::{Calibration, Profile, ThreadId, Trace};
 
 pub use basic::Basic;
@@ -276,13 +277,12 @@ impl Report {
 
     /// What a thread's steps, all of them taken, did not say.
     fn leave_out_of_steps(&mut self, steps: &Steps<'_>) {
-        self.leave_out_of_notes(steps);
+        self.leave_out_of_notes(&steps.notes());
         self.leave_out(processor::UNSAID, steps.processors());
     }
 
     /// The same, for formats that say on which processor a thread ran.
-    fn leave_out_of_notes(&mut self, steps: &Steps<'_>) {
-        let notes = steps.notes();
+    fn leave_out_of_notes(&mut self, notes: &Notes) {
         self.leave_out(
             "exits of calls that began before the trace or in a gap",
             notes.exits_without_entry,

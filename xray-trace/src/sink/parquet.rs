@@ -15,10 +15,10 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
+use super::ahead::Bytes;
 use super::events::{EachEvent, each_event, word};
 use super::per_function::PerFunction;
 use super::{Folder, FolderSink, Place, Report};
-use crate::container::Events;
 use crate::model::{DataKind, Event, EventBody, ThreadId, Trace};
 
 /// Parquet.
@@ -240,7 +240,7 @@ impl EachEvent for Output<'_> {
         Ok(())
     }
 
-    fn event(&mut self, event: &Event, events: &Events) -> io::Result<()> {
+    fn event(&mut self, event: &Event, bytes: &Bytes) -> io::Result<()> {
         let (mut function_id, mut argument, mut event_type) = (None, None, None);
         let (mut name, mut module) = (None, None);
         let (mut said, mut processor, mut lost) = (None, None, None);
@@ -257,7 +257,7 @@ impl EachEvent for Output<'_> {
                 if let DataKind::Typed(number) = kind {
                     event_type = Some(number.into());
                 }
-                said = Some(ByteArray::from(events.data(data).to_vec()));
+                said = Some(ByteArray::from(bytes.get(data).to_vec()));
             }
             EventBody::Cpu { cpu } => processor = Some(cpu.into()),
             EventBody::Lost { events } => lost = Some(bits(events)),

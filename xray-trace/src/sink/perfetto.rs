@@ -10,17 +10,19 @@
 //! (`trace_packet.proto`, `clock_snapshot.proto`, `interned_data/interned_data.proto`, `track_event/*.proto`), of which only
 //! the fields are declared that are written.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use prost::Message;
 
-use super::per_function::PerFunction;
+use super::ahead::Bytes;
+use super::records::{self, Record, What, each_record};
 use super::text::readable;
 use super::{Place, Report, Sink};
-use crate::analysis::{Call, Ending, Open, Said, Step, Steps};
-use crate::model::{DataKind, FunctionId, Module, ModuleId, ThreadId, Trace};
+use crate::analysis::{Ending, Order};
+use crate::container::varint;
+use crate::function_map::FunctionMap;
+use crate::model::{DataKind, Function, FunctionId, Module, ModuleId, ThreadId, Trace};
 
 /// Perfetto's protobuf trace.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +30,8 @@ pub struct Perfetto;
 
 /// `Trace.packet`, a message with its length in front.
 const PACKET: u8 = 1 << 3 | 2;
+/// `TracePacket.timestamp`, a number.
+const TIMESTAMP: u8 = 8 << 3;
 const REALTIME: u32 = 1;
 const MONOTONIC: u32 = 3;
 /// `TracePacket.SequenceFlags`.
@@ -40,14 +44,15 @@ const INSTANT: i32 = 3;
 /// Tracks of processes and of threads have numbers of their own, from these on.
 const PROCESSES: u64 = 1 << 32;
 const THREADS: u64 = 2 << 32;
+/// No beginning of a call with its name by number is longer, but for its time: the sequence, the category and the name take 6 bytes
+/// at most, the event's head, its type and the flags 2.
+const PREPARED: usize = 24;
 /// How much is collected before it is passed on.
 const ENOUGH: usize = 1 << 16;
 
-/// `TracePacket`, as far as events have it.
+/// `TracePacket`, as far as events have it, without its first field: its timestamp.
 #[derive(Clone, PartialEq, Message)]
 struct EventPacket {
-    #[prost(uint64, tag = "8")]
-    timestamp: u64,
     #[prost(uint32, tag = "10")]
     trusted_packet_sequence_id: u32,
     #[prost(message, optional, tag = "11")]
@@ -184,10 +189,22 @@ struct Output<'a> {
     buffer: Vec<u8>,
     /// The sequence of the current thread.
     sequence: u32,
-    /// The last sequence in which each function's name was written; 0 for none.
-    named: PerFunction<(Cell<u32>, ModuleId)>,
-    /// The same of modules' names.
+    /// How calls of each function begin.
+    begins: FunctionMap<Begin>,
+    /// How calls end in the current sequence, as a rule: a packet without its time.
+    end: Vec<u8>,
+    /// The last sequence in which each module's name was written.
     categories: BTreeMap<ModuleId, u32>,
+}
+
+/// How calls of a function begin, in the last sequence in which its name was written.
+#[derive(Debug, Clone, Copy, Default)]
+struct Begin {
+    /// 0 for none.
+    sequence: u32,
+    /// A packet without its time.
+    packet: [u8; PREPARED],
+    len: u8,
 }
 
 // === impl Perfetto ===
@@ -216,32 +233,23 @@ impl Sink for Perfetto {
             to: output,
             buffer: Vec::with_capacity(2 * ENOUGH),
             sequence: 1,
-            named: PerFunction::new(trace, |function| (Cell::new(0), function.module)),
+            begins: FunctionMap::default(),
+            end: Vec::new(),
             categories: BTreeMap::new(),
         };
         output.clocks()?;
         output.tracks()?;
-        for mut steps in Steps::of_threads(trace) {
-            output.thread(steps.thread())?;
-            while let Some(step) = steps.next() {
-                match step {
-                    Step::Enter(open) => {
-                        report.calls += 1;
-                        output.begin(&open)?;
-                    }
-                    Step::Leave(call) => output.end(&call)?,
-                    Step::Data(said) => output.said(&said, steps.data(&said))?,
-                    Step::Lost { ticks, events } => {
-                        let lost = annotation("events", Some(events), None);
-                        let ns = trace.clock().monotonic_ns(ticks);
-                        output.instant(ns, "events lost", lost)?;
-                    }
-                }
+        let threads: Vec<_> = records::threads(trace).collect();
+        let mut current = None;
+        let met = each_record(trace, Order::ByThread, |record, bytes| {
+            if current.replace(record.thread) != Some(record.thread) {
+                output.thread(threads[record.thread])?;
             }
-            report.leave_out_of_steps(&steps);
-        }
+            report.calls += u64::from(matches!(record.what, What::Enter(_)));
+            output.record(record, bytes)
+        })?;
         output.to.write_all(&output.buffer)?;
-        report.leave_out_unplaced(trace);
+        met.tell_of_processors(trace, &mut report);
         Ok(report)
     }
 }
@@ -289,7 +297,7 @@ impl Output<'_> {
                 ..TrackDescriptor::default()
             })?;
         }
-        for thread in trace.blocks_by_thread().into_keys() {
+        for thread in records::threads(trace) {
             let known = trace.thread(thread);
             let process = known.and_then(|known| trace.process(known.process));
             let uuid = THREADS + u64::from(thread.0);
@@ -327,6 +335,7 @@ impl Output<'_> {
     /// The events that follow are this thread's.
     fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
         self.sequence = self.sequence.saturating_add(1);
+        self.end = TrackEvent::of(END).in_packet(self.sequence, None);
         let track_uuid = THREADS + u64::from(thread.0);
         self.packet(&TablePacket {
             trusted_packet_sequence_id: self.sequence,
@@ -339,83 +348,82 @@ impl Output<'_> {
         })
     }
 
-    fn begin(&mut self, open: &Open) -> io::Result<()> {
-        let mut event = TrackEvent {
-            kind: BEGIN,
-            ..TrackEvent::default()
-        };
+    fn record(&mut self, record: &Record, bytes: &Bytes) -> io::Result<()> {
+        let ns = record.ns;
+        match record.what {
+            What::Enter(arg) => {
+                let known = self.begins.entry(record.function);
+                if arg.is_none() && known.sequence == self.sequence {
+                    put(&mut self.buffer, ns, known.packet());
+                } else {
+                    self.begin(ns, record.function, arg);
+                }
+            }
+            What::Leave(Ending::Normal) => put(&mut self.buffer, ns, &self.end),
+            What::Leave(Ending::TailExit) => self.end(ns, "tail exit"),
+            What::Leave(Ending::Closed) => self.end(ns, "no exit seen"),
+            What::Data(kind, data) => self.said(ns, kind, bytes.get(data)),
+            What::Lost(events) => {
+                let lost = annotation("events", Some(events), None);
+                self.instant(ns, "events lost", lost);
+            }
+        }
+        self.pass()
+    }
+
+    /// A call that is the first one of its function in its sequence, or has an argument.
+    fn begin(&mut self, ns: u64, function: FunctionId, arg: Option<u64>) {
+        let mut event = TrackEvent::of(BEGIN);
         let mut interned = None;
-        match self.named.get(open.function) {
-            None => event.name = self.trace.function_name(open.function).into_owned(),
-            Some((named, module)) => {
-                event.name_iid = u64::from(open.function.0) + 1;
-                event.category_iid = Some(u64::from(module.0) + 1);
-                if named.replace(self.sequence) != self.sequence {
-                    interned = self.intern(open.function);
+        match self.trace.function(function) {
+            None => event.name = self.trace.function_name(function).into_owned(),
+            Some(described) => {
+                event.name_iid = u64::from(function.0) + 1;
+                event.category_iid = Some(u64::from(described.module.0) + 1);
+                let known = self.begins.entry(function);
+                if known.sequence != self.sequence {
+                    *known = Begin::new(self.sequence, event.clone());
+                    interned = Some(self.intern(described));
                 }
             }
         }
-        if let Some(arg) = open.arg {
-            event
-                .debug_annotations
-                .push(annotation("arg", Some(arg), None));
+        if let Some(arg) = arg {
+            let arg = annotation("arg", Some(arg), None);
+            event.debug_annotations.push(arg);
         }
-        self.event(open.start_ns, event, interned)
+        self.event(ns, event, interned);
     }
 
-    fn end(&mut self, call: &Call) -> io::Result<()> {
-        let mut event = TrackEvent {
-            kind: END,
-            ..TrackEvent::default()
-        };
-        let how = match call.how {
-            Ending::Normal => None,
-            Ending::TailExit => Some("tail exit"),
-            Ending::Closed => Some("no exit seen"),
-        };
-        let how = how.map(|how| annotation("end", None, Some(how.to_owned())));
-        event.debug_annotations.extend(how);
-        self.event(call.end_ns, event, None)
+    fn end(&mut self, ns: u64, how: &str) {
+        let mut event = TrackEvent::of(END);
+        let how = annotation("end", None, Some(how.to_owned()));
+        event.debug_annotations.push(how);
+        self.event(ns, event, None);
     }
 
     /// As text, with what is not UTF-8 escaped.
-    fn said(&mut self, said: &Said, data: &[u8]) -> io::Result<()> {
-        let name = match said.kind {
+    fn said(&mut self, ns: u64, kind: DataKind, data: &[u8]) {
+        let name = match kind {
             DataKind::Custom => "custom event".to_owned(),
             DataKind::Typed(event_type) => format!("typed event {event_type}"),
         };
         let text = readable(data).into_owned();
-        self.instant(said.ns, &name, annotation("data", None, Some(text)))
+        self.instant(ns, &name, annotation("data", None, Some(text)));
     }
 
-    fn instant(&mut self, ns: u64, name: &str, annotation: DebugAnnotation) -> io::Result<()> {
-        let event = TrackEvent {
-            kind: INSTANT,
-            name: name.to_owned(),
-            debug_annotations: vec![annotation],
-            ..TrackEvent::default()
-        };
-        self.event(ns, event, None)
+    fn instant(&mut self, ns: u64, name: &str, annotation: DebugAnnotation) {
+        let mut event = TrackEvent::of(INSTANT);
+        event.name = name.to_owned();
+        event.debug_annotations.push(annotation);
+        self.event(ns, event, None);
     }
-
-    fn event(
-        &mut self,
-        timestamp: u64,
-        event: TrackEvent,
-        interned_data: Option<InternedData>,
-    ) -> io::Result<()> {
-        self.packet(&EventPacket {
-            timestamp,
-            trusted_packet_sequence_id: self.sequence,
-            track_event: Some(event),
-            interned_data,
-            sequence_flags: NEEDS_STATE,
-        })
+    fn event(&mut self, ns: u64, event: TrackEvent, interned: Option<InternedData>) {
+        let packet = event.in_packet(self.sequence, interned);
+        put(&mut self.buffer, ns, &packet);
     }
 
     /// A function's name, and that of its module if this sequence has not had it.
-    fn intern(&mut self, function: FunctionId) -> Option<InternedData> {
-        let function = self.trace.function(function)?;
+    fn intern(&mut self, function: &Function) -> InternedData {
         let mut data = InternedData::default();
         let former = self.categories.insert(function.module, self.sequence);
         if former != Some(self.sequence) {
@@ -432,20 +440,84 @@ impl Output<'_> {
             iid: u64::from(function.id.0) + 1,
             name: function.name.clone(),
         });
-        Some(data)
+        data
     }
 
-    fn packet(&mut self, packet: &impl Message) -> io::Result<()> {
+    fn packet(&mut self, packet: &TablePacket) -> io::Result<()> {
         self.buffer.push(PACKET);
         packet
             .encode_length_delimited(&mut self.buffer)
             .map_err(io::Error::other)?;
+        self.pass()
+    }
+
+    /// Passes on what was collected, if it is enough.
+    fn pass(&mut self) -> io::Result<()> {
         if self.buffer.len() >= ENOUGH {
             self.to.write_all(&self.buffer)?;
             self.buffer.clear();
         }
         Ok(())
     }
+}
+
+// === impl Begin ===
+
+impl Begin {
+    fn new(sequence: u32, event: TrackEvent) -> Self {
+        let bytes = event.in_packet(sequence, None);
+        let mut packet = [0; PREPARED];
+        match (packet.get_mut(..bytes.len()), u8::try_from(bytes.len())) {
+            (Some(to), Ok(len)) => {
+                to.copy_from_slice(&bytes);
+                Self {
+                    sequence,
+                    packet,
+                    len,
+                }
+            }
+            _ => Self::default(),
+        }
+    }
+
+    fn packet(&self) -> &[u8] {
+        let packet = self.packet.get(..usize::from(self.len));
+        packet.unwrap_or_default()
+    }
+}
+
+// === impl TrackEvent ===
+
+impl TrackEvent {
+    fn of(kind: i32) -> Self {
+        Self {
+            kind,
+            ..Self::default()
+        }
+    }
+
+    /// Its packet, without its time.
+    fn in_packet(self, sequence: u32, interned_data: Option<InternedData>) -> Vec<u8> {
+        let packet = EventPacket {
+            trusted_packet_sequence_id: sequence,
+            track_event: Some(self),
+            interned_data,
+            sequence_flags: NEEDS_STATE,
+        };
+        packet.encode_to_vec()
+    }
+}
+
+/// Appends an event's packet: its time, and the rest of it.
+#[inline]
+fn put(to: &mut Vec<u8>, ns: u64, rest: &[u8]) {
+    let mut time = [0; varint::MAX_LEN];
+    let len = varint::write(&mut time, ns);
+    to.push(PACKET);
+    varint::put(to, (1 + len + rest.len()) as u64);
+    to.push(TIMESTAMP);
+    to.extend_from_slice(&time[..len]);
+    to.extend_from_slice(rest);
 }
 
 fn annotation(name: &str, number: Option<u64>, text: Option<String>) -> DebugAnnotation {

@@ -46,14 +46,16 @@ impl<'a> Text<'a> {
     }
 
     /// A number of nanoseconds, shown with `DECIMALS` decimals: of 3, as microseconds; of 6, as milliseconds.
-    pub(super) fn decimal<const DECIMALS: u32>(&mut self, ns: u64) {
-        let unit = 10_u64.pow(DECIMALS);
-        self.number(ns / unit);
-        // One digit too many in front, so that the zeros are written; the point takes its place.
-        let at = self.buffer.len();
-        self.number(unit + ns % unit);
-        if let Some(digit) = self.buffer.get_mut(at) {
-            *digit = b'.';
+    #[inline]
+    pub(super) fn decimal<const DECIMALS: usize>(&mut self, ns: u64) {
+        let mut digits = itoa::Buffer::new();
+        match digits.format(ns).as_bytes().split_last_chunk::<DECIMALS>() {
+            Some((whole, decimals)) if !whole.is_empty() => {
+                self.bytes(whole);
+                self.buffer.push(b'.');
+                self.bytes(decimals);
+            }
+            _ => self.put(&format!("0.{ns:0DECIMALS$}")),
         }
     }
 

@@ -4,17 +4,32 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use super::by_time::{What, each_record};
-use super::{Report, Sink};
-use crate::analysis::Order;
+use super::records::{self, What, each_record};
+use super::{Place, Report, Sink};
+use crate::analysis::{Ending, Order};
 use crate::function_map::FunctionMap;
-use crate::llvm::yaml::{Callee, Kind, Record, TraceHeader, Writer};
-use crate::model::{DataKind, NoXrayId, Trace, XrayIds};
+use crate::llvm::yaml::{Callee, Kind, Place as PlaceText, Record, TraceHeader, Writer};
+use crate::model::{DataKind, FunctionId, NoXrayId, ThreadId, Trace, XrayIds};
 
 /// LLVM's YAML.
 #[derive(Debug, Clone, Copy)]
 pub struct Yaml {
     order: Order,
+}
+
+/// What records say of a function.
+struct Known {
+    /// Why calls of it are left out.
+    misfit: Option<NoXrayId>,
+    callee: Callee,
+}
+
+/// What records say of a thread.
+struct Thread {
+    kernels: Place,
+    /// Where it ran latest.
+    cpu: u16,
+    text: PlaceText,
 }
 
 // === impl Yaml ===
@@ -55,61 +70,50 @@ impl Sink for Yaml {
             cycle_frequency: trace.clock().frequency().unwrap_or(1_000_000_000),
         };
         let mut writer = Writer::new(output, &header);
-        let mut callees = FunctionMap::<Option<Callee>>::default();
+        let mut known = FunctionMap::<Option<Known>>::default();
+        let threads = records::threads(trace).map(|thread| Thread::new(trace, thread));
+        let mut threads: Vec<_> = threads.collect();
         let (mut unknown, mut too_great) = (0, 0);
-        each_record(trace, self.order, &mut report, |record| {
-            let (mut record_type, mut args, mut data) = (0, &[][..], &[][..]);
-            let kind = match &record.what {
-                What::Enter(None) => Kind::Enter,
+        let met = each_record(trace, self.order, |record, bytes| {
+            let Known { misfit, callee } = known
+                .entry(record.function)
+                .get_or_insert_with(|| Known::new(trace, &ids, record.function));
+            if let (Some(misfit), false) = (misfit, matches!(record.what, What::Data(..))) {
+                let entered = u64::from(matches!(record.what, What::Enter(_)));
+                match misfit {
+                    NoXrayId::Unknown => unknown += entered,
+                    NoXrayId::TooGreat => too_great += entered,
+                }
+                return Ok(());
+            }
+            let place = threads[record.thread].on(record.cpu);
+            let tsc = record.ticks.0;
+            match record.what {
+                What::Enter(None) => {
+                    report.calls += 1;
+                    writer.call(callee, place, Kind::Enter, tsc)
+                }
                 What::Enter(Some(arg)) => {
-                    args = std::slice::from_ref(arg);
-                    Kind::EnterArg
+                    report.calls += 1;
+                    let args = &[arg];
+                    writer.record_of(callee, place, &with(Kind::EnterArg, tsc, 0, args, b""))
                 }
-                What::Exit => Kind::Exit,
-                What::TailExit => Kind::TailExit,
-                What::Data(kind, bytes) => {
-                    data = bytes.as_slice();
-                    match kind {
-                        DataKind::Custom => Kind::Custom,
-                        DataKind::Typed(event_type) => {
-                            record_type = *event_type;
-                            Kind::Typed
-                        }
-                    }
+                What::Leave(Ending::Normal | Ending::Closed) => {
+                    writer.call(callee, place, Kind::Exit, tsc)
                 }
-            };
-            let id = match ids.packed(record.function) {
-                // LLVM reads a signed number, of which the object has the upper bits.
-                Ok(id) => id.cast_signed(),
-                Err(_) if matches!(record.what, What::Data(..)) => 0,
-                Err(misfit) => {
-                    let entered = u64::from(matches!(record.what, What::Enter(_)));
-                    match misfit {
-                        NoXrayId::Unknown => unknown += entered,
-                        NoXrayId::TooGreat => too_great += entered,
-                    }
-                    return Ok(false);
+                What::Leave(Ending::TailExit) => writer.call(callee, place, Kind::TailExit, tsc),
+                What::Data(kind, data) => {
+                    let (kind, record_type) = match kind {
+                        DataKind::Custom => (Kind::Custom, 0),
+                        DataKind::Typed(event_type) => (Kind::Typed, event_type),
+                    };
+                    let data = bytes.get(data);
+                    writer.record_of(callee, place, &with(kind, tsc, record_type, &[], data))
                 }
-            };
-            let callee = callees.entry(record.function).get_or_insert_with(|| {
-                let function = trace.function(record.function);
-                Callee::new(id, function.map_or("", |function| &function.name))
-            });
-            let record = Record {
-                record_type,
-                function_id: id,
-                function: Cow::Borrowed(""),
-                args: Cow::Borrowed(args),
-                cpu: record.cpu,
-                thread: record.place.tid,
-                process: record.place.pid,
-                kind,
-                tsc: record.ticks.0,
-                data: Cow::Borrowed(data),
-            };
-            writer.record_of(callee, &record)?;
-            Ok(true)
+                What::Lost(_) => Ok(()),
+            }
         })?;
+        met.tell(trace, &mut report);
         report.leave_out("events whose data is no text", writer.altered());
         writer.finish()?;
         report.leave_out("calls of functions whose id does not fit 32 bits (more than 256 modules, or 2^24 functions in one)", too_great);
@@ -122,5 +126,58 @@ impl Sink for Yaml {
 
     fn by_thread(&self) -> Option<&'static dyn Sink> {
         Some(&Self::BY_THREAD)
+    }
+}
+
+/// A record with what calls do not have, as a rule.
+fn with<'a>(kind: Kind, tsc: u64, record_type: u16, args: &'a [u64], data: &'a [u8]) -> Record<'a> {
+    Record {
+        record_type,
+        function_id: 0,
+        function: Cow::Borrowed(""),
+        args: Cow::Borrowed(args),
+        cpu: 0,
+        thread: 0,
+        process: 0,
+        kind,
+        tsc,
+        data: Cow::Borrowed(data),
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    fn new(trace: &Trace, ids: &XrayIds<'_>, function: FunctionId) -> Self {
+        let id = ids.packed(function);
+        let function = trace.function(function);
+        let name = function.map_or("", |function| &function.name);
+        Self {
+            misfit: id.err(),
+            // LLVM reads a signed number, of which the object has the upper bits.
+            callee: Callee::new(id.unwrap_or(0).cast_signed(), name),
+        }
+    }
+}
+
+// === impl Thread ===
+
+impl Thread {
+    fn new(trace: &Trace, thread: ThreadId) -> Self {
+        let kernels = Place::of(trace, thread);
+        Self {
+            kernels,
+            cpu: 0,
+            text: PlaceText::new(0, kernels.tid, kernels.pid),
+        }
+    }
+
+    /// The thread on a processor.
+    fn on(&mut self, cpu: u16) -> &PlaceText {
+        if cpu != self.cpu {
+            self.cpu = cpu;
+            self.text = PlaceText::new(cpu, self.kernels.tid, self.kernels.pid);
+        }
+        &self.text
     }
 }

@@ -21,8 +21,8 @@ mod source;
 mod write;
 
 pub use read::{MAX_ITEM_LEN, Reader};
-pub(crate) use write::Callee;
 pub use write::Writer;
+pub(crate) use write::{Callee, Place};
 
 use std::borrow::Cow;
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Record, TraceHeader};
+use super::{Kind, Record, TraceHeader};
 use crate::yaml_scalar;
 
 /// Bytes that are gathered before they are written.
@@ -18,16 +18,13 @@ pub struct Writer<W> {
     /// No record has been written.
     empty: bool,
     altered: u64,
-    /// Where the latest record happened, and how that is written: it is the same for many.
-    place: Place,
-    place_text: Vec<u8>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Place {
-    cpu: u16,
-    thread: u32,
-    process: u32,
+/// What a record says of where it happened.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// A record from its processor up to its kind.
+    text: Vec<u8>,
 }
 
 /// What a record says of its function: quoting names takes longer than all the rest.
@@ -58,8 +55,6 @@ impl<W: Write> Writer<W> {
             pending: head.into_bytes(),
             empty: true,
             altered: 0,
-            place: Place::default(),
-            place_text: Vec::new(),
         }
     }
 
@@ -70,35 +65,32 @@ impl<W: Write> Writer<W> {
     /// Those of the output.
     pub fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
         let callee = Callee::new(record.function_id, &record.function);
-        self.record_of(&callee, record)
+        let place = Place::new(record.cpu, record.thread, record.process);
+        self.record_of(&callee, &place, record)
     }
 
-    /// The same, of a function that is prepared. What the record says of its function does not count.
-    pub(crate) fn record_of(&mut self, callee: &Callee, record: &Record<'_>) -> io::Result<()> {
+    /// The same, of a function and a place that are prepared. What the record says of them does not count.
+    pub(crate) fn record_of(
+        &mut self,
+        callee: &Callee,
+        place: &Place,
+        record: &Record<'_>,
+    ) -> io::Result<()> {
         let Record {
             record_type,
             function_id: _,
             function: _,
             args,
-            cpu,
-            thread,
-            process,
+            cpu: _,
+            thread: _,
+            process: _,
             kind,
             tsc,
             data,
         } = record;
-        let out = &mut self.pending;
-        if std::mem::take(&mut self.empty) {
-            out.extend_from_slice(b"records:\n");
-        }
-        if *record_type == 0 {
-            out.extend_from_slice(&callee.text);
-        } else {
-            out.extend_from_slice(START);
-            push_number(out, (*record_type).into());
-            out.extend_from_slice(callee.text.get(START.len() + 1..).unwrap_or_default());
-        }
+        self.begin(*record_type, callee);
         if let Some((first, others)) = args.split_first() {
+            let out = &mut self.pending;
             out.extend_from_slice(b", args: [ ");
             push_number(out, *first);
             for arg in others {
@@ -107,32 +99,65 @@ impl<W: Write> Writer<W> {
             }
             out.extend_from_slice(b" ]");
         }
-        let place = Place {
-            cpu: *cpu,
-            thread: *thread,
-            process: *process,
-        };
-        if place != self.place || self.place_text.is_empty() {
-            self.place_text = place.text();
-            self.place = place;
+        self.happened(place, *kind, *tsc);
+        self.end(data)
+    }
+
+    /// Writes a record of a call without arguments.
+    pub(crate) fn call(
+        &mut self,
+        callee: &Callee,
+        place: &Place,
+        kind: Kind,
+        tsc: u64,
+    ) -> io::Result<()> {
+        self.begin(0, callee);
+        self.happened(place, kind, tsc);
+        self.end(b"")
+    }
+
+    /// A record up to the name of its function.
+    #[inline]
+    fn begin(&mut self, record_type: u16, callee: &Callee) {
+        let out = &mut self.pending;
+        if std::mem::take(&mut self.empty) {
+            out.extend_from_slice(b"records:\n");
         }
-        out.extend_from_slice(&self.place_text);
+        if record_type == 0 {
+            out.extend_from_slice(&callee.text);
+        } else {
+            out.extend_from_slice(START);
+            push_number(out, record_type.into());
+            out.extend_from_slice(callee.text.get(START.len() + 1..).unwrap_or_default());
+        }
+    }
+
+    /// Where and when it happened.
+    #[inline]
+    fn happened(&mut self, place: &Place, kind: Kind, tsc: u64) {
+        let out = &mut self.pending;
+        out.extend_from_slice(&place.text);
         out.extend_from_slice(kind.name().as_bytes());
         out.extend_from_slice(b", tsc: ");
-        push_number(out, *tsc);
-        match std::str::from_utf8(data) {
-            Ok("") => out.extend_from_slice(b", data: '' }\n"),
-            text => {
-                out.extend_from_slice(b", data: ");
-                match text {
-                    Ok(text) => yaml_scalar::push(out, text),
-                    Err(_) => {
-                        self.altered += 1;
-                        yaml_scalar::push(out, &String::from_utf8_lossy(data));
-                    }
+        push_number(out, tsc);
+    }
+
+    /// What it says, and its end.
+    #[inline]
+    fn end(&mut self, data: &[u8]) -> io::Result<()> {
+        let out = &mut self.pending;
+        if data.is_empty() {
+            out.extend_from_slice(b", data: '' }\n");
+        } else {
+            out.extend_from_slice(b", data: ");
+            match std::str::from_utf8(data) {
+                Ok(text) => yaml_scalar::push(out, text),
+                Err(_) => {
+                    self.altered += 1;
+                    yaml_scalar::push(out, &String::from_utf8_lossy(data));
                 }
-                out.extend_from_slice(b" }\n");
             }
+            out.extend_from_slice(b" }\n");
         }
         if out.len() >= GATHERED {
             self.flush()?;
@@ -191,19 +216,17 @@ impl Callee {
 // === impl Place ===
 
 impl Place {
-    fn text(self) -> Vec<u8> {
+    /// A thread, on a processor.
+    pub(crate) fn new(cpu: u16, thread: u32, process: u32) -> Self {
         let mut text = b", cpu: ".to_vec();
-        push_number(&mut text, self.cpu.into());
-        for (name, id) in [
-            (&b", thread: "[..], self.thread),
-            (b", process: ", self.process),
-        ] {
+        push_number(&mut text, cpu.into());
+        for (name, id) in [(&b", thread: "[..], thread), (b", process: ", process)] {
             if id != 0 {
                 text.extend_from_slice(name);
                 push_number(&mut text, id.into());
             }
         }
         text.extend_from_slice(b", kind: ");
-        text
+        Self { text }
     }
 }

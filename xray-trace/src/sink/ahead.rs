@@ -1,0 +1,227 @@
+//! What is in a trace, unpacked on a thread of its own, so that whoever makes a file of it need not wait for it.
+//!
+//! ```text
+//!            batches of items, a few at most
+//!  make ──────────────────────────────────────▶ take
+//!       ◀──────────────────────────────────────
+//!            the same batches, emptied
+//! ```
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use crate::model::DataRef;
+
+/// Items of a batch; handing it over takes much less time than making it.
+const ITEMS: usize = 2048;
+/// What the program said in a batch, in bytes, as a rule at most.
+const SAID: usize = 1 << 16;
+/// Batches that wait to be taken.
+const WAITING: usize = 4;
+
+/// Bytes that items refer to.
+#[derive(Debug, Default)]
+pub(super) struct Bytes(Vec<u8>);
+
+/// Where those of an item stand.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Kept {
+    pub(super) at: u32,
+    pub(super) len: u32,
+}
+
+/// Items, and the bytes that they refer to.
+#[derive(Debug)]
+struct Batch<T> {
+    items: Vec<T>,
+    bytes: Bytes,
+}
+
+/// Where items are put to be taken. Everything here breaks off when nobody takes them any more.
+#[derive(Debug)]
+pub(super) struct Outlet<T> {
+    batch: Batch<T>,
+    full: SyncSender<Batch<T>>,
+    emptied: Receiver<Batch<T>>,
+}
+
+/// Lets `make` put items, on a thread of its own, and `take` take them, in the same order. Gives back what `make` says at its end.
+///
+/// # Errors
+///
+/// The first one of `take`, which then gets no more.
+pub(super) fn ahead<T: Send, R: Send>(
+    make: impl FnOnce(&mut Outlet<T>) -> ControlFlow<(), R> + Send,
+    mut take: impl FnMut(&T, &Bytes) -> io::Result<()>,
+) -> io::Result<R> {
+    thread::scope(|scope| {
+        let (full, batches) = sync_channel(WAITING);
+        // Besides those that wait, one is being filled, and one taken.
+        let (empty, emptied) = sync_channel(WAITING + 2);
+        let maker = scope.spawn(move || {
+            let batch = Batch::new();
+            let mut outlet = Outlet {
+                batch,
+                full,
+                emptied,
+            };
+            let made = make(&mut outlet)?;
+            outlet.pass()?;
+            ControlFlow::Continue(made)
+        });
+        let taken = batches.iter().try_for_each(|mut batch: Batch<T>| {
+            let Batch { items, bytes } = &batch;
+            items.iter().try_for_each(|item| take(item, bytes))?;
+            batch.clear();
+            // The maker is at its end if it does not want it.
+            let _ = empty.try_send(batch);
+            Ok(())
+        });
+        drop(batches);
+        match maker.join() {
+            Ok(ControlFlow::Continue(made)) => taken.map(|()| made),
+            // It only breaks off because of what went wrong here.
+            Ok(ControlFlow::Break(())) => taken.and(Err(io::ErrorKind::BrokenPipe.into())),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+// === impl Bytes ===
+
+impl Bytes {
+    /// What an item refers to.
+    pub(super) fn get(&self, kept: impl Into<Kept>) -> &[u8] {
+        let Kept { at, len } = kept.into();
+        let [at, len] = [at, len].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+        self.0.get(at..at.saturating_add(len)).unwrap_or_default()
+    }
+}
+
+// === impl Kept ===
+
+impl From<DataRef> for Kept {
+    fn from(data: DataRef) -> Self {
+        Self {
+            at: data.at,
+            len: data.len,
+        }
+    }
+}
+
+// === impl Batch ===
+
+impl<T> Batch<T> {
+    fn new() -> Self {
+        Self {
+            items: Vec::with_capacity(ITEMS),
+            bytes: Bytes::default(),
+        }
+    }
+
+    fn clear(&mut self) {
+        let Self { items, bytes } = self;
+        items.clear();
+        bytes.0.clear();
+    }
+}
+
+// === impl Outlet ===
+
+impl<T> Outlet<T> {
+    /// Puts an item.
+    #[inline]
+    pub(super) fn put(&mut self, item: T) -> ControlFlow<()> {
+        self.batch.items.push(item);
+        self.pass_enough()
+    }
+
+    /// Puts several items at once; not many more than a batch has.
+    #[inline]
+    pub(super) fn put_all(&mut self, items: &[T]) -> ControlFlow<()>
+    where
+        T: Copy,
+    {
+        self.batch.items.extend(items.iter().copied());
+        self.pass_enough()
+    }
+
+    #[inline]
+    fn pass_enough(&mut self) -> ControlFlow<()> {
+        if self.batch.items.len() >= ITEMS || self.batch.bytes.0.len() >= SAID {
+            self.pass()?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Keeps bytes that the next item refers to.
+    #[cold]
+    pub(super) fn keep(&mut self, bytes: &[u8]) -> Kept {
+        let kept = &mut self.batch.bytes.0;
+        // Neither is ever near the limit: the bytes of an event are at most 1 MiB.
+        let at = u32::try_from(kept.len()).unwrap_or(u32::MAX);
+        let len = u32::try_from(bytes.len()).unwrap_or(0);
+        kept.extend_from_slice(bytes);
+        Kept { at, len }
+    }
+
+    #[cold]
+    fn pass(&mut self) -> ControlFlow<()> {
+        let next = self.emptied.try_recv().unwrap_or_else(|_| Batch::new());
+        let batch = std::mem::replace(&mut self.batch, next);
+        match self.full.send(batch) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_taken_in_order_with_its_bytes() {
+        let count = 3 * ITEMS as u64 + 1;
+        let mut seen = 0;
+        let made = ahead(
+            |outlet| {
+                for number in 0..count {
+                    // Now and then more bytes than a batch is to have.
+                    let len = if number % 1000 == 7 { SAID + 1 } else { 3 };
+                    let kept = outlet.keep(&vec![number.to_le_bytes()[0]; len]);
+                    outlet.put((number, kept))?;
+                }
+                ControlFlow::Continue("all")
+            },
+            |(number, kept), bytes| {
+                assert_eq!(*number, seen);
+                seen += 1;
+                let len = if number % 1000 == 7 { SAID + 1 } else { 3 };
+                assert_eq!(bytes.get(*kept), vec![number.to_le_bytes()[0]; len]);
+                Ok(())
+            },
+        );
+        assert_eq!(made.expect("nothing went wrong"), "all");
+        assert_eq!(seen, count);
+    }
+
+    #[test]
+    fn what_goes_wrong_when_taking_ends_the_making() {
+        let made = ahead(
+            |outlet| {
+                for number in 0_u64.. {
+                    outlet.put(number)?;
+                }
+                ControlFlow::Continue(())
+            },
+            |number, _| match number {
+                5 => Err(io::Error::other("five")),
+                _ => Ok(()),
+            },
+        );
+        assert_eq!(made.expect_err("it went wrong").to_string(), "five");
+    }
+}

@@ -1,0 +1,331 @@
+//! What the threads of a trace did, record by record: one thread after the other, or all in one order of time for formats that have
+//! no threads of their own.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::io;
+use std::ops::ControlFlow;
+
+use super::Report;
+use super::ahead::{Bytes, Kept, Outlet, ahead};
+use super::processor::{self, Processor};
+use crate::analysis::{Call, Ending, Notes, Open, Order, Said, Step, Steps, Visitor};
+use crate::model::{Clock, DataKind, FunctionId, ThreadId, Ticks, Trace};
+
+/// Something that one thread did.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record {
+    /// The thread: which one of [`threads`].
+    pub(super) thread: usize,
+    /// The function; of an event of the program's own, that of the record before in its thread.
+    pub(super) function: FunctionId,
+    pub(super) ticks: Ticks,
+    /// The same on `CLOCK_MONOTONIC`.
+    pub(super) ns: u64,
+    /// On which processor; 0 if it is not known.
+    pub(super) cpu: u16,
+    pub(super) what: What,
+}
+
+/// What it did. Every entry has its exit.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum What {
+    /// With the first argument, where recorded.
+    Enter(Option<u64>),
+    Leave(Ending),
+    Data(DataKind, Kept),
+    /// So many events are missing.
+    Lost(u64),
+}
+
+/// What was met that is in no record, or not in all.
+#[derive(Debug, Default)]
+pub(super) struct Met {
+    pub(super) notes: Notes,
+    /// How often threads were said to run on some processor.
+    pub(super) processors: u64,
+    /// How often no record says so.
+    pub(super) unsaid: u64,
+}
+
+/// A thread, and its next records.
+struct Thread<'a> {
+    steps: Steps<'a>,
+    clock: &'a Clock,
+    index: usize,
+    processor: Processor,
+    /// The function of the latest record that was put before all of these.
+    function: FunctionId,
+    /// Records that were made at once, since that is much faster; only the last one can be of an event of the program's own.
+    records: Vec<Record>,
+    /// How many of these were put.
+    put: usize,
+    /// What the last one says, if it is such.
+    said: Option<Said>,
+}
+
+/// Makes records of calls, up to [`AT_ONCE`].
+struct Calls<'a> {
+    thread: usize,
+    cpu: u16,
+    records: &'a mut Vec<Record>,
+}
+
+/// Records that are made at once at most. Each thread has so many in memory when they are put in order of time.
+const AT_ONCE: usize = 64;
+
+/// When a record is due: at the same time the thread with the smaller index is first.
+type Due = (Ticks, usize);
+
+/// The threads that can have records.
+pub(super) fn threads(trace: &Trace) -> impl Iterator<Item = ThreadId> {
+    trace.blocks_by_thread().into_keys()
+}
+
+/// Hands every record to `take`, with the bytes that it refers to.
+///
+/// # Errors
+///
+/// Those of `take`.
+pub(super) fn each_record(
+    trace: &Trace,
+    order: Order,
+    take: impl FnMut(&Record, &Bytes) -> io::Result<()>,
+) -> io::Result<Met> {
+    let make = |outlet: &mut Outlet<Record>| {
+        let threads = (0..).zip(Steps::of_threads(trace));
+        let threads = threads.map(|(index, steps)| Thread::new(trace.clock(), index, steps));
+        let mut met = Met::default();
+        match order {
+            Order::ByThread => {
+                for mut thread in threads {
+                    thread.run(None, outlet)?;
+                    met.add(&thread);
+                }
+            }
+            Order::ByTime => {
+                let mut threads = threads.collect::<Vec<_>>();
+                merge(&mut threads, outlet)?;
+                threads.iter().for_each(|thread| met.add(thread));
+            }
+        }
+        ControlFlow::Continue(met)
+    };
+    ahead(make, take)
+}
+
+/// Puts the records of all threads in order of time.
+fn merge(threads: &mut [Thread<'_>], outlet: &mut Outlet<Record>) -> ControlFlow<()> {
+    let mut others = BinaryHeap::new();
+    for thread in &mut *threads {
+        thread.make();
+        others.extend(thread.due().map(Reverse));
+    }
+    let mut first = others.pop();
+    while let Some(Reverse((_, index))) = first {
+        let thread = &mut threads[index];
+        thread.run(others.peek().map(|Reverse(due)| *due), outlet)?;
+        first = match (thread.due(), others.peek_mut()) {
+            (Some(due), Some(mut next)) => Some(std::mem::replace(&mut *next, Reverse(due))),
+            (None, Some(next)) => Some(PeekMut::pop(next)),
+            (_, None) => None,
+        };
+    }
+    ControlFlow::Continue(())
+}
+
+// === impl Thread ===
+
+impl<'a> Thread<'a> {
+    fn new(clock: &'a Clock, index: usize, steps: Steps<'a>) -> Self {
+        Self {
+            steps,
+            clock,
+            index,
+            function: FunctionId(u32::MAX),
+            processor: Processor::default(),
+            records: Vec::new(),
+            put: 0,
+            said: None,
+        }
+    }
+
+    /// When the next record is due, if there is one.
+    fn due(&self) -> Option<Due> {
+        let next = self.records.get(self.put)?;
+        Some((next.ticks, self.index))
+    }
+
+    /// Puts records that are due before those of others.
+    fn run(&mut self, others: Option<Due>, outlet: &mut Outlet<Record>) -> ControlFlow<()> {
+        loop {
+            let before =
+                |record: &Record| others.is_none_or(|others| (record.ticks, self.index) <= others);
+            let rest = self.records.get_mut(self.put..).unwrap_or_default();
+            let count = match rest.last() {
+                Some(last) if before(last) => rest.len(),
+                _ => rest.iter().take_while(|record| before(record)).count(),
+            };
+            let (due, later) = rest.split_at_mut(count);
+            if let (Some(last), Some(said)) = (due.last_mut(), &self.said)
+                && let What::Data(_, data) = &mut last.what
+            {
+                *data = outlet.keep(self.steps.data(said));
+            }
+            self.put += count;
+            outlet.put_all(due)?;
+            if !later.is_empty() {
+                break;
+            }
+            self.make();
+            if self.records.is_empty() {
+                break;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The function of the latest record.
+    fn latest(&self) -> FunctionId {
+        let latest = self.records.last();
+        latest.map_or(self.function, |latest| latest.function)
+    }
+
+    /// Makes the next records after all were put; none at the end.
+    fn make(&mut self) {
+        self.function = self.latest();
+        self.records.clear();
+        self.put = 0;
+        loop {
+            let made = self.records.len();
+            let mut calls = Calls {
+                thread: self.index,
+                cpu: self.steps.processor().unwrap_or(0),
+                records: &mut self.records,
+            };
+            self.steps.visit_run(&mut calls);
+            let enough = calls.enough();
+            if self.records.len() > made {
+                self.processor.of_record(&self.steps);
+            }
+            if enough {
+                break;
+            }
+            let Some(record) = self.advance() else { break };
+            self.records.push(record);
+            if matches!(record.what, What::Data(..)) {
+                break;
+            }
+        }
+    }
+
+    /// The next step as a record.
+    fn advance(&mut self) -> Option<Record> {
+        let (function, ticks, ns, what) = match self.steps.next()? {
+            Step::Enter(open) => {
+                let what = What::Enter(open.arg);
+                (open.function, open.start, open.start_ns, what)
+            }
+            Step::Leave(call) => {
+                let what = What::Leave(call.how);
+                (call.open.function, call.end, call.end_ns, what)
+            }
+            Step::Data(said) => {
+                self.said = Some(said);
+                let what = What::Data(said.kind, said.data.into());
+                (self.latest(), said.ticks, said.ns, what)
+            }
+            Step::Lost { ticks, events } => {
+                let ns = self.clock.monotonic_ns(ticks);
+                (self.latest(), ticks, ns, What::Lost(events))
+            }
+        };
+        let cpu = match what {
+            // Formats that say the processor have no place for a loss.
+            What::Lost(_) => 0,
+            _ => self.processor.of_record(&self.steps),
+        };
+        Some(Record {
+            thread: self.index,
+            function,
+            ticks,
+            ns,
+            cpu,
+            what,
+        })
+    }
+}
+
+// === impl Calls ===
+
+impl Calls<'_> {
+    #[inline(always)]
+    fn push(&mut self, function: FunctionId, ticks: Ticks, ns: u64, what: What) {
+        self.records.push(Record {
+            thread: self.thread,
+            function,
+            ticks,
+            ns,
+            cpu: self.cpu,
+            what,
+        });
+    }
+}
+
+impl Visitor for Calls<'_> {
+    #[inline(always)]
+    fn enter(&mut self, open: &Open) {
+        let what = What::Enter(open.arg);
+        self.push(open.function, open.start, open.start_ns, what);
+    }
+
+    #[inline(always)]
+    fn leave(&mut self, call: &Call) {
+        let what = What::Leave(call.how);
+        self.push(call.open.function, call.end, call.end_ns, what);
+    }
+
+    #[inline(always)]
+    fn enough(&self) -> bool {
+        self.records.len() >= AT_ONCE
+    }
+}
+
+// === impl Met ===
+
+impl Met {
+    /// Adds what was met in a thread, all of whose records were put.
+    fn add(&mut self, thread: &Thread<'_>) {
+        let Thread {
+            steps, processor, ..
+        } = thread;
+        self.notes.add(steps.notes());
+        self.processors += steps.processors();
+        self.unsaid += processor.unsaid(steps);
+    }
+
+    /// What formats leave out that say on which processor a thread ran, but not how a call ended, nor what was lost.
+    pub(super) fn tell(&self, trace: &Trace, report: &mut Report) {
+        let Self {
+            notes,
+            processors: _,
+            unsaid,
+        } = self;
+        report.leave_out(
+            "exits that were not seen, added where the call was last seen open",
+            notes.closed_by_outer_exit + notes.closed_by_loss + notes.closed_at_end,
+        );
+        report.leave_out("lost events", notes.lost);
+        report.leave_out_of_notes(notes);
+        report.leave_out(processor::UNSAID, *unsaid);
+        report.leave_out_unplaced(trace);
+    }
+
+    /// The same of formats that say all that, but not the processor.
+    pub(super) fn tell_of_processors(&self, trace: &Trace, report: &mut Report) {
+        report.leave_out_of_notes(&self.notes);
+        report.leave_out(processor::UNSAID, self.processors);
+        report.leave_out_unplaced(trace);
+    }
+}
