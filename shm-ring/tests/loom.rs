@@ -85,12 +85,12 @@ fn a_word_that_is_seen_is_whole() {
             geometry,
         };
         for number in 0..3u64 {
+            // As an argument takes, and a word more.
             let content = match number {
-                2 => Content::Argument(0xaaaa_bbbb_cccc_dddd),
-                1 => Content::Payload {
+                2 => Content::Payload {
                     kind: 3,
-                    size: 8,
-                    bytes: b"12345678".to_vec(),
+                    size: 7,
+                    bytes: b"1234567".to_vec(),
                 },
                 _ => Content::Nothing,
             };
@@ -108,17 +108,17 @@ fn a_word_that_is_seen_is_whole() {
             let site = 2 * u32::try_from(number).unwrap() + 1;
             let ticks = (number + 7) << 32 | number;
             match number {
-                1 => Item::Data(Box::new(Data {
+                2 => Item::Data(Box::new(Data {
                     site,
                     ticks,
                     kind: 3,
-                    size: 8,
-                    bytes: b"12345678".to_vec(),
+                    size: 7,
+                    bytes: b"1234567".to_vec(),
                 })),
                 _ => Item::Call {
                     site,
                     ticks,
-                    argument: (number == 2).then_some(0xaaaa_bbbb_cccc_dddd),
+                    argument: None,
                 },
             }
         });
