@@ -11,6 +11,12 @@ pub enum EncodeError {
         /// Where it should lead.
         to: u64,
     },
+    /// AArch64 has instructions at multiples of four.
+    #[error("no instruction can stand at {address:#x}: not a multiple of 4")]
+    Unaligned {
+        /// The address.
+        address: u64,
+    },
     /// The assembler refused an instruction.
     #[error("cannot assemble the trampolines: {0}")]
     Assembler(String),

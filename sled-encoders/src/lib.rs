@@ -1,12 +1,15 @@
 //! XRay sleds and trampolines as machine code: bytes in, bytes out.
 //!
-//! [`x86_64`] knows what a sled looks like in each of its states, how it is staged and switched, what follows a tail
-//! sled, and generates the trampolines that staged sleds call. Nothing here knows processes, files or I/O.
+//! [`x86_64`] and [`aarch64`] know what a sled looks like in each of its states, how it is staged and switched, what follows
+//! a tail sled, and generate the trampolines that staged sleds call. Both are there on every host. Nothing here knows
+//! processes, files or I/O.
 
 #![forbid(unsafe_code)]
 
+pub mod aarch64;
 mod error;
 mod sled;
+mod state;
 pub mod x86_64;
 
 pub use error::EncodeError;

@@ -6,30 +6,7 @@ use super::{
     encode::{SLED_BYTES, call_site, sled_bytes, switch},
     event::EventArguments,
 };
-use crate::SledKind;
-
-/// What stands at a sled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// What the compiler wrote.
-    Compiled,
-    /// Staged by xrayd and off; `target` is where its call leads.
-    Staged {
-        /// The trampoline (or stub) that it would call.
-        target: u64,
-    },
-    /// Staged by xrayd and on.
-    On {
-        /// The trampoline that it calls.
-        target: u64,
-    },
-    /// LLVM's own runtime patches it, now (`41 ba …`) or did before.
-    Runtime,
-    /// A breakpoint (`cc`).
-    Breakpoint,
-    /// None of these.
-    Foreign,
-}
+use crate::{SledKind, state::State};
 
 /// The jump after a tail sled, and whether a call in the sled is safe there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

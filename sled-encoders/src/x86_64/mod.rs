@@ -26,7 +26,8 @@ mod trampoline;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{State, TailJump, classify, tail_jump};
+pub use crate::state::State;
+pub use decode::{TailJump, classify, tail_jump};
 pub use encode::{
     MAX_SLED_BYTES, SLED_BYTES, Staging, Switch, call_site, sled_bytes, stage, switch,
 };

@@ -1,0 +1,31 @@
+//! AArch64: one word switches a sled.
+//!
+//! ```text
+//!       as compiled   staged, off; bl reaches     on     staged, off; it does not     on
+//!  +0   b #32         b #32                       nop    b #32                        nop
+//!  +4   nop           str x30, [sp, #-16]!               stp x16, x30, [sp, #-16]!
+//!  +8   nop           nop                                ldr x16, +20
+//!  +12  nop           bl trampoline                      blr x16
+//!  +16  nop           ldr x30, [sp], #16                 b +28
+//!  +20  nop           nop                                trampoline, low half
+//!  +24  nop           nop                                trampoline, high half
+//!  +28  nop           nop                                ldp x16, x30, [sp], #16
+//! ```
+//!
+//! While a sled is off, no thread executes its words from +4 on, so they may be rewritten at leisure: that is staging, once in a
+//! process's life. Switching is a store of one aligned word, between two instructions that may be modified while others
+//! execute them. What has to lie between staging and the first switching on, and which write is one store, stands in
+//! `docs/ARCHITECTURE.md`, "AArch64".
+//!
+//! Every kind of sled of a function is the same (those of custom and typed events are not made here), and keeps every register, also those that an indirect tail call goes through.
+
+mod decode;
+mod encode;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+pub use crate::state::State;
+pub use decode::{After, after, classify};
+pub use encode::{SLED_BYTES, Staging, Switch, call_site, stage, switch};
