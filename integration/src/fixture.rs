@@ -36,6 +36,8 @@ pub enum Fixture {
     OldSledsFixed,
     /// `dso/`: a program and a shared library, both with sleds.
     Dso,
+    /// `plugins/`: a host that loads and unloads three plugins.
+    Plugins,
     /// `arg1.cpp` linked statically, without a dynamic loader.
     Static,
     /// `plain.c`: no sleds at all.
@@ -136,6 +138,7 @@ impl Fixture {
         Fixture::OldSledsPie,
         Fixture::OldSledsFixed,
         Fixture::Dso,
+        Fixture::Plugins,
         Fixture::Static,
         Fixture::Plain,
         Fixture::M32,
@@ -178,6 +181,7 @@ impl Fixture {
             Fixture::OldSledsPie => "oldsleds-pie",
             Fixture::OldSledsFixed => "oldsleds-fixed",
             Fixture::Dso => "dso",
+            Fixture::Plugins => "plugins",
             Fixture::Static => "static",
             Fixture::Plain => "plain",
             Fixture::M32 => "m32",
@@ -332,6 +336,19 @@ impl Fixture {
                 ]
                 .concat(),
             },
+            Fixture::Plugins => Recipe {
+                sources: &["common.h", "plugins/host.c", "plugins/plugin.c"],
+                generated: None,
+                steps: [
+                    plugin("plugin_a.so", &["-DNAME=a"]),
+                    plugin("plugin_b.so", &["-DNAME=b"]),
+                    plugin("plugin_c.so", &["-DNAME=c", "-Wl,--build-id=none"]),
+                    plugin("large_a.so", &["-DNAME=a", "-DROOM=16777216"]),
+                    plugin("large_b.so", &["-DNAME=b", "-DROOM=16777216"]),
+                    c(&[&normal(&["{src}/plugins/host.c"])]),
+                ]
+                .concat(),
+            },
             Fixture::Static => recipe(
                 &["common.h", "arg1.cpp"],
                 cxx(&[&["-static"], &normal(&["{src}/arg1.cpp"])]),
@@ -451,6 +468,20 @@ const TAILCOND: &[&str] = &[
 ];
 const OLD_SLEDS: &[&str] = &["common.h", "oldsleds/main.c", "oldsleds/sleds.S"];
 const OLD_SLEDS_FILES: &[&str] = &["{src}/oldsleds/main.c", "{src}/oldsleds/sleds.S"];
+
+/// One of the plugins of [`Fixture::Plugins`], which is called `file`.
+fn plugin(file: &'static str, options: &[&'static str]) -> Vec<(Tool, Vec<&'static str>)> {
+    let own = [
+        "-fPIC",
+        "-shared",
+        "-nostdlib",
+        "{src}/plugins/plugin.c",
+        "-o",
+        file,
+    ];
+    let arguments = [OPTIMISED, COMMON, SLEDS, options, &own].concat();
+    vec![(Tool::Clang19, arguments)]
+}
 
 /// A program of `count` functions; on each line "go" it calls every one and answers with the sum.
 fn many_functions(count: u32) -> String {

@@ -167,11 +167,16 @@ impl Consumer {
         consumer
     }
 
-    /// Events may have payloads: a hole can be as long as the longest of them.
+    /// As [`Consumer::expect_payloads`], from the start.
     #[must_use]
     pub fn with_payloads(mut self) -> Self {
-        self.longest = self.geometry.longest_event();
+        self.expect_payloads();
         self
+    }
+
+    /// From now on events may have payloads: a hole can be as long as the longest of them.
+    pub fn expect_payloads(&mut self) {
+        self.longest = self.geometry.longest_event();
     }
 
     /// Which ring this is.

@@ -58,7 +58,10 @@ pub(crate) async fn run(
     }
     let toggled = Toggled::new(switch, run, reports);
     if toggled.matched() == 0 && toggled.refusal().is_none() {
-        return Err(nothing_matched());
+        return Err(match (run, switch) {
+            (Run::Real, Switch::On) => nothing_matched_yet(),
+            (Run::Real, Switch::Off) | (Run::Dry, _) => nothing_matched(),
+        });
     }
     if args.format.json {
         console.json(&toggled)?;
@@ -76,6 +79,13 @@ pub(crate) async fn run(
 /// No function is what the selectors name.
 pub(crate) fn nothing_matched() -> anyhow::Error {
     let what = "the selectors name no function; `xrayctl functions --pid PID` lists what there is";
+    Failure::NothingMatched(what.to_owned()).into()
+}
+
+/// The same, where the selectors stay in force.
+fn nothing_matched_yet() -> anyhow::Error {
+    let what = "the selectors name no function that is loaded now; what they name in libraries that are loaded later is switched on \
+                then (`xrayctl disable` with the same selectors takes that back)";
     Failure::NothingMatched(what.to_owned()).into()
 }
 

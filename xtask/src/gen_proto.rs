@@ -18,6 +18,7 @@ const JSON: &[&str] = &[
     "AttachReport",
     "DetachReport",
     "FunctionInfo",
+    "ModuleStatus",
     "ProcessStatus",
     "Refusal",
     "RefusedModule",

@@ -1,5 +1,6 @@
 //! `cargo xtask soak`: the long versions of the tests that a short run cannot prove much by: sleds switched tens of
-//! millions of times under load, attach and detach in a loop, threads that come and go by the hundred thousand.
+//! millions of times under load, attach and detach in a loop, threads that come and go by the hundred thousand, libraries
+//! by the ten thousand.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,7 +15,14 @@ use crate::test::install_missing;
 const SWITCH: &str = "XRAYD_SOAK";
 
 /// Parts of the engine's tests that have a long version.
-const LONG: &[&str] = &["storm::", "threads::", "truth::", "registers::", "killed::"];
+const LONG: &[&str] = &[
+    "storm::",
+    "threads::",
+    "truth::",
+    "registers::",
+    "killed::",
+    "libraries::",
+];
 
 /// A round that takes longer hangs.
 const LIMIT: &str = "2h";

@@ -95,6 +95,27 @@ fn the_borrowed_thread_stays_in_its_call() -> Result<()> {
     })
 }
 
+/// A library that can be unloaded is written to while every thread stands still, each in its call (P8, P9, P10).
+#[test]
+fn every_thread_stays_in_its_call_while_the_process_stands_still() -> Result<()> {
+    let plugin = build(Fixture::Plugins)?.with_file_name("plugin_a.so");
+    let mut command = std::process::Command::new(build(Fixture::Blocking)?);
+    command.env("LD_PRELOAD", plugin);
+    let mut target = Target::spawn_unready(command)?;
+    calls(&mut target)?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    for _ in 0..20 {
+        for to in [Switch::On, Switch::Off] {
+            let report = switch(&session, to)?;
+            ensure!(!report.stopped.is_zero(), "{report:?}");
+        }
+    }
+    detach(&registry, &target)?;
+    whole_round(&mut target, AttachOptions::default())?;
+    quit(target)
+}
+
 #[test]
 fn no_thread_is_disturbed_by_whole_sessions() -> Result<()> {
     let mut target = spawn(&[])?;

@@ -18,6 +18,7 @@ mod hostile;
 mod killed;
 mod kinds;
 mod launching;
+mod libraries;
 mod llvm;
 mod memory;
 mod programs;

@@ -188,7 +188,9 @@ pub struct DetachReport {
     #[prost(uint64, tag = "9")]
     pub sleds_on: u64,
 }
-/// Which functions. Rules of `include` are joined by or; what a rule of `exclude` matches is left out. At least one
+/// Which functions. What is switched by a selection is a rule, not a list: a function that it matches in a library that is loaded later is
+/// switched when the library is. The last selection that matches a function decides; `id` matches nothing that comes later. A selection that is switched off and
+/// leaves out functions by id takes back the rule of the same selection without them. Rules of `include` are joined by or; what a rule of `exclude` matches is left out. At least one
 /// rule in `include`: a selection that is set and includes nothing is refused, so that a typo switches nothing.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Selection {
@@ -275,6 +277,9 @@ pub struct ToggleReport {
     /// Set if nothing was done to this process (pid 0 only); the numbers are 0 then.
     #[prost(message, optional, tag = "9")]
     pub refusal: ::core::option::Option<Refusal>,
+    /// How long every thread stood still at most, because a library was written to that can be unloaded; 0 if none did.
+    #[prost(uint64, tag = "10")]
+    pub stopped_ns: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListFunctionsRequest {
@@ -385,6 +390,32 @@ pub struct ProcessStatus {
     /// In state "failed": what a bug in the daemon said when it ended the reading of events.
     #[prost(string, tag = "20")]
     pub failure: ::prost::alloc::string::String,
+    /// Modules with sleds that are loaded now.
+    #[prost(message, repeated, tag = "21")]
+    pub modules: ::prost::alloc::vec::Vec<ModuleStatus>,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModuleStatus {
+    #[prost(string, tag = "1")]
+    pub path: ::prost::alloc::string::String,
+    /// In hexadecimal; empty where there is none or it is not known.
+    #[prost(string, tag = "2")]
+    pub build_id: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub functions: u32,
+    #[prost(uint32, tag = "4")]
+    pub functions_on: u32,
+    /// Memory in it that patching made private to the target.
+    #[prost(uint64, tag = "5")]
+    pub copied_bytes: u64,
+    /// For a library that was loaded after the attach and in which rules switched anything on: how long it was loaded before, at
+    /// most. 0 for others.
+    #[prost(uint64, tag = "6")]
+    pub armed_within_ns: u64,
+    /// Set if it cannot be traced; the numbers are 0 then.
+    #[prost(message, optional, tag = "7")]
+    pub refusal: ::core::option::Option<Refusal>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StreamEventsRequest {

@@ -80,8 +80,8 @@ pub(crate) struct Args {
 enum Undo {
     /// Attached by us: detach.
     Detach,
-    /// Attached by somebody else: switch off what we switched on.
-    SwitchOff(Vec<u32>),
+    /// Attached by somebody else: switch off what we switched on. `None` if that is nothing.
+    SwitchOff(Option<Selection>),
 }
 
 /// Why we stopped waiting.
@@ -140,8 +140,8 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let leaves = stays || released.is_err();
     let finished = if leaves {
         let rest = match &undo {
-            Undo::SwitchOff(functions) if functions.is_empty() => Rest::GoesOn,
-            Undo::SwitchOff(_) | Undo::Detach => Rest::SwitchedOff,
+            Undo::SwitchOff(None) => Rest::GoesOn,
+            Undo::SwitchOff(Some(_)) | Undo::Detach => Rest::SwitchedOff,
         };
         recording.leave(rest).await
     } else {
@@ -214,8 +214,17 @@ async fn attach(
 ) -> anyhow::Result<Undo> {
     if is_attached(rpc, pid).await {
         let selected = functions::list(rpc, pid, Some(selection.clone())).await?;
-        let off = selected.into_iter().filter(|function| !function.enabled);
-        return Ok(Undo::SwitchOff(off.map(|function| function.id).collect()));
+        if selected.iter().all(|function| function.enabled) {
+            return Ok(Undo::SwitchOff(None));
+        }
+        // In libraries that are loaded meanwhile, too; and the rule is taken back, which an id among what is left out says. No function has
+        // the greatest one.
+        let on = selected.into_iter().filter(|function| function.enabled);
+        let on = on.map(|function| function.id).chain([u32::MAX]);
+        let on = selectors::wire(selectors::ids(on));
+        let mut undo = selection.clone();
+        undo.exclude.extend(on.include);
+        return Ok(Undo::SwitchOff(Some(undo)));
     }
     let response = rpc.attach(memory.request(pid)).await;
     response
@@ -304,10 +313,9 @@ async fn release(rpc: &mut Rpc, pid: u32, undo: &Undo) -> anyhow::Result<Option<
             let reports = response.context("cannot detach")?.into_inner().reports;
             Ok(reports.into_iter().next())
         }
-        Undo::SwitchOff(functions) if functions.is_empty() => Ok(None),
-        Undo::SwitchOff(functions) => {
-            let selection = selectors::wire(selectors::ids(functions.iter().copied()));
-            toggle::switch_off(rpc, pid, selection).await?;
+        Undo::SwitchOff(None) => Ok(None),
+        Undo::SwitchOff(Some(selection)) => {
+            toggle::switch_off(rpc, pid, selection.clone()).await?;
             Ok(None)
         }
     }

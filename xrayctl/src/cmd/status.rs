@@ -7,12 +7,13 @@ use crate::args::Format;
 use crate::client::Daemon;
 use crate::failure;
 use crate::output::Console;
-use crate::output::status::Statuses;
+use crate::output::status::{Detail, Statuses};
 
 const EXAMPLES: &str = "\
 Examples:
   xrayctl status
-  xrayctl status --pid 1234 --json";
+  xrayctl status --pid 1234 --modules
+  xrayctl status --json";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -20,6 +21,10 @@ pub(crate) struct Args {
     /// Only this process; without this, every attached process
     #[arg(long, value_parser = crate::parse::pid)]
     pid: Option<u32>,
+    /// The modules of each process as well: what is on in them, the memory that patching made private to the process, and how
+    /// soon a library that was loaded later was armed
+    #[arg(long)]
+    modules: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -35,7 +40,12 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         .map_err(|status| failure::from_status(&status))
         .context("cannot get the status")?
         .into_inner();
-    let statuses = Statuses { processes };
+    let detail = if args.modules {
+        Detail::Modules
+    } else {
+        Detail::Processes
+    };
+    let statuses = Statuses { processes, detail };
     if args.format.json {
         console.json(&statuses)
     } else {

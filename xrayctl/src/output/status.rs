@@ -3,7 +3,7 @@
 use std::io;
 
 use serde::Serialize;
-use xrayd_proto::v1::ProcessStatus;
+use xrayd_proto::v1::{ModuleStatus, ProcessStatus};
 
 use super::text::printable;
 use super::{Cell, Column, Look, Table, Tone, units};
@@ -12,6 +12,18 @@ use super::{Cell, Column, Look, Table, Tone, units};
 #[derive(Debug, Serialize)]
 pub(crate) struct Statuses {
     pub(crate) processes: Vec<ProcessStatus>,
+    /// What is shown besides the table of processes. JSON has everything.
+    #[serde(skip)]
+    pub(crate) detail: Detail,
+}
+
+/// How much is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// Processes.
+    Processes,
+    /// Their modules, too.
+    Modules,
 }
 
 // === impl Statuses ===
@@ -46,8 +58,53 @@ impl Statuses {
                 row.pid
             )?;
         }
+        match self.detail {
+            Detail::Processes => Ok(()),
+            Detail::Modules => self.render_modules(out, look),
+        }
+    }
+
+    fn render_modules(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let mut table = Table::new([
+            Column::right("PID"),
+            Column::right("ON"),
+            Column::right("OF"),
+            Column::right("COPIED"),
+            Column::right("ARMED WITHIN").minor(1),
+            Column::left("BUILD ID").minor(2),
+            Column::elastic("MODULE"),
+        ]);
+        for process in &self.processes {
+            for module in &process.modules {
+                table.push(module_cells(process.pid, module));
+            }
+        }
+        writeln!(out)?;
+        table.render(out, look)?;
+        for module in self.processes.iter().flat_map(|process| &process.modules) {
+            if let Some(refusal) = &module.refusal {
+                let (path, message) = (printable(&module.path), printable(&refusal.message));
+                writeln!(out, "{path} is not traced: {message} [{}]", refusal.reason)?;
+            }
+        }
         Ok(())
     }
+}
+
+fn module_cells(pid: u32, row: &ModuleStatus) -> [Cell; 7] {
+    let armed = match row.armed_within_ns {
+        0 => String::new(),
+        nanoseconds => units::time(nanoseconds),
+    };
+    [
+        pid.to_string().into(),
+        row.functions_on.to_string().into(),
+        row.functions.to_string().into(),
+        units::bytes(row.copied_bytes).into(),
+        armed.into(),
+        row.build_id.as_str().into(),
+        row.path.as_str().into(),
+    ]
 }
 
 fn cells(row: &ProcessStatus) -> [Cell; 13] {
@@ -81,6 +138,8 @@ fn cells(row: &ProcessStatus) -> [Cell; 13] {
 
 #[cfg(test)]
 mod tests {
+    use xrayd_proto::v1::Refusal;
+
     use super::super::golden;
     use super::*;
 
@@ -107,6 +166,32 @@ mod tests {
             attached_wall_ns: 1_700_000_000_000_000_000,
             uid: 1000,
             failure: String::new(),
+            modules: vec![
+                ModuleStatus {
+                    path: "/srv/bin/server".into(),
+                    build_id: "0123456789abcdef".into(),
+                    functions: 1200,
+                    functions_on: 15,
+                    copied_bytes: 36 << 10,
+                    ..ModuleStatus::default()
+                },
+                ModuleStatus {
+                    path: "/srv/lib/plugin.so".into(),
+                    functions: 4,
+                    functions_on: 2,
+                    copied_bytes: 4 << 10,
+                    armed_within_ns: 4_312_000,
+                    ..ModuleStatus::default()
+                },
+                ModuleStatus {
+                    path: "/srv/lib/far.so".into(),
+                    refusal: Some(Refusal {
+                        reason: "no-memory".into(),
+                        message: "no 4096 free bytes within 2 GiB".into(),
+                    }),
+                    ..ModuleStatus::default()
+                },
+            ],
         };
         let failed = ProcessStatus {
             state: "failed".into(),
@@ -115,16 +200,24 @@ mod tests {
         };
         let statuses = Statuses {
             processes: vec![status],
+            detail: Detail::Processes,
         };
         golden::check("status.txt", |out| statuses.render(out, Look::PLAIN));
         golden::check_narrow("status-narrow.txt", |out, look| statuses.render(out, look));
         golden::check_json("status.json", &statuses);
+        let modules = Statuses {
+            detail: Detail::Modules,
+            ..statuses
+        };
+        golden::check("status-modules.txt", |out| modules.render(out, Look::PLAIN));
         let failed = Statuses {
             processes: vec![failed],
+            detail: Detail::Processes,
         };
         golden::check("status-failed.txt", |out| failed.render(out, Look::PLAIN));
         let none = Statuses {
             processes: Vec::new(),
+            detail: Detail::Modules,
         };
         golden::check("status-none.txt", |out| none.render(out, Look::PLAIN));
     }

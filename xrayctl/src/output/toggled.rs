@@ -96,6 +96,9 @@ impl Toggled {
             }
             if !self.dry_run {
                 write!(out, ", {}", units::time(row.elapsed_ns))?;
+                if row.stopped_ns > 0 {
+                    write!(out, ", standing still for {}", units::time(row.stopped_ns))?;
+                }
             }
             writeln!(out, ")")?;
             if row.foreign > 0 {
@@ -130,6 +133,7 @@ mod tests {
             sleds: 40,
             foreign: 2,
             copied_bytes: 8192,
+            stopped_ns: 84_000,
             elapsed_ns: 123_456,
             sample: vec!["ns::a(int)".into(), "ns::b(int)".into()],
             refusal: None,

@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    SiteTable,
+    CallSite, SiteTable,
     lane::Lane,
     slots::{Names, Slots},
 };
@@ -26,6 +26,7 @@ use crate::{
     sys::{Memory, now_anchor},
 };
 use shm_ring::{Consumer, Producer};
+use xray_trace::model::Ticks;
 
 /// Words read from one ring before the next one has its turn.
 const TURN_WORDS: u64 = 1 << 16;
@@ -50,6 +51,8 @@ const SWEEP_SLOTS: u32 = 4096;
 enum Request {
     /// Events are about to come.
     Wake,
+    /// Sites of a library that has just been loaded, and a moment before the first of them is switched on.
+    Learn(Vec<CallSite>, Ticks, SyncSender<()>),
     /// Read until nothing is left, close all blocks, answer.
     Flush(SyncSender<()>),
     /// The producers are gone for good (`Gone`) or switched off (`Alive`): read the rest, give memory back, end.
@@ -108,6 +111,11 @@ impl DrainHandle {
     pub(crate) fn wake(&self) {
         // If the thread is gone, no event will be read, which its owner finds out when it asks for something.
         let _ = self.requests.try_send(Request::Wake);
+    }
+
+    /// Makes known what sites mean from `since` on. When this returns they may be switched on.
+    pub(crate) fn learn(&self, sites: Vec<CallSite>, since: Ticks) {
+        self.ask(|answer| Request::Learn(sites, since, answer));
     }
 
     /// Reads everything that is there now and publishes it.
@@ -203,6 +211,16 @@ impl Drain {
             };
             match requests.recv_timeout(sleep) {
                 Ok(Request::Wake) => {}
+                Ok(Request::Learn(sites, since, answer)) => {
+                    for site in sites {
+                        self.sites.insert(site, since);
+                    }
+                    if self.sites.has_events() {
+                        let rings = self.rings.values_mut();
+                        rings.for_each(|ring| ring.consumer.expect_payloads());
+                    }
+                    let _ = answer.send(());
+                }
                 Ok(Request::Flush(answer)) => {
                     self.flush();
                     // The asker may have given up waiting.
@@ -278,7 +296,7 @@ impl Drain {
         let thread = self.output.new_thread(tid, name);
         let mut consumer = Consumer::resume(&self.slots.rings, self.layout().geometry, index);
         if self.sites.has_events() {
-            consumer = consumer.with_payloads();
+            consumer.expect_payloads();
         }
         let ring = Ring {
             consumer,

@@ -65,7 +65,7 @@ impl Lane {
                 site,
                 ticks,
                 argument,
-            } => match sites.find(site) {
+            } => match sites.find(site, Ticks(ticks)) {
                 Some(&CallSite {
                     function,
                     kind: SiteKind::Call(kind),
@@ -101,7 +101,7 @@ impl Lane {
             size,
             ref bytes,
         } = *data;
-        let site = sites.find(site).and_then(|site| {
+        let site = sites.find(site, Ticks(ticks)).and_then(|site| {
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "types are numbers of 16 bits: xray_interface.h, __xray_register_event_type"

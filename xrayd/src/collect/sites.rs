@@ -1,14 +1,21 @@
 //! From the name that a ring carries, the low 32 bits of a return address, to the function and the kind of event.
 //!
 //! A table of two levels over the 32-bit space: a page of 4 KiB of text has a leaf of 512 entries, one for each 8 bytes. Two calls of sleds
-//! are at least 9 bytes apart, so an entry has one site at most.
+//! are at least 9 bytes apart, so an entry has one site at most at a time.
+//!
+//! Libraries come and go, and one may come where another one was: what a name means is a function of time. A meaning holds from a moment on,
+//! which lies after the last event of the one before it and before its own first one: the older library was unmapped by then, and no sled of the
+//! newer one was on yet.
 
-use xray_trace::model::{CallKind, FunctionId};
+use xray_trace::model::{CallKind, FunctionId, Ticks};
 
 const LEAF_BITS: u32 = 9;
 const LEAF: usize = 1 << LEAF_BITS;
 const GRAIN_BITS: u32 = 3;
 const ROOT: usize = 1 << (32 - LEAF_BITS - GRAIN_BITS);
+/// Meanings of one entry that are kept. An event older than all of them has no name, and is counted as lost: it would have lain in its ring
+/// while as many libraries came and went.
+const MEANINGS: usize = 8;
 
 /// What an event at a site means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,13 +42,23 @@ pub(crate) enum SiteKind {
 /// All sites of a target.
 #[derive(Debug)]
 pub(crate) struct SiteTable {
-    sites: Vec<CallSite>,
+    /// What names mean and meant.
+    meanings: Vec<Meaning>,
     /// Index + 1 into `leaves`, by the upper bits of a name; 0 for none.
     root: Vec<u32>,
-    /// Index + 1 into `sites`; 0 for none.
+    /// Index + 1 into `meanings`, of the latest; 0 for none.
     leaves: Vec<[u32; LEAF]>,
     /// Some site is an event's.
     events: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Meaning {
+    site: CallSite,
+    /// From when on.
+    since: Ticks,
+    /// Index + 1 of the meaning before; 0 for none.
+    earlier: u32,
 }
 
 // === impl SiteTable ===
@@ -50,15 +67,16 @@ impl SiteTable {
     /// No sites.
     pub(crate) fn new() -> Self {
         Self {
-            sites: Vec::new(),
+            meanings: Vec::new(),
             root: vec![0; ROOT],
             leaves: Vec::new(),
             events: false,
         }
     }
 
-    /// Adds a site. False if its place is taken: then its events could not be told from another's.
-    pub(crate) fn insert(&mut self, site: CallSite) -> bool {
+    /// Adds a site, whose events are not older than `since`. False if its place is taken by another one of the same or a later time: then its
+    /// events could not be told from another's.
+    pub(crate) fn insert(&mut self, site: CallSite, since: Ticks) -> bool {
         let (root, entry) = split(site.name);
         let Some(leaf) = self.root.get_mut(root) else {
             return false;
@@ -67,19 +85,59 @@ impl SiteTable {
             self.leaves.push([0; LEAF]);
             *leaf = u32::try_from(self.leaves.len()).unwrap_or(0);
         }
-        let index = u32::try_from(self.sites.len() + 1).unwrap_or(0);
-        let place = self
-            .leaves
-            .get_mut(*leaf as usize - 1)
-            .and_then(|leaf| leaf.get_mut(entry));
-        match place {
-            Some(place @ 0) if index != 0 => {
-                *place = index;
-                self.events |= !matches!(site.kind, SiteKind::Call(_));
-                self.sites.push(site);
-                true
+        let leaf = *leaf as usize - 1;
+        let place = |leaves: &[[u32; LEAF]]| {
+            leaves
+                .get(leaf)
+                .and_then(|leaf| leaf.get(entry))
+                .copied()
+                .unwrap_or(0)
+        };
+        let latest = place(&self.leaves);
+        match self.meaning(latest) {
+            Some(before) if before.since >= since => return false,
+            // The same library, back again where nothing else has been meanwhile.
+            Some(before) if before.site == site => return true,
+            Some(_) | None => {}
+        }
+        self.events |= !matches!(site.kind, SiteKind::Call(_));
+        let meaning = Meaning {
+            site,
+            since,
+            earlier: latest,
+        };
+        let index = match self.take_oldest(latest) {
+            Some(index) => index,
+            None => {
+                self.meanings.push(meaning);
+                u32::try_from(self.meanings.len()).unwrap_or(0)
             }
-            _ => false,
+        };
+        if let Some(room) = self.meanings.get_mut((index as usize).wrapping_sub(1)) {
+            *room = meaning;
+        }
+        if let Some(place) = self
+            .leaves
+            .get_mut(leaf)
+            .and_then(|leaf| leaf.get_mut(entry))
+        {
+            *place = index;
+        }
+        index != 0
+    }
+
+    /// What this name meant at the time.
+    #[inline]
+    pub(crate) fn find(&self, name: u32, at: Ticks) -> Option<&CallSite> {
+        let (root, entry) = split(name);
+        let leaf = self.root.get(root)?.checked_sub(1)?;
+        let mut index = *self.leaves.get(leaf as usize)?.get(entry)?;
+        loop {
+            let meaning = self.meaning(index)?;
+            if meaning.since <= at {
+                return (meaning.site.name == name).then_some(&meaning.site);
+            }
+            index = meaning.earlier;
         }
     }
 
@@ -88,15 +146,22 @@ impl SiteTable {
         self.events
     }
 
-    /// The site of this name.
     #[inline]
-    pub(crate) fn find(&self, name: u32) -> Option<&CallSite> {
-        let (root, entry) = split(name);
-        let leaf = self.root.get(root)?.checked_sub(1)?;
-        let index = self.leaves.get(leaf as usize)?.get(entry)?.checked_sub(1)?;
-        self.sites
-            .get(index as usize)
-            .filter(|site| site.name == name)
+    fn meaning(&self, index: u32) -> Option<&Meaning> {
+        self.meanings.get(index.checked_sub(1)? as usize)
+    }
+
+    /// Takes the oldest meaning out of the chain that begins with `latest`, if there are as many as are kept.
+    fn take_oldest(&mut self, latest: u32) -> Option<u32> {
+        let mut index = latest;
+        for _ in 2..MEANINGS {
+            index = self.meaning(index)?.earlier;
+        }
+        let oldest = self.meaning(index)?.earlier;
+        self.meaning(oldest)?;
+        let second = self.meanings.get_mut((index as usize).checked_sub(1)?)?;
+        second.earlier = 0;
+        Some(oldest)
     }
 }
 
@@ -122,21 +187,57 @@ mod tests {
     fn sites_are_found_by_their_whole_name_only() {
         let mut table = SiteTable::new();
         for (i, name) in [0x1007u32, 0x1011, 0xffff_ffff, 1].into_iter().enumerate() {
-            assert!(table.insert(site(name, u32::try_from(i).unwrap())));
+            assert!(table.insert(site(name, u32::try_from(i).unwrap()), Ticks(0)));
         }
         assert_eq!(
-            table.find(0x1011).map(|site| site.function),
+            table.find(0x1011, Ticks(0)).map(|site| site.function),
             Some(FunctionId(1))
         );
         assert_eq!(
-            table.find(0xffff_ffff).map(|site| site.function),
+            table.find(0xffff_ffff, Ticks(9)).map(|site| site.function),
             Some(FunctionId(2))
         );
-        assert_eq!(table.find(0x1013), None);
-        assert_eq!(table.find(0x2007), None);
+        assert_eq!(table.find(0x1013, Ticks(9)), None);
+        assert_eq!(table.find(0x2007, Ticks(9)), None);
         assert!(
-            !table.insert(site(0x1005, 9)),
+            !table.insert(site(0x1005, 9), Ticks(0)),
             "shares the eight bytes of 0x1007"
         );
+    }
+
+    /// Libraries that come where others were (P63).
+    #[test]
+    fn a_name_means_what_it_meant_at_the_time() {
+        let mut table = SiteTable::new();
+        let named =
+            |table: &SiteTable, name, at| table.find(name, Ticks(at)).map(|site| site.function.0);
+        assert!(table.insert(site(0x1007, 0), Ticks(0)));
+        assert!(table.insert(site(0x1007, 1), Ticks(100)));
+        // Another name in the same eight bytes.
+        assert!(table.insert(site(0x1005, 2), Ticks(200)));
+        let rows = [(0, 0), (99, 0), (100, 1), (199, 1)];
+        for (at, function) in rows {
+            assert_eq!(named(&table, 0x1007, at), Some(function), "{at}");
+        }
+        assert_eq!(named(&table, 0x1007, 200), None);
+        assert_eq!(named(&table, 0x1005, 200), Some(2));
+        assert!(table.insert(site(0x1005, 2), Ticks(300)), "back again");
+        assert_eq!(named(&table, 0x1005, 250), Some(2));
+    }
+
+    #[test]
+    fn a_place_where_libraries_come_and_go_takes_bounded_memory() {
+        let mut table = SiteTable::new();
+        for round in 0..1000u32 {
+            let since = Ticks(u64::from(round) * 10);
+            assert!(table.insert(site(0x1007, round), since));
+        }
+        assert_eq!(table.meanings.len(), MEANINGS);
+        for round in 0..1000u32 {
+            let found = table.find(0x1007, Ticks(u64::from(round) * 10 + 9));
+            let kept = (1000 - round) as usize <= MEANINGS;
+            let expected = kept.then_some(FunctionId(round));
+            assert_eq!(found.map(|site| site.function), expected);
+        }
     }
 }

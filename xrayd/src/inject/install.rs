@@ -130,15 +130,55 @@ pub(crate) fn install(
             }
             // Somebody mapped something there since the maps were read.
             Err(MapFailure::PlaceTaken) if tries < PLACE_TRIES => {}
-            Err(MapFailure::PlaceTaken) => {
-                let message = format!(
-                    "process {pid}: every place near its modules is taken as soon as it is found"
-                );
-                return Err(Refusal::new(Reason::NoMemory, message));
-            }
+            Err(MapFailure::PlaceTaken) => return Err(place_taken(pid)),
             Err(MapFailure::Refused(refusal)) => return Err(refusal),
         }
     }
+}
+
+/// Puts trampolines into another neighbourhood of a target that has `layout` already. One thread stands still for it.
+///
+/// # Errors
+/// Then nothing was changed, but for a mapping that could not be unmapped again (logged).
+pub(crate) fn extend(
+    target: &Target,
+    memory: &Memory,
+    neighbourhood: Neighbourhood,
+    layout: Layout,
+) -> Result<Region> {
+    let pid = target.pid();
+    let mut plan = Plan {
+        regions: Vec::new(),
+        layout: Some(layout),
+        rings: Rings::Open,
+        missing: vec![neighbourhood],
+    };
+    for _ in 0..PLACE_TRIES {
+        let maps = read_maps(target)?;
+        let mapped = map_missing(
+            target,
+            memory,
+            &maps,
+            &plan,
+            layout.geometry,
+            &mut Victim::Any,
+        );
+        let mapped = match mapped {
+            Ok(mapped) => mapped,
+            Err(MapFailure::PlaceTaken) => continue,
+            Err(MapFailure::Refused(refusal)) => return Err(refusal),
+        };
+        return write_regions(pid, memory, &mut plan.regions, &mapped)
+            .and_then(|()| plan.regions.pop().ok_or_else(|| place_taken(pid)))
+            .inspect_err(|_| take_back(target, memory, &mapped.all, &mut Victim::Any));
+    }
+    Err(place_taken(pid))
+}
+
+fn place_taken(pid: Pid) -> Refusal {
+    let message =
+        format!("process {pid}: every place near its modules is taken as soon as it is found");
+    Refusal::new(Reason::NoMemory, message)
 }
 
 fn read_maps(target: &Target) -> Result<Maps> {
@@ -414,9 +454,13 @@ fn make_mappings(
     })
 }
 
-fn finish(target: &Target, memory: &Memory, plan: Plan, mapped: Mapped) -> Result<Installed> {
-    let pid = target.pid();
-    let mut regions = plan.regions;
+/// Fills the code mappings that were made.
+fn write_regions(
+    pid: Pid,
+    memory: &Memory,
+    regions: &mut Vec<Region>,
+    mapped: &Mapped,
+) -> Result<()> {
     for &(address, bytes) in &mapped.code {
         let region = Region::plan(address, bytes, &mapped.layout)
             .map_err(|error| Refusal::new(Reason::Io, format!("process {pid}: {error}")))?;
@@ -427,6 +471,12 @@ fn finish(target: &Target, memory: &Memory, plan: Plan, mapped: Mapped) -> Resul
         })?;
         regions.push(region);
     }
+    Ok(())
+}
+
+fn finish(target: &Target, memory: &Memory, plan: Plan, mapped: Mapped) -> Result<Installed> {
+    let mut regions = plan.regions;
+    write_regions(target.pid(), memory, &mut regions, &mapped)?;
     let (rings, rings_file) = share(target, &mapped.layout, mapped.memfd)?;
     let installed = Installed {
         regions,

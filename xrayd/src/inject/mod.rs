@@ -3,6 +3,7 @@
 
 mod borrow;
 mod gadgets;
+mod halt;
 mod install;
 mod net;
 mod patch;
@@ -12,8 +13,8 @@ mod restart;
 mod thread_id;
 
 pub(crate) use borrow::Victim;
-pub(crate) use install::{Installed, SETTLE, clear_live, install, is_ours_still};
+pub(crate) use install::{Installed, SETTLE, clear_live, extend, install, is_ours_still};
 pub use patch::Switch;
-pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite};
+pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite, Stance};
 pub(crate) use region::{Layout, Neighbourhood};
 pub(crate) use thread_id::finds_thread_id;

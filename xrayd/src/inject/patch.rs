@@ -1,15 +1,16 @@
 //! Staging sleds and switching them.
 //!
 //! Bytes are handled in runs of neighbouring pages, each read, checked, written and read back. The main program's runs are written
-//! back with one call; between reading and writing such a run nobody else may patch it. A library can be unloaded at any
-//! time, and something else mapped in its place: there the bytes of sleds are written and no others, right after the maps were read.
+//! back with one call; between reading and writing such a run nobody else may patch it. In libraries the bytes of sleds are written and no others. One
+//! that can be unloaded, so that something else may be mapped in its place at any time, is written to while the process stands still, after a look at the maps.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io,
-    ops::Range,
+    ops::{Range, RangeInclusive},
     os::unix::fs::{FileExt, MetadataExt},
+    time::Duration,
 };
 
 use sled_encoders::{
@@ -17,15 +18,17 @@ use sled_encoders::{
     x86_64::{EventArguments, State, Stub, TailJump, classify, sled_bytes, stage, switch},
 };
 
-use super::region::Region;
+use super::{halt::while_halted, region::Region};
 use crate::{
     pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal, Result},
     sys::Memory,
-    target::{MapEntry, Maps, Module, Threads, open_mapped},
+    target::{MapEntry, Maps, Module, Stay, Target, Threads, open_mapped},
 };
 
 const PAGE: u64 = 4096;
+/// Runs written while the process stands still: a quarter of a MiB, which takes a millisecond where the pages have to be copied.
+const RUNS_AT_ONCE: usize = 4;
 /// Longest run written at once: it bounds how long a foreign change could be overwritten unseen.
 const RUN: u64 = 16 * PAGE;
 
@@ -76,6 +79,17 @@ pub(crate) struct PatchReport {
     pub(crate) sleds: u64,
     /// Sleds left alone, because their bytes are not what they should be.
     pub(crate) foreign: u64,
+    /// How long the process stood still at most; zero if it did not.
+    pub(crate) stopped: Duration,
+}
+
+/// What the process does while it is written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stance {
+    /// Its threads run.
+    Runs,
+    /// It was started by us and has not been let go yet.
+    Stands,
 }
 
 /// The proof that a target is as it was.
@@ -95,14 +109,17 @@ pub(crate) struct Proof {
 #[derive(Debug)]
 pub(crate) struct Patcher {
     pid: Pid,
-    modules: Vec<Module>,
+    /// Those that are loaded, by index.
+    modules: BTreeMap<u32, Module>,
     /// The main program's file, which stays mapped as long as the address space lives. `None` if that is not known.
     main_inode: Option<u64>,
     regions: Vec<Region>,
     /// Stubs by sled address. Filled when a sled that needs one is staged.
     stubs: BTreeMap<u64, u64>,
-    /// The first free stub of each region, by its address.
+    /// The first stub of each region that was never used, by the region's address.
     next_stub: BTreeMap<u64, u64>,
+    /// Stubs of sleds that are unloaded.
+    free_stubs: BTreeSet<u64>,
     /// Pages written by us, and so private to the target.
     copied: BTreeSet<u64>,
 }
@@ -114,33 +131,99 @@ impl Patcher {
     /// staged to call what.
     pub(crate) fn new(
         pid: Pid,
-        modules: Vec<Module>,
+        modules: impl IntoIterator<Item = (u32, Module)>,
         regions: Vec<Region>,
         staged: impl IntoIterator<Item = (Site, u64)>,
     ) -> Self {
         let main = fs::metadata(format!("{}/exe", Threads::proc_dir(pid)));
         let mut patcher = Self {
             pid,
-            modules,
+            modules: modules.into_iter().collect(),
             main_inode: main.ok().map(|file| file.ino()),
             regions,
             stubs: BTreeMap::new(),
             next_stub: BTreeMap::new(),
+            free_stubs: BTreeSet::new(),
             copied: BTreeSet::new(),
         };
         for (site, target) in staged {
-            let stub = patcher
-                .regions
-                .iter()
-                .find_map(|region| Some((region.address, region.stub_index(target)?)));
-            if let (Some((region, index)), true) = (stub, site.needs_stub()) {
-                patcher.stubs.insert(site.address, target);
-                let next = patcher.next_stub.entry(region).or_default();
-                *next = (*next).max(index + 1);
-            }
-            patcher.copied.extend(pages(site.address, site.end()));
+            patcher.take_over(&site, target);
         }
         patcher
+    }
+
+    /// Module `index` was loaded. `staged` as for `new`: what has gone and come back without having changed.
+    pub(crate) fn add(
+        &mut self,
+        index: u32,
+        module: Module,
+        staged: impl IntoIterator<Item = (Site, u64)>,
+    ) {
+        self.modules.insert(index, module);
+        for (site, target) in staged {
+            self.take_over(&site, target);
+        }
+    }
+
+    /// A sled was staged to call `target` before we knew it.
+    fn take_over(&mut self, site: &Site, target: u64) {
+        let stub = self
+            .regions
+            .iter()
+            .find_map(|region| Some((region.address, region.stub_index(target)?)));
+        if let (Some((region, index)), true) = (stub, site.needs_stub()) {
+            self.stubs.insert(site.address, target);
+            self.free_stubs.remove(&target);
+            let next = self.next_stub.entry(region).or_default();
+            *next = (*next).max(index + 1);
+        }
+        self.copied.extend(pages(site.address, site.end()));
+    }
+
+    /// Module `index`, whose sleds lie in `range`, was unloaded: what was made private there is gone, and its stubs are free.
+    pub(crate) fn remove(&mut self, index: u32, range: Range<u64>) {
+        self.modules.remove(&index);
+        if range.is_empty() {
+            return;
+        }
+        let within = |page: &u64| pages(range.start, range.end).contains(page);
+        self.copied.retain(|page| !within(page));
+        let sleds: Vec<u64> = self.stubs.range(range).map(|(&sled, _)| sled).collect();
+        for sled in sleds {
+            self.free_stubs.extend(self.stubs.remove(&sled));
+        }
+    }
+
+    /// True if trampolines are in reach of every sled in `range`, and room for `stubs` stubs more.
+    pub(crate) fn serves(&self, range: &Range<u64>, stubs: u64) -> bool {
+        let room = |region: &Region| {
+            let free = self.free_stubs.range(region.range()).count() as u64;
+            let used = self.next_stub.get(&region.address).copied().unwrap_or(0);
+            free + region.stubs().saturating_sub(used)
+        };
+        let serving = self.regions.iter().filter(|region| region.serves(range));
+        let rooms: Vec<u64> = serving.map(room).collect();
+        !rooms.is_empty() && rooms.iter().sum::<u64>() >= stubs
+    }
+
+    /// Trampolines were put somewhere else, too.
+    pub(crate) fn add_region(&mut self, region: Region) {
+        self.regions.push(region);
+    }
+
+    /// True if a sled that should be staged stands there as compiled: its module was unloaded and loaded again at the same place.
+    pub(crate) fn was_renewed(&self, memory: &Memory, site: &Site) -> bool {
+        let mut bytes = vec![0; site.length()];
+        memory.read(TargetAddr(site.address), &mut bytes).is_ok()
+            && classify(site.kind, site.address, &bytes) == State::Compiled
+    }
+
+    /// Memory in `range` that our writes made private to the target, in bytes.
+    pub(crate) fn copied_in(&self, range: Range<u64>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
+        self.copied.range(pages(range.start, range.end)).count() as u64 * PAGE
     }
 
     /// Memory that our writes made private to the target, in bytes.
@@ -157,49 +240,75 @@ impl Patcher {
         touched.difference(&self.copied).count() as u64 * PAGE
     }
 
-    /// Brings `sites`, ordered by address, to `to`. `read_maps` is asked anew for every module.
+    /// Brings `sites`, ordered by address, to `to`. The maps are read anew for every module, and where it can be unloaded that is done, as the writes
+    /// are, while the process stands still.
     ///
     /// # Errors
-    /// The memory cannot be written, or the process has ended. Switching on stops there; switching off goes through all the same.
+    /// The memory cannot be written, the process cannot be stopped, or has ended. Switching on stops there; switching off goes through all the same.
     pub(crate) fn switch(
         &mut self,
         memory: &Memory,
-        read_maps: impl Fn() -> Result<Maps>,
+        target: &Target,
+        stance: Stance,
         sites: &[Site],
         to: Switch,
     ) -> Result<PatchReport> {
         let mut report = PatchReport::default();
         let mut failed = None;
-        let mut note = |result: Result<()>| match (result, to) {
-            (Ok(()), _) => Ok(()),
-            (Err(refusal), Switch::On) => Err(refusal),
-            (Err(refusal), Switch::Off) => {
-                failed.get_or_insert(refusal);
-                Ok(())
-            }
-        };
         for module in sites.chunk_by(|one, next| one.module == next.module) {
-            let maps = match read_maps() {
-                Ok(maps) => maps,
-                Err(refusal) => {
-                    note(Err(refusal))?;
-                    continue;
+            let stay = module.first().and_then(|site| self.module(site));
+            let stay = stay.map_or(Stay::Lasting, |module| module.stay);
+            let runs: Vec<&[Site]> = runs(module).collect();
+            let done = match (stay, stance) {
+                (Stay::Passing, Stance::Runs) => runs.chunks(RUNS_AT_ONCE).try_for_each(|runs| {
+                    let written = while_halted(target, || {
+                        self.switch_runs(memory, target, runs, to, &mut report)
+                    });
+                    let ((), stopped) = written?;
+                    report.stopped = report.stopped.max(stopped);
+                    Ok(())
+                }),
+                (Stay::Lasting, _) | (_, Stance::Stands) => {
+                    self.switch_runs(memory, target, &runs, to, &mut report)
                 }
             };
-            for run in runs(module) {
-                let (mapped, gone): (Vec<Site>, Vec<Site>) =
-                    run.iter().partition(|site| self.is_mapped(&maps, site));
-                report.foreign += gone.len() as u64;
-                match self.switch_run(memory, &mapped, to, &mut report) {
-                    // It was unloaded meanwhile.
-                    Err(_) if self.is_unloaded(&read_maps, &mapped) => {
-                        report.foreign += mapped.len() as u64;
-                    }
-                    result => note(result)?,
+            match (done, to) {
+                (Ok(()), _) => {}
+                (Err(refusal), Switch::On) => return Err(refusal),
+                (Err(refusal), Switch::Off) => {
+                    failed.get_or_insert(refusal);
                 }
             }
         }
         failed.map_or(Ok(report), Err)
+    }
+
+    /// Of one module, with one look at the maps.
+    fn switch_runs(
+        &mut self,
+        memory: &Memory,
+        target: &Target,
+        runs: &[&[Site]],
+        to: Switch,
+        report: &mut PatchReport,
+    ) -> Result<()> {
+        let pid = self.pid;
+        let maps = Maps::read(pid, target.live_thread()?)
+            .map_err(|error| Refusal::from_io(pid, "read its maps", &error))?;
+        let mut failed = None;
+        for run in runs {
+            let (mapped, gone): (Vec<Site>, Vec<Site>) =
+                run.iter().partition(|site| self.is_mapped(&maps, site));
+            report.foreign += gone.len() as u64;
+            match (self.switch_run(memory, &mapped, to, report), to) {
+                (Ok(()), _) => {}
+                (Err(refusal), Switch::On) => return Err(refusal),
+                (Err(refusal), Switch::Off) => {
+                    failed.get_or_insert(refusal);
+                }
+            }
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     fn switch_run(
@@ -290,20 +399,15 @@ impl Patcher {
     /// Stages a sled in `bytes`; `None` if no trampoline is in reach or there is no room for its stub.
     fn stage(&mut self, memory: &Memory, site: &Site, bytes: &mut [u8]) -> Result<Option<()>> {
         let range = site.address..site.end();
-        let Some(region) = self.regions.iter().find(|region| region.serves(&range)) else {
-            return Ok(None);
-        };
-        let trampoline = region.trampolines.target(site.kind);
         let staging = if site.needs_stub() {
-            let at = region.address;
-            let next = self.next_stub.get(&at).copied().unwrap_or(0);
-            let Some(place) = region.stub(next) else {
+            let Some((place, region)) = self.room_for_stub(&range) else {
                 return Ok(None);
             };
             let stub = if site.kind.is_event() {
                 let Some(arguments) = EventArguments::decode(site.kind, bytes) else {
                     return Ok(None);
                 };
+                let trampoline = region.trampolines.target(site.kind);
                 Stub::for_event(site.kind, site.address, arguments, place, trampoline)
             } else {
                 let trampoline = region.trampolines.stub_target();
@@ -315,11 +419,19 @@ impl Patcher {
             memory
                 .write(TargetAddr(place), &stub.code)
                 .map_err(|error| self.failed("write", place, &error))?;
-            self.next_stub.insert(at, next + 1);
+            self.take_stub(place);
             self.stubs.insert(site.address, place);
             stub.staging
         } else {
-            match stage(site.kind, site.address, trampoline) {
+            let mut regions = self.regions.iter();
+            let Some(region) = regions.find(|region| region.serves(&range)) else {
+                return Ok(None);
+            };
+            match stage(
+                site.kind,
+                site.address,
+                region.trampolines.target(site.kind),
+            ) {
                 Ok(staging) => staging,
                 Err(_) => return Ok(None),
             }
@@ -330,6 +442,30 @@ impl Patcher {
         };
         body.copy_from_slice(staging.bytes());
         Ok(Some(()))
+    }
+
+    /// A stub that nobody uses, in reach of `range`, and its region.
+    fn room_for_stub(&self, range: &Range<u64>) -> Option<(u64, &Region)> {
+        let mut serving = self.regions.iter().filter(|region| region.serves(range));
+        serving.find_map(|region| {
+            let free = self.free_stubs.range(region.range()).next().copied();
+            let next = self.next_stub.get(&region.address).copied().unwrap_or(0);
+            let place = free.or_else(|| region.stub(next))?;
+            Some((place, region))
+        })
+    }
+
+    fn take_stub(&mut self, place: u64) {
+        if self.free_stubs.remove(&place) {
+            return;
+        }
+        let region = self.regions.iter().find_map(|region| {
+            let index = region.stub_index(place)?;
+            Some((region.address, index))
+        });
+        if let Some((region, index)) = region {
+            self.next_stub.insert(region, index + 1);
+        }
     }
 
     fn is_ours(&self, site: &Site, target: u64) -> bool {
@@ -356,17 +492,13 @@ impl Patcher {
         })
     }
 
-    fn is_unloaded(&self, read_maps: impl Fn() -> Result<Maps>, run: &[Site]) -> bool {
-        read_maps().is_ok_and(|maps| run.iter().any(|site| !self.is_mapped(&maps, site)))
-    }
-
     fn is_main(&self, site: &Site) -> bool {
         let inode = self.module(site).map(|module| module.entry.inode);
         inode.is_some() && inode == self.main_inode
     }
 
     fn module(&self, site: &Site) -> Option<&Module> {
-        self.modules.get(usize::try_from(site.module).ok()?)
+        self.modules.get(&site.module)
     }
 
     /// Writes what `changed` names of `text`, which stands at `start`; if it names anything and `whole` is meant, all of it with one
@@ -404,7 +536,7 @@ impl Patcher {
     /// The memory cannot be read.
     pub(crate) fn prove(&self, memory: &Memory, maps: &Maps, sites: &[Site]) -> Result<Proof> {
         let mut proof = Proof::default();
-        for (index, module) in (0u32..).zip(&self.modules) {
+        for (&index, module) in &self.modules {
             let its: Vec<&Site> = sites.iter().filter(|site| site.module == index).collect();
             let file = open_mapped(self.pid, &module.entry)
                 .inspect_err(|error| {
@@ -413,7 +545,7 @@ impl Patcher {
                 .ok();
             for entry in maps
                 .iter()
-                .filter(|entry| entry.executable() && module.is_mapped_by(entry))
+                .filter(|entry| entry.executable() && module.maps(entry))
             {
                 self.prove_mapping(memory, entry, file.as_ref(), &its, &mut proof)?;
             }
@@ -551,7 +683,7 @@ fn runs(mut sites: &[Site]) -> impl Iterator<Item = &[Site]> {
     })
 }
 
-fn pages(start: u64, end: u64) -> impl Iterator<Item = u64> {
+fn pages(start: u64, end: u64) -> RangeInclusive<u64> {
     start / PAGE..=(end - 1) / PAGE
 }
 

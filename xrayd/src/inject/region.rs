@@ -192,6 +192,16 @@ impl Region {
         range.end.saturating_sub(self.address) <= REACH && end.saturating_sub(range.start) <= REACH
     }
 
+    /// Its addresses.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.address..self.address + self.bytes
+    }
+
+    /// How many stubs it has room for.
+    pub(crate) fn stubs(&self) -> u64 {
+        self.bytes.saturating_sub(STUBS_AT) / STUB_BYTES as u64
+    }
+
     /// Where stub `index` stands, if there is room for it.
     pub(crate) fn stub(&self, index: u64) -> Option<u64> {
         let offset = STUBS_AT.checked_add(index.checked_mul(STUB_BYTES as u64)?)?;

@@ -13,8 +13,8 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        AttachOptions, AttachReport, DetachReport, FunctionRow, Phase, SkippedSleds, Status,
-        ToggleReport,
+        AttachOptions, AttachReport, DetachReport, FunctionRow, ModuleStatus, Phase, SkippedSleds,
+        Status, ToggleReport,
     },
     target::{Check, Outcome, ProcessState, ProcessSummary},
 };
@@ -225,6 +225,7 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         retained_events,
         evicted_events,
         attached_wall_ns,
+        modules,
     } = status;
     v1::ProcessStatus {
         pid: pid.as_u32(),
@@ -247,6 +248,28 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         attached_wall_ns,
         uid,
         failure: failure.unwrap_or_default(),
+        modules: modules.into_iter().map(module).collect(),
+    }
+}
+
+fn module(status: ModuleStatus) -> v1::ModuleStatus {
+    let ModuleStatus {
+        path,
+        build_id,
+        functions,
+        functions_on,
+        copied_bytes,
+        armed_within,
+        refusal: refused,
+    } = status;
+    v1::ModuleStatus {
+        path,
+        build_id: build_id.map(|id| id.to_string()).unwrap_or_default(),
+        functions,
+        functions_on,
+        copied_bytes,
+        armed_within_ns: armed_within.map_or(0, nanoseconds),
+        refusal: refused.map(refusal),
     }
 }
 
@@ -337,6 +360,7 @@ pub(super) fn toggle_report(pid: Pid, report: ToggleReport) -> v1::ToggleReport 
         foreign,
         copied_bytes,
         elapsed,
+        stopped,
         sample,
     } = report;
     v1::ToggleReport {
@@ -347,6 +371,7 @@ pub(super) fn toggle_report(pid: Pid, report: ToggleReport) -> v1::ToggleReport 
         foreign,
         copied_bytes,
         elapsed_ns: nanoseconds(elapsed),
+        stopped_ns: nanoseconds(stopped),
         sample,
         refusal: None,
     }

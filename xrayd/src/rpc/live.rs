@@ -8,7 +8,6 @@ use std::{future::poll_fn, io, pin::pin, sync::Arc, task::Poll};
 
 use tokio::{sync::mpsc, task::spawn_blocking};
 use tonic::Status;
-use xray_trace::model::{Module, ModuleId};
 use xrayd_proto::v1;
 
 use super::{
@@ -140,7 +139,6 @@ pub(super) struct EventMessages(pub(super) EventBatcher<SessionNames>);
 #[derive(Debug)]
 pub(super) struct SessionNames {
     session: Arc<Session>,
-    modules: Vec<Module>,
 }
 
 /// Bytes of a trace, for StreamTrace.
@@ -187,20 +185,14 @@ fn piece(item: FeedItem) -> Option<Piece> {
 
 impl SessionNames {
     pub(super) fn new(session: Arc<Session>) -> Self {
-        let modules = session.modules();
-        Self { session, modules }
-    }
-
-    fn module(&self, id: ModuleId) -> String {
-        let module = self.modules.iter().find(|module| module.id == id);
-        module.map(|module| module.path.clone()).unwrap_or_default()
+        Self { session }
     }
 }
 
 impl Names for SessionNames {
     fn function(&self, id: FunctionId) -> Option<v1::FunctionName> {
         let function = self.session.function(id)?;
-        let module = self.module(function.module);
+        let module = self.session.module_path(function.module);
         Some(v1::FunctionName {
             id: id.0,
             name: function.name,
@@ -253,8 +245,8 @@ impl Encode for TraceMessages {
         let Self { session, stream } = self;
         for item in items {
             match item {
-                FeedItem::Block(published) => {
-                    stream.block(&published.block, |id| session.function(id))?
+                FeedItem::Block(Published { block, .. }) => {
+                    stream.block(&block, |id| session.function(id), || session.modules())?;
                 }
                 FeedItem::Anchor(anchor) => stream.anchor(&anchor)?,
                 FeedItem::Thread(thread) => stream.thread(&thread)?,

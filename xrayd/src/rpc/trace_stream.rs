@@ -16,6 +16,8 @@ pub struct TraceStream {
     /// Writes into memory, which [`TraceStream::take`] empties; it cannot fail but for a block beyond the format's
     /// bounds.
     writer: Writer<Vec<u8>>,
+    /// How many modules were described: their ids are dense.
+    modules: usize,
     /// Which functions were described.
     described: Described,
     /// Losses that the reader caused, over the whole stream.
@@ -52,6 +54,7 @@ impl TraceStream {
             .try_for_each(|anchor| writer.anchor(anchor))?;
         Ok(Self {
             writer,
+            modules: modules.len(),
             described: Described::default(),
             reader_lost: 0,
         })
@@ -75,7 +78,8 @@ impl TraceStream {
         self.writer.anchor(anchor)
     }
 
-    /// Adds a block, after those of its functions that were not described yet; `function` knows them.
+    /// Adds a block, after those of its functions that were not described yet, and their modules; `function` and `modules` (all that there are,
+    /// by id) know them.
     ///
     /// # Errors
     ///
@@ -84,6 +88,7 @@ impl TraceStream {
         &mut self,
         block: &Block,
         mut function: impl FnMut(FunctionId) -> Option<Function>,
+        modules: impl Fn() -> Vec<Module>,
     ) -> io::Result<()> {
         // What cannot be decoded is not described; the reader of the file finds the same bytes.
         for event in block.events().map_while(Result::ok) {
@@ -96,6 +101,13 @@ impl TraceStream {
                 && self.described.insert(id)
                 && let Some(function) = function(id)
             {
+                if function.module.0 as usize >= self.modules {
+                    let known = modules();
+                    let new = known.iter().skip(self.modules);
+                    new.clone()
+                        .try_for_each(|module| self.writer.module(module))?;
+                    self.modules = self.modules.max(known.len());
+                }
                 self.writer.function(&function)?;
             }
         }
@@ -224,13 +236,14 @@ mod tests {
         let mut stream = TraceStream::new(&process(), &[module()], &[]).unwrap();
         let mut bytes = stream.take();
         stream
-            .block(&block(&[(1, 5), (2, 9), (3, 5)]), function)
+            .block(&block(&[(1, 5), (2, 9), (3, 5)]), function, Vec::new)
             .unwrap();
         bytes.extend(stream.take());
         stream
             .block(
                 &block(&[(4, 9), (5, 2), (6, 1_000_000), (7, u32::MAX)]),
                 function,
+                Vec::new,
             )
             .unwrap();
         stream.reader_lost(11).unwrap();
@@ -248,6 +261,27 @@ mod tests {
         assert_eq!(stream.reader_lost_total(), 11);
     }
 
+    /// Libraries that are loaded while the stream runs.
+    #[test]
+    fn modules_that_come_later_are_described_before_their_functions() {
+        let modules = || -> Vec<Module> {
+            let ids = (0..3).map(ModuleId);
+            ids.map(|id| Module { id, ..module() }).collect()
+        };
+        let of_module = |id: FunctionId| {
+            let module = ModuleId(id.0);
+            function(id).map(|function| Function { module, ..function })
+        };
+        let mut stream = TraceStream::new(&process(), &modules()[..1], &[]).unwrap();
+        for (ticks, id) in [(1, 0), (2, 2), (3, 1)] {
+            stream
+                .block(&block(&[(ticks, id)]), of_module, modules)
+                .unwrap();
+        }
+        let trace = Trace::read(stream.take().as_slice()).unwrap();
+        assert_eq!(trace.modules(), modules());
+    }
+
     #[test]
     fn what_was_taken_is_a_file_whenever_the_stream_breaks_off() {
         let anchor = ClockAnchor {
@@ -256,7 +290,7 @@ mod tests {
             wall_ns: 3,
         };
         let mut stream = TraceStream::new(&process(), &[module()], &[anchor]).unwrap();
-        stream.block(&block(&[(1, 1)]), function).unwrap();
+        stream.block(&block(&[(1, 1)]), function, Vec::new).unwrap();
         let trace = Trace::read(stream.take().as_slice()).unwrap();
         assert!(matches!(
             trace.completeness(),

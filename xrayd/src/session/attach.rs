@@ -9,21 +9,19 @@ use std::{
 };
 
 use shm_ring::Geometry;
-use sled_encoders::{
-    SledKind,
-    x86_64::{State, TailJump, call_site, sled_bytes},
-};
-use xray_trace::model::{CallKind, Module as TraceModule, ModuleId, Process, ProcessId};
+use xray_trace::model::{FunctionId, Process, ProcessId, Ticks};
 
 use super::{
     Output, Session,
     control::{Commands, Control, Shared},
-    controller::{Controller, maps_of},
+    controller::Controller,
     functions::Functions,
+    loading::Loading,
+    sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
 };
 use crate::{
-    collect::{CallSite, Drain, SiteKind, SiteTable},
-    inject::{Neighbourhood, PatchSite, Patcher, Switch, Victim, install},
+    collect::{Drain, SiteTable},
+    inject::{Neighbourhood, PatchSite, Patcher, Stance, Switch, Victim, install},
     launch::KillOnDrop,
     pid::{Pid, TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
@@ -34,6 +32,8 @@ use crate::{
 /// How long another tracer may take to be gone.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
 const CLAIM_POLL: Duration = Duration::from_millis(5);
+/// Why a sled is left alone whose name in the rings another one has.
+const AMBIGUOUS: &str = "its events could not be told from another sled's";
 
 /// How to attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Default for AttachOptions {
 /// Attaches, on the thread that will control the session.
 pub(super) fn prepare(
     target: Target,
-    objects: &Objects,
+    objects: Arc<Objects>,
     retain_bytes: u64,
     options: AttachOptions,
     started: Option<Started>,
@@ -134,7 +134,7 @@ pub(super) fn prepare(
     let target = target.require_owner(options.owner);
     let geometry = Geometry::new(options.ring_bytes, options.max_threads)
         .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
-    let flight = preflight(&target, objects, started.is_some())?;
+    let flight = preflight(&target, &objects, started.is_some())?;
     flight.verdict()?;
     let tid = target.live_thread()?;
     let memory =
@@ -155,12 +155,11 @@ pub(super) fn prepare(
         (None, Some(tid)) => Victim::Thread(tid),
         (None, None) => Victim::Any,
     };
-    let neighbourhoods = Neighbourhood::group(
-        flight
-            .surveyed
-            .iter()
-            .filter_map(|(_, survey)| needs(survey)),
-    );
+    let needs = flight.surveyed.iter().map(|(_, survey)| {
+        let sites = || patch_sites(survey, 0).map(|(_, site)| site);
+        (range_of(sites()), stubs_of(sites()))
+    });
+    let neighbourhoods = Neighbourhood::group(needs.filter(|(range, _)| !range.is_empty()));
     let mut installed = install(&target, &memory, &neighbourhoods, geometry, victim)?;
     let memory = Arc::new(memory);
 
@@ -176,33 +175,48 @@ pub(super) fn prepare(
             installed.layout.geometry.slots() / 2,
         ));
     }
-    let gathered = gather(&flight.surveyed, flight.refused, &mut report);
-    let modules: Vec<Module> = flight
-        .surveyed
-        .into_iter()
-        .map(|(module, _)| module)
-        .collect();
+    let gathered = gather(&flight.surveyed, &flight.refused, &mut report);
+    let functions = Functions::new(pid);
+    let mut by_module = gathered.sites.into_iter();
+    for (module, _) in &flight.surveyed {
+        functions.add(module.clone(), by_module.next().unwrap_or_default());
+    }
+    let modules = functions.modules();
     let regions = std::mem::take(&mut installed.regions);
-    let mut patcher = Patcher::new(pid, modules.clone(), regions, gathered.staged);
-    let mut sites: Vec<PatchSite> = gathered.sites.iter().map(|(_, site)| *site).collect();
-    sites.sort_unstable_by_key(|site| site.address);
-    if gathered.left_on > 0 {
+    let staged = gathered.staged.iter();
+    let mut patcher = Patcher::new(
+        pid,
+        modules
+            .iter()
+            .map(|loaded| (loaded.index, loaded.module.clone())),
+        regions,
+        staged.map(|staged| (staged.site, staged.target)),
+    );
+    let left_on = gathered.staged.iter();
+    let left_on: Vec<PatchSite> = left_on
+        .filter(|staged| staged.state == Switch::On)
+        .map(|staged| staged.site)
+        .collect();
+    if !left_on.is_empty() {
         // A daemon that died left them on.
-        patcher.switch(&memory, || maps_of(&target), &sites, Switch::Off)?;
+        let stance = match thread {
+            Some(_) => Stance::Stands,
+            None => Stance::Runs,
+        };
+        patcher.switch(&memory, &target, stance, &left_on, Switch::Off)?;
         report.notes.push(format!(
             "{} sleds were left on by an earlier daemon; they are off now",
-            gathered.left_on
+            left_on.len()
         ));
     }
-    let functions = Functions::new(pid, modules.clone(), gathered.sites);
     let mut table = SiteTable::new();
-    for id in functions.all() {
-        for site in functions.sites(id) {
-            table.insert(call_site_of(site, id));
+    for loaded in &modules {
+        for (id, site) in loaded.sites() {
+            table.insert(call_site_of(site, id), Ticks(0));
         }
     }
     let process = describe_process(&target);
-    let output = Arc::new(Output::new(process.id, functions.len(), retain_bytes));
+    let output = Arc::new(Output::new(process.id, functions.ids(), retain_bytes));
     let attached = now_anchor().map_err(|error| Refusal::from_io(pid, "read the clock", &error))?;
     output.anchor(attached);
     let layout = installed.layout;
@@ -214,16 +228,13 @@ pub(super) fn prepare(
         Arc::clone(&output),
     )
     .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
-    let shared = Arc::new(Shared::new(functions.len(), drain));
+    let shared = Arc::new(Shared::new(functions.ids(), flight.refused, drain));
     let (control, commands) = Control::new(pid, Arc::clone(&shared), Arc::clone(&output));
+    let functions = Arc::new(functions);
+    let loading = Loading::new(objects, Arc::clone(&functions), layout, &flight.maps);
     let session = Session {
         pid,
         uid: target.uid(),
-        modules: modules
-            .iter()
-            .zip(0u32..)
-            .map(|(module, index)| describe_module(module, index, process.id))
-            .collect(),
         process,
         command_line: target.command(),
         functions,
@@ -237,7 +248,7 @@ pub(super) fn prepare(
         target,
         memory,
         patcher,
-        sites,
+        loading,
         table: TargetAddr(layout.table),
         output,
         shared,
@@ -273,32 +284,18 @@ fn claim(pid: Pid, live: Tid) -> Result<Claim> {
     }
 }
 
-/// What a module needs of a code region; `None` if it has no usable sled.
-fn needs(survey: &Survey) -> Option<(std::ops::Range<u64>, u64)> {
-    let (first, last) = (survey.sites.first()?, survey.sites.last()?);
-    let stubs = survey
-        .sites
-        .iter()
-        .filter(|site| site.jump != TailJump::Plain || site.kind.is_event())
-        .count() as u64;
-    let end = last.address + sled_bytes(last.kind) as u64;
-    Some((first.address..end, stubs))
-}
-
 /// The usable sleds of all modules.
 #[derive(Debug, Default)]
 struct Gathered {
-    /// Index of the function in its module, and the sled.
-    sites: Vec<(u32, PatchSite)>,
-    /// Sleds that an earlier attach staged, and what they call.
-    staged: Vec<(PatchSite, u64)>,
-    /// How many of them are on.
-    left_on: u64,
+    /// By module: index of the function in it, and the sled.
+    sites: Vec<Vec<(u32, PatchSite)>>,
+    /// Those that an earlier attach staged.
+    staged: Vec<Staged>,
 }
 
 fn gather(
     surveyed: &[(Module, Survey)],
-    refused: Vec<RefusedModule>,
+    refused: &[RefusedModule],
     report: &mut AttachReport,
 ) -> Gathered {
     let mut gathered = Gathered::default();
@@ -308,30 +305,17 @@ fn gather(
         for (&reason, &count) in &survey.skipped {
             *skipped.entry(reason).or_default() += count;
         }
-        for site in &survey.sites {
-            let patch = PatchSite {
-                address: site.address,
-                kind: site.kind,
-                jump: site.jump,
-                module,
-            };
-            let dummy = xray_trace::model::FunctionId(0);
-            if !names.insert(call_site_of(&patch, dummy)) {
-                *skipped
-                    .entry("its events could not be told from another sled's")
-                    .or_default() += 1;
-                continue;
-            }
-            match site.state {
-                State::Staged { target } => gathered.staged.push((patch, target)),
-                State::On { target } => {
-                    gathered.left_on += 1;
-                    gathered.staged.push((patch, target));
-                }
-                State::Compiled | State::Runtime | State::Breakpoint | State::Foreign => {}
-            }
-            gathered.sites.push((site.function, patch));
+        let found = survey.sites.len() as u64;
+        let told_apart = |(_, site): &(u32, PatchSite)| {
+            names.insert(call_site_of(site, FunctionId(0)), Ticks(0))
+        };
+        let sites: Vec<_> = patch_sites(survey, module).filter(told_apart).collect();
+        let lost = found - sites.len() as u64;
+        if lost > 0 {
+            *skipped.entry(AMBIGUOUS).or_default() += lost;
         }
+        gathered.sites.push(sites);
+        gathered.staged.extend(staged_sites(survey, module));
     }
     report.skipped = skipped
         .into_iter()
@@ -341,30 +325,10 @@ fn gather(
         })
         .collect();
     report.refused_modules = refused
-        .into_iter()
-        .map(|RefusedModule { path, refusal }| (path, refusal))
+        .iter()
+        .map(|refused| (refused.path.clone(), refused.refusal.clone()))
         .collect();
     gathered
-}
-
-fn call_site_of(site: &PatchSite, function: xray_trace::model::FunctionId) -> CallSite {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "rings carry the low 32 bits"
-    )]
-    let name = call_site(site.kind, site.address) as u32;
-    let kind = match site.kind {
-        SledKind::Entry | SledKind::EntryArgument => SiteKind::Call(CallKind::Enter),
-        SledKind::Exit => SiteKind::Call(CallKind::Exit),
-        SledKind::TailExit => SiteKind::Call(CallKind::TailExit),
-        SledKind::CustomEvent | SledKind::CustomEventV0 => SiteKind::Custom,
-        SledKind::TypedEvent => SiteKind::Typed,
-    };
-    CallSite {
-        name,
-        function,
-        kind,
-    }
 }
 
 fn describe_process(target: &Target) -> Process {
@@ -381,16 +345,6 @@ fn describe_process(target: &Target) -> Process {
         command: Threads::name(pid, pid.leader()),
         executable: executable.to_string_lossy().into_owned(),
         host,
-    }
-}
-
-fn describe_module(module: &Module, index: u32, process: ProcessId) -> TraceModule {
-    TraceModule {
-        id: ModuleId(index),
-        process,
-        path: module.path.clone(),
-        build_id: module.object.build_id().cloned(),
-        load_bias: module.bias,
     }
 }
 

@@ -7,13 +7,15 @@ use std::{
 };
 
 use shm_ring::Producer;
+use xray_trace::model::FunctionId;
 
 use super::{
-    Output, Phase, Run, Switch,
-    control::{Command, Commands, Shared},
+    Output, Phase, Run, Switch, ToggleReport,
+    control::{Command, Commands, Shared, Wish},
+    loading::Loading,
 };
 use crate::{
-    inject::{PatchReport, PatchSite, Patcher, SETTLE, clear_live, is_ours_still},
+    inject::{PatchReport, PatchSite, Patcher, SETTLE, Stance, clear_live, is_ours_still},
     lock::lock,
     pid::TargetAddr,
     refusal::{Reason, Refusal, Result},
@@ -23,6 +25,9 @@ use crate::{
 
 /// How often the target's life is checked.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
+
+/// Names of what matched in a report.
+const SAMPLE: usize = 5;
 
 /// What a detach found, its proof included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -49,8 +54,7 @@ pub(super) struct Controller {
     pub(super) target: Target,
     pub(super) memory: Arc<Memory>,
     pub(super) patcher: Patcher,
-    /// Every usable sled, by address.
-    pub(super) sites: Vec<PatchSite>,
+    pub(super) loading: Loading,
     /// Address of the table's mapping.
     pub(super) table: TargetAddr,
     pub(super) output: Arc<Output>,
@@ -69,7 +73,8 @@ impl Controller {
     /// Serves the session until it is detached or its target has ended. A command that comes meanwhile finds nobody.
     pub(super) fn run(mut self, commands: &Commands) {
         loop {
-            let command = commands.0.recv_timeout(WATCH_EVERY);
+            let pause = self.loading.pause().min(WATCH_EVERY);
+            let command = commands.0.recv_timeout(pause);
             if self.is_gone() {
                 self.end_of_target();
                 break;
@@ -79,14 +84,12 @@ impl Controller {
                 break;
             }
             match command {
-                Ok(Command::Toggle {
-                    sites,
-                    to,
-                    run,
-                    answer,
-                }) => {
+                Ok(Command::Toggle { wish, answer }) => {
                     // Whoever asked may have gone; the toggle stands all the same.
-                    let _ = answer.send(self.toggle(&sites, to, run));
+                    let _ = answer.send(self.toggle(*wish));
+                }
+                Ok(Command::Look { answer }) => {
+                    let _ = answer.send(self.look());
                 }
                 Ok(Command::Resume { answer }) => {
                     let _ = answer.send(self.resume());
@@ -95,7 +98,13 @@ impl Controller {
                     let _ = answer.send(self.detach());
                     break;
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.loading.pause().is_zero()
+                        && let Err(error) = self.look()
+                    {
+                        tracing::debug!(pid = self.target.pid().as_raw(), %error, "cannot look for libraries");
+                    }
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     if let Err(error) = self.detach() {
                         tracing::error!(pid = self.target.pid().as_raw(), %error, "detach failed");
@@ -184,26 +193,85 @@ impl Controller {
         }
     }
 
-    fn toggle(&mut self, sites: &[PatchSite], to: Switch, run: Run) -> Result<(PatchReport, u64)> {
-        if run == Run::Dry {
-            let report = PatchReport {
-                sleds: sites.len() as u64,
-                foreign: 0,
-            };
-            return Ok((report, self.patcher.would_copy(sites)));
+    fn toggle(&mut self, wish: Wish) -> Result<ToggleReport> {
+        let Wish {
+            selection,
+            compiled,
+            mut ids,
+            modules,
+            to,
+            run,
+        } = wish;
+        // What has just been loaded is meant as well. What goes off needs no look: the rule holds for what is found later.
+        if to == Switch::On || run == Run::Dry {
+            self.look()?;
+            ids.extend(self.loading.functions.matching_from(modules, &compiled));
         }
+        let functions = Arc::clone(&self.loading.functions);
+        let sample = ids.iter().take(SAMPLE);
+        let mut report = ToggleReport {
+            matched: u32::try_from(ids.len()).unwrap_or(u32::MAX),
+            sample: sample
+                .filter_map(|&id| Some(functions.describe(id)?.name))
+                .collect(),
+            ..ToggleReport::default()
+        };
+        let changing = self.shared.states.changing(ids, to);
+        report.changed = u32::try_from(changing.len()).unwrap_or(u32::MAX);
+        let started = Instant::now();
+        if run == Run::Dry {
+            let sites = functions.sites(&changing);
+            report.sleds = sites.len() as u64;
+            report.copied_bytes = self.patcher.would_copy(&sites);
+            report.elapsed = started.elapsed();
+            return Ok(report);
+        }
+        let switched = self.switch(&changing, to);
+        // What could not be switched off is not to be switched on elsewhere either.
+        if switched.is_ok() || to == Switch::Off {
+            self.loading.rules.add(&selection, to);
+        }
+        let (patched, copied) = switched?;
+        report.elapsed = started.elapsed();
+        report.sleds = patched.sleds;
+        report.foreign = patched.foreign;
+        report.stopped = patched.stopped;
+        report.copied_bytes = copied;
+        Ok(report)
+    }
+
+    /// Switches functions, and returns with what was done the memory that it made private.
+    ///
+    /// # Errors
+    /// As [`States::toggle`].
+    pub(super) fn switch(&mut self, ids: &[FunctionId], to: Switch) -> Result<(PatchReport, u64)> {
+        if ids.is_empty() {
+            return Ok(Default::default());
+        }
+        let sites = self.loading.functions.sites(ids);
         if to == Switch::On {
-            self.has_room_for(self.patcher.would_copy(sites))?;
+            self.has_room_for(self.patcher.would_copy(&sites))?;
             self.output.arm(true);
             if let Some(drain) = &*lock(&self.shared.drain) {
                 drain.wake();
             }
         }
         let before = self.patcher.copied_bytes();
-        let result = self.patch(sites, to);
+        let shared = Arc::clone(&self.shared);
+        let patched = shared.states.toggle(ids, to, |to| self.patch(&sites, to));
+        if shared.states.functions_on() == 0 {
+            self.output.arm(false);
+        }
+        if patched.is_ok() && to == Switch::On {
+            self.loading.staged(&sites);
+        }
         let after = self.patcher.copied_bytes();
-        self.shared.copied.store(after, Ordering::Relaxed);
-        Ok((result?, after - before))
+        if after != before {
+            shared.copied.store(after, Ordering::Relaxed);
+            let patcher = &self.patcher;
+            self.loading.note_copies(|range| patcher.copied_in(range));
+        }
+        Ok((patched?, after.saturating_sub(before)))
     }
 
     /// Pages that are written become private to the process, which could bring the OOM killer upon it.
@@ -222,14 +290,19 @@ impl Controller {
         }
     }
 
-    fn patch(&mut self, sites: &[PatchSite], to: Switch) -> Result<PatchReport> {
+    pub(super) fn patch(&mut self, sites: &[PatchSite], to: Switch) -> Result<PatchReport> {
         let Self {
             patcher,
             memory,
             target,
+            held,
             ..
         } = self;
-        match patcher.switch(memory, || maps_of(target), sites, to) {
+        let stance = match held {
+            Some(_) => Stance::Stands,
+            None => Stance::Runs,
+        };
+        match patcher.switch(memory, target, stance, sites, to) {
             Err(_) if self.target.has_exited() => Err(self.target.exited()),
             result => result,
         }
@@ -257,7 +330,7 @@ impl Controller {
         self.shared
             .phase
             .store(Phase::Detaching as u8, Ordering::Release);
-        let sites = std::mem::take(&mut self.sites);
+        let sites = self.loading.sites();
         let result = self.switch_off_and_prove(&sites);
         let drain = lock(&self.shared.drain).take();
         if let Some(drain) = drain {

@@ -1,10 +1,17 @@
 //! The functions of a target, with names, source lines and sleds.
 
-use std::sync::OnceLock;
+use std::{
+    ops::Range,
+    sync::{
+        Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use xray_trace::{
-    instr_map::{Candidate, CompiledSelection, SourceMap},
-    model::{Function, FunctionId, ModuleId, SourceLine},
+    instr_map::{Candidate, CompiledSelection, MapFunction, SourceMap},
+    model::{Function, FunctionId, Module as TraceModule, ModuleId, ProcessId, SourceLine},
 };
 
 use crate::{
@@ -38,160 +45,315 @@ pub struct FunctionRow {
     pub address: u64,
 }
 
-/// All functions of a target; a [`FunctionId`] is an index.
+/// All functions that a target has or had; a [`FunctionId`] names one for ever. Modules are added by the control thread and never taken out: what
+/// was recorded of a library that is unloaded keeps its names.
 #[derive(Debug)]
 pub(crate) struct Functions {
     pid: Pid,
-    modules: Vec<Module>,
-    /// Id of the first function of each module.
-    firsts: Vec<u32>,
+    /// By index, which is the module's id in the trace.
+    modules: RwLock<Vec<Arc<Loaded>>>,
+}
+
+/// A module that is loaded, or was.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) index: u32,
+    pub(crate) module: Module,
+    /// Id of its first function.
+    first: u32,
     /// Usable sleds of each function.
     sites: Vec<Vec<PatchSite>>,
-    /// Source lines by module; read when first asked for.
-    sources: Vec<OnceLock<Option<SourceMap>>>,
+    /// Source lines; read when first asked for.
+    source: OnceLock<Option<SourceMap>>,
+    /// Written, as what follows, by the control thread.
+    unloaded: AtomicBool,
+    /// Memory in it that patching made private to the target, in bytes.
+    copied: AtomicU64,
+    /// How long it can have been loaded before what the rules name was on, in nanoseconds; 0 if nothing was switched on then.
+    armed_ns: AtomicU64,
 }
 
 // === impl Functions ===
 
 impl Functions {
-    /// The functions of `modules`; `sites` says for each of them its usable sleds: index of the module, index of the function in it, sled.
-    pub(crate) fn new(
-        pid: Pid,
-        modules: Vec<Module>,
-        sites: impl IntoIterator<Item = (u32, PatchSite)>,
-    ) -> Self {
-        let mut firsts = Vec::new();
-        let mut next = 0usize;
-        for module in &modules {
-            firsts.push(u32::try_from(next).unwrap_or(u32::MAX));
-            next += module.object.functions().len();
-        }
-        let mut table = Self {
+    /// No functions yet.
+    pub(crate) fn new(pid: Pid) -> Self {
+        Self {
             pid,
-            sources: modules.iter().map(|_| OnceLock::new()).collect(),
-            modules,
-            firsts,
-            sites: vec![Vec::new(); next],
-        };
+            modules: RwLock::default(),
+        }
+    }
+
+    /// Adds a module; `sites` says its usable sleds, each with the index of its function in the module.
+    pub(crate) fn add(
+        &self,
+        module: Module,
+        sites: impl IntoIterator<Item = (u32, PatchSite)>,
+    ) -> Arc<Loaded> {
+        let mut by_function = vec![Vec::new(); module.object.functions().len()];
         for (function, site) in sites {
-            let id = table.id(site.module, function);
-            if let Some(sites) = id.and_then(|id| table.sites.get_mut(id.0 as usize)) {
+            if let Some(sites) = by_function.get_mut(function as usize) {
                 sites.push(site);
             }
         }
-        table
+        let mut modules = self.modules.write().unwrap_or_else(PoisonError::into_inner);
+        let first = modules.last().map_or(0, |last| last.ids().end);
+        let loaded = Arc::new(Loaded {
+            index: u32::try_from(modules.len()).unwrap_or(u32::MAX),
+            module,
+            first,
+            sites: by_function,
+            source: OnceLock::new(),
+            unloaded: AtomicBool::new(false),
+            copied: AtomicU64::new(0),
+            armed_ns: AtomicU64::new(0),
+        });
+        modules.push(Arc::clone(&loaded));
+        loaded
     }
 
-    /// The id of function `index` of module `module`.
-    pub(crate) fn id(&self, module: u32, index: u32) -> Option<FunctionId> {
-        let first = self.firsts.get(module as usize)?;
-        Some(FunctionId(first.checked_add(index)?))
+    /// All modules that there are and were, by index.
+    pub(crate) fn modules(&self) -> Vec<Arc<Loaded>> {
+        self.read().clone()
     }
 
+    /// The path of module `index`; empty for one that there never was.
+    pub(crate) fn path(&self, index: ModuleId) -> String {
+        let modules = self.read();
+        let loaded = modules.get(index.0 as usize);
+        loaded.map_or_else(String::new, |loaded| loaded.module.path.clone())
+    }
+
+    /// How many functions have an id.
+    pub(crate) fn ids(&self) -> usize {
+        self.read().last().map_or(0, |last| last.ids().end as usize)
+    }
+
+    /// How many functions there are now.
     pub(crate) fn len(&self) -> usize {
-        self.sites.len()
+        let modules = self.read();
+        let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
+        living.map(|loaded| loaded.sites.len()).sum()
     }
 
+    /// All that have an id.
     pub(crate) fn all(&self) -> Vec<FunctionId> {
-        (0..u32::try_from(self.len()).unwrap_or(u32::MAX))
-            .map(FunctionId)
+        let modules = self.modules();
+        modules
+            .iter()
+            .flat_map(|loaded| loaded.functions())
             .collect()
     }
 
-    /// The usable sleds of a function.
-    pub(crate) fn sites(&self, id: FunctionId) -> &[PatchSite] {
-        self.sites.get(id.0 as usize).map_or(&[], Vec::as_slice)
+    /// Those that there are now.
+    pub(crate) fn living(&self) -> Vec<FunctionId> {
+        let modules = self.modules();
+        let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
+        living.flat_map(|loaded| loaded.functions()).collect()
+    }
+
+    /// The usable sleds of these functions, ordered by address.
+    pub(crate) fn sites(&self, ids: &[FunctionId]) -> Vec<PatchSite> {
+        let mut sites: Vec<PatchSite> = ids
+            .iter()
+            .filter_map(|&id| {
+                let loaded = self.find(id)?;
+                Some(loaded.sites_of(id).to_vec())
+            })
+            .flatten()
+            .collect();
+        sites.sort_unstable_by_key(|site| site.address);
+        sites
     }
 
     /// The functions that a selection matches, by id.
     pub(crate) fn matching(&self, selection: &CompiledSelection) -> Vec<FunctionId> {
-        let mut matching = Vec::new();
-        for (index, module) in (0u32..).zip(&self.modules) {
-            for (function, map) in (0u32..).zip(module.object.functions()) {
-                let Some(id) = self.id(index, function) else {
-                    continue;
-                };
-                let source = if selection.needs_source() {
-                    self.source(index, map.address)
+        self.matching_from(0, selection)
+    }
+
+    /// The same, among the modules from index `from` on.
+    pub(crate) fn matching_from(
+        &self,
+        from: usize,
+        selection: &CompiledSelection,
+    ) -> Vec<FunctionId> {
+        let modules = self.modules();
+        let living = modules.iter().skip(from);
+        living
+            .filter(|loaded| !loaded.is_unloaded())
+            .flat_map(|loaded| {
+                self.matching_in(loaded, selection.needs_source(), |candidate| {
+                    selection.matches(candidate)
+                })
+            })
+            .collect()
+    }
+
+    /// The functions of one module that match, by id.
+    pub(crate) fn matching_in(
+        &self,
+        loaded: &Loaded,
+        needs_source: bool,
+        matches: impl Fn(&Candidate<'_>) -> bool,
+    ) -> Vec<FunctionId> {
+        let functions = loaded.module.object.functions();
+        loaded
+            .functions()
+            .zip(functions)
+            .filter(|(id, function)| {
+                let source = if needs_source {
+                    self.source(loaded, function.address)
                 } else {
                     None
                 };
-                let candidate = Candidate {
+                matches(&Candidate {
                     id: id.0,
-                    module: &module.path,
-                    symbol: map.symbol.as_deref(),
-                    name: &map.name,
+                    module: &loaded.module.path,
+                    symbol: function.symbol.as_deref(),
+                    name: &function.name,
                     source: source.as_ref().map(|source| source.file.as_str()),
-                };
-                if selection.matches(&candidate) {
-                    matching.push(id);
-                }
-            }
-        }
-        matching
+                })
+            })
+            .map(|(id, _)| id)
+            .collect()
     }
 
     /// As a trace describes it.
     pub(crate) fn describe(&self, id: FunctionId) -> Option<Function> {
-        let (index, module, function) = self.find(id)?;
+        let loaded = self.find(id)?;
+        let function = loaded.function(id)?;
         Some(Function {
             id,
-            module: ModuleId(index),
+            module: ModuleId(loaded.index),
             xray_id: function.id,
             address: function.address,
             symbol: function.symbol.clone(),
             name: function.name.clone(),
-            source: self.source(index, function.address),
-            sleds: u32::try_from(module.object.sleds_of(function).len()).unwrap_or(u32::MAX),
+            source: self.source(&loaded, function.address),
+            sleds: u32::try_from(loaded.module.object.sleds_of(function).len()).unwrap_or(u32::MAX),
         })
     }
 
     /// As a listing shows it.
     pub(crate) fn row(&self, id: FunctionId, enabled: bool, calls: u64) -> Option<FunctionRow> {
-        let (index, module, function) = self.find(id)?;
+        let loaded = self.find(id)?;
+        let function = loaded.function(id)?;
         Some(FunctionRow {
             id,
-            module: module.path.clone(),
+            module: loaded.module.path.clone(),
             name: function.name.clone(),
             symbol: function.symbol.clone(),
-            source: self.source(index, function.address),
-            sleds: u32::try_from(self.sites(id).len()).unwrap_or(u32::MAX),
+            source: self.source(&loaded, function.address),
+            sleds: u32::try_from(loaded.sites_of(id).len()).unwrap_or(u32::MAX),
             enabled,
             calls,
             xray_id: function.id,
-            address: module.in_target(function.address).0,
+            address: loaded.module.in_target(function.address).0,
         })
     }
 
-    fn find(&self, id: FunctionId) -> Option<(u32, &Module, &xray_trace::instr_map::MapFunction)> {
-        let index = self
-            .firsts
-            .partition_point(|&first| first <= id.0)
+    fn find(&self, id: FunctionId) -> Option<Arc<Loaded>> {
+        let modules = self.read();
+        let index = modules
+            .partition_point(|loaded| loaded.first <= id.0)
             .checked_sub(1)?;
-        let module = self.modules.get(index)?;
-        let function = module
-            .object
-            .functions()
-            .get((id.0 - self.firsts.get(index)?) as usize)?;
-        Some((u32::try_from(index).ok()?, module, function))
+        let loaded = modules.get(index)?;
+        loaded.ids().contains(&id.0).then(|| Arc::clone(loaded))
     }
 
-    fn source(&self, module: u32, address: xray_trace::FileAddr) -> Option<SourceLine> {
-        let map = self.sources.get(module as usize)?.get_or_init(|| {
-            let module = self.modules.get(module as usize)?;
-            let file = open_mapped(self.pid, &module.entry).ok()?;
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Loaded>>> {
+        self.modules.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn source(&self, loaded: &Loaded, address: xray_trace::FileAddr) -> Option<SourceLine> {
+        // What is mapped there now may be another file.
+        if loaded.is_unloaded() && loaded.source.get().is_none() {
+            return None;
+        }
+        let map = loaded.source.get_or_init(|| {
+            let file = open_mapped(self.pid, &loaded.module.entry).ok()?;
             let image = Image::read(&file, Parts::Lines).ok()?;
-            let addresses = module
-                .object
-                .functions()
-                .iter()
-                .map(|function| function.address);
-            SourceMap::parse(&image, addresses).ok()
+            let functions = loaded.module.object.functions().iter();
+            SourceMap::parse(&image, functions.map(|function| function.address)).ok()
         });
         let place = map.as_ref()?.lookup(address)?;
         Some(SourceLine {
             file: place.file.to_owned(),
             line: place.line,
         })
+    }
+}
+
+// === impl Loaded ===
+
+impl Loaded {
+    /// Ids of its functions.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = FunctionId> + use<> {
+        self.ids().map(FunctionId)
+    }
+
+    /// Its usable sleds, each with its function.
+    pub(crate) fn sites(&self) -> impl Iterator<Item = (FunctionId, &PatchSite)> {
+        let sites = self.functions().zip(&self.sites);
+        sites.flat_map(|(id, sites)| sites.iter().map(move |site| (id, site)))
+    }
+
+    /// True while it is not in the process.
+    pub(crate) fn is_unloaded(&self) -> bool {
+        self.unloaded.load(Ordering::Acquire)
+    }
+
+    /// Says that it has gone from the process, or come back to the same place.
+    pub(crate) fn set_unloaded(&self, unloaded: bool) {
+        self.unloaded.store(unloaded, Ordering::Release);
+    }
+
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_copied(&self, bytes: u64) {
+        self.copied.store(bytes, Ordering::Relaxed);
+    }
+
+    /// How long it was loaded at most before what the rules name was on, if it came after the attach and they name anything.
+    pub(crate) fn armed(&self) -> Option<Duration> {
+        let nanoseconds = self.armed_ns.load(Ordering::Relaxed);
+        (nanoseconds > 0).then(|| Duration::from_nanos(nanoseconds))
+    }
+
+    pub(crate) fn note_armed(&self, armed: Option<Duration>) {
+        let nanoseconds = armed.map_or(0, |armed| armed.as_nanos());
+        let nanoseconds = u64::try_from(nanoseconds).unwrap_or(u64::MAX);
+        self.armed_ns.store(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// As a trace describes it.
+    pub(crate) fn describe(&self, process: ProcessId) -> TraceModule {
+        TraceModule {
+            id: ModuleId(self.index),
+            process,
+            path: self.module.path.clone(),
+            build_id: self.module.object.build_id().cloned(),
+            load_bias: self.module.bias,
+        }
+    }
+
+    fn ids(&self) -> Range<u32> {
+        let count = u32::try_from(self.sites.len()).unwrap_or(u32::MAX);
+        self.first..self.first.saturating_add(count)
+    }
+
+    fn index_of(&self, id: FunctionId) -> Option<usize> {
+        usize::try_from(id.0.checked_sub(self.first)?).ok()
+    }
+
+    fn function(&self, id: FunctionId) -> Option<&MapFunction> {
+        self.module.object.functions().get(self.index_of(id)?)
+    }
+
+    fn sites_of(&self, id: FunctionId) -> &[PatchSite] {
+        let sites = self.index_of(id).and_then(|index| self.sites.get(index));
+        sites.map_or(&[], Vec::as_slice)
     }
 }

@@ -6,24 +6,38 @@
 //! | `attach` | the steps from a pid to a session |
 //! | `control` | commands to the thread `ctl-<pid>`, and what it tells |
 //! | `controller` | that thread: patching, the watch on the target's life, detach |
-//! | `functions` | the functions of a target: names, sleds, what is on |
+//! | `states` | what is on |
+//! | `rules` | what is to be on in libraries that come later |
+//! | `loading` | libraries that come and go |
+//! | `functions` | the functions of a target: names and sleds |
+//! | `sites` | what a survey of sleds found, for who wants it |
+//! | `counts` | how often each function was entered |
 //! | `output` | where the drain's blocks go: retained, counted, fed to readers |
 //! | `feed` | one reader of the live stream |
 
 mod attach;
 mod control;
 mod controller;
+mod counts;
 mod feed;
 mod functions;
+mod loading;
 mod output;
 mod registry;
+mod rules;
+mod sites;
+mod states;
 
-use std::{io, sync::Arc, time::Instant};
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use xray_trace::{
     container::{End, Writer},
     instr_map::{CompiledSelection, Selection},
-    model::{ClockAnchor, Function, FunctionId, Module, Process},
+    model::{BuildId, ClockAnchor, Function, FunctionId, Module, ModuleId, Process},
 };
 
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
@@ -36,10 +50,14 @@ pub use crate::inject::Switch;
 pub(crate) use attach::Started;
 pub(crate) use output::Output;
 
-use self::{control::Control, functions::Functions};
+use self::{
+    control::{Control, Wish},
+    functions::Functions,
+};
 use crate::{
     pid::Pid,
     refusal::{Reason, Refusal, Result},
+    target::RefusedModule,
 };
 
 /// Whether a change is made or only told.
@@ -78,7 +96,9 @@ pub struct ToggleReport {
     /// Memory that became private to the target, in bytes.
     pub copied_bytes: u64,
     /// How long the patching took.
-    pub elapsed: std::time::Duration,
+    pub elapsed: Duration,
+    /// How long every thread stood still at most, because a library was written to that can be unloaded; zero if none did.
+    pub stopped: Duration,
     /// Some of the functions matched.
     pub sample: Vec<String>,
 }
@@ -124,6 +144,27 @@ pub struct Status {
     pub evicted_events: u64,
     /// When it was attached, in nanoseconds since the Unix epoch.
     pub attached_wall_ns: u64,
+    /// Modules with sleds that are loaded.
+    pub modules: Vec<ModuleStatus>,
+}
+
+/// State of one module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModuleStatus {
+    /// Its path as the process sees it.
+    pub path: String,
+    /// Its build id, if it has one and is traced.
+    pub build_id: Option<BuildId>,
+    /// Functions with sleds.
+    pub functions: u32,
+    /// Functions that are on.
+    pub functions_on: u32,
+    /// Memory in it that patching made private to the target, in bytes.
+    pub copied_bytes: u64,
+    /// For a library that was loaded after the attach and in which rules switched anything on: how long it was loaded at most before.
+    pub armed_within: Option<Duration>,
+    /// Why it is not traced.
+    pub refusal: Option<Refusal>,
 }
 
 /// One attached process.
@@ -133,8 +174,7 @@ pub struct Session {
     uid: u32,
     process: Process,
     command_line: String,
-    modules: Vec<Module>,
-    functions: Functions,
+    functions: Arc<Functions>,
     output: Arc<Output>,
     control: Control,
     ring_bytes: u64,
@@ -160,9 +200,18 @@ impl Session {
         self.process.clone()
     }
 
-    /// Its modules with sleds as a trace describes them.
+    /// Its modules with sleds as a trace describes them, those that are unloaded among them.
     pub fn modules(&self) -> Vec<Module> {
-        self.modules.clone()
+        let modules = self.functions.modules();
+        let described = modules
+            .iter()
+            .map(|loaded| loaded.describe(self.process.id));
+        described.collect()
+    }
+
+    /// The path of one of them.
+    pub(crate) fn module_path(&self, id: ModuleId) -> String {
+        self.functions.path(id)
     }
 
     /// A function as a trace describes it.
@@ -180,12 +229,14 @@ impl Session {
     /// # Errors
     /// A selection that cannot be understood.
     pub fn functions(&self, selection: Option<&Selection>) -> Result<Vec<FunctionRow>> {
+        // If the process has ended, what is known is shown.
+        let _ = self.control.look();
         let rows = match selection {
             Some(selection) => {
                 let compiled = compile(selection)?;
                 self.functions.matching(&compiled)
             }
-            None => self.functions.all(),
+            None => self.functions.living(),
         };
         let row = |id: FunctionId| {
             let (enabled, calls) = (self.control.is_on(id), self.output.calls(id));
@@ -200,22 +251,15 @@ impl Session {
     /// A selection that cannot be understood, a process that ended, or memory that cannot be written.
     pub fn toggle(&self, selection: &Selection, to: Switch, run: Run) -> Result<ToggleReport> {
         let compiled = compile(selection)?;
-        let matched = self.functions.matching(&compiled);
-        let sample = matched
-            .iter()
-            .take(5)
-            .filter_map(|&id| Some(self.functions.describe(id)?.name));
-        let mut report = ToggleReport {
-            matched: u32::try_from(matched.len()).unwrap_or(u32::MAX),
-            sample: sample.collect(),
-            ..ToggleReport::default()
-        };
-        if matched.is_empty() {
-            return Ok(report);
-        }
-        self.control
-            .toggle(matched, &self.functions, to, run, &mut report)?;
-        Ok(report)
+        let modules = self.functions.modules().len();
+        self.control.toggle(Wish {
+            ids: self.functions.matching(&compiled),
+            selection: selection.clone(),
+            compiled,
+            modules,
+            to,
+            run,
+        })
     }
 
     /// State and counters.
@@ -241,7 +285,37 @@ impl Session {
             retained_events: counters.retained_events,
             evicted_events: counters.evicted_events,
             attached_wall_ns: self.attached.wall_ns,
+            modules: self.module_statuses(),
         }
+    }
+
+    fn module_statuses(&self) -> Vec<ModuleStatus> {
+        let modules = self.functions.modules();
+        let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
+        let traced = living.map(|loaded| {
+            let on = loaded.functions().filter(|&id| self.control.is_on(id));
+            let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            ModuleStatus {
+                path: loaded.module.path.clone(),
+                build_id: loaded.module.object.build_id().cloned(),
+                functions: count(loaded.functions().count()),
+                functions_on: count(on.count()),
+                copied_bytes: loaded.copied(),
+                armed_within: loaded.armed(),
+                refusal: None,
+            }
+        });
+        let refused = self.control.refused().into_iter();
+        let refused = refused.map(|RefusedModule { path, refusal, .. }| ModuleStatus {
+            path,
+            build_id: None,
+            functions: 0,
+            functions_on: 0,
+            copied_bytes: 0,
+            armed_within: None,
+            refusal: Some(refusal),
+        });
+        traced.chain(refused).collect()
     }
 
     /// A live feed of everything from now on. The threads seen so far come first.
@@ -258,8 +332,8 @@ impl Session {
         let snapshot = self.output.snapshot();
         let mut writer = Writer::new(out)?;
         writer.process(&self.process)?;
-        for module in &self.modules {
-            writer.module(module)?;
+        for module in self.modules() {
+            writer.module(&module)?;
         }
         for thread in &snapshot.threads {
             writer.thread(thread)?;

@@ -14,7 +14,10 @@ use xray_trace::{
     model::{ClockAnchor, FunctionId, ProcessId, Thread, ThreadId},
 };
 
-use super::feed::{Feed, FeedItem, FeedSender, Published, feed};
+use super::{
+    counts::Counts,
+    feed::{Feed, FeedItem, FeedSender, Published, feed},
+};
 use crate::lock::lock;
 
 /// Clock anchors kept; when there are more, every second one goes.
@@ -61,10 +64,8 @@ pub(crate) struct Output {
     ring_use_permille: AtomicU32,
     /// Something is on, so events may come at any time. Written by the control thread.
     armed: AtomicBool,
-    /// Entries per function.
-    calls: Vec<AtomicU64>,
-    /// Functions of which any event was seen.
-    seen: Vec<AtomicU32>,
+    /// By function.
+    counts: Counts,
     retained: Mutex<Retained>,
     feeds: Mutex<Vec<FeedSender>>,
     rate: Mutex<Rate>,
@@ -123,12 +124,7 @@ impl Output {
             threads: AtomicU32::new(0),
             ring_use_permille: AtomicU32::new(0),
             armed: AtomicBool::new(false),
-            calls: std::iter::repeat_with(|| AtomicU64::new(0))
-                .take(functions)
-                .collect(),
-            seen: std::iter::repeat_with(|| AtomicU32::new(0))
-                .take(functions)
-                .collect(),
+            counts: Counts::new(functions),
             retained: Mutex::default(),
             feeds: Mutex::default(),
             rate: Mutex::new(Rate {
@@ -185,18 +181,13 @@ impl Output {
     /// One entry of a function.
     #[inline]
     pub(crate) fn count_call(&self, function: FunctionId) {
-        if let Some(count) = self.calls.get(function.0 as usize) {
-            // The drain is the only writer: no locked instruction is needed.
-            count.store(count.load(Relaxed) + 1, Relaxed);
-        }
+        self.counts.count_call(function);
     }
 
     /// Another event of a function.
     #[inline]
     pub(crate) fn mark_seen(&self, function: FunctionId) {
-        if let Some(seen) = self.seen.get(function.0 as usize) {
-            seen.store(1, Relaxed);
-        }
+        self.counts.mark_seen(function);
     }
 
     /// So many more events and losses.
@@ -319,6 +310,11 @@ impl Output {
         self.armed.store(armed, Relaxed);
     }
 
+    /// From now on there are so many functions.
+    pub(crate) fn grow(&self, functions: usize) {
+        self.counts.grow(functions);
+    }
+
     // --- by anybody
 
     /// A reader of everything from now on.
@@ -374,14 +370,11 @@ impl Output {
     }
 
     pub(crate) fn calls(&self, function: FunctionId) -> u64 {
-        self.calls
-            .get(function.0 as usize)
-            .map_or(0, |count| count.load(Relaxed))
+        self.counts.calls(function)
     }
 
     pub(crate) fn was_seen(&self, function: FunctionId) -> bool {
-        let seen = |seen: &AtomicU32| seen.load(Relaxed) != 0;
-        self.calls(function) > 0 || self.seen.get(function.0 as usize).is_some_and(seen)
+        self.counts.was_seen(function)
     }
 
     pub(crate) fn counters(&self) -> Counters {

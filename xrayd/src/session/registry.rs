@@ -16,9 +16,10 @@ use super::{
     AttachOptions, Attached, DetachReport, FunctionRow, Session,
     attach::{Prepared, lost_thread, prepare},
     functions::Functions,
+    sites::patch_sites,
 };
 use crate::{
-    inject::{PatchSite, Switch},
+    inject::Switch,
     launch,
     lock::lock,
     pid::Pid,
@@ -78,7 +79,7 @@ pub struct Registry(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     config: RegistryConfig,
-    objects: Objects,
+    objects: Arc<Objects>,
     sessions: Mutex<HashMap<Pid, Entry>>,
 }
 
@@ -141,7 +142,7 @@ impl Registry {
     pub fn new(config: RegistryConfig) -> Self {
         let inner = Inner {
             config,
-            objects: Objects::default(),
+            objects: Arc::default(),
             sessions: Mutex::default(),
         };
         Self(Arc::new(inner))
@@ -224,7 +225,7 @@ impl Registry {
             let target = Target::open(pid)?;
             prepare(
                 target,
-                &inner.objects,
+                Arc::clone(&inner.objects),
                 inner.config.retain_bytes,
                 options,
                 None,
@@ -261,7 +262,7 @@ impl Registry {
                 let target = Target::open(pid)?;
                 prepare(
                     target,
-                    &inner.objects,
+                    Arc::clone(&inner.objects),
                     inner.config.retain_bytes,
                     attach,
                     Some(started),
@@ -342,24 +343,10 @@ impl Registry {
         if flight.surveyed.is_empty() {
             flight.verdict()?;
         }
-        let mut sites = Vec::new();
-        for (module, (_, survey)) in (0u32..).zip(&flight.surveyed) {
-            sites.extend(survey.sites.iter().map(|site| {
-                let patch = PatchSite {
-                    address: site.address,
-                    kind: site.kind,
-                    jump: site.jump,
-                    module,
-                };
-                (site.function, patch)
-            }));
+        let functions = Functions::new(pid);
+        for (index, (module, survey)) in (0u32..).zip(flight.surveyed) {
+            functions.add(module, patch_sites(&survey, index));
         }
-        let modules = flight
-            .surveyed
-            .into_iter()
-            .map(|(module, _)| module)
-            .collect();
-        let functions = Functions::new(pid, modules, sites);
         Ok(functions
             .all()
             .into_iter()

@@ -1,9 +1,9 @@
 //! ptrace, its states as types.
 //!
 //! ```text
-//!   (running) ── seize ──► Seized ── interrupt ──► Stopped ── release ──► (running)
-//!                             │                       │
-//!                             └── drop: released      └── drop: restored and released, logged
+//!   (running) ── seize ──► Seized ── ask ──► Halting ── wait ──► Stopped ── release ──► (running)
+//!                             │                  │                  │
+//!                             └── drop: ours until this OS thread ends   └── drop: restored and released, logged
 //! ```
 //!
 //! A tracer is a thread: the tokens are not `Send`, and all calls for one target come from one OS thread.
@@ -83,6 +83,15 @@ pub(crate) struct Seized {
     not_send: PhantomData<*const ()>,
 }
 
+/// A thread that we trace and that was asked to stop.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Halting {
+    tid: Tid,
+    since: Instant,
+    not_send: PhantomData<*const ()>,
+}
+
 /// A thread that we trace and that stands still. Whatever was done with it, `release` puts back the registers and the signal mask that it
 /// shall go on with.
 #[derive(Debug)]
@@ -120,9 +129,32 @@ impl Seized {
     /// If the thread does not stop in time it stays ours until this OS thread ends, and then runs on as if nothing had
     /// happened: whoever tries a thread that may not stop does so on an OS thread that ends.
     pub(crate) fn interrupt(self, patience: Duration) -> Result<Stopped> {
-        let tid = self.tid;
-        let since = Instant::now();
+        self.ask_to_stop()?.wait(patience)
+    }
+
+    /// Asks the thread to stop, and does not wait for it.
+    pub(crate) fn ask_to_stop(self) -> Result<Halting> {
+        let (tid, since) = (self.tid, Instant::now());
         ptrace::interrupt(tid.as_nix()).map_err(|errno| failed(tid, "PTRACE_INTERRUPT", errno))?;
+        Ok(Halting {
+            tid,
+            since,
+            not_send: PhantomData,
+        })
+    }
+}
+
+// === impl Halting ===
+
+impl Halting {
+    /// Which thread.
+    pub(crate) fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// Waits for it, as [`Seized::interrupt`].
+    pub(crate) fn wait(self, patience: Duration) -> Result<Stopped> {
+        let Self { tid, since, .. } = self;
         loop {
             match stopped(tid, wait_until(tid, since, patience), patience)? {
                 Stop::Interrupted => break,

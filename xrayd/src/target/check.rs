@@ -6,7 +6,7 @@ use procfs::process::Process;
 use xray_trace::instr_map::XrayRuntime;
 
 use super::{
-    Maps, Module, Objects, Passage, Target, ThreadState, ThreadStatus, Threads,
+    Maps, Module, Objects, Passage, Stay, Target, ThreadState, ThreadStatus, Threads, linked,
     modules::{Found, modules_of},
     sleds::{Survey, survey},
 };
@@ -198,11 +198,16 @@ fn is_32_bit(pid: Pid) -> bool {
 
 fn check_sleds(flight: &mut Preflight, pid: Pid, memory: &Memory, found: Found) {
     flight.refused = found.refused;
-    for module in found.modules {
+    let linked = linked(pid, &flight.maps);
+    for mut module in found.modules {
+        if linked.contains(&module.load) {
+            module.stay = Stay::Lasting;
+        }
         match survey(memory, &flight.maps, &module) {
             Ok(survey) => flight.surveyed.push((module, survey)),
             Err(error) => flight.refused.push(super::modules::RefusedModule {
                 path: module.path.clone(),
+                load: module.load,
                 refusal: Refusal::from_io(
                     pid,
                     &format!("read the text of {}", module.path),

@@ -1,6 +1,9 @@
 //! Which modules of a process carry sleds, and where they are loaded.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use xray_trace::{
     FileAddr,
@@ -16,6 +19,15 @@ use crate::{
 /// Executable segments of a file that are looked for among the mappings; linkers make one or two.
 const EXECUTABLE_SEGMENTS: usize = 16;
 
+/// What tells one load of a file from every other that a process has at the time: a file can be loaded several times (dlmopen).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Load {
+    device: (u32, u32),
+    inode: u64,
+    /// Where its first executable mapping begins.
+    text: u64,
+}
+
 /// A module with sleds, loaded.
 #[derive(Debug, Clone)]
 pub(crate) struct Module {
@@ -27,6 +39,19 @@ pub(crate) struct Module {
     pub(crate) bias: u64,
     /// The mapping that its first segment came with: opens the file again.
     pub(crate) entry: MapEntry,
+    /// Which load of the file it is.
+    pub(crate) load: Load,
+    /// Whether it can be gone at any moment.
+    pub(crate) stay: Stay,
+}
+
+/// How long a module stays loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stay {
+    /// As long as the process has this address space.
+    Lasting,
+    /// Until somebody unloads it.
+    Passing,
 }
 
 /// A module that has sleds (or may have) and cannot be traced.
@@ -34,6 +59,8 @@ pub(crate) struct Module {
 pub(crate) struct RefusedModule {
     /// Its path as the process sees it.
     pub(crate) path: String,
+    /// Which load of the file it is.
+    pub(crate) load: Load,
     /// Why.
     pub(crate) refusal: Refusal,
 }
@@ -61,17 +88,55 @@ impl Module {
     pub(crate) fn is_mapped_by(&self, entry: &MapEntry) -> bool {
         entry.inode == self.entry.inode && entry.device == self.entry.device
     }
+
+    /// True if `entry` maps text of this very load of the file.
+    pub(crate) fn maps(&self, entry: &MapEntry) -> bool {
+        let place = entry.range.start.wrapping_sub(entry.offset);
+        self.is_mapped_by(entry)
+            && self.object.segments().iter().any(|segment| {
+                let start = segment.address.0.wrapping_sub(segment.file_offset);
+                segment.executable && start.wrapping_add(self.bias) == place
+            })
+    }
+
+    /// True if `other` is the same build of the same file at the same place, whenever it was loaded.
+    pub(crate) fn is_again(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.object, &other.object)
+            && self.load == other.load
+            && self.bias == other.bias
+    }
+}
+
+/// Every load of a file with code in it, whether it has sleds or not.
+pub(crate) fn loads_of(maps: &Maps) -> HashSet<Load> {
+    let groups = executable_files(maps);
+    groups.iter().map(Group::load).collect()
 }
 
 /// The modules with sleds among what process `pid` has mapped.
 pub(crate) fn modules_of(pid: Pid, maps: &Maps, objects: &Objects) -> Found {
+    modules_among(pid, maps, objects, |_| true)
+}
+
+/// The modules with sleds among those loads that are `wanted`.
+pub(crate) fn modules_among(
+    pid: Pid,
+    maps: &Maps,
+    objects: &Objects,
+    wanted: impl Fn(&Load) -> bool,
+) -> Found {
     let mut found = Found::default();
     let main = main_inode(pid);
     for group in executable_files(maps) {
+        let load = group.load();
+        if !wanted(&load) {
+            continue;
+        }
         let first = group.first;
         let is_main = main == Some(first.inode);
         let refuse = |reason, message: String| RefusedModule {
             path: first.name.clone(),
+            load,
             refusal: Refusal::new(reason, message),
         };
         match objects.get(pid, first) {
@@ -86,6 +151,8 @@ pub(crate) fn modules_of(pid: Pid, maps: &Maps, objects: &Objects) -> Found {
                         object,
                         bias,
                         entry: first.clone(),
+                        load,
+                        stay: Stay::Passing,
                     };
                     if is_main {
                         found.modules.insert(0, module);
@@ -120,6 +187,19 @@ pub(crate) fn modules_of(pid: Pid, maps: &Maps, objects: &Objects) -> Found {
 pub(super) struct Group<'a> {
     pub(super) first: &'a MapEntry,
     pub(super) executable: Vec<&'a MapEntry>,
+}
+
+// === impl Group ===
+
+impl Group<'_> {
+    pub(super) fn load(&self) -> Load {
+        let text = self.executable.first();
+        Load {
+            device: self.first.device,
+            inode: self.first.inode,
+            text: text.map_or(0, |entry| entry.range.start),
+        }
+    }
 }
 
 pub(super) fn executable_files(maps: &Maps) -> Vec<Group<'_>> {

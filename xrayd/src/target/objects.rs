@@ -12,7 +12,7 @@ use std::{
 use xray_trace::instr_map::{Object, ObjectError};
 
 use super::{
-    MapEntry, Threads,
+    MapEntry, Maps, Threads,
     image::{Image, Parts},
 };
 use crate::{lock::lock, pid::Pid};
@@ -121,16 +121,30 @@ fn add_debug_file(object: &mut Object) {
 
 /// Opens the very file that is mapped, also if it was deleted or replaced: by `map_files` where we may, by `exe` for the main program, by its path as
 /// the process sees it if that still leads to the same inode (P65).
+///
+/// # Errors
+/// What the system says; it is not mapped any more.
 pub(crate) fn open_mapped(pid: Pid, entry: &MapEntry) -> io::Result<File> {
     let dir = Threads::proc_dir(pid);
     let range = format!("{:x}-{:x}", entry.range.start, entry.range.end);
-    if let Ok(file) = File::open(format!("{dir}/map_files/{range}")) {
-        return Ok(file);
-    }
     let same = |file: File| -> Option<File> {
         let metadata = file.metadata().ok()?;
         (metadata.ino() == entry.inode).then_some(file)
     };
+    if let Ok(file) = File::open(format!("{dir}/map_files/{range}")) {
+        // Another file may have been mapped there meanwhile. Some file systems show another inode in the maps than in the file.
+        let still_there = || -> io::Result<bool> {
+            let tid = Threads::live(pid).unwrap_or(pid.leader());
+            let maps = Maps::read(pid, tid)?;
+            let now = maps.at(entry.range.start);
+            Ok(now.is_some_and(|now| (now.device, now.inode) == (entry.device, entry.inode)))
+        };
+        return match same(file.try_clone()?) {
+            Some(file) => Ok(file),
+            None if still_there()? => Ok(file),
+            None => Err(io::Error::other("it is not mapped any more")),
+        };
+    }
     if let Some(file) = File::open(format!("{dir}/exe")).ok().and_then(same) {
         return Ok(file);
     }

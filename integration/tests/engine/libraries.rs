@@ -1,0 +1,319 @@
+//! Libraries that come and go while their process is traced.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, Target, copy_into, wait_until};
+use xray_trace::instr_map::{Rule, Selection};
+use xray_trace::model::{CallKind, EventBody, Trace};
+use xrayd::Reason;
+use xrayd::session::{ModuleStatus, Run, Session, Switch};
+
+use crate::support::{attach, detach, everything, registry, retained, soak, switch, tally};
+
+fn glob(pattern: &str) -> Selection {
+    Selection {
+        include: vec![Rule::Glob(pattern.to_owned())],
+        exclude: Vec::new(),
+    }
+}
+
+fn modules(session: &Session, file: &str) -> Vec<ModuleStatus> {
+    let named = |module: &ModuleStatus| Path::new(&module.path).ends_with(file);
+    let modules = session.status().modules.into_iter();
+    modules.filter(named).collect()
+}
+
+/// Waits until so many functions of `file`, which is loaded once, are on.
+fn armed(session: &Session, file: &str, functions: u32) -> Result<ModuleStatus> {
+    wait_until(DEADLINE, "the library is armed", || {
+        let on = |module: &ModuleStatus| {
+            module.armed_within.is_some() && module.functions_on == functions
+        };
+        Ok(modules(session, file).into_iter().find(on))
+    })
+}
+
+fn unloaded(session: &Session, file: &str) -> Result<()> {
+    wait_until(DEADLINE, "the library is gone", || {
+        Ok(modules(session, file).is_empty().then_some(()))
+    })
+}
+
+/// A selection is a rule, not a list (P63).
+#[test]
+fn a_rule_holds_for_a_library_that_is_loaded_later() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    let report = session.toggle(&glob("plugin_*"), Switch::On, Run::Real)?;
+    ensure!(report.matched == 0, "{report:?}");
+    session.toggle(&glob("plugin_*_noise"), Switch::Off, Run::Real)?;
+    target.ask("load 0 plugin_a.so", "loaded")?;
+    let module = armed(&session, "plugin_a.so", 2)?;
+    ensure!(module.functions == 3, "{module:?}");
+    ensure!(
+        module.build_id.is_some() && module.refusal.is_none(),
+        "{module:?}"
+    );
+    ensure!(module.copied_bytes == 4096, "{module:?}");
+    ensure!(module.armed_within.is_some(), "{module:?}");
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    // What was loaded is listed, and can be switched like everything else.
+    let report = session.toggle(&glob("plugin_a_noise"), Switch::On, Run::Real)?;
+    ensure!((report.matched, report.changed) == (1, 1), "{report:?}");
+    ensure!(target.ask("call 0 5", "done")? == "done 5");
+    wait_until(DEADLINE, "all that was called is listed", || {
+        let listed = session.functions(Some(&glob("plugin_*")))?;
+        ensure!(listed.len() == 3 && listed.iter().all(|row| row.enabled));
+        Ok(listed.iter().all(|row| row.calls > 0).then_some(()))
+    })?;
+
+    // Without any rule that names it, it is found and stays off.
+    session.toggle(&everything(), Switch::Off, Run::Real)?;
+    target.ask("load 1 plugin_b.so", "loaded")?;
+    ensure!(session.functions(Some(&glob("plugin_b*")))?.len() == 3);
+    ensure!(target.ask("call 1 50", "done")? == "done 50");
+    ensure!(modules(&session, "plugin_b.so")[0].functions_on == 0);
+    let report = detach(&registry, &target)?;
+    ensure!(report.lost == 0, "{report:?}");
+    let counts = tally(&retained(&session)?)?;
+    let expected = [
+        ("plugin_a_call", 55),
+        ("plugin_a_inner", 55),
+        ("plugin_a_noise", 5),
+    ];
+    let expected = expected.map(|(name, calls)| (name.to_owned(), [calls, calls, 0]));
+    ensure!(counts == BTreeMap::from(expected), "{counts:?}");
+    Ok(())
+}
+
+/// Two libraries of one shape in turn at the same place, while others are switched: what was recorded of each keeps its names (P63).
+#[test]
+fn what_one_library_recorded_is_not_another_s_that_comes_in_its_place() -> Result<()> {
+    const CALLS: u64 = 20;
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    for rule in ["plugin_*_call", "plugin_*_inner"] {
+        session.toggle(&glob(rule), Switch::On, Run::Real)?;
+    }
+    let rounds = soak(100, 5000);
+    let over = AtomicBool::new(false);
+    let mut places = BTreeMap::<String, u64>::new();
+    std::thread::scope(|scope| -> Result<()> {
+        let noise = scope.spawn(|| -> Result<()> {
+            let of_host = glob("uses_*");
+            while !over.load(Ordering::Relaxed) {
+                for to in [Switch::On, Switch::Off] {
+                    session.toggle(&of_host, to, Run::Real)?;
+                    session.toggle(&glob("plugin_*_noise"), to, Run::Real)?;
+                }
+            }
+            Ok(())
+        });
+        let mut swap = || -> Result<()> {
+            for _ in 0..rounds {
+                for file in ["plugin_a.so", "plugin_b.so"] {
+                    let loaded = target.ask(&format!("load 0 {file}"), "loaded")?;
+                    *places.entry(loaded).or_default() += 1;
+                    wait_until(DEADLINE, "the library is armed", || {
+                        let on = |module: &ModuleStatus| module.armed_within.is_some();
+                        Ok(modules(&session, file).iter().any(on).then_some(()))
+                    })?;
+                    target.ask(&format!("call 0 {CALLS}"), "done")?;
+                    target.ask("unload 0", "unloaded")?;
+                }
+            }
+            Ok(())
+        };
+        let swapped = swap();
+        over.store(true, Ordering::Relaxed);
+        noise.join().ok().context("panicked")??;
+        swapped
+    })?;
+    ensure!(places.len() == 1, "no place was used again: {places:?}");
+    session.toggle(&glob("plugin_*_noise"), Switch::Off, Run::Real)?;
+    let report = detach(&registry, &target)?;
+    ensure!(report.lost == 0, "{report:?}");
+    let trace = retained(&session)?;
+    let mut counts = tally(&trace)?;
+    counts.retain(|name, _| !name.ends_with("_noise"));
+    let calls = rounds * CALLS;
+    let names = [
+        "plugin_a_call",
+        "plugin_a_inner",
+        "plugin_b_call",
+        "plugin_b_inner",
+    ];
+    let expected = names.map(|name| (name.to_owned(), [calls, calls, 0]));
+    ensure!(counts == BTreeMap::from(expected), "{counts:?}");
+    // The same build at the same place has the same ids each time; nothing else ever has them.
+    let files: Vec<_> = trace.modules().iter().map(|module| &module.path).collect();
+    ensure!(files.len() == 3, "{files:?}");
+    Ok(())
+}
+
+/// Threads run in a library while it is switched, and others come and go: each event has the name of the library that its thread was in.
+#[test]
+fn libraries_may_come_and_go_under_load() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    session.toggle(&glob("uses_*"), Switch::On, Run::Real)?;
+    let rounds = soak(200, 10_000);
+    let over = AtomicBool::new(false);
+    let answer = std::thread::scope(|scope| -> Result<String> {
+        let toggling = scope.spawn(|| -> Result<()> {
+            while !over.load(Ordering::Relaxed) {
+                for to in [Switch::On, Switch::Off] {
+                    session.toggle(&glob("plugin_*"), to, Run::Real)?;
+                    std::thread::yield_now();
+                }
+            }
+            Ok(())
+        });
+        let answer = target.send(&format!("storm {rounds} 3"));
+        let answer = answer.and_then(|()| target.line_with("stormed", 60 * DEADLINE));
+        over.store(true, Ordering::Relaxed);
+        toggling.join().ok().context("panicked")??;
+        answer
+    })?;
+    let mut counted = answer.split(' ').skip(1).map(str::parse::<u64>);
+    let calls = [counted.next(), counted.next()];
+    let [Some(Ok(of_a)), Some(Ok(of_b))] = calls else {
+        anyhow::bail!("{answer}");
+    };
+    let report = detach(&registry, &target)?;
+    ensure!(report.lost == 0, "{report:?}");
+    let trace = retained(&session)?;
+    let counts = tally(&trace)?;
+    let entered = |name: &str| counts.get(name).map_or(0, |counts| counts[0]);
+    ensure!(
+        entered("uses_a") * 20 == of_a && entered("uses_b") * 20 == of_b,
+        "{answer}: {counts:?}"
+    );
+    for (calls, prefix) in [(of_a, "plugin_a_"), (of_b, "plugin_b_")] {
+        let seen = entered(&format!("{prefix}call"));
+        ensure!(seen > 0 && seen <= calls, "{answer}: {counts:?}");
+    }
+    each_event_is_of_the_library_in_use(&trace)
+}
+
+fn each_event_is_of_the_library_in_use(trace: &Trace) -> Result<()> {
+    for (thread, blocks) in trace.blocks_by_thread() {
+        let mut used = String::new();
+        for event in blocks.iter().flat_map(|block| block.events()) {
+            let EventBody::Call { function, kind, .. } = event?.body else {
+                continue;
+            };
+            let name = trace.function_name(function).into_owned();
+            match name.strip_prefix("uses_") {
+                Some(library) if kind == CallKind::Enter => used = format!("plugin_{library}_"),
+                Some(_) => {}
+                None => ensure!(name.starts_with(&used), "{name} in {used} of {thread:?}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One file loaded twice, a file replaced while it is loaded, and one without build id.
+#[test]
+fn copies_and_builds_of_one_file_are_told_apart() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let program = copy_into(Fixture::Plugins, dir.path())?;
+    let mut target = Target::spawn_command(std::process::Command::new(&program))?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    session.toggle(&glob("plugin_*_call"), Switch::On, Run::Real)?;
+    target.ask("load 0 plugin_a.so", "loaded")?;
+    armed(&session, "plugin_a.so", 1)?;
+    target.ask("copy 1 plugin_a.so", "loaded")?;
+    wait_until(DEADLINE, "both copies are armed", || {
+        let on = modules(&session, "plugin_a.so");
+        let on = on.iter().filter(|module| module.armed_within.is_some());
+        Ok((on.count() == 2).then_some(()))
+    })?;
+    for (slot, calls) in [(0, 3), (1, 4)] {
+        target.ask(&format!("call {slot} {calls}"), "done")?;
+    }
+    target.ask("unload 0", "unloaded")?;
+    std::fs::copy(dir.path().join("plugin_c.so"), dir.path().join("new"))?;
+    std::fs::rename(dir.path().join("new"), dir.path().join("plugin_a.so"))?;
+    target.ask("load 0 plugin_a.so", "loaded")?;
+    wait_until(DEADLINE, "the new build is armed", || {
+        let new = modules(&session, "plugin_a.so");
+        let mut new = new.iter().filter(|module| module.build_id.is_none());
+        Ok(new
+            .any(|module| module.armed_within.is_some())
+            .then_some(()))
+    })?;
+    target.ask("call 0 5", "done")?;
+    for slot in [0, 1] {
+        target.ask(&format!("unload {slot}"), "unloaded")?;
+    }
+    unloaded(&session, "plugin_a.so")?;
+    switch(&session, Switch::Off)?;
+    detach(&registry, &target)?;
+    let trace = retained(&session)?;
+    let counts = tally(&trace)?;
+    let expected = [("plugin_a_call", [7, 7, 0]), ("plugin_c_call", [5, 5, 0])];
+    let expected = expected.map(|(name, counts)| (name.to_owned(), counts));
+    ensure!(counts == BTreeMap::from(expected), "{counts:?}");
+    // By module: two of the same path and build, one of the same path and another build.
+    let mut calls: Vec<u64> = session
+        .modules()
+        .iter()
+        .filter(|module| module.path.ends_with("plugin_a.so"))
+        .map(|module| {
+            let of_it = |function: &&xray_trace::model::Function| function.module == module.id;
+            let functions = trace.functions().iter().filter(of_it);
+            let ids: Vec<_> = functions.map(|function| function.id).collect();
+            let events = trace.blocks().iter().flat_map(|block| block.events());
+            let entries = events.filter(|event| {
+                matches!(event, Ok(event) if matches!(event.body,
+                    EventBody::Call { function, kind: CallKind::Enter, .. } if ids.contains(&function)))
+            });
+            entries.count() as u64
+        })
+        .collect();
+    calls.sort_unstable();
+    ensure!(calls == [3, 4, 5], "{calls:?}");
+    Ok(())
+}
+
+/// Trampolines come to where a library is loaded; where there is no room for them, that library alone is left out, and it is told why (P35).
+#[test]
+fn a_library_far_away_gets_trampolines_of_its_own_or_a_refusal() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    session.toggle(&glob("plugin_*"), Switch::On, Run::Real)?;
+    target.ask("reserve 4", "reserved")?;
+    target.ask("load 0 large_a.so", "loaded")?;
+    armed(&session, "large_a.so", 3)?;
+    // With the rules gone nothing looks for libraries for a while.
+    session.toggle(&everything(), Switch::Off, Run::Real)?;
+    target.ask("reserve 4", "reserved")?;
+    target.ask("load 1 large_b.so", "loaded")?;
+    target.ask("reserve 4", "reserved")?;
+    target.ask("fill", "filled")?;
+    session.toggle(&glob("plugin_*"), Switch::On, Run::Real)?;
+    let refused = wait_until(DEADLINE, "a refusal", || {
+        let b = modules(&session, "large_b.so");
+        Ok(b.into_iter().find_map(|module| module.refusal))
+    })?;
+    ensure!(refused.reason == Reason::NoMemory, "{refused:?}");
+    for slot in 0..2 {
+        target.ask(&format!("call {slot} 5"), "done")?;
+    }
+    detach(&registry, &target)?;
+    let counts = tally(&retained(&session)?)?;
+    let names = ["plugin_a_call", "plugin_a_inner", "plugin_a_noise"];
+    let expected = names.map(|name| (name.to_owned(), [5, 5, 0]));
+    ensure!(counts == BTreeMap::from(expected), "{counts:?}");
+    Ok(())
+}

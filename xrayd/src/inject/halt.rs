@@ -1,0 +1,148 @@
+//! Stopping a whole process for a moment.
+//!
+//! A library can be unloaded, and something else be mapped in its place, between any look at the maps and any write. While every thread stands still
+//! nothing is unloaded: look and write are one.
+//!
+//! No call that a thread sleeps in fails for it: the cures are those of a borrowed thread (`restart`).
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use super::{borrow::trace_refusal, restart};
+use crate::{
+    pid::Tid,
+    refusal::{Reason, Refusal, Result},
+    sys::ptrace::{Halting, Registers, Seized, Stopped, TraceError},
+    target::{Target, Threads, has_pending_signal, tracer_of},
+};
+
+/// How long threads may take to stop. One that sleeps uninterruptibly (a parent of a vforked child, a broken network disk) does not.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Listings at most until one shows no thread that is not stopped: a thread that is not may start others.
+const LISTINGS: usize = 100;
+
+/// A thread that stands still, and the registers that it must have back if a signal comes for it meanwhile.
+#[derive(Debug)]
+struct Held {
+    thread: Stopped,
+    uncured: Option<Registers>,
+}
+
+/// Does `work` while every thread of the process stands still, and says how long the first of them did.
+///
+/// # Errors
+/// A thread does not stop in time, or is another tracer's; then nothing was done. What `work` says.
+pub(super) fn while_halted<T: Send>(
+    target: &Target,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<(T, Duration)> {
+    // On an OS thread of its own: when it ends, the kernel lets go of every thread that it may still trace.
+    let done = std::thread::scope(|scope| scope.spawn(|| halt(target, work)).join());
+    done.unwrap_or_else(|_| {
+        let message = format!("process {}: a bug while it was stopped", target.pid());
+        Err(Refusal::new(Reason::Io, message))
+    })
+}
+
+fn halt<T>(target: &Target, work: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
+    let since = Instant::now();
+    let mut held = Vec::new();
+    let mut known = BTreeSet::new();
+    for _ in 0..LISTINGS {
+        let threads = Threads::of(target.pid());
+        let new: Vec<Tid> = threads
+            .into_iter()
+            .filter(|tid| known.insert(*tid))
+            .collect();
+        if new.is_empty() {
+            target.check_owner()?;
+            let done = work();
+            release(target, held);
+            return Ok((done?, since.elapsed()));
+        }
+        stop(target, new, since, &mut held)?;
+    }
+    let message = format!(
+        "process {}: it starts threads faster than they can be stopped",
+        target.pid()
+    );
+    Err(Refusal::new(Reason::StopTimeout, message))
+}
+
+/// Stops these threads: all are asked before any is waited for.
+fn stop(target: &Target, threads: Vec<Tid>, since: Instant, held: &mut Vec<Held>) -> Result<()> {
+    let mut halting: Vec<Halting> = Vec::new();
+    for tid in threads {
+        match Seized::seize(tid).and_then(Seized::ask_to_stop) {
+            Ok(thread) => halting.push(thread),
+            // EPERM is what a thread answers that is just ending.
+            Err(_) if Threads::is_ending(target.pid(), tid) => {}
+            Err(TraceError::Gone(_)) => {}
+            Err(error) => return Err(not_seized(target, &error)),
+        }
+    }
+    for thread in halting {
+        let tid = thread.tid();
+        match thread.wait(PATIENCE.saturating_sub(since.elapsed())) {
+            Ok(mut thread) => {
+                let before = *thread.registers();
+                let cured = restart::cured(target.pid(), &thread, &before);
+                if let Some(cured) = cured {
+                    thread.resume_with(cured);
+                    // At once: it is cured also if we die.
+                    let restored = thread.restore();
+                    restored.map_err(|error| trace_refusal(target, &error))?;
+                }
+                held.push(Held {
+                    thread,
+                    uncured: cured.map(|_| before),
+                });
+            }
+            Err(TraceError::Gone(_)) => {}
+            Err(_) if Threads::is_ending(target.pid(), tid) => {}
+            Err(error) => return Err(trace_refusal(target, &error)),
+        }
+    }
+    Ok(())
+}
+
+fn release(target: &Target, held: Vec<Held>) {
+    for Held {
+        mut thread,
+        uncured,
+    } in held
+    {
+        let tid = thread.tid();
+        // A signal that came meanwhile interrupts the call after all: then the EINTR is the program's own.
+        if let Some(before) = uncured
+            && has_pending_signal(target.pid(), tid, thread.mask())
+        {
+            thread.resume_with(before);
+        }
+        match thread.release() {
+            Ok(_) | Err(TraceError::Gone(_)) => {}
+            Err(error) => {
+                tracing::error!(tid = tid.as_raw(), %error, "could not let a stopped thread go");
+            }
+        }
+    }
+}
+
+fn not_seized(target: &Target, error: &TraceError) -> Refusal {
+    let tracer = target
+        .live_thread()
+        .ok()
+        .and_then(|tid| tracer_of(target.pid(), tid));
+    match tracer {
+        Some(tracer) => {
+            let message = format!(
+                "process {} is traced by process {tracer}: it cannot be stopped, and what can be unloaded is not written to otherwise",
+                target.pid()
+            );
+            Refusal::new(Reason::ForeignTracer, message)
+        }
+        None => trace_refusal(target, error),
+    }
+}

@@ -1,0 +1,448 @@
+//! Libraries that come and go while a process is traced.
+//!
+//! ```text
+//!            a look finds it                  a look finds it gone, or renewed
+//!  (unknown) ───────────────► refused, told   ┌──────────────────────────────┐
+//!      │                                      │                              ▼
+//!      └────► surveyed ─► in reach ─► named ─►│loaded                     unloaded
+//!                                             └──────────────────────────────┘
+//!                                               the same build at the same place again: the same ids
+//! ```
+
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use xray_trace::model::FunctionId;
+
+use super::{
+    Switch,
+    controller::{Controller, maps_of},
+    counts::Counts,
+    functions::{Functions, Loaded},
+    rules::Rules,
+    sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
+};
+use crate::{
+    inject::{Layout, Neighbourhood, PatchSite, extend},
+    lock::lock,
+    refusal::{Reason, Refusal, Result},
+    sys::ticks_now,
+    target::{Load, Maps, Module, Objects, RefusedModule, loads_of, modules_among, survey},
+};
+
+/// Modules of a session at most, those that are unloaded among them.
+const MOST_MODULES: u32 = 1 << 16;
+/// Looks at a library that cannot be traced: one that is being loaded may not be whole yet.
+const LOOKS: u8 = 5;
+/// Between looks while a library that comes may have functions to be switched on, and while none can have.
+const PACE: Duration = Duration::from_millis(4);
+const IDLE_PACE: Duration = Duration::from_secs(1);
+/// Looking takes one in so many parts of the time at most.
+const SHARE: u32 = 100;
+
+/// What the control thread knows of what is loaded.
+#[derive(Debug)]
+pub(super) struct Loading {
+    objects: Arc<Objects>,
+    pub(super) functions: Arc<Functions>,
+    pub(super) rules: Rules,
+    /// Where trampolines in another neighbourhood find their data.
+    layout: Layout,
+    /// Everything that was loaded at the last look, traced or not.
+    known: HashSet<Load>,
+    /// Those of `known` that are traced.
+    traced: HashMap<Load, Traced>,
+    /// Those that could not be, and how often they were looked at.
+    doubtful: HashMap<Load, u8>,
+    /// Functions that can have an id.
+    room: usize,
+    /// When the last look began, and how long it took.
+    last: Instant,
+    cost: Duration,
+}
+
+#[derive(Debug)]
+struct Traced {
+    loaded: Arc<Loaded>,
+    /// From its first usable sled to the end of the last.
+    range: Range<u64>,
+    /// A sled that was staged, and stays so while the module is loaded.
+    staged: Option<PatchSite>,
+    /// How often what the rules name could not be switched on, and since when it is loaded at most.
+    failures: Option<(u8, Instant)>,
+}
+
+// === impl Loading ===
+
+impl Loading {
+    /// `functions` are those of what `maps` show.
+    pub(super) fn new(
+        objects: Arc<Objects>,
+        functions: Arc<Functions>,
+        layout: Layout,
+        maps: &Maps,
+    ) -> Self {
+        let modules = functions.modules();
+        let traced = modules.into_iter().map(|loaded| {
+            let range = range_of(loaded.sites().map(|(_, site)| *site));
+            let traced = Traced {
+                range,
+                staged: None,
+                failures: None,
+                loaded,
+            };
+            (traced.loaded.module.load, traced)
+        });
+        Self {
+            traced: traced.collect(),
+            objects,
+            rules: Rules::default(),
+            layout,
+            known: loads_of(maps),
+            room: functions.ids() + Counts::MOST_LATER,
+            functions,
+            doubtful: HashMap::new(),
+            last: Instant::now(),
+            cost: Duration::ZERO,
+        }
+    }
+
+    /// How long until the next look.
+    pub(super) fn pause(&self) -> Duration {
+        let pace = if self.rules.is_empty() {
+            IDLE_PACE
+        } else {
+            PACE
+        };
+        pace.max(self.cost * SHARE)
+            .saturating_sub(self.last.elapsed())
+    }
+
+    /// These sleds are staged from now on.
+    pub(super) fn staged(&mut self, sites: &[PatchSite]) {
+        for traced in self.traced.values_mut() {
+            if traced.staged.is_none() {
+                let from = sites.partition_point(|site| site.address < traced.range.start);
+                let its = sites.get(from..).unwrap_or_default().iter();
+                let plain = |site: &&PatchSite| !site.needs_stub();
+                traced.staged = its
+                    .take_while(|site| site.address < traced.range.end)
+                    .find(plain)
+                    .copied();
+            }
+        }
+    }
+
+    /// Every usable sled of what is loaded, by address.
+    pub(super) fn sites(&self) -> Vec<PatchSite> {
+        let loaded = self.traced.values().map(|traced| &traced.loaded);
+        let sites = loaded.flat_map(|loaded| loaded.sites().map(|(_, site)| *site));
+        let mut sites: Vec<PatchSite> = sites.collect();
+        sites.sort_unstable_by_key(|site| site.address);
+        sites
+    }
+
+    /// Notes what patching made private, module by module.
+    pub(super) fn note_copies(&self, copied: impl Fn(Range<u64>) -> u64) {
+        for Traced { loaded, range, .. } in self.traced.values() {
+            loaded.note_copied(copied(range.clone()));
+        }
+    }
+}
+
+impl Controller {
+    /// Looks for what came and went, and does what the rules say.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub(super) fn look(&mut self) -> Result<()> {
+        let before = std::mem::replace(&mut self.loading.last, Instant::now());
+        let maps = maps_of(&self.target)?;
+        let loads = loads_of(&maps);
+        self.take_leave(&loads);
+        self.arm_again();
+        let Loading {
+            objects,
+            known,
+            doubtful,
+            ..
+        } = &mut self.loading;
+        doubtful.retain(|load, _| loads.contains(load));
+        let is_new = |load: &Load| {
+            !known.contains(load) || doubtful.get(load).is_some_and(|&looks| looks < LOOKS)
+        };
+        let new: HashSet<Load> = loads.iter().filter(|load| is_new(load)).copied().collect();
+        *known = loads;
+        if !new.is_empty() {
+            let pid = self.target.pid();
+            let found = modules_among(pid, &maps, objects, |load| new.contains(load));
+            for module in found.modules {
+                let (path, load) = (module.path.clone(), module.load);
+                match self.admit(module, &maps, before) {
+                    Ok(()) => {
+                        self.loading.doubtful.remove(&load);
+                    }
+                    Err(refusal) => self.refuse(
+                        load,
+                        RefusedModule {
+                            path,
+                            load,
+                            refusal,
+                        },
+                    ),
+                }
+            }
+            for refused in found.refused {
+                self.refuse(refused.load, refused);
+            }
+        }
+        self.loading.cost = self.loading.last.elapsed();
+        Ok(())
+    }
+
+    /// Forgets the modules that are not loaded any more.
+    fn take_leave(&mut self, loads: &HashSet<Load>) {
+        let gone: Vec<Load> = self
+            .loading
+            .traced
+            .iter()
+            .filter(|(load, traced)| {
+                let staged = traced.staged.as_ref();
+                !loads.contains(load)
+                    || staged.is_some_and(|site| self.patcher.was_renewed(&self.memory, site))
+            })
+            .map(|(&load, _)| load)
+            .collect();
+        for load in gone {
+            self.loading.known.remove(&load);
+            if let Some(Traced { loaded, range, .. }) = self.loading.traced.remove(&load) {
+                tracing::info!(
+                    pid = self.target.pid().as_raw(),
+                    module = loaded.module.path,
+                    "library unloaded"
+                );
+                loaded.set_unloaded(true);
+                loaded.note_copied(0);
+                loaded.note_armed(None);
+                self.shared.states.forget(loaded.functions());
+                self.patcher.remove(loaded.index, range);
+            }
+        }
+        self.shared.keep_refused(|load| loads.contains(load));
+    }
+
+    fn refuse(&mut self, load: Load, refused: RefusedModule) {
+        let looks = self.loading.doubtful.entry(load).or_default();
+        *looks = looks.saturating_add(1);
+        if *looks == LOOKS {
+            let RefusedModule { path, refusal, .. } = &refused;
+            tracing::warn!(pid = self.target.pid().as_raw(), module = path, %refusal, "a library cannot be traced");
+            self.shared.refuse(refused);
+        }
+    }
+
+    /// Takes a module in that was loaded after `since`, and switches on in it what the rules name.
+    fn admit(&mut self, module: Module, maps: &Maps, since: Instant) -> Result<()> {
+        let pid = self.target.pid();
+        let survey = survey(&self.memory, maps, &module)
+            .map_err(|error| Refusal::from_io(pid, &format!("read {}", module.path), &error))?;
+        if survey.runtime > 0 {
+            let message = format!(
+                "process {pid}: LLVM's XRay runtime has patched {} sleds of {}",
+                survey.runtime, module.path
+            );
+            return Err(Refusal::new(Reason::AlreadyPatched, message));
+        }
+        let functions = Arc::clone(&self.loading.functions);
+        let modules = functions.modules();
+        let again = modules
+            .iter()
+            .rev()
+            .find(|loaded| loaded.is_unloaded() && loaded.module.is_again(&module));
+        let index = u32::try_from(modules.len()).unwrap_or(u32::MAX);
+        let index = again.map_or(index, |loaded| loaded.index);
+        let ids = functions.ids() + module.object.functions().len();
+        if again.is_none() && (index >= MOST_MODULES || ids > self.loading.room) {
+            let message = format!(
+                "process {pid}: so many libraries were loaded since the attach that the functions of {} have no ids; detach, then attach again",
+                module.path
+            );
+            return Err(Refusal::new(Reason::Limit, message));
+        }
+        let mut sites: Vec<(u32, PatchSite)> = patch_sites(&survey, index).collect();
+        let range = range_of(sites.iter().map(|(_, site)| *site));
+        let stubs = stubs_of(sites.iter().map(|(_, site)| *site));
+        self.drop_ambiguous(&mut sites, &range);
+        if !range.is_empty() && !self.patcher.serves(&range, stubs) {
+            let neighbourhood = Neighbourhood {
+                range: range.clone(),
+                stubs,
+            };
+            let region = extend(
+                &self.target,
+                &self.memory,
+                neighbourhood,
+                self.loading.layout,
+            )?;
+            self.patcher.add_region(region);
+        }
+        let loaded = match again {
+            Some(loaded) => Arc::clone(loaded),
+            None => functions.add(module.clone(), sites),
+        };
+        self.output.grow(functions.ids());
+        self.shared.states.grow(functions.ids());
+        let staged: Vec<Staged> = staged_sites(&survey, index).collect();
+        let left_on = staged.iter().filter(|staged| staged.state == Switch::On);
+        let left_on: Vec<PatchSite> = left_on.map(|staged| staged.site).collect();
+        let staged = staged.iter().map(|staged| (staged.site, staged.target));
+        self.patcher.add(index, module, staged);
+        // Its sleds are off yet, and what was here before is unmapped.
+        let now = ticks_now();
+        if let Some(drain) = &*lock(&self.shared.drain) {
+            let sites = loaded.sites().map(|(id, site)| call_site_of(site, id));
+            drain.learn(sites.collect(), now);
+        }
+        loaded.set_unloaded(false);
+        let load = loaded.module.load;
+        self.loading.traced.insert(
+            load,
+            Traced {
+                loaded,
+                range,
+                staged: None,
+                failures: None,
+            },
+        );
+        if !left_on.is_empty()
+            && let Err(refusal) = self.patch(&left_on, Switch::Off)
+        {
+            tracing::error!(pid = pid.as_raw(), %refusal, "sleds of a library stay on");
+        }
+        self.arm(load, since);
+        Ok(())
+    }
+
+    /// Switches on in a module, which was loaded after `since`, what the rules name. If that cannot be done, the next looks try again.
+    fn arm(&mut self, load: Load, since: Instant) {
+        let pid = self.target.pid().as_raw();
+        let Loading {
+            functions,
+            rules,
+            traced,
+            ..
+        } = &self.loading;
+        let Some(loaded) = traced.get(&load).map(|traced| Arc::clone(&traced.loaded)) else {
+            return;
+        };
+        let ids = functions.matching_in(&loaded, rules.needs_source(), |candidate| {
+            rules.want(candidate)
+        });
+        let ids = self.shared.states.changing(ids, Switch::On);
+        let result = self.switch(&ids, Switch::On);
+        let Some(traced) = self.loading.traced.get_mut(&load) else {
+            return;
+        };
+        let path = &loaded.module.path;
+        match result {
+            Ok((patched, _)) => {
+                traced.failures = None;
+                let armed = (!ids.is_empty()).then(|| since.elapsed());
+                loaded.note_armed(armed);
+                tracing::info!(
+                    pid,
+                    module = path,
+                    functions = loaded.functions().count(),
+                    on = ids.len(),
+                    sleds = patched.sleds,
+                    left_alone = patched.foreign,
+                    within_us = armed.map(|armed| armed.as_micros()),
+                    "library loaded"
+                );
+            }
+            Err(refusal) => {
+                let failures = traced.failures.map_or(1, |(failures, _)| failures + 1);
+                traced.failures = Some((failures, since));
+                if failures == LOOKS {
+                    tracing::warn!(pid, module = path, %refusal, "a library cannot be switched on");
+                    let path = path.clone();
+                    self.shared.refuse(RefusedModule {
+                        path,
+                        load,
+                        refusal,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Tries again what failed.
+    fn arm_again(&mut self) {
+        let traced = self.loading.traced.iter();
+        let failed = traced.filter_map(|(&load, traced)| Some((load, traced.failures?)));
+        let failed: Vec<_> = failed
+            .filter(|(_, (failures, _))| *failures < LOOKS)
+            .collect();
+        for (load, (_, since)) in failed {
+            self.arm(load, since);
+        }
+    }
+
+    /// Leaves out sleds, which lie in `range`, whose events could not be told from those of a library that is there already.
+    fn drop_ambiguous(&self, sites: &mut Vec<(u32, PatchSite)>, range: &Range<u64>) {
+        let traced = self.loading.traced.values();
+        for other in traced.filter(|other| share_names(range, &other.range)) {
+            let taken = other.loaded.sites().map(|(_, site)| place_of(site));
+            let taken: HashSet<u32> = taken.collect();
+            let before = sites.len();
+            sites.retain(|(_, site)| !taken.contains(&place_of(site)));
+            if sites.len() < before {
+                tracing::warn!(
+                    pid = self.target.pid().as_raw(),
+                    module = other.loaded.module.path,
+                    sleds = before - sites.len(),
+                    "sleds left alone: their events could not be told from this library's"
+                );
+            }
+        }
+    }
+}
+
+/// Where the name of a sled's events stands in a table of sites.
+fn place_of(site: &PatchSite) -> u32 {
+    call_site_of(site, FunctionId(0)).name >> 3
+}
+
+/// True if addresses in both ranges can have the same low 32 bits.
+fn share_names(one: &Range<u64>, other: &Range<u64>) -> bool {
+    let within = |from: &Range<u64>, start: u64| {
+        start.wrapping_sub(from.start) & 0xffff_ffff < from.end - from.start
+    };
+    !one.is_empty() && !other.is_empty() && (within(one, other.start) || within(other, one.start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_share_names_where_their_low_halves_meet() {
+        let rows = [
+            (0x1_0000_1000..0x1_0000_2000, true),
+            (0x7_0000_1fff..0x7_0000_2fff, true),
+            (0x7_0000_2000..0x7_0000_3000, false),
+            (0x6_ffff_f000..0x7_0000_1001, true),
+            (0x6_ffff_f000..0x7_0000_1000, false),
+            (0..0, false),
+        ];
+        for (other, expected) in rows {
+            let one = 0x1000..0x2000;
+            assert_eq!(share_names(&one, &other), expected, "{other:x?}");
+            assert_eq!(share_names(&other, &one), expected, "{other:x?}");
+        }
+    }
+}
