@@ -4,7 +4,7 @@
 mod mend;
 
 use libfuzzer_sys::fuzz_target;
-use xray_trace::container::{Item, Reader};
+use xray_trace::container::{Item, OpenCalls, Reader};
 
 use mend::mend;
 
@@ -32,6 +32,15 @@ fn read(bytes: &[u8]) {
                     "{events} events of {} bytes",
                     block.encoded_len()
                 );
+            }
+            Ok(Some(Item::OpenCalls(open))) => {
+                for block in [0, 1, open.first_block, u64::MAX] {
+                    if let Some((at, calls)) = open.before(block) {
+                        assert!((open.first_block..=block).contains(&at));
+                        assert!(calls.len() <= OpenCalls::MAX_DEPTH);
+                        assert!(calls.is_sorted_by_key(|call| call.start));
+                    }
+                }
             }
             Ok(Some(_)) => {}
             Ok(None) => {
