@@ -458,6 +458,7 @@ impl<'a> Steps<'a> {
     pub(crate) fn visit_run(&mut self, visitor: &mut impl Visitor) {
         if self.closing.is_none()
             && self.pending.is_none()
+            && self.frames.len() >= self.enough
             && self.begun.as_slice().is_empty()
             && let Some(mut events) = self.events.take()
         {
