@@ -9,7 +9,7 @@ use super::per_function::PerFunction;
 use super::stacks::Stacks;
 use super::text::Text;
 use super::{Place, ProfileSink, Report, Sink};
-use crate::model::{DataKind, Event, EventBody, Function, Profile, ThreadId, Trace};
+use crate::model::{DataKind, Event, EventBody, Function, FunctionId, Profile, ThreadId, Trace};
 
 /// Comma-separated values.
 #[derive(Debug, Clone, Copy)]
@@ -92,6 +92,17 @@ impl ProfileSink for Csv {
     }
 }
 
+fn put_function(text: &mut Text<'_>, functions: &PerFunction<String>, function: FunctionId) {
+    match functions.get(function) {
+        Some(fields) => text.put(fields),
+        None => {
+            text.put(",");
+            text.number(function.0);
+            text.put(",,");
+        }
+    }
+}
+
 /// A function's three fields, with commas before each.
 fn described(trace: &Trace, function: &Function) -> String {
     let mut fields = format!(",{},", function.id.0);
@@ -136,14 +147,7 @@ impl EachEvent for Output<'_> {
         text.put(word(&event.body));
         match event.body {
             EventBody::Call { function, arg, .. } => {
-                match self.functions.get(function) {
-                    Some(fields) => text.put(fields),
-                    None => {
-                        text.put(",");
-                        text.number(function.0);
-                        text.put(",,");
-                    }
-                }
+                put_function(text, &self.functions, function);
                 text.put(",");
                 if let Some(arg) = arg {
                     text.number(arg);
@@ -151,7 +155,11 @@ impl EachEvent for Output<'_> {
                 text.put(",,,,,");
             }
             EventBody::Data { kind, data } => {
-                text.put(",,,,,");
+                match data.function() {
+                    Some(function) => put_function(text, &self.functions, function),
+                    None => text.put(",,,"),
+                }
+                text.put(",,");
                 if let DataKind::Typed(event_type) = kind {
                     text.number(event_type);
                 }

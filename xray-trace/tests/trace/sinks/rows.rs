@@ -25,6 +25,7 @@ pub(super) fn events_as_json(trace: &Trace) -> Vec<Value> {
                     "tid": thread.tid, "thread": thread.name,
                 });
                 let mut set = |name: &str, value: Value| row[name] = value;
+                let mut place = None;
                 match event.body {
                     EventBody::Call {
                         function,
@@ -37,17 +38,16 @@ pub(super) fn events_as_json(trace: &Trace) -> Vec<Value> {
                             CallKind::TailExit => "tail-exit",
                         };
                         set("event", kind.into());
-                        set("function_id", function.0.into());
-                        if let Some(function) = trace.function(function) {
-                            set("function", function.name.clone().into());
-                            let module = trace.module(function.module).unwrap();
-                            set("module", module.path.clone().into());
-                        }
+                        place = Some(function);
                         if let Some(arg) = arg {
                             set("argument", arg.into());
                         }
                     }
                     EventBody::Data { kind, data } => {
+                        place = data.function();
+                        if data.is_cut() {
+                            set("size", data.size().into());
+                        }
                         match kind {
                             DataKind::Custom => set("event", "custom".into()),
                             DataKind::Typed(event_type) => {
@@ -71,6 +71,14 @@ pub(super) fn events_as_json(trace: &Trace) -> Vec<Value> {
                     EventBody::Lost { events } => {
                         set("event", "lost".into());
                         set("lost", events.into());
+                    }
+                }
+                if let Some(function) = place {
+                    set("function_id", function.0.into());
+                    if let Some(function) = trace.function(function) {
+                        set("function", function.name.clone().into());
+                        let module = trace.module(function.module).unwrap();
+                        set("module", module.path.clone().into());
                     }
                 }
                 rows.push(row);
@@ -203,7 +211,10 @@ proptest! {
         let mut rows = events_as_json(&trace);
         prop_assert_eq!(json_lines(&trace), rows.clone());
         for row in &mut rows {
-            row.as_object_mut().unwrap().retain(|_, value| value != "");
+            // A table has no column for what was cut.
+            row.as_object_mut()
+                .unwrap()
+                .retain(|name, value| value != "" && name != "size");
         }
         prop_assert_eq!(csv(&trace), rows);
     }
