@@ -104,6 +104,20 @@ fn the_sizes_upper_half_does_not_count() {
     }
 }
 
+/// What `recv` returned: -1 was never a promise of four billion bytes.
+#[test]
+fn of_a_negative_size_nothing_is_read() {
+    let machine = Machine::new();
+    let edge = Edge::new();
+    let (address, _) = edge.last(9);
+    for size in [u32::MAX, 1 << 31] {
+        for _ in 0..2 {
+            let data = record(&machine, address, size.into());
+            assert_eq!((data.size, data.bytes), (size, vec![]));
+        }
+    }
+}
+
 #[test]
 fn where_no_program_has_memory_nothing_is_read() {
     let machine = Machine::new();
@@ -111,6 +125,7 @@ fn where_no_program_has_memory_nothing_is_read() {
         0,
         1,
         4095,
+        1 << 47 | 4096,
         1 << 56 | 4096,
         1 << 63,
         u64::MAX,

@@ -18,11 +18,11 @@ use super::{
     trace_stream::TraceStream,
 };
 use crate::refusal::Refusal;
-use crate::session::{Feed, FeedItem, Published, Session};
+use crate::session::{Feed, FeedItem, Session};
 use xray_trace::model::FunctionId;
 
-/// Calls that are decoded at once; bounds the memory of one stream.
-const MAX_CALLS: u64 = 128 * 1024;
+/// Events that are decoded at once; bounds the memory of one stream.
+const MAX_EVENTS: u64 = 128 * 1024;
 
 /// Items that are taken at once.
 const MAX_ITEMS: usize = 256;
@@ -105,14 +105,14 @@ pub(super) async fn run<E: Encode>(
 /// Waits for an item and takes what else is there already; nothing when the session ended.
 async fn gather(feed: &mut Feed) -> Vec<FeedItem> {
     let mut items = Vec::new();
-    let mut calls = 0;
+    let mut events = 0;
     let mut next = feed.next().await;
     while let Some(item) = next.take() {
-        if let FeedItem::Block(Published { block, .. }) = &item {
-            calls += u64::from(block.calls);
+        if let FeedItem::Block(published) = &item {
+            events += published.events();
         }
         items.push(item);
-        if calls < MAX_CALLS && items.len() < MAX_ITEMS {
+        if events < MAX_EVENTS && items.len() < MAX_ITEMS {
             next = now(feed.next()).await.flatten();
         }
     }

@@ -17,9 +17,9 @@ use super::{
 const POINTER: i32 = 8;
 const SIZE: i32 = 16;
 const KIND: i32 = 24;
-/// No address of a program lies below or, with five levels of pages, above.
+/// No address of a program lies below, nor above: with five levels of pages only one that has asked for it.
 const LOWEST_ADDRESS: i32 = 4096;
-const ADDRESS_BITS: u32 = 56;
+const ADDRESS_BITS: u32 = 47;
 /// `(x * SEVENTH) >> 16` is x / 7, rounded down, for x up to some 9000.
 const SEVENTH: i32 = 9363;
 
@@ -56,11 +56,15 @@ pub(super) fn emit_event(
         a.push(register)?;
     }
     a.lea(rsi, ptr(rsp + FRAME))?;
-    // The size's low half alone: up to LLVM 16 it was an int, and what stands above it is anything.
+    // The size's low half alone: up to LLVM 16 it was an int, and what stands above it is anything. A negative one is the error that some
+    // call has returned, and no size.
     a.mov(r10d, dword_ptr(rsi + SIZE))?;
     a.cmp(r10d, limit)?;
     a.jbe(fits)?;
+    a.cmp(r10d, i32::MAX)?;
     a.mov(r10d, limit)?;
+    a.jbe(fits)?;
+    a.xor(r10d, r10d)?;
     a.set_label(&mut fits)?;
     // Nothing is read where no program has memory; elsewhere pointer and size are the program's word.
     a.mov(r8, qword_ptr(rsi + POINTER))?;
