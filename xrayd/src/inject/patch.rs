@@ -131,18 +131,23 @@ impl Patcher {
     /// staged to call what.
     pub(crate) fn new(
         pid: Pid,
+        memory: &Memory,
         modules: impl IntoIterator<Item = (u32, Module)>,
         regions: Vec<Region>,
         staged: impl IntoIterator<Item = (Site, u64)>,
     ) -> Self {
         let main = fs::metadata(format!("{}/exe", Threads::proc_dir(pid)));
+        let next_stub = regions
+            .iter()
+            .map(|region| (region.address, region.next_stub(memory)))
+            .collect();
         let mut patcher = Self {
             pid,
             modules: modules.into_iter().collect(),
             main_inode: main.ok().map(|file| file.ino()),
             regions,
             stubs: BTreeMap::new(),
-            next_stub: BTreeMap::new(),
+            next_stub,
             free_stubs: BTreeSet::new(),
             copied: BTreeSet::new(),
         };

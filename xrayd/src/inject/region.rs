@@ -208,6 +208,28 @@ impl Region {
         (offset.checked_add(STUB_BYTES as u64)? <= self.bytes).then_some(self.address + offset)
     }
 
+    /// The first stub behind all that were ever written: threads may still stand in any of those, also where no sled that is known
+    /// leads to it. Where that cannot be read, none is left.
+    pub(crate) fn next_stub(&self, memory: &Memory) -> u64 {
+        let mut stub = [0u8; STUB_BYTES];
+        let mut is_used = |index: u64| {
+            let address = self.stub(index).map(TargetAddr);
+            let read = address.map(|address| memory.read(address, &mut stub));
+            !matches!(read, Some(Ok(()))) || stub != [0; STUB_BYTES]
+        };
+        // They are written one behind the other.
+        let (mut used, mut free) = (0, self.stubs());
+        while used < free {
+            let middle = used.midpoint(free);
+            if is_used(middle) {
+                used = middle + 1;
+            } else {
+                free = middle;
+            }
+        }
+        used
+    }
+
     /// The index of the stub at `address`, if one can stand there.
     pub(crate) fn stub_index(&self, address: u64) -> Option<u64> {
         let offset = address.checked_sub(self.address)?.checked_sub(STUBS_AT)?;

@@ -186,6 +186,7 @@ pub(super) fn prepare(
     let staged = gathered.staged.iter();
     let mut patcher = Patcher::new(
         pid,
+        &memory,
         modules
             .iter()
             .map(|loaded| (loaded.index, loaded.module.clone())),
