@@ -20,6 +20,7 @@ struct Group {
 
 impl Group {
     /// `None` if none can be made here, which is told.
+    #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
     fn new(name: &str) -> Result<Option<Group>> {
         let name = format!("xrayd-test-{name}-{}", std::process::id());
         let groups = fs::read_to_string("/proc/self/cgroup")?;
@@ -32,7 +33,7 @@ impl Group {
                     .to_owned(),
             )
         };
-        let first = own(&|line| line.splitn(3, ':').nth(1) == Some("memory"));
+        let first = own(&|line| line.split(':').nth(1) == Some("memory"));
         let second = own(&|line| line.starts_with("0::"));
         let first = first.map(|own| ("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes"));
         let second = second.map(|own| ("/sys/fs/cgroup", own, "memory.max"));
@@ -68,6 +69,7 @@ impl Group {
 }
 
 impl Drop for Group {
+    #[expect(clippy::print_stderr, reason = "nobody else can be told")]
     fn drop(&mut self) {
         let emptied = wait_until(DEADLINE, "the group is empty", || {
             Ok(fs::remove_dir(&self.path).is_ok().then_some(()))

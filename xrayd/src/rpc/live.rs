@@ -18,7 +18,7 @@ use super::{
     trace_stream::TraceStream,
 };
 use crate::refusal::Refusal;
-use crate::session::{Feed, FeedItem, Session};
+use crate::session::{Feed, FeedItem, Published, Session};
 use xray_trace::model::FunctionId;
 
 /// Events that are decoded at once; bounds the memory of one stream.
