@@ -241,19 +241,20 @@ impl EachEvent for Output<'_> {
     }
 
     fn event(&mut self, event: &Event, bytes: &Bytes) -> io::Result<()> {
-        let (mut function_id, mut argument, mut event_type) = (None, None, None);
-        let (mut name, mut module) = (None, None);
+        let (mut argument, mut event_type) = (None, None);
+        let mut function = None;
         let (mut said, mut processor, mut lost) = (None, None, None);
         match event.body {
-            EventBody::Call { function, arg, .. } => {
-                function_id = Some(function.0.into());
+            EventBody::Call {
+                function: called,
+                arg,
+                ..
+            } => {
+                function = Some(called);
                 argument = arg.map(bits);
-                if let Some(known) = self.functions.get(function) {
-                    name = Some(known.0.clone());
-                    module.clone_from(&known.1);
-                }
             }
             EventBody::Data { kind, data } => {
+                function = data.function();
                 if let DataKind::Typed(number) = kind {
                     event_type = Some(number.into());
                 }
@@ -262,6 +263,11 @@ impl EachEvent for Output<'_> {
             EventBody::Cpu { cpu } => processor = Some(cpu.into()),
             EventBody::Lost { events } => lost = Some(bits(events)),
         }
+        let known = function.and_then(|function| self.functions.get(function));
+        let (name, module) = known.map_or((None, None), |known| {
+            (Some(known.0.clone()), known.1.clone())
+        });
+        let function_id = function.map(|function| function.0.into());
         let ns = self.trace.clock().monotonic_ns(event.ticks);
         let rows = &mut self.rows;
         rows.time_ns.push(bits(ns));
