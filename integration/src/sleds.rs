@@ -27,6 +27,18 @@ pub enum SledKind {
     TypedEvent,
 }
 
+impl SledKind {
+    /// Bytes of a sled, from its beginning, that no thread executes while it is off: those behind the jump or the return.
+    #[must_use]
+    pub const fn dead(self) -> std::ops::Range<u64> {
+        match self {
+            Self::Exit => 1..11,
+            Self::Entry | Self::EntryArgument | Self::TailExit => 2..11,
+            Self::CustomEvent | Self::TypedEvent => 2..17,
+        }
+    }
+}
+
 /// One sled, by addresses as in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sled {

@@ -1,6 +1,5 @@
 //! Others that write into the same sleds: LLVM's own runtime, debuggers, the kernel's probes.
 
-use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,12 +7,9 @@ use integration::{DEADLINE, Fixture, Target, wait_until};
 use xrayd::Reason;
 use xrayd::session::{Registry, Run, Session, Switch};
 
-use crate::support::{attach, detach, everything, pid_of, registry, retained, switch, tally};
-
-fn memory(target: &Target) -> Result<File> {
-    let path = format!("/proc/{}/mem", target.pid());
-    Ok(OpenOptions::new().read(true).write(true).open(path)?)
-}
+use crate::support::{
+    attach, detach, everything, memory, pid_of, registry, retained, switch, tally,
+};
 
 fn address_of(session: &Session, name: &str) -> Result<u64> {
     let rows = session.functions(None)?;

@@ -16,7 +16,7 @@ use xrayd::session::{AttachOptions, Run, Switch};
 
 use crate::adoption::{ran_right, wait_for_events};
 use crate::support::{
-    all_stopped, attach, attach_with, detach, everything, pid_of, registry, switch,
+    all_stopped, attach, attach_with, detach, everything, memory, pid_of, registry, switch,
     text_is_as_compiled,
 };
 
@@ -204,11 +204,6 @@ fn mapping(target: &Target, names: &[&str]) -> Result<std::ops::Range<u64>> {
     let (range, _) = line.split_once(' ').context("a line of one word")?;
     let (start, end) = range.split_once('-').context("a range")?;
     Ok(u64::from_str_radix(start, 16)?..u64::from_str_radix(end, 16)?)
-}
-
-fn memory(target: &Target) -> Result<fs::File> {
-    let path = format!("/proc/{}/mem", target.pid());
-    Ok(OpenOptions::new().read(true).write(true).open(path)?)
 }
 
 /// The word by which trampolines know that they may record, found as the next attach finds it: by the handshake in the

@@ -1,11 +1,12 @@
 //! What the tests share: attaching, switching, reading a trace, and comparing it with what a program says of itself.
 
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{
-    CallEvent, EventKind, GroundTruth, SequenceHash, SledKind, Target, sleds_of, text_differences,
+    CallEvent, EventKind, GroundTruth, SequenceHash, Target, sleds_of, text_differences,
 };
 use xray_trace::analysis::{Notes, Steps};
 use xray_trace::instr_map::{Rule, Selection};
@@ -104,6 +105,12 @@ pub(crate) fn retained(session: &Session) -> Result<Trace> {
     Trace::read(bytes.as_slice()).context("cannot read the trace")
 }
 
+/// The target's memory.
+pub(crate) fn memory(target: &Target) -> Result<File> {
+    let path = format!("/proc/{}/mem", target.pid());
+    Ok(OpenOptions::new().read(true).write(true).open(path)?)
+}
+
 /// Every byte of `file` that a thread of the target can execute is as in the file: what differs lies in sleds, behind the
 /// instruction that leaves or passes over them.
 pub(crate) fn text_is_as_compiled(target: &Target, mapped_as: &Path, file: &Path) -> Result<()> {
@@ -111,11 +118,7 @@ pub(crate) fn text_is_as_compiled(target: &Target, mapped_as: &Path, file: &Path
     for difference in text_differences(target.pid(), mapped_as, file)? {
         for (at, _) in (difference.file_address..).zip(&difference.found) {
             let dead = sleds.iter().any(|sled| {
-                let dead = match sled.kind {
-                    SledKind::Exit => 1..11,
-                    SledKind::Entry | SledKind::EntryArgument | SledKind::TailExit => 2..11,
-                    SledKind::CustomEvent | SledKind::TypedEvent => 2..17,
-                };
+                let dead = sled.kind.dead();
                 at.checked_sub(sled.address)
                     .is_some_and(|at| dead.contains(&at))
             });

@@ -378,11 +378,7 @@ pub(crate) fn ensure_as_compiled(target: &Target) -> Result<()> {
         for at in (difference.file_address..).take(difference.found.len()) {
             // Behind the jump or the return, no thread comes by.
             let dead = sleds.iter().any(|sled| {
-                let dead = match sled.kind {
-                    SledKind::Exit => 1..11,
-                    SledKind::Entry | SledKind::EntryArgument | SledKind::TailExit => 2..11,
-                    SledKind::CustomEvent | SledKind::TypedEvent => 2..17,
-                };
+                let dead = sled.kind.dead();
                 at.checked_sub(sled.address)
                     .is_some_and(|at| dead.contains(&at))
             });
