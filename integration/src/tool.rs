@@ -68,6 +68,11 @@ const NEEDS: &[Need] = &[
         package: "clang-14",
         present: || Tool::Clang14.is_present(),
     },
+    // Runs the machine code of AArch64.
+    Need {
+        package: "qemu-user",
+        present: || Path::new("/usr/bin/qemu-aarch64").exists(),
+    },
     Need {
         package: "binutils",
         present: || Tool::Strip.is_present(),

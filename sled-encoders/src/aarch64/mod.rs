@@ -21,6 +21,11 @@
 
 mod decode;
 mod encode;
+#[expect(
+    clippy::useless_conversion,
+    reason = "in what the assembler's macro expands to"
+)]
+mod trampoline;
 mod words;
 
 #[cfg(test)]
@@ -29,3 +34,4 @@ mod tests;
 pub use crate::state::State;
 pub use decode::{After, after, classify};
 pub use encode::{SLED_BYTES, Staging, Switch, call_site, stage, switch};
+pub use trampoline::{TrampolineSpec, Trampolines};

@@ -238,3 +238,5 @@ proptest! {
         prop_assert_eq!(classify(address, &words), State::On { target });
     }
 }
+
+mod trampolines;

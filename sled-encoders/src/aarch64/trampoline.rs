@@ -1,0 +1,551 @@
+//! The code that staged sleds call.
+//!
+//! Two flavours, one slow path: entries, exits and tail exits differ in nothing, since the name of a site comes from
+//! the return address and no flavour touches a flag. They keep every register, touch no vector state, make no system
+//! call, never wait, and use 112 bytes of stack, 48 on the hot path; the sled itself uses 16.
+//!
+//! ```text
+//!  stack on the hot path      registers after the preamble
+//!  +0   x0, x1                x0  the reserved word
+//!  +16  x2, x3                x1  slot
+//!  +32  x4, x5                x2  counter, x3 its high half
+//!                             x4, x5  free
+//!  x30  return address into the sled: its low half + 1 is the record's name
+//! ```
+//!
+//! What the slow path does is argued in `docs/ARCHITECTURE.md`, "Trampolines" and "AArch64"; steps and labels have the names of
+//! the mirrored file and of `shm_ring::Recording`. `x0` says which words of the ring the hot path reserved and could not use, `w5`
+//! what to do about them:
+//!
+//! ```text
+//!  w5 bits 0..8   words at x0 to turn into filler, up to the chunk's end (a reservation that cannot be used)
+//!          8      the event has an argument (in x0 as it was at the call: the stack has it)
+//!          9      the hot path reserved in vain: head was parked or at the chunk's end
+//! ```
+//!
+//! A signal handler may run between any two instructions and record events itself. What x86-64 does in one instruction (reserve, park, count a
+//! loss) is a loop of `ldxr` and `stxr` here: the return from an exception clears the monitor, so that a handler between the
+//! two makes the loop begin again. A word is stored whole, by one aligned store of 8 bytes.
+
+use dynasm::dynasm;
+use dynasmrt::{DynamicLabel, DynasmApi, DynasmLabelApi, VecAssembler, aarch64::Aarch64Relocation};
+use shm_ring::{
+    Geometry,
+    layout::{
+        GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, control, rings, slot, table,
+    },
+    word,
+};
+
+use crate::{EncodeError, SledKind};
+
+/// Where everything lies that the trampolines of one target use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrampolineSpec {
+    /// Where the code will stand: a multiple of 64.
+    pub origin: u64,
+    /// Offset from `tpidr_el0` of the thread library's copy of the thread id; glibc has it below.
+    pub tid_offset: i32,
+    /// Address of the table's mapping.
+    pub table: u64,
+    /// Address of the rings' mapping, a multiple of the chunk size.
+    pub rings: u64,
+    /// Sizes of both.
+    pub geometry: Geometry,
+}
+
+/// Trampolines, assembled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trampolines {
+    /// The machine code, to stand at the spec's origin.
+    pub code: Vec<u8>,
+    event: u64,
+    argument: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Argument {
+    None,
+    First,
+}
+
+type Assembler = VecAssembler<Aarch64Relocation>;
+
+/// `w5`: the event has an argument.
+const HAS_ARGUMENT: u32 = 1 << 8;
+const HAS_ARGUMENT_BIT: u32 = HAS_ARGUMENT.trailing_zeros();
+/// `w5`: the hot path reserved in vain.
+const IN_VAIN: u32 = 1 << 9;
+const IN_VAIN_BIT: u32 = IN_VAIN.trailing_zeros();
+/// Above what the slow path puts on the stack lies x0.
+const SLOW_FRAME: u32 = 64;
+/// Code that is only jumped to stands at multiples of a cache line.
+const ALIGN: usize = 64;
+
+/// The thread's pointer to its control block.
+const TPIDR_EL0: u32 = system_register(3, 13, 0, 2);
+/// The virtual counter, of the same frequency on every processor.
+const CNTVCT_EL0: u32 = system_register(3, 14, 0, 2);
+
+// Offsets that instructions take as they are.
+const TID: u32 = offset(slot::TID);
+const HIGH: u32 = offset(slot::HIGH);
+const HEAD: u32 = offset(slot::HEAD);
+const LIMIT: u32 = offset(slot::LIMIT);
+const STARTED: u32 = offset(slot::STARTED);
+const REPORTED: u32 = offset(slot::REPORTED);
+const OWNER: u32 = offset(control::OWNER);
+const RELEASED: u32 = offset(control::RELEASED);
+const PUBLISHED: u32 = offset(control::STARTED);
+const LOST: u32 = offset(control::LOST);
+const BUSY: u32 = offset(control::BUSY);
+const LIVE: u32 = offset(table::LIVE);
+
+// === impl Trampolines ===
+
+impl Trampolines {
+    /// Generates the code.
+    ///
+    /// # Errors
+    /// [`EncodeError::Unaligned`] if the code cannot stand at the origin, [`EncodeError::Assembler`]: a mistake in here.
+    pub fn assemble(spec: &TrampolineSpec) -> Result<Self, EncodeError> {
+        if !spec.origin.is_multiple_of(ALIGN as u64) {
+            return Err(EncodeError::Unaligned {
+                address: spec.origin,
+            });
+        }
+        // All jumps are relative: where the code stands does not matter to the assembler.
+        let mut a = Assembler::new(0);
+        let slow = a.new_dynamic_label();
+        let event = emit_flavour(&mut a, spec, Argument::None, slow);
+        let argument = emit_flavour(&mut a, spec, Argument::First, slow);
+        align(&mut a);
+        dynasm!(a ; .arch aarch64 ; =>slow);
+        emit_slow(&mut a, spec);
+        let code = a
+            .finalize()
+            .map_err(|error| EncodeError::Assembler(error.to_string()))?;
+        Ok(Self {
+            code,
+            event: spec.origin + event,
+            argument: spec.origin + argument,
+        })
+    }
+
+    /// Address of the trampoline that a staged sled of `kind` calls.
+    /// `None` for the events of the program's own, which have none here.
+    pub const fn target(&self, kind: SledKind) -> Option<u64> {
+        match kind {
+            SledKind::Entry | SledKind::Exit | SledKind::TailExit => Some(self.event),
+            SledKind::EntryArgument => Some(self.argument),
+            SledKind::CustomEvent | SledKind::TypedEvent | SledKind::CustomEventV0 => None,
+        }
+    }
+}
+
+/// `udf #0` up to the next cache line.
+fn align(a: &mut Assembler) {
+    while !a.offset().0.is_multiple_of(ALIGN) {
+        a.push_u32(0);
+    }
+}
+
+/// The hot path; says where it begins.
+fn emit_flavour(
+    a: &mut Assembler,
+    spec: &TrampolineSpec,
+    argument: Argument,
+    slow: DynamicLabel,
+) -> u64 {
+    let g = spec.geometry;
+    let (words, what) = match argument {
+        Argument::None => (1, 0),
+        Argument::First => (3, HAS_ARGUMENT),
+    };
+    align(a);
+    let start = a.offset().0 as u64;
+    dynasm!(a
+        ; .arch aarch64
+        ; stp x0, x1, [sp, #-48]!
+        ; stp x2, x3, [sp, #16]
+        ; stp x4, x5, [sp, #32]
+    );
+    // Whose slot?
+    load_tid(a, spec, 0);
+    load64(a, 1, spec.table + HEADER_BYTES);
+    dynasm!(a
+        ; .arch aarch64
+        ; and w2, w0, slots_mask(g)
+        ; add x1, x1, x2, lsl LINE_SHIFT
+        ; ldr w2, [x1, TID]
+        ; eor w2, w2, w0
+        ; cbnz w2, >nothing_reserved
+        // Counter, compare, reservation, compare: see the header on handlers in between. No `isb`: as with rdtsc, a counter
+        // read a few instructions early is no matter.
+        ; mrs x2, CNTVCT_EL0
+        ; lsr x3, x2, #32
+        ; ldr w4, [x1, HIGH]
+        ; eor w4, w4, w3
+        ; cbnz w4, >nothing_reserved
+        // x1 moves on to the head for the loop, and back.
+        ; add x1, x1, HEAD
+        ; reserve:
+        ; ldxr x0, [x1]
+        ; add x4, x0, words * 8
+        ; stxr w5, x4, [x1]
+        ; cbnz w5, <reserve
+        ; sub x1, x1, HEAD
+        // At the ring's end or behind it?
+        ; ldr x4, [x1, LIMIT]
+        ; sub x4, x0, x4
+        ; tbz x4, #63, >in_vain
+        ; and x4, x0, beyond_guard(g)
+        ; cbz x4, >in_vain
+        ; ldr w4, [x1, HIGH]
+        ; eor w4, w4, w3
+        ; cbnz w4, >unusable
+    );
+    if argument == Argument::First {
+        // Three words must not straddle the chunk's end: chunks are aligned, so the address tells.
+        load64(a, 5, g.chunk_bytes() - 24);
+        dynasm!(a
+            ; .arch aarch64
+            ; and x4, x0, chunk_mask(g)
+            ; sub x4, x5, x4
+            ; tbnz x4, #63, >unusable
+            ; ldr x4, [sp]
+            ; movz w5, word::ARGUMENT_LOW
+            ; orr x5, x5, x4, lsl #32
+            ; str x5, [x0], #8
+            ; lsr x4, x4, #32
+            ; movz w5, word::ARGUMENT_HIGH
+            ; orr x5, x5, x4, lsl #32
+            ; str x5, [x0], #8
+        );
+    }
+    dynasm!(a
+        ; .arch aarch64
+        ; add w4, w30, #1
+        ; orr x4, x4, x2, lsl #32
+        ; str x4, [x0]
+        ; ldp x4, x5, [sp, #32]
+        ; ldp x2, x3, [sp, #16]
+        ; ldp x0, x1, [sp], #48
+        ; ret
+
+        ; nothing_reserved:
+        ; movz w5, what
+        ; b =>slow
+        ; in_vain:
+        ; movz w5, what | IN_VAIN
+        ; b =>slow
+        ; unusable:
+        ; movz w5, what | words
+        ; b =>slow
+    );
+    start
+}
+
+/// The slow path: x0 and w5 as drawn above, the flavour's registers on the stack. It returns to the sled.
+fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
+    let g = spec.geometry;
+    dynasm!(a
+        ; .arch aarch64
+        ; stp x6, x7, [sp, #-64]!
+        ; stp x8, x9, [sp, #16]
+        ; stp x10, x11, [sp, #32]
+        ; stp x12, x13, [sp, #48]
+    );
+    // A forked child sees a zeroed table: not traced.
+    load64(a, 4, spec.table);
+    dynasm!(a
+        ; .arch aarch64
+        ; ldr x6, [x4, LIVE]
+        ; cbz x6, >out
+        // Our own reservation, made before the counter's high half was seen to be new, or too short for an argument.
+        // Nobody else will ever write these words.
+        ; and w6, w5, #0xff
+        ; cbz w6, >filler_done
+        ; movz w7, word::FILLER
+        ; filler:
+        ; str x7, [x0], #8
+        ; and x4, x0, chunk_mask(g)
+        ; cbz x4, >filler_done
+        ; sub w6, w6, #1
+        ; cbnz w6, <filler
+        ; filler_done:
+    );
+    emit_find_slot(a, spec);
+    emit_take_head(a, spec);
+    emit_new_chunk(a, g);
+    emit_words(a);
+    dynasm!(a
+        ; .arch aarch64
+        ; out:
+        ; ldp x12, x13, [sp, #48]
+        ; ldp x10, x11, [sp, #32]
+        ; ldp x8, x9, [sp, #16]
+        ; ldp x6, x7, [sp], #64
+        ; ldp x4, x5, [sp, #32]
+        ; ldp x2, x3, [sp, #16]
+        ; ldp x0, x1, [sp], #48
+        ; ret
+
+        ; full:
+        ; add x7, x4, LOST
+        ; count_full:
+        ; ldxr x6, [x7]
+        ; add x6, x6, #1
+        ; stxr w10, x6, [x7]
+        ; cbnz w10, <count_full
+        ; str xzr, [x4, BUSY]
+        ; b <out
+
+        // Whoever is busy below us goes on from the head that it took, or begins a chunk if that is past its end. Head grows
+        // with every vain attempt; parking it again keeps any number of them away from the next valid address.
+        ; busy:
+        ; tbz w5, IN_VAIN_BIT, >not_parked
+        ; str x12, [x1, HEAD]
+        ; not_parked:
+        ; add x7, x4, LOST
+        ; count_busy:
+        ; ldxr x6, [x7]
+        ; add x6, x6, #1
+        ; stxr w10, x6, [x7]
+        ; cbnz w10, <count_busy
+        ; b <out
+    );
+}
+
+/// x1 = the slot: the home one, or the next that is ours or nobody's; w8 = the thread, w9 = the slot's index.
+fn emit_find_slot(a: &mut Assembler, spec: &TrampolineSpec) {
+    let g = spec.geometry;
+    load_tid(a, spec, 8);
+    dynasm!(a
+        ; .arch aarch64
+        ; cbz w8, >no_slot
+        ; and w9, w8, slots_mask(g)
+        ; movz w10, PROBES
+    );
+    load64(a, 11, spec.table + HEADER_BYTES);
+    dynasm!(a
+        ; .arch aarch64
+        ; probe:
+        ; add x1, x11, x9, lsl LINE_SHIFT
+        ; add x7, x1, TID
+        // Pairs with the collector's store of 0, which comes after the rest of the slot.
+        ; ldar w6, [x7]
+        ; eor w4, w6, w8
+        ; cbz w4, >found
+        ; cbz w6, >claim
+        ; add w9, w9, #1
+        ; and w9, w9, slots_mask(g)
+        ; sub w10, w10, #1
+        ; cbnz w10, <probe
+        ; no_slot:
+    );
+    load64(a, 7, spec.rings + rings::NO_SLOT);
+    dynasm!(a
+        ; .arch aarch64
+        ; count_no_slot:
+        ; ldxr x6, [x7]
+        ; add x6, x6, #1
+        ; stxr w10, x6, [x7]
+        ; cbnz w10, <count_no_slot
+        ; b >out
+        // A free slot's limit is 0, so a handler that comes in after the claim takes the slow path, too.
+        ; claim:
+        ; ldaxr w6, [x7]
+        ; cbnz w6, <probe
+        ; stlxr w6, w8, [x7]
+        ; cbnz w6, <claim
+        ; found:
+    );
+}
+
+/// x4 = control line, x11 = the ring, x12 = its end, x0 = the head as it was, x2 and x3 the counter. Goes to `have_room`
+/// or, after the chunk's rest is filled, on.
+fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec) {
+    let g = spec.geometry;
+    load64(a, 4, spec.rings + HEADER_BYTES);
+    load64(a, 11, spec.rings + g.rings_offset());
+    load64(a, 12, g.ring_bytes());
+    dynasm!(a
+        ; .arch aarch64
+        ; add x4, x4, x9, lsl LINE_SHIFT
+        ; add x11, x11, x9, lsl g.ring_shift()
+        ; add x12, x11, x12
+        // One at a time: a handler that interrupts the slow path counts its event as lost.
+        ; ldr x6, [x4, BUSY]
+        ; cbnz x6, >busy
+        ; movz w6, #1
+        ; str x6, [x4, BUSY]
+        // What handlers reserve before the exchange stays theirs, what they try after it comes to nothing.
+        ; add x7, x1, HEAD
+        ; park:
+        ; ldxr x0, [x7]
+        ; stxr w6, x12, [x7]
+        ; cbnz w6, <park
+        ; mrs x2, CNTVCT_EL0
+        ; lsr x3, x2, #32
+        // Is there a chunk under way, and room in it? A freed slot has a head from its last owner, but no limit.
+        ; ldr x6, [x1, LIMIT]
+        ; cbz x6, >new_chunk
+        ; sub x6, x0, x11
+        ; tbnz x6, #63, >new_chunk
+        ; sub x6, x0, x12
+        ; tbz x6, #63, >new_chunk
+        ; and x6, x0, beyond_guard(g)
+        ; cbz x6, >new_chunk
+    );
+    load64(a, 7, g.chunk_bytes() - SLOW_WORDS * 8);
+    dynasm!(a
+        ; .arch aarch64
+        ; and x6, x0, chunk_mask(g)
+        ; sub x6, x7, x6
+        ; tbz x6, #63, >have_room
+        ; movz w7, word::FILLER
+        ; fill_rest:
+        ; str x7, [x0], #8
+        ; and x6, x0, chunk_mask(g)
+        ; cbnz x6, <fill_rest
+    );
+}
+
+/// Begins a chunk: x0 = its first word, x13 = where its guard ends. Goes to `write_sync`.
+fn emit_new_chunk(a: &mut Assembler, g: Geometry) {
+    let chunks_shift = g.ring_shift() - g.chunk_shift();
+    dynasm!(a
+        ; .arch aarch64
+        ; new_chunk:
+        ; ldr x6, [x1, STARTED]
+        // Pairs with the collector's store of RELEASED after it zeroed the chunk.
+        ; add x7, x4, RELEASED
+        ; ldar x7, [x7]
+        ; sub x7, x6, x7
+        ; lsr x7, x7, chunks_shift
+        ; cbnz x7, >full
+        ; and x7, x6, low_bits(chunks_shift)
+        ; add x0, x11, x7, lsl g.chunk_shift()
+        ; add x6, x6, #1
+        ; str x6, [x1, STARTED]
+        ; str x8, [x4, OWNER]
+        // Publishes the owner, and that the words of earlier chunks were written.
+        ; add x7, x4, PUBLISHED
+        ; stlr x6, [x7]
+        ; str x12, [x1, LIMIT]
+        ; add x13, x0, offset(GUARD_BYTES)
+        ; b >write_sync
+    );
+}
+
+/// Writes the event, and before it what must be told; what is left of the guard becomes filler.
+fn emit_words(a: &mut Assembler) {
+    dynasm!(a
+        ; .arch aarch64
+        ; have_room:
+        ; mov x13, x0
+        ; ldr w6, [x1, HIGH]
+        ; eor w6, w6, w3
+        ; cbz w6, >same_high
+        ; write_sync:
+        ; str w3, [x1, HIGH]
+        ; movz w6, word::SYNC
+        ; orr x6, x6, x3, lsl #32
+        ; str x6, [x0], #8
+        ; same_high:
+        // Losses since the last gap word; one word tells at most u32::MAX of them.
+        ; ldr x6, [x4, LOST]
+        ; ldr x7, [x1, REPORTED]
+        ; sub x6, x6, x7
+        ; cbz x6, >no_gap
+        ; lsr x10, x6, #32
+        ; cbz x10, >gap_fits
+        ; movn w6, #0
+        ; gap_fits:
+        ; add x7, x7, x6
+        ; str x7, [x1, REPORTED]
+        ; movz w10, word::GAP
+        ; orr x10, x10, x6, lsl #32
+        ; str x10, [x0], #8
+        ; no_gap:
+        ; tbz w5, HAS_ARGUMENT_BIT, >no_argument
+        ; ldr x6, [sp, SLOW_FRAME]
+        ; movz w7, word::ARGUMENT_LOW
+        ; orr x7, x7, x6, lsl #32
+        ; str x7, [x0], #8
+        ; lsr x6, x6, #32
+        ; movz w7, word::ARGUMENT_HIGH
+        ; orr x7, x7, x6, lsl #32
+        ; str x7, [x0], #8
+        ; no_argument:
+        ; add w6, w30, #1
+        ; orr x6, x6, x2, lsl #32
+        ; str x6, [x0], #8
+        ; movz w7, word::FILLER
+        ; fill_guard:
+        ; sub x6, x0, x13
+        ; tbz x6, #63, >guarded
+        ; str x7, [x0], #8
+        ; b <fill_guard
+        ; guarded:
+        // From here on handlers use the chunk.
+        ; str x0, [x1, HEAD]
+        ; str xzr, [x4, BUSY]
+    );
+}
+
+/// w`register` = the thread id; w1 is lost.
+fn load_tid(a: &mut Assembler, spec: &TrampolineSpec, register: u8) {
+    let offset = spec.tid_offset.cast_unsigned();
+    dynasm!(a
+        ; .arch aarch64
+        ; mrs X(register), TPIDR_EL0
+        ; movz w1, offset & 0xffff
+        ; movk w1, offset >> 16, lsl #16
+        ; ldr W(register), [X(register), w1, sxtw]
+    );
+}
+
+/// x`register` = `value`, in as few instructions as it has 16-bit parts that are not 0.
+fn load64(a: &mut Assembler, register: u8, value: u64) {
+    let part = |shift: u32| u32::try_from(value >> shift & 0xffff).expect("16 bits");
+    dynasm!(a ; .arch aarch64 ; movz X(register), part(0));
+    if part(16) != 0 {
+        dynasm!(a ; .arch aarch64 ; movk X(register), part(16), lsl #16);
+    }
+    if part(32) != 0 {
+        dynasm!(a ; .arch aarch64 ; movk X(register), part(32), lsl #32);
+    }
+    if part(48) != 0 {
+        dynasm!(a ; .arch aarch64 ; movk X(register), part(48), lsl #48);
+    }
+}
+
+/// The bits of an address's low half of which one is set outside a chunk's guard.
+fn beyond_guard(g: Geometry) -> u64 {
+    g.chunk_bytes() - GUARD_BYTES
+}
+
+fn chunk_mask(g: Geometry) -> u64 {
+    g.chunk_bytes() - 1
+}
+
+fn slots_mask(g: Geometry) -> u32 {
+    g.slots() - 1
+}
+
+fn low_bits(count: u32) -> u64 {
+    (1 << count) - 1
+}
+
+/// The 15 bits by which `mrs` names a register of op0 3.
+const fn system_register(op1: u32, crn: u32, crm: u32, op2: u32) -> u32 {
+    1 << 14 | op1 << 11 | crn << 7 | crm << 3 | op2
+}
+
+/// An offset in a slot or a line.
+#[expect(clippy::cast_possible_truncation, reason = "offsets are small")]
+const fn offset(value: u64) -> u32 {
+    value as u32
+}

@@ -1,0 +1,496 @@
+//! A target in the emulator: table, rings, trampolines, and functions made of staged sleds.
+
+use std::{fs::File, os::unix::fs::PermissionsExt, path::Path};
+
+use dynasm::dynasm;
+use dynasmrt::{DynasmApi, DynasmLabelApi, VecAssembler, aarch64::Aarch64Relocation};
+use shm_ring::{
+    Consumer, Geometry, Item, Mapping, Producer, SharedMemory,
+    layout::{LINE_BYTES, control, rings, slot, table},
+};
+use sled_encoders::{
+    SledKind,
+    aarch64::{TrampolineSpec, Trampolines, call_site, stage, switch},
+};
+
+use crate::{
+    gdb::{Gdb, Registers},
+    image::{SET_TLS, SYSTEM_CALL, image},
+};
+
+/// Functions of one kind: the first half is near its trampoline, the other beyond the reach of a `bl`.
+pub(crate) const COPIES: u32 = 8;
+const CODE: u64 = 0x10_0000_0000;
+const TABLE: u64 = 0x10_1000_0000;
+const STACK: u64 = 0x10_2000_0000;
+const RINGS: u64 = 0x10_3000_0000;
+/// More than 128 MiB from the trampolines.
+const FAR_CODE: u64 = 0x11_0000_0000;
+const CODE_BYTES: u64 = 64 << 10;
+const STACK_BYTES: u64 = 64 << 10;
+/// Where the thread's control block stands, and from there the thread's id.
+const TLS: u64 = STACK + STACK_BYTES - 4096;
+const TID_OFFSET: i32 = -0x6d0;
+pub(crate) const TID: u32 = 4711;
+/// Where functions begin in the code.
+const FUNCTIONS: u64 = 4096;
+const FUNCTION_BYTES: u64 = 64;
+/// The last thing in the code: `burst` below, and where every call ends.
+const BURST: u64 = 32 << 10;
+/// N, Z, C, V.
+const FLAGS: u32 = 0xf000_0000;
+
+/// What a function of the machine does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Function {
+    /// An entry sled, then `ret`.
+    Entry,
+    /// An exit sled and `ret`.
+    Exit,
+    /// A tail sled, then `br` through this register to a `ret`.
+    Tail(u8),
+    /// An entry sled with argument, then `ret`.
+    Argument,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) gdb: Gdb,
+    pub(crate) geometry: Geometry,
+    table: Mapping,
+    rings: Mapping,
+    stack: Mapping,
+    /// The trampolines' instructions, from `CODE` on.
+    code: Vec<u8>,
+    end: u64,
+    /// A process's own registers at its begin.
+    first: Registers,
+    _folder: tempfile::TempDir,
+}
+
+/// The home slot, its control line and its ring, and the stack of a call.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    slot: Vec<u64>,
+    control: Vec<u64>,
+    ring: Vec<u64>,
+    stack: Vec<u64>,
+}
+
+/// The stack that a call begins with, from the area's begin, and more of it than a call uses.
+const STACK_TOP: u64 = STACK_BYTES / 2;
+const FRAMES: u64 = 256;
+
+// === impl Function ===
+
+impl Function {
+    pub(crate) const PLAIN: [Self; 7] = [
+        Self::Entry,
+        Self::Exit,
+        Self::Argument,
+        Self::Tail(1),
+        Self::Tail(9),
+        Self::Tail(16),
+        Self::Tail(17),
+    ];
+
+    fn kind(self) -> SledKind {
+        match self {
+            Self::Entry => SledKind::Entry,
+            Self::Exit => SledKind::Exit,
+            Self::Tail(_) => SledKind::TailExit,
+            Self::Argument => SledKind::EntryArgument,
+        }
+    }
+
+    fn number(self) -> u64 {
+        match self {
+            Self::Entry => 0,
+            Self::Exit => 1,
+            Self::Argument => 2,
+            Self::Tail(register) => 3 + u64::from(register),
+        }
+    }
+}
+
+fn address(function: Function, copy: u32) -> u64 {
+    assert!(copy < COPIES, "so many copies exist");
+    let code = if copy < COPIES / 2 { CODE } else { FAR_CODE };
+    let index = function.number() * u64::from(COPIES) + u64::from(copy);
+    code + FUNCTIONS + index * FUNCTION_BYTES
+}
+
+/// The low half of the word that an event of the function leaves.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the low half names the site"
+)]
+pub(crate) fn site(function: Function, copy: u32) -> u32 {
+    call_site(address(function, copy)) as u32
+}
+
+/// A staged function that is on.
+fn function(function: Function, copy: u32, trampolines: &Trampolines) -> Vec<u8> {
+    let address = address(function, copy);
+    let staging = stage(address, trampolines.target(function.kind()).unwrap()).unwrap();
+    let last: u32 = match function {
+        Function::Tail(register) => 0xd61f_0000 | u32::from(register) << 5,
+        Function::Entry | Function::Exit | Function::Argument => 0xd65f_03c0,
+    };
+    [&switch().on, staging.bytes(), &last.to_le_bytes()].concat()
+}
+
+/// Calls the function at x19 with x21 as its argument, which grows, x20 times. Says where it ends.
+fn burst() -> (Vec<u8>, u64) {
+    let mut a = VecAssembler::<Aarch64Relocation>::new(0);
+    dynasm!(a
+        ; .arch aarch64
+        ; again:
+        ; mov x0, x21
+        ; blr x19
+        ; add x21, x21, #1
+        ; sub x20, x20, #1
+        ; cbnz x20, <again
+    );
+    let end = a.offset().0 as u64;
+    // A call ends here, and what a tail jump leads to.
+    dynasm!(a ; .arch aarch64 ; nop ; ret);
+    (a.finalize().unwrap(), end)
+}
+
+fn write(code: &mut [u8], at: u64, bytes: &[u8]) {
+    let at = usize::try_from(at).unwrap();
+    code[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+fn mapped(path: &Path, content: &[u8]) -> Mapping {
+    std::fs::write(path, content).unwrap();
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    Mapping::new(&file, 0, content.len() as u64).unwrap()
+}
+
+fn sparse(path: &Path, bytes: u64) -> Mapping {
+    let file = File::create_new(path).unwrap();
+    file.set_len(bytes).unwrap();
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    Mapping::new(&file, 0, bytes).unwrap()
+}
+
+fn words(memory: &Mapping, offset: u64, bytes: u64) -> Vec<u64> {
+    let places = (offset..offset + bytes).step_by(8);
+    places.map(|place| memory.load(place)).collect()
+}
+
+fn put(memory: &Mapping, offset: u64, words: &[u64]) {
+    for (place, word) in (offset..).step_by(8).zip(words) {
+        memory.store(place, *word);
+    }
+}
+
+// === impl Machine ===
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap();
+        let spec = TrampolineSpec {
+            origin: CODE,
+            tid_offset: TID_OFFSET,
+            table: TABLE,
+            rings: RINGS,
+            geometry,
+        };
+        let trampolines = Trampolines::assemble(&spec).unwrap();
+        let (burst, end) = burst();
+        let mut near = vec![0; usize::try_from(CODE_BYTES).unwrap()];
+        let mut far = near.clone();
+        write(&mut near, 0, &trampolines.code);
+        write(&mut near, BURST, &burst);
+        for kind in Function::PLAIN {
+            for copy in 0..COPIES {
+                let code = if copy < COPIES / 2 {
+                    &mut near
+                } else {
+                    &mut far
+                };
+                let at = address(kind, copy) % CODE_BYTES;
+                write(code, at, &function(kind, copy, &trampolines));
+            }
+        }
+        mapped(&path("near"), &near);
+        mapped(&path("far"), &far);
+        let table = sparse(&path("table"), geometry.table_bytes());
+        let rings = sparse(&path("rings"), geometry.rings_bytes());
+        let stack = sparse(&path("stack"), STACK_BYTES);
+        let place = (TLS - STACK).wrapping_add_signed(i64::from(TID_OFFSET));
+        assert_eq!(place % 8, 0);
+        stack.store(place, u64::from(TID));
+
+        let areas = [
+            ("near", CODE, CODE_BYTES, 5),
+            ("far", FAR_CODE, CODE_BYTES, 5),
+            ("table", TABLE, geometry.table_bytes(), 3),
+            ("rings", RINGS, geometry.rings_bytes(), 3),
+            ("stack", STACK, STACK_BYTES, 3),
+        ];
+        let paths = areas.map(|(name, ..)| path(name));
+        let (program, texts) = image(&paths.each_ref().map(|path| path.as_os_str()));
+        std::fs::write(path("program"), program).unwrap();
+        let executable = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(path("program"), executable).unwrap();
+        let mut gdb = Gdb::start(&path("program"), folder.path());
+        let first = gdb.registers();
+        let mut machine = Self {
+            gdb,
+            geometry,
+            table,
+            rings,
+            stack,
+            code: trampolines.code,
+            end: CODE + BURST + end,
+            first,
+            _folder: folder,
+        };
+        for ((_, at, bytes, protection), text) in areas.into_iter().zip(texts) {
+            // openat(AT_FDCWD, path, O_RDWR)
+            let file = machine.system_call(56, [(-100i64).cast_unsigned(), text, 2, 0, 0, 0]);
+            // mmap(…, MAP_SHARED | MAP_FIXED, …)
+            let got = machine.system_call(222, [at, bytes, protection, 0x11, file, 0]);
+            assert_eq!(got, at);
+        }
+        machine.system(SET_TLS, 0, [TLS, 0, 0, 0, 0, 0]);
+        let end = machine.end;
+        machine.gdb.break_at(end);
+        machine.reset();
+        machine
+    }
+
+    fn system_call(&mut self, number: u64, arguments: [u64; 6]) -> u64 {
+        self.system(SYSTEM_CALL, number, arguments)
+    }
+
+    /// Executes the instruction at `pc`.
+    fn system(&mut self, pc: u64, number: u64, arguments: [u64; 6]) -> u64 {
+        let mut registers = self.first.clone();
+        registers.x[..6].copy_from_slice(&arguments);
+        registers.x[8] = number;
+        registers.pc = pc;
+        self.gdb.set_registers(&registers);
+        self.gdb.step();
+        self.gdb.registers().x[0]
+    }
+
+    /// Every register different, at a function's first instruction.
+    pub(crate) fn at(&self, function: Function, copy: u32, argument: u64) -> Registers {
+        let mut registers = self.first.clone();
+        registers.x = std::array::from_fn(|i| 0x0101_0101_0101_0101u64.wrapping_mul(i as u64 + 3));
+        registers.x[0] = argument;
+        registers.x[30] = self.end;
+        if let Function::Tail(register) = function {
+            registers.x[usize::from(register)] = self.end + 4;
+        }
+        registers.sp = STACK + STACK_TOP;
+        registers.pc = address(function, copy);
+        registers.cpsr |= FLAGS;
+        registers
+    }
+
+    /// Calls a function with arbitrary registers, which must all come back.
+    pub(crate) fn call(&mut self, function: Function, copy: u32, argument: u64) {
+        let registers = self.at(function, copy, argument);
+        self.call_with(&registers);
+    }
+
+    pub(crate) fn call_with(&mut self, registers: &Registers) {
+        self.gdb.set_registers(registers);
+        let expected = self.gdb.registers();
+        self.gdb.go();
+        self.assert_returned(expected);
+    }
+
+    /// Fails unless the call that began with `registers` is over and has kept them.
+    pub(crate) fn assert_returned(&mut self, registers: Registers) {
+        let after = self.gdb.registers();
+        let expected = Registers {
+            pc: self.end,
+            ..registers
+        };
+        assert_eq!(after, expected);
+    }
+
+    /// Where the loop ends that begins with the exclusive load at `pc`, if one does: a thread that is stopped in it loses
+    /// its reservation, so that steps alone never get there.
+    pub(crate) fn loop_end(&self, pc: u64) -> Option<u64> {
+        let from = usize::try_from(pc.checked_sub(CODE)?).unwrap();
+        let words = self.code.get(from..)?.chunks_exact(4);
+        let mut words = words.map(|word| u32::from_le_bytes(*word.first_chunk().unwrap()));
+        // ldxr, ldaxr; then stxr, stlxr and a cbnz behind it.
+        let is_exclusive = |word: u32, load: u32| word & 0xbfe0_0000 == 0x8800_0000 | load;
+        if !is_exclusive(words.next()?, 1 << 22) {
+            return None;
+        }
+        let store = words.position(|word| is_exclusive(word, 0)).unwrap() as u64;
+        Some(pc + 4 * (store + 3))
+    }
+
+    pub(crate) fn is_over(&self, registers: &Registers) -> bool {
+        registers.pc == self.end
+    }
+
+    /// Starts `count` calls with `argument`, and one more each time, as a handler's or a loop's.
+    pub(crate) fn prepare_burst(
+        &mut self,
+        (function, copy): (Function, u32),
+        argument: u64,
+        count: u64,
+        sp: u64,
+    ) {
+        let mut registers = self.at(function, copy, 0);
+        registers.x[19] = registers.pc;
+        registers.x[20] = count;
+        registers.x[21] = argument;
+        registers.sp = sp;
+        registers.pc = CODE + BURST;
+        self.gdb.set_registers(&registers);
+    }
+
+    /// What a handler does that interrupts `registers`: so many events. Then the interrupted registers are back.
+    pub(crate) fn handle(
+        &mut self,
+        interrupted: &Registers,
+        what: (Function, u32),
+        argument: u64,
+        count: u64,
+    ) {
+        self.prepare_burst(what, argument, count, interrupted.sp - 512);
+        self.gdb.go();
+        self.gdb.set_registers(interrupted);
+    }
+
+    pub(crate) fn burst(&mut self, what: (Function, u32), count: u64) {
+        self.prepare_burst(what, 0, count, STACK + STACK_TOP);
+        self.gdb.go();
+    }
+
+    /// The same without waiting for it: [`Machine::is_running`] must be asked until it says no.
+    pub(crate) fn start_burst(&mut self, what: (Function, u32), count: u64) {
+        self.prepare_burst(what, 0, count, STACK + STACK_TOP);
+        self.gdb.send("c");
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        !self.gdb.has_stopped()
+    }
+
+    pub(crate) fn set_live(&self, live: u64) {
+        self.table.store(table::LIVE, live);
+    }
+
+    pub(crate) fn home(&self) -> u32 {
+        TID & (self.geometry.slots() - 1)
+    }
+
+    pub(crate) fn slot(&self, index: u32, field: u64) -> u64 {
+        self.table.load(self.geometry.slot_offset(index) + field)
+    }
+
+    pub(crate) fn set_slot(&self, index: u32, field: u64, value: u64) {
+        self.table
+            .store(self.geometry.slot_offset(index) + field, value);
+    }
+
+    pub(crate) fn high(&self, index: u32) -> u32 {
+        u32::try_from(self.slot(index, slot::TID) >> 32).unwrap()
+    }
+
+    /// The first word of a slot.
+    pub(crate) fn set_owner(&self, index: u32, tid: u32, high: u32) {
+        let word = u64::from(high) << 32 | u64::from(tid);
+        self.set_slot(index, slot::TID, word);
+    }
+
+    pub(crate) fn control(&self, index: u32, field: u64) -> u64 {
+        self.rings.load(self.geometry.control_offset(index) + field)
+    }
+
+    pub(crate) fn set_control(&self, index: u32, field: u64, value: u64) {
+        self.rings
+            .store(self.geometry.control_offset(index) + field, value);
+    }
+
+    pub(crate) fn lost(&self) -> u64 {
+        self.control(self.home(), control::LOST)
+    }
+
+    pub(crate) fn no_slot(&self) -> u64 {
+        self.rings.load(rings::NO_SLOT)
+    }
+
+    pub(crate) fn word(&self, index: u32, word: u64) -> u64 {
+        self.rings.load(self.geometry.ring_offset(index) + 8 * word)
+    }
+
+    pub(crate) fn ring_address(&self, index: u32) -> u64 {
+        RINGS + self.geometry.ring_offset(index)
+    }
+
+    /// Everything as new.
+    pub(crate) fn reset(&self) {
+        self.table.zero(0, self.geometry.table_bytes());
+        self.rings.zero(0, self.geometry.ring_offset(0));
+        for index in 0..PROBED {
+            let index = (self.home() + index) % self.geometry.slots();
+            self.rings
+                .zero(self.geometry.ring_offset(index), self.geometry.ring_bytes());
+        }
+        self.set_live(1);
+    }
+
+    pub(crate) fn save(&self) -> Saved {
+        let (g, home) = (self.geometry, self.home());
+        Saved {
+            slot: words(&self.table, g.slot_offset(home), LINE_BYTES),
+            control: words(&self.rings, g.control_offset(home), LINE_BYTES),
+            ring: words(&self.rings, g.ring_offset(home), g.ring_bytes()),
+            stack: words(&self.stack, STACK_TOP - FRAMES, FRAMES),
+        }
+    }
+
+    pub(crate) fn restore(&self, saved: &Saved) {
+        let (g, home) = (self.geometry, self.home());
+        put(&self.table, g.slot_offset(home), &saved.slot);
+        put(&self.rings, g.control_offset(home), &saved.control);
+        put(&self.rings, g.ring_offset(home), &saved.ring);
+        put(&self.stack, STACK_TOP - FRAMES, &saved.stack);
+    }
+
+    pub(crate) fn consumer(&self, index: u32) -> Consumer {
+        Consumer::resume(&self.rings, self.geometry, index)
+    }
+
+    /// Reads what is there, with nothing left behind and no hole.
+    pub(crate) fn drain(&self, consumer: &mut Consumer) -> Vec<Item> {
+        let mut items = Vec::new();
+        let drained = consumer.drain(&self.rings, Producer::Alive, 0, u64::MAX, |item| {
+            items.push(item)
+        });
+        assert!(drained.at_end && !drained.at_hole, "{drained:?}");
+        items
+    }
+
+    /// Reads while words are written.
+    pub(crate) fn drain_running(&self, consumer: &mut Consumer, sink: impl FnMut(Item)) -> u64 {
+        consumer
+            .drain(&self.rings, Producer::Alive, 0, u64::MAX, sink)
+            .words
+    }
+
+    pub(crate) fn untold(&self, consumer: &Consumer) -> u64 {
+        consumer.untold_losses(&self.rings)
+    }
+}
+
+/// Rings from the home one on that tests use.
+const PROBED: u32 = 3;

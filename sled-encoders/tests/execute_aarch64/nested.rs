@@ -1,0 +1,227 @@
+//! Handlers at every instruction: whatever they record, no event is lost uncounted, none comes twice, and no hole is
+//! left.
+
+use std::collections::BTreeMap;
+
+use shm_ring::{
+    Consumer, Item,
+    layout::{GUARD_BYTES, control},
+};
+
+use crate::{
+    gdb::Registers,
+    machine::{Function, Machine, TID, site},
+};
+
+/// Calls that fill a chunk.
+const CALLS: u64 = 512 - GUARD_BYTES / 8 + 1;
+
+/// What the ring is like before the interrupted event.
+#[derive(Debug, Clone, Copy)]
+struct Before {
+    /// Events recorded before, of which all but the last `undrained` have been drained.
+    calls: u64,
+    undrained: u64,
+    /// The counter's high half seems to be new.
+    new_high: bool,
+}
+
+/// What a handler does.
+#[derive(Debug, Clone, Copy)]
+struct Burst {
+    function: Function,
+    events: u64,
+}
+
+const EARLIER: (Function, u32) = (Function::Tail(9), 0);
+
+fn situations(machine: &Machine) -> Vec<Before> {
+    let ring = machine.geometry.chunks() * CALLS;
+    let rows = [
+        (0, 0, false),
+        (10, 3, false),
+        (10, 0, true),
+        (CALLS - 6, 2, false),
+        (CALLS - 3, 2, false),
+        (CALLS - 2, 0, true),
+        (CALLS - 1, 2, false),
+        (CALLS, 2, false),
+        // The next chunk is the ring's first; the ring is full, or nearly.
+        (ring - 1, 5, false),
+        (ring, 0, false),
+        (ring, ring, false),
+        (ring - 1, ring - 1, false),
+        (ring - 3, ring - 3, true),
+    ];
+    let rows = rows.into_iter();
+    rows.map(|(calls, undrained, new_high)| Before {
+        calls,
+        undrained,
+        new_high,
+    })
+    .collect()
+}
+
+/// Brings the machine into the state.
+fn set_up(machine: &mut Machine, before: Before) -> Consumer {
+    machine.reset();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    let drained = before.calls - before.undrained;
+    for calls in [drained, before.undrained] {
+        machine.drain(&mut consumer);
+        if calls > 0 {
+            machine.burst(EARLIER, calls);
+        }
+    }
+    if before.undrained == 0 {
+        machine.drain(&mut consumer);
+    }
+    if before.new_high {
+        machine.set_owner(home, TID, machine.high(home).wrapping_sub(1));
+    }
+    consumer
+}
+
+/// Every event is there once or counted once; what came first stands first. And recording goes on.
+fn check(machine: &mut Machine, consumer: &mut Consumer, before: Before, attempts: &[(u32, u64)]) {
+    let items = machine.drain(consumer);
+    let (mut gaps, mut earlier, mut recorded) = (0, 0, 0);
+    let mut missing = BTreeMap::<u32, u64>::new();
+    for &(site, count) in attempts {
+        *missing.entry(site).or_default() += count;
+    }
+    for item in items {
+        match item {
+            Item::Lost(count) => gaps += count,
+            Item::Call { site: s, .. } if s == site(EARLIER.0, EARLIER.1) => earlier += 1,
+            Item::Call { site, .. } => {
+                let left = missing.get_mut(&site).filter(|left| **left > 0);
+                *left.unwrap_or_else(|| panic!("{before:?}: {site:#x} once too often")) -= 1;
+                recorded += 1;
+            }
+            Item::Data(data) => panic!("{before:?}: {data:?}"),
+        }
+    }
+    assert_eq!(earlier, before.undrained, "{before:?}");
+    let lost = machine.lost();
+    let all: u64 = attempts.iter().map(|(_, count)| count).sum();
+    assert_eq!(recorded + lost, all, "{before:?}: {recorded}, {lost} lost");
+    assert_eq!(gaps + machine.untold(consumer), lost, "{before:?}");
+    assert_eq!(machine.control(machine.home(), control::BUSY), 0);
+    machine.call(Function::Entry, 1, 0);
+    let items = machine.drain(consumer);
+    let full = lost > 0 && items.is_empty();
+    let expected = site(Function::Entry, 1);
+    assert!(full || matches!(items.last(), Some(Item::Call { site, .. }) if *site == expected));
+}
+
+/// Counts how often each instruction was about to be executed: a stop between `ldxr` and `stxr` sends the loop round.
+#[derive(Debug, Default)]
+struct Visits(BTreeMap<u64, u32>);
+
+// === impl Visits ===
+
+impl Visits {
+    /// One instruction further, or, when it has been there twice, to the end of a loop of exclusive accesses. The
+    /// registers there, and whether a handler should come now: the first two times.
+    fn step(&mut self, machine: &mut Machine, pc: u64) -> (Registers, bool) {
+        match machine.loop_end(pc) {
+            Some(end) if self.0.get(&pc).is_some_and(|visits| *visits > 2) => {
+                machine.gdb.go_to(end);
+            }
+            _ => machine.gdb.step(),
+        }
+        let here = machine.gdb.registers();
+        let visits = self.0.entry(here.pc).or_default();
+        *visits += 1;
+        let new = *visits <= 2;
+        (here, new)
+    }
+}
+
+/// Runs `function` once for each of its instructions, with a handler there.
+fn interrupt_each(machine: &mut Machine, before: Before, function: (Function, u32), burst: Burst) {
+    let consumer = set_up(machine, before);
+    let start = machine.at(function.0, function.1, u64::MAX);
+    machine.gdb.set_registers(&start);
+    let attempts = [
+        (site(function.0, function.1), 1),
+        (site(burst.function, 1), burst.events),
+    ];
+    let mut visits = Visits::default();
+    let (mut interrupted, mut pc) = (0, start.pc);
+    loop {
+        let (here, new) = visits.step(machine, pc);
+        pc = here.pc;
+        if machine.is_over(&here) {
+            break;
+        }
+        if !new {
+            continue;
+        }
+        interrupted += 1;
+        let saved = machine.save();
+        machine.handle(&here, (burst.function, 1), 0, burst.events);
+        machine.gdb.go();
+        machine.assert_returned(start.clone());
+        check(machine, &mut consumer.clone(), before, &attempts);
+        machine.restore(&saved);
+        machine.gdb.set_registers(&here);
+    }
+    assert!(interrupted > 30, "it stepped: {interrupted}");
+}
+
+#[test]
+fn a_handler_at_any_one_instruction_is_harmless() {
+    let mut machine = Machine::new();
+    let bursts = [
+        Burst {
+            function: Function::Argument,
+            events: 3,
+        },
+        // It moves the thread to the chunk after the next.
+        Burst {
+            function: Function::Exit,
+            events: CALLS + 2,
+        },
+    ];
+    for before in situations(&machine) {
+        for function in [(Function::Exit, 0), (Function::Argument, 4)] {
+            for burst in bursts {
+                interrupt_each(&mut machine, before, function, burst);
+            }
+        }
+    }
+}
+
+#[test]
+fn handlers_at_every_instruction_at_once_are_harmless() {
+    let mut machine = Machine::new();
+    for before in situations(&machine) {
+        for function in [(Function::Exit, 0), (Function::Argument, 4)] {
+            let mut consumer = set_up(&mut machine, before);
+            let start = machine.at(function.0, function.1, u64::MAX);
+            machine.gdb.set_registers(&start);
+            let mut visits = Visits::default();
+            let (mut handled, mut pc) = (0, start.pc);
+            loop {
+                let (here, new) = visits.step(&mut machine, pc);
+                pc = here.pc;
+                if machine.is_over(&here) {
+                    break;
+                }
+                if new {
+                    machine.handle(&here, (Function::Argument, 1), handled, 1);
+                    handled += 1;
+                }
+            }
+            machine.assert_returned(start);
+            let attempts = [
+                (site(function.0, function.1), 1),
+                (site(Function::Argument, 1), handled),
+            ];
+            check(&mut machine, &mut consumer, before, &attempts);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Each path through the trampolines, one at a time: what it leaves in the ring, and that it leaves nothing else.
+
+use shm_ring::{
+    Item, Word,
+    layout::{GUARD_BYTES, control, slot},
+};
+
+use crate::machine::{COPIES, Function, Machine, TID, site};
+
+/// Words of a chunk's guard, and of the smallest chunk.
+const GUARD: u64 = GUARD_BYTES / 8;
+const CHUNK: u64 = 512;
+/// Calls that fill a chunk: the first stands in its guard.
+const CALLS: u64 = CHUNK - GUARD + 1;
+
+fn is_call(item: &Item, expected: u32) -> bool {
+    matches!(item, Item::Call { site, .. } if *site == expected)
+}
+
+#[test]
+fn the_first_event_claims_a_slot_and_begins_a_chunk() {
+    let mut machine = Machine::new();
+    let home = machine.home();
+    machine.call(Function::Entry, 3, 0);
+    assert_eq!(machine.slot(home, slot::TID) & 0xffff_ffff, u64::from(TID));
+    assert_eq!(machine.control(home, control::OWNER), u64::from(TID));
+    assert_eq!(machine.slot(home, slot::STARTED), 1);
+    assert_eq!(machine.control(home, control::STARTED), 1);
+    let ring = machine.ring_address(home);
+    assert_eq!(machine.slot(home, slot::HEAD), ring + GUARD_BYTES);
+    let end = ring + machine.geometry.ring_bytes();
+    assert_eq!(machine.slot(home, slot::LIMIT), end);
+    assert_eq!(machine.control(home, control::BUSY), 0);
+    let first = |word| Word::decode(machine.word(home, word));
+    assert_eq!(first(0), Word::Sync(machine.high(home)));
+    assert!(matches!(first(1), Word::Call { site: s, .. } if s == site(Function::Entry, 3)));
+    assert!((2..GUARD).all(|word| first(word) == Word::Filler));
+    assert_eq!(first(GUARD), Word::Empty);
+}
+
+#[test]
+fn every_flavour_records_its_site_and_keeps_every_register() {
+    let mut machine = Machine::new();
+    let mut consumer = machine.consumer(machine.home());
+    // The slow path once, and then the hot path.
+    for round in 0..3u64 {
+        for function in Function::PLAIN {
+            for copy in 0..COPIES {
+                if round == 0 {
+                    machine.reset();
+                    consumer = machine.consumer(machine.home());
+                }
+                let argument = 0xfedc_5678_9abc_def0 ^ round;
+                for flags in [0, 0xf000_0000, 0x6000_0000, 0x9000_0000] {
+                    let mut registers = machine.at(function, copy, argument);
+                    registers.cpsr = registers.cpsr & 0x0fff_ffff | flags;
+                    machine.call_with(&registers);
+                    let items = machine.drain(&mut consumer);
+                    let [Item::Call { argument: got, .. }] = &items[..] else {
+                        panic!("{function:?}: {items:x?}")
+                    };
+                    let expected = (function == Function::Argument).then_some(argument);
+                    assert_eq!(*got, expected, "{function:?}");
+                    assert!(is_call(&items[0], site(function, copy)), "{function:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_ring_counts_and_a_gap_tells() {
+    let mut machine = Machine::new();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    let room = machine.geometry.chunks() * CALLS;
+    machine.burst((Function::Exit, 0), room + 1000);
+    assert_eq!(machine.lost(), 1000);
+    assert_eq!(machine.control(home, control::BUSY), 0);
+    assert_eq!(machine.untold(&consumer), 1000);
+    assert_eq!(machine.drain(&mut consumer).len() as u64, room);
+    machine.call(Function::Entry, 1, 0);
+    let items = machine.drain(&mut consumer);
+    assert_eq!(items[0], Item::Lost(1000));
+    assert!(items.len() == 2 && is_call(&items[1], site(Function::Entry, 1)));
+    assert_eq!(machine.untold(&consumer), 0);
+}
+
+#[test]
+fn more_losses_than_a_gap_word_holds_take_two() {
+    let mut machine = Machine::new();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    machine.set_control(home, control::LOST, 0x1_0000_0005);
+    machine.call(Function::Entry, 0, 0);
+    // Another slow path: the rest of the losses.
+    machine.set_owner(home, TID, machine.high(home).wrapping_sub(1));
+    machine.call(Function::Entry, 0, 0);
+    let items = machine.drain(&mut consumer).into_iter();
+    let losses: Vec<Item> = items.filter(|item| matches!(item, Item::Lost(_))).collect();
+    assert_eq!(losses, [Item::Lost(0xffff_ffff), Item::Lost(6)]);
+}
+
+#[test]
+fn an_argument_does_not_straddle_a_chunks_end() {
+    let mut machine = Machine::new();
+    for left in 0..8u64 {
+        machine.reset();
+        let mut consumer = machine.consumer(machine.home());
+        machine.burst((Function::Entry, 0), CALLS - left);
+        machine.drain(&mut consumer);
+        let expected = [0xfeed_0000_beef + left, 7];
+        for argument in expected {
+            machine.call(Function::Argument, 0, argument);
+        }
+        let items = machine.drain(&mut consumer).into_iter();
+        let arguments: Vec<Option<u64>> = items
+            .map(|item| match item {
+                Item::Call { argument, .. } => argument,
+                Item::Data(_) | Item::Lost(_) => None,
+            })
+            .collect();
+        assert_eq!(arguments, expected.map(Some), "{left} words left");
+    }
+}
+
+#[test]
+fn a_slot_that_is_taken_sends_the_thread_to_the_next() {
+    let mut machine = Machine::new();
+    let slots = machine.geometry.slots();
+    for taken in [1, 2] {
+        machine.reset();
+        for i in 0..taken {
+            machine.set_owner((machine.home() + i) % slots, u32::MAX, 0);
+        }
+        let mut consumer = machine.consumer((machine.home() + taken) % slots);
+        for _ in 0..3 {
+            for function in Function::PLAIN {
+                machine.call(function, 0, 5);
+            }
+        }
+        let expected = 3 * Function::PLAIN.len();
+        assert_eq!(machine.drain(&mut consumer).len(), expected);
+        assert_eq!(machine.no_slot(), 0);
+    }
+}
+
+#[test]
+fn without_a_slot_events_are_counted() {
+    let mut machine = Machine::new();
+    for index in 0..machine.geometry.slots() {
+        machine.set_owner(index, u32::MAX, 0);
+    }
+    for function in Function::PLAIN {
+        machine.call(function, 0, 0);
+    }
+    assert_eq!(machine.no_slot(), Function::PLAIN.len() as u64);
+}
+
+#[test]
+fn a_busy_slow_path_is_not_disturbed() {
+    let mut machine = Machine::new();
+    let home = machine.home();
+    for function in Function::PLAIN {
+        for calls in [1, CALLS - 1, CALLS] {
+            machine.reset();
+            let mut consumer = machine.consumer(home);
+            machine.burst((Function::Entry, 0), calls);
+            // As if the slow path had been interrupted right after it parked the head.
+            let end = machine.ring_address(home) + machine.geometry.ring_bytes();
+            machine.set_control(home, control::BUSY, 1);
+            machine.set_slot(home, slot::HEAD, end);
+            for copy in 0..COPIES {
+                machine.call(function, copy, 0);
+            }
+            assert_eq!(machine.slot(home, slot::HEAD), end, "parked again");
+            assert_eq!(machine.lost(), u64::from(COPIES));
+            assert_eq!(machine.drain(&mut consumer).len() as u64, calls);
+        }
+    }
+}
+
+#[test]
+fn a_wiped_table_records_nothing() {
+    let mut machine = Machine::new();
+    machine.set_live(0);
+    for function in Function::PLAIN {
+        machine.call(function, 0, 0);
+    }
+    let home = machine.home();
+    assert_eq!(machine.slot(home, slot::TID), 0);
+    assert_eq!(machine.word(home, 0), 0);
+    assert_eq!(machine.control(home, control::STARTED), 0);
+    assert_eq!(machine.no_slot(), 0);
+}
+
+#[test]
+fn a_reader_follows_a_running_thread() {
+    const CALLS: u64 = 200_000;
+    let mut machine = Machine::new();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    let (mut next, mut lost, mut calls) = (0, 0, 0);
+    let mut take = |item| match item {
+        Item::Call { argument, .. } => {
+            assert_eq!(argument, Some(next + lost), "in order");
+            next += 1;
+            calls += 1;
+        }
+        Item::Lost(count) => lost += count,
+        Item::Data(data) => panic!("{data:?}"),
+    };
+    machine.start_burst((Function::Argument, 7), CALLS);
+    while machine.drain_running(&mut consumer, &mut take) > 0 || machine.is_running() {}
+    machine.drain_running(&mut consumer, &mut take);
+    let untold = machine.untold(&consumer);
+    assert_eq!(calls + lost + untold, CALLS);
+    assert!(calls > CALLS / 100, "{calls} were recorded");
+}
