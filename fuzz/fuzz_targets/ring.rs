@@ -30,11 +30,9 @@ impl Memory<'_> {
         let shape = self.byte();
         let low = match shape & 7 {
             0 => 0,
-            1 => 2,
-            2 => 4,
-            3 => 6,
-            4 => 8,
-            5 => 10,
+            // Sync, gap, filler, halves of an argument, size, type, payload.
+            tag @ 1..=5 if shape & 0x40 == 0 => u64::from(tag) * 2,
+            tag @ 1..=5 => u64::from(tag.min(3)) * 2 + 10,
             6 => u64::from(self.byte()) | 1,
             _ => u64::from(u32::from_le_bytes(std::array::from_fn(|_| self.byte()))),
         };
@@ -92,6 +90,9 @@ fuzz_target!(|input: &[u8]| {
         accesses: Cell::new(0),
     };
     let mut consumer = Consumer::resume(&memory, geometry, INDEX);
+    if memory.byte() & 1 == 0 {
+        consumer = consumer.with_payloads();
+    }
     let chunk = geometry.chunk_bytes() / 8;
     let mut now = 0u64;
     for _ in 0..8 {

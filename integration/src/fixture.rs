@@ -290,6 +290,7 @@ impl Fixture {
                     "events/main.c",
                     "events/sleds.S",
                     "../without-runtime/xray_events.c",
+                    "../without-runtime/xray_events.h",
                 ],
                 c(&[&normal(&[
                     "{src}/events/main.c",

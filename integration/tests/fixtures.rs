@@ -291,6 +291,48 @@ fn arg1_has_argument_sleds() -> Result<()> {
 }
 
 #[test]
+fn events_are_said_by_nine_sleds() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Events, ["--threads", "2"])?;
+    target.send("go")?;
+    target.line_with("done 0", DEADLINE)?;
+    let kinds = kinds(target.program())?;
+    assert_eq!(
+        (kinds[&SledKind::CustomEvent], kinds[&SledKind::TypedEvent]),
+        (6, 3)
+    );
+    Ok(())
+}
+
+/// Where there is no XRay, the header's macros are nothing: no sled, nothing to link, no warning.
+#[test]
+fn events_are_nothing_without_xray() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("without-runtime/xray_events.h");
+    let source = dir.path().join("program.c");
+    let program = dir.path().join("program");
+    let text = format!(
+        "#include \"{}\"\nint main(void) {{ xray_custom_event(\"a\", 1); xray_typed_event(7, \"b\", 1); return 0; }}\n",
+        header.display()
+    );
+    std::fs::write(&source, text)?;
+    for hidden in ["-DSOMETHING", "-D__has_builtin(name)=0"] {
+        Tool::Clang19.run([
+            "-Wall".as_ref(),
+            "-Wextra".as_ref(),
+            "-Werror".as_ref(),
+            "-Wno-builtin-macro-redefined".as_ref(),
+            hidden.as_ref(),
+            source.as_os_str(),
+            "-o".as_ref(),
+            program.as_os_str(),
+        ])?;
+        assert_eq!(sleds_of(&program)?, []);
+        assert!(Command::new(&program).status()?.success());
+    }
+    Ok(())
+}
+
+#[test]
 fn noexit_unwinds_and_leaves() -> Result<()> {
     let mut target = Target::spawn(Fixture::NoExit, [""; 0])?;
     assert_eq!(target.ask("go", "done")?, "done 43 8");
