@@ -19,8 +19,8 @@ const LOOK_AHEAD: u64 = 8;
 /// [`GUARD_BYTES`]). The rest of the chunk is not looked at: threads may end by the thousand, and most of it was never
 /// touched.
 const LAST_LOOK_AHEAD: u64 = 2 * GUARD_BYTES / 8;
-/// Words of the longest event without a payload: both halves of an argument, and the call.
-const EVENT_WORDS: u64 = 3;
+/// Words of the longest event of a call: the values of six registers, with what is around every payload.
+const EVENT_WORDS: u64 = PAYLOAD_WORDS + (6 * 8u64).div_ceil(PAYLOAD_BYTES as u64);
 
 /// What comes out of a ring.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@
 //! │ bits 0..32     │ 8              │  argument of the next call word, low half
 //! │ bits 32..64    │ 10             │  argument of the next call word, high half
 //! │ true size      │ 12             │  begins the payload of the next call word: what the program said it is, in bytes
-//! │ any            │ 14             │  the payload's type
+//! │ any            │ 14             │  the payload's type; of registers' values all bits are set
 //! └────────────────┴────────────────┘
 //!  63                      8 7     0
 //! ┌──────────────────────────┬──────┐
@@ -36,6 +36,8 @@ pub const ARGUMENT_HIGH: u32 = 10;
 pub const SIZE: u32 = 12;
 /// Low half of the word with a payload's type.
 pub const TYPE: u32 = 14;
+/// The type of a payload that is what registers hold, 8 bytes each: the call word behind it is of an entry or an exit.
+pub const VALUES: u32 = u32::MAX;
 /// Low byte of a word with bytes of a payload.
 pub const PAYLOAD: u8 = 16;
 /// Bytes of a payload in a word.

@@ -7,10 +7,12 @@
 #![forbid(unsafe_code)]
 
 pub mod aarch64;
+mod capture;
 mod error;
 mod sled;
 mod state;
 pub mod x86_64;
 
+pub use capture::Capture;
 pub use error::EncodeError;
 pub use sled::SledKind;

@@ -9,9 +9,10 @@ use nix::{
 use shm_ring::{
     Consumer, Data, Geometry, Item, Mapping, Producer, SharedMemory,
     layout::{LINE_BYTES, rings, slot, table},
+    word,
 };
 use sled_encoders::{
-    SledKind,
+    Capture, SledKind,
     x86_64::{
         EventArguments, SLED_BYTES, Stub, TrampolineSpec, Trampolines, call_site, sled_bytes,
         stage, switch, tail_jump,
@@ -55,6 +56,10 @@ pub(crate) enum Function {
     Custom,
     /// The sled of a typed event that gets pointer, size and type in rdi, rsi and rdx, then `ret`.
     Typed,
+    /// An entry sled that records so many registers, then `ret`.
+    Arguments(u8),
+    /// An exit sled that records rax.
+    Result,
     /// A tail sled before `jcc` with this condition, through its stub; both ways end in `ret`.
     Conditional(u8),
 }
@@ -98,19 +103,21 @@ pub(crate) fn steady_high() -> u32 {
 
 impl Function {
     pub(crate) const PLAIN: [Self; 4] = [Self::Entry, Self::Exit, Self::Tail, Self::Argument];
-    /// And one with a payload.
-    pub(crate) const EACH: [Self; 5] = [
+    /// And those with a payload.
+    pub(crate) const EACH: [Self; 7] = [
         Self::Entry,
         Self::Exit,
         Self::Tail,
         Self::Argument,
         Self::Custom,
+        Self::Arguments(6),
+        Self::Result,
     ];
 
     pub(crate) fn kind(self) -> SledKind {
         match self {
-            Self::Entry => SledKind::Entry,
-            Self::Exit => SledKind::Exit,
+            Self::Entry | Self::Arguments(_) => SledKind::Entry,
+            Self::Exit | Self::Result => SledKind::Exit,
             Self::Tail | Self::Conditional(_) => SledKind::TailExit,
             Self::Argument => SledKind::EntryArgument,
             Self::Custom => SledKind::CustomEvent,
@@ -127,14 +134,27 @@ impl Function {
             Self::Custom => 4,
             Self::Typed => 5,
             Self::Conditional(condition) => 6 + u64::from(condition),
+            Self::Result => 22,
+            Self::Arguments(count) => 22 + u64::from(count),
+        }
+    }
+
+    /// What its sled is staged to record.
+    fn capture(self) -> Capture {
+        match self {
+            Self::Arguments(count) => Capture::NONE.with_arguments(count.into()).unwrap(),
+            Self::Result => Capture::NONE.with_result(),
+            _ => Capture::NONE,
         }
     }
 
     /// What follows the sled.
     fn tail(self) -> Vec<u8> {
         match self {
-            Self::Exit => vec![],
-            Self::Entry | Self::Argument | Self::Custom | Self::Typed => vec![0xc3],
+            Self::Exit | Self::Result => vec![],
+            Self::Entry | Self::Argument | Self::Arguments(_) | Self::Custom | Self::Typed => {
+                vec![0xc3]
+            }
             Self::Tail => vec![0xeb, 0x01, 0xcc, 0xc3],
             Self::Conditional(condition) => vec![0x70 | condition, 0x01, 0xc3, 0xc3],
         }
@@ -180,7 +200,8 @@ impl Machine {
         };
         for function in Function::PLAIN
             .into_iter()
-            .chain([Function::Custom, Function::Typed])
+            .chain([Function::Custom, Function::Typed, Function::Result])
+            .chain((1..=6).map(Function::Arguments))
             .chain((0..16).map(Function::Conditional))
         {
             for copy in 0..COPIES {
@@ -223,7 +244,10 @@ impl Machine {
                 self.code.write(at - self.code.address(), &stub.code);
                 stub.staging
             }
-            None => stage(kind, address, self.trampolines.target(kind)).unwrap(),
+            None => {
+                let target = self.trampolines.target_for(kind, function.capture());
+                stage(kind, address, target).unwrap()
+            }
         };
         assert_eq!(bytes.len(), sled_bytes(kind));
         let from = usize::from(staging.offset);
@@ -265,6 +289,7 @@ impl Machine {
         match function {
             Function::Custom => registers.with_arguments(size, said, 0),
             Function::Typed => registers.with_arguments(said, size, 7),
+            Function::Result => registers.with_result(number),
             _ => registers.with_argument(number),
         }
     }
@@ -274,8 +299,12 @@ impl Machine {
         self.said.address() + 8 * number.min(NUMBERS - 1)
     }
 
-    /// The number that an event said; the greatest for all that are too great.
+    /// The number that an event said, the greatest for all that are too great; or the first of a call's values.
     pub(crate) fn number_of(data: &Data) -> u64 {
+        if data.kind == word::VALUES {
+            assert_eq!((data.size as usize, data.size % 8), (data.bytes.len(), 0));
+            return u64::from_le_bytes(data.bytes[..8].try_into().unwrap());
+        }
         assert_eq!((data.size, data.bytes.len()), (SAID_BYTES, 20), "{data:?}");
         let number = u64::from_le_bytes(data.bytes[..8].try_into().unwrap());
         let behind = u64::from_le_bytes(data.bytes[8..16].try_into().unwrap());
@@ -292,8 +321,9 @@ impl Machine {
         // SAFETY: the address is that of a function of this machine, which keeps the calling convention's stack.
         let after = unsafe { registers.call(self.address(function, copy)) };
         let flags = match function {
-            Function::Entry | Function::Argument => 0,
+            Function::Entry | Function::Argument | Function::Arguments(_) => 0,
             Function::Exit
+            | Function::Result
             | Function::Tail
             | Function::Custom
             | Function::Typed

@@ -15,3 +15,4 @@ mod paths;
 mod payloads;
 mod registers;
 mod step;
+mod values;

@@ -30,11 +30,13 @@ struct Before {
 }
 
 /// The interrupted event is of copy 0, those of handlers of copies 1 and 2; arguments number them all.
-const FUNCTIONS: [Function; 5] = [
+const FUNCTIONS: [Function; 7] = [
     Function::Entry,
     Function::Argument,
+    Function::Arguments(6),
     Function::Custom,
     Function::Exit,
+    Function::Result,
     Function::Conditional(4),
 ];
 
@@ -320,7 +322,12 @@ fn handlers_of_handlers_at_every_instruction_are_harmless() {
     let stepper = Stepper::new();
     for before in situations(&machine) {
         let mut prepared = Prepared::new(&machine, before);
-        for function in [Function::Exit, Function::Argument, Function::Custom] {
+        for function in [
+            Function::Exit,
+            Function::Argument,
+            Function::Custom,
+            Function::Arguments(3),
+        ] {
             let attempts = RefCell::new(vec![(machine.site(function, 0), u64::MAX)]);
             let attempt = |function, copy, number| {
                 attempts

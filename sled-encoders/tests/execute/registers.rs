@@ -128,6 +128,21 @@ impl Registers {
         self
     }
 
+    /// rax.
+    pub(crate) fn with_result(mut self, result: u64) -> Self {
+        self.general[0] = result;
+        self
+    }
+
+    pub(crate) fn result(&self) -> u64 {
+        self.general[0]
+    }
+
+    /// rdi, rsi, rdx, rcx, r8, r9.
+    pub(crate) fn arguments(&self) -> [u64; 6] {
+        [5, 4, 3, 2, 7, 8].map(|register: usize| self.general[register])
+    }
+
     /// The first three: rdi, rsi, rdx.
     pub(crate) fn with_arguments(mut self, first: u64, second: u64, third: u64) -> Self {
         self.general[5] = first;

@@ -1,7 +1,7 @@
 //! The code mapping of a neighbourhood: a handshake for whoever attaches next, the trampolines, and stubs.
 //!
 //! ```text
-//!  +0     magic "xrayd" 0 0 2 | bytes | table | rings | rings mapping: start, bytes | ring shift, slots shift | thread id offset
+//!  +0     magic "xrayd" 0 0 3 | bytes | table | rings | rings mapping: start, bytes | ring shift, slots shift | thread id offset
 //!  +256   trampolines
 //!  +4096  stubs, 64 bytes each
 //! ```
@@ -19,7 +19,7 @@ use sled_encoders::{
 
 use crate::{pid::TargetAddr, sys::Memory, target::MapEntry};
 
-const MAGIC: [u8; 8] = *b"xrayd\0\0\x02";
+const MAGIC: [u8; 8] = *b"xrayd\0\0\x03";
 const HANDSHAKE_WORDS: usize = 8;
 const TRAMPOLINES_AT: u64 = 256;
 const STUBS_AT: u64 = 4096;

@@ -6,7 +6,7 @@ use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
 use yaxpeax_x86::amd64::{InstDecoder, Instruction};
 
 use super::*;
-use crate::{EncodeError, SledKind};
+use crate::{Capture, EncodeError, SledKind};
 
 /// Where the sled of each row stands, and where it leads.
 const SLED: u64 = 0x40_1000;

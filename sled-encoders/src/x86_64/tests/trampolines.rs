@@ -35,12 +35,49 @@ fn program(trampolines: &Trampolines) -> BTreeMap<u64, Instruction> {
 }
 
 fn starts(trampolines: &Trampolines, spec: &TrampolineSpec) -> BTreeSet<u64> {
-    let kinds = SledKind::ALL.map(|kind| trampolines.target(kind));
-    kinds
-        .into_iter()
+    let targets = SledKind::ALL.into_iter().flat_map(|kind| {
+        captures().map(move |capture| {
+            let target = trampolines.target_for(kind, capture);
+            assert!(trampolines.is_target(kind, target), "{kind:?} {capture:?}");
+            target
+        })
+    });
+    targets
         .chain([trampolines.stub_target()])
         .map(|address| address - spec.origin)
         .collect()
+}
+
+/// All that can be recorded.
+fn captures() -> impl Iterator<Item = Capture> {
+    (0..=6).flat_map(|count| {
+        let arguments = Capture::NONE.with_arguments(count).unwrap();
+        [arguments, arguments.with_result()]
+    })
+}
+
+#[test]
+fn each_sled_calls_the_flavour_that_it_is_staged_for() {
+    let [spec, ..] = specs();
+    let trampolines = Trampolines::assemble(&spec).unwrap();
+    // Entries with 0 to 6 values, with the first argument, exits without and with a value, for stubs, for events.
+    assert_eq!(starts(&trampolines, &spec).len(), 12);
+    let all = Capture::NONE.with_arguments(6).unwrap().with_result();
+    for kind in SledKind::ALL {
+        let plain = trampolines.target_for(kind, Capture::NONE);
+        assert_eq!(plain, trampolines.target(kind));
+        let has_values = matches!(
+            kind,
+            SledKind::Entry | SledKind::EntryArgument | SledKind::Exit
+        );
+        let target = trampolines.target_for(kind, all);
+        assert_eq!(target != plain, has_values, "{kind:?}");
+        let elsewhere = SledKind::ALL
+            .into_iter()
+            .filter(|other| *other != kind && has_values && trampolines.is_target(*other, target));
+        let expected = usize::from(matches!(kind, SledKind::Entry | SledKind::EntryArgument));
+        assert_eq!(elsewhere.count(), expected, "{kind:?}");
+    }
 }
 
 #[test]
@@ -138,8 +175,8 @@ fn follow(path: &Path, instruction: &Instruction) -> Option<Vec<Path>> {
     let operand = |i| instruction.operand(i);
     match instruction.opcode() {
         Opcode::PUSH => {
-            let register = general(&operand(0)).expect("pushes are of registers");
-            next.stack.push(path.registers[register]);
+            let pushed = general(&operand(0)).map(|register| path.registers[register]);
+            next.stack.push(pushed.unwrap_or(Value::Computed));
         }
         Opcode::POP => {
             let register = general(&operand(0)).expect("pops are to registers");
@@ -164,6 +201,17 @@ fn follow(path: &Path, instruction: &Instruction) -> Option<Vec<Path>> {
             return Some(vec![next, taken]);
         }
         Opcode::CMP | Opcode::TEST | Opcode::SAHF => {}
+        Opcode::LEA if general(&operand(0)) == Some(RSP) => {
+            let Operand::Disp { base, disp } = operand(1) else {
+                panic!("{:#x}: {instruction}", path.at)
+            };
+            assert_eq!((usize::from(base.num()), disp % 8), (RSP, 0));
+            let left = path
+                .stack
+                .len()
+                .checked_sub(usize::try_from(disp / 8).unwrap());
+            next.stack.truncate(left.expect("something was pushed"));
+        }
         opcode => {
             let mut written = vec![general(&operand(0))];
             match opcode {
@@ -187,6 +235,12 @@ fn every_path_puts_every_register_back() {
         let trampolines = Trampolines::assemble(&spec).unwrap();
         let program = program(&trampolines);
         let event = trampolines.target(SledKind::CustomEvent) - spec.origin;
+        let values = [SledKind::Entry, SledKind::Exit].map(|kind| {
+            let with = captures().map(|capture| trampolines.target_for(kind, capture));
+            let with = with.filter(|target| *target != trampolines.target(kind));
+            with.map(|target| target - spec.origin).collect::<Vec<_>>()
+        });
+        let values = values.concat();
         for start in starts(&trampolines, &spec) {
             let registers = std::array::from_fn(|i| Value::Initial(u8::try_from(i).unwrap()));
             let mut open = vec![Path {
@@ -223,7 +277,11 @@ fn every_path_puts_every_register_back() {
             }
             assert!(ends >= 1, "{start:#x} ends");
             // As the header of `trampoline` says; the return address into the sled is below.
-            let most = if start == event { 168 } else { 136 };
+            let most = match start {
+                _ if start == event => 168,
+                _ if values.contains(&start) => 256,
+                _ => 136,
+            };
             assert!(
                 8 * (deepest + 1) <= most,
                 "{start:#x} takes {} bytes",

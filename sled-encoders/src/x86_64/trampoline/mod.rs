@@ -1,8 +1,8 @@
 //! The code that staged sleds call.
 //!
-//! Five flavours, one slow path. They keep every register; all but the entries' keep the flags (at an entry they are dead). They touch no
-//! vector or x87 state, make no system call, never wait, and use at most 136 bytes of stack, 48 on the hot path; the flavour for events 168
-//! and 96.
+//! Five flavours, one slow path, and seven more that call the flavour for events (`values`). They keep every register; all but the entries' keep
+//! the flags (at an entry they are dead). They touch no vector or x87 state, make no system call, never wait, and use at most 136 bytes of stack,
+//! 48 on the hot path; the flavour for events 168 and 96, those with values up to 256 and 184.
 //!
 //! ```text
 //!  stack on the hot path           registers after the preamble
@@ -52,10 +52,11 @@ use self::{
     payload::{emit_copy, emit_event},
     slow::emit_slow,
 };
-use crate::{EncodeError, SledKind};
+use crate::{Capture, EncodeError, SledKind};
 
 mod payload;
 mod slow;
+mod values;
 
 /// Where everything lies that the trampolines of one target use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +84,10 @@ pub struct Trampolines {
     argument: u64,
     stub: u64,
     event: u64,
+    /// For entries with 1, 2, … arguments.
+    arguments: [u64; Capture::MOST_ARGUMENTS as usize],
+    /// For exits with the result.
+    result: u64,
 }
 
 /// What distinguishes one flavour from another.
@@ -145,6 +150,29 @@ impl Trampolines {
         }
     }
 
+    /// Address of the trampoline that a staged sled of `kind` calls to record `capture`, as far as there is anything to be had there: a tail
+    /// exit has no result, the function that it jumps to has.
+    pub fn target_for(&self, kind: SledKind, capture: Capture) -> u64 {
+        match kind {
+            SledKind::Entry | SledKind::EntryArgument => usize::from(capture.arguments())
+                .checked_sub(1)
+                .and_then(|index| self.arguments.get(index).copied())
+                .unwrap_or_else(|| self.target(kind)),
+            SledKind::Exit if capture.has_result() => self.result,
+            _ => self.target(kind),
+        }
+    }
+
+    /// Whether a sled of `kind` can be staged to call `address`.
+    pub fn is_target(&self, kind: SledKind, address: u64) -> bool {
+        self.target(kind) == address
+            || match kind {
+                SledKind::Entry | SledKind::EntryArgument => self.arguments.contains(&address),
+                SledKind::Exit => self.result == address,
+                _ => false,
+            }
+    }
+
     /// Address of the trampoline that stubs of tail sleds call.
     pub const fn stub_target(&self) -> u64 {
         self.stub
@@ -187,23 +215,38 @@ impl Trampolines {
             emit_flavour(&mut a, spec, flavour, slow)?;
             starts.push(start);
         }
-        let mut start = a.create_label();
+        let mut event = a.create_label();
         align(&mut a, spec)?;
-        a.set_label(&mut start)?;
+        a.set_label(&mut event)?;
         emit_event(&mut a, spec, slow, copy)?;
-        starts.push(start);
+        let mut arguments = labels::<{ Capture::MOST_ARGUMENTS as usize }>(&mut a);
+        for (count, start) in (1..).zip(&mut arguments) {
+            align(&mut a, spec)?;
+            a.set_label(start)?;
+            values::emit_entry(&mut a, count, event)?;
+        }
+        let mut result = a.create_label();
+        align(&mut a, spec)?;
+        a.set_label(&mut result)?;
+        values::emit_exit(&mut a, event)?;
         let options = iced_x86::BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
-        let result = a.assemble_options(spec.origin, options)?;
-        let at = |i: usize| result.label_ip(&starts[i]);
-        let (entry, exit, argument, stub, event) = (at(0)?, at(1)?, at(2)?, at(3)?, at(4)?);
+        let made = a.assemble_options(spec.origin, options)?;
+        let at = |i: usize| made.label_ip(&starts[i]);
+        let (entry, exit, argument, stub) = (at(0)?, at(1)?, at(2)?, at(3)?);
+        let mut with_arguments = [0; Capture::MOST_ARGUMENTS as usize];
+        for (address, start) in with_arguments.iter_mut().zip(&arguments) {
+            *address = made.label_ip(start)?;
+        }
         Ok(Self {
-            code: result.inner.code_buffer,
+            event: made.label_ip(&event)?,
+            arguments: with_arguments,
+            result: made.label_ip(&result)?,
+            code: made.inner.code_buffer,
             entry,
             exit,
             tail: exit,
             argument,
             stub,
-            event,
         })
     }
 }

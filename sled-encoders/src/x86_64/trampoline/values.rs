@@ -1,0 +1,56 @@
+//! The flavours that record what registers hold: arguments at entries, the result at exits.
+//!
+//! They put the registers onto the stack, as the payload of an event whose name is the sled's, and call the flavour for events, which keeps
+//! all registers and the status flags. Below the stack pointer nothing is alive at a function's first instruction, nor at its `ret`.
+//!
+//! ```text
+//!  stack             entry, n arguments               exit
+//!  +0 … +24          the event's frame: site, pointer to +32, size, type
+//!  +32               rdi, rsi, rdx, rcx, r8, r9       rax
+//!  +32 + 8 * count   return address into the sled
+//! ```
+
+use iced_x86::code_asm::{
+    AsmRegister64, CodeAssembler, CodeLabel, ptr, qword_ptr, r8, r9, rax, rcx, rdi, rdx, rsi, rsp,
+};
+use shm_ring::word;
+
+use super::Result;
+
+/// The registers of integer arguments, first to last: x86-64 System V ABI, §3.2.3.
+const ARGUMENTS: [AsmRegister64; 6] = [rdi, rsi, rdx, rcx, r8, r9];
+/// Bytes of a frame as stubs of events make it.
+const FRAME: i32 = 32;
+/// Where size and type end, which is where values begin.
+const VALUES: i32 = 16;
+
+/// The flavour for entries with `count` arguments. The flags are dead there.
+pub(super) fn emit_entry(a: &mut CodeAssembler, count: u8, event: CodeLabel) -> Result<()> {
+    let bytes = 8 * i32::from(count);
+    let registers = ARGUMENTS.into_iter().take(count.into());
+    for register in registers.rev() {
+        a.push(register)?;
+    }
+    a.push(word::VALUES.cast_signed())?;
+    a.push(bytes)?;
+    a.push(rsp)?;
+    a.add(qword_ptr(rsp), VALUES)?;
+    a.push(qword_ptr(rsp + (FRAME - 8 + bytes)))?;
+    a.call(event)?;
+    a.lea(rsp, ptr(rsp + (FRAME + bytes)))?;
+    a.ret()
+}
+
+/// The flavour for exits. No instruction of it touches a flag.
+pub(super) fn emit_exit(a: &mut CodeAssembler, event: CodeLabel) -> Result<()> {
+    a.push(rax)?;
+    a.push(word::VALUES.cast_signed())?;
+    a.push(8)?;
+    a.lea(rax, ptr(rsp + VALUES))?;
+    a.push(rax)?;
+    a.push(qword_ptr(rsp + (FRAME - 8 + 8)))?;
+    a.call(event)?;
+    a.lea(rsp, ptr(rsp + FRAME))?;
+    a.pop(rax)?;
+    a.ret()
+}
