@@ -25,5 +25,6 @@ mod salvage;
 mod window;
 
 pub use error::Error;
+pub(crate) use header::HEADER_LEN;
 pub use header::{ByteOrder, Format, Header};
 pub use salvage::{Mode, Skipped, SkippedList};

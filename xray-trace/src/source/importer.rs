@@ -68,6 +68,22 @@ pub(super) struct Notes {
     pub(super) cut_bytes: u64,
 }
 
+// === impl Notes ===
+
+impl Notes {
+    /// Adds those of another part of the log.
+    pub(super) fn add(&mut self, other: Self) {
+        let Self {
+            backwards,
+            more_arguments,
+            cut_bytes,
+        } = other;
+        self.backwards += backwards;
+        self.more_arguments += more_arguments;
+        self.cut_bytes += cut_bytes;
+    }
+}
+
 // === impl Importer ===
 
 impl<'a> Importer<'a> {

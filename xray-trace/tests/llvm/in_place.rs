@@ -122,9 +122,10 @@ fn events_of_a_buffer() -> impl Strategy<Value = Vec<Record<Vec<u8>>>> {
         2 => any_event().prop_map(|event| vec![event]),
         1 => (any::<u16>(), 0..100_000_u64).prop_map(|(cpu, tsc)| vec![Record::NewCpu { cpu, tsc }]),
     ];
+    // Few threads, so that some have several buffers in a row.
     (
-        any::<i32>(),
-        any::<i32>(),
+        0..3_i32,
+        0..2_i32,
         any::<u16>(),
         0..1_000_000_u64,
         proptest::collection::vec(piece, 0..8),
@@ -177,5 +178,106 @@ proptest! {
         let packed = trace.write(Vec::new()).unwrap();
         let packed = Trace::read(&packed[..]).unwrap();
         prop_assert_eq!(&sorted(of_trace(&packed)), &expected);
+    }
+}
+
+/// Buffers of three threads with calls and long custom events, 12 MiB of them.
+fn long_log() -> Vec<u8> {
+    let buffer = |number: i32| {
+        let tsc = u64::from(number.cast_unsigned()) * 1000;
+        let call = |kind, delta| Record::Function {
+            kind,
+            function: number.cast_unsigned() % 50 + 1,
+            delta,
+        };
+        vec![
+            Record::NewBuffer { tid: number % 3 },
+            Record::WallTime {
+                seconds: 5,
+                micros: 7,
+            },
+            Record::Pid { pid: 1 },
+            Record::NewCpu { cpu: 2, tsc },
+            call(FunctionKind::Enter, 3),
+            Record::CustomEventDelta {
+                delta: 5,
+                data: vec![b'a'; 60_000],
+            },
+            call(FunctionKind::Exit, 7),
+        ]
+    };
+    let buffers: Vec<_> = (0..200).map(buffer).collect();
+    written(ByteOrder::Little, false, &buffers)
+}
+
+fn opened(bytes: &[u8], mode: Mode) -> Result<Trace, String> {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    file.rewind().unwrap();
+    let options = Options {
+        mode,
+        ..Options::default()
+    };
+    let opened = open(file, &options).map_err(|error| error.to_string())?;
+    Ok(opened.trace)
+}
+
+#[test]
+fn a_log_that_is_looked_through_in_parts_gives_what_one_reader_does() {
+    let bytes = long_log();
+    let mut all = of_trace(&opened(&bytes, Mode::Strict).unwrap());
+    let mut expected = one_by_one(&bytes);
+    let functions: Vec<_> = {
+        let trace = opened(&bytes, Mode::Strict).unwrap();
+        trace
+            .functions()
+            .iter()
+            .map(|function| function.xray_id)
+            .collect()
+    };
+    assert_eq!(functions, (1..=50).collect::<Vec<_>>());
+    all.sort();
+    expected.sort();
+    assert!(all == expected, "{} of {}", all.len(), expected.len());
+}
+
+#[test]
+fn damage_behind_the_first_part_is_told_as_by_one_reader() {
+    let whole = long_log();
+    // Extents, four records of a buffer's beginning, a call, an event with its bytes, a call.
+    let buffer = 16 + 4 * 16 + 8 + 16 + 60_000 + 8;
+    for (damage, at) in [
+        ("a record of no kind", 32 + 150 * buffer + 5 * 16 + 8),
+        ("an end in a record", 0),
+    ] {
+        let mut bytes = whole.clone();
+        match at {
+            0 => bytes.truncate(whole.len() - 3),
+            _ => bytes[at] = 0xff,
+        }
+        let mut events = Events::new(&bytes[..], Mode::Strict).unwrap();
+        let expected = loop {
+            match events.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("{damage}: nothing is wrong"),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert_eq!(
+            opened(&bytes, Mode::Strict).unwrap_err(),
+            expected,
+            "{damage}"
+        );
+        // Salvaged, everything else is there.
+        let mut all = of_trace(&opened(&bytes, Mode::Salvage).unwrap());
+        let mut expected = one_by_one(&bytes);
+        all.sort();
+        expected.sort();
+        assert!(
+            all == expected,
+            "{damage}: {} of {}",
+            all.len(),
+            expected.len()
+        );
     }
 }

@@ -141,6 +141,12 @@ impl<R: Read> Events<R> {
         self.reader.skipped()
     }
 
+    /// What was left out in all; nothing but in [`Mode::Salvage`].
+    #[must_use]
+    pub fn into_skipped(self) -> SkippedList {
+        self.reader.into_skipped()
+    }
+
     /// The next event; `None` at the end of the file.
     ///
     /// # Errors

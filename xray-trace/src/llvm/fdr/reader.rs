@@ -128,6 +128,12 @@ impl<R: Read> Reader<R> {
         &self.skipped
     }
 
+    /// What was left out in all.
+    #[must_use]
+    pub fn into_skipped(self) -> SkippedList {
+        self.skipped
+    }
+
     /// The next record; `None` at the end of the file.
     ///
     /// # Errors

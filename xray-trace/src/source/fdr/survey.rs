@@ -1,0 +1,260 @@
+//! Looks through a log, or a part of it, once.
+
+use std::io::{self, Read};
+
+use super::super::OpenError;
+use super::super::importer::{Notes, Owner};
+use crate::container::MAX_DATA_LEN;
+use crate::container::in_log::Place;
+use crate::function_map::FunctionMap;
+use crate::llvm::fdr::{Body, Buffer, Event, Events, FunctionKind, Layout};
+use crate::llvm::{Header, SkippedList};
+use crate::model::FunctionId;
+
+/// Records that make a block, in bytes; more only where they come at once.
+const BLOCK_LEN: u64 = 64 << 10;
+
+/// What was found.
+#[derive(Debug)]
+pub(super) struct Survey {
+    pub(super) header: Header,
+    pub(super) layout: Layout,
+    /// The buffer of the first event; the last buffer where there is none.
+    pub(super) first: Buffer,
+    pub(super) found: Vec<Found>,
+    /// Functions, in the order in which they are met.
+    pub(super) functions: Vec<u32>,
+    met: FunctionMap<bool>,
+    pub(super) notes: Notes,
+    pub(super) skipped: SkippedList,
+}
+
+/// A block that was found.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) owner: Owner,
+    pub(super) place: Place,
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) calls: u32,
+}
+
+/// Under way.
+#[derive(Debug, Default)]
+struct Scan {
+    first: Option<Buffer>,
+    current: Option<Current>,
+    found: Vec<Found>,
+    functions: Vec<u32>,
+    met: FunctionMap<bool>,
+    notes: Notes,
+}
+
+/// The block under way.
+#[derive(Debug)]
+struct Current {
+    found: Found,
+    /// Where the buffer of its latest event begins.
+    buffer: u64,
+    /// The next argument is the first of a call.
+    entered: bool,
+}
+
+// === impl Survey ===
+
+impl Survey {
+    /// Reads all events.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Events::next`].
+    pub(super) fn of<R: Read>(mut events: Events<R>) -> Result<Self, OpenError> {
+        let mut scan = Scan::default();
+        let mut left_out = 0;
+        while let Some(event) = events.next()? {
+            let event = event.map(<[u8]>::len);
+            let (_, cpu) = events.place();
+            let gap = events.skipped().places() != left_out;
+            left_out = events.skipped().places();
+            scan.event(&event, events.buffer(), cpu, gap, events.offset())?;
+            scan.calls(&mut events)?;
+        }
+        scan.end_block();
+        let Scan {
+            first,
+            found,
+            functions,
+            met,
+            notes,
+            ..
+        } = scan;
+        Ok(Self {
+            header: *events.header(),
+            layout: events.layout(),
+            first: first.unwrap_or(*events.buffer()),
+            found,
+            functions,
+            met,
+            notes,
+            skipped: events.into_skipped(),
+        })
+    }
+
+    /// Adds what was found in the next part of the log, of which nothing was left out.
+    pub(super) fn add(&mut self, next: Self) {
+        let Self {
+            first,
+            found,
+            functions,
+            notes,
+            ..
+        } = next;
+        if self.found.is_empty() {
+            self.first = first;
+        }
+        self.found.extend(found);
+        for function in functions {
+            meet(&mut self.met, &mut self.functions, function);
+        }
+        self.notes.add(notes);
+    }
+}
+
+// === impl Scan ===
+
+impl Scan {
+    /// Takes an event in, of which the data's length is known, and that ends at `end`. With a `gap`, something in front of it was left
+    /// out.
+    fn event(
+        &mut self,
+        event: &Event<usize>,
+        buffer: &Buffer,
+        cpu: u16,
+        gap: bool,
+        end: u64,
+    ) -> io::Result<()> {
+        self.first.get_or_insert(*buffer);
+        let owner = Owner {
+            pid: event.pid.unwrap_or(0).cast_unsigned(),
+            tid: event.tid.cast_unsigned(),
+        };
+        let argument = matches!(event.body, Body::Argument(_));
+        let before = self.current.as_ref().filter(|current| {
+            current.found.owner == owner
+                && (current.buffer == buffer.offset || current.goes_on_in(buffer, event.tsc))
+        });
+        let floor = before.map_or(0, |current| current.found.last);
+        let goes_on = before.is_some_and(|current| {
+            !gap && (argument || event.offset - current.found.place.offset < BLOCK_LEN)
+        });
+        if !goes_on {
+            self.end_block();
+            self.current = Some(Current {
+                found: Found {
+                    owner,
+                    place: Place {
+                        offset: event.offset,
+                        len: 0,
+                        base: event.base,
+                        cpu,
+                        floor,
+                    },
+                    first: floor.max(event.tsc),
+                    last: floor,
+                    calls: 0,
+                },
+                buffer: buffer.offset,
+                entered: false,
+            });
+        }
+        if let Body::Call { function, .. } = event.body {
+            meet(&mut self.met, &mut self.functions, function);
+        }
+        let Some(current) = &mut self.current else {
+            return Ok(());
+        };
+        current.buffer = buffer.offset;
+        current.reach(end)?;
+        if let Body::Argument(_) = event.body {
+            self.notes.more_arguments += u64::from(!current.entered);
+            current.entered = false;
+            return Ok(());
+        }
+        let found = &mut current.found;
+        self.notes.backwards += u64::from(event.tsc < found.last);
+        found.last = found.last.max(event.tsc);
+        current.entered = false;
+        match event.body {
+            Body::Call { kind, .. } => {
+                found.calls = found.calls.saturating_add(1);
+                current.entered = enters(kind);
+            }
+            Body::Custom(len) | Body::Typed { data: len, .. } => {
+                self.notes.cut_bytes += len.saturating_sub(MAX_DATA_LEN) as u64;
+            }
+            Body::Argument(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Takes the calls in that follow on an event directly, which nearly all do.
+    fn calls<R: Read>(&mut self, events: &mut Events<R>) -> Result<(), OpenError> {
+        let Some(current) = &mut self.current else {
+            return Ok(());
+        };
+        let (mut last, mut backwards, mut last_kind) = (current.found.last, 0, None);
+        let (met, functions) = (&mut self.met, &mut self.functions);
+        let calls = events.calls(|tsc, kind, function| {
+            backwards += u64::from(tsc < last);
+            last = last.max(tsc);
+            last_kind = Some(kind);
+            meet(met, functions, function);
+        })?;
+        if let Some(kind) = last_kind {
+            current.found.last = last;
+            current.entered = enters(kind);
+            current.found.calls = current
+                .found
+                .calls
+                .saturating_add(u32::try_from(calls).unwrap_or(u32::MAX));
+            self.notes.backwards += backwards;
+            current.reach(events.offset())?;
+        }
+        Ok(())
+    }
+
+    fn end_block(&mut self) {
+        self.found
+            .extend(self.current.take().map(|current| current.found));
+    }
+}
+
+// === impl Current ===
+
+impl Current {
+    /// Whether the block goes on in the buffer that begins where its last record ends, with an event at `tsc`. So there are fewer blocks to
+    /// be kept in mind, where a thread filled buffers one after the other.
+    fn goes_on_in(&self, buffer: &Buffer, tsc: u64) -> bool {
+        let Found { place, last, .. } = &self.found;
+        buffer.offset == place.offset + u64::from(place.len) && tsc >= *last
+    }
+
+    /// Its last record ends here.
+    fn reach(&mut self, end: u64) -> io::Result<()> {
+        let place = &mut self.found.place;
+        let len = u32::try_from(end - place.offset);
+        place.len = len.map_err(|_| io::Error::other("a block of 4 GiB"))?;
+        Ok(())
+    }
+}
+
+#[inline]
+fn meet(met: &mut FunctionMap<bool>, functions: &mut Vec<u32>, function: u32) {
+    if !std::mem::replace(met.entry(FunctionId(function)), true) {
+        functions.push(function);
+    }
+}
+
+fn enters(kind: FunctionKind) -> bool {
+    matches!(kind, FunctionKind::Enter | FunctionKind::EnterArg)
+}
