@@ -1,17 +1,20 @@
 //! Libraries that come and go while their process is traced.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{DEADLINE, Fixture, Target, copy_into, wait_until};
+use integration::{DEADLINE, Fixture, Target, build, copy_into, wait_until};
 use xray_trace::instr_map::{Rule, Selection};
 use xray_trace::model::{CallKind, EventBody, Trace};
 use xrayd::Reason;
 use xrayd::session::{ModuleStatus, Run, Session, Switch};
 
 use crate::support::{attach, detach, everything, registry, retained, soak, switch, tally};
+use crate::tracer::Tracer;
 
 fn glob(pattern: &str) -> Selection {
     Selection {
@@ -29,9 +32,7 @@ fn modules(session: &Session, file: &str) -> Vec<ModuleStatus> {
 /// Waits until so many functions of `file`, which is loaded once, are on.
 fn armed(session: &Session, file: &str, functions: u32) -> Result<ModuleStatus> {
     wait_until(DEADLINE, "the library is armed", || {
-        let on = |module: &ModuleStatus| {
-            module.armed_within.is_some() && module.functions_on == functions
-        };
+        let on = |module: &ModuleStatus| module.armed.is_some() && module.functions_on == functions;
         Ok(modules(session, file).into_iter().find(on))
     })
 }
@@ -59,7 +60,7 @@ fn a_rule_holds_for_a_library_that_is_loaded_later() -> Result<()> {
         "{module:?}"
     );
     ensure!(module.copied_bytes == 4096, "{module:?}");
-    ensure!(module.armed_within.is_some(), "{module:?}");
+    ensure!(module.armed.is_some(), "{module:?}");
     ensure!(target.ask("call 0 50", "done")? == "done 50");
     // What was loaded is listed, and can be switched like everything else.
     let report = session.toggle(&glob("plugin_a_noise"), Switch::On, Run::Real)?;
@@ -87,6 +88,51 @@ fn a_rule_holds_for_a_library_that_is_loaded_later() -> Result<()> {
     ];
     let expected = expected.map(|(name, calls)| (name.to_owned(), [calls, calls, 0]));
     ensure!(counts == BTreeMap::from(expected), "{counts:?}");
+    Ok(())
+}
+
+/// By the kernel's word where it gives it, else by looking at the maps; either way it is said which, and how soon (P63).
+#[test]
+fn a_library_is_noticed_with_perf_events_and_without() -> Result<()> {
+    let mut filtered = Command::new(build(Fixture::Confined)?);
+    filtered.args(["--filter", "no-perf", "--exec"]);
+    let ways = [
+        (Tracer::spawn()?, "Perf", "Mapping "),
+        (Tracer::spawn_under(filtered)?, "Maps", "Look "),
+    ];
+    for (mut tracer, noticing, since) in ways {
+        let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+        tracer.ask(&format!("attach {}", target.pid()))?;
+        ensure!(tracer.ask("noticing")? == "Idle");
+        tracer.ask("on")?;
+        let told = tracer.ask("noticing")?;
+        if noticing == "Perf" && told != "Perf" {
+            ensure!(std::env::var_os("CI").is_none(), "{told}");
+            writeln!(std::io::stderr(), "NOT RUN, needs perf events: {told}")?;
+            continue;
+        }
+        ensure!(told.starts_with(noticing), "{told}");
+        // In a thread that was there when it began, and in one that was not.
+        for (slot, (load, file)) in [("load", "plugin_a.so"), ("apart", "plugin_b.so")]
+            .iter()
+            .enumerate()
+        {
+            target.ask(&format!("{load} {slot} {file}"), "loaded")?;
+            let armed = wait_until(DEADLINE, "the library is armed", || {
+                let armed = tracer.ask(&format!("armed {file}"))?;
+                Ok((!armed.is_empty()).then_some(armed))
+            })?;
+            ensure!(armed.starts_with(since), "{noticing}: {armed}");
+            ensure!(target.ask(&format!("call {slot} 5"), "done")? == "done 5");
+        }
+        tracer.ask("off")?;
+        ensure!(tracer.ask("noticing")? == "Idle");
+        tracer.ask("detach")?;
+        let counts = tally(&tracer.trace()?)?;
+        for name in ["plugin_a_call", "plugin_b_call"] {
+            ensure!(counts[name] == [5, 5, 0], "{noticing}: {counts:?}");
+        }
+    }
     Ok(())
 }
 
@@ -120,7 +166,7 @@ fn what_one_library_recorded_is_not_another_s_that_comes_in_its_place() -> Resul
                     let loaded = target.ask(&format!("load 0 {file}"), "loaded")?;
                     *places.entry(loaded).or_default() += 1;
                     wait_until(DEADLINE, "the library is armed", || {
-                        let on = |module: &ModuleStatus| module.armed_within.is_some();
+                        let on = |module: &ModuleStatus| module.armed.is_some();
                         Ok(modules(&session, file).iter().any(on).then_some(()))
                     })?;
                     target.ask(&format!("call 0 {CALLS}"), "done")?;
@@ -225,7 +271,7 @@ fn each_event_is_of_the_library_in_use(trace: &Trace) -> Result<()> {
 fn copies_and_builds_of_one_file_are_told_apart() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let program = copy_into(Fixture::Plugins, dir.path())?;
-    let mut target = Target::spawn_command(std::process::Command::new(&program))?;
+    let mut target = Target::spawn_command(Command::new(&program))?;
     let registry = registry();
     let session = attach(&registry, &target)?.session;
     session.toggle(&glob("plugin_*_call"), Switch::On, Run::Real)?;
@@ -234,7 +280,7 @@ fn copies_and_builds_of_one_file_are_told_apart() -> Result<()> {
     target.ask("copy 1 plugin_a.so", "loaded")?;
     wait_until(DEADLINE, "both copies are armed", || {
         let on = modules(&session, "plugin_a.so");
-        let on = on.iter().filter(|module| module.armed_within.is_some());
+        let on = on.iter().filter(|module| module.armed.is_some());
         Ok((on.count() == 2).then_some(()))
     })?;
     for (slot, calls) in [(0, 3), (1, 4)] {
@@ -247,9 +293,7 @@ fn copies_and_builds_of_one_file_are_told_apart() -> Result<()> {
     wait_until(DEADLINE, "the new build is armed", || {
         let new = modules(&session, "plugin_a.so");
         let mut new = new.iter().filter(|module| module.build_id.is_none());
-        Ok(new
-            .any(|module| module.armed_within.is_some())
-            .then_some(()))
+        Ok(new.any(|module| module.armed.is_some()).then_some(()))
     })?;
     target.ask("call 0 5", "done")?;
     for slot in [0, 1] {

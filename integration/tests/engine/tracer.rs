@@ -212,6 +212,18 @@ impl Server {
             }
             "on" => self.switch(Switch::On),
             "off" => self.switch(Switch::Off),
+            "noticing" => Ok(format!("{:?}", self.session()?.status().noticing)),
+            // Of the module at the end of this path: how soon it was armed, counted from when; nothing if it is not yet.
+            "armed" => {
+                let modules = self.session()?.status().modules;
+                let module = modules
+                    .iter()
+                    .find(|module| module.path.ends_with(argument));
+                let armed = module.and_then(|module| module.armed);
+                Ok(armed.map_or_else(String::new, |armed| {
+                    format!("{:?} {:?}", armed.since, armed.within)
+                }))
+            }
             "events" => {
                 let status = self.session()?.status();
                 Ok(format!("{} {}", status.events, status.lost))

@@ -393,6 +393,12 @@ pub struct ProcessStatus {
     /// Modules with sleds that are loaded now.
     #[prost(message, repeated, tag = "21")]
     pub modules: ::prost::alloc::vec::Vec<ModuleStatus>,
+    /// How libraries that are loaded later are noticed: "perf": by the kernel's perf events, at once; "maps": by looking at the maps every few
+    /// milliseconds, and `noticing_why` says why; "idle": by a look each second, since no rule names anything that comes.
+    #[prost(string, tag = "22")]
+    pub noticing: ::prost::alloc::string::String,
+    #[prost(string, tag = "23")]
+    pub noticing_why: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -409,10 +415,12 @@ pub struct ModuleStatus {
     /// Memory in it that patching made private to the target.
     #[prost(uint64, tag = "5")]
     pub copied_bytes: u64,
-    /// For a library that was loaded after the attach and in which rules switched anything on: how long it was loaded before, at
-    /// most. 0 for others.
+    /// For a library that was loaded after the attach and in which rules switched anything on: how long it was loaded before. 0 for others.
     #[prost(uint64, tag = "6")]
     pub armed_within_ns: u64,
+    /// True if that was measured, from the moment at which its text was mapped; else it was no longer than that.
+    #[prost(bool, tag = "8")]
+    pub armed_measured: bool,
     /// Set if it cannot be traced; the numbers are 0 then.
     #[prost(message, optional, tag = "7")]
     pub refusal: ::core::option::Option<Refusal>,

@@ -70,7 +70,7 @@ impl Statuses {
             Column::right("ON"),
             Column::right("OF"),
             Column::right("COPIED"),
-            Column::right("ARMED WITHIN").minor(1),
+            Column::right("ARMED AFTER").minor(1),
             Column::left("BUILD ID").minor(2),
             Column::elastic("MODULE"),
         ]);
@@ -87,6 +87,19 @@ impl Statuses {
                 writeln!(out, "{path} is not traced: {message} [{}]", refusal.reason)?;
             }
         }
+        for process in &self.processes {
+            let how = match process.noticing.as_str() {
+                "perf" => "at once, by perf events".to_owned(),
+                "maps" => format!("by looking at its maps: {}", process.noticing_why),
+                _ => continue,
+            };
+            let how = printable(&how);
+            writeln!(
+                out,
+                "process {}: libraries that it loads are noticed {how}",
+                process.pid
+            )?;
+        }
         Ok(())
     }
 }
@@ -94,7 +107,8 @@ impl Statuses {
 fn module_cells(pid: u32, row: &ModuleStatus) -> [Cell; 7] {
     let armed = match row.armed_within_ns {
         0 => String::new(),
-        nanoseconds => units::time(nanoseconds),
+        nanoseconds if row.armed_measured => units::time(nanoseconds),
+        nanoseconds => format!("≤ {}", units::time(nanoseconds)),
     };
     [
         pid.to_string().into(),
@@ -184,6 +198,15 @@ mod tests {
                     ..ModuleStatus::default()
                 },
                 ModuleStatus {
+                    path: "/srv/lib/heard.so".into(),
+                    functions: 2,
+                    functions_on: 2,
+                    copied_bytes: 4 << 10,
+                    armed_within_ns: 812_000,
+                    armed_measured: true,
+                    ..ModuleStatus::default()
+                },
+                ModuleStatus {
                     path: "/srv/lib/far.so".into(),
                     refusal: Some(Refusal {
                         reason: "no-memory".into(),
@@ -192,6 +215,8 @@ mod tests {
                     ..ModuleStatus::default()
                 },
             ],
+            noticing: "maps".into(),
+            noticing_why: "no perf events: Permission denied".into(),
         };
         let failed = ProcessStatus {
             state: "failed".into(),

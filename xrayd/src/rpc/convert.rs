@@ -13,8 +13,8 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        AttachOptions, AttachReport, DetachReport, FunctionRow, ModuleStatus, Phase, SkippedSleds,
-        Status, ToggleReport,
+        AttachOptions, AttachReport, DetachReport, FunctionRow, ModuleStatus, Noticing, Phase,
+        Since, SkippedSleds, Status, ToggleReport,
     },
     target::{Check, Outcome, ProcessState, ProcessSummary},
 };
@@ -226,7 +226,13 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         evicted_events,
         attached_wall_ns,
         modules,
+        noticing,
     } = status;
+    let (noticing, noticing_why) = match noticing {
+        Noticing::Idle => ("idle", String::new()),
+        Noticing::Perf => ("perf", String::new()),
+        Noticing::Maps(why) => ("maps", why),
+    };
     v1::ProcessStatus {
         pid: pid.as_u32(),
         command: shorten(command),
@@ -249,6 +255,8 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         uid,
         failure: failure.unwrap_or_default(),
         modules: modules.into_iter().map(module).collect(),
+        noticing: noticing.to_owned(),
+        noticing_why,
     }
 }
 
@@ -259,7 +267,7 @@ fn module(status: ModuleStatus) -> v1::ModuleStatus {
         functions,
         functions_on,
         copied_bytes,
-        armed_within,
+        armed,
         refusal: refused,
     } = status;
     v1::ModuleStatus {
@@ -268,7 +276,8 @@ fn module(status: ModuleStatus) -> v1::ModuleStatus {
         functions,
         functions_on,
         copied_bytes,
-        armed_within_ns: armed_within.map_or(0, nanoseconds),
+        armed_within_ns: armed.map_or(0, |armed| nanoseconds(armed.within)),
+        armed_measured: armed.is_some_and(|armed| armed.since == Since::Mapping),
         refusal: refused.map(refusal),
     }
 }

@@ -18,6 +18,7 @@ use super::{
     functions::Functions,
     loading::Loading,
     sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
+    watch::Watch,
 };
 use crate::{
     collect::{Drain, SiteTable},
@@ -230,9 +231,16 @@ pub(super) fn prepare(
     )
     .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
     let shared = Arc::new(Shared::new(functions.ids(), flight.refused, drain));
-    let (control, commands) = Control::new(pid, Arc::clone(&shared), Arc::clone(&output));
+    let (control, commands) = Control::new(pid, Arc::clone(&shared), Arc::clone(&output))
+        .map_err(|error| Refusal::from_io(pid, "make a descriptor", &error))?;
     let functions = Arc::new(functions);
-    let loading = Loading::new(objects, Arc::clone(&functions), layout, &flight.maps);
+    let loading = Loading::new(
+        objects,
+        Arc::clone(&functions),
+        layout,
+        &flight.maps,
+        Watch::new(pid, Arc::clone(&shared)),
+    );
     let session = Session {
         pid,
         uid: target.uid(),

@@ -1,13 +1,20 @@
 //! The control thread, as its session sees it: commands go in, and what it tells is read here.
 
 use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
     process::ExitStatus,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU8, AtomicU64, Ordering},
-        mpsc::{Receiver, SyncSender, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
     },
-    time::Instant,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::{EfdFlags, EventFd},
 };
 
 use xray_trace::{
@@ -15,7 +22,7 @@ use xray_trace::{
     model::FunctionId,
 };
 
-use super::{DetachReport, Output, Phase, Run, Switch, ToggleReport, states::States};
+use super::{DetachReport, Noticing, Output, Phase, Run, Switch, ToggleReport, states::States};
 use crate::{
     collect::DrainHandle,
     lock::lock,
@@ -59,6 +66,8 @@ pub(super) struct Wish {
 pub(crate) struct Control {
     pid: Pid,
     commands: SyncSender<Command>,
+    /// Wakes who waits for commands.
+    bell: Arc<EventFd>,
     shared: Arc<Shared>,
     output: Arc<Output>,
 }
@@ -71,6 +80,8 @@ pub(super) struct Shared {
     pub(super) states: States,
     /// Modules with sleds that are loaded and cannot be traced. Written by the control thread.
     refused: Mutex<Vec<RefusedModule>>,
+    /// Written by the control thread.
+    noticing: Mutex<Noticing>,
     /// Until the rings are finished.
     pub(super) drain: Mutex<Option<DrainHandle>>,
     /// Once the target has ended or the session has failed: when, and what a detach is told. Written by the control thread,
@@ -89,6 +100,7 @@ impl Shared {
             copied: AtomicU64::new(0),
             states: States::new(functions),
             refused: Mutex::new(refused),
+            noticing: Mutex::default(),
             drain: Mutex::new(Some(drain)),
             epitaph: Mutex::new(None),
             exit_status: Mutex::new(None),
@@ -105,6 +117,15 @@ impl Shared {
         lock(&self.refused).retain(|module| loaded(&module.load));
     }
 
+    /// How libraries that come are noticed.
+    pub(super) fn noticing(&self) -> Noticing {
+        lock(&self.noticing).clone()
+    }
+
+    pub(super) fn set_noticing(&self, noticing: Noticing) {
+        *lock(&self.noticing) = noticing;
+    }
+
     pub(super) fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
             value if value == Phase::Tracing as u8 => Phase::Tracing,
@@ -119,17 +140,25 @@ impl Shared {
 
 impl Control {
     /// The session's end, and the end that [`Controller::run`] serves.
-    pub(super) fn new(pid: Pid, shared: Arc<Shared>, output: Arc<Output>) -> (Self, Commands) {
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub(super) fn new(
+        pid: Pid,
+        shared: Arc<Shared>,
+        output: Arc<Output>,
+    ) -> io::Result<(Self, Commands)> {
         let (commands, received) = sync_channel(4);
-        (
-            Self {
-                pid,
-                commands,
-                shared,
-                output,
-            },
-            Commands(received),
-        )
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = Arc::new(EventFd::from_flags(flags)?);
+        let control = Self {
+            pid,
+            commands,
+            bell: Arc::clone(&bell),
+            shared,
+            output,
+        };
+        Ok((control, Commands { received, bell }))
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -156,6 +185,10 @@ impl Control {
     /// Modules with sleds that are loaded and cannot be traced.
     pub(super) fn refused(&self) -> Vec<RefusedModule> {
         lock(&self.shared.refused).clone()
+    }
+
+    pub(super) fn noticing(&self) -> Noticing {
+        self.shared.noticing()
     }
 
     pub(super) fn exit_status(&self) -> Option<ExitStatus> {
@@ -229,10 +262,48 @@ impl Control {
         };
         let (answer, answered) = sync_channel(1);
         self.commands.send(command(answer)).map_err(|_| gone())?;
+        // One that has been rung so often that it overflows is heard all the same.
+        let _ = self.bell.write(1);
         answered.recv().map_err(|_| gone())?
     }
 }
 
 /// The commands of one session, for its control thread.
 #[derive(Debug)]
-pub(super) struct Commands(pub(super) Receiver<Command>);
+pub(super) struct Commands {
+    received: Receiver<Command>,
+    bell: Arc<EventFd>,
+}
+
+// === impl Commands ===
+
+impl Commands {
+    /// The next command. Waits for it until one of `others` is readable or the time is over.
+    ///
+    /// # Errors
+    /// None came, or none will come any more.
+    pub(super) fn next(
+        &self,
+        others: Vec<BorrowedFd<'_>>,
+        patience: Duration,
+    ) -> std::result::Result<Command, RecvTimeoutError> {
+        match self.received.try_recv() {
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+            Ok(command) => return Ok(command),
+        }
+        let fds = std::iter::once(self.bell.as_fd()).chain(others);
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        // Rounded up: a wait that ends too early would be begun again and again.
+        let milliseconds = patience.as_micros().div_ceil(1000);
+        let milliseconds = u16::try_from(milliseconds).unwrap_or(u16::MAX);
+        // An error, as an interruption, is a wait that ends early.
+        let _ = poll(&mut fds, PollTimeout::from(milliseconds));
+        // Before looking: what comes after that rings it again.
+        let _ = self.bell.read();
+        self.received.try_recv().map_err(|error| match error {
+            TryRecvError::Empty => RecvTimeoutError::Timeout,
+            TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+        })
+    }
+}

@@ -74,7 +74,8 @@ impl Controller {
     pub(super) fn run(mut self, commands: &Commands) {
         loop {
             let pause = self.loading.pause().min(WATCH_EVERY);
-            let command = commands.0.recv_timeout(pause);
+            let command = commands.next(self.loading.watch.descriptors(), pause);
+            self.loading.hear();
             if self.is_gone() {
                 self.end_of_target();
                 break;
@@ -98,19 +99,18 @@ impl Controller {
                     let _ = answer.send(self.detach());
                     break;
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    if self.loading.pause().is_zero()
-                        && let Err(error) = self.look()
-                    {
-                        tracing::debug!(pid = self.target.pid().as_raw(), %error, "cannot look for libraries");
-                    }
-                }
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     if let Err(error) = self.detach() {
                         tracing::error!(pid = self.target.pid().as_raw(), %error, "detach failed");
                     }
                     break;
                 }
+            }
+            if self.loading.until_look().is_zero()
+                && let Err(error) = self.look()
+            {
+                tracing::debug!(pid = self.target.pid().as_raw(), %error, "cannot look for libraries");
             }
         }
         self.reap_at_leisure();
@@ -229,7 +229,7 @@ impl Controller {
         let switched = self.switch(&changing, to);
         // What could not be switched off is not to be switched on elsewhere either.
         if switched.is_ok() || to == Switch::Off {
-            self.loading.rules.add(&selection, to);
+            self.loading.add_rule(&selection, to);
         }
         let (patched, copied) = switched?;
         report.elapsed = started.elapsed();

@@ -3,10 +3,9 @@
 use std::{
     ops::Range,
     sync::{
-        Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard,
+        Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use xray_trace::{
@@ -14,8 +13,10 @@ use xray_trace::{
     model::{Function, FunctionId, Module as TraceModule, ModuleId, ProcessId, SourceLine},
 };
 
+use super::Armed;
 use crate::{
     inject::PatchSite,
+    lock::lock,
     pid::Pid,
     target::{Image, Module, Parts, open_mapped},
 };
@@ -69,8 +70,8 @@ pub(crate) struct Loaded {
     unloaded: AtomicBool,
     /// Memory in it that patching made private to the target, in bytes.
     copied: AtomicU64,
-    /// How long it can have been loaded before what the rules name was on, in nanoseconds; 0 if nothing was switched on then.
-    armed_ns: AtomicU64,
+    /// How soon what the rules name was on, if it came after the attach and they name anything.
+    armed: Mutex<Option<Armed>>,
 }
 
 // === impl Functions ===
@@ -106,7 +107,7 @@ impl Functions {
             source: OnceLock::new(),
             unloaded: AtomicBool::new(false),
             copied: AtomicU64::new(0),
-            armed_ns: AtomicU64::new(0),
+            armed: Mutex::new(None),
         });
         modules.push(Arc::clone(&loaded));
         loaded
@@ -316,16 +317,12 @@ impl Loaded {
         self.copied.store(bytes, Ordering::Relaxed);
     }
 
-    /// How long it was loaded at most before what the rules name was on, if it came after the attach and they name anything.
-    pub(crate) fn armed(&self) -> Option<Duration> {
-        let nanoseconds = self.armed_ns.load(Ordering::Relaxed);
-        (nanoseconds > 0).then(|| Duration::from_nanos(nanoseconds))
+    pub(crate) fn armed(&self) -> Option<Armed> {
+        *lock(&self.armed)
     }
 
-    pub(crate) fn note_armed(&self, armed: Option<Duration>) {
-        let nanoseconds = armed.map_or(0, |armed| armed.as_nanos());
-        let nanoseconds = u64::try_from(nanoseconds).unwrap_or(u64::MAX);
-        self.armed_ns.store(nanoseconds, Ordering::Relaxed);
+    pub(crate) fn note_armed(&self, armed: Option<Armed>) {
+        *lock(&self.armed) = armed;
     }
 
     /// As a trace describes it.

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use xray_trace::model::FunctionId;
+use xray_trace::{instr_map::Selection, model::FunctionId};
 
 use super::{
     Switch,
@@ -25,6 +25,7 @@ use super::{
     functions::{Functions, Loaded},
     rules::Rules,
     sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
+    watch::Watch,
 };
 use crate::{
     inject::{Layout, Neighbourhood, PatchSite, extend},
@@ -38,11 +39,37 @@ use crate::{
 const MOST_MODULES: u32 = 1 << 16;
 /// Looks at a library that cannot be traced: one that is being loaded may not be whole yet.
 const LOOKS: u8 = 5;
-/// Between looks while a library that comes may have functions to be switched on, and while none can have.
+/// Between looks while a library that comes may have functions to be switched on and nobody would say so, and otherwise.
 const PACE: Duration = Duration::from_millis(4);
 const IDLE_PACE: Duration = Duration::from_secs(1);
-/// Looking takes one in so many parts of the time at most.
+/// Looking for nothing in particular takes one in so many parts of the time at most, and looking for what was heard of.
 const SHARE: u32 = 100;
+const SHARE_IF_HEARD: u32 = 10;
+
+/// How soon what the rules name was on in a library that came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Armed {
+    /// How long it took.
+    pub within: Duration,
+    /// From when.
+    pub since: Since,
+}
+
+/// What a time is counted from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Since {
+    /// Its text was mapped, by the kernel's word: the time was measured.
+    Mapping,
+    /// A look at the maps did not show it yet: it took no longer.
+    Look,
+}
+
+/// Since when a library is loaded.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    at: Instant,
+    since: Since,
+}
 
 /// What the control thread knows of what is loaded.
 #[derive(Debug)]
@@ -60,7 +87,11 @@ pub(super) struct Loading {
     doubtful: HashMap<Load, u8>,
     /// Functions that can have an id.
     room: usize,
-    /// When the last look began, and how long it took.
+    /// Says when something was mapped.
+    pub(super) watch: Watch,
+    /// It has, or may have, and the maps were not looked at since.
+    heard: bool,
+    /// When the last look began, and how long it took to see what had changed.
     last: Instant,
     cost: Duration,
 }
@@ -72,8 +103,8 @@ struct Traced {
     range: Range<u64>,
     /// A sled that was staged, and stays so while the module is loaded.
     staged: Option<PatchSite>,
-    /// How often what the rules name could not be switched on, and since when it is loaded at most.
-    failures: Option<(u8, Instant)>,
+    /// How often what the rules name could not be switched on, and since when it is loaded.
+    failures: Option<(u8, Arrival)>,
 }
 
 // === impl Loading ===
@@ -85,6 +116,7 @@ impl Loading {
         functions: Arc<Functions>,
         layout: Layout,
         maps: &Maps,
+        watch: Watch,
     ) -> Self {
         let modules = functions.modules();
         let traced = modules.into_iter().map(|loaded| {
@@ -106,20 +138,58 @@ impl Loading {
             room: functions.ids() + Counts::MOST_LATER,
             functions,
             doubtful: HashMap::new(),
+            watch,
+            heard: false,
             last: Instant::now(),
             cost: Duration::ZERO,
         }
     }
 
-    /// How long until the next look.
+    /// How long the control thread may sleep.
     pub(super) fn pause(&self) -> Duration {
-        let pace = if self.rules.is_empty() {
-            IDLE_PACE
+        let look = self.until_look();
+        self.watch
+            .patience()
+            .map_or(look, |patience| look.min(patience))
+    }
+
+    /// How long until the next look.
+    pub(super) fn until_look(&self) -> Duration {
+        let wait = if self.heard {
+            self.cost * SHARE_IF_HEARD
         } else {
-            PACE
+            let settled = self.watch.hears() && !self.is_unsettled();
+            let pace = if self.rules.is_empty() || settled {
+                IDLE_PACE
+            } else {
+                PACE
+            };
+            pace.max(self.cost * SHARE)
         };
-        pace.max(self.cost * SHARE)
-            .saturating_sub(self.last.elapsed())
+        wait.saturating_sub(self.last.elapsed())
+    }
+
+    /// True if something that came is to be tried again.
+    fn is_unsettled(&self) -> bool {
+        let mut failures = self.traced.values().filter_map(|traced| traced.failures);
+        self.doubtful.values().any(|&looks| looks < LOOKS)
+            || failures.any(|(failures, _)| failures < LOOKS)
+    }
+
+    /// Hears what the target has mapped.
+    pub(super) fn hear(&mut self) {
+        self.heard |= self.watch.hear();
+    }
+
+    /// Adds what has been done to the rules, and has libraries noticed soon if any may be switched on.
+    pub(super) fn add_rule(&mut self, selection: &Selection, to: Switch) {
+        self.rules.add(selection, to);
+        if self.rules.is_empty() {
+            self.watch.end();
+        } else if self.watch.begin() {
+            // What came before it began.
+            self.heard = true;
+        }
     }
 
     /// These sleds are staged from now on.
@@ -160,9 +230,11 @@ impl Controller {
     /// # Errors
     /// The process has ended.
     pub(super) fn look(&mut self) -> Result<()> {
+        self.loading.heard = false;
         let before = std::mem::replace(&mut self.loading.last, Instant::now());
         let maps = maps_of(&self.target)?;
         let loads = loads_of(&maps);
+        self.loading.cost = self.loading.last.elapsed();
         self.take_leave(&loads);
         self.arm_again();
         let Loading {
@@ -200,7 +272,6 @@ impl Controller {
                 self.refuse(refused.load, refused);
             }
         }
-        self.loading.cost = self.loading.last.elapsed();
         Ok(())
     }
 
@@ -245,9 +316,10 @@ impl Controller {
         }
     }
 
-    /// Takes a module in that was loaded after `since`, and switches on in it what the rules name.
-    fn admit(&mut self, module: Module, maps: &Maps, since: Instant) -> Result<()> {
+    /// Takes a module in that came after the look at `before`, and switches on in it what the rules name.
+    fn admit(&mut self, module: Module, maps: &Maps, before: Instant) -> Result<()> {
         let pid = self.target.pid();
+        let arrival = self.arrival_of(&module.load, before);
         let survey = survey(&self.memory, maps, &module)
             .map_err(|error| Refusal::from_io(pid, &format!("read {}", module.path), &error))?;
         if survey.runtime > 0 {
@@ -323,12 +395,29 @@ impl Controller {
         {
             tracing::error!(pid = pid.as_raw(), %refusal, "sleds of a library stay on");
         }
-        self.arm(load, since);
+        self.arm(load, arrival);
         Ok(())
     }
 
-    /// Switches on in a module, which was loaded after `since`, what the rules name. If that cannot be done, the next looks try again.
-    fn arm(&mut self, load: Load, since: Instant) {
+    /// Since when a load is there that the look at `before` did not find, or did not find whole.
+    fn arrival_of(&self, load: &Load, before: Instant) -> Arrival {
+        let mapped = self.loading.watch.mapped_at(load.text());
+        // An older notice is of what was there before it.
+        let is_its = |at: &Instant| *at >= before || self.loading.doubtful.contains_key(load);
+        match mapped.filter(is_its) {
+            Some(at) => Arrival {
+                at,
+                since: Since::Mapping,
+            },
+            None => Arrival {
+                at: before,
+                since: Since::Look,
+            },
+        }
+    }
+
+    /// Switches on in a module, which came at `arrival`, what the rules name. If that cannot be done, the next looks try again.
+    fn arm(&mut self, load: Load, arrival: Arrival) {
         let pid = self.target.pid().as_raw();
         let Loading {
             functions,
@@ -351,7 +440,10 @@ impl Controller {
         match result {
             Ok((patched, _)) => {
                 traced.failures = None;
-                let armed = (!ids.is_empty()).then(|| since.elapsed());
+                let armed = (!ids.is_empty()).then(|| Armed {
+                    within: arrival.at.elapsed(),
+                    since: arrival.since,
+                });
                 loaded.note_armed(armed);
                 tracing::info!(
                     pid,
@@ -360,13 +452,14 @@ impl Controller {
                     on = ids.len(),
                     sleds = patched.sleds,
                     left_alone = patched.foreign,
-                    within_us = armed.map(|armed| armed.as_micros()),
+                    within_us = armed.map(|armed| armed.within.as_micros()),
+                    since = ?armed.map(|armed| armed.since),
                     "library loaded"
                 );
             }
             Err(refusal) => {
                 let failures = traced.failures.map_or(1, |(failures, _)| failures + 1);
-                traced.failures = Some((failures, since));
+                traced.failures = Some((failures, arrival));
                 if failures == LOOKS {
                     tracing::warn!(pid, module = path, %refusal, "a library cannot be switched on");
                     let path = path.clone();
@@ -387,8 +480,8 @@ impl Controller {
         let failed: Vec<_> = failed
             .filter(|(_, (failures, _))| *failures < LOOKS)
             .collect();
-        for (load, (_, since)) in failed {
-            self.arm(load, since);
+        for (load, (_, arrival)) in failed {
+            self.arm(load, arrival);
         }
     }
 

@@ -9,6 +9,7 @@
 //! | `states` | what is on |
 //! | `rules` | what is to be on in libraries that come later |
 //! | `loading` | libraries that come and go |
+//! | `watch` | how it is noticed that libraries come |
 //! | `functions` | the functions of a target: names and sleds |
 //! | `sites` | what a survey of sleds found, for who wants it |
 //! | `counts` | how often each function was entered |
@@ -27,6 +28,7 @@ mod registry;
 mod rules;
 mod sites;
 mod states;
+mod watch;
 
 use std::{
     io,
@@ -44,7 +46,10 @@ pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
 pub use controller::DetachReport;
 pub use feed::{Feed, FeedItem, Published};
 pub use functions::FunctionRow;
+pub use loading::{Armed, Since};
 pub use registry::{Caller, LaunchOptions, Launched, Registry, RegistryConfig};
+
+pub use watch::Noticing;
 
 pub use crate::inject::Switch;
 pub(crate) use attach::Started;
@@ -146,6 +151,8 @@ pub struct Status {
     pub attached_wall_ns: u64,
     /// Modules with sleds that are loaded.
     pub modules: Vec<ModuleStatus>,
+    /// How libraries that come are noticed.
+    pub noticing: Noticing,
 }
 
 /// State of one module.
@@ -161,8 +168,8 @@ pub struct ModuleStatus {
     pub functions_on: u32,
     /// Memory in it that patching made private to the target, in bytes.
     pub copied_bytes: u64,
-    /// For a library that was loaded after the attach and in which rules switched anything on: how long it was loaded at most before.
-    pub armed_within: Option<Duration>,
+    /// For a library that was loaded after the attach and in which rules switched anything on: how soon that was.
+    pub armed: Option<Armed>,
     /// Why it is not traced.
     pub refusal: Option<Refusal>,
 }
@@ -286,6 +293,7 @@ impl Session {
             evicted_events: counters.evicted_events,
             attached_wall_ns: self.attached.wall_ns,
             modules: self.module_statuses(),
+            noticing: self.control.noticing(),
         }
     }
 
@@ -301,7 +309,7 @@ impl Session {
                 functions: count(loaded.functions().count()),
                 functions_on: count(on.count()),
                 copied_bytes: loaded.copied(),
-                armed_within: loaded.armed(),
+                armed: loaded.armed(),
                 refusal: None,
             }
         });
@@ -312,7 +320,7 @@ impl Session {
             functions: 0,
             functions_on: 0,
             copied_bytes: 0,
-            armed_within: None,
+            armed: None,
             refusal: Some(refusal),
         });
         traced.chain(refused).collect()

@@ -17,6 +17,14 @@ pub(crate) fn ticks_now() -> Ticks {
     }
 }
 
+/// Nanoseconds of `CLOCK_MONOTONIC` now.
+///
+/// # Errors
+/// What `clock_gettime` says.
+pub(crate) fn monotonic_now() -> std::io::Result<u64> {
+    Ok(nanoseconds(clock_gettime(ClockId::CLOCK_MONOTONIC)?))
+}
+
 /// Counter, monotonic and wall time at one moment: the tightest of a few tries.
 ///
 /// # Errors

@@ -6,7 +6,8 @@ use procfs::process::Process;
 use xray_trace::instr_map::XrayRuntime;
 
 use super::{
-    Maps, Module, Objects, Passage, Stay, Target, ThreadState, ThreadStatus, Threads, linked,
+    Maps, Module, Notices, Objects, Passage, Stay, Target, ThreadState, ThreadStatus, Threads,
+    linked,
     modules::{Found, modules_of},
     sleds::{Survey, survey},
 };
@@ -144,6 +145,7 @@ pub(crate) fn preflight(target: &Target, objects: &Objects, held_by_us: bool) ->
     check_runtime(&mut flight, pid);
     check_sharing(&mut flight, pid);
     check_copying(&mut flight);
+    check_noticing(&mut flight, pid);
     Ok(flight)
 }
 
@@ -405,6 +407,14 @@ fn check_copying(flight: &mut Preflight) {
         pages.len() * 4
     );
     flight.add(Reason::NoMemory, "memory", Outcome::Ok, finding);
+}
+
+fn check_noticing(flight: &mut Preflight, pid: Pid) {
+    let finding = match Notices::probe(pid) {
+        Ok(()) => "noticed at once, by perf events".to_owned(),
+        Err(why) => format!("noticed by looking at its maps every 4 ms: {why}"),
+    };
+    flight.add(Reason::Io, "later libraries", Outcome::Ok, finding);
 }
 
 /// Pending and unblocked signals of a thread: the kernel may have interrupted a system call for one of them.

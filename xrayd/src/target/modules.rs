@@ -76,6 +76,15 @@ pub(crate) struct Found {
     pub(crate) thirty_two_bit: bool,
 }
 
+// === impl Load ===
+
+impl Load {
+    /// Where its first executable mapping begins.
+    pub(crate) fn text(&self) -> u64 {
+        self.text
+    }
+}
+
 // === impl Module ===
 
 impl Module {

@@ -1,0 +1,260 @@
+//! What the kernel writes into the ring of a perf event: include/uapi/linux/perf_event.h, `perf_event_mmap_page` and `perf_event_type`.
+//!
+//! ```text
+//!  page 0           …  +1024 head  +1032 tail  …
+//!  page 1 on        records, each a multiple of 8 bytes, going on at the beginning:
+//!                   type u32 | flags u16 | bytes u16 | body | process u32, thread u32 | time
+//!  mapped           process u32, thread u32 | address | bytes | offset in the file | name
+//!  forked, ended    process u32, parent u32 | thread u32, its parent u32 | time
+//!  lost             event | records
+//! ```
+
+use std::ops::Range;
+
+use shm_ring::SharedMemory;
+
+const PAGE: u64 = 4096;
+const HEAD: u64 = 1024;
+const TAIL: u64 = 1032;
+const DATA_PAGES: u64 = 2;
+const DATA_BYTES: u64 = DATA_PAGES * PAGE;
+/// What is mapped of a ring. A record of the longest path that there can be fits into the data.
+pub(super) const RING_BYTES: u64 = PAGE + DATA_BYTES;
+
+const MMAP: u32 = 1;
+const LOST: u32 = 2;
+const FORK: u32 = 7;
+/// Words of the header, and of what ends each record.
+const HEADER_WORDS: usize = 1;
+const END_WORDS: usize = 2;
+
+/// What happened in a process that is listened to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// It may execute part of a file from now on.
+    Mapped {
+        /// The process.
+        process: u32,
+        /// Where.
+        range: Range<u64>,
+        /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+        when: u64,
+    },
+    /// It has a child.
+    Forked {
+        /// The process.
+        parent: u32,
+        /// The new one.
+        child: u32,
+    },
+    /// Something that there was no room to write down.
+    Lost,
+}
+
+/// The reader's end of a ring.
+#[derive(Debug)]
+pub(super) struct Ring<M> {
+    memory: M,
+    /// Up to where it has been read.
+    tail: u64,
+    /// A record's words.
+    record: Vec<u64>,
+}
+
+// === impl Ring ===
+
+impl<M: SharedMemory> Ring<M> {
+    pub(super) fn new(memory: M) -> Self {
+        Self {
+            tail: memory.load(TAIL),
+            memory,
+            record: Vec::new(),
+        }
+    }
+
+    /// Reads what has been written, and frees it.
+    pub(super) fn take(&mut self, each: &mut impl FnMut(Notice)) {
+        // Pairs with the barrier between the kernel's records and its store of the head.
+        let head = self.memory.load(HEAD);
+        if head == self.tail {
+            return;
+        }
+        if head.wrapping_sub(self.tail) > DATA_BYTES {
+            self.tail = head;
+            each(Notice::Lost);
+        }
+        while self.tail != head {
+            let first = self.word(self.tail);
+            let bytes = first >> 48;
+            if bytes < 8 || !bytes.is_multiple_of(8) || bytes > head.wrapping_sub(self.tail) {
+                self.tail = head;
+                each(Notice::Lost);
+                break;
+            }
+            let mut record = std::mem::take(&mut self.record);
+            record.clear();
+            record.extend((0..bytes / 8).map(|word| self.word(self.tail.wrapping_add(8 * word))));
+            self.tail = self.tail.wrapping_add(bytes);
+            if let Some(notice) = Notice::parse(&record) {
+                each(notice);
+            }
+            self.record = record;
+        }
+        // What was read has been copied: the kernel may write there.
+        self.memory.store(TAIL, self.tail);
+    }
+
+    fn word(&self, position: u64) -> u64 {
+        self.memory.load(PAGE + position % DATA_BYTES)
+    }
+}
+
+// === impl Notice ===
+
+impl Notice {
+    /// `None` for a record of something else.
+    fn parse(words: &[u64]) -> Option<Self> {
+        let low = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or_default();
+        let high = |word: u64| low(word >> 32);
+        match (low(*words.first()?), words) {
+            (LOST, _) => Some(Self::Lost),
+            (FORK, &[_, processes, ..]) => {
+                let (child, parent) = (low(processes), high(processes));
+                // A thread is no child.
+                (child != parent).then_some(Self::Forked { parent, child })
+            }
+            (MMAP, &[_, process, address, bytes, _, ref rest @ ..])
+                if words.len() > HEADER_WORDS + 4 + END_WORDS =>
+            {
+                let name = rest.first()?.to_le_bytes();
+                if name.starts_with(b"//anon") || name.starts_with(b"[") {
+                    return None;
+                }
+                Some(Self::Mapped {
+                    process: low(process),
+                    range: address..address.saturating_add(bytes),
+                    when: *rest.last()?,
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// As the kernel's memory, but nobody else's.
+    struct Words(RefCell<Vec<u64>>);
+
+    impl SharedMemory for Words {
+        fn load(&self, offset: u64) -> u64 {
+            self.0.borrow()[usize::try_from(offset / 8).unwrap()]
+        }
+
+        fn store(&self, offset: u64, value: u64) {
+            self.0.borrow_mut()[usize::try_from(offset / 8).unwrap()] = value;
+        }
+
+        fn zero(&self, _: u64, _: u64) {
+            unreachable!("the kernel's memory is not zeroed");
+        }
+    }
+
+    fn ring() -> Ring<Words> {
+        let words = vec![0; usize::try_from(RING_BYTES / 8).unwrap()];
+        Ring::new(Words(RefCell::new(words)))
+    }
+
+    fn write(ring: &Ring<Words>, words: &[u64]) {
+        let head = ring.memory.load(HEAD);
+        for (at, &word) in (0..).zip(words) {
+            let position = (head + 8 * at) % DATA_BYTES;
+            ring.memory.store(PAGE + position, word);
+        }
+        ring.memory.store(HEAD, head + 8 * words.len() as u64);
+    }
+
+    fn taken(ring: &mut Ring<Words>) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        ring.take(&mut |notice| notices.push(notice));
+        assert_eq!(ring.memory.load(TAIL), ring.memory.load(HEAD));
+        notices
+    }
+
+    fn record(kind: u32, body: &[u64]) -> Vec<u64> {
+        let bytes = 8 * (1 + body.len() as u64);
+        let mut words = vec![u64::from(kind) | bytes << 48];
+        words.extend(body);
+        words
+    }
+
+    fn mapped(name: &[u8; 8], when: u64) -> Vec<u64> {
+        let (process, name) = (7 | 8 << 32, u64::from_le_bytes(*name));
+        record(MMAP, &[process, 0x7000, 0x1000, 0, name, 0, process, when])
+    }
+
+    #[test]
+    fn files_that_are_mapped_and_children_are_told() {
+        let mut ring = ring();
+        let name = |when| Notice::Mapped {
+            process: 7,
+            range: 0x7000..0x8000,
+            when,
+        };
+        let forked = Notice::Forked {
+            parent: 7,
+            child: 9,
+        };
+        // Again and again, so that records go on at the beginning.
+        for round in 0..1000 {
+            write(&ring, &mapped(b"/lib/a.s", round));
+            write(&ring, &mapped(b"//anon\0\0", round));
+            write(&ring, &mapped(b"[vdso]\0\0", round));
+            write(&ring, &record(FORK, &[9 | 7 << 32, 9 | 7 << 32, 1, 0, 0]));
+            write(&ring, &record(FORK, &[7 | 7 << 32, 9 | 7 << 32, 1, 0, 0]));
+            write(&ring, &record(LOST, &[1, 5, 0, 0]));
+            write(&ring, &record(99, &[]));
+            let expected = [name(round), forked.clone(), Notice::Lost];
+            assert_eq!(taken(&mut ring), expected);
+        }
+        assert_eq!(taken(&mut ring), []);
+    }
+
+    #[test]
+    fn what_is_no_record_counts_as_lost() {
+        for bytes in [0u64, 7, 12, 4096] {
+            let mut ring = ring();
+            write(&ring, &[u64::from(MMAP) | bytes << 48, 0]);
+            assert_eq!(taken(&mut ring), [Notice::Lost], "{bytes}");
+            write(&ring, &mapped(b"/lib/a.s", 1));
+            assert_eq!(taken(&mut ring).len(), 1, "{bytes}");
+        }
+        let mut ring = ring();
+        ring.memory.store(HEAD, DATA_BYTES + 8);
+        assert_eq!(taken(&mut ring), [Notice::Lost]);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_stands_there_is_read_to_its_end(words: Vec<u64>, head: u64) {
+            let mut ring = ring();
+            for (at, &word) in (0..DATA_BYTES / 8).zip(&words) {
+                ring.memory.store(PAGE + 8 * at, word);
+            }
+            ring.memory.store(HEAD, head % (2 * DATA_BYTES));
+            taken(&mut ring);
+        }
+
+        #[test]
+        fn whatever_a_record_says_is_parsed(words: Vec<u64>, kind in 0u32..10) {
+            let _ = Notice::parse(&words);
+            let _ = Notice::parse(&record(kind, &words));
+        }
+    }
+}
