@@ -9,6 +9,15 @@ use crate::parse;
 
 const HEADING: &str = "Which functions";
 
+/// What becomes of selectors that name nothing yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
+pub(crate) struct Pending {
+    /// Wait for libraries that are loaded later, if the selectors name nothing that is loaded now. So it is with --module, too: a
+    /// library is waited for
+    #[arg(long, help_heading = HEADING)]
+    pending: bool,
+}
+
 /// Which functions a command is about. What an `--except-…` option names is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub(crate) struct Selectors {
@@ -79,6 +88,11 @@ impl Selectors {
             include,
             exclude: self.exclude(),
         })
+    }
+
+    /// True if these may name nothing that is loaded now: who names a library by its file may mean one that is still to come.
+    pub(crate) fn may_wait(&self, pending: Pending) -> bool {
+        pending.pending || !self.module.is_empty()
     }
 
     fn include(&self) -> Vec<Rule> {

@@ -11,7 +11,7 @@ use crate::failure::{self, Failure};
 use crate::output::toggled::{Run, Switch, Toggled};
 use crate::output::{Console, refused};
 use crate::progress::Progress;
-use crate::selectors::{self, Selectors};
+use crate::selectors::{self, Pending, Selectors};
 
 /// How often progress is asked for.
 const POLL: Duration = Duration::from_millis(50);
@@ -31,9 +31,10 @@ pub(crate) struct ToggleArgs {
     format: Format,
 }
 
-/// Runs `enable` or `disable`.
+/// Runs `enable` or `disable`; `pending` is for `enable`.
 pub(crate) async fn run(
     args: ToggleArgs,
+    pending: Option<Pending>,
     switch: Switch,
     daemon: &Daemon,
     console: &mut Console,
@@ -58,10 +59,13 @@ pub(crate) async fn run(
     }
     let toggled = Toggled::new(switch, run, reports);
     if toggled.matched() == 0 && toggled.refusal().is_none() {
-        return Err(match (run, switch) {
-            (Run::Real, Switch::On) => nothing_matched_yet(),
-            (Run::Real, Switch::Off) | (Run::Dry, _) => nothing_matched(),
-        });
+        match (run, pending) {
+            (Run::Real, Some(pending)) if args.selectors.may_wait(pending) => {
+                console.note(MATCHES_LATER);
+            }
+            (Run::Real, Some(_)) => return Err(nothing_matched_yet()),
+            (Run::Real, None) | (Run::Dry, _) => return Err(nothing_matched()),
+        }
     }
     if args.format.json {
         console.json(&toggled)?;
@@ -76,9 +80,13 @@ pub(crate) async fn run(
     }
 }
 
+/// What is told where waiting was asked for.
+pub(crate) const MATCHES_LATER: &str = "the selectors name no function that is loaded now: waiting for libraries that are loaded later";
+
 /// No function is what the selectors name.
 pub(crate) fn nothing_matched() -> anyhow::Error {
-    let what = "the selectors name no function; `xrayctl functions --pid PID` lists what there is";
+    let what = "the selectors name no function; `xrayctl functions --pid PID` lists what there is, and with --pending what is loaded later \
+                is waited for";
     Failure::NothingMatched(what.to_owned()).into()
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{DEADLINE, Fixture, GroundTruth, Target, build};
+use integration::{DEADLINE, Fixture, GroundTruth, Target, build, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use xray_trace::model::{CallKind, EventBody};
@@ -47,6 +47,28 @@ fn a_program_is_recorded_from_its_beginning_to_its_end() -> Result<()> {
     let file = scene.path("f.xtrace");
     ensure_exact(&file, &truth)?;
     ensure_reported(&scene.alone()?, &file, &truth)
+}
+
+/// A library that a program will load is named, and recorded once it is there.
+#[test]
+fn a_library_that_is_still_to_be_loaded_is_recorded() -> Result<()> {
+    let scene = Scene::new()?;
+    let host = build(Fixture::Plugins)?;
+    let of_it = ["--module", "plugin_a.so"];
+    let mut recorder = launch(&scene, &of_it, host.as_os_str(), &[])?;
+    recorder.ask("load 0 plugin_a.so", "loaded")?;
+    let file = scene.path("f.xtrace");
+    wait_until(DEADLINE, "calls are recorded", || {
+        recorder.ask("call 0 10000", "done")?;
+        Ok((fs::metadata(&file)?.len() > 50_000).then_some(()))
+    })?;
+    recorder.send("quit")?;
+    let recorded = summary(&mut recorder)?;
+    ensure!(recorded["outcome"] == "process-ended", "{recorded}");
+    for function in read(&file)?.functions() {
+        ensure!(function.name.starts_with("plugin_a_"), "{function:?}");
+    }
+    Ok(())
 }
 
 #[test]

@@ -3,12 +3,12 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{Fixture, GroundTruth, ProcessState, Target};
+use integration::{DEADLINE, Fixture, GroundTruth, ProcessState, Target, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::scene::{
-    Cli, Running, Scene, all_on, ensure_as_compiled, ensure_nothing_left, sleds_on,
+    Cli, Running, Scene, all_on, ensure_as_compiled, ensure_nothing_left, rows, sleds_on,
 };
 use crate::trace::{ensure_counted, ensure_exact, ensure_reported, read, seen};
 
@@ -141,6 +141,70 @@ fn what_matches_nothing_leaves_no_file() -> Result<()> {
     }
     ensure!(!scene.path("new").exists());
     ensure!(fs::read(scene.path("old"))? == b"old");
+    ensure_as_compiled(&target)
+}
+
+/// How many functions are on in a library that a process has loaded by now.
+fn on_in(cli: &Cli, file: &str) -> Result<Option<u64>> {
+    let status = cli.json(["status"])?;
+    let modules = status["processes"].as_array().into_iter().flatten();
+    let mut modules = modules.flat_map(|process| rows(process, "modules").into_iter().flatten());
+    let module = modules.find(|module| {
+        module["path"]
+            .as_str()
+            .is_some_and(|path| path.ends_with(file))
+    });
+    Ok(module.and_then(|module| module["functions_on"].as_u64()))
+}
+
+/// A library that is loaded later is recorded, by a selector that could be a typing error only where that is asked for.
+#[test]
+fn what_names_nothing_yet_waits_for_libraries() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let pid = target.pid().to_string();
+    let record = [
+        "record",
+        &pid,
+        "--glob",
+        "plugin_a*",
+        "--pending",
+        "-o",
+        "f",
+    ];
+    let mut running = cli.start(record)?;
+    running.until("the rule is in force", || {
+        let status = cli.json(["status"])?;
+        let noticing = &status["processes"][0]["noticing"];
+        Ok((noticing == "perf" || noticing == "maps").then_some(()))
+    })?;
+    target.ask("load 0 plugin_a.so", "loaded")?;
+    running.until("it is on", || {
+        Ok((on_in(&cli, "plugin_a.so")? == Some(3)).then_some(()))
+    })?;
+    target.ask("call 0 5", "done")?;
+    running.signal(Signal::SIGINT)?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    ensure!(ran.err.contains("waiting for libraries"), "{ran:?}");
+    let trace = read(&scene.path("f"))?;
+    let totals = trace.totals();
+    ensure!(totals.calls == 2 * 15, "{totals:?}");
+
+    cli.ok(["attach", &pid])?;
+    cli.run(["enable", "--glob", "plugin_b*"])?
+        .failed(3, &["nothing matched"])?;
+    cli.ok(["disable", "--all"])?;
+    let enabled = cli.run(["enable", "--module", "plugin_b.so", "--json"])?;
+    ensure!(enabled.code == Some(0), "{enabled:?}");
+    ensure!(enabled.err.contains("waiting for libraries"), "{enabled:?}");
+    target.ask("load 1 plugin_b.so", "loaded")?;
+    wait_until(DEADLINE, "it is on", || {
+        Ok((on_in(&cli, "plugin_b.so")? == Some(3)).then_some(()))
+    })?;
+    cli.ok(["detach", &pid])?;
     ensure_as_compiled(&target)
 }
 

@@ -21,5 +21,5 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
-    toggle::run(args.toggle, Switch::Off, daemon, console).await
+    toggle::run(args.toggle, None, Switch::Off, daemon, console).await
 }

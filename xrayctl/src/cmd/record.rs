@@ -26,7 +26,7 @@ use crate::output::{Console, units};
 use crate::parse;
 use crate::progress::Progress;
 use crate::recording::{Recording, Rest, StreamEnd};
-use crate::selectors::{self, Selectors};
+use crate::selectors::{self, Pending, Selectors};
 use crate::signals::Signals;
 use crate::target::Target;
 use crate::toggle;
@@ -40,7 +40,8 @@ ends, it goes on without being recorded.
 Examples:
   xrayctl record 1234
   xrayctl record 1234 --glob 'ns::*' --duration 5s -o run.xtrace
-  xrayctl record --all --except-regex 'get|set' -- ./server --port 80";
+  xrayctl record --all --except-regex 'get|set' -- ./server --port 80
+  xrayctl record --module plugin.so -- ./host";
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(100);
@@ -57,6 +58,8 @@ pub(crate) struct Args {
     command: Vec<OsString>,
     #[command(flatten)]
     selectors: Selectors,
+    #[command(flatten)]
+    pending: Pending,
     /// Stop after this time; without this, when the process ends or on Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     duration: Option<Duration>,
@@ -191,7 +194,7 @@ async fn begin(
         // The engine attached as it started the program.
         Target::Launched(_) => Undo::Detach,
     };
-    match stream(rpc, target, selection, file, console).await {
+    match stream(rpc, target, args, selection, file, console).await {
         Ok(recording) => Ok((recording, undo)),
         Err(error) => {
             // Before it is let go, so that it does not run unrecorded for even a moment.
@@ -214,7 +217,7 @@ async fn attach(
 ) -> anyhow::Result<Undo> {
     if is_attached(rpc, pid).await {
         let selected = functions::list(rpc, pid, Some(selection.clone())).await?;
-        if selected.iter().all(|function| function.enabled) {
+        if !selected.is_empty() && selected.iter().all(|function| function.enabled) {
             return Ok(Undo::SwitchOff(None));
         }
         // In libraries that are loaded meanwhile, too; and the rule is taken back, which an id among what is left out says. No function has
@@ -250,6 +253,7 @@ async fn is_attached(rpc: &mut Rpc, pid: u32) -> bool {
 async fn stream(
     rpc: &mut Rpc,
     target: &Target,
+    args: &Args,
     selection: Selection,
     file: OutputFile,
     console: &Console,
@@ -259,7 +263,10 @@ async fn stream(
     // is on already.
     let planned = toggle::dry_run(rpc, pid, &selection, Switch::On).await?;
     if planned.iter().all(|report| report.matched == 0) {
-        return Err(toggle::nothing_matched());
+        if !args.selectors.may_wait(args.pending) {
+            return Err(toggle::nothing_matched());
+        }
+        console.note(toggle::MATCHES_LATER);
     }
     let recording = Recording::begin(rpc, pid, file).await?;
     let foreign: u64 = match target {
