@@ -344,6 +344,7 @@ impl Fixture {
                     plugin("plugin_a.so", &["-DNAME=a"]),
                     plugin("plugin_b.so", &["-DNAME=b"]),
                     plugin("plugin_c.so", &["-DNAME=c", "-Wl,--build-id=none"]),
+                    plugin("many_a.so", &["-DNAME=a", "-DMANY"]),
                     plugin("large_a.so", &["-DNAME=a", "-DROOM=16777216"]),
                     plugin("large_b.so", &["-DNAME=b", "-DROOM=16777216"]),
                     c(&[&normal(&["{src}/plugins/host.c"])]),

@@ -1,5 +1,6 @@
 //! The daemon and the command line of the release build, as a user runs them.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -56,11 +57,19 @@ pub(crate) struct Recorded {
 impl Daemon {
     /// Starts one and waits until it answers.
     pub(crate) fn start() -> Result<Self> {
+        Self::start_under(&[])
+    }
+
+    /// The same under a program that executes the rest of its command line.
+    pub(crate) fn start_under(program: &[&OsStr]) -> Result<Self> {
         let release = target_dir()?.join("release");
+        let xrayd = release.join("xrayd");
+        let words: Vec<_> = program.iter().copied().chain([xrayd.as_os_str()]).collect();
         let dir = tempfile::tempdir().context("cannot create a temporary directory")?;
         let socket = dir.path().join("xrayd.sock");
         let log = File::create(dir.path().join("log")).context("cannot create the log")?;
-        let child = Command::new(release.join("xrayd"))
+        let child = Command::new(words[0])
+            .args(&words[1..])
             .arg("--socket")
             .arg(&socket)
             .args(["--log-level", "warn"])

@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `leaf`, `toggle`, `attach`, `drain`, `redis`, `offline` | a section of the table each |
+//! | `leaf`, `toggle`, `loads`, `attach`, `drain`, `redis`, `offline` | a section of the table each |
 //! | `daemon` | the release build's daemon and command line, which those with a running program drive |
 //! | `measured` | what a command takes that runs to its end |
 //! | `table`, `samples`, `machine`, `switches` | what they share |
@@ -13,6 +13,7 @@ mod attach;
 mod daemon;
 mod drain;
 mod leaf;
+mod loads;
 mod machine;
 mod measured;
 mod offline;
@@ -57,6 +58,8 @@ enum Section {
     Leaf,
     /// 20,000 functions on and off
     Toggle,
+    /// From dlopen to the first event of a library
+    Loads,
     /// Attaching to few and many threads
     Attach,
     /// The highest rate without losses, and what it costs
@@ -148,6 +151,7 @@ impl Section {
         match self {
             Section::Leaf => "Leaf function, entry and exit, per call",
             Section::Toggle => "20,000 functions on and off",
+            Section::Loads => "A library of 1,000 functions that is loaded under rules",
             Section::Attach => "Attach: the time that a thread stands still",
             Section::Drain => "Lossless drain",
             Section::Redis => "Redis, every function",
@@ -159,6 +163,7 @@ impl Section {
         match self {
             Section::Leaf => leaf::run(bench, table),
             Section::Toggle => toggle::run(bench),
+            Section::Loads => loads::run(bench),
             Section::Attach => attach::run(bench),
             Section::Drain => drain::run(bench, table),
             Section::Redis => redis::run(bench, table),
