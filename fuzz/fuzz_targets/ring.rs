@@ -30,9 +30,9 @@ impl Memory<'_> {
         let shape = self.byte();
         let low = match shape & 7 {
             0 => 0,
-            // Sync, gap, filler, halves of an argument, size, type, payload.
+            // Sync, gap, filler, halves of an argument, size, type, payload, stack.
             tag @ 1..=5 if shape & 0x40 == 0 => u64::from(tag) * 2,
-            tag @ 1..=5 => u64::from(tag.min(3)) * 2 + 10,
+            tag @ 1..=5 => u64::from(tag.min(4)) * 2 + 10,
             6 => u64::from(self.byte()) | 1,
             _ => u64::from(u32::from_le_bytes(std::array::from_fn(|_| self.byte()))),
         };

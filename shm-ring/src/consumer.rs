@@ -6,6 +6,7 @@
 use crate::{
     layout::{GUARD_BYTES, Geometry, PAYLOAD_WORDS, control},
     memory::SharedMemory,
+    view::View,
     word::{self, PAYLOAD_BYTES, Word},
 };
 
@@ -31,6 +32,8 @@ pub enum Item {
         site: u32,
         /// The counter.
         ticks: u64,
+        /// Where the stack stands: the address of the function's return address, to 8 bytes.
+        sp: u64,
         /// First argument, where the sled records it.
         argument: Option<u64>,
     },
@@ -47,6 +50,8 @@ pub struct Data {
     pub site: u32,
     /// The counter.
     pub ticks: u64,
+    /// Where the stack stands, to 8 bytes.
+    pub sp: u64,
     /// The payload's type; anything where the sled has none.
     pub kind: u32,
     /// How many bytes the program said there are.
@@ -82,8 +87,9 @@ pub struct Consumer {
     index: u32,
     /// Bytes consumed since the ring was claimed; its place in the ring is this modulo the ring's size.
     cursor: u64,
-    /// High half of the counter from the last sync word; `None` until there was one.
-    high: Option<u32>,
+    /// The moment of the last sync word and the place of the last stack word; `None` until there was one.
+    since: Option<u64>,
+    base: Option<u64>,
     /// Halves of an argument waiting for their call word.
     argument: (Option<u32>, Option<u32>),
     /// A payload waiting for its call word. Begun by a size word, taken by the call, dropped at a hole.
@@ -143,12 +149,12 @@ impl Consumer {
             }
             _ => 0,
         };
-        let more = memory.load(line + control::RESUME);
         let mut consumer = Self {
             geometry,
             index,
             cursor,
-            high: (cursor > 0).then_some(lower(more)),
+            since: None,
+            base: None,
             argument: (None, None),
             payload: None,
             longest: EVENT_WORDS,
@@ -156,13 +162,16 @@ impl Consumer {
             told: 0,
             hole_since: None,
         };
-        // What was read of this chunk stands there still, unless the memory was given back: read it again for what it says
-        // of the words to come.
+        // What was read of this chunk stands there still, unless the memory was given back (see `leave_view`): read it again for what
+        // it says of the words to come.
         for at in (cursor - cursor % geometry.chunk_bytes()..cursor).step_by(8) {
-            let word = Word::decode(memory.load(consumer.place(at)));
-            consumer.step(word, &mut |_| {});
+            match Word::decode(memory.load(consumer.place(at))) {
+                Word::Empty => consumer.drop_pending(),
+                word => consumer.step(word, &mut |_| {}),
+            }
         }
-        consumer.ahead = lower(more >> 32);
+        let ahead = memory.load(line + control::AHEAD);
+        consumer.ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
         consumer.told = memory.load(line + control::TOLD);
         consumer
     }
@@ -242,8 +251,7 @@ impl Consumer {
                         break;
                     }
                     self.hole_since = None;
-                    self.argument = (None, None);
-                    self.payload = None;
+                    self.drop_pending();
                     sink(Item::Lost(events));
                     self.advance(memory, bytes);
                 }
@@ -275,25 +283,23 @@ impl Consumer {
             .saturating_sub(self.told)
     }
 
-    /// After the ring's memory was given back: leaves the counter's high half for the collector that comes after this
-    /// one where it looks for it, in a sync word at the begin of the chunk under way. That chunk was read up to the cursor.
-    pub fn leave_high<M: SharedMemory>(&self, memory: &M) {
+    /// After the ring's memory was given back: leaves the view for the collector that comes after this one where it
+    /// looks for it, at the begin of the chunk under way. That chunk was read up to the cursor.
+    pub fn leave_view<M: SharedMemory>(&self, memory: &M) {
+        let (Some(since), Some(base)) = (self.since, self.base) else {
+            return;
+        };
         let chunk = self.cursor - self.cursor % self.geometry.chunk_bytes();
-        if let Some(high) = self.high
-            && chunk < self.cursor
-        {
-            memory.store(
-                self.place(chunk),
-                u64::from(high) << 32 | u64::from(word::SYNC),
-            );
+        let read = (chunk..self.cursor).step_by(8);
+        for (at, word) in read.zip(word::begin_view(View { since, base })) {
+            memory.store(self.place(at), word);
         }
     }
 
     /// Writes down where the collector that comes after this one goes on.
     fn save<M: SharedMemory>(&self, memory: &M) {
         let line = self.geometry.control_offset(self.index);
-        let more = u64::from(self.ahead) << 32 | u64::from(self.high.unwrap_or(0));
-        memory.store(line + control::RESUME, more);
+        memory.store(line + control::AHEAD, self.ahead.into());
         memory.store(line + control::TOLD, self.told);
         memory.store(line + control::CURSOR, self.cursor);
     }
@@ -304,30 +310,32 @@ impl Consumer {
 
     fn step(&mut self, word: Word, sink: &mut impl FnMut(Item)) {
         match word {
-            Word::Call { site, low } => {
+            Word::Call { site, packed } => {
                 let argument = match std::mem::take(&mut self.argument) {
                     (Some(low), Some(high)) => Some(u64::from(high) << 32 | u64::from(low)),
                     _ => None,
                 };
                 let payload = self.payload.take();
-                // Only a garbled ring has a call before the first sync word.
-                let Some(high) = self.high else {
+                // Only a garbled ring has a call before the first view.
+                let (Some(since), Some(base)) = (self.since, self.base) else {
                     return sink(Item::Lost(1));
                 };
-                let ticks = u64::from(high) << 32 | u64::from(low);
+                let (ticks, sp) = View { since, base }.unpack(packed);
                 sink(match payload {
                     None => Item::Call {
                         site,
                         ticks,
+                        sp,
                         argument,
                     },
                     Some(payload) => {
                         let limit = self.geometry.payload_limit();
-                        Item::Data(Box::new(payload.end(site, ticks, limit)))
+                        Item::Data(Box::new(payload.end((site, ticks, sp), limit)))
                     }
                 });
             }
-            Word::Sync(high) => self.high = Some(high),
+            Word::Sync(since) => self.since = Some(since),
+            Word::Stack(base) => self.base = Some(base),
             Word::Gap(count) => {
                 let news = count.saturating_sub(self.ahead);
                 self.ahead = self.ahead.saturating_sub(count);
@@ -357,6 +365,12 @@ impl Consumer {
         }
     }
 
+    /// What waits for a call word that will not come.
+    fn drop_pending(&mut self) {
+        self.argument = (None, None);
+        self.payload = None;
+    }
+
     /// Moves on by `bytes`, which do not cross a chunk's end, and gives the chunk back if that is its end.
     fn advance<M: SharedMemory>(&mut self, memory: &M, bytes: u64) {
         let chunk = self.geometry.chunk_bytes();
@@ -381,7 +395,8 @@ impl Consumer {
         let look = match producer {
             _ if later_chunk => rest,
             Producer::Gone => rest.min((LAST_LOOK_AHEAD + self.longest) * 8),
-            Producer::Alive => rest.min((LOOK_AHEAD + to_come.unwrap_or(0)) * 8),
+            // Where the size is missing as well, the hole can be as long as any event.
+            Producer::Alive => rest.min((LOOK_AHEAD + to_come.unwrap_or(self.longest)) * 8),
         };
         let behind = self.place(self.cursor) + 8;
         match memory.find_word(behind, (look / 8).saturating_sub(1)) {
@@ -427,7 +442,7 @@ impl Payload {
         words.saturating_sub(there) + PAYLOAD_WORDS - 1
     }
 
-    fn end(mut self, site: u32, ticks: u64, limit: u64) -> Data {
+    fn end(mut self, (site, ticks, sp): (u32, u64, u64), limit: u64) -> Data {
         // What the last word has behind the end is no part of it.
         let most = u64::from(self.size).min(limit);
         self.bytes
@@ -435,14 +450,10 @@ impl Payload {
         Data {
             site,
             ticks,
+            sp,
             kind: self.kind,
             size: self.size,
             bytes: self.bytes,
         }
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
-const fn lower(value: u64) -> u32 {
-    value as u32
 }

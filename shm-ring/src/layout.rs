@@ -32,9 +32,9 @@ pub const LINE_BYTES: u64 = 64;
 pub const LINE_SHIFT: u32 = 6;
 /// How many slots a thread looks at before it gives up and counts its event as lost.
 pub const PROBES: u32 = 64;
-/// Most words that the slow path writes at once beside those with bytes of a payload: sync, gap, size and type or the two halves of an
-/// argument, call.
-pub const SLOW_WORDS: u64 = 5;
+/// Most words that the slow path writes at once beside those with bytes of a payload: sync, stack, gap, size and type or the two halves of
+/// an argument, call.
+pub const SLOW_WORDS: u64 = 6;
 /// The beginning of a chunk that the hot path never writes: a power of two. It bounds how many signal handlers can
 /// interrupt each other between reserving a word past the chunk's end and the slow path's next step: 21 with
 /// three-word events, 64 with others.
@@ -57,8 +57,8 @@ pub mod table {
 pub mod slot {
     /// u32: the thread that owns the slot, 0 for nobody.
     pub const TID: u64 = 0;
-    /// u32: high half of the counter in the last sync word.
-    pub const HIGH: u64 = 4;
+    /// u32: counts the views that were begun, so that a context sees that a handler has begun one; it wraps.
+    pub const VIEW: u64 = 4;
     /// u64: address of the next free word. In the guard of a chunk, or at the ring's end, it means that there is none.
     pub const HEAD: u64 = 8;
     /// u64: end of the ring. 0 sends every event to the slow path, which then begins a chunk: a slot is freed by
@@ -68,6 +68,10 @@ pub mod slot {
     pub const STARTED: u64 = 24;
     /// u64: losses already told by gap words.
     pub const REPORTED: u64 = 32;
+    /// u64: the view's moment, see [`crate::View`].
+    pub const SINCE: u64 = 40;
+    /// u64: the view's lowest place on the stack.
+    pub const BASE: u64 = 48;
 }
 
 /// Offsets in a control line.
@@ -84,9 +88,8 @@ pub mod control {
     pub const BUSY: u64 = 32;
     /// u64: bytes consumed since the ring was claimed. By the collector, for the collector that comes after it.
     pub const CURSOR: u64 = 40;
-    /// u64: what else that collector must know. Low half: the counter's high half at CURSOR. High half: losses told
-    /// ahead of the gap word that will tell them.
-    pub const RESUME: u64 = 48;
+    /// u64: losses told ahead of the gap word that will tell them. By the collector, likewise.
+    pub const AHEAD: u64 = 48;
     /// u64: losses told to whoever reads the trace. By the collector, likewise.
     pub const TOLD: u64 = 56;
 }

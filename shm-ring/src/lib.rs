@@ -1,5 +1,5 @@
 //! The contract between a trampoline, which writes events into memory shared with xrayd, and the collector, which
-//! drains it: where everything lies ([`layout`]), what a word means ([`word`]), how a ring is read ([`Consumer`]), and, for
+//! drains it: where everything lies ([`layout`]), what a word means ([`word`], [`view`]), how a ring is read ([`Consumer`]), and, for
 //! tests, how it is written ([`Recording`]).
 //!
 //! ```text
@@ -26,6 +26,7 @@ mod memory;
 mod producer;
 mod sync;
 mod table;
+pub mod view;
 pub mod word;
 
 pub use consumer::{Consumer, Data, Drained, Item, Producer};
@@ -35,4 +36,5 @@ pub use mapping::Mapping;
 pub use memory::SharedMemory;
 pub use producer::{Content, Event, Outcome, Recording, Target};
 pub use table::Table;
+pub use view::View;
 pub use word::Word;

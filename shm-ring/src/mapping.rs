@@ -174,6 +174,7 @@ mod tests {
                 let count = |number: &u64| {
                     let event = Event {
                         site: 1,
+                        sp: 8 * (1 << 40 | *number % 10_000),
                         content: Content::Argument(*number),
                     };
                     target.record(geometry.slots(), event, *number) == Outcome::Recorded
@@ -184,9 +185,13 @@ mod tests {
             let (mut calls, mut lost) = (0, 0);
             let mut take = |item| match item {
                 Item::Call {
-                    argument, ticks, ..
+                    argument,
+                    ticks,
+                    sp,
+                    ..
                 } => {
                     assert_eq!((argument, ticks), (Some(ticks), calls + lost));
+                    assert_eq!(sp, 8 * (1 << 40 | ticks % 10_000));
                     calls += 1;
                 }
                 Item::Lost(count) => lost += count,

@@ -5,22 +5,25 @@
 //! `sled-encoders/src/x86_64/trampoline.rs`; the steps have the names of that file's labels where it has one.
 //!
 //! ```text
-//!  hot   Home ─ Counter ─ HighBefore ─ Reserve ─ Reservation ─ HighAfter ─ words ─ Done
-//!          │                  │   │                 │             │ ▲
-//!          │                  │   │ payload         │             │ │
-//!          │                  │   └─ Head ─ Limit ──│─ Swap ──────│─┘
-//!          ▼                  ▼                     ▼ in vain     ▼ unusable
-//!  slow  Live ─ filler ─ Probe ─ (Claim) ─ Found ─ MarkBusy ─ Park ─ Chunk ─┬─ (SetHigh) ─ Losses ─ words ─ Unpark
-//!                                  │                                │       │                                 │
-//!                                  ▼ busy                           ▼ full  └─ rest ─ NewChunk ─ …            ▼
-//!                                (Repark) ─ CountLoss ─ Done      CountLoss ───────────────────────────────► Idle ─ Done
+//!  hot   Home ─ Counter ─ ViewBefore ─ Since ─ Base ─ Reserve ─ Reservation ─ ViewAfter ─ words ─ Done
+//!          │                              │      │ │                 │             │ ▲
+//!          │                              │      │ │ payload         │             │ │
+//!          │                              │      │ └─ Head ─ Limit ──│─ Swap ──────│─┘
+//!          ▼                              ▼      ▼                   ▼ in vain     ▼ unusable
+//!  slow  Live ─ filler ─ Probe ─ (Claim) ─ Found ─ MarkBusy ─ Park ─ Chunk ─┬─ (view) ─ Losses ─ words ─ Unpark
+//!                                  │                                │       │                              │
+//!                                  ▼ busy                           ▼ full  └─ rest ─ NewChunk ─ …         ▼
+//!                                (Repark) ─ CountLoss ─ Done      CountLoss ────────────────────────────► Idle ─ Done
+//!
+//!  view  CompareSince ─ CompareBase ─ or else SetView ─ SetSince ─ SetBase, as at once in a new chunk
 //! ```
 
 use crate::{
     layout::{GUARD_BYTES, Geometry, PAYLOAD_WORDS, PROBES, SLOW_WORDS, control, rings},
     memory::SharedMemory,
     sync::Ordering,
-    table::{Slot, Table},
+    table::Table,
+    view::View,
     word::{self, PAYLOAD_BYTES},
 };
 
@@ -29,6 +32,8 @@ use crate::{
 pub struct Event {
     /// Low 32 bits of the return address into the sled: odd.
     pub site: u32,
+    /// Where the stack stands: of an entry or an exit, the address of the function's return address.
+    pub sp: u64,
     /// What goes with it.
     pub content: Content,
 }
@@ -72,6 +77,9 @@ pub struct Recording {
     index: u32,
     /// The counter as last read.
     ticks: u64,
+    /// The view as last read, and how many had been begun then.
+    view: View,
+    views: u32,
     /// Address of the reservation, then of the next word to write.
     cursor: u64,
     /// Words to write from `cursor` on, in order; each takes two steps.
@@ -110,13 +118,15 @@ enum Half {
 enum At {
     Home,
     Counter,
-    HighBefore,
+    ViewBefore,
+    Since,
+    Base,
     Reserve,
     Reservation,
     Head,
     Limit,
     Swap,
-    HighAfter,
+    ViewAfter,
     HotWords,
     Live,
     Filler,
@@ -132,8 +142,11 @@ enum At {
     SetOwner,
     Publish,
     SetLimit,
-    CompareHigh,
-    SetHigh,
+    CompareSince,
+    CompareBase,
+    SetView,
+    SetSince,
+    SetBase,
     Losses,
     SlowWords,
     Unpark,
@@ -186,6 +199,8 @@ impl Recording {
             at: At::Home,
             index: 0,
             ticks: 0,
+            view: View::default(),
+            views: 0,
             cursor: 0,
             words: std::collections::VecDeque::new(),
             half: Half::High,
@@ -230,10 +245,23 @@ impl Recording {
             }
             At::Counter => {
                 self.ticks = now;
-                At::HighBefore
+                At::ViewBefore
             }
-            At::HighBefore => {
-                if !self.high(slot) {
+            At::ViewBefore => {
+                self.views = slot.view.load(Ordering::Relaxed);
+                At::Since
+            }
+            At::Since => {
+                self.view.since = slot.since.load(Ordering::Relaxed);
+                if self.view.has_ticks(self.ticks) {
+                    At::Base
+                } else {
+                    At::Live
+                }
+            }
+            At::Base => {
+                self.view.base = slot.base.load(Ordering::Relaxed);
+                if !self.view.has_sp(self.event.sp) {
                     At::Live
                 } else if self.event.has_payload() {
                     At::Head
@@ -262,7 +290,7 @@ impl Recording {
                     Ordering::Relaxed,
                 );
                 match swapped {
-                    Ok(_) => At::HighAfter,
+                    Ok(_) => At::ViewAfter,
                     // A handler has recorded meanwhile.
                     Err(_) => At::Counter,
                 }
@@ -279,13 +307,14 @@ impl Recording {
                 if self.in_vain {
                     At::Live
                 } else {
-                    At::HighAfter
+                    At::ViewAfter
                 }
             }
-            At::HighAfter => {
+            At::ViewAfter => {
                 let place = self.cursor % g.chunk_bytes();
                 let left = (g.chunk_bytes() - place) / 8;
-                if self.high(slot) && self.event.words(g) <= left {
+                let same = slot.view.load(Ordering::Relaxed) == self.views;
+                if same && self.event.words(g) <= left {
                     self.push_event(g);
                     At::HotWords
                 } else {
@@ -361,7 +390,7 @@ impl Recording {
                     self.push_filler(left);
                     At::Rest
                 } else {
-                    At::CompareHigh
+                    At::CompareSince
                 }
             }
             At::Rest => {
@@ -400,19 +429,38 @@ impl Recording {
                 let ring = g.ring_offset(self.index);
                 slot.limit.store(ring + g.ring_bytes(), Ordering::Relaxed);
                 self.cursor = ring + (self.started & (g.chunks() - 1)) * g.chunk_bytes();
-                At::SetHigh
+                At::SetView
             }
-            At::CompareHigh => {
-                if self.high(slot) {
-                    At::Losses
+            At::CompareSince => {
+                self.view.since = slot.since.load(Ordering::Relaxed);
+                if self.view.has_ticks(self.ticks) {
+                    At::CompareBase
                 } else {
-                    At::SetHigh
+                    At::SetView
                 }
             }
-            At::SetHigh => {
-                let high = upper(self.ticks);
-                slot.high.store(high, Ordering::Relaxed);
-                self.words.push_back((word::SYNC, high));
+            At::CompareBase => {
+                self.view.base = slot.base.load(Ordering::Relaxed);
+                if self.view.has_sp(self.event.sp) {
+                    At::Losses
+                } else {
+                    At::SetView
+                }
+            }
+            At::SetView => {
+                slot.view.fetch_add(1, Ordering::Relaxed);
+                self.view = View::around(self.ticks, self.event.sp);
+                At::SetSince
+            }
+            At::SetSince => {
+                slot.since.store(self.view.since, Ordering::Relaxed);
+                At::SetBase
+            }
+            At::SetBase => {
+                slot.base.store(self.view.base, Ordering::Relaxed);
+                let words = word::begin_view(self.view);
+                self.words
+                    .extend(words.map(|word| (lower(word), upper(word))));
                 At::Losses
             }
             At::Losses => {
@@ -471,10 +519,6 @@ impl Recording {
         };
     }
 
-    fn high(&self, slot: &Slot) -> bool {
-        slot.high.load(Ordering::Relaxed) == upper(self.ticks)
-    }
-
     fn first_probe(&mut self, geometry: Geometry) -> At {
         self.index = self.tid & (geometry.slots() - 1);
         if self.tid == 0 { At::NoSlot } else { At::Probe }
@@ -495,7 +539,8 @@ impl Recording {
                     .extend(kept.chunks(PAYLOAD_BYTES).map(payload_word));
             }
         }
-        self.words.push_back((self.event.site, lower(self.ticks)));
+        let packed = self.view.pack(self.ticks, self.event.sp);
+        self.words.push_back((self.event.site, packed));
     }
 
     fn push_filler(&mut self, words: u64) {

@@ -17,11 +17,13 @@ pub struct Table {
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) tid: AtomicU32,
-    pub(crate) high: AtomicU32,
+    pub(crate) view: AtomicU32,
     pub(crate) head: AtomicU64,
     pub(crate) limit: AtomicU64,
     pub(crate) started: AtomicU64,
     pub(crate) reported: AtomicU64,
+    pub(crate) since: AtomicU64,
+    pub(crate) base: AtomicU64,
 }
 
 // === impl Table ===
@@ -65,14 +67,16 @@ impl Table {
     fn clear(&self, slot: &Slot) {
         let Slot {
             tid,
-            high,
+            view,
             head,
             limit,
             started,
             reported,
+            since,
+            base,
         } = slot;
-        high.store(0, Ordering::Relaxed);
-        for field in [limit, head, started, reported] {
+        view.store(0, Ordering::Relaxed);
+        for field in [limit, head, started, reported, since, base] {
             field.store(0, Ordering::Relaxed);
         }
         // Pairs with the claim.
@@ -86,11 +90,13 @@ impl Clone for Table {
         let copy32 = |field: &AtomicU32| AtomicU32::new(field.load(Ordering::Relaxed));
         let slots = self.slots.iter().map(|slot| Slot {
             tid: copy32(&slot.tid),
-            high: copy32(&slot.high),
+            view: copy32(&slot.view),
             head: copy(&slot.head),
             limit: copy(&slot.limit),
             started: copy(&slot.started),
             reported: copy(&slot.reported),
+            since: copy(&slot.since),
+            base: copy(&slot.base),
         });
         Self {
             live: copy(&self.live),

@@ -3,8 +3,7 @@
 //! ```text
 //!  63            32 31             0
 //! ┌────────────────┬────────────────┐
-//! │ counter low 32 │ odd: site      │  call event at the sled with this return address (its low 32 bits)
-//! │ counter high 32│ 2              │  sync: high half of the counter for the call words that follow
+//! │ time and stack │ odd: site      │  call event at the sled with this return address (its low 32 bits); see `view`
 //! │ count          │ 4              │  gap: so many events were lost here
 //! │ any            │ 6              │  filler: reserved and not used
 //! │ bits 0..32     │ 8              │  argument of the next call word, low half
@@ -14,15 +13,19 @@
 //! └────────────────┴────────────────┘
 //!  63                      8 7     0
 //! ┌──────────────────────────┬──────┐
+//! │ counter, bits 8..64      │ 2    │  sync: what the times of the call words that follow are relative to
 //! │ 7 bytes, first lowest    │ 16   │  the payload's next bytes; 0 behind its end
+//! │ address, bits 0..56      │ 18   │  stack: what the places of the call words that follow are relative to
 //! └──────────────────────────┴──────┘
 //! ```
 //!
 //! Sleds are 2-byte aligned and their calls are 5 bytes long at an even (tail, entry: +2) or the sled's own address, so a return address into one is always
 //! odd. A word whose low half is 0 has not been written.
 
-/// Low half of a sync word.
-pub const SYNC: u32 = 2;
+use crate::view::View;
+
+/// Low byte of a sync word.
+pub const SYNC: u8 = 2;
 /// Low half of a gap word.
 pub const GAP: u32 = 4;
 /// Low half of a filler word.
@@ -40,6 +43,8 @@ pub const TYPE: u32 = 14;
 pub const VALUES: u32 = u32::MAX;
 /// Low byte of a word with bytes of a payload.
 pub const PAYLOAD: u8 = 16;
+/// Low byte of a stack word.
+pub const STACK: u8 = 18;
 /// Bytes of a payload in a word.
 pub const PAYLOAD_BYTES: usize = 7;
 
@@ -52,11 +57,13 @@ pub enum Word {
     Call {
         /// Low 32 bits of the return address into the sled.
         site: u32,
-        /// Low 32 bits of the counter.
-        low: u32,
+        /// Time and stack, relative to the view: see [`crate::View::unpack`].
+        packed: u32,
     },
-    /// High 32 bits of the counter from here on.
-    Sync(u32),
+    /// The view's moment from here on.
+    Sync(u64),
+    /// The view's lowest place on the stack from here on.
+    Stack(u64),
     /// Events lost here.
     Gap(u32),
     /// Nothing.
@@ -75,6 +82,11 @@ pub enum Word {
     Unknown(u64),
 }
 
+/// The sync word and the stack word that begin a view.
+pub const fn begin_view(view: View) -> [u64; 2] {
+    [view.since | SYNC as u64, view.base << 8 | STACK as u64]
+}
+
 // === impl Word ===
 
 impl Word {
@@ -87,20 +99,23 @@ impl Word {
     pub const fn decode(raw: u64) -> Self {
         let (low, high) = (raw as u32, (raw >> 32) as u32);
         match low {
-            site if site & 1 == 1 => Self::Call { site, low: high },
+            site if site & 1 == 1 => Self::Call { site, packed: high },
             0 => Self::Empty,
-            SYNC => Self::Sync(high),
             GAP => Self::Gap(high),
             FILLER => Self::Filler,
             ARGUMENT_LOW => Self::ArgumentLow(high),
             ARGUMENT_HIGH => Self::ArgumentHigh(high),
             SIZE => Self::Size(high),
             TYPE => Self::Type(high),
-            _ if low as u8 == PAYLOAD => {
-                let [_, a, b, c, d, e, f, g] = raw.to_le_bytes();
-                Self::Payload([a, b, c, d, e, f, g])
-            }
-            _ => Self::Unknown(raw),
+            _ => match low as u8 {
+                PAYLOAD => {
+                    let [_, a, b, c, d, e, f, g] = raw.to_le_bytes();
+                    Self::Payload([a, b, c, d, e, f, g])
+                }
+                SYNC => Self::Sync(raw & !0xff),
+                STACK => Self::Stack(raw >> 8),
+                _ => Self::Unknown(raw),
+            },
         }
     }
 }
@@ -114,15 +129,18 @@ mod tests {
         let rows = [
             (0, Word::Empty),
             (7 << 32, Word::Empty),
-            (0x0000_0005_0000_0001, Word::Call { site: 1, low: 5 }),
+            (0x0000_0005_0000_0001, Word::Call { site: 1, packed: 5 }),
             (
                 0xffff_ffff_ffff_ffff,
                 Word::Call {
                     site: u32::MAX,
-                    low: u32::MAX,
+                    packed: u32::MAX,
                 },
             ),
-            (9 << 32 | 2, Word::Sync(9)),
+            (2, Word::Sync(0)),
+            (0x0807_0605_0403_0202, Word::Sync(0x0807_0605_0403_0200)),
+            (18, Word::Stack(0)),
+            (0x0800_7fff_1234_5612, Word::Stack(0x08_007f_ff12_3456)),
             (9 << 32 | 4, Word::Gap(9)),
             (9 << 32 | 6, Word::Filler),
             (9 << 32 | 8, Word::ArgumentLow(9)),
@@ -132,7 +150,7 @@ mod tests {
             (16, Word::Payload([0; 7])),
             (0x0706_0504_0302_0110, Word::Payload([1, 2, 3, 4, 5, 6, 7])),
             (9 << 32 | 0x020c, Word::Unknown(9 << 32 | 0x020c)),
-            (9 << 32 | 18, Word::Unknown(9 << 32 | 18)),
+            (9 << 32 | 20, Word::Unknown(9 << 32 | 20)),
         ];
         for (raw, word) in rows {
             assert_eq!(Word::decode(raw), word, "{raw:#x}");

@@ -57,27 +57,29 @@ impl Reader {
             Item::Call {
                 site,
                 ticks,
+                sp,
                 argument,
             } => {
                 let content = argument.map_or(Content::Nothing, Content::Argument);
-                self.expect(site, ticks, &content);
+                self.expect((site, ticks, sp), &content);
             }
             Item::Data(data) => {
                 let Data {
                     site,
                     ticks,
+                    sp,
                     kind,
                     size,
                     bytes,
                 } = *data;
-                self.expect(site, ticks, &Content::Payload { kind, size, bytes });
+                self.expect((site, ticks, sp), &Content::Payload { kind, size, bytes });
             }
         }
     }
 
-    fn expect(&mut self, site: u32, ticks: u64, content: &Content) {
+    fn expect(&mut self, place: (u32, u64, u64), content: &Content) {
         let (number, recorded) = self.expected.pop_front().expect("no more than recorded");
-        assert_eq!((site, ticks), (site_of(number), recorded));
+        assert_eq!(place, (site_of(number), recorded, sp_of(number)));
         let mut tried = content_of(number);
         if let Content::Payload { bytes, .. } = &mut tried {
             bytes.truncate(self.limit);
@@ -88,6 +90,17 @@ impl Reader {
 
 fn site_of(number: u64) -> u32 {
     u32::try_from(number & 0x7fff_ffff).unwrap() << 1 | 1
+}
+
+/// A stack that is deep at times, and two others that are far away.
+fn sp_of(number: u64) -> u64 {
+    let depth = 8 * (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54);
+    match number / 64 % 16 {
+        5 => 0x7ffd_2345_6788 - 20 * depth,
+        9 => 0x5555_0000_8008 - depth,
+        13 if number.is_multiple_of(2) => 0xff_ffff_ffff_f000 - depth,
+        _ => 0x7ffd_2345_6788 - depth,
+    }
 }
 
 fn content_of(number: u64) -> Content {
@@ -130,6 +143,7 @@ fn flood(ring_shift: u32, actions: Vec<Action>) {
                     now += 100;
                     let event = Event {
                         site: site_of(tried),
+                        sp: sp_of(tried),
                         content: content_of(tried),
                     };
                     match target.record(tid, event, now) {
@@ -206,6 +220,7 @@ fn a_hole_counts_the_fewest_events_that_can_have_left_it() {
         for number in 0..200 {
             let event = Event {
                 site: site_of(number),
+                sp: sp_of(0),
                 content: Content::Nothing,
             };
             assert_eq!(target.record(64, event, 5), Outcome::Recorded);
@@ -254,6 +269,7 @@ fn a_hole_of_a_payload_is_one_event_and_is_seen_at_once() {
         };
         let event = |number, content| Event {
             site: site_of(number),
+            sp: sp_of(0),
             content,
         };
         let record =
@@ -270,12 +286,12 @@ fn a_hole_of_a_payload_is_one_event_and_is_seen_at_once() {
             words.store(first + 8 * word, 0);
         }
         let mut consumer = Consumer::resume(&words, geometry, 0).with_payloads();
-        // A thread that lives is waited for, where the payload says how far to look.
+        // A thread that lives is waited for: as far as the longest event goes is looked, also where not even its size was written.
         let waited = consumer.drain(&words, Producer::Alive, 0, u64::MAX, |_| {});
         assert!(waited.at_end, "{written} {missing}");
         assert_eq!(
             waited.at_hole,
-            written > 0 || missing < 8,
+            missing < longest + 8 - written,
             "{written} {missing}"
         );
         let (mut calls, mut lost) = (0, 0);

@@ -126,6 +126,7 @@ proptest! {
     fn arbitrary_memory_that_stays_still_is_read_to_its_end(
         words in proptest::collection::vec(any::<u64>(), 1..2000),
         line in any::<[u64; 8]>(),
+        payloads in any::<bool>(),
     ) {
         let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap();
         let memory = support::Words::new(geometry);
@@ -136,6 +137,9 @@ proptest! {
             memory.store(geometry.control_offset(0) + 8 * i as u64, field);
         }
         let mut consumer = Consumer::resume(&memory, geometry, 0);
+        if payloads {
+            consumer.expect_payloads();
+        }
         // What is read is zeroed chunk by chunk, so a ring's length is the most there can be, and as much again from
         // the start in the middle.
         let mut read = 0;

@@ -13,7 +13,10 @@ use shm_ring::{
 };
 
 /// Words of the first ring that a few events touch: the guard and some more.
-const WORDS: u64 = 72;
+const WORDS: u64 = 80;
+
+/// Where the stack stands.
+const SP: u64 = 0x7ffd_0000_8008;
 
 /// The first control line and the beginning of the first ring.
 struct Few {
@@ -96,6 +99,7 @@ fn a_word_that_is_seen_is_whole() {
             };
             let event = Event {
                 site: 2 * u32::try_from(number).unwrap() + 1,
+                sp: SP,
                 content,
             };
             let outcome = target.record(geometry.slots(), event, (number + 7) << 32 | number);
@@ -111,6 +115,7 @@ fn a_word_that_is_seen_is_whole() {
                 2 => Item::Data(Box::new(Data {
                     site,
                     ticks,
+                    sp: SP,
                     kind: 3,
                     size: 7,
                     bytes: b"1234567".to_vec(),
@@ -118,6 +123,7 @@ fn a_word_that_is_seen_is_whole() {
                 _ => Item::Call {
                     site,
                     ticks,
+                    sp: SP,
                     argument: None,
                 },
             }

@@ -21,6 +21,11 @@ const FILE: &str = "SHM_RING_TEST_FILE";
 const RECORDED: u64 = 1024;
 const LOST: u64 = 1032;
 
+/// A stack that goes up and down, by more than a view has.
+fn sp_of(number: u64) -> u64 {
+    0x7ffd_2345_6788 - number % 1000 * 128
+}
+
 fn geometry() -> Geometry {
     Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap()
 }
@@ -44,6 +49,7 @@ fn producer_process() {
     for number in 0u64.. {
         let event = Event {
             site: 1,
+            sp: sp_of(number),
             content: Content::Argument(number),
         };
         match target.record(geometry.slots(), event, number * 1000) {
@@ -92,10 +98,11 @@ impl Read {
             Item::Call {
                 site,
                 ticks,
+                sp,
                 argument,
             } => {
                 let number = argument.expect("every event has its number");
-                assert_eq!((site, ticks), (1, number * 1000));
+                assert_eq!((site, ticks, sp), (1, number * 1000, sp_of(number)));
                 assert!(self.last.is_none_or(|last| last < number), "in order");
                 // A number is missing for each loss that was told before it.
                 self.calls += 1;

@@ -11,6 +11,8 @@ use world::{Bounds, Carried, Start, explore};
 
 /// Words that the hot path writes into a chunk, and the event in its guard.
 const CALLS: u64 = 512 - 64 + 1;
+/// Steps that no schedule makes.
+const NEVER: u64 = 1 << 18;
 /// Calls that fill a ring.
 const RING: u64 = 16 * CALLS;
 
@@ -19,58 +21,76 @@ fn starts() -> Vec<Start> {
         Start {
             calls: 0,
             undrained: 0,
-            to_new_high: 1 << 20,
+            to_new_view: NEVER,
+            far: false,
             first: Carried::Argument,
         },
         // The next chunk is the ring's first.
         Start {
             calls: RING,
             undrained: 3,
-            to_new_high: 1 << 20,
+            to_new_view: NEVER,
+            far: false,
             first: Carried::Argument,
         },
         Start {
             calls: RING - 1,
             undrained: 1,
-            to_new_high: 12,
+            to_new_view: 12,
+            far: false,
             first: Carried::Argument,
         },
         // Full, or nearly.
         Start {
             calls: RING,
             undrained: RING,
-            to_new_high: 1 << 20,
+            to_new_view: NEVER,
+            far: false,
             first: Carried::Argument,
         },
         Start {
             calls: RING - 1,
             undrained: RING - 1,
-            to_new_high: 1 << 20,
+            to_new_view: NEVER,
+            far: false,
             first: Carried::Argument,
         },
     ];
-    for left in 0..6 {
+    for left in 0..7 {
         starts.push(Start {
             calls: CALLS - left,
             undrained: 2,
-            to_new_high: 1 << 20,
+            to_new_view: NEVER,
+            far: false,
             first: Carried::Argument,
         });
     }
-    for to_new_high in [0, 1, 2, 3, 5, 8, 20] {
+    for to_new_view in [0, 1, 2, 3, 5, 8, 20] {
         starts.push(Start {
             calls: 20,
             undrained: 1,
-            to_new_high,
+            to_new_view,
+            far: false,
             first: Carried::Argument,
         });
     }
-    // A payload of five words, where it fits, where it does not, and where it meets a new high half.
+    // Every other event is on another stack.
+    for left in [0, 4, 7, 200] {
+        starts.push(Start {
+            calls: CALLS - left,
+            undrained: 1,
+            to_new_view: NEVER,
+            far: true,
+            first: Carried::Nothing,
+        });
+    }
+    // A payload of five words, where it fits, where it does not, and where it comes too late for its view.
     for left in [1, 4, 5, 6, 200] {
         starts.push(Start {
             calls: CALLS - left,
             undrained: 2,
-            to_new_high: if left == 200 { 4 } else { 1 << 20 },
+            to_new_view: if left == 200 { 4 } else { NEVER },
+            far: false,
             first: Carried::Payload,
         });
     }
@@ -78,7 +98,8 @@ fn starts() -> Vec<Start> {
     starts.push(Start {
         calls: CALLS - 4,
         undrained: 2,
-        to_new_high: 1 << 20,
+        to_new_view: NEVER,
+        far: false,
         first: Carried::Nothing,
     });
     starts

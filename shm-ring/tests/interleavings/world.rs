@@ -4,11 +4,13 @@ use std::cell::{Cell, RefCell};
 
 use shm_ring::{
     Consumer, Content, Data, Event, Geometry, Item, Outcome, Producer, Recording, SharedMemory,
-    Table, Target, layout::control,
+    Table, Target, layout::control, view::TICKS,
 };
 
 use crate::choices::Choices;
 
+/// Where the stack of the events before stands.
+const SP: u64 = 0x7ffd_0000_8008;
 /// A thread whose home is slot 0.
 const TID: u32 = 4096;
 
@@ -18,8 +20,10 @@ pub(crate) struct Start {
     /// Events recorded, of which all but the last `undrained` were drained.
     pub(crate) calls: u64,
     pub(crate) undrained: u64,
-    /// Steps until the counter's high half changes.
-    pub(crate) to_new_high: u64,
+    /// Steps until the view of the events before is over.
+    pub(crate) to_new_view: u64,
+    /// Handlers run on a stack of their own, and theirs on the first one.
+    pub(crate) far: bool,
     /// What the first event carries; the others go on from there.
     pub(crate) first: Carried,
 }
@@ -48,6 +52,7 @@ pub(crate) struct Bounds {
 struct Attempt {
     begun: u64,
     ended: u64,
+    sp: u64,
     content: Content,
     outcome: Outcome,
 }
@@ -60,6 +65,7 @@ struct World<'c> {
     table: Table,
     clock: Cell<u64>,
     first: Carried,
+    far: bool,
     left: Cell<Bounds>,
     /// Contexts under way, the innermost last, with the number of their attempt.
     contexts: RefCell<Vec<(Recording, usize)>>,
@@ -84,8 +90,9 @@ pub(crate) fn explore(start: Start, bounds: Bounds) -> u64 {
             choices: &choices,
             words: words.clone(),
             table: table.clone(),
-            clock: Cell::new((1 << 32) - start.to_new_high),
+            clock: Cell::new(TICKS - start.to_new_view),
             first: start.first,
+            far: start.far,
             left: Cell::new(bounds),
             contexts: RefCell::default(),
             attempts: RefCell::default(),
@@ -115,6 +122,7 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
         table: Table::new(geometry),
         clock: Cell::new(0),
         first: start.first,
+        far: false,
         left: Cell::new(Bounds {
             handlers: 0,
             switches: 0,
@@ -138,6 +146,7 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
             TID,
             Event {
                 site: 1,
+                sp: SP,
                 content: Content::Nothing,
             },
             0,
@@ -191,14 +200,17 @@ impl World<'_> {
             },
         };
         let site = 2 * u32::try_from(number).unwrap() + 101;
+        let far = self.far && number % 2 == 1;
+        let sp = SP - 64 * number as u64 - if far { 1 << 40 } else { 0 };
         let outcome = Outcome::UnderWay;
         attempts.push(Attempt {
             begun: self.clock.get(),
             ended: 0,
+            sp,
             content: content.clone(),
             outcome,
         });
-        let recording = Recording::new(TID, Event { site, content });
+        let recording = Recording::new(TID, Event { site, sp, content });
         self.contexts.borrow_mut().push((recording, number));
     }
 
@@ -294,7 +306,7 @@ impl World<'_> {
         let mut told = 0;
         let mut order = Vec::new();
         for item in items.iter() {
-            let (site, ticks, content) = match item {
+            let (site, ticks, sp, content) = match item {
                 Item::Lost(count) => {
                     told += count;
                     continue;
@@ -303,27 +315,29 @@ impl World<'_> {
                 &Item::Call {
                     site,
                     ticks,
+                    sp,
                     argument,
                 } => {
                     let content = argument.map_or(Content::Nothing, Content::Argument);
-                    (site, ticks, content)
+                    (site, ticks, sp, content)
                 }
                 Item::Data(data) => {
                     let Data {
                         site,
                         ticks,
+                        sp,
                         kind,
                         size,
                         bytes,
                     } = (**data).clone();
                     let content = Content::Payload { kind, size, bytes };
-                    (site, ticks, content)
+                    (site, ticks, sp, content)
                 }
             };
             let number = usize::try_from((site - 101) / 2).unwrap();
             let attempt = &attempts[number];
             assert!(!order.contains(&number), "{number} comes twice: {items:?}");
-            assert_eq!(content, attempt.content, "{number}");
+            assert_eq!((sp, &content), (attempt.sp, &attempt.content), "{number}");
             let jumped = attempt.ended == 0;
             assert!(
                 ticks >= attempt.begun && (jumped || ticks <= attempt.ended),

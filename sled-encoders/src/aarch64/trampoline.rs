@@ -8,7 +8,7 @@
 //!  stack on the hot path      registers after the preamble
 //!  +0   x0, x1                x0  the reserved word
 //!  +16  x2, x3                x1  slot
-//!  +32  x4, x5                x2  counter, x3 its high half
+//!  +32  x4, x5                x2  counter, then time and stack as a call word has them; x3  how many views were begun
 //!                             x4, x5  free
 //!  x30  return address into the sled: its low half + 1 is the record's name
 //! ```
@@ -34,7 +34,7 @@ use shm_ring::{
     layout::{
         GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, control, rings, slot, table,
     },
-    word,
+    view, word,
 };
 
 use crate::{EncodeError, SledKind};
@@ -77,6 +77,8 @@ const HAS_ARGUMENT_BIT: u32 = HAS_ARGUMENT.trailing_zeros();
 /// `w5`: the hot path reserved in vain.
 const IN_VAIN: u32 = 1 << 9;
 const IN_VAIN_BIT: u32 = IN_VAIN.trailing_zeros();
+/// What the hot path puts on the stack, and the sled.
+const HOT_FRAME: u32 = 48 + 16;
 /// Above what the slow path puts on the stack lies x0.
 const SLOW_FRAME: u32 = 64;
 /// Code that is only jumped to stands at multiples of a cache line.
@@ -89,7 +91,9 @@ const CNTVCT_EL0: u32 = system_register(3, 14, 0, 2);
 
 // Offsets that instructions take as they are.
 const TID: u32 = offset(slot::TID);
-const HIGH: u32 = offset(slot::HIGH);
+const VIEW: u32 = offset(slot::VIEW);
+const SINCE: u32 = offset(slot::SINCE);
+const BASE: u32 = offset(slot::BASE);
 const HEAD: u32 = offset(slot::HEAD);
 const LIMIT: u32 = offset(slot::LIMIT);
 const STARTED: u32 = offset(slot::STARTED);
@@ -100,6 +104,10 @@ const PUBLISHED: u32 = offset(control::STARTED);
 const LOST: u32 = offset(control::LOST);
 const BUSY: u32 = offset(control::BUSY);
 const LIVE: u32 = offset(table::LIVE);
+/// What is left of a difference that the view has, shifted by so much, is 0.
+const TICKS_SHIFT: u32 = view::TICKS.trailing_zeros();
+const WINDOW_SHIFT: u32 = view::WINDOW_BYTES.trailing_zeros();
+const BASE_HALF_STEP: u32 = offset(view::BASE_STEP / 2);
 
 // === impl Trampolines ===
 
@@ -180,13 +188,21 @@ fn emit_flavour(
         ; ldr w2, [x1, TID]
         ; eor w2, w2, w0
         ; cbnz w2, >nothing_reserved
-        // Counter, compare, reservation, compare: see the header on handlers in between. No `isb`: as with rdtsc, a counter
-        // read a few instructions early is no matter.
+        // Counter, view, reservation, view again: see the header on handlers in between. No `isb`: as with rdtsc, a counter
+        // read a few instructions early is no matter. How many views were begun is read first.
         ; mrs x2, CNTVCT_EL0
-        ; lsr x3, x2, #32
-        ; ldr w4, [x1, HIGH]
-        ; eor w4, w4, w3
-        ; cbnz w4, >nothing_reserved
+        ; ldr w3, [x1, VIEW]
+        ; ldr x4, [x1, SINCE]
+        ; sub x2, x2, x4
+        ; lsr x4, x2, TICKS_SHIFT
+        ; cbnz x4, >nothing_reserved
+        ; add x5, sp, HOT_FRAME
+        ; ldr x4, [x1, BASE]
+        ; sub x5, x5, x4
+        ; lsr x4, x5, WINDOW_SHIFT
+        ; cbnz x4, >nothing_reserved
+        ; lsr x5, x5, view::PLACE_SHIFT
+        ; orr x2, x5, x2, lsl view::PLACE_BITS
         // x1 moves on to the head for the loop, and back.
         ; add x1, x1, HEAD
         ; reserve:
@@ -201,7 +217,7 @@ fn emit_flavour(
         ; tbz x4, #63, >in_vain
         ; and x4, x0, beyond_guard(g)
         ; cbz x4, >in_vain
-        ; ldr w4, [x1, HIGH]
+        ; ldr w4, [x1, VIEW]
         ; eor w4, w4, w3
         ; cbnz w4, >unusable
     );
@@ -262,7 +278,7 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; .arch aarch64
         ; ldr x6, [x4, LIVE]
         ; cbz x6, >out
-        // Our own reservation, made before the counter's high half was seen to be new, or too short for an argument.
+        // Our own reservation, made before the view was seen to be new, or too short for an argument.
         // Nobody else will ever write these words.
         ; and w6, w5, #0xff
         ; cbz w6, >filler_done
@@ -363,7 +379,7 @@ fn emit_find_slot(a: &mut Assembler, spec: &TrampolineSpec) {
     );
 }
 
-/// x4 = control line, x11 = the ring, x12 = its end, x0 = the head as it was, x2 and x3 the counter. Goes to `have_room`
+/// x4 = control line, x11 = the ring, x12 = its end, x0 = the head as it was, x2 = the counter, x3 = where the stack stood at the sled. Goes to `have_room`
 /// or, after the chunk's rest is filled, on.
 fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec) {
     let g = spec.geometry;
@@ -387,7 +403,7 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec) {
         ; stxr w6, x12, [x7]
         ; cbnz w6, <park
         ; mrs x2, CNTVCT_EL0
-        ; lsr x3, x2, #32
+        ; add x3, sp, SLOW_FRAME + HOT_FRAME
         // Is there a chunk under way, and room in it? A freed slot has a head from its last owner, but no limit.
         ; ldr x6, [x1, LIMIT]
         ; cbz x6, >new_chunk
@@ -412,7 +428,7 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec) {
     );
 }
 
-/// Begins a chunk: x0 = its first word, x13 = where its guard ends. Goes to `write_sync`.
+/// Begins a chunk: x0 = its first word, x13 = where its guard ends. Goes to `write_view`.
 fn emit_new_chunk(a: &mut Assembler, g: Geometry) {
     let chunks_shift = g.ring_shift() - g.chunk_shift();
     dynasm!(a
@@ -435,7 +451,7 @@ fn emit_new_chunk(a: &mut Assembler, g: Geometry) {
         ; stlr x6, [x7]
         ; str x12, [x1, LIMIT]
         ; add x13, x0, offset(GUARD_BYTES)
-        ; b >write_sync
+        ; b >write_view
     );
 }
 
@@ -445,15 +461,39 @@ fn emit_words(a: &mut Assembler) {
         ; .arch aarch64
         ; have_room:
         ; mov x13, x0
-        ; ldr w6, [x1, HIGH]
-        ; eor w6, w6, w3
-        ; cbz w6, >same_high
-        ; write_sync:
-        ; str w3, [x1, HIGH]
-        ; movz w6, word::SYNC
-        ; orr x6, x6, x3, lsl #32
+        ; ldr x6, [x1, SINCE]
+        ; sub x6, x2, x6
+        ; lsr x6, x6, TICKS_SHIFT
+        ; cbnz x6, >write_view
+        ; ldr x6, [x1, BASE]
+        ; sub x6, x3, x6
+        ; lsr x6, x6, WINDOW_SHIFT
+        ; cbz x6, >same_view
+        ; write_view:
+        ; ldr w6, [x1, VIEW]
+        ; add w6, w6, #1
+        ; str w6, [x1, VIEW]
+        ; and x6, x2, !(view::SINCE_STEP - 1)
+        ; str x6, [x1, SINCE]
+        ; add x6, x6, word::SYNC.into()
         ; str x6, [x0], #8
-        ; same_high:
+        ; movz w6, BASE_HALF_STEP
+        ; add x6, x3, x6
+        ; and x6, x6, !(view::BASE_STEP - 1)
+        ; movz w7, BASE_HALF_STEP * 2
+        ; sub x6, x6, x7
+        ; str x6, [x1, BASE]
+        ; movz w7, word::STACK.into()
+        ; orr x6, x7, x6, lsl #8
+        ; str x6, [x0], #8
+        ; same_view:
+        // x2 = both relative to the view.
+        ; ldr x6, [x1, SINCE]
+        ; sub x2, x2, x6
+        ; ldr x6, [x1, BASE]
+        ; sub x3, x3, x6
+        ; lsr x3, x3, view::PLACE_SHIFT
+        ; orr x2, x3, x2, lsl view::PLACE_BITS
         // Losses since the last gap word; one word tells at most u32::MAX of them.
         ; ldr x6, [x4, LOST]
         ; ldr x7, [x1, REPORTED]

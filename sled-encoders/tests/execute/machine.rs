@@ -1,6 +1,6 @@
 //! A target in this process: table, rings, trampolines, and functions made of staged sleds.
 
-use std::{fs::File, sync::OnceLock};
+use std::{cell::RefCell, collections::BTreeSet, fs::File, sync::OnceLock};
 
 use nix::{
     libc,
@@ -8,7 +8,8 @@ use nix::{
 };
 use shm_ring::{
     Consumer, Data, Geometry, Item, Mapping, Producer, SharedMemory,
-    layout::{LINE_BYTES, rings, slot, table},
+    layout::{LINE_BYTES, control, rings, slot, table},
+    view::TICKS,
     word,
 };
 use sled_encoders::{
@@ -76,6 +77,8 @@ pub(crate) struct Machine {
     /// What events say: numbers, 8 bytes each.
     said: Area,
     tid: u32,
+    /// Sites that were called, and where the stack stood then. Emptied by `reset`.
+    called: RefCell<BTreeSet<(u32, u64)>>,
 }
 
 /// The state of the home ring.
@@ -86,17 +89,10 @@ pub(crate) struct Saved {
     ring: Vec<u8>,
 }
 
-/// High half of the counter, read when it will not change for the next 30 ms at least: a test that counts words
-/// would else see a sync word more than it expects.
-pub(crate) fn steady_high() -> u32 {
-    loop {
-        // SAFETY: reads the counter; part of x86-64.
-        let now = unsafe { core::arch::x86_64::_rdtsc() };
-        if now & 0xffff_ffff < 0xf000_0000 {
-            return u32::try_from(now >> 32).unwrap();
-        }
-        std::hint::spin_loop();
-    }
+/// The counter.
+pub(crate) fn now() -> u64 {
+    // SAFETY: reads the counter; part of x86-64.
+    unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 // === impl Function ===
@@ -197,6 +193,7 @@ impl Machine {
             code,
             view,
             tid,
+            called: RefCell::default(),
         };
         for function in Function::PLAIN
             .into_iter()
@@ -277,9 +274,9 @@ impl Machine {
         self.code.address()..self.code.address() + CODE_BYTES as u64
     }
 
-    /// Calls a function with arbitrary registers, which must all come back.
-    pub(crate) fn call(&self, function: Function, copy: u32, argument: u64) {
-        self.call_with(function, copy, self.registers(function, argument));
+    /// Calls a function with arbitrary registers, which must all come back. Says where the stack stood at its sled.
+    pub(crate) fn call(&self, function: Function, copy: u32, argument: u64) -> u64 {
+        self.call_with(function, copy, self.registers(function, argument))
     }
 
     /// Arbitrary registers, with a number for the function to record.
@@ -317,7 +314,7 @@ impl Machine {
     }
 
     /// Calls a function and compares every register and, where they are alive, the flags.
-    pub(crate) fn call_with(&self, function: Function, copy: u32, registers: Registers) {
+    pub(crate) fn call_with(&self, function: Function, copy: u32, registers: Registers) -> u64 {
         // SAFETY: the address is that of a function of this machine, which keeps the calling convention's stack.
         let after = unsafe { registers.call(self.address(function, copy)) };
         let flags = match function {
@@ -333,6 +330,14 @@ impl Machine {
         if function.kind().is_event() {
             registers.assert_red_zone_kept(&after);
         }
+        let called = (self.site(function, copy), after.stack());
+        self.called.borrow_mut().insert(called);
+        after.stack()
+    }
+
+    /// Whether that site was called with the stack there.
+    pub(crate) fn was_called(&self, site: u32, sp: u64) -> bool {
+        self.called.borrow().contains(&(site, sp))
     }
 
     pub(crate) fn set_live(&self, live: u64) {
@@ -361,9 +366,47 @@ impl Machine {
             .write32(self.geometry.slot_offset(index) + slot::TID, tid);
     }
 
-    pub(crate) fn set_slot_high(&self, index: u32, high: u32) {
-        self.table
-            .write32(self.geometry.slot_offset(index) + slot::HIGH, high);
+    /// Makes the home slot's view seem to have begun a moment ago, so that the next event is not too late for it. Times are wrong then.
+    pub(crate) fn refresh_view(&self) {
+        self.set_slot(self.home(), slot::SINCE, now() - TICKS / 4);
+    }
+
+    /// How many views were begun in the home slot.
+    pub(crate) fn views(&self) -> u64 {
+        self.slot(self.home(), slot::TID) >> 32
+    }
+
+    /// Words of the home ring before its head, since it was new.
+    fn written(&self) -> u64 {
+        let (home, g) = (self.home(), self.geometry);
+        let Some(before) = self.control(home, control::STARTED).checked_sub(1) else {
+            return 0;
+        };
+        let chunk = self.ring_address(home) + before % g.chunks() * g.chunk_bytes();
+        before * g.chunk_bytes() / 8 + (self.slot(home, slot::HEAD) - chunk) / 8
+    }
+
+    /// Makes everything new and records `Tail` events until the chunk of this number, from 1, has so many words left. All but the events in
+    /// the last `undrained` words are read. Says how many are not.
+    pub(crate) fn fill(&self, chunk: u64, left: u64, undrained: u64) -> (Consumer, u64) {
+        let wanted = (chunk * self.geometry.chunk_bytes() / 8).saturating_sub(left);
+        loop {
+            self.reset();
+            let mut consumer = self.consumer(self.home());
+            let mut waiting = 0;
+            while self.written() < wanted {
+                self.call(Function::Tail, 0, 0);
+                waiting += 1;
+                if self.written() + undrained <= wanted {
+                    self.drain(&mut consumer);
+                    waiting = 0;
+                }
+            }
+            // A view more than expected, since time has passed, can lead past the place.
+            if self.written() == wanted {
+                return (consumer, waiting);
+            }
+        }
     }
 
     pub(crate) fn control(&self, index: u32, field: u64) -> u64 {
@@ -387,9 +430,9 @@ impl Machine {
         self.rings.address() + self.geometry.ring_offset(index)
     }
 
-    /// Everything as new, and the counter's high half stays for a while.
+    /// Everything as new.
     pub(crate) fn reset(&self) {
-        steady_high();
+        self.called.borrow_mut().clear();
         self.table.clear(0, self.geometry.table_bytes());
         self.rings.clear(0, self.geometry.rings_bytes());
         self.set_live(1);

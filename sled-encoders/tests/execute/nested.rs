@@ -2,31 +2,34 @@
 //! hole is left.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
 };
 
 use shm_ring::{
     Consumer, Item,
-    layout::{GUARD_BYTES, control},
+    layout::{GUARD_BYTES, control, slot},
 };
 
 use crate::{
-    machine::{Function, Machine, Saved, steady_high},
-    step::{Go, Stepper, step_into},
+    machine::{Function, Machine, Saved},
+    step::{Go, HandlerStack, Stepper, step_into},
 };
 
-/// Calls that fill a chunk.
-const CALLS: u64 = 512 - GUARD_BYTES / 8 + 1;
+/// Words of the smallest chunk.
+const CHUNK: u64 = 512;
+/// About as many calls fill a chunk.
+const CALLS: u64 = CHUNK - GUARD_BYTES / 8 + 1;
 
 /// What the ring is like before the interrupted event.
 #[derive(Debug, Clone, Copy)]
 struct Before {
-    /// Events recorded before, of which all but the last `undrained` have been drained.
-    calls: u64,
+    /// Chunks begun, words left in the last one, and words that have not been read.
+    chunk: u64,
+    left: u64,
     undrained: u64,
-    /// The counter's high half seems to be new.
-    new_high: bool,
+    /// The interrupted event is too late for its view.
+    late: bool,
 }
 
 /// The interrupted event is of copy 0, those of handlers of copies 1 and 2; arguments number them all.
@@ -45,49 +48,38 @@ struct Prepared {
     before: Before,
     saved: Saved,
     consumer: Consumer,
-    high: u32,
+    /// Events that have not been read.
+    earlier: u64,
 }
 
 // === impl Prepared ===
 
 impl Prepared {
     fn new(machine: &Machine, before: Before) -> Self {
-        let high = steady_high();
-        machine.reset();
-        let home = machine.home();
-        let mut consumer = machine.consumer(home);
-        for call in 0..before.calls {
-            if call == before.calls - before.undrained {
-                machine.drain(&mut consumer);
-            }
-            machine.call(Function::Tail, 0, 0);
-        }
-        if before.undrained == 0 {
-            machine.drain(&mut consumer);
-        }
-        if before.new_high {
-            machine.set_slot_high(home, high.wrapping_sub(1));
-        }
+        let (consumer, earlier) = machine.fill(before.chunk, before.left, before.undrained);
         Self {
             before,
             saved: machine.save(),
             consumer,
-            high,
+            earlier,
         }
     }
 
     /// Puts the machine into the state.
-    fn set_up(&mut self, machine: &Machine) -> Consumer {
-        if steady_high() != self.high {
-            *self = Self::new(machine, self.before);
-        }
+    fn set_up(&self, machine: &Machine) -> Consumer {
         machine.restore(&self.saved);
+        if self.before.late {
+            machine.set_slot(machine.home(), slot::SINCE, 0);
+        } else {
+            machine.refresh_view();
+        }
         self.consumer.clone()
     }
 }
 
 /// Every event is there once or counted once; what came first stands first.
-fn check(machine: &Machine, consumer: &mut Consumer, before: Before, attempts: &[(u32, u64)]) {
+fn check(machine: &Machine, consumer: &mut Consumer, prepared: &Prepared, attempts: &[(u32, u64)]) {
+    let before = prepared.before;
     let home = machine.home();
     let items = machine.drain(consumer);
     let (mut gaps, mut earlier, mut recorded) = (0, 0, 0);
@@ -101,11 +93,14 @@ fn check(machine: &Machine, consumer: &mut Consumer, before: Before, attempts: &
             Item::Lost(count) => gaps += count,
             Item::Call { site, .. } if site == machine.site(Function::Tail, 0) => earlier += 1,
             item => {
-                let (site, argument) = match item {
-                    Item::Call { site, argument, .. } => (site, argument),
-                    Item::Data(data) => (data.site, Some(Machine::number_of(&data))),
+                let (site, sp, argument) = match item {
+                    Item::Call {
+                        site, sp, argument, ..
+                    } => (site, sp, argument),
+                    Item::Data(data) => (data.site, data.sp, Some(Machine::number_of(&data))),
                     Item::Lost(_) => unreachable!("taken above"),
                 };
+                assert!(machine.was_called(site, sp), "{before:?}: {sp:#x}");
                 let left = missing.get_mut(&site).filter(|left| **left > 0);
                 *left.unwrap_or_else(|| panic!("{before:?}: {site:#x} once too often")) -= 1;
                 if let Some(argument) = argument {
@@ -116,7 +111,7 @@ fn check(machine: &Machine, consumer: &mut Consumer, before: Before, attempts: &
         }
     }
     assert!(arguments.iter().all(|argument| attempts.contains(argument)));
-    assert_eq!(earlier, before.undrained, "{before:?}");
+    assert_eq!(earlier, prepared.earlier, "{before:?}");
     let lost = machine.control(home, control::LOST);
     assert_eq!(
         recorded + lost,
@@ -134,64 +129,30 @@ fn check(machine: &Machine, consumer: &mut Consumer, before: Before, attempts: &
 }
 
 fn situations(machine: &Machine) -> Vec<Before> {
-    let ring = machine.geometry.chunks() * CALLS;
-    let mut situations = vec![
-        Before {
-            calls: 0,
-            undrained: 0,
-            new_high: false,
-        },
-        Before {
-            calls: 10,
-            undrained: 3,
-            new_high: false,
-        },
-        Before {
-            calls: 10,
-            undrained: 0,
-            new_high: true,
-        },
-        Before {
-            calls: CALLS - 2,
-            undrained: 0,
-            new_high: true,
-        },
+    let chunks = machine.geometry.chunks();
+    let ring = chunks * CHUNK;
+    let rows = [
+        (0, 0, 0, false),
+        (1, 400, 3, false),
+        (1, 400, 0, true),
+        (1, 2, 0, true),
         // The next chunk is the ring's first.
-        Before {
-            calls: ring - 1,
-            undrained: 5,
-            new_high: false,
-        },
-        Before {
-            calls: ring,
-            undrained: 0,
-            new_high: false,
-        },
+        (chunks, 1, 5, false),
+        (chunks, 0, 0, false),
         // Full, or nearly.
-        Before {
-            calls: ring,
-            undrained: ring,
-            new_high: false,
-        },
-        Before {
-            calls: ring - 1,
-            undrained: ring - 1,
-            new_high: false,
-        },
-        Before {
-            calls: ring - 3,
-            undrained: ring - 3,
-            new_high: true,
-        },
+        (chunks, 0, ring, false),
+        (chunks, 1, ring, false),
+        (chunks, 3, ring, true),
     ];
-    for left in 0..7 {
-        situations.push(Before {
-            calls: CALLS - left,
-            undrained: 2,
-            new_high: false,
-        });
-    }
-    situations
+    let lefts = (0..8).map(|left| (1, left, 2, false));
+    let rows = rows.into_iter().chain(lefts);
+    rows.map(|(chunk, left, undrained, late)| Before {
+        chunk,
+        left,
+        undrained,
+        late,
+    })
+    .collect()
 }
 
 /// What a handler does.
@@ -204,7 +165,6 @@ struct Burst {
 #[test]
 fn a_handler_at_any_one_instruction_is_harmless() {
     let machine = Machine::new();
-    let stepper = Stepper::new();
     let bursts = [
         Burst {
             function: Function::Exit,
@@ -224,11 +184,19 @@ fn a_handler_at_any_one_instruction_is_harmless() {
             events: CALLS + 2,
         },
     ];
-    for before in situations(&machine) {
-        let mut prepared = Prepared::new(&machine, before);
-        for function in FUNCTIONS {
-            for burst in bursts {
-                interrupt_each(&machine, &stepper, &mut prepared, function, burst);
+    // A handler on another stack begins a view of its own.
+    let others = [Function::Argument, Function::Custom];
+    for (stack, functions) in [
+        (HandlerStack::Other, &others[..]),
+        (HandlerStack::Same, &FUNCTIONS[..]),
+    ] {
+        let stepper = Stepper::new(stack);
+        for before in situations(&machine) {
+            let prepared = Prepared::new(&machine, before);
+            for function in functions {
+                for burst in bursts {
+                    interrupt_each(&machine, &stepper, &prepared, *function, burst);
+                }
             }
         }
     }
@@ -237,20 +205,21 @@ fn a_handler_at_any_one_instruction_is_harmless() {
 #[test]
 fn a_handler_that_fills_the_ring_is_harmless() {
     let machine = Machine::new();
-    let stepper = Stepper::new();
+    let stepper = Stepper::new(HandlerStack::Same);
     let events = machine.geometry.chunks() * CALLS + 10;
     let before = Before {
-        calls: CALLS,
+        chunk: 1,
+        left: 0,
         undrained: 2,
-        new_high: false,
+        late: false,
     };
-    let mut prepared = Prepared::new(&machine, before);
+    let prepared = Prepared::new(&machine, before);
     for function in FUNCTIONS {
         let burst = Burst {
             function: Function::Exit,
             events,
         };
-        interrupt_each(&machine, &stepper, &mut prepared, function, burst);
+        interrupt_each(&machine, &stepper, &prepared, function, burst);
     }
 }
 
@@ -258,7 +227,7 @@ fn a_handler_that_fills_the_ring_is_harmless() {
 fn interrupt_each(
     machine: &Machine,
     stepper: &Stepper,
-    prepared: &mut Prepared,
+    prepared: &Prepared,
     function: Function,
     burst: Burst,
 ) {
@@ -276,12 +245,12 @@ fn interrupt_each(
         }
         Go::Step
     });
-    let mut attempts = vec![(machine.site(function, 0), u64::MAX)];
-    attempts.extend((0..burst.events).map(|i| (machine.site(burst.function, 1), i)));
     let places = places.into_inner();
     assert!(places.len() > 15, "it stepped: {places:x?}");
     for (at, _) in places {
         let mut consumer = prepared.set_up(machine);
+        // This time the way may be shorter, since less time has passed.
+        let handled = Cell::new(0);
         stepper.call(machine, (function, 0, u64::MAX), &|step| {
             if step.number < at {
                 return Go::Step;
@@ -289,18 +258,21 @@ fn interrupt_each(
             for i in 0..burst.events {
                 machine.call(burst.function, 1, i);
             }
+            handled.set(burst.events);
             Go::Free
         });
-        check(machine, &mut consumer, prepared.before, &attempts);
+        let mut attempts = vec![(machine.site(function, 0), u64::MAX)];
+        attempts.extend((0..handled.get()).map(|i| (machine.site(burst.function, 1), i)));
+        check(machine, &mut consumer, prepared, &attempts);
     }
 }
 
 #[test]
 fn handlers_at_every_instruction_at_once_are_harmless() {
     let machine = Machine::new();
-    let stepper = Stepper::new();
+    let stepper = Stepper::new(HandlerStack::Same);
     for before in situations(&machine) {
-        let mut prepared = Prepared::new(&machine, before);
+        let prepared = Prepared::new(&machine, before);
         for function in FUNCTIONS {
             for inner in [Function::Entry, Function::Argument, Function::Custom] {
                 let mut consumer = prepared.set_up(&machine);
@@ -310,7 +282,7 @@ fn handlers_at_every_instruction_at_once_are_harmless() {
                 });
                 let mut attempts = vec![(machine.site(function, 0), u64::MAX)];
                 attempts.extend((0..steps).map(|i| (machine.site(inner, 1), i)));
-                check(&machine, &mut consumer, before, &attempts);
+                check(&machine, &mut consumer, &prepared, &attempts);
             }
         }
     }
@@ -319,9 +291,9 @@ fn handlers_at_every_instruction_at_once_are_harmless() {
 #[test]
 fn handlers_of_handlers_at_every_instruction_are_harmless() {
     let machine = Machine::new();
-    let stepper = Stepper::new();
+    let stepper = Stepper::new(HandlerStack::Same);
     for before in situations(&machine) {
-        let mut prepared = Prepared::new(&machine, before);
+        let prepared = Prepared::new(&machine, before);
         for function in [
             Function::Exit,
             Function::Argument,
@@ -349,7 +321,7 @@ fn handlers_of_handlers_at_every_instruction_are_harmless() {
                 }
                 Go::Step
             });
-            check(&machine, &mut consumer, before, &attempts.into_inner());
+            check(&machine, &mut consumer, &prepared, &attempts.into_inner());
         }
     }
 }

@@ -6,7 +6,7 @@ use shm_ring::{
 };
 
 use crate::{
-    machine::{COPIES, Function, Machine},
+    machine::{COPIES, Function, Machine, now},
     registers::Registers,
 };
 
@@ -14,14 +14,20 @@ use crate::{
 const GUARD: u64 = GUARD_BYTES / 8;
 /// Words of the smallest chunk.
 const CHUNK: u64 = 512;
-/// Calls that fill a chunk: the first stands in its guard.
-const CALLS: u64 = CHUNK - GUARD + 1;
 
 fn words(machine: &Machine, words: std::ops::Range<u64>) -> Vec<Word> {
     let home = machine.home();
     words
         .map(|word| Word::decode(machine.word(home, word)))
         .collect()
+}
+
+/// The words that began the slot's view.
+fn view(machine: &Machine, index: u32) -> [Word; 2] {
+    [
+        Word::Sync(machine.slot(index, slot::SINCE)),
+        Word::Stack(machine.slot(index, slot::BASE)),
+    ]
 }
 
 fn is_call(word: Word, site: u32) -> bool {
@@ -57,11 +63,9 @@ fn the_first_event_claims_a_slot_and_begins_a_chunk() {
     assert_eq!(machine.slot(home, slot::LIMIT), end);
     assert_eq!(machine.control(home, control::BUSY), 0);
     let first = words(&machine, 0..GUARD + 1);
-    assert!(
-        matches!(first[0], Word::Sync(high) if u64::from(high) == machine.slot(home, slot::TID) >> 32)
-    );
-    assert!(is_call(first[1], machine.site(Function::Entry, 3)));
-    assert!(first[2..64].iter().all(|&word| word == Word::Filler));
+    assert_eq!(first[..2], view(&machine, home));
+    assert!(is_call(first[2], machine.site(Function::Entry, 3)));
+    assert!(first[3..64].iter().all(|&word| word == Word::Filler));
     assert_eq!(first[64], Word::Empty);
 }
 
@@ -82,11 +86,12 @@ fn every_flavour_records_its_site_and_keeps_registers_and_flags() {
                 let registers = Registers::arbitrary()
                     .with_argument(argument)
                     .with_flags(flags);
-                machine.call_with(function, 1, registers);
+                let stack = machine.call_with(function, 1, registers);
                 let items = machine.drain(&mut consumer);
                 let [
                     Item::Call {
                         site,
+                        sp,
                         argument: got,
                         ..
                     },
@@ -95,6 +100,7 @@ fn every_flavour_records_its_site_and_keeps_registers_and_flags() {
                     panic!("{function:?}: {items:x?}")
                 };
                 assert_eq!(site, machine.site(function, 1), "{function:?}");
+                assert_eq!(sp, stack, "{function:?}");
                 let expected = (function == Function::Argument).then_some(argument);
                 assert_eq!(got, expected, "{function:?}");
             }
@@ -106,8 +112,6 @@ fn every_flavour_records_its_site_and_keeps_registers_and_flags() {
 fn counters_are_those_of_the_calls() {
     let machine = Machine::new();
     let mut consumer = machine.consumer(machine.home());
-    // SAFETY: reads the counter; part of x86-64.
-    let now = || unsafe { core::arch::x86_64::_rdtsc() };
     let mut before = now();
     for _ in 0..2000 {
         machine.call(Function::Exit, 0, 0);
@@ -161,7 +165,10 @@ fn a_stub_records_only_jumps_that_are_taken_and_keeps_the_red_zone() {
             let items = machine.drain(&mut consumer);
             if holds(condition, flags) {
                 let site = machine.site(function, 2);
-                assert!(matches!(items[..], [Item::Call { site: s, .. }] if s == site));
+                let [Item::Call { site: s, sp, .. }] = items[..] else {
+                    panic!("{items:?}")
+                };
+                assert_eq!((s, sp), (site, after.stack()));
             } else {
                 assert_eq!(items, [], "condition {condition:#x}, flags {flags:#x}");
             }
@@ -175,20 +182,22 @@ fn chunks_follow_each_other_and_wrap() {
     let home = machine.home();
     let mut consumer = machine.consumer(home);
     let chunks = machine.geometry.chunks();
-    for call in 0..3 * chunks * CALLS {
+    let (mut begun, mut calls, mut read) = (0, 0, 0);
+    while begun < 3 * chunks {
         machine.call(Function::Tail, 0, 0);
-        let chunk = call / CALLS;
-        assert_eq!(
-            machine.control(home, control::STARTED),
-            chunk + 1,
-            "call {call}"
-        );
-        let at = (chunk % chunks) * CHUNK;
-        assert!(matches!(words(&machine, at..at + 1)[0], Word::Sync(_)));
-        if call % 100 == 0 {
-            machine.drain(&mut consumer);
+        calls += 1;
+        let started = machine.control(home, control::STARTED);
+        if started > begun {
+            assert_eq!(started, begun + 1, "call {calls}");
+            let at = (begun % chunks) * CHUNK;
+            assert_eq!(words(&machine, at..at + 2), view(&machine, home));
+            begun = started;
+        }
+        if calls % 100 == 0 {
+            read += machine.drain(&mut consumer).len();
         }
     }
+    assert_eq!(read + machine.drain(&mut consumer).len(), calls);
 }
 
 #[test]
@@ -196,14 +205,14 @@ fn a_full_ring_counts_and_a_gap_tells() {
     let machine = Machine::new();
     let home = machine.home();
     let mut consumer = machine.consumer(home);
-    let room = machine.geometry.chunks() * CALLS;
-    for _ in 0..room + 1000 {
+    let mut calls = 0;
+    while machine.control(home, control::LOST) < 1000 {
         machine.call(Function::Entry, 0, 0);
+        calls += 1;
     }
-    assert_eq!(machine.control(home, control::LOST), 1000);
     assert_eq!(machine.control(home, control::BUSY), 0);
     assert_eq!(machine.untold(&consumer), 1000);
-    assert_eq!(machine.drain(&mut consumer).len() as u64, room);
+    assert_eq!(machine.drain(&mut consumer).len() + 1000, calls);
     machine.call(Function::Entry, 1, 0);
     let items = machine.drain(&mut consumer);
     let site = machine.site(Function::Entry, 1);
@@ -223,7 +232,7 @@ fn more_losses_than_a_gap_word_holds_take_two() {
     machine.set_control(home, control::LOST, 0x1_0000_0005);
     machine.call(Function::Entry, 0, 0);
     // Another slow path: the rest of the losses.
-    machine.set_slot_high(home, 0);
+    machine.set_slot(home, slot::SINCE, 0);
     machine.call(Function::Entry, 0, 0);
     let losses: Vec<u64> = machine
         .drain(&mut consumer)
@@ -244,14 +253,18 @@ fn an_argument_does_not_straddle_a_chunks_end() {
     let machine = Machine::new();
     let home = machine.home();
     for left in 0..8u64 {
-        machine.reset();
-        let mut consumer = machine.consumer(home);
-        for _ in 0..CALLS - left {
-            machine.call(Function::Entry, 0, 0);
-        }
-        machine.drain(&mut consumer);
-        machine.call(Function::Argument, 0, 0xfeed_0000_beef + left);
-        machine.call(Function::Argument, 1, 7);
+        let mut consumer = loop {
+            let (mut consumer, _) = machine.fill(1, left, 0);
+            machine.drain(&mut consumer);
+            machine.refresh_view();
+            let views = machine.views();
+            machine.call(Function::Argument, 0, 0xfeed_0000_beef + left);
+            machine.call(Function::Argument, 1, 7);
+            // Once more if that took too long.
+            if left < 6 || machine.views() == views {
+                break consumer;
+            }
+        };
         let rest = words(&machine, CHUNK - left..CHUNK);
         let items = machine.drain(&mut consumer);
         let arguments: Vec<_> = items
@@ -278,20 +291,62 @@ fn an_argument_does_not_straddle_a_chunks_end() {
 }
 
 #[test]
-fn a_new_high_half_gets_a_sync_word() {
+fn an_event_that_is_too_late_or_too_far_away_gets_a_view() {
     let machine = Machine::new();
     let home = machine.home();
     let mut consumer = machine.consumer(home);
     for function in Function::EACH {
-        machine.call(function, 0, 1);
-        let high = u32::try_from(machine.slot(home, slot::TID) >> 32).unwrap();
-        machine.set_slot_high(home, high.wrapping_sub(1));
-        let before = machine.slot(home, slot::HEAD);
-        machine.call(function, 0, 1);
-        let at = (before - machine.ring_address(home)) / 8;
-        assert_eq!(words(&machine, at..at + 1), [Word::Sync(high)]);
-        assert_eq!(machine.drain(&mut consumer).len(), 2);
+        for field in [slot::SINCE, slot::BASE] {
+            machine.call(function, 0, 1);
+            machine.set_slot(home, field, 0);
+            let before = machine.slot(home, slot::HEAD);
+            let (views, earliest) = (machine.views(), now());
+            let stack = machine.call(function, 0, 1);
+            let at = (before - machine.ring_address(home)) / 8;
+            assert_eq!(words(&machine, at..at + 2), view(&machine, home));
+            assert_eq!(machine.views(), views + 1);
+            let items = machine.drain(&mut consumer);
+            let (ticks, sp) = match &items[..] {
+                [_, Item::Call { ticks, sp, .. }] => (*ticks, *sp),
+                [_, Item::Data(data)] => (data.ticks, data.sp),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(sp, stack);
+            assert!((earliest..=now()).contains(&ticks));
+        }
     }
+}
+
+/// Events from ever deeper in the stack, and on the way back.
+#[test]
+fn where_the_stack_stands_is_known_however_deep_it_is() {
+    #[inline(never)]
+    fn descend(machine: &Machine, depth: u32, stacks: &mut Vec<u64>) {
+        // So many bytes of stack at least.
+        let room = std::hint::black_box([0u8; 5000]);
+        stacks.push(machine.call(Function::EACH[depth as usize % 5], 0, 0));
+        if depth > 0 {
+            descend(machine, depth - 1, stacks);
+        }
+        stacks.push(machine.call(Function::Exit, 1, 0));
+        std::hint::black_box(room);
+    }
+    let machine = Machine::new();
+    let mut consumer = machine.consumer(machine.home());
+    let mut stacks = Vec::new();
+    for depth in [40, 3, 100] {
+        descend(&machine, depth, &mut stacks);
+    }
+    let items = machine.drain(&mut consumer).into_iter();
+    let places: Vec<u64> = items
+        .map(|item| match item {
+            Item::Call { sp, .. } => sp,
+            Item::Data(data) => data.sp,
+            Item::Lost(count) => panic!("{count} lost"),
+        })
+        .collect();
+    assert_eq!(places, stacks);
+    assert!(machine.views() > 10, "{} views", machine.views());
 }
 
 #[test]
@@ -370,8 +425,7 @@ fn losses_told_ahead_are_not_told_again() {
     let machine = Machine::new();
     let home = machine.home();
     let mut consumer = machine.consumer(home);
-    let room = machine.geometry.chunks() * CALLS;
-    for _ in 0..room + 7 {
+    while machine.control(home, control::LOST) < 7 {
         machine.call(Function::Entry, 0, 0);
     }
     machine.drain(&mut consumer);
@@ -390,12 +444,8 @@ fn a_busy_slow_path_is_not_disturbed() {
     let machine = Machine::new();
     let home = machine.home();
     for function in Function::PLAIN {
-        for calls in [1, CALLS - 1, CALLS] {
-            machine.reset();
-            let mut consumer = machine.consumer(home);
-            for _ in 0..calls {
-                machine.call(Function::Entry, 0, 0);
-            }
+        for left in [CHUNK - GUARD, 1, 0] {
+            let (mut consumer, calls) = machine.fill(1, left, CHUNK);
             // As if the slow path had been interrupted right after it parked the head.
             let end = machine.ring_address(home) + machine.geometry.ring_bytes();
             machine.set_control(home, control::BUSY, 1);
@@ -408,15 +458,23 @@ fn a_busy_slow_path_is_not_disturbed() {
             assert_eq!(machine.drain(&mut consumer).len() as u64, calls);
         }
         // As if it had been interrupted before that: what can be recorded is, the rest becomes filler.
-        machine.reset();
-        let mut consumer = machine.consumer(home);
-        machine.call(Function::Entry, 0, 0);
-        machine.set_control(home, control::BUSY, 1);
-        machine.call(function, 0, 0);
-        machine.set_slot_high(home, 0);
+        let lost = || machine.control(home, control::LOST);
+        let mut consumer = loop {
+            machine.reset();
+            let consumer = machine.consumer(home);
+            machine.call(Function::Entry, 0, 0);
+            machine.set_control(home, control::BUSY, 1);
+            machine.refresh_view();
+            machine.call(function, 0, 0);
+            // Once more if that took too long.
+            if lost() == 0 {
+                break consumer;
+            }
+        };
+        machine.set_slot(home, slot::SINCE, 0);
         machine.call(function, 0, 0);
         assert_eq!(machine.drain(&mut consumer).len(), 2);
-        assert_eq!(machine.control(home, control::LOST), 1);
+        assert_eq!(lost(), 1);
     }
 }
 

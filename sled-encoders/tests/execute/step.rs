@@ -51,6 +51,15 @@ struct Stepped<'a> {
 
 static STEPPED: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
 
+/// Where handlers run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandlerStack {
+    /// On the stack that they interrupt, below the red zone.
+    Same,
+    /// Far away from it.
+    Other,
+}
+
 /// The handler is one for the process: one stepping test at a time. Its stack is the thread's.
 pub(crate) struct Stepper {
     _alone: MutexGuard<'static, ()>,
@@ -60,7 +69,7 @@ pub(crate) struct Stepper {
 // === impl Stepper ===
 
 impl Stepper {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(handlers: HandlerStack) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE
             .lock()
@@ -74,7 +83,8 @@ impl Stepper {
         // SAFETY: the memory is the stack's alone; the thread ends with the test, before or after it without a signal.
         let set = unsafe { libc::sigaltstack(&raw const description, std::ptr::null_mut()) };
         assert_eq!(set, 0);
-        let flags = SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK | SaFlags::SA_NODEFER;
+        let mut flags = SaFlags::SA_SIGINFO | SaFlags::SA_NODEFER;
+        flags.set(SaFlags::SA_ONSTACK, handlers == HandlerStack::Other);
         let action = SigAction::new(SigHandler::SigAction(on_trap), flags, SigSet::empty());
         // SAFETY: the handler interrupts the machine's code only, which holds no lock and no allocation.
         unsafe { sigaction(Signal::SIGTRAP, &action) }.unwrap();

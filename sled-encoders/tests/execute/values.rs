@@ -14,12 +14,12 @@ use crate::{
 /// What a call of the function records.
 fn values(machine: &Machine, function: Function, registers: Registers) -> Vec<u64> {
     let mut consumer = machine.consumer(machine.home());
-    machine.call_with(function, 1, registers);
+    let stack = machine.call_with(function, 1, registers);
     let items = machine.drain(&mut consumer);
     let [Item::Data(data)] = &items[..] else {
         panic!("{function:?}: {items:x?}")
     };
-    assert_eq!(data.kind, word::VALUES);
+    assert_eq!((data.kind, data.sp), (word::VALUES, stack));
     assert_eq!(data.site, machine.site(function, 1), "{function:?}");
     assert_eq!(data.size as usize, data.bytes.len());
     let (values, rest) = data.bytes.as_chunks::<8>();

@@ -2,20 +2,22 @@
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
-/// Where the program stands, and its two instructions.
+/// Where the program stands, and its three instructions.
 const BASE: u64 = 0x40_0000;
 const HEADERS: u64 = 64 + 56;
 /// `svc #0`
 pub(crate) const SYSTEM_CALL: u64 = BASE + HEADERS;
 /// `msr tpidr_el0, x0`
 pub(crate) const SET_TLS: u64 = SYSTEM_CALL + 4;
-const TEXTS: u64 = SYSTEM_CALL + 8;
+/// `mrs x0, cntvct_el0`
+pub(crate) const READ_COUNTER: u64 = SET_TLS + 4;
+const TEXTS: u64 = SYSTEM_CALL + 12;
 
 /// An ELF file of one segment, and where in its memory each of `texts` begins, which end with zero.
 pub(crate) fn image(texts: &[&OsStr]) -> (Vec<u8>, Vec<u64>) {
     let mut content = Vec::new();
     let mut places = Vec::new();
-    for word in [0xd400_0001u32, 0xd51b_d040] {
+    for word in [0xd400_0001u32, 0xd51b_d040, 0xd53b_e040] {
         content.extend(word.to_le_bytes());
     }
     for text in texts {

@@ -7,6 +7,7 @@ use dynasmrt::{DynasmApi, DynasmLabelApi, VecAssembler, aarch64::Aarch64Relocati
 use shm_ring::{
     Consumer, Geometry, Item, Mapping, Producer, SharedMemory,
     layout::{LINE_BYTES, control, rings, slot, table},
+    view::TICKS,
 };
 use sled_encoders::{
     SledKind,
@@ -15,7 +16,7 @@ use sled_encoders::{
 
 use crate::{
     gdb::{Gdb, Registers},
-    image::{SET_TLS, SYSTEM_CALL, image},
+    image::{READ_COUNTER, SET_TLS, SYSTEM_CALL, image},
 };
 
 /// Functions of one kind: the first half is near its trampoline, the other beyond the reach of a `bl`.
@@ -27,7 +28,7 @@ const RINGS: u64 = 0x10_3000_0000;
 /// More than 128 MiB from the trampolines.
 const FAR_CODE: u64 = 0x11_0000_0000;
 const CODE_BYTES: u64 = 64 << 10;
-const STACK_BYTES: u64 = 64 << 10;
+const STACK_BYTES: u64 = 256 << 10;
 /// Where the thread's control block stands, and from there the thread's id.
 const TLS: u64 = STACK + STACK_BYTES - 4096;
 const TID_OFFSET: i32 = -0x6d0;
@@ -79,7 +80,11 @@ pub(crate) struct Saved {
 }
 
 /// The stack that a call begins with, from the area's begin, and more of it than a call uses.
-const STACK_TOP: u64 = STACK_BYTES / 2;
+const STACK_TOP: u64 = STACK_BYTES / 4;
+/// From there to another stack, further than a view reaches.
+pub(crate) const OTHER_STACK: u64 = STACK_BYTES / 2;
+/// Where the stack stands when a call begins.
+pub(crate) const SP: u64 = STACK + STACK_TOP;
 const FRAMES: u64 = 256;
 
 // === impl Function ===
@@ -291,7 +296,7 @@ impl Machine {
         if let Function::Tail(register) = function {
             registers.x[usize::from(register)] = self.end + 4;
         }
-        registers.sp = STACK + STACK_TOP;
+        registers.sp = SP;
         registers.pc = address(function, copy);
         registers.cpsr |= FLAGS;
         registers
@@ -356,27 +361,30 @@ impl Machine {
         self.gdb.set_registers(&registers);
     }
 
-    /// What a handler does that interrupts `registers`: so many events. Then the interrupted registers are back.
+    /// What a handler does that interrupts `registers`, so far above or right below: so many events. Then the interrupted registers are
+    /// back. Says where its stack stood.
     pub(crate) fn handle(
         &mut self,
-        interrupted: &Registers,
+        (interrupted, above): (&Registers, u64),
         what: (Function, u32),
         argument: u64,
         count: u64,
-    ) {
-        self.prepare_burst(what, argument, count, interrupted.sp - 512);
+    ) -> u64 {
+        let sp = interrupted.sp - 512 + above;
+        self.prepare_burst(what, argument, count, sp);
         self.gdb.go();
         self.gdb.set_registers(interrupted);
+        sp
     }
 
     pub(crate) fn burst(&mut self, what: (Function, u32), count: u64) {
-        self.prepare_burst(what, 0, count, STACK + STACK_TOP);
+        self.prepare_burst(what, 0, count, SP);
         self.gdb.go();
     }
 
     /// The same without waiting for it: [`Machine::is_running`] must be asked until it says no.
     pub(crate) fn start_burst(&mut self, what: (Function, u32), count: u64) {
-        self.prepare_burst(what, 0, count, STACK + STACK_TOP);
+        self.prepare_burst(what, 0, count, SP);
         self.gdb.send("c");
     }
 
@@ -401,14 +409,16 @@ impl Machine {
             .store(self.geometry.slot_offset(index) + field, value);
     }
 
-    pub(crate) fn high(&self, index: u32) -> u32 {
-        u32::try_from(self.slot(index, slot::TID) >> 32).unwrap()
+    /// The counter. Registers must be set after it.
+    pub(crate) fn now(&mut self) -> u64 {
+        self.system(READ_COUNTER, 0, [0; 6])
     }
 
-    /// The first word of a slot.
-    pub(crate) fn set_owner(&self, index: u32, tid: u32, high: u32) {
-        let word = u64::from(high) << 32 | u64::from(tid);
-        self.set_slot(index, slot::TID, word);
+    /// Makes the home slot's view seem to have begun a moment ago, so that the next event is not too late for it. Times are wrong then, and
+    /// registers must be set after it.
+    pub(crate) fn refresh_view(&mut self) {
+        let since = self.now() - TICKS / 8;
+        self.set_slot(self.home(), slot::SINCE, since);
     }
 
     pub(crate) fn control(&self, index: u32, field: u64) -> u64 {

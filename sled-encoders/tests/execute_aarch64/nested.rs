@@ -1,16 +1,16 @@
 //! Handlers at every instruction: whatever they record, no event is lost uncounted, none comes twice, and no hole is
 //! left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use shm_ring::{
     Consumer, Item,
-    layout::{GUARD_BYTES, control},
+    layout::{GUARD_BYTES, control, slot},
 };
 
 use crate::{
     gdb::Registers,
-    machine::{Function, Machine, TID, site},
+    machine::{Function, Machine, OTHER_STACK, SP, site},
 };
 
 /// Calls that fill a chunk.
@@ -22,8 +22,8 @@ struct Before {
     /// Events recorded before, of which all but the last `undrained` have been drained.
     calls: u64,
     undrained: u64,
-    /// The counter's high half seems to be new.
-    new_high: bool,
+    /// The interrupted event is too late for its view.
+    late: bool,
 }
 
 /// What a handler does.
@@ -31,6 +31,8 @@ struct Before {
 struct Burst {
     function: Function,
     events: u64,
+    /// From the interrupted stack to its own; 0 for the same.
+    above: u64,
 }
 
 const EARLIER: (Function, u32) = (Function::Tail(9), 0);
@@ -54,10 +56,10 @@ fn situations(machine: &Machine) -> Vec<Before> {
         (ring - 3, ring - 3, true),
     ];
     let rows = rows.into_iter();
-    rows.map(|(calls, undrained, new_high)| Before {
+    rows.map(|(calls, undrained, late)| Before {
         calls,
         undrained,
-        new_high,
+        late,
     })
     .collect()
 }
@@ -71,20 +73,34 @@ fn set_up(machine: &mut Machine, before: Before) -> Consumer {
     for calls in [drained, before.undrained] {
         machine.drain(&mut consumer);
         if calls > 0 {
+            machine.refresh_view();
             machine.burst(EARLIER, calls);
         }
     }
     if before.undrained == 0 {
         machine.drain(&mut consumer);
     }
-    if before.new_high {
-        machine.set_owner(home, TID, machine.high(home).wrapping_sub(1));
-    }
+    set_view(machine, before);
     consumer
 }
 
+/// Makes the next event too late for its view, or not.
+fn set_view(machine: &mut Machine, before: Before) {
+    if before.late {
+        machine.set_slot(machine.home(), slot::SINCE, 0);
+    } else {
+        machine.refresh_view();
+    }
+}
+
 /// Every event is there once or counted once; what came first stands first. And recording goes on.
-fn check(machine: &mut Machine, consumer: &mut Consumer, before: Before, attempts: &[(u32, u64)]) {
+fn check(
+    machine: &mut Machine,
+    consumer: &mut Consumer,
+    before: Before,
+    attempts: &[(u32, u64)],
+    stacks: &BTreeSet<u64>,
+) {
     let items = machine.drain(consumer);
     let (mut gaps, mut earlier, mut recorded) = (0, 0, 0);
     let mut missing = BTreeMap::<u32, u64>::new();
@@ -95,7 +111,8 @@ fn check(machine: &mut Machine, consumer: &mut Consumer, before: Before, attempt
         match item {
             Item::Lost(count) => gaps += count,
             Item::Call { site: s, .. } if s == site(EARLIER.0, EARLIER.1) => earlier += 1,
-            Item::Call { site, .. } => {
+            Item::Call { site, sp, .. } => {
+                assert!(stacks.contains(&sp), "{before:?}: {sp:#x}");
                 let left = missing.get_mut(&site).filter(|left| **left > 0);
                 *left.unwrap_or_else(|| panic!("{before:?}: {site:#x} once too often")) -= 1;
                 recorded += 1;
@@ -162,11 +179,16 @@ fn interrupt_each(machine: &mut Machine, before: Before, function: (Function, u3
         }
         interrupted += 1;
         let saved = machine.save();
-        machine.handle(&here, (burst.function, 1), 0, burst.events);
+        let what = (burst.function, 1);
+        let sp = machine.handle((&here, burst.above), what, 0, burst.events);
         machine.gdb.go();
         machine.assert_returned(start.clone());
-        check(machine, &mut consumer.clone(), before, &attempts);
+        let stacks = [SP, sp].into();
+        check(machine, &mut consumer.clone(), before, &attempts, &stacks);
         machine.restore(&saved);
+        if !before.late {
+            machine.refresh_view();
+        }
         machine.gdb.set_registers(&here);
     }
     assert!(interrupted > 30, "it stepped: {interrupted}");
@@ -179,11 +201,18 @@ fn a_handler_at_any_one_instruction_is_harmless() {
         Burst {
             function: Function::Argument,
             events: 3,
+            above: 0,
+        },
+        Burst {
+            function: Function::Exit,
+            events: 2,
+            above: OTHER_STACK,
         },
         // It moves the thread to the chunk after the next.
         Burst {
             function: Function::Exit,
             events: CALLS + 2,
+            above: 0,
         },
     ];
     for before in situations(&machine) {
@@ -205,6 +234,7 @@ fn handlers_at_every_instruction_at_once_are_harmless() {
             machine.gdb.set_registers(&start);
             let mut visits = Visits::default();
             let (mut handled, mut pc) = (0, start.pc);
+            let mut stacks = BTreeSet::from([SP]);
             loop {
                 let (here, new) = visits.step(&mut machine, pc);
                 pc = here.pc;
@@ -212,7 +242,9 @@ fn handlers_at_every_instruction_at_once_are_harmless() {
                     break;
                 }
                 if new {
-                    machine.handle(&here, (Function::Argument, 1), handled, 1);
+                    let above = OTHER_STACK * (handled % 2);
+                    let what = (Function::Argument, 1);
+                    stacks.insert(machine.handle((&here, above), what, handled, 1));
                     handled += 1;
                 }
             }
@@ -221,7 +253,7 @@ fn handlers_at_every_instruction_at_once_are_harmless() {
                 (site(function.0, function.1), 1),
                 (site(Function::Argument, 1), handled),
             ];
-            check(&mut machine, &mut consumer, before, &attempts);
+            check(&mut machine, &mut consumer, before, &attempts, &stacks);
         }
     }
 }

@@ -5,7 +5,7 @@ use shm_ring::{
     layout::{GUARD_BYTES, control, slot},
 };
 
-use crate::machine::{COPIES, Function, Machine, TID, site};
+use crate::machine::{COPIES, Function, Machine, OTHER_STACK, SP, TID, site};
 
 /// Words of a chunk's guard, and of the smallest chunk.
 const GUARD: u64 = GUARD_BYTES / 8;
@@ -32,9 +32,10 @@ fn the_first_event_claims_a_slot_and_begins_a_chunk() {
     assert_eq!(machine.slot(home, slot::LIMIT), end);
     assert_eq!(machine.control(home, control::BUSY), 0);
     let first = |word| Word::decode(machine.word(home, word));
-    assert_eq!(first(0), Word::Sync(machine.high(home)));
-    assert!(matches!(first(1), Word::Call { site: s, .. } if s == site(Function::Entry, 3)));
-    assert!((2..GUARD).all(|word| first(word) == Word::Filler));
+    assert_eq!(first(0), Word::Sync(machine.slot(home, slot::SINCE)));
+    assert_eq!(first(1), Word::Stack(machine.slot(home, slot::BASE)));
+    assert!(matches!(first(2), Word::Call { site: s, .. } if s == site(Function::Entry, 3)));
+    assert!((3..GUARD).all(|word| first(word) == Word::Filler));
     assert_eq!(first(GUARD), Word::Empty);
 }
 
@@ -56,14 +57,80 @@ fn every_flavour_records_its_site_and_keeps_every_register() {
                     registers.cpsr = registers.cpsr & 0x0fff_ffff | flags;
                     machine.call_with(&registers);
                     let items = machine.drain(&mut consumer);
-                    let [Item::Call { argument: got, .. }] = &items[..] else {
+                    let [
+                        Item::Call {
+                            argument: got, sp, ..
+                        },
+                    ] = &items[..]
+                    else {
                         panic!("{function:?}: {items:x?}")
                     };
                     let expected = (function == Function::Argument).then_some(argument);
-                    assert_eq!(*got, expected, "{function:?}");
+                    assert_eq!((*got, *sp), (expected, SP), "{function:?}");
                     assert!(is_call(&items[0], site(function, copy)), "{function:?}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn an_event_that_is_too_late_or_too_far_away_gets_a_view() {
+    let mut machine = Machine::new();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    for function in Function::PLAIN {
+        for (field, above) in [
+            (slot::SINCE, 0),
+            (slot::BASE, 0),
+            (slot::VIEW, OTHER_STACK),
+            (slot::VIEW, 0),
+        ] {
+            machine.call(function, 0, 0);
+            machine.drain(&mut consumer);
+            if field == slot::VIEW {
+                machine.refresh_view();
+            } else {
+                machine.set_slot(home, field, 0);
+            }
+            let before = machine.slot(home, slot::HEAD);
+            let mut registers = machine.at(function, 4, 1);
+            registers.sp += above;
+            machine.call_with(&registers);
+            let at = (before - machine.ring_address(home)) / 8;
+            let word = |at| Word::decode(machine.word(home, at));
+            if above > 0 || field != slot::VIEW {
+                assert_eq!(word(at), Word::Sync(machine.slot(home, slot::SINCE)));
+                assert_eq!(word(at + 1), Word::Stack(machine.slot(home, slot::BASE)));
+            }
+            let items = machine.drain(&mut consumer);
+            let [Item::Call { sp, .. }] = items[..] else {
+                panic!("{items:?}")
+            };
+            assert_eq!(sp, SP + above);
+        }
+    }
+}
+
+#[test]
+fn counters_are_those_of_the_calls() {
+    let mut machine = Machine::new();
+    let mut consumer = machine.consumer(machine.home());
+    let mut before = machine.now();
+    for _ in 0..50 {
+        machine.burst((Function::Exit, 0), 20);
+        let after = machine.now();
+        let items = machine.drain(&mut consumer);
+        assert_eq!(items.len(), 20);
+        for item in items {
+            let Item::Call { ticks, .. } = item else {
+                panic!("{item:?}")
+            };
+            assert!(
+                (before..=after).contains(&ticks),
+                "{before} {ticks} {after}"
+            );
+            before = ticks;
         }
     }
 }
@@ -74,14 +141,17 @@ fn a_full_ring_counts_and_a_gap_tells() {
     let home = machine.home();
     let mut consumer = machine.consumer(home);
     let room = machine.geometry.chunks() * CALLS;
+    // Views take some room.
     machine.burst((Function::Exit, 0), room + 1000);
-    assert_eq!(machine.lost(), 1000);
+    let lost = machine.lost();
+    assert!(lost >= 1000, "{lost}");
     assert_eq!(machine.control(home, control::BUSY), 0);
-    assert_eq!(machine.untold(&consumer), 1000);
-    assert_eq!(machine.drain(&mut consumer).len() as u64, room);
+    assert_eq!(machine.untold(&consumer), lost);
+    let recorded = machine.drain(&mut consumer).len() as u64;
+    assert_eq!(recorded + lost, room + 1000);
     machine.call(Function::Entry, 1, 0);
     let items = machine.drain(&mut consumer);
-    assert_eq!(items[0], Item::Lost(1000));
+    assert_eq!(items[0], Item::Lost(lost));
     assert!(items.len() == 2 && is_call(&items[1], site(Function::Entry, 1)));
     assert_eq!(machine.untold(&consumer), 0);
 }
@@ -94,7 +164,7 @@ fn more_losses_than_a_gap_word_holds_take_two() {
     machine.set_control(home, control::LOST, 0x1_0000_0005);
     machine.call(Function::Entry, 0, 0);
     // Another slow path: the rest of the losses.
-    machine.set_owner(home, TID, machine.high(home).wrapping_sub(1));
+    machine.set_slot(home, slot::SINCE, 0);
     machine.call(Function::Entry, 0, 0);
     let items = machine.drain(&mut consumer).into_iter();
     let losses: Vec<Item> = items.filter(|item| matches!(item, Item::Lost(_))).collect();
@@ -131,7 +201,7 @@ fn a_slot_that_is_taken_sends_the_thread_to_the_next() {
     for taken in [1, 2] {
         machine.reset();
         for i in 0..taken {
-            machine.set_owner((machine.home() + i) % slots, u32::MAX, 0);
+            machine.set_slot((machine.home() + i) % slots, slot::TID, u32::MAX.into());
         }
         let mut consumer = machine.consumer((machine.home() + taken) % slots);
         for _ in 0..3 {
@@ -149,7 +219,7 @@ fn a_slot_that_is_taken_sends_the_thread_to_the_next() {
 fn without_a_slot_events_are_counted() {
     let mut machine = Machine::new();
     for index in 0..machine.geometry.slots() {
-        machine.set_owner(index, u32::MAX, 0);
+        machine.set_slot(index, slot::TID, u32::MAX.into());
     }
     for function in Function::PLAIN {
         machine.call(function, 0, 0);

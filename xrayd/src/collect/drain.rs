@@ -481,7 +481,7 @@ impl Drain {
         for index in indexes {
             self.slots.give_back(index);
             if let Some(ring) = self.rings.get(&index) {
-                ring.consumer.leave_high(&self.slots.rings);
+                ring.consumer.leave_view(&self.slots.rings);
             }
         }
         self.output.ring_use(0, 1);

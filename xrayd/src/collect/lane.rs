@@ -64,6 +64,7 @@ impl Lane {
             Item::Call {
                 site,
                 ticks,
+                sp: _,
                 argument,
             } => match sites.find(site, Ticks(ticks)) {
                 Some(&CallSite {
@@ -97,6 +98,7 @@ impl Lane {
         let Data {
             site,
             ticks,
+            sp: _,
             kind,
             size,
             ref bytes,
@@ -104,7 +106,8 @@ impl Lane {
         let site = sites.find(site, Ticks(ticks)).and_then(|site| {
             #[expect(
                 clippy::cast_possible_truncation,
-                reason = "types are numbers of 16 bits: xray_interface.h, __xray_register_event_type"
+                reason = "types are numbers of 16 bits: xray_interface.h, __xray_register_event_type. Of a greater one, which no \
+                    registration has given, the low 16 are kept"
             )]
             let kind = match site.kind {
                 SiteKind::Custom => DataKind::Custom,

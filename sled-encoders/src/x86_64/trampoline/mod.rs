@@ -6,14 +6,16 @@
 //!
 //! ```text
 //!  stack on the hot path           registers after the preamble
-//!  +0   flags (not at entries)     eax  thread id, then counter low
-//!  +8   r11                        edx  counter high
+//!  +0   flags (not at entries)     eax  thread id, then time and stack as a call word has them
+//!  +8   r11                        edx  how many views were begun
 //!  +16  rdx                        rcx  reserved word
 //!  +24  rcx                        r11  slot
 //!  +32  rax
 //!  +40  return address into the sled: its low half is the record's name
 //!  +48  (stub) the name instead
 //! ```
+//!
+//! Where the stack stood at the sled is told by where the name stands: right above it, or behind the stub's frame and the red zone.
 //!
 //! What the slow path does is argued in `docs/ARCHITECTURE.md`, "Trampolines"; each step says here which rule it follows. `rcx` says
 //! which words of the ring the hot path reserved and could not use, `r12d` what to do about them:
@@ -24,14 +26,15 @@
 //!            17     the hot path reserved in vain: head was parked or at the chunk's end
 //!            18     the event has a payload: rdi says how much is copied (high half) and what its words take (low half), in bytes,
 //!                   and behind the name stand pointer, size and type
+//!            24..32 bytes from the name to where the stack stood at the sled
 //! ```
 //!
 //! A signal handler may run between any two instructions and record events itself. What keeps that right:
 //!
 //! * A reservation is judged by its address alone. In the guard of a chunk (see `shm_ring::layout`) it is none, anywhere
 //!   else below the ring's end it is this context's own, wherever handlers have moved the head meanwhile.
-//! * The counter's high half is compared before the reservation and after it. It only grows, so if both agree, no sync
-//!   word came in between.
+//! * How many views were begun is read before moment and place of the view, and compared after the reservation: if it is the same, the
+//!   view is still that of the words before, and was not written while it was read.
 //! * The slow path parks the head at the ring's end by one exchange: what was reserved before is not touched by
 //!   it, and what is tried after it ends in the slow path, sees `busy`, and is counted as lost.
 //! * An event with a payload can be longer than a guard. It is reserved by compare and exchange, if it fits into its chunk, so that the head
@@ -45,13 +48,14 @@ use iced_x86::code_asm::{
 use shm_ring::{
     Geometry,
     layout::{GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, slot},
-    word,
+    view, word,
 };
 
 use self::{
-    payload::{emit_copy, emit_event},
+    payload::{Maker, emit_copy, emit_event},
     slow::emit_slow,
 };
+use super::stub::RED_ZONE;
 use crate::{Capture, EncodeError, SledKind};
 
 mod payload;
@@ -127,6 +131,8 @@ const IN_VAIN: u32 = 1 << 17;
 const HAS_PAYLOAD: u32 = 1 << 18;
 /// `r12d`: words to turn into filler.
 const FILLERS: i32 = 0xffff;
+/// `r12d`: where the distance from the name to the stack at the sled begins.
+const TO_STACK_SHIFT: u32 = 24;
 
 // === impl Trampolines ===
 
@@ -218,17 +224,21 @@ impl Trampolines {
         let mut event = a.create_label();
         align(&mut a, spec)?;
         a.set_label(&mut event)?;
-        emit_event(&mut a, spec, slow, copy)?;
+        emit_event(&mut a, spec, Maker::Stub, slow, copy)?;
+        let mut of_values = a.create_label();
+        align(&mut a, spec)?;
+        a.set_label(&mut of_values)?;
+        emit_event(&mut a, spec, Maker::Values, slow, copy)?;
         let mut arguments = labels::<{ Capture::MOST_ARGUMENTS as usize }>(&mut a);
         for (count, start) in (1..).zip(&mut arguments) {
             align(&mut a, spec)?;
             a.set_label(start)?;
-            values::emit_entry(&mut a, count, event)?;
+            values::emit_entry(&mut a, count, of_values)?;
         }
         let mut result = a.create_label();
         align(&mut a, spec)?;
         a.set_label(&mut result)?;
-        values::emit_exit(&mut a, event)?;
+        values::emit_exit(&mut a, of_values)?;
         let options = iced_x86::BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
         let made = a.assemble_options(spec.origin, options)?;
         let at = |i: usize| made.label_ip(&starts[i]);
@@ -278,11 +288,17 @@ fn emit_flavour(
         (Flags::Dead, Name::AboveReturnAddress) => 40,
         (Flags::Kept, Name::AboveReturnAddress) => 48,
     };
+    // The name itself, and the stub's red zone.
+    let to_stack: i32 = match flavour.name {
+        Name::ReturnAddress => 8,
+        Name::AboveReturnAddress => 8 + RED_ZONE,
+    };
     let has_argument = if flavour.argument == Argument::First {
         HAS_ARGUMENT
     } else {
         0
     };
+    let what = has_argument | to_stack.cast_unsigned() << TO_STACK_SHIFT;
     let (mut done, mut nothing_reserved) = (a.create_label(), a.create_label());
     let (mut in_vain, mut unusable) = (a.create_label(), a.create_label());
     let mut enter_slow = a.create_label();
@@ -306,17 +322,18 @@ fn emit_flavour(
     a.add(r11, rcx)?;
     a.cmp(field32(r11, slot::TID), eax)?;
     a.jne(nothing_reserved)?;
-    // Counter, compare, reservation, compare: see the header on handlers in between.
+    // Counter, view, reservation, view again: see the header on handlers in between.
     a.rdtsc()?;
-    a.cmp(field32(r11, slot::HIGH), edx)?;
-    a.jne(nothing_reserved)?;
+    emit_view(a, nothing_reserved)?;
+    a.lea(rcx, ptr(rsp + (name + to_stack)))?;
+    emit_place(a, nothing_reserved)?;
     a.mov(ecx, words * 8)?;
     a.xadd(field64(r11, slot::HEAD), rcx)?;
     a.cmp(rcx, field64(r11, slot::LIMIT))?;
     a.jae(in_vain)?;
     a.test(ecx, beyond_guard(spec.geometry))?;
     a.jz(in_vain)?;
-    a.cmp(field32(r11, slot::HIGH), edx)?;
+    a.cmp(field32(r11, slot::VIEW), edx)?;
     a.jne(unusable)?;
     if flavour.argument == Argument::First {
         // Three words must not straddle the chunk's end: chunks are aligned, so the address tells.
@@ -354,21 +371,44 @@ fn emit_flavour(
 
     a.set_label(&mut nothing_reserved)?;
     a.push(r12)?;
-    a.mov(r12d, has_argument)?;
+    a.mov(r12d, what)?;
     a.jmp(enter_slow)?;
     a.set_label(&mut in_vain)?;
     a.push(r12)?;
-    a.mov(r12d, has_argument | IN_VAIN)?;
+    a.mov(r12d, what | IN_VAIN)?;
     a.jmp(enter_slow)?;
     a.set_label(&mut unusable)?;
     a.push(r12)?;
-    a.mov(r12d, has_argument | words)?;
+    a.mov(r12d, what | words)?;
     a.set_label(&mut enter_slow)?;
     a.lea(rdx, ptr(rsp + (name + 8)))?;
     a.call(slow)?;
     a.pop(r12)?;
     a.jmp(done)?;
     Ok(())
+}
+
+/// edx:eax = the counter: makes rax the ticks since the view began, and edx how many were begun. Goes to `slow` if the view has not these
+/// ticks.
+fn emit_view(a: &mut CodeAssembler, slow: CodeLabel) -> Result<()> {
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)?;
+    // First: what a handler changes while the rest is read shows in it.
+    a.mov(edx, field32(r11, slot::VIEW))?;
+    a.sub(rax, field64(r11, slot::SINCE))?;
+    a.cmp(rax, small(view::TICKS))?;
+    a.jae(slow)
+}
+
+/// rax = ticks since the view began, rcx = where the stack stands: makes eax a call word's high half. Goes to `slow` if the view has not
+/// that place. Spoils rcx.
+fn emit_place(a: &mut CodeAssembler, slow: CodeLabel) -> Result<()> {
+    a.sub(rcx, field64(r11, slot::BASE))?;
+    a.cmp(rcx, small(view::WINDOW_BYTES))?;
+    a.jae(slow)?;
+    a.shr(ecx, view::PLACE_SHIFT)?;
+    a.shl(eax, view::PLACE_BITS)?;
+    a.or(eax, ecx)
 }
 
 /// The bits of an address's low half of which one is set outside a chunk's guard.

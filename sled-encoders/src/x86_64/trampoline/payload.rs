@@ -9,32 +9,49 @@ use shm_ring::{
     word,
 };
 
+use super::super::stub::RED_ZONE;
 use super::{
-    HAS_PAYLOAD, Result, TrampolineSpec, beyond_guard, chunk_mask, field32, field64, labels, small,
+    HAS_PAYLOAD, Result, TO_STACK_SHIFT, TrampolineSpec, beyond_guard, chunk_mask, emit_place,
+    emit_view, field32, field64, labels, small,
 };
 
 /// Behind the name of an event's site, in the stub's frame.
 const POINTER: i32 = 8;
 const SIZE: i32 = 16;
 const KIND: i32 = 24;
+/// From the name to where the stack stood at the sled: behind a stub's frame lies the red zone, behind one of `values` what is recorded and the
+/// return address into the sled.
+const FRAME_BYTES: i32 = 32;
+const STUB_TO_STACK: i32 = FRAME_BYTES + RED_ZONE;
+const VALUES_TO_STACK: i32 = FRAME_BYTES + 8;
 /// No address of a program lies below, nor above: with five levels of pages only one that has asked for it.
 const LOWEST_ADDRESS: i32 = 4096;
 const ADDRESS_BITS: u32 = 47;
 /// `(x * SEVENTH) >> 16` is x / 7, rounded down, for x up to some 9000.
 const SEVENTH: i32 = 9363;
 
-/// The flavour for events, called by their stubs with the red zone out of the way.
+/// Who made the frame that an event is recorded from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Maker {
+    /// The stub of an event's sled.
+    Stub,
+    /// A flavour of `values`.
+    Values,
+}
+
+/// The flavour for events, called by their stubs with the red zone out of the way, or by the flavours of `values`.
 ///
 /// ```text
 ///  stack                            registers after the preamble
 ///  +0   r10 … +32 rsi               rsi  the stub's frame: site, pointer, size, type
 ///  +40  flags … +72 rax             rdi  what is copied (high half), what its words take (low half), in bytes
 ///  +80  return address              r9   what all words take
-///  +88  the stub's frame            r8   counter low
+///  +88  the stub's frame            r8   time and stack as a call word has them
 /// ```
 pub(super) fn emit_event(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
+    maker: Maker,
     slow: CodeLabel,
     copy: CodeLabel,
 ) -> Result<()> {
@@ -42,6 +59,10 @@ pub(super) fn emit_event(
     let g = spec.geometry;
     let limit = small(g.payload_limit());
     let kept = [rsi, rdi, r8, r9, r10];
+    let what = match maker {
+        Maker::Stub => HAS_PAYLOAD | STUB_TO_STACK.cast_unsigned() << TO_STACK_SHIFT,
+        Maker::Values => HAS_PAYLOAD,
+    };
     let [mut fits, mut readable, mut again, mut done] = labels(a);
     let [mut nothing_reserved, mut unusable, mut enter_slow] = labels(a);
 
@@ -92,8 +113,12 @@ pub(super) fn emit_event(
     a.jne(nothing_reserved)?;
     a.set_label(&mut again)?;
     a.rdtsc()?;
-    a.cmp(field32(r11, slot::HIGH), edx)?;
-    a.jne(nothing_reserved)?;
+    emit_view(a, nothing_reserved)?;
+    match maker {
+        Maker::Stub => a.lea(rcx, ptr(rsi + STUB_TO_STACK))?,
+        Maker::Values => a.lea(rcx, ptr(rsi + r10 + VALUES_TO_STACK))?,
+    }
+    emit_place(a, nothing_reserved)?;
     a.mov(r8d, eax)?;
     a.mov(rax, field64(r11, slot::HEAD))?;
     a.cmp(rax, field64(r11, slot::LIMIT))?;
@@ -110,7 +135,7 @@ pub(super) fn emit_event(
     a.cmpxchg(field64(r11, slot::HEAD), rcx)?;
     a.jne(again)?;
     a.mov(rcx, rax)?;
-    a.cmp(field32(r11, slot::HIGH), edx)?;
+    a.cmp(field32(r11, slot::VIEW), edx)?;
     a.jne(unusable)?;
     a.mov(r10, rdi)?;
     a.mov(eax, r8d)?;
@@ -134,14 +159,19 @@ pub(super) fn emit_event(
 
     a.set_label(&mut nothing_reserved)?;
     a.push(r12)?;
-    a.mov(r12d, HAS_PAYLOAD)?;
+    a.mov(r12d, what)?;
     a.jmp(enter_slow)?;
     a.set_label(&mut unusable)?;
     a.push(r12)?;
     a.mov(r12d, r9d)?;
     a.shr(r12d, 3)?;
-    a.or(r12d, HAS_PAYLOAD.cast_signed())?;
+    a.or(r12d, what.cast_signed())?;
     a.set_label(&mut enter_slow)?;
+    if maker == Maker::Values {
+        a.lea(edx, ptr(r10 + VALUES_TO_STACK))?;
+        a.shl(edx, TO_STACK_SHIFT)?;
+        a.or(r12d, edx)?;
+    }
     a.mov(rdx, rsi)?;
     a.call(slow)?;
     a.pop(r12)?;
@@ -159,16 +189,17 @@ pub(super) fn emit_copy(
 ) -> Result<()> {
     let [mut next, mut tail, mut byte, mut end, mut gone] = labels(a);
     a.set_label(copy)?;
-    a.mov(r8d, dword_ptr(rsi + SIZE))?;
-    a.mov(dword_ptr(rcx + 4), r8d)?;
-    a.mov(dword_ptr(rcx), word::SIZE)?;
-    a.mov(r8d, dword_ptr(rsi + KIND))?;
-    a.mov(dword_ptr(rcx + 12), r8d)?;
-    a.mov(dword_ptr(rcx + 8), word::TYPE)?;
-    a.add(rcx, 16)?;
+    a.mov(rdx, spec.table + table::MINE)?;
+    for (place, what) in [(SIZE, word::SIZE), (KIND, word::TYPE)] {
+        a.mov(r8d, dword_ptr(rsi + place))?;
+        a.cmp(qword_ptr(rdx), 0)?;
+        a.je(gone)?;
+        a.mov(dword_ptr(rcx + 4), r8d)?;
+        a.mov(dword_ptr(rcx), what)?;
+        a.add(rcx, 8)?;
+    }
     a.mov(r8, qword_ptr(rsi + POINTER))?;
     a.shr(r10, 32)?;
-    a.mov(rdx, spec.table + table::MINE)?;
     a.set_label(&mut next)?;
     a.cmp(qword_ptr(rdx), 0)?;
     a.je(gone)?;

@@ -1,19 +1,19 @@
 //! The slow path, which all flavours share.
 
 use iced_x86::code_asm::{
-    CodeAssembler, CodeLabel, dword_ptr, eax, ebx, edi, edx, ptr, r8, r8d, r9, r9d, r10, r10d, r11,
-    r12d, rbx, rcx, rdi, rdx, rsi,
+    CodeAssembler, CodeLabel, dword_ptr, eax, ebx, edi, edx, ptr, qword_ptr, r8, r8d, r9, r9d, r10,
+    r10d, r11, r12d, rax, rbx, rcx, rdi, rdx, rsi,
 };
 use shm_ring::{
     layout::{
         GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, control, rings, slot, table,
     },
-    word,
+    view, word,
 };
 
 use super::{
-    FILLERS, HAS_ARGUMENT, HAS_PAYLOAD, IN_VAIN, Result, TrampolineSpec, beyond_guard, chunk_mask,
-    field32, field64, labels, small,
+    FILLERS, HAS_ARGUMENT, HAS_PAYLOAD, IN_VAIN, Result, TO_STACK_SHIFT, TrampolineSpec,
+    beyond_guard, chunk_mask, field32, field64, labels, small,
 };
 
 /// The slow path: rcx, r12d as drawn in the header of `super`, rdx = address of the site's name, rdi the argument. Keeps every register
@@ -39,8 +39,8 @@ pub(super) fn emit_slow(
     ] = labels(a);
     let [
         mut have_room,
-        mut write_sync,
-        mut same_high,
+        mut write_view,
+        mut same_view,
         mut no_gap,
         mut gap_fits,
     ] = labels(a);
@@ -65,8 +65,8 @@ pub(super) fn emit_slow(
     a.mov(rbx, spec.table)?;
     a.cmp(field64(rbx, table::LIVE), 0)?;
     a.je(out)?;
-    // Our own reservation, made before the counter's high half was seen to be new, or too short for an argument. Nobody
-    // else will ever write these words.
+    // Our own reservation, made before the view was seen to be new, or too short for an argument. Nobody else will ever write
+    // these words.
     a.mov(edx, r12d)?;
     a.and(edx, FILLERS)?;
     a.jz(filler_done)?;
@@ -127,7 +127,13 @@ pub(super) fn emit_slow(
     // One instruction: what handlers reserve before it stays theirs, what they try after it comes to nothing.
     a.mov(rbx, r8)?;
     a.xchg(field64(r11, slot::HEAD), rbx)?;
+    // rax = the counter, rdx = where the stack stood at the sled.
     a.rdtsc()?;
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)?;
+    a.mov(edx, r12d)?;
+    a.shr(edx, TO_STACK_SHIFT)?;
+    a.add(rdx, rsi)?;
     // Is there a chunk under way, and room in it? A freed slot has a head from its last owner, but no limit.
     a.cmp(field64(r11, slot::LIMIT), 0)?;
     a.je(new_chunk)?;
@@ -170,18 +176,40 @@ pub(super) fn emit_slow(
     a.mov(field64(r11, slot::LIMIT), r8)?;
     // rbx = where the guard ends: filled up to there below.
     a.lea(rbx, ptr(rcx + small(GUARD_BYTES)))?;
-    a.jmp(write_sync)?;
+    a.jmp(write_view)?;
 
     a.set_label(&mut have_room)?;
     a.mov(rcx, rbx)?;
-    a.cmp(field32(r11, slot::HIGH), edx)?;
-    a.je(same_high)?;
-    a.set_label(&mut write_sync)?;
-    a.mov(field32(r11, slot::HIGH), edx)?;
-    a.mov(dword_ptr(rcx + 4), edx)?;
-    a.mov(dword_ptr(rcx), word::SYNC)?;
-    a.add(rcx, 8)?;
-    a.set_label(&mut same_high)?;
+    a.mov(r9, rax)?;
+    a.sub(r9, field64(r11, slot::SINCE))?;
+    a.cmp(r9, small(view::TICKS))?;
+    a.jae(write_view)?;
+    a.mov(r9, rdx)?;
+    a.sub(r9, field64(r11, slot::BASE))?;
+    a.cmp(r9, small(view::WINDOW_BYTES))?;
+    a.jb(same_view)?;
+    a.set_label(&mut write_view)?;
+    a.inc(field32(r11, slot::VIEW))?;
+    a.mov(r9, rax)?;
+    a.and(r9, -small(view::SINCE_STEP))?;
+    a.mov(field64(r11, slot::SINCE), r9)?;
+    a.or(r9, i32::from(word::SYNC))?;
+    a.mov(qword_ptr(rcx), r9)?;
+    a.lea(r9, ptr(rdx + small(view::BASE_STEP / 2)))?;
+    a.and(r9, -small(view::BASE_STEP))?;
+    a.sub(r9, small(view::BASE_STEP))?;
+    a.mov(field64(r11, slot::BASE), r9)?;
+    a.shl(r9, 8)?;
+    a.or(r9, i32::from(word::STACK))?;
+    a.mov(qword_ptr(rcx + 8), r9)?;
+    a.add(rcx, 16)?;
+    a.set_label(&mut same_view)?;
+    // eax = both relative to the view.
+    a.sub(rax, field64(r11, slot::SINCE))?;
+    a.shl(eax, view::PLACE_BITS)?;
+    a.sub(rdx, field64(r11, slot::BASE))?;
+    a.shr(edx, view::PLACE_SHIFT)?;
+    a.or(eax, edx)?;
     // Losses since the last gap word; one word tells at most u32::MAX of them.
     a.mov(r9, field64(rdi, control::LOST))?;
     a.sub(r9, field64(r11, slot::REPORTED))?;

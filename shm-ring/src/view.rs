@@ -1,0 +1,102 @@
+//! What call words are relative to: a moment, and a stretch of the stack.
+//!
+//! A call word has 19 bits for the time and 13 for where the stack stands, in units of 8 bytes:
+//!
+//! ```text
+//!  63                     45 44         32 31             0
+//! ┌─────────────────────────┬─────────────┬────────────────┐
+//! │ ticks - since           │ (sp-base)/8 │ site           │
+//! └─────────────────────────┴─────────────┴────────────────┘
+//! ```
+//!
+//! `since` and `base` are those of the latest sync word and the latest stack word, which the slow path writes together: at each chunk's
+//! begin, and where an event is too late or its stack too far away. Thus a thread that calls all the time writes a pair of them every
+//! 2^19 ticks, a fifth of a millisecond or so.
+
+/// Bits of a call word's high half for the stack, below those for the time.
+pub const PLACE_BITS: u32 = 13;
+/// log2 of the stack's unit.
+pub const PLACE_SHIFT: u32 = 3;
+/// A call is less than so many ticks after `since`.
+pub const TICKS: u64 = 1 << (32 - PLACE_BITS);
+/// And its stack less than so many bytes above `base`.
+pub const WINDOW_BYTES: u64 = 1 << (PLACE_BITS + PLACE_SHIFT);
+/// `since` is a multiple of this.
+pub const SINCE_STEP: u64 = 256;
+/// `base` is a multiple of this, and not too near: where a thread's stack stands for long, it moves up and down.
+pub const BASE_STEP: u64 = WINDOW_BYTES / 2;
+
+/// A moment and a stretch of the stack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct View {
+    /// The counter; a multiple of [`SINCE_STEP`].
+    pub since: u64,
+    /// The stretch's lowest address.
+    pub base: u64,
+}
+
+// === impl View ===
+
+impl View {
+    /// The view for an event now, with the stack there: in the middle half of the window.
+    pub const fn around(ticks: u64, sp: u64) -> Self {
+        Self {
+            since: ticks & !(SINCE_STEP - 1),
+            base: (sp.wrapping_add(BASE_STEP / 2) & !(BASE_STEP - 1)).wrapping_sub(BASE_STEP),
+        }
+    }
+
+    /// True if `ticks` are not before `since` and not too late.
+    pub const fn has_ticks(self, ticks: u64) -> bool {
+        ticks.wrapping_sub(self.since) < TICKS
+    }
+
+    /// True if `sp` lies within the window.
+    pub const fn has_sp(self, sp: u64) -> bool {
+        sp.wrapping_sub(self.base) < WINDOW_BYTES
+    }
+
+    /// The high half of a call word, whose ticks and stack the view has.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "19 and 13 bits, where the view has both"
+    )]
+    pub const fn pack(self, ticks: u64, sp: u64) -> u32 {
+        let place = sp.wrapping_sub(self.base) >> PLACE_SHIFT;
+        (ticks.wrapping_sub(self.since) << PLACE_BITS | place) as u32
+    }
+
+    /// The ticks and the stack that a call word's high half says.
+    #[inline]
+    pub const fn unpack(self, packed: u32) -> (u64, u64) {
+        let place = packed & ((1 << PLACE_BITS) - 1);
+        let ticks = self.since.wrapping_add((packed >> PLACE_BITS) as u64);
+        (ticks, self.base.wrapping_add((place as u64) << PLACE_SHIFT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_is_unpacked() {
+        for ticks in [0, 255, 256, 1 << 40, u64::MAX - 5] {
+            for sp in [1 << 20, 0x7fff_ffff_fff8, 0x7fff_1234_4000, 1 << 55] {
+                let view = View::around(ticks, sp);
+                assert!(view.has_ticks(ticks) && view.has_sp(sp));
+                assert_eq!(view.unpack(view.pack(ticks, sp)), (ticks, sp));
+                // A quarter of the window on each side.
+                for near in [sp - BASE_STEP / 2, sp + BASE_STEP / 2 - 8] {
+                    assert!(view.has_sp(near), "{sp:#x} {near:#x}");
+                    assert_eq!(view.unpack(view.pack(ticks, near)).1, near);
+                }
+                assert!(!view.has_sp(sp - WINDOW_BYTES) && !view.has_sp(sp + WINDOW_BYTES));
+                assert!(!view.has_ticks(view.since.wrapping_sub(1)));
+                assert!(!view.has_ticks(view.since.wrapping_add(TICKS)));
+                let last = view.since.wrapping_add(TICKS - 1);
+                assert_eq!(view.unpack(view.pack(last, sp)).0, last);
+            }
+        }
+    }
+}
