@@ -23,10 +23,8 @@ use crate::{
 
 /// Mappings remembered, so that it can be said how long a library had been mapped when it was armed.
 const MARKS: usize = 256;
-/// A program that maps and forks without pause wakes its session once in this time.
+/// Programs that map without pause wake a session once in this time.
 const COALESCE: Duration = Duration::from_millis(1);
-/// Between tries to listen to the threads of a process anew.
-const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// How libraries that come are noticed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,8 +54,7 @@ pub(super) struct Watch {
 enum State {
     Idle,
     Perf(Notices),
-    /// Since when; now and then it is tried to listen again.
-    Maps(Instant),
+    Maps,
 }
 
 #[derive(Debug)]
@@ -123,48 +120,34 @@ impl Watch {
             pid, state, marks, ..
         } = self;
         match state {
-            State::Idle => false,
-            State::Maps(since) if since.elapsed() >= LISTEN_AGAIN => {
-                // Threads may have ended, or descriptors become free.
-                self.listen();
-                self.hears()
-            }
-            State::Maps(_) => false,
+            State::Idle | State::Maps => false,
             State::Perf(notices) => {
                 if self.heard.elapsed() < COALESCE {
                     return false;
                 }
                 let mut changed = false;
                 let mut any = false;
-                let listening = notices.take(|notice| {
+                notices.take(|notice| {
                     any = true;
                     match notice {
                         Notice::Mapped {
                             process,
                             range,
                             when,
-                        } => {
-                            if process == pid.as_u32() {
-                                changed = true;
-                                if marks.len() == MARKS {
-                                    marks.pop_front();
-                                }
-                                marks.push_back(Mark { range, when });
+                        } if process == pid.as_u32() => {
+                            changed = true;
+                            if marks.len() == MARKS {
+                                marks.pop_front();
                             }
+                            marks.push_back(Mark { range, when });
                         }
-                        Notice::Forked { parent, child } => {
-                            tracing::debug!(parent, child, "forked");
-                        }
+                        // Another one's.
+                        Notice::Mapped { .. } => {}
                         Notice::Lost => changed = true,
                     }
                 });
                 if any {
                     self.heard = Instant::now();
-                }
-                if listening.is_none() {
-                    let why = "the threads that were listened to have ended".to_owned();
-                    self.enter(State::Maps(Instant::now()), Noticing::Maps(why));
-                    changed = true;
                 }
                 changed
             }
@@ -182,11 +165,11 @@ impl Watch {
     }
 
     fn listen(&mut self) {
-        match Notices::of(self.pid) {
+        match Notices::new() {
             Ok(notices) => self.enter(State::Perf(notices), Noticing::Perf),
             Err(why) => {
                 let why = Noticing::Maps(why.to_string());
-                self.enter(State::Maps(Instant::now()), why);
+                self.enter(State::Maps, why);
             }
         }
     }

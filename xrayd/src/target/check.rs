@@ -145,7 +145,7 @@ pub(crate) fn preflight(target: &Target, objects: &Objects, held_by_us: bool) ->
     check_runtime(&mut flight, pid);
     check_sharing(&mut flight, pid);
     check_copying(&mut flight);
-    check_noticing(&mut flight, pid);
+    check_noticing(&mut flight);
     Ok(flight)
 }
 
@@ -409,8 +409,8 @@ fn check_copying(flight: &mut Preflight) {
     flight.add(Reason::NoMemory, "memory", Outcome::Ok, finding);
 }
 
-fn check_noticing(flight: &mut Preflight, pid: Pid) {
-    let finding = match Notices::probe(pid) {
+fn check_noticing(flight: &mut Preflight) {
+    let finding = match Notices::probe() {
         Ok(()) => "noticed at once, by perf events".to_owned(),
         Err(why) => format!("noticed by looking at its maps every 4 ms: {why}"),
     };

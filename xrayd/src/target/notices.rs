@@ -1,7 +1,4 @@
-//! The kernel's notices of what a process maps and forks.
-//!
-//! One event for each thread on each processor, which the threads that it starts inherit, and one ring for each processor. No other form does: the kernel maps
-//! no ring of an event that is inherited on all processors.
+//! The kernel's notices of what processes map: one event with a ring for each processor.
 
 use std::{
     fmt,
@@ -12,35 +9,20 @@ use std::{
 
 use nix::{
     errno::Errno,
-    libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::resource::{Resource, getrlimit},
 };
 use shm_ring::Mapping;
 
-use super::{
-    Threads,
-    record::{Notice, RING_BYTES, Ring},
-};
-use crate::{
-    pid::Pid,
-    sys::{open_mapping_event, redirect},
-};
+use super::record::{Notice, RING_BYTES, Ring};
+use crate::sys::open_mapping_event;
 
-/// Each thread that the process starts gets an event for every processor, which costs it about a microsecond each.
-const MOST_CPUS: usize = 64;
-/// Descriptors of one process at most, and the part of all that this process may have.
-const MOST_EVENTS: u64 = 1024;
-const SHARE_OF_DESCRIPTORS: u64 = 4;
+/// The part of all descriptors that this process may have.
+const SHARE_OF_DESCRIPTORS: u64 = 16;
 
-/// The kernel writes down what a process does. Dropping it takes everything back.
+/// The kernel writes down what processes map. Dropping it takes everything back.
 #[derive(Debug)]
-pub(crate) struct Notices {
-    /// One for each processor.
-    rings: Vec<Owner>,
-    /// Events of other threads, whose records go into those rings.
-    _others: Vec<File>,
-}
+pub(crate) struct Notices(Vec<Owner>);
 
 /// An event with a ring.
 #[derive(Debug)]
@@ -52,94 +34,57 @@ struct Owner {
 /// Why the kernel gives no notice.
 #[derive(Debug)]
 pub(crate) enum Deaf {
-    /// There would be too many events.
-    TooMany {
-        /// Threads of the process.
-        threads: usize,
-        /// Processors.
-        cpus: usize,
-    },
+    /// So many processors would take too many descriptors.
+    TooMany(usize),
     /// The kernel refuses.
     Refused(io::Error),
-    /// The process is gone.
-    Gone,
 }
 
 // === impl Notices ===
 
 impl Notices {
-    /// Listens to all threads of `pid`. What happened before this returns may go unnoticed.
-    pub(crate) fn of(pid: Pid) -> Result<Self, Deaf> {
+    /// Listens. What happened before this returns may go unnoticed.
+    pub(crate) fn new() -> Result<Self, Deaf> {
         let cpus = online_cpus().map_err(Deaf::Refused)?;
-        let threads = Threads::of(pid);
         let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(refused)?;
-        let events = (threads.len() * cpus.len()) as u64;
-        if cpus.len() > MOST_CPUS || events > MOST_EVENTS.min(limit / SHARE_OF_DESCRIPTORS) {
-            return Err(Deaf::TooMany {
-                threads: threads.len(),
-                cpus: cpus.len(),
-            });
+        if cpus.len() as u64 > limit / SHARE_OF_DESCRIPTORS {
+            return Err(Deaf::TooMany(cpus.len()));
         }
-        let (mut rings, mut others) = (Vec::with_capacity(cpus.len()), Vec::new());
-        for cpu in cpus {
-            let mut owner: Option<Owner> = None;
-            for &tid in &threads {
-                let event = match open_mapping_event(tid, cpu) {
-                    Ok(event) => event,
-                    // It has ended.
-                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
-                    Err(error) => return Err(Deaf::Refused(error)),
-                };
-                match &owner {
-                    Some(owner) => {
-                        redirect(&event, &owner.event).map_err(Deaf::Refused)?;
-                        others.push(event);
-                    }
-                    None => owner = Some(Owner::new(event).map_err(Deaf::Refused)?),
-                }
-            }
-            rings.push(owner.ok_or(Deaf::Gone)?);
-        }
-        Ok(Self {
-            rings,
-            _others: others,
-        })
+        let rings: Result<_, _> = cpus.into_iter().map(Owner::new).collect();
+        rings.map(Self).map_err(Deaf::Refused)
     }
 
-    /// Whether the kernel would give notice of what `pid` does: one event is opened for it, and closed.
-    pub(crate) fn probe(pid: Pid) -> Result<(), Deaf> {
+    /// Whether the kernel would give notice: one event is opened, and closed.
+    pub(crate) fn probe() -> Result<(), Deaf> {
         let cpus = online_cpus().map_err(Deaf::Refused)?;
-        let tid = Threads::live(pid).ok_or(Deaf::Gone)?;
-        let cpu = cpus.first().ok_or(Deaf::Gone)?;
-        let event = open_mapping_event(tid, *cpu).map_err(Deaf::Refused)?;
-        Owner::new(event).map(drop).map_err(Deaf::Refused)
+        let first = cpus.first().copied().unwrap_or(0);
+        Owner::new(first).map(drop).map_err(Deaf::Refused)
     }
 
     /// What can be polled: readable when there is something to [`take`](Self::take).
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.rings.iter().map(|owner| owner.event.as_fd())
+        self.0.iter().map(|owner| owner.event.as_fd())
     }
 
-    /// Everything since the last time, processor by processor. `None` once the threads that own the rings are gone, whose descriptors are
-    /// always readable then.
-    pub(crate) fn take(&mut self, mut each: impl FnMut(Notice)) -> Option<()> {
-        let fds = self.rings.iter();
+    /// Everything since the last time, processor by processor.
+    pub(crate) fn take(&mut self, mut each: impl FnMut(Notice)) {
+        let fds = self.0.iter();
         let mut fds: Vec<_> = fds
-            .map(|owner| PollFd::new(owner.event.as_fd(), PollFlags::empty()))
+            .map(|owner| PollFd::new(owner.event.as_fd(), PollFlags::POLLIN))
             .collect();
-        // First: asking makes the descriptors unreadable until something is written after it.
-        let hung_up = !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0) | Err(Errno::EINTR));
-        for owner in &mut self.rings {
+        // First: asking makes the descriptors unreadable until something is written after it. The answer does not matter.
+        let _ = poll(&mut fds, PollTimeout::ZERO);
+        for owner in &mut self.0 {
             owner.ring.take(&mut each);
         }
-        (!hung_up).then_some(())
     }
 }
 
 // === impl Owner ===
 
 impl Owner {
-    fn new(event: File) -> io::Result<Self> {
+    fn new(cpu: i32) -> io::Result<Self> {
+        let event = open_mapping_event(cpu)?;
         let ring = Ring::new(Mapping::new(&event, 0, RING_BYTES)?);
         Ok(Self { event, ring })
     }
@@ -150,10 +95,9 @@ impl Owner {
 impl fmt::Display for Deaf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooMany { threads, cpus } => write!(
-                f,
-                "{threads} threads on {cpus} processors would take too many perf events"
-            ),
+            Self::TooMany(cpus) => {
+                write!(f, "{cpus} processors would take too many descriptors")
+            }
             Self::Refused(error) => {
                 write!(f, "no perf events: {error}")?;
                 let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
@@ -162,7 +106,6 @@ impl fmt::Display for Deaf {
                     Err(_) => Ok(()),
                 }
             }
-            Self::Gone => write!(f, "the process has ended"),
         }
     }
 }

@@ -5,7 +5,6 @@
 //!  page 1 on        records, each a multiple of 8 bytes, going on at the beginning:
 //!                   type u32 | flags u16 | bytes u16 | body | process u32, thread u32 | time
 //!  mapped           process u32, thread u32 | address | bytes | offset in the file | name
-//!  forked, ended    process u32, parent u32 | thread u32, its parent u32 | time
 //!  lost             event | records
 //! ```
 
@@ -23,12 +22,11 @@ pub(super) const RING_BYTES: u64 = PAGE + DATA_BYTES;
 
 const MMAP: u32 = 1;
 const LOST: u32 = 2;
-const FORK: u32 = 7;
 /// Words of the header, and of what ends each record.
 const HEADER_WORDS: usize = 1;
 const END_WORDS: usize = 2;
 
-/// What happened in a process that is listened to.
+/// What happened in some process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// It may execute part of a file from now on.
@@ -39,13 +37,6 @@ pub(crate) enum Notice {
         range: Range<u64>,
         /// When, in nanoseconds of `CLOCK_MONOTONIC`.
         when: u64,
-    },
-    /// It has a child.
-    Forked {
-        /// The process.
-        parent: u32,
-        /// The new one.
-        child: u32,
     },
     /// Something that there was no room to write down.
     Lost,
@@ -115,14 +106,8 @@ impl Notice {
     /// `None` for a record of something else.
     fn parse(words: &[u64]) -> Option<Self> {
         let low = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or_default();
-        let high = |word: u64| low(word >> 32);
         match (low(*words.first()?), words) {
             (LOST, _) => Some(Self::Lost),
-            (FORK, &[_, processes, ..]) => {
-                let (child, parent) = (low(processes), high(processes));
-                // A thread is no child.
-                (child != parent).then_some(Self::Forked { parent, child })
-            }
             (MMAP, &[_, process, address, bytes, _, ref rest @ ..])
                 if words.len() > HEADER_WORDS + 4 + END_WORDS =>
             {
@@ -200,27 +185,21 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_mapped_and_children_are_told() {
+    fn files_that_are_mapped_are_told() {
         let mut ring = ring();
         let name = |when| Notice::Mapped {
             process: 7,
             range: 0x7000..0x8000,
             when,
         };
-        let forked = Notice::Forked {
-            parent: 7,
-            child: 9,
-        };
         // Again and again, so that records go on at the beginning.
         for round in 0..1000 {
             write(&ring, &mapped(b"/lib/a.s", round));
             write(&ring, &mapped(b"//anon\0\0", round));
             write(&ring, &mapped(b"[vdso]\0\0", round));
-            write(&ring, &record(FORK, &[9 | 7 << 32, 9 | 7 << 32, 1, 0, 0]));
-            write(&ring, &record(FORK, &[7 | 7 << 32, 9 | 7 << 32, 1, 0, 0]));
             write(&ring, &record(LOST, &[1, 5, 0, 0]));
             write(&ring, &record(99, &[]));
-            let expected = [name(round), forked.clone(), Notice::Lost];
+            let expected = [name(round), Notice::Lost];
             assert_eq!(taken(&mut ring), expected);
         }
         assert_eq!(taken(&mut ring), []);
