@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use xrayd::ByteSize;
+use xrayd::session::Follow;
 
 const RING_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
 
@@ -36,6 +37,17 @@ pub(crate) fn ring_size(text: &str) -> Result<u64, String> {
         Ok(size)
     } else {
         Err("expected a power of two from 64KiB to 1GiB".to_owned())
+    }
+}
+
+/// What is traced besides a process.
+pub(crate) fn follow(text: &str) -> Result<Follow, String> {
+    match text {
+        "none" => Ok(Follow::None),
+        "fork" => Ok(Follow::Fork),
+        "exec" => Ok(Follow::Exec),
+        "all" | "fork,exec" | "exec,fork" => Ok(Follow::All),
+        _ => Err("expected none, fork, exec or all".to_owned()),
     }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::sys::signal::{Signal, kill};
@@ -13,6 +14,10 @@ use xrayd::session::{AttachOptions, LaunchOptions, Launched, Registry};
 
 use crate::failure;
 use crate::output::text::printable;
+
+/// How often, and how long in between, it is looked whether a program that has ended was collected.
+const COLLECTING: u32 = 100;
+const COLLECT_POLL: Duration = Duration::from_millis(10);
 
 /// The longest name of a command that becomes part of a file name.
 const LONGEST_NAME: usize = 64;
@@ -24,7 +29,7 @@ pub(crate) enum Target {
     Running(u32),
     /// It was started for this, and is attached to, with its functions on. Until it is resumed it stands still before
     /// its first instruction.
-    Launched(Launched),
+    Launched(Box<Launched>),
 }
 
 // === impl Target ===
@@ -48,14 +53,14 @@ impl Target {
         let launched = launched
             .map_err(failure::from_refusal)
             .with_context(|| format!("cannot record {}", printable(&program.to_string_lossy())))?;
-        Ok(Self::Launched(launched))
+        Ok(Self::Launched(Box::new(launched)))
     }
 
     /// Its pid.
     pub(crate) fn pid(&self) -> u32 {
         match self {
             Self::Running(pid) => *pid,
-            Self::Launched(launched) => launched.session.pid().as_u32(),
+            Self::Launched(launched) => launched.pid().as_u32(),
         }
     }
 
@@ -71,17 +76,37 @@ impl Target {
     pub(crate) fn abandon(&self) {
         if let Self::Launched(launched) = self {
             // It is a child of this process, so the pid is its own until it is waited for. It may have ended by itself.
-            let pid = Pid::from_raw(launched.session.pid().as_raw());
+            let pid = Pid::from_raw(launched.pid().as_raw());
             let _ = kill(pid, Signal::SIGKILL);
         }
     }
 
-    /// How a program that was started for this ended; `None` for any other process.
+    /// True for a program that was started for this and has no sleds: others are traced that come from it.
+    pub(crate) fn has_no_sleds(&self) -> bool {
+        match self {
+            Self::Running(_) => false,
+            Self::Launched(launched) => launched.session().is_none(),
+        }
+    }
+
+    /// How a program that was started for this ended; `None` while it runs, and for any other process.
     pub(crate) fn ended(&self) -> Option<String> {
         match self {
             Self::Running(_) => None,
             Self::Launched(launched) => launched.exit_status().map(|status| status.to_string()),
         }
+    }
+
+    /// The same, of a program that has ended; who collects it may not have done so yet.
+    pub(crate) async fn end(&self) -> Option<String> {
+        for _ in 0..COLLECTING {
+            let ended = self.ended();
+            if ended.is_some() || matches!(self, Self::Running(_)) {
+                return ended;
+            }
+            tokio::time::sleep(COLLECT_POLL).await;
+        }
+        None
     }
 
     /// The name of the file that a recording goes to if nobody says otherwise: `xray-COMMAND-PID.xtrace`.

@@ -52,6 +52,8 @@ pub(crate) struct Tally {
     pub(crate) bytes: u64,
     /// Threads that have events.
     pub(crate) threads: u64,
+    /// Processes.
+    pub(crate) processes: u64,
     /// From the first event to the last.
     pub(crate) duration_ns: u64,
 }
@@ -161,6 +163,7 @@ impl Tally {
             lost,
             bytes,
             threads: trace.blocks_by_thread().len() as u64,
+            processes: trace.processes().len() as u64,
             duration_ns: span.map_or(0, |(first, last)| last.saturating_sub(first)),
         }
     }

@@ -17,8 +17,11 @@ const DESCRIPTORS: &str = "xrayd.v1.bin";
 const JSON: &[&str] = &[
     "AttachReport",
     "DetachReport",
+    "FamilyStatus",
     "FunctionInfo",
+    "Kinship",
     "ModuleStatus",
+    "NotFollowed",
     "ProcessStatus",
     "Refusal",
     "RefusedModule",

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, opens_map_files, wait_until};
 use shm_ring::Geometry;
 use shm_ring::layout::control;
-use xrayd::session::{AttachOptions, Switch};
+use xrayd::session::{AttachOptions, Follow, Switch};
 
 use crate::adoption::wait_for_events;
 use crate::support::{assert_exact, attach_with, detach, pid_of, registry, switch};
@@ -21,6 +21,7 @@ const SMALL: AttachOptions = AttachOptions {
     start_time: None,
     thread: None,
     owner: None,
+    follow: Follow::None,
 };
 
 /// The rings of a target, as somebody sees them who may write to its memory.

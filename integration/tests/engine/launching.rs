@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, build, wait_until};
 use xray_trace::model::{CallKind, EventBody};
 use xrayd::Reason;
-use xrayd::session::{AttachOptions, LaunchOptions, Launched, Phase, Registry};
+use xrayd::session::{AttachOptions, LaunchOptions, Launched, Phase, Registry, Session};
 
 use crate::support::{assert_exact, everything, registry, retained, tally};
 
@@ -28,7 +28,8 @@ fn launch(registry: &Registry, mut command: Command) -> Result<Started> {
         attach: AttachOptions::default(),
         selection: everything(),
     })?;
-    ensure!(launched.session.status().events == 0, "it ran already");
+    let session = launched.session().context("no session")?;
+    ensure!(session.status().events == 0, "it ran already");
     launched.resume()?;
     Ok(Started {
         launched,
@@ -50,6 +51,11 @@ impl Started {
         }
     }
 
+    fn session(&self) -> Result<&Session> {
+        let session = self.launched.session().context("no session")?;
+        Ok(session)
+    }
+
     fn exit_code(&self) -> Result<i32> {
         let status = wait_until(DEADLINE, "the exit status", || {
             Ok(self.launched.exit_status())
@@ -69,7 +75,7 @@ fn a_launched_program_is_recorded_from_its_beginning() -> Result<()> {
     let truth = GroundTruth::parse(&started.line_with("result ")?)?;
     writeln!(started.input, "quit")?;
     ensure!(started.exit_code()? == 0);
-    let session = &started.launched.session;
+    let session = started.session()?;
     wait_until(DEADLINE, "the session noticed", || {
         Ok((session.status().phase == Phase::Exited).then_some(()))
     })?;
@@ -85,7 +91,7 @@ fn a_launched_static_program_is_recorded() -> Result<()> {
     started.line_with("done ")?;
     drop(std::mem::replace(&mut started.input, std::io::pipe()?.1));
     ensure!(started.exit_code()? == 0);
-    let counts = tally(&retained(&started.launched.session)?)?;
+    let counts = tally(&retained(started.session()?)?)?;
     ensure!(counts["logged"] == [16, 16, 0], "{counts:?}");
     ensure!(counts["plain"] == [1, 1, 0], "{counts:?}");
     Ok(())
@@ -99,8 +105,8 @@ fn the_first_event_of_a_launched_program_is_its_main() -> Result<()> {
     started.line_with("beat ")?;
     drop(std::mem::replace(&mut started.input, std::io::pipe()?.1));
     ensure!(started.exit_code()? == 0);
-    let trace = retained(&started.launched.session)?;
-    let pid = started.launched.session.pid().as_u32();
+    let trace = retained(started.session()?)?;
+    let pid = started.launched.pid().as_u32();
     let main = trace
         .threads()
         .iter()
@@ -134,7 +140,7 @@ fn the_exit_status_of_a_launched_program_is_told() -> Result<()> {
     let mut started = launch(&registry, Command::new(build(Fixture::NoExit)?))?;
     writeln!(started.input, "leave")?;
     ensure!(started.exit_code()? == 3);
-    let counts = tally(&retained(&started.launched.session)?)?;
+    let counts = tally(&retained(started.session()?)?)?;
     ensure!(counts.values().eq(&[[1, 0, 0]]), "{counts:?}");
     Ok(())
 }
@@ -147,14 +153,14 @@ fn the_exit_status_is_told_of_a_program_that_became_another() -> Result<()> {
     started.line_with("ready")?;
     writeln!(started.input, "exec")?;
     started.line_with("ready")?;
-    let session = &started.launched.session;
     wait_until(DEADLINE, "the session noticed", || {
-        Ok((session.status().phase == Phase::Exited).then_some(()))
+        let phase = started.session()?.status().phase;
+        Ok((phase == Phase::Exited).then_some(()))
     })?;
     ensure!(started.launched.exit_status().is_none());
     writeln!(started.input, "quit")?;
     ensure!(started.exit_code()? == 0);
-    ensure!(registry.get(session.pid()).is_some());
+    ensure!(registry.get(started.launched.pid()).is_some());
     Ok(())
 }
 
@@ -163,7 +169,7 @@ fn the_exit_status_is_told_of_a_program_that_became_another() -> Result<()> {
 fn the_control_thread_bears_the_programs_id() -> Result<()> {
     let registry = registry();
     let started = launch(&registry, Command::new(build(Fixture::NoExit)?))?;
-    let wanted = format!("ctl-{}", started.launched.session.pid());
+    let wanted = format!("ctl-{}", started.launched.pid());
     let mut names = Vec::new();
     for task in procfs::process::Process::myself()?.tasks()? {
         // Threads of other tests come and go.

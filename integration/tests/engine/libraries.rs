@@ -11,7 +11,7 @@ use integration::{DEADLINE, Fixture, Target, build, copy_into, wait_until};
 use xray_trace::instr_map::{Rule, Selection};
 use xray_trace::model::{CallKind, EventBody, Trace};
 use xrayd::Reason;
-use xrayd::session::{ModuleStatus, Run, Session, Switch};
+use xrayd::session::{ModuleStatus, Run, Session, Switch, Tables as _};
 
 use crate::support::{attach, detach, everything, registry, retained, soak, switch, tally};
 use crate::tracer::Tracer;
@@ -311,6 +311,7 @@ fn copies_and_builds_of_one_file_are_told_apart() -> Result<()> {
     let mut calls: Vec<u64> = session
         .modules()
         .iter()
+        .map(|numbered| &numbered.module)
         .filter(|module| module.path.ends_with("plugin_a.so"))
         .map(|module| {
             let of_it = |function: &&xray_trace::model::Function| function.module == module.id;

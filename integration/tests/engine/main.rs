@@ -13,6 +13,7 @@ mod departure;
 mod endings;
 mod events;
 mod families;
+mod following;
 mod forks;
 mod hostile;
 mod killed;

@@ -9,7 +9,7 @@ use integration::{
     text_differences,
 };
 use xrayd::Reason;
-use xrayd::session::Switch;
+use xrayd::session::{Switch, Tables as _};
 
 use crate::support::{
     attach, detach, pid_of, registry, retained, switch, tally, text_is_as_compiled,

@@ -3,14 +3,15 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{DEADLINE, Fixture, GroundTruth, Target, build, wait_until};
+use integration::{DEADLINE, Fixture, GroundTruth, Target, build, sleds_of, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use xray_trace::model::{CallKind, EventBody};
 
-use crate::scene::{Scene, rows, send};
+use crate::scene::{Scene, rows, send, sleds_on_in};
 use crate::trace::{ensure_counted, ensure_exact, ensure_reported, read};
 
 /// Starts `xrayctl record … -- PROGRAM …`; the program's standard input and output are those of the guard.
@@ -183,22 +184,92 @@ fn what_cannot_be_started_or_traced_is_refused_and_leaves_nothing() -> Result<()
     fs::write(&script, "#!/bin/sh\ntouch marker\n")?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
     let plain = build(Fixture::Plain)?;
-    for (command, reason) in [
-        (&["/no/such/program"][..], "launch"),
-        (&["no-such-program"], "launch"),
-        (&["/etc/passwd"], "launch"),
-        (&["/"], "launch"),
-        (&[plain.to_str().context("not UTF-8")?], "no-sleds"),
-        (&["/bin/true"], "no-sleds"),
-        (&["touch", "marker"], "no-sleds"),
-        (&["./script"], "no-sleds"),
+    let plain = plain.to_str().context("not UTF-8")?;
+    for (follow, command, reason) in [
+        ("all", &["/no/such/program"][..], "launch"),
+        ("all", &["no-such-program"], "launch"),
+        ("all", &["/etc/passwd"], "launch"),
+        ("all", &["/"], "launch"),
+        ("none", &[plain], "no-sleds"),
+        ("none", &["/bin/true"], "no-sleds"),
+        ("fork", &["touch", "marker"], "no-sleds"),
+        ("none", &["./script"], "no-sleds"),
     ] {
-        let ran = cli.run([&["record", "-o", "f", "--"], command].concat())?;
+        let ran = cli.run([&["record", "--follow", follow, "-o", "f", "--"], command].concat())?;
         ran.refused(reason)
             .with_context(|| format!("{command:?}"))?;
         ensure!(!scene.path("f").exists(), "{command:?}: a file was left");
         // What cannot be recorded does not run.
         ensure!(!marker.exists(), "{command:?} ran");
     }
+    Ok(())
+}
+
+/// What comes from it may have sleds, so it runs; if nothing has, that is told.
+#[test]
+fn a_program_of_which_nothing_has_sleds_leaves_an_empty_trace() -> Result<()> {
+    let scene = Scene::new()?;
+    let ran = scene
+        .alone()?
+        .run(["record", "-o", "f", "--", "touch", "marker"])?;
+    ensure!(ran.code == Some(3), "{ran:?}");
+    ensure!(ran.err.contains("the program has no sleds"), "{ran:?}");
+    ensure!(scene.path("marker").exists(), "it did not run");
+    ensure!(read(&scene.path("f"))?.totals().calls == 0);
+    Ok(())
+}
+
+/// A shell has no sleds, and what it starts has: each of them is in the trace, with all that it did after it was found.
+#[test]
+fn everything_that_a_shell_starts_is_recorded() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = build(Fixture::Counted)?;
+    let program = program.to_str().context("not UTF-8")?;
+    // The second is a child of the first shell's child.
+    let script = "mkfifo in1 in2; $0 --threads 2 --calls 300 < in1 > out1 & echo pid $!; \
+                  (exec $0 --threads 2 --calls 300 < in2 > out2) & echo pid $!; \
+                  exec 3> in1 4> in2; read line; echo go >&3; echo go >&4; \
+                  read line; echo quit >&3; echo quit >&4; wait";
+    let mut recorder = launch(&scene, &[], OsStr::new("/bin/sh"), &["-c", script, program])?;
+    let sleds = sleds_of(Path::new(program))?.len();
+    for _ in 0..2 {
+        let line = recorder.line_with("pid ", DEADLINE)?;
+        let pid: i32 = line.trim_start_matches("pid ").parse()?;
+        wait_until(DEADLINE, "it is traced", || {
+            // It may be the shell still.
+            let on = sleds_on_in(pid, Path::new(program)).unwrap_or(0);
+            Ok((on == sleds).then_some(()))
+        })?;
+    }
+    recorder.send("go")?;
+    let mut events = 0;
+    for n in 1..=2 {
+        let truth = wait_until(DEADLINE, "it has a result", || {
+            let out = fs::read_to_string(scene.path(&format!("out{n}")))?;
+            let whole = out
+                .split_inclusive('\n')
+                .filter(|line| line.ends_with('\n'));
+            let mut results = whole.filter(|line| line.starts_with("result "));
+            results
+                .next()
+                .map(|line| GroundTruth::parse(line.trim_end()))
+                .transpose()
+        })?;
+        events += truth.events();
+    }
+    recorder.send("quit")?;
+    let recorded = summary(&mut recorder)?;
+    ensure!(recorded["outcome"] == "process-ended", "{recorded}");
+    ensure!(recorded["program"] == "exit status: 0", "{recorded}");
+    ensure!(
+        recorded["processes"] == 2 && recorded["lost"] == 0,
+        "{recorded}"
+    );
+    ensure!(recorded["family"]["followed"] == 2 && recorded["family"]["missed"] == 0);
+    ensure!(recorded["events"] == events, "{events}: {recorded}");
+    let by = scene
+        .alone()?
+        .run(["account", "f.xtrace", "--by", "process", "-f", "csv"])?;
+    ensure!(by.out.lines().count() == 3, "{by:?}");
     Ok(())
 }

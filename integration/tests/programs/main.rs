@@ -5,6 +5,7 @@
 mod cli_documents;
 mod cli_events;
 mod cli_exit_codes;
+mod cli_follow;
 mod cli_hostile_files;
 mod cli_launch;
 mod cli_record;

@@ -346,10 +346,14 @@ fn stands_still(pid: u32) -> Result<()> {
 
 /// How many sleds of its main program are on, seen from outside.
 pub(crate) fn sleds_on(target: &Target) -> Result<usize> {
-    let program = target.program();
+    sleds_on_in(target.pid(), target.program())
+}
+
+/// The same of any process.
+pub(crate) fn sleds_on_in(pid: i32, program: &Path) -> Result<usize> {
     let sleds = sleds_of(program)?;
     let mut on = 0;
-    for difference in text_differences(target.pid(), program, program)? {
+    for difference in text_differences(pid, program, program)? {
         for at in (difference.file_address..).take(difference.found.len()) {
             // The byte that switches.
             let switches = |address: u64, kind| match kind {

@@ -57,6 +57,9 @@ pub struct ProcessInfo {
     /// Field 22 of /proc/PID/stat: names one process, also after its pid was reused.
     #[prost(uint64, tag = "10")]
     pub start_time: u64,
+    /// If it was followed: the root of its family; else 0.
+    #[prost(uint32, tag = "11")]
+    pub root: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PreflightRequest {
@@ -102,6 +105,9 @@ pub struct AttachRequest {
     /// If not 0: refuse unless the process has this start time (see ProcessInfo).
     #[prost(uint64, tag = "4")]
     pub start_time: u64,
+    /// What is traced besides it. Of a process that is attached already: if set, from now on.
+    #[prost(enumeration = "Follow", tag = "5")]
+    pub follow: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AttachResponse {
@@ -347,7 +353,7 @@ pub struct ProcessStatus {
     /// "stream": rings are drained without loss as far as they go.
     #[prost(string, tag = "3")]
     pub mode: ::prost::alloc::string::String,
-    /// "tracing" | "detaching" | "failed" | "exited"
+    /// "tracing" | "detaching" | "failed" | "exited"; "untraced" for a root that was started by the engine and has no sleds.
     #[prost(string, tag = "4")]
     pub state: ::prost::alloc::string::String,
     #[prost(uint32, tag = "5")]
@@ -399,6 +405,71 @@ pub struct ProcessStatus {
     pub noticing: ::prost::alloc::string::String,
     #[prost(string, tag = "23")]
     pub noticing_why: ::prost::alloc::string::String,
+    /// Set if it was followed.
+    #[prost(message, optional, tag = "24")]
+    pub kinship: ::core::option::Option<Kinship>,
+    /// Set in the row of a root from which others are or were followed.
+    #[prost(message, optional, tag = "25")]
+    pub family: ::core::option::Option<FamilyStatus>,
+    /// In state "exited": it became another program by exec. That may be traced, in a row of its own.
+    #[prost(bool, tag = "26")]
+    pub executed: bool,
+}
+/// How a process came to be traced that nobody attached to.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Kinship {
+    /// The root of its family.
+    #[prost(uint32, tag = "1")]
+    pub root: u32,
+    /// The process that forked it; of one that became another program, itself.
+    #[prost(uint32, tag = "2")]
+    pub parent: u32,
+    /// It became what it is by exec, not by fork.
+    #[prost(bool, tag = "3")]
+    pub by_exec: bool,
+    /// How long it had run at most before its functions were on.
+    #[prost(uint64, tag = "4")]
+    pub within_ns: u64,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FamilyStatus {
+    /// "fork" | "exec" | "all"
+    #[prost(string, tag = "1")]
+    pub follow: ::prost::alloc::string::String,
+    /// Nobody can come any more.
+    #[prost(bool, tag = "2")]
+    pub over: bool,
+    /// Processes that are traced now.
+    #[prost(uint32, tag = "3")]
+    pub traced: u32,
+    /// Processes that were followed since the beginning.
+    #[prost(uint64, tag = "4")]
+    pub followed: u64,
+    /// Processes with sleds that were seen and had ended before they could be attached to. Those that came and went between two looks are not
+    /// among them: nobody knows of them.
+    #[prost(uint64, tag = "5")]
+    pub missed: u64,
+    /// Processes that ended and of which nothing is retained any more.
+    #[prost(uint64, tag = "6")]
+    pub dropped: u64,
+    /// Processes that are there now and are not traced: they have no sleds, or cannot be.
+    #[prost(uint32, tag = "7")]
+    pub untraced: u32,
+    /// The latest of those that have sleds and cannot be traced.
+    #[prost(message, repeated, tag = "8")]
+    pub not_followed: ::prost::alloc::vec::Vec<NotFollowed>,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NotFollowed {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    #[prost(string, tag = "2")]
+    pub command: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "3")]
+    pub refusal: ::core::option::Option<Refusal>,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -453,6 +524,9 @@ pub struct Event {
     /// What the program said, of a custom or typed event.
     #[prost(message, optional, tag = "6")]
     pub said: ::core::option::Option<Said>,
+    /// The process. Ids of functions are its own.
+    #[prost(uint32, tag = "7")]
+    pub pid: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Said {
@@ -489,6 +563,8 @@ pub struct ThreadName {
     pub tid: u32,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FunctionName {
@@ -498,6 +574,8 @@ pub struct FunctionName {
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub module: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "4")]
+    pub pid: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StreamTraceRequest {
@@ -587,6 +665,45 @@ impl CheckResult {
             "CHECK_RESULT_OK" => Some(Self::Ok),
             "CHECK_RESULT_WARNING" => Some(Self::Warning),
             "CHECK_RESULT_FAILED" => Some(Self::Failed),
+            _ => None,
+        }
+    }
+}
+/// Which processes are traced that come from one that is. They are looked for every few milliseconds, since no tracer stays with them: what one
+/// does before it is found is in no trace, and ProcessStatus tells how long that was at most. What is switched on in the root is
+/// switched on in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Follow {
+    /// None.
+    Unspecified = 0,
+    /// Those that it forks, and that those fork, for as long as they run the same program.
+    Fork = 1,
+    /// The program that it becomes by exec.
+    Exec = 2,
+    /// Everything that comes from it, whichever program it runs.
+    All = 3,
+}
+impl Follow {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "FOLLOW_UNSPECIFIED",
+            Self::Fork => "FOLLOW_FORK",
+            Self::Exec => "FOLLOW_EXEC",
+            Self::All => "FOLLOW_ALL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "FOLLOW_UNSPECIFIED" => Some(Self::Unspecified),
+            "FOLLOW_FORK" => Some(Self::Fork),
+            "FOLLOW_EXEC" => Some(Self::Exec),
+            "FOLLOW_ALL" => Some(Self::All),
             _ => None,
         }
     }

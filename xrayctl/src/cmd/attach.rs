@@ -1,8 +1,8 @@
 //! `xrayctl attach`: puts trampolines and rings into a process. Switches nothing on.
 
 use anyhow::Context as _;
-use xrayd::session::AttachOptions;
-use xrayd_proto::v1::AttachRequest;
+use xrayd::session::{AttachOptions, Follow};
+use xrayd_proto::v1::{self, AttachRequest};
 
 use crate::args::Format;
 use crate::client::Daemon;
@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   xrayctl attach 1234
   xrayctl attach 1234 --ring-size 4MiB --max-threads 64
+  xrayctl attach 1234 --follow fork
   xrayctl attach 1234 && xrayctl enable --pid 1234 --glob 'ns::*'";
 
 #[derive(Debug, clap::Args)]
@@ -25,6 +26,9 @@ pub(crate) struct Args {
     pid: u32,
     #[command(flatten)]
     memory: Memory,
+    /// Trace what comes from it as well: the processes that it forks (fork), the program that it becomes (exec), everything (all)
+    #[arg(long, value_name = "WHAT", default_value = "none", hide_default_value = true, value_parser = parse::follow)]
+    follow: Follow,
     #[command(flatten)]
     format: Format,
 }
@@ -45,7 +49,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// The request to attach to a process.
-    pub(crate) fn request(self, pid: u32) -> AttachRequest {
+    pub(crate) fn request(self, pid: u32, follow: Follow) -> AttachRequest {
         let Self {
             ring_size,
             max_threads,
@@ -55,11 +59,18 @@ impl Memory {
             ring_bytes: ring_size,
             max_threads,
             start_time: 0,
+            follow: match follow {
+                Follow::None => v1::Follow::Unspecified,
+                Follow::Fork => v1::Follow::Fork,
+                Follow::Exec => v1::Follow::Exec,
+                Follow::All => v1::Follow::All,
+            }
+            .into(),
         }
     }
 
     /// The same for the engine in this process.
-    pub(crate) fn options(self) -> AttachOptions {
+    pub(crate) fn options(self, follow: Follow) -> AttachOptions {
         let Self {
             ring_size,
             max_threads,
@@ -67,6 +78,7 @@ impl Memory {
         AttachOptions {
             ring_bytes: ring_size,
             max_threads,
+            follow,
             ..AttachOptions::default()
         }
     }
@@ -74,7 +86,7 @@ impl Memory {
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     let mut rpc = daemon.connect().await?;
-    let response = rpc.attach(args.memory.request(args.pid)).await;
+    let response = rpc.attach(args.memory.request(args.pid, args.follow)).await;
     let response = response
         .map_err(|status| failure::from_status(&status))
         .with_context(|| format!("cannot attach to {}", args.pid))?;

@@ -1,5 +1,6 @@
 //! `xrayctl fetch`: what the daemon retains, as a trace file.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use crate::trace_file::{OutputFile, Overwrite, Tally, Unfinished};
 
 const EXAMPLES: &str = "\
 Without --pid, every attached process is meant; if there are several, each gets a file of its own, with its pid in the
-name.
+name. Processes that are followed from another one are in its file.
 
 Examples:
   xrayctl fetch -o now.xtrace
@@ -98,16 +99,20 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
 async fn attached(rpc: &mut Rpc) -> anyhow::Result<Vec<u32>> {
     let response = rpc.get_status(StatusRequest { pid: 0 }).await;
     let response = response.map_err(|status| failure::from_status(&status))?;
-    let pids: Vec<_> = response
+    let pids: BTreeSet<u32> = response
         .into_inner()
         .processes
         .iter()
-        .map(|process| process.pid)
+        .map(|process| {
+            let kinship = process.kinship.as_ref();
+            kinship.map_or(process.pid, |kinship| kinship.root)
+        })
         .collect();
+
     if pids.is_empty() {
         return Err(Failure::NothingMatched("no process is attached".to_owned()).into());
     }
-    Ok(pids)
+    Ok(pids.into_iter().collect())
 }
 
 async fn fetch(

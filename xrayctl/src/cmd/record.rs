@@ -13,7 +13,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use xrayd_proto::v1::{DetachReport, DetachRequest, Selection, StatusRequest};
+use xrayd::session::Follow;
+use xrayd_proto::v1::{
+    self, AttachRequest, DetachReport, DetachRequest, FamilyStatus, Selection, StatusRequest,
+};
 
 use super::attach::Memory;
 use super::functions;
@@ -35,13 +38,16 @@ use crate::trace_file::{OutputFile, Overwrite, Unfinished};
 const EXAMPLES: &str = "\
 Without a selector, everything is recorded. Ctrl-C ends the recording. A program is started with its functions on
 before the first instruction of main, by the engine in this process, never by a daemon; if the time is up before it
-ends, it goes on without being recorded.
+ends, it goes on without being recorded. The programs that it starts are recorded as well, from a few milliseconds after
+their start on, unless --follow says otherwise; it need not have sleds itself then.
 
 Examples:
   xrayctl record 1234
   xrayctl record 1234 --glob 'ns::*' --duration 5s -o run.xtrace
+  xrayctl record 1234 --follow fork --duration 5s
   xrayctl record --all --except-regex 'get|set' -- ./server --port 80
-  xrayctl record --module plugin.so -- ./host";
+  xrayctl record --module plugin.so -- ./host
+  xrayctl record -- make test";
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(100);
@@ -69,6 +75,10 @@ pub(crate) struct Args {
     /// Replace the file if it is there already
     #[arg(long)]
     force: bool,
+    /// Record what comes from it as well: the processes that it forks (fork), the program that it becomes (exec), everything (all),
+    /// or nothing (none); without this, everything that comes from CMD, and nothing that comes from PID
+    #[arg(long, value_name = "WHAT", value_parser = parse::follow)]
+    follow: Option<Follow>,
     #[command(flatten)]
     memory: Memory,
     /// Exit with 6 if events were lost
@@ -114,7 +124,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         Some(pid) => (daemon.connect_or_embed().await?, Target::Running(pid)),
         None => {
             let (rpc, registry) = client::embed().await?;
-            let options = args.memory.options();
+            let options = args.memory.options(args.follow.unwrap_or(Follow::All));
             let launch = || Target::launch(&registry, &args.command, options, selection.clone());
             (rpc, tokio::task::block_in_place(launch)?)
         }
@@ -129,6 +139,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
 
     let progress = Progress::spinner(console, "recording");
     let cause = wait(&mut recording, args.duration, &mut signals, &progress).await;
+    let family = family(&mut rpc, target.pid()).await;
     let released = {
         let mut released = std::pin::pin!(release(&mut rpc, target.pid(), &undo));
         loop {
@@ -160,11 +171,16 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let outcome = outcome(cause, stream_end, stays, released, console)?;
     let mut recorded = Recorded::new(file.path(), target.pid(), outcome, &tally);
     if outcome == Outcome::ProcessEnded {
-        recorded.program = target.ended();
+        recorded.program = target.end().await;
     }
     if let (Outcome::Stopped, Target::Launched(_)) = (outcome, &target) {
-        console.note(&format!("the program goes on as process {}", target.pid()));
+        console.note(&match target.ended() {
+            None => format!("the program goes on as process {}", target.pid()),
+            Some(how) => format!("the program ended ({how}); what it started goes on"),
+        });
     }
+    let untraced = target.has_no_sleds() && recorded.processes == 0;
+    recorded.family = family;
     if args.format.json {
         console.json(&recorded)?;
     } else {
@@ -175,6 +191,10 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             Err(Failure::Unreachable("the daemon went away".to_owned()).into())
         }
         (_, lost) if args.strict && lost > 0 => Err(Failure::Lost { events: lost }.into()),
+        _ if untraced => {
+            let what = "the program has no sleds, and nothing that came from it was traced; the trace is empty";
+            Err(Failure::NothingMatched(what.to_owned()).into())
+        }
         _ => Ok(()),
     }
 }
@@ -190,7 +210,11 @@ async fn begin(
 ) -> anyhow::Result<(Recording, Undo)> {
     let pid = target.pid();
     let undo = match target {
-        Target::Running(_) => attach(rpc, pid, args.memory, &selection).await?,
+        Target::Running(_) => {
+            let follow = args.follow.unwrap_or(Follow::None);
+            let request = args.memory.request(pid, follow);
+            attach(rpc, request, &selection, console).await?
+        }
         // The engine attached as it started the program.
         Target::Launched(_) => Undo::Detach,
     };
@@ -211,11 +235,17 @@ async fn begin(
 /// Attaches, unless somebody has before.
 async fn attach(
     rpc: &mut Rpc,
-    pid: u32,
-    memory: Memory,
+    request: AttachRequest,
     selection: &Selection,
+    console: &Console,
 ) -> anyhow::Result<Undo> {
+    let pid = request.pid;
     if is_attached(rpc, pid).await {
+        if request.follow() != v1::Follow::Unspecified {
+            console.note(&format!(
+                "process {pid} is attached already: what is followed from it is what was said then"
+            ));
+        }
         let selected = functions::list(rpc, pid, Some(selection.clone())).await?;
         if !selected.is_empty() && selected.iter().all(|function| function.enabled) {
             return Ok(Undo::SwitchOff(None));
@@ -229,7 +259,7 @@ async fn attach(
         undo.exclude.extend(on.include);
         return Ok(Undo::SwitchOff(Some(undo)));
     }
-    let response = rpc.attach(memory.request(pid)).await;
+    let response = rpc.attach(request).await;
     response
         .map_err(|status| failure::from_status(&status))
         .with_context(|| format!("cannot attach to {pid}"))?;
@@ -262,7 +292,8 @@ async fn stream(
     // What matches nothing is found before the file is touched. In a program that was started, everything that matches
     // is on already.
     let planned = toggle::dry_run(rpc, pid, &selection, Switch::On).await?;
-    if planned.iter().all(|report| report.matched == 0) {
+    // A program without sleds is not asked: what comes from it may have what is named.
+    if !target.has_no_sleds() && planned.iter().all(|report| report.matched == 0) {
         if !args.selectors.may_wait(args.pending) {
             return Err(toggle::nothing_matched());
         }
@@ -311,14 +342,25 @@ async fn wait(
     }
 }
 
-/// Lets the process go, or as far as we had taken it.
-async fn release(rpc: &mut Rpc, pid: u32, undo: &Undo) -> anyhow::Result<Option<DetachReport>> {
+/// What is known of the processes that were followed, if any were to be.
+async fn family(rpc: &mut Rpc, pid: u32) -> Option<FamilyStatus> {
+    let response = rpc.get_status(StatusRequest { pid }).await.ok()?;
+    let rows = response.into_inner().processes.into_iter();
+    rows.filter_map(|row| row.family).next()
+}
+
+/// Lets the processes go, or as far as we had taken them.
+async fn release(
+    rpc: &mut Rpc,
+    pid: u32,
+    undo: &Undo,
+) -> anyhow::Result<Option<Vec<DetachReport>>> {
     match undo {
         Undo::Detach => {
             let response = rpc.detach(DetachRequest { pid }).await;
             let response = response.map_err(|status| failure::from_status(&status));
             let reports = response.context("cannot detach")?.into_inner().reports;
-            Ok(reports.into_iter().next())
+            Ok(Some(reports))
         }
         Undo::SwitchOff(None) => Ok(None),
         Undo::SwitchOff(Some(selection)) => {
@@ -334,7 +376,7 @@ fn outcome(
     cause: Cause,
     stream_end: StreamEnd,
     stays: bool,
-    released: anyhow::Result<Option<DetachReport>>,
+    released: anyhow::Result<Option<Vec<DetachReport>>>,
     console: &Console,
 ) -> anyhow::Result<Outcome> {
     let reason = |error: &anyhow::Error| match error.downcast_ref() {
@@ -343,17 +385,30 @@ fn outcome(
     };
     match (cause, stream_end, released) {
         (_, StreamEnd::Broken, _) => Ok(Outcome::DaemonGone),
-        (_, _, Ok(Some(report))) => {
-            if report.text_bytes_different > 0 || report.sleds_on > 0 {
-                console.note(
-                    "the process is not proven to be as it was: its code was changed by somebody",
-                );
+        (_, _, Ok(Some(reports))) => {
+            for report in &reports {
+                let pid = report.pid;
+                if report.text_bytes_different > 0 || report.sleds_on > 0 {
+                    console.note(&format!(
+                        "process {pid} is not proven to be as it was: its code was changed by somebody"
+                    ));
+                }
+                if let Some(refusal) = &report.refusal {
+                    console.note(&format!(
+                        "process {pid} was not let go: {}",
+                        refusal.message
+                    ));
+                }
             }
-            Ok(if report.exited {
-                Outcome::ProcessEnded
-            } else {
-                Outcome::Stopped
-            })
+            // Of a family of which nobody was traced, the stream tells.
+            let ended = reports.iter().all(|report| report.exited);
+            Ok(
+                if ended && (cause == Cause::StreamEnded || !reports.is_empty()) {
+                    Outcome::ProcessEnded
+                } else {
+                    Outcome::Stopped
+                },
+            )
         }
         (Cause::Asked, _, Ok(None)) if stays => Ok(Outcome::StillAttached),
         (_, _, Ok(None)) => Ok(Outcome::ProcessEnded),

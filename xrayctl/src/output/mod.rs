@@ -12,6 +12,7 @@ mod console;
 pub(crate) mod detached;
 pub(crate) mod diff_tree;
 pub(crate) mod dot;
+pub(crate) mod family_status;
 pub(crate) mod functions;
 #[cfg(test)]
 pub(crate) mod golden;

@@ -26,6 +26,8 @@ pub(crate) struct ProcessRow {
     state: State,
     refusal: Option<Refusal>,
     start_time: u64,
+    /// The first process of its family, if it was followed; else 0.
+    root: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -74,6 +76,9 @@ impl ProcessRow {
     fn state_cell(&self) -> Cell {
         match (self.state, &self.refusal) {
             (State::Ready, _) => Cell::toned("ready", Tone::Good),
+            (State::Traced, _) if self.root != 0 => {
+                Cell::toned(format!("traced, from {}", self.root), Tone::Name)
+            }
             (State::Traced, _) => Cell::toned("traced", Tone::Name),
             (State::Refused, Some(refusal)) => {
                 Cell::toned(format!("refused: {}", refusal.reason), Tone::Bad)
@@ -103,6 +108,7 @@ impl From<ProcessInfo> for ProcessRow {
             state: _,
             refusal,
             start_time,
+            root,
         } = info;
         Self {
             pid,
@@ -115,6 +121,7 @@ impl From<ProcessInfo> for ProcessRow {
             state,
             refusal,
             start_time,
+            root,
         }
     }
 }
@@ -150,8 +157,17 @@ mod tests {
             }),
             ..ProcessInfo::default()
         };
+        let followed = ProcessInfo {
+            pid: 813,
+            state: ProcessState::Traced.into(),
+            root: 812,
+            ..ready.clone()
+        };
         Processes {
-            processes: [ready, refused].into_iter().map(ProcessRow::from).collect(),
+            processes: [ready, followed, refused]
+                .into_iter()
+                .map(ProcessRow::from)
+                .collect(),
         }
     }
 

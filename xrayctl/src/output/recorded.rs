@@ -4,8 +4,9 @@ use std::io;
 use std::path::Path;
 
 use serde::Serialize;
+use xrayd_proto::v1::FamilyStatus;
 
-use super::{Look, Tone, text, units};
+use super::{Look, Tone, family_status, text, units};
 use crate::trace_file::Tally;
 
 /// A finished recording.
@@ -19,6 +20,10 @@ pub(crate) struct Recorded {
     pub(crate) events: u64,
     pub(crate) calls: u64,
     pub(crate) threads: u64,
+    /// Processes in the file.
+    pub(crate) processes: u64,
+    /// What was not recorded of the processes that came from the first one; absent where none were followed.
+    pub(crate) family: Option<FamilyStatus>,
     pub(crate) duration_ns: u64,
     pub(crate) lost: u64,
     pub(crate) bytes: u64,
@@ -52,6 +57,8 @@ impl Recorded {
             events: tally.events,
             calls: tally.calls,
             threads: tally.threads,
+            processes: tally.processes,
+            family: None,
             duration_ns: tally.duration_ns,
             lost: tally.lost,
             bytes: tally.bytes,
@@ -68,15 +75,25 @@ impl Recorded {
         let each = units::bytes_per_event(self.bytes, self.events)
             .map(|each| format!(" ({each} bytes/event)"))
             .unwrap_or_default();
+        let processes = match self.processes {
+            0 | 1 => String::new(),
+            several => format!(" of {} processes", units::count(several)),
+        };
         writeln!(
             out,
-            "{}, {}, {} in {}, {lost}, {}{each}",
+            "{}, {}, {}{processes} in {}, {lost}, {}{each}",
             units::counted(self.events, "event"),
             units::counted(self.calls, "call"),
             units::counted(self.threads, "thread"),
             units::time(self.duration_ns),
             units::bytes(self.bytes),
         )?;
+        if let Some(family) = &self.family {
+            let not_whole = family_status::not_whole(family);
+            for line in not_whole {
+                writeln!(out, "{}", look.paint(Tone::Warning, &line))?;
+            }
+        }
         let pid = self.pid;
         let why = match self.outcome {
             Outcome::Stopped => None,
@@ -135,6 +152,8 @@ mod tests {
             events: 2_000_000,
             calls: 1_000_000,
             threads: 4,
+            processes: 1,
+            family: None,
             duration_ns: 5_000_123_456,
             lost: 0,
             bytes: 4_620_000,
@@ -147,6 +166,14 @@ mod tests {
             sample(Outcome::Stopped).render(out, Look::PLAIN)
         });
         golden::check_json("record.json", &sample(Outcome::Stopped));
+        golden::check("record-family.txt", |out| {
+            Recorded {
+                processes: 33,
+                family: Some(family_status::tests::sample()),
+                ..sample(Outcome::Stopped)
+            }
+            .render(out, Look::PLAIN)
+        });
         golden::check("record-endings.txt", |out| {
             let program = Some("exit status: 3".to_owned());
             sample(Outcome::ProcessEnded).render(out, Look::PLAIN)?;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use xrayd_proto::v1::{ModuleStatus, ProcessStatus};
 
 use super::text::printable;
-use super::{Cell, Column, Look, Table, Tone, units};
+use super::{Cell, Column, Look, Table, Tone, family_status, units};
 
 /// State and counters of the attached processes.
 #[derive(Debug, Serialize)]
@@ -50,6 +50,7 @@ impl Statuses {
         ]);
         self.processes.iter().for_each(|row| table.push(cells(row)));
         table.render(out, look)?;
+        self.render_families(out, look)?;
         for row in self.processes.iter().filter(|row| !row.failure.is_empty()) {
             let failure = printable(&row.failure);
             writeln!(
@@ -62,6 +63,42 @@ impl Statuses {
             Detail::Processes => Ok(()),
             Detail::Modules => self.render_modules(out, look),
         }
+    }
+
+    /// Who comes from whom, where anybody is followed.
+    fn render_families(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let mut table = Table::new([
+            Column::right("PID"),
+            Column::right("ROOT"),
+            Column::right("PARENT"),
+            Column::left("BY"),
+            Column::right("RAN BEFORE"),
+        ]);
+        let mut any = false;
+        for row in &self.processes {
+            if let Some(kinship) = &row.kinship {
+                any = true;
+                table.push([
+                    row.pid.to_string().into(),
+                    kinship.root.to_string().into(),
+                    kinship.parent.to_string().into(),
+                    if kinship.by_exec { "exec" } else { "fork" }.into(),
+                    units::time(kinship.within_ns).into(),
+                ]);
+            }
+        }
+        if any {
+            writeln!(out)?;
+            table.render(out, look)?;
+        }
+        let families = self.processes.iter();
+        for (root, family) in families.filter_map(|row| Some((row.pid, row.family.as_ref()?))) {
+            writeln!(out, "{}", family_status::counts(root, family))?;
+            for line in family_status::not_whole(family) {
+                writeln!(out, "  {}", look.paint(Tone::Warning, &line))?;
+            }
+        }
+        Ok(())
     }
 
     fn render_modules(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
@@ -136,7 +173,7 @@ fn cells(row: &ProcessStatus) -> [Cell; 13] {
     [
         row.pid.to_string().into(),
         row.command.as_str().into(),
-        Cell::toned(&row.state, state),
+        Cell::toned(if row.executed { "exec" } else { &row.state }, state),
         row.mode.as_str().into(),
         row.functions_on.to_string().into(),
         row.functions.to_string().into(),
@@ -152,7 +189,7 @@ fn cells(row: &ProcessStatus) -> [Cell; 13] {
 
 #[cfg(test)]
 mod tests {
-    use xrayd_proto::v1::Refusal;
+    use xrayd_proto::v1::{Kinship, Refusal};
 
     use super::super::golden;
     use super::*;
@@ -180,6 +217,9 @@ mod tests {
             attached_wall_ns: 1_700_000_000_000_000_000,
             uid: 1000,
             failure: String::new(),
+            kinship: None,
+            family: None,
+            executed: false,
             modules: vec![
                 ModuleStatus {
                     path: "/srv/bin/server".into(),
@@ -223,6 +263,40 @@ mod tests {
             failure: "index out of\nbounds".into(),
             ..status.clone()
         };
+        let root = ProcessStatus {
+            family: Some(family_status::tests::sample()),
+            modules: Vec::new(),
+            ..status.clone()
+        };
+        let followed = ProcessStatus {
+            pid: 915,
+            kinship: Some(Kinship {
+                root: 812,
+                parent: 812,
+                by_exec: false,
+                within_ns: 4_100_000,
+            }),
+            modules: Vec::new(),
+            ..status.clone()
+        };
+        let became = ProcessStatus {
+            pid: 916,
+            kinship: Some(Kinship {
+                root: 812,
+                parent: 915,
+                by_exec: true,
+                within_ns: 12_345_000,
+            }),
+            state: "exited".into(),
+            executed: true,
+            ..followed.clone()
+        };
+        let family = Statuses {
+            processes: vec![root, followed, became],
+            detail: Detail::Processes,
+        };
+        golden::check("status-family.txt", |out| family.render(out, Look::PLAIN));
+        golden::check_json("status-family.json", &family);
         let statuses = Statuses {
             processes: vec![status],
             detail: Detail::Processes,

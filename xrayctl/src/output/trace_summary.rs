@@ -9,6 +9,9 @@ use xray_trace::model::{Calibration, Trace};
 
 use super::{Look, Tone, text, units};
 
+/// Processes that the headline names; of more there is the number.
+const MOST_NAMED: usize = 3;
+
 /// What a trace is about.
 #[derive(Debug, Serialize)]
 pub(crate) struct TraceSummary {
@@ -128,7 +131,12 @@ impl TraceSummary {
                 program => format!("{program} ({}){host}", process.pid),
             }
         });
-        let processes = text::printable(&processes.collect::<Vec<_>>().join(", "));
+        let mut named: Vec<_> = processes.take(MOST_NAMED).collect();
+        let more = self.processes.len() - named.len();
+        if more > 0 {
+            named.push(format!("{} more", units::count(more as u64)));
+        }
+        let processes = text::printable(&named.join(", "));
         writeln!(
             out,
             "{}: {} of {} in {}",

@@ -9,14 +9,18 @@
 //! Pid 0 means every attached process that the caller may trace. The user of a session was fixed when it attached, that
 //! of a process that is not attached is read anew for each call.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use tonic::{Request, Status};
+use xray_trace::instr_map::Selection;
 
 use crate::{
     Pid,
     refusal::{Reason, Refusal},
-    session::{AttachOptions, Caller, Registry, Session},
+    session::{
+        AttachOptions, Caller, DetachReport, Family, Feed, Registry, Run, Session, Switch,
+        ToggleReport,
+    },
     target::{Target, memory_owner},
 };
 
@@ -28,6 +32,18 @@ pub(super) enum Whom {
     /// Every attached process that the caller may trace.
     All,
 }
+
+/// What a process that is named means.
+#[derive(Debug)]
+pub(super) enum Traced {
+    /// The first one of a family: everybody in it.
+    Family(Arc<Family>),
+    /// Another one: itself.
+    Session(Arc<Session>),
+}
+
+/// What came of each process.
+pub(super) type Outcomes<T> = Vec<(Pid, Result<T, Refusal>)>;
 
 /// Who calls. The connection knows; a request from anywhere else is refused.
 pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
@@ -133,6 +149,51 @@ pub(super) fn session(
     ))
 }
 
+/// What a process that is attached means, for a caller who may use it.
+pub(super) fn traced(registry: &Registry, caller: Caller, pid: Pid) -> Result<Traced, Refusal> {
+    match registry.family(pid) {
+        Some(family) => {
+            check_family(caller, &family)?;
+            Ok(Traced::Family(family))
+        }
+        None => session(registry, caller, pid).map(Traced::Session),
+    }
+}
+
+/// Everything that is meant: families by their roots, then processes of which the family is gone.
+pub(super) fn all_traced(
+    registry: &Registry,
+    caller: Caller,
+    whom: Whom,
+) -> Result<Vec<Traced>, Refusal> {
+    if let Whom::One(pid) = whom {
+        return Ok(vec![traced(registry, caller, pid)?]);
+    }
+    let mut families = registry.families();
+    families
+        .retain(|family| caller.may_trace(family.uid()) && check_family(caller, family).is_ok());
+    let mut strays = sessions(registry, caller, Whom::All)?;
+    strays.retain(|session| {
+        let theirs = |family: &Arc<Family>| {
+            let sessions = family.sessions();
+            sessions.iter().any(|other| Arc::ptr_eq(other, session))
+        };
+        !families.iter().any(theirs)
+    });
+    let families = families.into_iter().map(Traced::Family);
+    Ok(families
+        .chain(strays.into_iter().map(Traced::Session))
+        .collect())
+}
+
+/// A family is its first process's user's.
+fn check_family(caller: Caller, family: &Family) -> Result<(), Refusal> {
+    match family.root_session() {
+        Some(session) => check_session(caller, &session),
+        None => check(caller, family.root(), family.uid()),
+    }
+}
+
 /// The sessions that are meant, in the order of their pids.
 pub(super) fn sessions(
     registry: &Registry,
@@ -151,6 +212,57 @@ pub(super) fn sessions(
     };
     sessions.sort_by_key(|session| session.pid());
     Ok(sessions)
+}
+
+// === impl Traced ===
+
+impl Traced {
+    /// As [`Family::toggle`].
+    pub(super) fn toggle(
+        &self,
+        selection: &Selection,
+        to: Switch,
+        run: Run,
+    ) -> Outcomes<ToggleReport> {
+        match self {
+            Self::Family(family) => family.toggle(selection, to, run),
+            Self::Session(session) => {
+                vec![(session.pid(), session.toggle(selection, to, run))]
+            }
+        }
+    }
+
+    /// As [`Registry::end_family`].
+    pub(super) fn end(&self, registry: &Registry) -> Outcomes<DetachReport> {
+        match self {
+            Self::Family(family) => registry.end_family(family),
+            Self::Session(session) => vec![(session.pid(), registry.end(session))],
+        }
+    }
+
+    /// A live feed of everything from now on.
+    pub(super) fn subscribe(&self) -> Feed {
+        match self {
+            Self::Family(family) => family.subscribe(),
+            Self::Session(session) => session.subscribe(),
+        }
+    }
+
+    /// Who is traced, and was.
+    pub(super) fn sessions(&self) -> Vec<Arc<Session>> {
+        match self {
+            Self::Family(family) => family.sessions(),
+            Self::Session(session) => vec![Arc::clone(session)],
+        }
+    }
+
+    /// Everything retained, as an `.xtrace` file.
+    pub(super) fn write_retained(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        match self {
+            Self::Family(family) => family.write_retained(out),
+            Self::Session(session) => session.write_retained(out),
+        }
+    }
 }
 
 // === impl Whom ===

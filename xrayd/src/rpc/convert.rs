@@ -13,8 +13,9 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        AttachOptions, AttachReport, DetachReport, FunctionRow, ModuleStatus, Noticing, Phase,
-        Since, SkippedSleds, Status, ToggleReport,
+        AttachOptions, AttachReport, Birth, DetachReport, FamilyStatus, Follow, FunctionRow,
+        Kinship, ModuleStatus, NotFollowed, Noticing, Phase, Since, SkippedSleds, Status,
+        ToggleReport,
     },
     target::{Check, Outcome, ProcessState, ProcessSummary},
 };
@@ -92,11 +93,18 @@ pub(super) fn matching(
 
 /// Zeros mean the defaults; the registry checks the ranges.
 pub(super) fn attach_options(request: v1::AttachRequest) -> AttachOptions {
+    let follow = match request.follow() {
+        v1::Follow::Unspecified => Follow::None,
+        v1::Follow::Fork => Follow::Fork,
+        v1::Follow::Exec => Follow::Exec,
+        v1::Follow::All => Follow::All,
+    };
     let v1::AttachRequest {
         pid: _,
         ring_bytes,
         max_threads,
         start_time,
+        follow: _,
     } = request;
     let default = AttachOptions::default();
     AttachOptions {
@@ -111,6 +119,7 @@ pub(super) fn attach_options(request: v1::AttachRequest) -> AttachOptions {
             max_threads
         },
         start_time: (start_time != 0).then_some(start_time),
+        follow,
         ..default
     }
 }
@@ -135,6 +144,7 @@ pub(super) fn process(process: ProcessSummary) -> v1::ProcessInfo {
         modules,
         functions,
         state,
+        root,
     } = process;
     let (state, refused) = match state {
         ProcessState::Ready => (v1::ProcessState::Ready, None),
@@ -152,6 +162,7 @@ pub(super) fn process(process: ProcessSummary) -> v1::ProcessInfo {
         state: state.into(),
         refusal: refused,
         start_time,
+        root: root.map_or(0, Pid::as_u32),
     }
 }
 
@@ -210,6 +221,8 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         uid,
         command,
         phase,
+        kinship,
+        executed,
         failure,
         functions,
         functions_on,
@@ -257,7 +270,95 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         modules: modules.into_iter().map(module).collect(),
         noticing: noticing.to_owned(),
         noticing_why,
+        kinship: kinship.map(self::kinship),
+        family: None,
+        executed,
     }
+}
+
+fn kinship(kinship: Kinship) -> v1::Kinship {
+    let Kinship {
+        root,
+        parent,
+        by,
+        within,
+    } = kinship;
+    v1::Kinship {
+        root: root.as_u32(),
+        parent: parent.as_u32(),
+        by_exec: by == Birth::Exec,
+        within_ns: nanoseconds(within),
+    }
+}
+
+/// The rows of a family's processes: its state stands in that of its root, if it is more than one process.
+pub(super) fn family(
+    status: FamilyStatus,
+    mut rows: Vec<v1::ProcessStatus>,
+) -> Vec<v1::ProcessStatus> {
+    let FamilyStatus {
+        root,
+        uid,
+        command,
+        root_is_traced,
+        follow,
+        over,
+        traced,
+        followed,
+        missed,
+        dropped,
+        untraced,
+        not_followed,
+    } = status;
+    let root = root.as_u32();
+    if follow == Follow::None {
+        return rows;
+    }
+    if !root_is_traced {
+        rows.insert(
+            0,
+            v1::ProcessStatus {
+                pid: root,
+                uid,
+                command: shorten(command),
+                state: "untraced".to_owned(),
+                ..v1::ProcessStatus::default()
+            },
+        );
+    }
+    let follow = match follow {
+        Follow::None => "none",
+        Follow::Fork => "fork",
+        Follow::Exec => "exec",
+        Follow::All => "all",
+    };
+    let not_followed = not_followed.into_iter().map(|process| {
+        let NotFollowed {
+            pid,
+            command,
+            refusal: why,
+        } = process;
+        v1::NotFollowed {
+            pid: pid.as_u32(),
+            command: shorten(command),
+            refusal: Some(refusal(why)),
+        }
+    });
+    let family = v1::FamilyStatus {
+        follow: follow.to_owned(),
+        over,
+        traced,
+        followed,
+        missed,
+        dropped,
+        untraced,
+        not_followed: not_followed.collect(),
+    };
+    // Of a root that became another program, the latest.
+    if let Some(row) = rows.iter_mut().rev().find(|row| row.pid == root) {
+        row.family = Some(family);
+    }
+    rows
 }
 
 fn module(status: ModuleStatus) -> v1::ModuleStatus {
@@ -292,11 +393,13 @@ fn phase_name(phase: Phase) -> &'static str {
 }
 
 /// What every chunk of a fetched trace says beside its bytes.
-pub(super) fn retained(status: &Status) -> v1::TraceChunk {
+pub(super) fn retained(statuses: &[Status]) -> v1::TraceChunk {
     v1::TraceChunk {
         data: Vec::new(),
-        events: status.retained_events,
-        lost: status.lost,
+        events: statuses.iter().map(|status| status.retained_events).sum(),
+        lost: statuses
+            .iter()
+            .fold(0, |lost, status| status.lost.saturating_add(lost)),
         reader_lost: 0,
     }
 }
@@ -509,17 +612,20 @@ mod tests {
             (options.ring_bytes, options.max_threads, options.start_time),
             (default.ring_bytes, default.max_threads, None)
         );
+        assert_eq!(options.follow, Follow::None);
         let request = v1::AttachRequest {
             pid: 1,
             ring_bytes: 1 << 16,
             max_threads: 3,
             start_time: 9,
+            follow: v1::Follow::All.into(),
         };
         let options = attach_options(request);
         assert_eq!(
             (options.ring_bytes, options.max_threads, options.start_time),
             (1 << 16, 3, Some(9))
         );
+        assert_eq!(options.follow, Follow::All);
     }
 
     #[test]
@@ -533,6 +639,7 @@ mod tests {
             modules: 1,
             functions: 2,
             state: ProcessState::Refused(Refusal::new(Reason::ForeignTracer, "gdb")),
+            root: None,
         };
         let info = process(summary);
         assert_eq!(info.user, "root");

@@ -10,6 +10,8 @@ use xray_trace::{
 };
 use xrayd_proto::v1;
 
+use crate::session::Source;
+
 /// Events of one message at most.
 const MAX_EVENTS: usize = 4096;
 /// And so many bytes of what the program said: clients take messages of 4 MiB, if they do not ask for more.
@@ -21,18 +23,25 @@ const MAX_ANCHORS: usize = 16;
 /// Threads whose kernel ids are kept; those without events are forgotten first.
 const MAX_THREADS: usize = 1 << 16;
 
-/// What the stream needs to know of the process and cannot learn from the feed.
+/// What the stream needs to know of processes and cannot learn from the feed.
 pub(super) trait Names {
     /// Name and module of a function; `None` for an id that the process does not have.
-    fn function(&self, id: FunctionId) -> Option<v1::FunctionName>;
+    fn function(&self, source: Source, id: FunctionId) -> Option<v1::FunctionName>;
 }
 
 /// One element of a feed, as far as this file is concerned.
 #[derive(Debug)]
 pub(super) enum Piece {
+    /// What comes later is of this process; of its functions, these are wanted (`None`: all).
+    Process {
+        pid: u32,
+        wanted: Option<HashSet<FunctionId>>,
+    },
     Block(Block),
     Anchor(ClockAnchor),
     Thread(Thread),
+    /// Nothing more comes of this process.
+    Ended,
     /// Events that were not put into the feed, because nobody took them out.
     ReaderLost(u64),
 }
@@ -41,19 +50,34 @@ pub(super) enum Piece {
 #[derive(Debug)]
 pub(super) struct EventBatcher<N> {
     names: N,
-    /// Functions that are wanted; `None`: all.
-    wanted: Option<HashSet<FunctionId>>,
-    /// Functions whose names were sent. Never emptied; has no more ids than the process has functions.
-    named: HashSet<FunctionId>,
+    /// Those that have not ended.
+    processes: HashMap<Source, KnownProcess>,
     /// The latest anchors, oldest first, and the clock made of them.
     anchors: Vec<ClockAnchor>,
     clock: Clock,
     threads: Threads,
 }
 
+#[derive(Debug)]
+struct KnownProcess {
+    pid: u32,
+    /// Functions that are wanted; `None`: all.
+    wanted: Option<HashSet<FunctionId>>,
+    /// Functions whose names were sent. Has no more ids than the process has functions.
+    named: HashSet<FunctionId>,
+}
+
 /// Kernel ids of threads.
 #[derive(Debug, Default)]
-struct Threads(HashMap<ThreadId, KnownThread>);
+struct Threads(HashMap<(Source, ThreadId), KnownThread>);
+
+/// An event, and what it is to be sorted and named by.
+#[derive(Debug)]
+struct Made {
+    ticks: u64,
+    source: Source,
+    event: v1::Event,
+}
 
 #[derive(Debug)]
 struct KnownThread {
@@ -65,15 +89,10 @@ struct KnownThread {
 // === impl EventBatcher ===
 
 impl<N: Names> EventBatcher<N> {
-    pub(super) fn new(
-        names: N,
-        wanted: Option<HashSet<FunctionId>>,
-        anchors: Vec<ClockAnchor>,
-    ) -> Self {
+    pub(super) fn new(names: N, anchors: Vec<ClockAnchor>) -> Self {
         let mut batcher = Self {
             names,
-            wanted,
-            named: HashSet::new(),
+            processes: HashMap::new(),
             anchors: Vec::new(),
             clock: Clock::default(),
             threads: Threads::default(),
@@ -85,17 +104,24 @@ impl<N: Names> EventBatcher<N> {
     }
 
     /// What it was made with.
-    pub(super) fn names(&self) -> &N {
-        &self.names
+    pub(super) fn names(&mut self) -> &mut N {
+        &mut self.names
     }
 
     /// The messages that these pieces make; none for pieces that say nothing to a client.
-    pub(super) fn batches(&mut self, pieces: Vec<Piece>) -> Vec<v1::EventBatch> {
+    pub(super) fn batches(&mut self, pieces: Vec<(Source, Piece)>) -> Vec<v1::EventBatch> {
         let mut head = v1::EventBatch::default();
         let mut blocks = Vec::new();
-        for piece in pieces {
+        let mut ended = Vec::new();
+        for (source, piece) in pieces {
             match piece {
-                Piece::Block(block) => blocks.push(block),
+                Piece::Process { pid, wanted } => {
+                    let named = HashSet::new();
+                    self.processes
+                        .insert(source, KnownProcess { pid, wanted, named });
+                }
+                Piece::Ended => ended.push(source),
+                Piece::Block(block) => blocks.push((source, block)),
                 Piece::Anchor(anchor) => self.anchor(anchor),
                 Piece::Thread(Thread {
                     id,
@@ -103,8 +129,9 @@ impl<N: Names> EventBatcher<N> {
                     tid,
                     name,
                 }) => {
-                    self.threads.insert(id, tid);
-                    head.threads.push(v1::ThreadName { tid, name });
+                    self.threads.insert((source, id), tid);
+                    let pid = self.pid(source);
+                    head.threads.push(v1::ThreadName { tid, name, pid });
                 }
                 Piece::ReaderLost(events) => {
                     head.reader_lost = head.reader_lost.saturating_add(events);
@@ -112,33 +139,41 @@ impl<N: Names> EventBatcher<N> {
             }
         }
         let mut events = Vec::new();
-        for block in &blocks {
-            let lost = self.decode(block, &mut events);
+        for (source, block) in &blocks {
+            let lost = self.decode(*source, block, &mut events);
             head.target_lost = head.target_lost.saturating_add(lost);
         }
         // Stable: events of one thread within a tick keep their order.
-        events.sort_by_key(|(ticks, _)| *ticks);
+        events.sort_by_key(|made| made.ticks);
 
         let mut batches = Vec::new();
         let mut batch = head;
-        let mut events = events.into_iter().map(|(_, event)| event).peekable();
+        let mut events = events.into_iter().peekable();
         loop {
             let mut said = 0;
             while batch.events.len() < MAX_EVENTS
                 && said < MAX_SAID
-                && let Some(event) = events.next()
+                && let Some(Made { event, source, .. }) = events.next()
             {
+                self.name(source, FunctionId(event.function), &mut batch);
                 said += event.said.as_ref().map_or(0, |said| said.data.len());
                 batch.events.push(event);
             }
-            self.name(&mut batch);
             if batch != v1::EventBatch::default() {
                 batches.push(std::mem::take(&mut batch));
             }
             if events.peek().is_none() {
-                return batches;
+                break;
             }
         }
+        for source in ended {
+            self.processes.remove(&source);
+        }
+        batches
+    }
+
+    fn pid(&self, source: Source) -> u32 {
+        self.processes.get(&source).map_or(0, |process| process.pid)
     }
 
     fn anchor(&mut self, anchor: ClockAnchor) {
@@ -150,8 +185,9 @@ impl<N: Names> EventBatcher<N> {
     }
 
     /// Appends the wanted events of a block, and returns how many the block says are lost.
-    fn decode(&mut self, block: &Block, events: &mut Vec<(u64, v1::Event)>) -> u64 {
-        let tid = self.threads.tid(block.thread);
+    fn decode(&mut self, source: Source, block: &Block, events: &mut Vec<Made>) -> u64 {
+        let tid = self.threads.tid((source, block.thread));
+        let pid = self.pid(source);
         let mut lost = 0_u64;
         // What cannot be decoded ends the block: the collector made it, so that does not happen.
         let mut unpacked = block.events();
@@ -185,7 +221,7 @@ impl<N: Names> EventBatcher<N> {
                     (function, event_kind, None, Some(said))
                 }
             };
-            if !self.is_wanted(function) {
+            if !self.is_wanted(source, function) {
                 continue;
             }
             let made = v1::Event {
@@ -195,28 +231,31 @@ impl<N: Names> EventBatcher<N> {
                 kind: kind.into(),
                 argument,
                 said,
+                pid,
             };
-            events.push((event.ticks.0, made));
+            events.push(Made {
+                ticks: event.ticks.0,
+                source,
+                event: made,
+            });
         }
         lost
     }
 
-    fn is_wanted(&self, function: FunctionId) -> bool {
-        self.wanted
-            .as_ref()
-            .is_none_or(|wanted| wanted.contains(&function))
+    fn is_wanted(&self, source: Source, function: FunctionId) -> bool {
+        let process = self.processes.get(&source);
+        let wanted = process.and_then(|process| process.wanted.as_ref());
+        wanted.is_none_or(|wanted| wanted.contains(&function))
     }
 
-    /// Adds the names of functions that were not named before.
-    fn name(&mut self, batch: &mut v1::EventBatch) {
-        for event in &batch.events {
-            let id = FunctionId(event.function);
-            if !self.named.contains(&id)
-                && let Some(name) = self.names.function(id)
-            {
-                self.named.insert(id);
-                batch.functions.push(name);
-            }
+    /// Adds the name of a function that was not named before.
+    fn name(&mut self, source: Source, id: FunctionId, batch: &mut v1::EventBatch) {
+        if let Some(process) = self.processes.get_mut(&source)
+            && !process.named.contains(&id)
+            && let Some(name) = self.names.function(source, id)
+        {
+            process.named.insert(id);
+            batch.functions.push(name);
         }
     }
 }
@@ -232,7 +271,7 @@ fn kind_of(kind: CallKind) -> v1::EventKind {
 // === impl Threads ===
 
 impl Threads {
-    fn insert(&mut self, id: ThreadId, tid: u32) {
+    fn insert(&mut self, id: (Source, ThreadId), tid: u32) {
         if self.0.len() >= MAX_THREADS {
             self.0.retain(|_, thread| std::mem::take(&mut thread.used));
         }
@@ -242,7 +281,7 @@ impl Threads {
     }
 
     /// 0 for a thread that is not known.
-    fn tid(&mut self, id: ThreadId) -> u32 {
+    fn tid(&mut self, id: (Source, ThreadId)) -> u32 {
         self.0.get_mut(&id).map_or(0, |thread| {
             thread.used = true;
             thread.tid
@@ -263,11 +302,12 @@ mod tests {
     struct Table;
 
     impl Names for Table {
-        fn function(&self, id: FunctionId) -> Option<v1::FunctionName> {
+        fn function(&self, source: Source, id: FunctionId) -> Option<v1::FunctionName> {
             (id.0 < 100).then(|| v1::FunctionName {
                 id: id.0,
                 name: format!("f{}", id.0),
                 module: "demo".to_owned(),
+                pid: 70 + source.0,
             })
         }
     }
@@ -278,26 +318,38 @@ mod tests {
             monotonic_ns,
             wall_ns: 0,
         };
-        let wanted = wanted.map(|ids| ids.iter().copied().map(FunctionId).collect());
-        EventBatcher::new(Table, wanted, vec![anchor(0, 1000), anchor(1000, 1500)])
+        let mut batcher = EventBatcher::new(Table, vec![anchor(0, 1000), anchor(1000, 1500)]);
+        for (source, pid) in [(0, 70), (1, 71)] {
+            let wanted = wanted.map(|ids| ids.iter().copied().map(FunctionId).collect());
+            let began = batcher.batches(vec![(Source(source), Piece::Process { pid, wanted })]);
+            assert!(began.is_empty());
+        }
+        batcher
     }
 
-    fn thread(id: u32) -> Piece {
+    fn thread(id: u32) -> (Source, Piece) {
         let name = format!("t{id}");
-        Piece::Thread(Thread {
-            id: ThreadId(id),
-            process: ProcessId(0),
-            tid: 100 + id,
-            name,
-        })
+        of(
+            0,
+            Piece::Thread(Thread {
+                id: ThreadId(id),
+                process: ProcessId(0),
+                tid: 100 + id,
+                name,
+            }),
+        )
     }
 
-    fn block(thread: u32, calls: &[(u64, u32)]) -> Piece {
+    fn of(source: u32, piece: Piece) -> (Source, Piece) {
+        (Source(source), piece)
+    }
+
+    fn block(thread: u32, calls: &[(u64, u32)]) -> (Source, Piece) {
         let mut encoder = BlockEncoder::new(ThreadId(thread));
         for (ticks, id) in calls {
             encoder.push_call(Ticks(*ticks), FunctionId(*id), CallKind::Enter, Some(9));
         }
-        Piece::Block(encoder.finish().unwrap())
+        of(0, Piece::Block(encoder.finish().unwrap()))
     }
 
     #[test]
@@ -346,14 +398,35 @@ mod tests {
         );
     }
 
+    #[test]
+    fn events_of_several_processes_carry_the_process_and_its_names() {
+        let mut batcher = batcher(None);
+        let other = |(_, piece)| of(1, piece);
+        let pieces = vec![
+            thread(1),
+            block(1, &[(10, 5)]),
+            other(thread(1)),
+            other(block(1, &[(20, 5)])),
+            of(1, Piece::Ended),
+        ];
+        let batches = batcher.batches(pieces);
+        let pids: Vec<_> = batches[0].events.iter().map(|event| event.pid).collect();
+        assert_eq!(pids, [70, 71]);
+        let named: Vec<_> = batches[0].functions.iter().map(|f| (f.pid, f.id)).collect();
+        assert_eq!(named, [(70, 5), (71, 5)]);
+        let threads: Vec<_> = batches[0].threads.iter().map(|t| (t.pid, t.tid)).collect();
+        assert_eq!(threads, [(70, 101), (71, 101)]);
+        assert_eq!(batcher.processes.len(), 1);
+    }
+
     /// A block with so many events of 4 KiB.
-    fn speech(thread: u32, events: u64) -> Piece {
+    fn speech(thread: u32, events: u64) -> (Source, Piece) {
         let mut encoder = BlockEncoder::new(ThreadId(thread));
         for at in 0..events {
             let kind = DataKind::Typed(9);
             encoder.push_said(Ticks(at), kind, Some(FunctionId(5)), 10_000, &[7; 4096]);
         }
-        Piece::Block(encoder.finish().unwrap())
+        of(0, Piece::Block(encoder.finish().unwrap()))
     }
 
     #[test]
@@ -418,6 +491,7 @@ mod tests {
         encoder.push_lost(Ticks(5), 70);
         let lost = Piece::Block(encoder.finish().unwrap());
         let pieces = vec![Piece::ReaderLost(5), lost, Piece::ReaderLost(1)];
+        let pieces = pieces.into_iter().map(|piece| of(0, piece)).collect();
         let batches = batcher(None).batches(pieces);
         assert_eq!(batches.len(), 1);
         assert_eq!((batches[0].reader_lost, batches[0].target_lost), (6, 70));
@@ -443,9 +517,9 @@ mod tests {
     fn threads_that_come_and_go_do_not_pile_up() {
         let mut threads = Threads::default();
         for id in 0..300_000 {
-            threads.insert(ThreadId(id), id + 1);
+            threads.insert((Source(0), ThreadId(id)), id + 1);
             // The first one is busy all the time.
-            assert_eq!(threads.tid(ThreadId(0)), 1);
+            assert_eq!(threads.tid((Source(0), ThreadId(0))), 1);
         }
         assert!(threads.0.len() <= MAX_THREADS);
     }

@@ -1,10 +1,10 @@
-//! Drives the two live streams: takes items out of a session's feed, works on them off the async threads, and hands
+//! Drives the two live streams: takes items out of the feed of a session or a family, works on them off the async threads, and hands
 //! messages to the client.
 //!
 //! The client's pace is the pace of the loop. While it waits for the client, the feed fills up to its bound and then
 //! drops and counts; the drain thread never waits for anybody.
 
-use std::{future::poll_fn, io, pin::pin, sync::Arc, task::Poll};
+use std::{collections::BTreeMap, future::poll_fn, io, pin::pin, sync::Arc, task::Poll};
 
 use tokio::{sync::mpsc, task::spawn_blocking};
 use tonic::Status;
@@ -15,11 +15,13 @@ use super::{
     error,
     events::{EventBatcher, Names, Piece},
     fetch::CHUNK_BYTES,
-    trace_stream::TraceStream,
 };
 use crate::refusal::Refusal;
-use crate::session::{Feed, FeedItem, Published, Session};
-use xray_trace::model::FunctionId;
+use crate::session::{Feed, FeedItem, Published, Session, Source, Tables as _, TraceWriter};
+use xray_trace::{
+    instr_map::Selection,
+    model::{ClockAnchor, FunctionId},
+};
 
 /// Events that are decoded at once; bounds the memory of one stream.
 const MAX_EVENTS: u64 = 128 * 1024;
@@ -38,10 +40,10 @@ pub(super) trait Encode: Send + 'static {
     fn begin(&mut self) -> Vec<Self::Message>;
 
     /// The messages that these items make.
-    fn encode(&mut self, items: Vec<FeedItem>) -> io::Result<Vec<Self::Message>>;
+    fn encode(&mut self, items: Vec<(Source, FeedItem)>) -> io::Result<Vec<Self::Message>>;
 
     /// Why no item came after the last one, if that is not the end of the session.
-    fn failure(&self) -> Option<Refusal>;
+    fn failure(&mut self) -> Option<Refusal>;
 
     /// The messages after the last item.
     fn end(&mut self) -> io::Result<Vec<Self::Message>>;
@@ -103,12 +105,12 @@ pub(super) async fn run<E: Encode>(
 }
 
 /// Waits for an item and takes what else is there already; nothing when the session ended.
-async fn gather(feed: &mut Feed) -> Vec<FeedItem> {
+async fn gather(feed: &mut Feed) -> Vec<(Source, FeedItem)> {
     let mut items = Vec::new();
     let mut events = 0;
     let mut next = feed.next().await;
     while let Some(item) = next.take() {
-        if let FeedItem::Block(published) = &item {
+        if let (_, FeedItem::Block(published)) = &item {
             events += published.events();
         }
         items.push(item);
@@ -131,24 +133,102 @@ async fn now<F: Future>(future: F) -> Option<F::Output> {
     .await
 }
 
+/// The processes of a stream.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    here: BTreeMap<Source, Arc<Session>>,
+    /// How many there were.
+    seen: usize,
+    /// Why one of them failed that is not here any more.
+    failure: Option<Refusal>,
+}
+
 /// Decoded events, for StreamEvents.
 #[derive(Debug)]
-pub(super) struct EventMessages(pub(super) EventBatcher<SessionNames>);
-
-/// Names by a session's tables.
-#[derive(Debug)]
-pub(super) struct SessionNames {
-    session: Arc<Session>,
+pub(super) struct EventMessages {
+    batcher: EventBatcher<Sessions>,
+    /// Unset: every event.
+    wanted: Option<Selection>,
 }
 
 /// Bytes of a trace, for StreamTrace.
 #[derive(Debug)]
 pub(super) struct TraceMessages {
-    session: Arc<Session>,
-    stream: TraceStream,
+    sessions: Sessions,
+    writer: TraceWriter<Vec<u8>>,
+}
+
+// === impl Sessions ===
+
+impl Sessions {
+    fn insert(&mut self, source: Source, session: Arc<Session>) {
+        self.here.insert(source, session);
+        self.seen += 1;
+    }
+
+    fn remove(&mut self, source: Source) {
+        let gone = self.here.remove(&source);
+        if let Some(failure) = gone.and_then(|session| session.failure()) {
+            self.failure = Some(failure);
+        }
+    }
+
+    /// Why no item came after the last one: a process alone has failed. Of a family, the others' events are what was asked for.
+    fn failure(&self) -> Option<Refusal> {
+        if self.seen > 1 {
+            return None;
+        }
+        let here = self.here.values();
+        let failed = here.filter_map(|session| session.failure()).next();
+        failed.or_else(|| self.failure.clone())
+    }
+}
+
+impl Names for Sessions {
+    fn function(&self, source: Source, id: FunctionId) -> Option<v1::FunctionName> {
+        let session = self.here.get(&source)?;
+        let function = session.function(id)?;
+        let module = session.module_path(function.module);
+        Some(v1::FunctionName {
+            id: id.0,
+            name: function.name,
+            module,
+            pid: session.pid().as_u32(),
+        })
+    }
 }
 
 // === impl EventMessages ===
+
+impl EventMessages {
+    /// Those that `wanted` matches in each process, if it is set.
+    pub(super) fn new(wanted: Option<Selection>, anchors: Vec<ClockAnchor>) -> Self {
+        Self {
+            batcher: EventBatcher::new(Sessions::default(), anchors),
+            wanted,
+        }
+    }
+
+    fn piece(&mut self, source: Source, item: FeedItem) -> Piece {
+        match item {
+            FeedItem::Process(session) => {
+                let pid = session.pid().as_u32();
+                // What cannot be understood was refused before.
+                let wanted = self.wanted.as_ref().map(|selection| {
+                    let rows = session.functions(Some(selection)).unwrap_or_default();
+                    rows.into_iter().map(|row| row.id).collect()
+                });
+                self.batcher.names().insert(source, session);
+                Piece::Process { pid, wanted }
+            }
+            FeedItem::Block(published) => Piece::Block(published.block),
+            FeedItem::Anchor(anchor) => Piece::Anchor(anchor),
+            FeedItem::Thread(thread) => Piece::Thread(thread),
+            FeedItem::Ended => Piece::Ended,
+            FeedItem::Lost { events } => Piece::ReaderLost(events),
+        }
+    }
+}
 
 impl Encode for EventMessages {
     type Message = v1::EventBatch;
@@ -157,14 +237,24 @@ impl Encode for EventMessages {
         Vec::new()
     }
 
-    fn encode(&mut self, items: Vec<FeedItem>) -> io::Result<Vec<v1::EventBatch>> {
-        Ok(self
-            .0
-            .batches(items.into_iter().filter_map(piece).collect()))
+    fn encode(&mut self, items: Vec<(Source, FeedItem)>) -> io::Result<Vec<v1::EventBatch>> {
+        let items = items.into_iter();
+        let pieces: Vec<_> = items
+            .map(|(source, item)| (source, self.piece(source, item)))
+            .collect();
+        let ended = pieces
+            .iter()
+            .filter(|(_, piece)| matches!(piece, Piece::Ended));
+        let ended: Vec<Source> = ended.map(|(source, _)| *source).collect();
+        let batches = self.batcher.batches(pieces);
+        for source in ended {
+            self.batcher.names().remove(source);
+        }
+        Ok(batches)
     }
 
-    fn failure(&self) -> Option<Refusal> {
-        self.0.names().session.failure()
+    fn failure(&mut self) -> Option<Refusal> {
+        self.batcher.names().failure()
     }
 
     fn end(&mut self) -> io::Result<Vec<v1::EventBatch>> {
@@ -172,48 +262,21 @@ impl Encode for EventMessages {
     }
 }
 
-fn piece(item: FeedItem) -> Option<Piece> {
-    Some(match item {
-        FeedItem::Block(published) => Piece::Block(published.block),
-        FeedItem::Anchor(anchor) => Piece::Anchor(anchor),
-        FeedItem::Thread(thread) => Piece::Thread(thread),
-        FeedItem::Lost { events } => Piece::ReaderLost(events),
-    })
-}
-
-// === impl SessionNames ===
-
-impl SessionNames {
-    pub(super) fn new(session: Arc<Session>) -> Self {
-        Self { session }
-    }
-}
-
-impl Names for SessionNames {
-    fn function(&self, id: FunctionId) -> Option<v1::FunctionName> {
-        let function = self.session.function(id)?;
-        let module = self.session.module_path(function.module);
-        Some(v1::FunctionName {
-            id: id.0,
-            name: function.name,
-            module,
-        })
-    }
-}
-
 // === impl TraceMessages ===
 
 impl TraceMessages {
-    pub(super) fn new(session: Arc<Session>) -> io::Result<Self> {
-        let stream = TraceStream::new(&session.process(), &session.modules(), &session.anchors())?;
-        Ok(Self { session, stream })
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            sessions: Sessions::default(),
+            writer: TraceWriter::new(Vec::new())?,
+        })
     }
 
     /// What was written, in messages of bounded size.
     fn chunks(&mut self) -> Vec<v1::TraceChunk> {
-        let bytes = self.stream.take();
-        let totals = self.stream.totals();
-        let reader_lost = self.stream.reader_lost_total();
+        let bytes = std::mem::take(self.writer.get_mut());
+        let totals = self.writer.totals();
+        let reader_lost = self.writer.reader_lost_total();
         let chunk = |data: Vec<u8>| v1::TraceChunk {
             data,
             events: totals.calls,
@@ -232,6 +295,32 @@ impl TraceMessages {
             .map(|part| chunk(part.to_vec()))
             .collect()
     }
+
+    fn take(&mut self, source: Source, item: FeedItem) -> io::Result<()> {
+        let Self { sessions, writer } = self;
+        match item {
+            FeedItem::Process(session) => {
+                writer.process(source, &session.process(), &*session)?;
+                for anchor in session.anchors() {
+                    writer.anchor(source, &anchor)?;
+                }
+                sessions.insert(source, session);
+                Ok(())
+            }
+            FeedItem::Block(Published { block, .. }) => match sessions.here.get(&source) {
+                Some(session) => writer.block(source, &block, &**session),
+                None => Ok(()),
+            },
+            FeedItem::Anchor(anchor) => writer.anchor(source, &anchor),
+            FeedItem::Thread(thread) => writer.thread(source, &thread),
+            FeedItem::Ended => {
+                writer.ended(source);
+                sessions.remove(source);
+                Ok(())
+            }
+            FeedItem::Lost { events } => writer.reader_lost(events),
+        }
+    }
 }
 
 impl Encode for TraceMessages {
@@ -241,27 +330,19 @@ impl Encode for TraceMessages {
         self.chunks()
     }
 
-    fn encode(&mut self, items: Vec<FeedItem>) -> io::Result<Vec<v1::TraceChunk>> {
-        let Self { session, stream } = self;
-        for item in items {
-            match item {
-                FeedItem::Block(Published { block, .. }) => {
-                    stream.block(&block, |id| session.function(id), || session.modules())?;
-                }
-                FeedItem::Anchor(anchor) => stream.anchor(&anchor)?,
-                FeedItem::Thread(thread) => stream.thread(&thread)?,
-                FeedItem::Lost { events } => stream.reader_lost(events)?,
-            }
+    fn encode(&mut self, items: Vec<(Source, FeedItem)>) -> io::Result<Vec<v1::TraceChunk>> {
+        for (source, item) in items {
+            self.take(source, item)?;
         }
         Ok(self.chunks())
     }
 
-    fn failure(&self) -> Option<Refusal> {
-        self.session.failure()
+    fn failure(&mut self) -> Option<Refusal> {
+        self.sessions.failure()
     }
 
     fn end(&mut self) -> io::Result<Vec<v1::TraceChunk>> {
-        self.stream.end()?;
+        self.writer.end()?;
         Ok(self.chunks())
     }
 }
@@ -269,8 +350,7 @@ impl Encode for TraceMessages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{refusal::Reason, rpc::admission::Admission, session::Output};
-    use xray_trace::model::ProcessId;
+    use crate::{refusal::Reason, rpc::admission::Admission, session::closed_feed};
 
     /// Ends with `0`, or as a session that has failed.
     #[derive(Debug)]
@@ -283,11 +363,11 @@ mod tests {
             Vec::new()
         }
 
-        fn encode(&mut self, _: Vec<FeedItem>) -> io::Result<Vec<u32>> {
+        fn encode(&mut self, _: Vec<(Source, FeedItem)>) -> io::Result<Vec<u32>> {
             Ok(Vec::new())
         }
 
-        fn failure(&self) -> Option<Refusal> {
+        fn failure(&mut self) -> Option<Refusal> {
             self.0.clone()
         }
 
@@ -298,9 +378,7 @@ mod tests {
 
     /// What a reader of a stream without events gets last.
     async fn last(encoder: Ending) -> Option<Result<u32, Status>> {
-        let output = Output::new(ProcessId(0), 0, 0);
-        let feed = output.subscribe();
-        output.close();
+        let feed = closed_feed();
         let admitted = Admission::new(1).admit(0).unwrap();
         let (sender, mut receiver) = mpsc::channel(1);
         run(feed, encoder, sender, admitted).await;

@@ -5,7 +5,7 @@
 //!              │                                 │
 //!          admission                          convert ◄─► proto types, which stop here
 //!                                                │
-//!                                     EventStream · TraceStream ◄─ Feed of a session
+//!                                     EventBatcher · TraceWriter ◄─ Feed of a session or a family
 //! ```
 //!
 //! What is bounded: connections, streams and blocking calls of each user, calls of each connection, bytes of a message,
@@ -22,9 +22,7 @@ mod fetch;
 mod live;
 mod server;
 mod service;
-mod trace_stream;
 
 pub use embedded::embedded;
 pub use error::reason_of;
 pub use server::{ServeError, serve};
-pub use trace_stream::TraceStream;

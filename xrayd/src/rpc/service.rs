@@ -10,16 +10,17 @@ use xrayd_proto::v1::{self, xrayd_server::Xrayd};
 
 use super::{
     admission::{Admission, Admitted},
-    authorise::{self, Whom},
+    authorise::{self, Outcomes, Traced, Whom},
     convert, error,
-    events::EventBatcher,
     fetch::{CHUNKS, ChunkPipe, READER_PATIENCE},
-    live::{self, EventMessages, SessionNames, TraceMessages},
+    live::{self, EventMessages, TraceMessages},
 };
 use crate::{
     Pid,
     refusal::{Reason, Refusal},
-    session::{Attached, Caller, FunctionRow, Registry, Run, Session, Switch, ToggleReport},
+    session::{
+        Attached, Caller, FunctionRow, Registry, Run, Status as SessionStatus, Switch, ToggleReport,
+    },
     sys::now_anchor,
 };
 
@@ -37,9 +38,6 @@ const FUNCTIONS_PER_BATCH: usize = 1024;
 
 /// What a call answers.
 type Answer<T> = Result<Response<T>, Status>;
-
-/// What came of each process.
-type Outcomes<T> = Vec<(Pid, Result<T, Refusal>)>;
 
 /// The service. Cloning shares everything.
 #[derive(Debug, Clone)]
@@ -103,37 +101,41 @@ impl Service {
         let run = if dry_run { Run::Dry } else { Run::Real };
         let reports = self
             .blocking(caller, move |registry| {
-                for_each(registry, caller, whom, |session| {
-                    let report = session.toggle(&selection, to, run);
-                    audit_toggle(caller, session, to, run, &report);
-                    report.map(|report| convert::toggle_report(session.pid(), report))
+                for_each(registry, caller, whom, |traced| {
+                    let reports = traced.toggle(&selection, to, run);
+                    for (pid, report) in &reports {
+                        audit_toggle(caller, *pid, to, run, report);
+                    }
+                    reports
                 })
             })
             .await?;
         let reports = reports
             .into_iter()
-            .map(|(pid, report)| {
-                report.unwrap_or_else(|refusal| convert::toggle_refused(pid, refusal))
+            .map(|(pid, report)| match report {
+                Ok(report) => convert::toggle_report(pid, report),
+                Err(refusal) => convert::toggle_refused(pid, refusal),
             })
             .collect();
         Ok(Response::new(v1::ToggleResponse { reports }))
     }
 }
 
-/// What was done to each process; a process that is named itself fails the call as a whole.
+/// What was done to each process; if it is one that is named, and alone, its refusal is the call's.
 fn for_each<T>(
     registry: &Registry,
     caller: Caller,
     whom: Whom,
-    mut call: impl FnMut(&Arc<Session>) -> Result<T, Refusal>,
+    mut call: impl FnMut(&Traced) -> Outcomes<T>,
 ) -> Result<Outcomes<T>, Refusal> {
     let mut reports = Vec::new();
-    for session in authorise::sessions(registry, caller, whom)? {
-        let report = call(&session);
-        match (whom, report) {
-            (Whom::One(_), Err(refusal)) => return Err(refusal),
-            (_, report) => reports.push((session.pid(), report)),
-        }
+    for traced in authorise::all_traced(registry, caller, whom)? {
+        reports.extend(call(&traced));
+    }
+    if let (Whom::One(_), [(_, Err(_))]) = (whom, &*reports)
+        && let Some((_, Err(refusal))) = reports.pop()
+    {
+        return Err(refusal);
     }
     Ok(reports)
 }
@@ -141,12 +143,11 @@ fn for_each<T>(
 /// The log line that says who switched what.
 fn audit_toggle(
     caller: Caller,
-    session: &Session,
+    pid: Pid,
     to: Switch,
     run: Run,
     report: &Result<ToggleReport, Refusal>,
 ) {
-    let pid = session.pid();
     match (run, report) {
         (Run::Dry, _) => {}
         (Run::Real, Ok(report)) => tracing::info!(
@@ -250,20 +251,25 @@ impl Xrayd for Service {
         let whom = Whom::try_from(pid)?;
         let reports = self
             .blocking(caller, move |registry| {
-                for_each(registry, caller, whom, |session| {
-                    let pid = session.pid();
-                    let report = registry
-                        .end(session)
-                        .inspect_err(|refusal| audit_refused(caller, pid, "detach", refusal))?;
-                    tracing::info!(uid = caller.uid, caller = caller.pid, %pid, "detached");
-                    Ok(convert::detach_report(pid, report))
+                for_each(registry, caller, whom, |traced| {
+                    let reports = traced.end(registry);
+                    for (pid, report) in &reports {
+                        match report {
+                            Ok(_) => {
+                                tracing::info!(uid = caller.uid, caller = caller.pid, %pid, "detached")
+                            }
+                            Err(refusal) => audit_refused(caller, *pid, "detach", refusal),
+                        }
+                    }
+                    reports
                 })
             })
             .await?;
         let reports = reports
             .into_iter()
-            .map(|(pid, report)| {
-                report.unwrap_or_else(|refusal| convert::detach_refused(pid, refusal))
+            .map(|(pid, report)| match report {
+                Ok(report) => convert::detach_report(pid, report),
+                Err(refusal) => convert::detach_refused(pid, refusal),
             })
             .collect();
         Ok(Response::new(v1::DetachResponse { reports }))
@@ -319,11 +325,8 @@ impl Xrayd for Service {
         let whom = Whom::try_from(pid)?;
         let processes = self
             .blocking(caller, move |registry| {
-                let sessions = authorise::sessions(registry, caller, whom)?;
-                Ok(sessions
-                    .iter()
-                    .map(|session| convert::status(session.status()))
-                    .collect())
+                let traced = authorise::all_traced(registry, caller, whom)?;
+                Ok(traced.iter().flat_map(statuses).collect())
             })
             .await?;
         Ok(Response::new(v1::StatusResponse { processes }))
@@ -340,22 +343,15 @@ impl Xrayd for Service {
         let admitted = self.stream(caller)?;
         let (feed, encoder) = self
             .blocking(caller, move |registry| {
-                let session = authorise::session(registry, caller, pid)?;
-                let wanted = selection
-                    .map(|selection| session.functions(Some(&selection)))
-                    .transpose()?
-                    .map(|rows| rows.into_iter().map(|row| row.id).collect());
-                let feed = session.subscribe();
-                let mut anchors = session.anchors();
+                let traced = authorise::traced(registry, caller, pid)?;
+                let feed = traced.subscribe();
+                let first = traced.sessions().into_iter().next();
+                let mut anchors = first.map(|first| first.anchors()).unwrap_or_default();
                 // A session that has just begun has one anchor, and the counter's rate is not known without another.
                 anchors.push(now_anchor().map_err(|error| {
                     Refusal::new(Reason::Io, format!("cannot read the clock: {error}"))
                 })?);
-                let names = SessionNames::new(session);
-                Ok((
-                    feed,
-                    EventMessages(EventBatcher::new(names, wanted, anchors)),
-                ))
+                Ok((feed, EventMessages::new(selection, anchors)))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
@@ -373,9 +369,8 @@ impl Xrayd for Service {
         let admitted = self.stream(caller)?;
         let (feed, encoder) = self
             .blocking(caller, move |registry| {
-                let session = authorise::session(registry, caller, pid)?;
-                let feed = session.subscribe();
-                let encoder = TraceMessages::new(session)
+                let feed = authorise::traced(registry, caller, pid)?.subscribe();
+                let encoder = TraceMessages::new()
                     .map_err(|error| Refusal::new(Reason::Io, format!("no trace: {error}")))?;
                 Ok((feed, encoder))
             })
@@ -393,21 +388,37 @@ impl Xrayd for Service {
         let v1::FetchTraceRequest { pid } = request.into_inner();
         let pid = authorise::one(pid)?;
         let admitted = self.stream(caller)?;
-        let session = self
+        let traced = self
             .blocking(caller, move |registry| {
-                authorise::session(registry, caller, pid)
+                authorise::traced(registry, caller, pid)
             })
             .await?;
         tracing::info!(uid = caller.uid, caller = caller.pid, %pid, "trace fetched");
         let (sender, receiver) = mpsc::channel(CHUNKS);
         spawn_blocking(move || {
             let _admitted = admitted;
-            let template = convert::retained(&session.status());
+            let sessions = traced.sessions();
+            let statuses: Vec<SessionStatus> =
+                sessions.iter().map(|session| session.status()).collect();
+            let template = convert::retained(&statuses);
             let mut pipe = ChunkPipe::new(sender, template, READER_PATIENCE);
-            let written = session.write_retained(&mut pipe);
+            let written = traced.write_retained(&mut pipe);
             pipe.finish(written);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+/// A row for each process.
+fn statuses(traced: &Traced) -> Vec<v1::ProcessStatus> {
+    let sessions = traced.sessions();
+    let rows = sessions
+        .iter()
+        .map(|session| convert::status(session.status()))
+        .collect();
+    match traced {
+        Traced::Family(family) => convert::family(family.status(), rows),
+        Traced::Session(_) => rows,
     }
 }
 

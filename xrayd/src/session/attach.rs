@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     process::Child,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -12,7 +12,7 @@ use shm_ring::Geometry;
 use xray_trace::model::{FunctionId, Process, ProcessId, Ticks};
 
 use super::{
-    Output, Session,
+    Follow, Output, Session,
     control::{Commands, Control, Shared},
     controller::Controller,
     functions::Functions,
@@ -49,6 +49,8 @@ pub struct AttachOptions {
     pub thread: Option<Tid>,
     /// Refuse unless the kernel gives the process's memory to this user, before anything is changed.
     pub owner: Option<u32>,
+    /// What is traced besides it.
+    pub follow: Follow,
 }
 
 /// What attaching did.
@@ -112,6 +114,7 @@ impl Default for AttachOptions {
             start_time: None,
             thread: None,
             owner: None,
+            follow: Follow::None,
         }
     }
 }
@@ -252,6 +255,7 @@ pub(super) fn prepare(
         ring_bytes: layout.geometry.ring_bytes(),
         max_threads: layout.geometry.slots() / 2,
         attached,
+        kinship: OnceLock::new(),
     };
     let controller = Controller {
         target,

@@ -6,7 +6,7 @@ use std::{
     process::ExitStatus,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
     },
     time::{Duration, Instant},
@@ -22,7 +22,9 @@ use xray_trace::{
     model::FunctionId,
 };
 
-use super::{DetachReport, Noticing, Output, Phase, Run, Switch, ToggleReport, states::States};
+use super::{
+    DetachReport, Noticing, Output, Phase, Run, Switch, ToggleReport, rules::Rules, states::States,
+};
 use crate::{
     collect::DrainHandle,
     lock::lock,
@@ -37,6 +39,11 @@ pub(super) enum Command {
     Toggle {
         wish: Box<Wish>,
         answer: SyncSender<Result<ToggleReport>>,
+    },
+    Begin {
+        rules: Rules,
+        ids: Vec<FunctionId>,
+        answer: SyncSender<Result<()>>,
     },
     Look {
         answer: SyncSender<Result<()>>,
@@ -53,7 +60,8 @@ pub(super) enum Command {
 #[derive(Debug)]
 pub(super) struct Wish {
     pub(super) selection: Selection,
-    pub(super) compiled: CompiledSelection,
+    /// What it means in modules that have come since.
+    pub(super) later: Option<CompiledSelection>,
     /// What it matches among the first `modules` modules.
     pub(super) ids: Vec<FunctionId>,
     pub(super) modules: usize,
@@ -76,6 +84,8 @@ pub(crate) struct Control {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) phase: AtomicU8,
+    /// What was attached to is gone with an `exec`.
+    pub(super) executed: AtomicBool,
     pub(super) copied: AtomicU64,
     pub(super) states: States,
     /// Modules with sleds that are loaded and cannot be traced. Written by the control thread.
@@ -97,6 +107,7 @@ impl Shared {
     pub(super) fn new(functions: usize, refused: Vec<RefusedModule>, drain: DrainHandle) -> Self {
         Self {
             phase: AtomicU8::new(Phase::Tracing as u8),
+            executed: AtomicBool::new(false),
             copied: AtomicU64::new(0),
             states: States::new(functions),
             refused: Mutex::new(refused),
@@ -165,6 +176,10 @@ impl Control {
         self.shared.phase()
     }
 
+    pub(super) fn executed(&self) -> bool {
+        self.shared.executed.load(Ordering::Acquire)
+    }
+
     pub(super) fn copied_bytes(&self) -> u64 {
         self.shared.copied.load(Ordering::Relaxed)
     }
@@ -209,6 +224,14 @@ impl Control {
     pub(super) fn toggle(&self, wish: Wish) -> Result<ToggleReport> {
         let wish = Box::new(wish);
         self.ask(|answer| Command::Toggle { wish, answer })
+    }
+
+    /// Takes these rules, and switches these functions on.
+    ///
+    /// # Errors
+    /// As [`Self::toggle`].
+    pub(super) fn begin(&self, rules: Rules, ids: Vec<FunctionId>) -> Result<()> {
+        self.ask(|answer| Command::Begin { rules, ids, answer })
     }
 
     /// Looks for libraries that came or went.

@@ -89,6 +89,10 @@ impl Controller {
                     // Whoever asked may have gone; the toggle stands all the same.
                     let _ = answer.send(self.toggle(*wish));
                 }
+                Ok(Command::Begin { rules, ids, answer }) => {
+                    self.loading.take_rules(rules);
+                    let _ = answer.send(self.switch(&ids, Switch::On).map(drop));
+                }
                 Ok(Command::Look { answer }) => {
                     let _ = answer.send(self.look());
                 }
@@ -135,12 +139,18 @@ impl Controller {
         self.output.close();
         self.claim = None;
         self.collect_child();
+        let executed = !self.target.has_exited();
+        self.shared.executed.store(executed, Ordering::Release);
         let report = self.totals(DetachReport {
             exited: true,
             ..DetachReport::default()
         });
         self.leave(Phase::Exited, Ok(report));
-        tracing::info!(pid = self.target.pid().as_raw(), "target exited");
+        let pid = self.target.pid().as_raw();
+        match executed {
+            true => tracing::info!(pid, "target became another program"),
+            false => tracing::info!(pid, "target exited"),
+        }
     }
 
     /// Events are not read any more: let the program go, and keep what it recorded until somebody has asked what happened.
@@ -196,7 +206,7 @@ impl Controller {
     fn toggle(&mut self, wish: Wish) -> Result<ToggleReport> {
         let Wish {
             selection,
-            compiled,
+            later,
             mut ids,
             modules,
             to,
@@ -205,7 +215,9 @@ impl Controller {
         // What has just been loaded is meant as well. What goes off needs no look: the rule holds for what is found later.
         if to == Switch::On || run == Run::Dry {
             self.look()?;
-            ids.extend(self.loading.functions.matching_from(modules, &compiled));
+            if let Some(later) = later {
+                ids.extend(self.loading.functions.matching_from(modules, &later));
+            }
         }
         let functions = Arc::clone(&self.loading.functions);
         let sample = ids.iter().take(SAMPLE);

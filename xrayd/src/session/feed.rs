@@ -1,4 +1,4 @@
-//! One reader of the live stream: a bounded queue that the drain fills and never waits for.
+//! One reader of a live stream: a bounded queue that the drains of one process or of several fill and never wait for.
 
 use std::{
     collections::VecDeque,
@@ -14,21 +14,34 @@ use xray_trace::{
     model::{ClockAnchor, Thread},
 };
 
+use super::Session;
+
 /// Items in the queue of one reader at most; a block has some 20,000 events.
 const CAPACITY: usize = 256;
+
+/// And as many times more for a family of processes.
+const MOST_QUEUES: usize = 4;
 
 /// Descriptions kept at most for a reader that does not read.
 const MAX_KEPT: usize = 1 << 17;
 
+/// Which of the processes of a feed an item is of: 0 for the first one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Source(pub u32);
+
 /// What a reader gets.
 #[derive(Debug, Clone)]
 pub enum FeedItem {
+    /// The process that later items of this source are of.
+    Process(Arc<Session>),
     /// Events of one thread.
     Block(Published),
     /// Counter and clocks at one moment.
     Anchor(ClockAnchor),
     /// A thread that later blocks belong to.
     Thread(Thread),
+    /// Nothing more comes from this source.
+    Ended,
     /// The reader was too slow: so many events went past it here.
     Lost {
         /// How many.
@@ -48,35 +61,40 @@ pub struct Published {
 /// The reader's end.
 #[derive(Debug)]
 pub struct Feed {
-    items: mpsc::Receiver<FeedItem>,
+    items: mpsc::Receiver<(Source, FeedItem)>,
     lost: Arc<AtomicU64>,
 }
 
-/// The drain's end.
+/// Where the drains' ends of a feed come from. The feed goes on while there is one of these or of those.
+#[derive(Debug, Clone)]
+pub(crate) struct FeedInlet {
+    items: mpsc::Sender<(Source, FeedItem)>,
+    /// Events that found the queue full. Written by `FeedSender::send`, taken by `Feed::next`.
+    lost: Arc<AtomicU64>,
+}
+
+/// A drain's end.
 #[derive(Debug)]
 pub(crate) struct FeedSender {
-    items: mpsc::Sender<FeedItem>,
-    /// Events that found the queue full. Written by `send`, taken by `Feed::next`.
-    lost: Arc<AtomicU64>,
-    /// Threads and anchors that found the queue full; they go first when there is room.
+    inlet: FeedInlet,
+    source: Source,
+    /// Descriptions that found the queue full; they go first when there is room.
     kept: VecDeque<FeedItem>,
 }
 
-/// Both ends.
-pub(crate) fn feed() -> (FeedSender, Feed) {
-    let (sender, receiver) = mpsc::channel(CAPACITY);
+/// Both ends of a feed for so many processes at the same time.
+pub(crate) fn feed(processes: usize) -> (FeedInlet, Feed) {
+    let (sender, receiver) = mpsc::channel(CAPACITY * processes.clamp(1, MOST_QUEUES));
     let lost = Arc::new(AtomicU64::new(0));
-    (
-        FeedSender {
-            items: sender,
-            lost: Arc::clone(&lost),
-            kept: VecDeque::new(),
-        },
-        Feed {
-            items: receiver,
-            lost,
-        },
-    )
+    let inlet = FeedInlet {
+        items: sender,
+        lost: Arc::clone(&lost),
+    };
+    let feed = Feed {
+        items: receiver,
+        lost,
+    };
+    (inlet, feed)
 }
 
 // === impl Published ===
@@ -91,19 +109,39 @@ impl Published {
 // === impl Feed ===
 
 impl Feed {
-    /// The next item; `None` when the session is over and everything was read.
-    pub async fn next(&mut self) -> Option<FeedItem> {
-        let events = self.lost.swap(0, Ordering::Relaxed);
-        if events > 0 {
-            return Some(FeedItem::Lost { events });
+    /// The next item and the process that it is of, which means nothing for [`FeedItem::Lost`]; `None` when everything is over and was
+    /// read.
+    pub async fn next(&mut self) -> Option<(Source, FeedItem)> {
+        if let Some(lost) = self.take_lost() {
+            return Some(lost);
         }
         match self.items.recv().await {
             Some(item) => Some(item),
-            None => {
-                let events = self.lost.swap(0, Ordering::Relaxed);
-                (events > 0).then_some(FeedItem::Lost { events })
-            }
+            None => self.take_lost(),
         }
+    }
+
+    fn take_lost(&self) -> Option<(Source, FeedItem)> {
+        let events = self.lost.swap(0, Ordering::Relaxed);
+        (events > 0).then(|| (Source::default(), FeedItem::Lost { events }))
+    }
+}
+
+// === impl FeedInlet ===
+
+impl FeedInlet {
+    /// The end for the drain of one process.
+    pub(crate) fn sender(&self, source: Source) -> FeedSender {
+        FeedSender {
+            inlet: self.clone(),
+            source,
+            kept: VecDeque::new(),
+        }
+    }
+
+    /// True once nobody reads any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.items.is_closed()
     }
 }
 
@@ -113,15 +151,15 @@ impl FeedSender {
     /// Offers an item; false if the reader has gone.
     pub(crate) fn send(&mut self, item: FeedItem) -> bool {
         while let Some(first) = self.kept.front().cloned() {
-            match self.items.try_send(first) {
+            match self.inlet.items.try_send((self.source, first)) {
                 Ok(()) => drop(self.kept.pop_front()),
                 Err(mpsc::error::TrySendError::Full(_)) => return self.overflow(item),
                 Err(mpsc::error::TrySendError::Closed(_)) => return false,
             }
         }
-        match self.items.try_send(item) {
+        match self.inlet.items.try_send((self.source, item)) {
             Ok(()) => true,
-            Err(mpsc::error::TrySendError::Full(item)) => self.overflow(item),
+            Err(mpsc::error::TrySendError::Full((_, item))) => self.overflow(item),
             Err(mpsc::error::TrySendError::Closed(_)) => false,
         }
     }
@@ -130,10 +168,10 @@ impl FeedSender {
         match item {
             FeedItem::Block(published) => {
                 let events = published.events().saturating_add(published.block.lost);
-                self.lost.fetch_add(events, Ordering::Relaxed);
+                self.inlet.lost.fetch_add(events, Ordering::Relaxed);
             }
             FeedItem::Lost { events } => {
-                self.lost.fetch_add(events, Ordering::Relaxed);
+                self.inlet.lost.fetch_add(events, Ordering::Relaxed);
             }
             // Clocks: the newest will do. Threads: all are needed to name what follows.
             anchor @ FeedItem::Anchor(_) => {
@@ -144,11 +182,18 @@ impl FeedSender {
             // When there are too many, the oldest may have ended long ago; its events then have a number and no name.
             thread @ FeedItem::Thread(_) => {
                 if self.kept.len() >= MAX_KEPT {
-                    self.kept.pop_front();
+                    self.kept.remove(1);
                 }
                 self.kept.push_back(thread);
             }
+            once @ (FeedItem::Process(_) | FeedItem::Ended) => self.kept.push_back(once),
         }
         true
     }
+}
+
+/// A feed from which nothing comes.
+#[cfg(test)]
+pub(crate) fn closed_feed() -> Feed {
+    feed(1).1
 }

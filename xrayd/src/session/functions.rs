@@ -253,6 +253,19 @@ impl Functions {
         })
     }
 
+    /// The id here of the first function of a module that has the same file as `other`, which may be another process's.
+    pub(crate) fn first_of_same(&self, other: &Loaded) -> Option<u32> {
+        let modules = self.read();
+        let same = modules.iter().filter(|loaded| {
+            !loaded.is_unloaded()
+                && Arc::ptr_eq(&loaded.module.object, &other.module.object)
+                && loaded.module.path == other.module.path
+        });
+        // Copies of a file in one process are told apart by where they are.
+        same.min_by_key(|loaded| loaded.module.bias != other.module.bias)
+            .map(|loaded| loaded.first)
+    }
+
     fn find(&self, id: FunctionId) -> Option<Arc<Loaded>> {
         let modules = self.read();
         let index = modules
@@ -291,6 +304,11 @@ impl Loaded {
     /// Ids of its functions.
     pub(crate) fn functions(&self) -> impl Iterator<Item = FunctionId> + use<> {
         self.ids().map(FunctionId)
+    }
+
+    /// Id of its first function.
+    pub(crate) fn first(&self) -> u32 {
+        self.first
     }
 
     /// Its usable sleds, each with its function.

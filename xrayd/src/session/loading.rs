@@ -184,6 +184,16 @@ impl Loading {
     /// Adds what has been done to the rules, and has libraries noticed soon if any may be switched on.
     pub(super) fn add_rule(&mut self, selection: &Selection, to: Switch) {
         self.rules.add(selection, to);
+        self.note_rules();
+    }
+
+    /// Takes these rules.
+    pub(super) fn take_rules(&mut self, rules: Rules) {
+        self.rules = rules;
+        self.note_rules();
+    }
+
+    fn note_rules(&mut self) {
         if self.rules.is_empty() {
             self.watch.end();
         } else if self.watch.begin() {

@@ -14,13 +14,19 @@
 //! | `sites` | what a survey of sleds found, for who wants it |
 //! | `counts` | how often each function was entered |
 //! | `output` | where the drain's blocks go: retained, counted, fed to readers |
-//! | `feed` | one reader of the live stream |
+//! | `feed` | one reader of a live stream |
+//! | `trace_writer` | the processes of a family as one trace |
+//! | `family` | a process and those that are followed from it |
+//! | `follow` | finding them |
+//! | `untraced` | a program that was started by us and has no sleds |
 
 mod attach;
 mod control;
 mod controller;
 mod counts;
+mod family;
 mod feed;
+mod follow;
 mod functions;
 mod loading;
 mod output;
@@ -28,36 +34,45 @@ mod registry;
 mod rules;
 mod sites;
 mod states;
+mod trace_writer;
+mod untraced;
 mod watch;
 
 use std::{
+    any::Any,
     io,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use xray_trace::{
-    container::{End, Writer},
-    instr_map::{CompiledSelection, Selection},
-    model::{BuildId, ClockAnchor, Function, FunctionId, Module, ModuleId, Process},
+    instr_map::{Candidate, CompiledSelection, Selection},
+    model::{BuildId, ClockAnchor, Function, FunctionId, ModuleId, Process},
 };
 
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
 pub use controller::DetachReport;
-pub use feed::{Feed, FeedItem, Published};
+pub use family::{Family, FamilyStatus};
+pub use feed::{Feed, FeedItem, Published, Source};
+pub use follow::{Follow, NotFollowed};
 pub use functions::FunctionRow;
 pub use loading::{Armed, Since};
 pub use registry::{Caller, LaunchOptions, Launched, Registry, RegistryConfig};
+pub use trace_writer::{NumberedModule, Tables, TraceWriter};
 
 pub use watch::Noticing;
 
 pub use crate::inject::Switch;
 pub(crate) use attach::Started;
+#[cfg(test)]
+pub(crate) use feed::closed_feed;
 pub(crate) use output::Output;
 
 use self::{
     control::{Control, Wish},
+    feed::{FeedInlet, feed},
     functions::Functions,
+    rules::{Rules, lasting},
 };
 use crate::{
     pid::Pid,
@@ -119,6 +134,10 @@ pub struct Status {
     pub command: String,
     /// Where the session is in its life.
     pub phase: Phase,
+    /// How it came to be traced, if it was followed from another process.
+    pub kinship: Option<Kinship>,
+    /// It became another program by `exec`: in [`Phase::Exited`], what was attached to is gone and the process is not.
+    pub executed: bool,
     /// What failed, in [`Phase::Failed`].
     pub failure: Option<String>,
     /// Functions with sleds.
@@ -174,6 +193,28 @@ pub struct ModuleStatus {
     pub refusal: Option<Refusal>,
 }
 
+/// How a process came to be traced that nobody attached to by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kinship {
+    /// The process that its family was attached by.
+    pub root: Pid,
+    /// The process that forked it; of one that became another program, itself.
+    pub parent: Pid,
+    /// What made it what it is.
+    pub by: Birth,
+    /// How long it had run at most before its functions were on: what it did in that time is in no trace.
+    pub within: Duration,
+}
+
+/// What made a process what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Birth {
+    /// `fork`: it runs the program of its parent.
+    Fork,
+    /// `exec`: it runs a program of its own.
+    Exec,
+}
+
 /// One attached process.
 #[derive(Debug)]
 pub struct Session {
@@ -187,6 +228,8 @@ pub struct Session {
     ring_bytes: u64,
     max_threads: u32,
     attached: ClockAnchor,
+    /// Set before it belongs to a family that was there before it.
+    kinship: OnceLock<Kinship>,
 }
 
 // === impl Session ===
@@ -207,23 +250,14 @@ impl Session {
         self.process.clone()
     }
 
-    /// Its modules with sleds as a trace describes them, those that are unloaded among them.
-    pub fn modules(&self) -> Vec<Module> {
-        let modules = self.functions.modules();
-        let described = modules
-            .iter()
-            .map(|loaded| loaded.describe(self.process.id));
-        described.collect()
-    }
-
     /// The path of one of them.
     pub(crate) fn module_path(&self, id: ModuleId) -> String {
         self.functions.path(id)
     }
 
-    /// A function as a trace describes it.
-    pub fn function(&self, id: FunctionId) -> Option<Function> {
-        self.functions.describe(id)
+    /// How it came to be traced, if it was followed from another process.
+    pub fn kinship(&self) -> Option<Kinship> {
+        self.kinship.get().copied()
     }
 
     /// The clock anchors taken so far.
@@ -262,11 +296,67 @@ impl Session {
         self.control.toggle(Wish {
             ids: self.functions.matching(&compiled),
             selection: selection.clone(),
-            compiled,
+            later: Some(compiled),
             modules,
             to,
             run,
         })
+    }
+
+    /// The same, where ids are those of another process: they mean what is loaded in both.
+    fn toggle_as(
+        &self,
+        other: &Self,
+        selection: &Selection,
+        to: Switch,
+        run: Run,
+    ) -> Result<ToggleReport> {
+        let compiled = compile(selection)?;
+        let modules = self.functions.modules();
+        let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
+        let matching = living.flat_map(|loaded| {
+            let first = other.functions.first_of_same(loaded);
+            let needs_source = compiled.needs_source();
+            self.functions
+                .matching_in(loaded, needs_source, |candidate| {
+                    let id = first.map(|first| first + (candidate.id - loaded.first()));
+                    // Which is the id of none.
+                    let id = id.unwrap_or(u32::MAX - 1);
+                    compiled.matches(&Candidate { id, ..*candidate })
+                })
+        });
+        self.control.toggle(Wish {
+            ids: matching.collect(),
+            selection: selection.clone(),
+            later: lasting(selection).map(|(_, compiled)| compiled),
+            modules: modules.len(),
+            to,
+            run,
+        })
+    }
+
+    /// Begins to record what `rules` name; of what is loaded in `parent`, too, what is on there.
+    fn begin_as(&self, rules: Rules, parent: Option<&Self>) -> Result<()> {
+        let modules = self.functions.modules();
+        let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
+        let mut ids = Vec::new();
+        for loaded in living {
+            let like =
+                parent.and_then(|parent| Some((parent, parent.functions.first_of_same(loaded)?)));
+            match like {
+                Some((parent, first)) => {
+                    ids.extend((first..).zip(loaded.functions()).filter_map(|(like, id)| {
+                        parent.control.is_on(FunctionId(like)).then_some(id)
+                    }))
+                }
+                None => ids.extend(self.functions.matching_in(
+                    loaded,
+                    rules.needs_source(),
+                    |candidate| rules.want(candidate),
+                )),
+            }
+        }
+        self.control.begin(rules, ids)
     }
 
     /// State and counters.
@@ -277,6 +367,8 @@ impl Session {
             uid: self.uid,
             command: self.command_line.clone(),
             phase: self.control.phase(),
+            kinship: self.kinship(),
+            executed: self.control.executed(),
             failure: self.output.failure().map(str::to_owned),
             functions: u32::try_from(self.functions.len()).unwrap_or(u32::MAX),
             functions_on: self.control.functions_on(),
@@ -327,8 +419,17 @@ impl Session {
     }
 
     /// A live feed of everything from now on. The threads seen so far come first.
-    pub fn subscribe(&self) -> Feed {
-        self.output.subscribe()
+    pub fn subscribe(self: &Arc<Self>) -> Feed {
+        let (inlet, feed) = feed(1);
+        self.feed_to(&inlet, Source::default());
+        feed
+    }
+
+    /// Feeds everything from now on to a feed of several processes.
+    fn feed_to(self: &Arc<Self>, inlet: &FeedInlet, source: Source) {
+        let mut sender = inlet.sender(source);
+        sender.send(FeedItem::Process(Arc::clone(self)));
+        self.output.subscribe(sender);
     }
 
     /// Everything retained, as an `.xtrace` file.
@@ -336,39 +437,36 @@ impl Session {
     /// # Errors
     /// What writing to `out` says.
     pub fn write_retained(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        write_retained([self], out)
+    }
+
+    fn write_into<W: io::Write>(
+        &self,
+        source: Source,
+        writer: &mut TraceWriter<W>,
+    ) -> io::Result<()> {
         self.control.flush();
         let snapshot = self.output.snapshot();
-        let mut writer = Writer::new(out)?;
-        writer.process(&self.process)?;
-        for module in self.modules() {
-            writer.module(&module)?;
-        }
+        writer.process(source, &self.process, self)?;
         for thread in &snapshot.threads {
-            writer.thread(thread)?;
+            writer.thread(source, thread)?;
         }
         for anchor in &snapshot.anchors {
-            writer.anchor(anchor)?;
+            writer.anchor(source, anchor)?;
         }
+        // Also those of which no block is left.
         for id in self.functions.all() {
-            if self.output.was_seen(id)
-                && let Some(function) = self.functions.describe(id)
-            {
-                writer.function(&function)?;
+            if self.output.was_seen(id) {
+                writer.function(source, id, self)?;
             }
         }
-        let mut end = End::default();
         for block in &snapshot.blocks {
-            writer.block(block)?;
-            end.calls += u64::from(block.calls);
-            end.lost = end.lost.saturating_add(block.lost);
-            end.blocks += 1;
+            writer.block(source, block, self)?;
         }
         for &(thread, events) in &snapshot.evicted {
-            writer.lost(thread, events)?;
-            end.lost = end.lost.saturating_add(events);
+            writer.lost(source, thread, events)?;
         }
-        writer.end(&end)?;
-        writer.flush()
+        Ok(())
     }
 
     /// Switches everything off, drains, proves it, and lets the process go. Ends the feeds.
@@ -398,6 +496,36 @@ impl Session {
     pub fn has_exited(&self) -> bool {
         self.control.phase() == Phase::Exited
     }
+}
+
+impl Tables for Session {
+    fn function(&self, id: FunctionId) -> Option<Function> {
+        self.functions.describe(id)
+    }
+
+    fn modules(&self) -> Vec<NumberedModule> {
+        let modules = self.functions.modules();
+        let numbered = modules.iter().map(|loaded| NumberedModule {
+            module: loaded.describe(self.process.id),
+            first: FunctionId(loaded.first()),
+            functions: u32::try_from(loaded.functions().count()).unwrap_or(u32::MAX),
+            file: Arc::clone(&loaded.module.object) as Arc<dyn Any + Send + Sync>,
+        });
+        numbered.collect()
+    }
+}
+
+/// Everything that sessions retain, as one trace.
+fn write_retained<'a>(
+    sessions: impl IntoIterator<Item = &'a Session>,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let mut writer = TraceWriter::new(out)?;
+    for (source, session) in (0..).map(Source).zip(sessions) {
+        session.write_into(source, &mut writer)?;
+        writer.ended(source);
+    }
+    writer.end()
 }
 
 fn compile(selection: &Selection) -> Result<CompiledSelection> {

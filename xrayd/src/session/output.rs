@@ -16,7 +16,7 @@ use xray_trace::{
 
 use super::{
     counts::Counts,
-    feed::{Feed, FeedItem, FeedSender, Published, feed},
+    feed::{FeedItem, FeedSender, Published},
 };
 use crate::lock::lock;
 
@@ -55,7 +55,8 @@ pub(crate) struct Snapshot {
 #[derive(Debug)]
 pub(crate) struct Output {
     process: ProcessId,
-    retain_bytes: u64,
+    /// Written by `retain`.
+    retain_bytes: AtomicU64,
     events: AtomicU64,
     lost: AtomicU64,
     /// Losses counted in rings and not yet in the stream. Overwritten by the drain.
@@ -67,7 +68,8 @@ pub(crate) struct Output {
     /// By function.
     counts: Counts,
     retained: Mutex<Retained>,
-    feeds: Mutex<Vec<FeedSender>>,
+    /// `None` once nothing will come any more.
+    feeds: Mutex<Option<Vec<FeedSender>>>,
     rate: Mutex<Rate>,
     /// Why nothing is read any more though the process lives. Written by the drain's last act.
     failure: OnceLock<String>,
@@ -117,7 +119,7 @@ impl Output {
     pub(crate) fn new(process: ProcessId, functions: usize, retain_bytes: u64) -> Self {
         Self {
             process,
-            retain_bytes,
+            retain_bytes: AtomicU64::new(retain_bytes),
             events: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             pending: AtomicU64::new(0),
@@ -126,7 +128,7 @@ impl Output {
             armed: AtomicBool::new(false),
             counts: Counts::new(functions),
             retained: Mutex::default(),
-            feeds: Mutex::default(),
+            feeds: Mutex::new(Some(Vec::new())),
             rate: Mutex::new(Rate {
                 since: Instant::now(),
                 events: 0,
@@ -219,16 +221,7 @@ impl Output {
             known.blocks += 1;
         }
         retained.blocks.push_back(published.clone());
-        while retained.bytes > self.retain_bytes {
-            let Some(oldest) = retained.blocks.pop_front() else {
-                break;
-            };
-            let events = oldest.events().saturating_add(oldest.block.lost);
-            retained.bytes -= cost(&oldest.block);
-            retained.events -= oldest.events();
-            retained.evicted = retained.evicted.saturating_add(events);
-            retained.evict_from(oldest.block.thread, events);
-        }
+        retained.shrink_to(self.retain_bytes.load(Relaxed));
         // Under the lock, so that a new reader sees a block either as retained or in its feed.
         self.feed(&FeedItem::Block(published));
     }
@@ -291,11 +284,15 @@ impl Output {
     pub(crate) fn close(&self) {
         lock(&self.rate).per_second = 0.0;
         self.threads.store(0, Relaxed);
-        lock(&self.feeds).clear();
+        // A reader that has no room for this learns of the end when it has read everything.
+        self.feed(&FeedItem::Ended);
+        *lock(&self.feeds) = None;
     }
 
     fn feed(&self, item: &FeedItem) {
-        lock(&self.feeds).retain_mut(|feed| feed.send(item.clone()));
+        if let Some(feeds) = &mut *lock(&self.feeds) {
+            feeds.retain_mut(|feed| feed.send(item.clone()));
+        }
     }
 
     /// Whether events may come.
@@ -317,16 +314,25 @@ impl Output {
 
     // --- by anybody
 
-    /// A reader of everything from now on.
-    pub(crate) fn subscribe(&self) -> Feed {
-        let (mut sender, receiver) = feed();
+    /// From now on so much is retained.
+    pub(crate) fn retain(&self, bytes: u64) {
+        self.retain_bytes.store(bytes, Relaxed);
+        lock(&self.retained).shrink_to(bytes);
+    }
+
+    /// Feeds everything from now on to `sender` as well. The threads seen so far come first.
+    pub(crate) fn subscribe(&self, mut sender: FeedSender) {
         let retained = lock(&self.retained);
         // Whoever has no ring will have no block.
         for known in retained.threads.values().filter(|known| !known.ended) {
             sender.send(FeedItem::Thread(known.thread.clone()));
         }
-        lock(&self.feeds).push(sender);
-        receiver
+        match &mut *lock(&self.feeds) {
+            Some(feeds) => feeds.push(sender),
+            None => {
+                sender.send(FeedItem::Ended);
+            }
+        }
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -398,6 +404,20 @@ impl Output {
 // === impl Retained ===
 
 impl Retained {
+    /// Drops the oldest blocks.
+    fn shrink_to(&mut self, bytes: u64) {
+        while self.bytes > bytes {
+            let Some(oldest) = self.blocks.pop_front() else {
+                break;
+            };
+            let events = oldest.events().saturating_add(oldest.block.lost);
+            self.bytes -= cost(&oldest.block);
+            self.events -= oldest.events();
+            self.evicted = self.evicted.saturating_add(events);
+            self.evict_from(oldest.block.thread, events);
+        }
+    }
+
     /// A block of `thread` was dropped.
     fn evict_from(&mut self, thread: ThreadId, events: u64) {
         match self.threads.get_mut(&thread) {
@@ -431,6 +451,7 @@ mod tests {
     use xray_trace::model::{CallKind, Ticks};
 
     use super::*;
+    use crate::session::{feed::Source, feed::feed};
 
     fn block(thread: ThreadId, calls: u32) -> Published {
         let mut encoder = BlockEncoder::new(thread);
@@ -498,17 +519,19 @@ mod tests {
     #[tokio::test]
     async fn a_reader_that_does_not_read_is_told_how_much_went_past() {
         let output = Output::new(ProcessId(0), 7, 1 << 30);
-        let mut feed = output.subscribe();
+        let (inlet, mut feed) = feed(1);
+        output.subscribe(inlet.sender(Source::default()));
+        drop(inlet);
         for _ in 0..1000 {
             output.publish(block(ThreadId(0), 10));
         }
         output.close();
         let (mut events, mut lost) = (0, 0);
-        while let Some(item) = feed.next().await {
+        while let Some((_, item)) = feed.next().await {
             match item {
                 FeedItem::Block(published) => events += published.events(),
                 FeedItem::Lost { events } => lost += events,
-                FeedItem::Anchor(_) | FeedItem::Thread(_) => {}
+                _ => {}
             }
         }
         assert_eq!(events + lost, 10_000);

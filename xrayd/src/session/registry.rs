@@ -1,6 +1,7 @@
 //! Which processes are attached.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     fs,
     process::{Command, ExitStatus},
@@ -13,10 +14,14 @@ use nix::{
 };
 
 use super::{
-    AttachOptions, Attached, DetachReport, FunctionRow, Session,
+    AttachOptions, AttachReport, Attached, DetachReport, Family, Follow, FunctionRow, Session,
     attach::{Prepared, lost_thread, prepare},
+    family::Root,
+    follow::Follower,
     functions::Functions,
+    rules::Rules,
     sites::patch_sites,
+    untraced::{Keeper, untraced},
 };
 use crate::{
     inject::Switch,
@@ -25,7 +30,7 @@ use crate::{
     pid::Pid,
     refusal::{Reason, Refusal, Result},
     session::{Run, ToggleReport},
-    target::{Check, Objects, ProcessState, ProcessSummary, Target, list, preflight},
+    target::{Check, Objects, ProcessState, ProcessSummary, Target, has_sleds, list, preflight},
 };
 use xray_trace::instr_map::Selection;
 
@@ -55,7 +60,7 @@ pub struct Caller {
 pub struct LaunchOptions {
     /// The program, its arguments, environment and descriptors.
     pub command: Command,
-    /// How to attach.
+    /// How to attach, and what is traced besides it. A program without sleds is started only if what it becomes or starts is followed.
     pub attach: AttachOptions,
     /// What to switch on.
     pub selection: Selection,
@@ -64,23 +69,26 @@ pub struct LaunchOptions {
 /// A program that was started and attached to and has not run yet.
 #[derive(Debug)]
 pub struct Launched {
-    /// Its session.
-    pub session: Arc<Session>,
+    family: Arc<Family>,
+    /// `None` if it has no sleds.
+    session: Option<Arc<Session>>,
     /// What attaching did.
-    pub report: super::AttachReport,
+    pub report: AttachReport,
     /// What was switched on.
     pub toggled: ToggleReport,
 }
 
 /// All sessions of a daemon.
 #[derive(Debug, Clone)]
-pub struct Registry(Arc<Inner>);
+pub struct Registry(pub(super) Arc<Inner>);
 
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Inner {
     config: RegistryConfig,
     objects: Arc<Objects>,
     sessions: Mutex<HashMap<Pid, Entry>>,
+    /// By their first processes. Never locked after `sessions`.
+    families: Mutex<HashMap<Pid, Arc<Family>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -121,17 +129,39 @@ impl Caller {
 // === impl Launched ===
 
 impl Launched {
+    /// Its id.
+    pub fn pid(&self) -> Pid {
+        self.family.root()
+    }
+
+    /// Its session; `None` if it has no sleds.
+    pub fn session(&self) -> Option<&Arc<Session>> {
+        self.session.as_ref()
+    }
+
+    /// It, and whoever comes from it.
+    pub fn family(&self) -> &Arc<Family> {
+        &self.family
+    }
+
     /// Lets the program run.
     ///
     /// # Errors
     /// It is gone.
     pub fn resume(&self) -> Result<()> {
-        self.session.control.resume()
+        match (&self.session, self.family.untraced()) {
+            (Some(session), _) => session.control.resume(),
+            (None, Some(untraced)) => untraced.resume(),
+            (None, None) => Err(lost_thread(self.pid())),
+        }
     }
 
     /// How it ended, once it has.
     pub fn exit_status(&self) -> Option<ExitStatus> {
-        self.session.control.exit_status()
+        match (&self.session, self.family.untraced()) {
+            (Some(session), _) => session.control.exit_status(),
+            (None, untraced) => untraced?.exit_status(),
+        }
     }
 }
 
@@ -144,6 +174,7 @@ impl Registry {
             config,
             objects: Arc::default(),
             sessions: Mutex::default(),
+            families: Mutex::default(),
         };
         Self(Arc::new(inner))
     }
@@ -158,7 +189,8 @@ impl Registry {
         list(&self.0.objects, |pid| {
             let session = self.get(pid)?;
             let failed = session.failure().map(ProcessState::Refused);
-            Some(failed.unwrap_or(ProcessState::Traced))
+            let root = session.kinship().map(|kinship| kinship.root);
+            Some((failed.unwrap_or(ProcessState::Traced), root))
         })
     }
 
@@ -196,6 +228,18 @@ impl Registry {
         }
     }
 
+    /// The family of which `root` is the first process.
+    pub fn family(&self, root: Pid) -> Option<Arc<Family>> {
+        self.families_lock().get(&root).cloned()
+    }
+
+    /// All families, by their first processes.
+    pub fn families(&self) -> Vec<Arc<Family>> {
+        let mut families: Vec<_> = self.families_lock().values().cloned().collect();
+        families.sort_unstable_by_key(|family| family.root());
+        families
+    }
+
     /// All sessions.
     pub fn sessions(&self) -> Vec<Arc<Session>> {
         let sessions = self.lock();
@@ -206,35 +250,70 @@ impl Registry {
         attached.collect()
     }
 
-    /// Attaches to a process, or finds the session that it has.
+    /// Attaches to a process, or finds the session that it has. What is followed from it is what was asked for last.
     ///
     /// # Errors
     /// A refusal; the process is as it was.
     pub fn attach(&self, pid: Pid, options: AttachOptions) -> Result<Attached> {
+        let (attached, is_new) = self.attach_session(pid, options)?;
+        if is_new {
+            let root = Root::Traced(Arc::clone(&attached.session));
+            if let Err(refusal) =
+                self.found(Family::new(root, options, Rules::default()), options.follow)
+            {
+                if let Err(second) = self.end(&attached.session) {
+                    tracing::warn!(%pid, %second, "a process was not let go");
+                }
+                return Err(refusal);
+            }
+        } else if options.follow != Follow::None
+            && let Some(family) = self.family(pid)
+        {
+            self.follow(&family, options.follow)?;
+        }
+        Ok(attached)
+    }
+
+    /// Attaches to a process that comes from another one; its family takes it.
+    ///
+    /// # Errors
+    /// As [`Self::attach`]; somebody else has just attached to it.
+    pub(super) fn attach_followed(&self, pid: Pid, options: AttachOptions) -> Result<Arc<Session>> {
+        match self.attach_session(pid, options)? {
+            (Attached { session, .. }, true) => Ok(session),
+            (_, false) => Err(busy(pid)),
+        }
+    }
+
+    /// The session of a process, and whether it is new.
+    fn attach_session(&self, pid: Pid, options: AttachOptions) -> Result<(Attached, bool)> {
         let reserved = match self.reserve(pid)? {
             Reservation::Running(session) => {
-                return Ok(Attached {
-                    session,
-                    report: super::AttachReport::default(),
-                });
+                let report = AttachReport::default();
+                return Ok((Attached { session, report }, false));
             }
             Reservation::Free(reserved) => reserved,
         };
         let inner = Arc::clone(&self.0);
-        let attached = on_control_thread(control_thread_name(pid), pid, &self.0, move || {
+        let attach = move || {
             let target = Target::open(pid)?;
-            prepare(
+            let prepared = prepare(
                 target,
                 Arc::clone(&inner.objects),
                 inner.config.retain_bytes,
                 options,
                 None,
-            )
-        })?;
+            )?;
+            Ok(Begun::Traced(Box::new(prepared)))
+        };
+        let attached = match on_control_thread(control_thread_name(pid), pid, &self.0, attach)? {
+            Stands::Traced(attached) => attached,
+            Stands::Untraced(_) => return Err(lost_thread(pid)),
+        };
         reserved.keep(&attached.session);
         // It may have ended before it was there to be found.
         self.0.drop_oldest_exited();
-        Ok(attached)
+        Ok((attached, true))
     }
 
     /// Starts a program, attaches to it before its first instruction, and switches functions on. It stands still until
@@ -249,52 +328,89 @@ impl Registry {
             selection,
         } = options;
         let inner = Arc::clone(&self.0);
-        let Attached { session, report } =
-            on_control_thread("ctl-launch".to_owned(), Pid::this(), &self.0, move || {
-                let mut command = command;
-                // The child is killed if it cannot be traced: nobody asked for an untraced run.
-                let started = launch::start(&mut command)?;
-                let pid = started.undo.pid();
-                // As the control thread of any other session.
-                if let Err(error) = fs::write("/proc/thread-self/comm", control_thread_name(pid)) {
-                    tracing::debug!(%error, "a thread keeps its name");
-                }
-                let target = Target::open(pid)?;
-                prepare(
-                    target,
-                    Arc::clone(&inner.objects),
-                    inner.config.retain_bytes,
-                    attach,
-                    Some(started),
-                )
-            })?;
-        self.lock()
-            .insert(session.pid(), Entry::Attached(Arc::clone(&session)));
-        let toggled = match session.toggle(&selection, Switch::On, Run::Real) {
-            Ok(toggled) => toggled,
+        let start = move || {
+            let mut command = command;
+            // The child is killed if it cannot be traced: nobody asked for an untraced run.
+            let started = launch::start(&mut command)?;
+            let pid = started.undo.pid();
+            // As the control thread of any other session.
+            if let Err(error) = fs::write("/proc/thread-self/comm", control_thread_name(pid)) {
+                tracing::debug!(%error, "a thread keeps its name");
+            }
+            let target = Target::open(pid)?;
+            if attach.follow.execs() && !has_sleds(pid, &inner.objects) {
+                let (uid, command) = (target.uid(), target.command());
+                let (program, keeper) = untraced(started);
+                let keeper = Box::new(keeper);
+                let root = Root::Untraced {
+                    program,
+                    uid,
+                    command,
+                };
+                return Ok(Begun::Untraced { keeper, root });
+            }
+            let prepared = prepare(
+                target,
+                Arc::clone(&inner.objects),
+                inner.config.retain_bytes,
+                attach,
+                Some(started),
+            )?;
+            Ok(Begun::Traced(Box::new(prepared)))
+        };
+        let stands = on_control_thread("ctl-launch".to_owned(), Pid::this(), &self.0, start)?;
+        let (root, session, report) = match stands {
+            Stands::Traced(Attached { session, report }) => {
+                let entry = Entry::Attached(Arc::clone(&session));
+                self.lock().insert(session.pid(), entry);
+                (Root::Traced(Arc::clone(&session)), Some(session), report)
+            }
+            Stands::Untraced(root) => (root, None, AttachReport::default()),
+        };
+        let family = Family::new(root, attach, Rules::default());
+        let pid = family.root();
+        let begun = self.found(family, attach.follow).and_then(|family| {
+            let toggled = family.toggle(&selection, Switch::On, Run::Real);
+            let toggled = toggled.into_iter().next().map(|(_, toggled)| toggled);
+            Ok((family, toggled.transpose()?.unwrap_or_default()))
+        });
+        match begun {
+            Ok((family, toggled)) => Ok(Launched {
+                family,
+                session,
+                report,
+                toggled,
+            }),
             Err(refusal) => {
                 // Nobody asked for an untraced run. It is our child, so the pid is still its own.
-                if let Err(error) = kill(session.pid().as_nix(), Signal::SIGKILL) {
+                if let Err(error) = kill(pid.as_nix(), Signal::SIGKILL) {
                     tracing::warn!(%error, "a launched program was not ended");
                 }
-                if let Err(error) = self.end(&session) {
+                if let Err(error) = self.detach(pid) {
                     tracing::warn!(%error, "a launched program was not detached from");
                 }
-                return Err(refusal);
+                Err(refusal)
             }
-        };
-        Ok(Launched {
-            session,
-            report,
-            toggled,
-        })
+        }
     }
 
-    /// Detaches from a process. What was retained goes with the session.
+    /// Detaches from a process, and from those that were followed from it. What was retained goes with the sessions.
     ///
     /// # Errors
     /// It is not attached, or its memory could not be written; the session is over in any case.
     pub fn detach(&self, pid: Pid) -> Result<DetachReport> {
+        if let Some(family) = self.family(pid) {
+            let reports = self.end_family(&family).into_iter();
+            let mut own = reports
+                .filter(|(of, _)| *of == pid)
+                .map(|(_, report)| report);
+            return own.next().unwrap_or_else(|| {
+                Ok(DetachReport {
+                    exited: true,
+                    ..DetachReport::default()
+                })
+            });
+        }
         let session = match self.lock().get(&pid) {
             Some(Entry::Attached(session)) => Arc::clone(session),
             Some(Entry::Busy) => return Err(busy(pid)),
@@ -303,7 +419,25 @@ impl Registry {
         self.end(&session)
     }
 
-    /// Ends this very session, not one that another process with the same pid may have by now.
+    /// Detaches from everybody of a family, the first process first. Nobody is followed any more.
+    pub fn end_family(&self, family: &Arc<Family>) -> Vec<(Pid, Result<DetachReport>)> {
+        family.stop_following();
+        let reports = family.sessions().into_iter().map(|session| {
+            let pid = session.pid();
+            let report = match self.end(&session) {
+                // It is another program by now, or was let go just now.
+                Err(refusal) if refusal.reason == Reason::NotAttached => session.detach(),
+                report => report,
+            };
+            (pid, report)
+        });
+        let reports = reports.collect();
+        self.forget(family);
+        reports
+    }
+
+    /// Ends this very session, not one that another process with the same pid may have by now, nor those of processes that were followed
+    /// from it.
     ///
     /// # Errors
     /// As [`Registry::detach`].
@@ -317,20 +451,32 @@ impl Registry {
             },
             None => return Err(not_attached(pid)),
         }
-        let _reserved = Reserved {
+        let reserved = Reserved {
             registry: self,
             pid,
             before: None,
         };
-        session.detach()
+        let report = session.detach();
+        drop(reserved);
+        for family in self.families() {
+            if family.forget(session) && family.is_empty() {
+                self.forget(&family);
+            }
+        }
+        report
     }
 
     /// Detaches from everything.
     pub fn detach_all(&self) -> Vec<(Pid, Result<DetachReport>)> {
+        let families = self.families();
+        let mut reports: Vec<_> = families
+            .iter()
+            .flat_map(|family| self.end_family(family))
+            .collect();
+        // What is being attached to has no family yet.
         let pids: Vec<Pid> = self.lock().keys().copied().collect();
-        pids.into_iter()
-            .map(|pid| (pid, self.detach(pid)))
-            .collect()
+        reports.extend(pids.into_iter().map(|pid| (pid, self.detach(pid))));
+        reports
     }
 
     /// The functions of a process that is not attached.
@@ -377,8 +523,41 @@ impl Registry {
         }))
     }
 
+    /// Adds a family, in the place of one whose first process had the same pid.
+    fn found(&self, family: Family, follow: Follow) -> Result<Arc<Family>> {
+        let family = Arc::new(family);
+        let before = self
+            .families_lock()
+            .insert(family.root(), Arc::clone(&family));
+        if let Some(before) = before {
+            before.stop_following();
+        }
+        if follow != Follow::None {
+            self.follow(&family, follow)?;
+        }
+        Ok(family)
+    }
+
+    fn follow(&self, family: &Arc<Family>, follow: Follow) -> Result<()> {
+        family.follow_by(follow, || Follower::spawn(&self.0, Arc::clone(family)))
+    }
+
+    /// Takes a family out.
+    fn forget(&self, family: &Arc<Family>) {
+        self.families_lock()
+            .retain(|_, other| !Arc::ptr_eq(other, family));
+    }
+
+    pub(super) fn objects(&self) -> &Objects {
+        &self.0.objects
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Pid, Entry>> {
         lock(&self.0.sessions)
+    }
+
+    fn families_lock(&self) -> MutexGuard<'_, HashMap<Pid, Arc<Family>>> {
+        lock(&self.0.families)
     }
 }
 
@@ -387,32 +566,49 @@ impl Registry {
 impl Inner {
     /// Of what is retained of processes that have ended, drops what goes beyond a user's share, the oldest first.
     fn drop_oldest_exited(&self) {
-        let mut sessions = lock(&self.sessions);
-        let mut exited: Vec<_> = sessions
+        let families: Vec<_> = lock(&self.families).values().cloned().collect();
+        let mut all: Vec<Arc<Session>> = families
             .iter()
-            .filter_map(|(&pid, entry)| match entry {
-                Entry::Attached(session) => Some((
-                    session.ended()?,
-                    pid,
-                    session.uid(),
-                    session.retained_bytes(),
-                )),
-                Entry::Busy => None,
-            })
+            .flat_map(|family| family.sessions())
+            .collect();
+        let sessions = lock(&self.sessions);
+        // Those of which the family is gone.
+        for entry in sessions.values() {
+            if let Entry::Attached(session) = entry
+                && !all.iter().any(|other| Arc::ptr_eq(other, session))
+            {
+                all.push(Arc::clone(session));
+            }
+        }
+        drop(sessions);
+        let mut exited: Vec<_> = all
+            .into_iter()
+            .filter_map(|session| Some((session.ended()?, session)))
             .collect();
         // The latest first.
-        exited.sort_unstable_by(|one, other| other.cmp(one));
+        exited.sort_unstable_by_key(|(ended, session)| Reverse((*ended, session.pid())));
         let mut shares: HashMap<u32, (usize, u64)> = HashMap::new();
-        for (_, pid, uid, bytes) in exited {
+        for (_, session) in exited {
+            let (pid, uid, bytes) = (session.pid(), session.uid(), session.retained_bytes());
             let (count, total) = shares.entry(uid).or_default();
             *count += 1;
             *total = total.saturating_add(bytes);
             let fits = *count <= EXITED_PER_USER && *total <= self.config.retain_exited_bytes;
             if *count > 1 && !fits {
-                sessions.remove(&pid);
+                let mut sessions = lock(&self.sessions);
+                if let Some(Entry::Attached(current)) = sessions.get(&pid)
+                    && Arc::ptr_eq(current, &session)
+                {
+                    sessions.remove(&pid);
+                }
+                drop(sessions);
+                for family in &families {
+                    family.drop_retained(&session);
+                }
                 tracing::warn!(%pid, uid, bytes, "dropped what was retained of a process that has ended: newer ones take its room");
             }
         }
+        lock(&self.families).retain(|_, family| !family.is_empty());
     }
 }
 
@@ -455,32 +651,51 @@ impl Drop for Reserved<'_> {
     }
 }
 
-/// Runs `attach` on a new thread, which goes on to control the session that it makes, until its end.
+/// What a control thread goes on with.
+#[derive(Debug)]
+enum Begun {
+    Traced(Box<Prepared>),
+    Untraced { keeper: Box<Keeper>, root: Root },
+}
+
+/// What it leaves to others.
+#[derive(Debug)]
+enum Stands {
+    Traced(Attached),
+    Untraced(Root),
+}
+
+/// Runs `begin` on a new thread, which goes on to control the session that it makes, until its end.
 fn on_control_thread(
     name: String,
     pid: Pid,
     inner: &Arc<Inner>,
-    attach: impl FnOnce() -> Result<Prepared> + Send + 'static,
-) -> Result<Attached> {
+    begin: impl FnOnce() -> Result<Begun> + Send + 'static,
+) -> Result<Stands> {
     let (answer, answered) = sync_channel(1);
     // Not strong: a registry that is dropped drops its sessions, and the threads detach.
     let inner = Arc::downgrade(inner);
     std::thread::Builder::new()
         .name(name)
-        .spawn(move || match attach() {
-            Ok(Prepared {
-                session,
-                report,
-                controller,
-                commands,
-            }) => {
+        .spawn(move || match begin() {
+            Ok(Begun::Traced(prepared)) => {
+                let Prepared {
+                    session,
+                    report,
+                    controller,
+                    commands,
+                } = *prepared;
                 let session = Arc::new(session);
                 // If nobody waits any more the session is dropped, and the thread detaches.
-                let _ = answer.send(Ok(Attached { session, report }));
+                let _ = answer.send(Ok(Stands::Traced(Attached { session, report })));
                 controller.run(&commands);
                 if let Some(inner) = inner.upgrade() {
                     inner.drop_oldest_exited();
                 }
+            }
+            Ok(Begun::Untraced { keeper, root }) => {
+                let _ = answer.send(Ok(Stands::Untraced(root)));
+                keeper.run();
             }
             Err(refusal) => {
                 let _ = answer.send(Err(refusal));

@@ -12,10 +12,10 @@ use super::Switch;
 const MOST: usize = 1024;
 
 /// The rules of a session, the oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Rules(VecDeque<Kept>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Kept {
     selection: Selection,
     compiled: CompiledSelection,
@@ -27,20 +27,8 @@ struct Kept {
 impl Rules {
     /// Adds what has been done. Switching off all but some, named by id, takes the rule back that was switched on by.
     pub(super) fn add(&mut self, selection: &Selection, to: Switch) {
-        let is_id = |rule: &Rule| matches!(rule, Rule::Id(_));
         let takes_back = to == Switch::Off && selection.exclude.iter().any(is_id);
-        let without_ids = |rules: &[Rule]| -> Vec<Rule> {
-            let lasting = rules.iter().filter(|rule| !is_id(rule));
-            lasting.cloned().collect()
-        };
-        let selection = Selection {
-            include: without_ids(&selection.include),
-            exclude: without_ids(&selection.exclude),
-        };
-        if selection.include.is_empty() {
-            return;
-        }
-        let Ok(compiled) = CompiledSelection::new(&selection) else {
+        let Some((selection, compiled)) = lasting(selection) else {
             return;
         };
         self.0.retain(|kept| kept.selection != selection);
@@ -87,6 +75,27 @@ impl Rules {
             .find(|kept| kept.compiled.matches(candidate));
         last.is_some_and(|kept| kept.to == Switch::On)
     }
+}
+
+/// What of a selection means functions that come later: all but ids. `None` if that is nothing.
+pub(super) fn lasting(selection: &Selection) -> Option<(Selection, CompiledSelection)> {
+    let without_ids = |rules: &[Rule]| -> Vec<Rule> {
+        let lasting = rules.iter().filter(|rule| !is_id(rule));
+        lasting.cloned().collect()
+    };
+    let selection = Selection {
+        include: without_ids(&selection.include),
+        exclude: without_ids(&selection.exclude),
+    };
+    if selection.include.is_empty() {
+        return None;
+    }
+    let compiled = CompiledSelection::new(&selection).ok()?;
+    Some((selection, compiled))
+}
+
+fn is_id(rule: &Rule) -> bool {
+    matches!(rule, Rule::Id(_))
 }
 
 #[cfg(test)]

@@ -38,12 +38,14 @@ pub struct ProcessSummary {
     pub functions: u32,
     /// Whether it can be attached to.
     pub state: ProcessState,
+    /// The first process of its family, if it was followed.
+    pub root: Option<Pid>,
 }
 
-/// Lists them, by pid; `known` says what is known of those that have a session. Processes that cannot be looked into are listed only if their file shows sleds.
+/// Lists them, by pid; `known` says what is known of those that have a session: their state, and the first process of their family. Processes that cannot be looked into are listed only if their file shows sleds.
 pub(crate) fn list(
     objects: &Objects,
-    known: impl Fn(Pid) -> Option<ProcessState>,
+    known: impl Fn(Pid) -> Option<(ProcessState, Option<Pid>)>,
 ) -> Vec<ProcessSummary> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -59,7 +61,11 @@ pub(crate) fn list(
         .collect()
 }
 
-fn summary(pid: Pid, objects: &Objects, known: Option<ProcessState>) -> Option<ProcessSummary> {
+fn summary(
+    pid: Pid,
+    objects: &Objects,
+    known: Option<(ProcessState, Option<Pid>)>,
+) -> Option<ProcessSummary> {
     let target = Target::open(pid).ok()?;
     let tid = target.live_thread().ok()?;
     let maps = super::Maps::read(pid, tid).ok()?;
@@ -73,7 +79,8 @@ fn summary(pid: Pid, objects: &Objects, known: Option<ProcessState>) -> Option<P
         .map(|module| module.object.functions().len())
         .sum();
     let modules = found.modules.len();
-    let state = match known {
+    let (state, root) = known.unzip();
+    let state = match state {
         Some(state) => state,
         None => match check::preflight(&target, objects, false).and_then(|flight| flight.verdict())
         {
@@ -91,6 +98,7 @@ fn summary(pid: Pid, objects: &Objects, known: Option<ProcessState>) -> Option<P
         modules: u32::try_from(modules).unwrap_or(u32::MAX),
         functions: u32::try_from(functions).unwrap_or(u32::MAX),
         state,
+        root: root.flatten(),
     })
 }
 

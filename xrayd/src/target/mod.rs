@@ -16,13 +16,14 @@ mod record;
 mod seccomp;
 mod sleds;
 mod threads;
+mod tree;
 
 pub use check::{Check, Outcome};
 pub use listing::{ProcessState, ProcessSummary};
 pub use mapped::{MappedFile, mapped_files};
 
 pub(crate) use check::{has_pending_signal, preflight, tracer_of};
-pub(crate) use identity::Target;
+pub(crate) use identity::{Target, command_of};
 pub(crate) use image::{Image, Parts};
 pub(crate) use linked::linked;
 pub(crate) use listing::list;
@@ -36,3 +37,4 @@ pub(crate) use record::Notice;
 pub(crate) use seccomp::Passage;
 pub(crate) use sleds::{Survey, survey};
 pub(crate) use threads::{ThreadState, ThreadStatus, Threads};
+pub(crate) use tree::{Children, Glance, Program, has_sleds};

@@ -1,0 +1,351 @@
+//! Processes that are followed: a family is one trace, and each of its processes is in it with all that it did since it was found.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, ProcessState, Target, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid as NixPid;
+use xray_trace::instr_map::{Rule, Selection};
+use xray_trace::model::{CallKind, EventBody, Trace};
+use xrayd::session::{AttachOptions, Birth, Family, Follow, Phase, Registry, Run, Session, Switch};
+
+use crate::support::{everything, pid, pid_of, registry};
+
+const WORKERS: usize = 32;
+
+fn follow(registry: &Registry, target: &Target, follow: Follow) -> Result<Arc<Family>> {
+    let options = AttachOptions {
+        follow,
+        ..AttachOptions::default()
+    };
+    registry.attach(pid_of(target)?, options)?;
+    registry.family(pid_of(target)?).context("no family")
+}
+
+fn toggle(family: &Family, selection: &Selection, to: Switch) -> Result<()> {
+    for (pid, report) in family.toggle(selection, to, Run::Real) {
+        let report = report.with_context(|| format!("cannot switch {to:?} in {pid}"))?;
+        ensure!(report.foreign == 0, "{report:?}");
+    }
+    Ok(())
+}
+
+/// Waits until so many processes are traced at the same time.
+fn wait_for(family: &Family, traced: usize) -> Result<()> {
+    wait_until(DEADLINE, "they are followed", || {
+        let status = family.status();
+        let all = usize::try_from(status.traced)? == traced
+            && family
+                .sessions()
+                .iter()
+                .skip(1)
+                .all(|session| session.kinship().is_some());
+        Ok(all.then_some(()))
+    })
+    .with_context(|| format!("{:?}", family.status()))
+}
+
+fn child_of(target: &mut Target) -> Result<i32> {
+    let line = target.ask("child", "child ")?;
+    Ok(line.trim_start_matches("child ").parse()?)
+}
+
+/// A thousand calls more of a descendant.
+fn work(target: &mut Target, descendant: i32) -> Result<()> {
+    kill(NixPid::from_raw(descendant), Signal::SIGUSR1)?;
+    target.line_with(&format!("tally {descendant} "), DEADLINE)?;
+    Ok(())
+}
+
+fn retained(family: &Family) -> Result<Trace> {
+    let mut bytes = Vec::new();
+    family.write_retained(&mut bytes)?;
+    Trace::read(bytes.as_slice()).context("cannot read the trace")
+}
+
+/// Entries of `work` by process; nothing else is wrong with the trace.
+fn works(trace: &Trace) -> Result<BTreeMap<u32, u64>> {
+    ensure!(trace.totals().lost == 0, "{:?}", trace.totals());
+    let mut works = BTreeMap::new();
+    for (id, blocks) in trace.blocks_by_thread() {
+        let thread = trace.thread(id).context("a thread without a row")?;
+        let process = trace.process(thread.process).context("no such process")?;
+        for block in blocks {
+            for event in block.events() {
+                if let EventBody::Call { function, kind, .. } = event?.body
+                    && kind == CallKind::Enter
+                    && trace.function_name(function).starts_with("work")
+                {
+                    *works.entry(process.pid).or_default() += 1;
+                }
+            }
+        }
+    }
+    Ok(works)
+}
+
+fn is_exactly(trace: &Trace, expected: &[(i32, u64)]) -> Result<()> {
+    let found = works(trace)?;
+    let expected: Result<BTreeMap<u32, u64>> = expected
+        .iter()
+        .map(|&(pid, calls)| Ok((u32::try_from(pid)?, calls)))
+        .collect();
+    ensure!(found == expected?, "{found:?}");
+    Ok(())
+}
+
+/// Ends the family; each of its processes is as it was.
+fn end(registry: &Registry, family: &Arc<Family>, processes: usize) -> Result<()> {
+    let reports = registry.end_family(family);
+    ensure!(reports.len() == processes, "{reports:?}");
+    for (pid, report) in reports {
+        let report = report.with_context(|| format!("cannot detach from {pid}"))?;
+        ensure!(
+            !report.exited
+                && report.sleds_off > 0
+                && report.sleds_on == 0
+                && report.text_bytes_different == 0,
+            "{pid}: {report:?}"
+        );
+    }
+    ensure!(registry.sessions().is_empty() && registry.families().is_empty());
+    Ok(())
+}
+
+/// A prefork server: each process records what it does itself, and all of it is one trace (P58).
+#[test]
+fn a_parent_and_its_workers_are_one_trace() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let registry = registry();
+    let mut expected = Vec::new();
+    // Some are there before anybody looks.
+    let mut workers = vec![child_of(&mut target)?, child_of(&mut target)?];
+    let family = follow(&registry, &target, Follow::Fork)?;
+    toggle(&family, &everything(), Switch::On)?;
+    while workers.len() < WORKERS {
+        workers.push(child_of(&mut target)?);
+    }
+    wait_for(&family, WORKERS + 1)?;
+    for worker in &workers {
+        work(&mut target, *worker)?;
+        expected.push((*worker, 1000));
+    }
+    ensure!(target.ask("calls 700", "done ")? == "done 700");
+    expected.push((target.pid(), 700));
+
+    let status = family.status();
+    ensure!(
+        (status.followed, status.missed, status.untraced) == (WORKERS as u64, 0, 0),
+        "{status:?}"
+    );
+    let sessions = family.sessions();
+    for session in &sessions[1..] {
+        let kinship = session.kinship().context("nobody's child")?;
+        ensure!(
+            kinship.root == family.root()
+                && kinship.parent == family.root()
+                && kinship.by == Birth::Fork
+                && !kinship.within.is_zero(),
+            "{kinship:?}"
+        );
+    }
+    end(&registry, &family, WORKERS + 1)?;
+    // They run on, and nothing of that is recorded.
+    work(&mut target, workers[0])?;
+    let mut bytes = Vec::new();
+    let mut all = Vec::new();
+    for session in &sessions {
+        bytes.clear();
+        session.write_retained(&mut bytes)?;
+        all.extend(works(&Trace::read(bytes.as_slice())?)?);
+    }
+    all.sort_unstable();
+    let mut expected: Vec<(u32, u64)> = expected
+        .into_iter()
+        .map(|(pid, calls)| Ok((u32::try_from(pid)?, calls)))
+        .collect::<Result<_>>()?;
+    expected.sort_unstable();
+    ensure!(all == expected, "{all:?}");
+    Ok(())
+}
+
+#[test]
+fn what_is_retained_of_a_family_is_one_trace_with_one_set_of_functions() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let registry = registry();
+    let family = follow(&registry, &target, Follow::All)?;
+    toggle(&family, &everything(), Switch::On)?;
+    let child = child_of(&mut target)?;
+    wait_for(&family, 2)?;
+    // Its own child, which nobody but it knows.
+    kill(NixPid::from_raw(child), Signal::SIGUSR2)?;
+    let line = target.line_with("child ", DEADLINE)?;
+    let grandchild: i32 = line.trim_start_matches("child ").parse()?;
+    wait_for(&family, 3)?;
+    work(&mut target, child)?;
+    work(&mut target, grandchild)?;
+    work(&mut target, grandchild)?;
+    target.ask("calls 300", "done ")?;
+    let trace = retained(&family)?;
+    is_exactly(
+        &trace,
+        &[(target.pid(), 300), (child, 1000), (grandchild, 2000)],
+    )?;
+    ensure!(trace.processes().len() == 3);
+    let names: Vec<_> = trace.functions().iter().map(|f| f.name.as_str()).collect();
+    ensure!(names.len() == 2, "{names:?}");
+    let of_grandchild = registry.get(pid(grandchild)?).context("not attached")?;
+    ensure!(of_grandchild.kinship().context("no kin")?.parent == pid(child)?);
+    end(&registry, &family, 3)
+}
+
+/// What is switched in the first process is switched in all, also by ids; who is let go alone stays so.
+#[test]
+fn switching_the_first_process_switches_all() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let registry = registry();
+    let family = follow(&registry, &target, Follow::Fork)?;
+    let child = child_of(&mut target)?;
+    wait_for(&family, 2)?;
+    work(&mut target, child)?;
+    let first = family.root_session().context("no session")?;
+    let rows = first.functions(None)?;
+    let inner = rows.iter().find(|row| row.name.starts_with("inner"));
+    let inner = inner.context("no such function")?.id;
+    let by_id = Selection {
+        include: vec![Rule::All],
+        exclude: vec![Rule::Id(inner.0)],
+    };
+    toggle(&family, &by_id, Switch::On)?;
+    let later = child_of(&mut target)?;
+    wait_for(&family, 3)?;
+    for who in [child, later] {
+        let session = registry.get(pid(who)?).context("not attached")?;
+        let on = session
+            .functions(None)?
+            .into_iter()
+            .filter(|row| row.enabled);
+        let on: Vec<_> = on.map(|row| row.name).collect();
+        ensure!(on.len() == 1 && on[0].starts_with("work"), "{who}: {on:?}");
+        work(&mut target, who)?;
+    }
+    toggle(&family, &everything(), Switch::Off)?;
+    work(&mut target, later)?;
+    is_exactly(&retained(&family)?, &[(child, 1000), (later, 1000)])?;
+
+    let alone = registry.get(pid(later)?).context("not attached")?;
+    registry.end(&alone)?;
+    toggle(&family, &everything(), Switch::On)?;
+    // A child more shows that it was looked since.
+    child_of(&mut target)?;
+    wait_for(&family, 3)?;
+    ensure!(registry.get(pid(later)?).is_none(), "it was followed again");
+    end(&registry, &family, 3)
+}
+
+/// Children that end at once, and those that become programs without sleds, change nothing for anybody.
+#[test]
+fn short_lives_and_other_programs_do_no_harm() -> Result<()> {
+    for what in [Follow::Fork, Follow::All] {
+        let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+        let registry = registry();
+        let family = follow(&registry, &target, what)?;
+        toggle(&family, &everything(), Switch::On)?;
+        let mut own = 0;
+        for _ in 0..5 {
+            for line in ["brief 20", "vexec 20", "spawn 20"] {
+                ensure!(target.ask(line, "done ")? == format!("done {own}"));
+                own += 500;
+                ensure!(target.ask("calls 500", "done ")? == format!("done {own}"));
+            }
+        }
+        let root = u32::try_from(target.pid())?;
+        let found = works(&retained(&family)?)?;
+        ensure!(found.get(&root) == Some(&own), "{found:?}");
+        // A child makes ten calls, of which some may have been seen.
+        ensure!(
+            found
+                .iter()
+                .all(|(pid, calls)| *pid == root || *calls <= 10)
+        );
+        let state = ProcessState::of(target.pid())?;
+        ensure!(state.threads.values().all(|thread| thread.tracer == 0));
+        registry.end_family(&family);
+        ensure!(target.ask("calls 1", "done ")? == format!("done {}", own + 1));
+    }
+    Ok(())
+}
+
+/// The old program's data is kept, and the new one is traced if that is meant (P60).
+#[test]
+fn a_program_that_becomes_another_is_followed_if_that_is_meant() -> Result<()> {
+    for (what, followed) in [
+        (Follow::None, false),
+        (Follow::Fork, false),
+        (Follow::Exec, true),
+        (Follow::All, true),
+    ] {
+        let mut target = Target::spawn(Fixture::Forks, [""; 0])?;
+        let registry = registry();
+        let family = follow(&registry, &target, what)?;
+        toggle(&family, &everything(), Switch::On)?;
+        let mut expected = 0;
+        for turn in 1..=3_usize {
+            ensure!(target.ask("fork 0", "done ")? == "done 100");
+            let is_traced = followed || turn == 1;
+            expected += if is_traced { 100 } else { 0 };
+            target.ask("exec", "ready")?;
+            let before: Vec<Arc<Session>> = family.sessions();
+            let last = before.last().context("no session")?;
+            wait_until(DEADLINE, "the session noticed", || {
+                Ok((last.status().phase == Phase::Exited).then_some(()))
+            })?;
+            ensure!(last.status().executed || turn > 1);
+            if followed {
+                wait_until(DEADLINE, "the new program is traced", || {
+                    let sessions = family.sessions();
+                    let new = sessions.iter().find_map(|session| session.kinship());
+                    let status = family.status();
+                    Ok((sessions.len() == turn + 1
+                        && new.is_some_and(|kinship| kinship.by == Birth::Exec)
+                        && usize::try_from(status.followed)? == turn)
+                        .then_some(()))
+                })?;
+            }
+        }
+        ensure!(target.ask("fork 0", "done ")? == "done 100");
+        expected += if followed { 100 } else { 0 };
+        is_exactly(&retained(&family)?, &[(target.pid(), expected)])?;
+        registry.detach(pid_of(&target)?)?;
+        ensure!(registry.sessions().is_empty() && registry.families().is_empty());
+        ensure!(target.ask("fork 0", "done ")? == "done 200");
+    }
+    Ok(())
+}
+
+/// A family goes on without its first process, and is over with its last.
+#[test]
+fn a_family_is_over_when_all_have_ended() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let registry = registry();
+    let family = follow(&registry, &target, Follow::Fork)?;
+    toggle(&family, &everything(), Switch::On)?;
+    let child = child_of(&mut target)?;
+    wait_for(&family, 2)?;
+    work(&mut target, child)?;
+    ensure!(!family.status().over);
+    // Its children end with it.
+    target.send("quit")?;
+    target.wait(DEADLINE)?;
+    wait_until(DEADLINE, "nobody is left", || {
+        let status = family.status();
+        Ok((status.over && status.traced == 0).then_some(()))
+    })?;
+    is_exactly(&retained(&family)?, &[(child, 1000)])?;
+    let report = registry.detach(pid_of(&target)?)?;
+    ensure!(report.exited);
+    ensure!(registry.families().is_empty() && registry.sessions().is_empty());
+    Ok(())
+}

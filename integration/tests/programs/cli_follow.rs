@@ -1,0 +1,165 @@
+//! `--follow`: processes that come from one that is traced, through the command line and a daemon.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, Target, wait_until};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use xray_trace::model::{CallKind, EventBody};
+
+use crate::scene::{Cli, Scene, ensure_as_compiled, rows, send, sleds_on_in};
+use crate::trace::read;
+
+fn child_of(target: &mut Target) -> Result<u32> {
+    let line = target.ask("child", "child ")?;
+    Ok(line.trim_start_matches("child ").parse()?)
+}
+
+/// A thousand calls more of a child.
+fn work(target: &mut Target, child: u32) -> Result<()> {
+    send(child, Signal::SIGUSR1)?;
+    target.line_with(&format!("tally {child} "), DEADLINE)?;
+    Ok(())
+}
+
+/// Its sleds are on; those of a fork are from its beginning, and its events are nobody's until it is found.
+fn is_traced(cli: &Cli, child: u32) -> Result<()> {
+    wait_until(DEADLINE, "it is traced", || {
+        let status = cli.json(["status"])?;
+        let rows = rows(&status, "processes")?;
+        let row = rows.iter().find(|row| row["pid"] == child);
+        Ok(row
+            .is_some_and(|row| row["kinship"].is_object() && row["functions_on"] == 2)
+            .then_some(()))
+    })
+}
+
+/// Entries of `work` by process.
+fn works(file: &Path) -> Result<BTreeMap<u32, u64>> {
+    let trace = read(file)?;
+    ensure!(trace.totals().lost == 0, "{:?}", trace.totals());
+    let mut works = BTreeMap::new();
+    for (id, blocks) in trace.blocks_by_thread() {
+        let thread = trace.thread(id).context("a thread without a row")?;
+        let process = trace.process(thread.process).context("no process")?;
+        for event in blocks.iter().flat_map(|block| block.events()) {
+            if let EventBody::Call { function, kind, .. } = event?.body
+                && kind == CallKind::Enter
+                && trace.function_name(function).starts_with("work")
+            {
+                *works.entry(process.pid).or_default() += 1;
+            }
+        }
+    }
+    Ok(works)
+}
+
+/// Ctrl-C ends the recording of all, and all run on.
+#[test]
+fn a_family_is_recorded_into_one_file_until_ctrl_c() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let root = u32::try_from(target.pid())?;
+    let mut running = cli.start([
+        "record",
+        &root.to_string(),
+        "--follow",
+        "fork",
+        "-o",
+        "f",
+        "--json",
+    ])?;
+    running.until("it is on", || {
+        let on = sleds_on_in(target.pid(), target.program())?;
+        Ok((on > 0).then_some(()))
+    })?;
+    let children = [child_of(&mut target)?, child_of(&mut target)?];
+    for child in children {
+        is_traced(&cli, child)?;
+        work(&mut target, child)?;
+    }
+    ensure!(target.ask("calls 500", "done ")? == "done 500");
+    running.signal(Signal::SIGINT)?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0) && ran.err.is_empty(), "{ran:?}");
+    let recorded: Value = serde_json::from_str(&ran.out)?;
+    ensure!(
+        recorded["outcome"] == "stopped" && recorded["processes"] == 3,
+        "{recorded}"
+    );
+    ensure!(
+        recorded["family"]["followed"] == 2 && recorded["family"]["traced"] == 3,
+        "{recorded}"
+    );
+    let expected = [(root, 500), (children[0], 1000), (children[1], 1000)];
+    let found = works(&scene.path("f"))?;
+    ensure!(found == BTreeMap::from(expected), "{found:?}");
+    ensure!(cli.json(["status"])?["processes"] == Value::Array(Vec::new()));
+    ensure_as_compiled(&target)?;
+    work(&mut target, children[0])?;
+
+    // One row a function, whoever called it; one a process, if that is asked for.
+    let by = |subject| cli.ok(["account", "f", "--by", subject, "-f", "csv"]);
+    ensure!(by("function")?.lines().count() == 3);
+    ensure!(by("process")?.lines().count() == 4);
+    for format in ["chrome", "perfetto", "csv"] {
+        cli.ok(["convert", "f", "--to", format, "-o", format, "--force"])?;
+    }
+    let chrome: Value = serde_json::from_slice(&std::fs::read(scene.path("chrome"))?)?;
+    let events = chrome["traceEvents"].as_array().or(chrome.as_array());
+    let events = events.context("no events")?;
+    for (pid, calls) in expected {
+        let named = |event: &&Value| event["name"] == "process_name" && event["pid"] == pid;
+        let name = events.iter().find(named).context("no name")?;
+        ensure!(name["args"]["name"] == "family", "{name}");
+        let its = events.iter().filter(|event| event["pid"] == pid);
+        let begun = its.filter(|event| event["ph"] == "B" || event["ph"] == "X");
+        ensure!(begun.count() as u64 == 2 * calls, "{pid}");
+    }
+    Ok(())
+}
+
+/// A root that is attached to stands for all; each of the others for itself.
+#[test]
+fn a_family_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let root = target.pid().to_string();
+    cli.ok(["attach", &root, "--follow", "fork"])?;
+    cli.ok(["enable", "--pid", &root, "--all"])?;
+    let child = child_of(&mut target)?;
+    is_traced(&cli, child)?;
+    work(&mut target, child)?;
+
+    let status = cli.json(["status", "--pid", &root])?;
+    let both = rows(&status, "processes")?;
+    ensure!(both.len() == 2, "{status}");
+    ensure!(both[0]["family"]["follow"] == "fork", "{status}");
+    ensure!(
+        both[1]["kinship"]["parent"] == target.pid() && both[1]["kinship"]["by_exec"] == false,
+        "{status}"
+    );
+    let shown = cli.ok(["status"])?;
+    ensure!(shown.contains("its forks are followed"), "{shown}");
+    let listed = cli.ok(["ps"])?;
+    ensure!(listed.contains(&format!("traced, from {root}")), "{listed}");
+
+    let fetched = cli.json(["fetch", "-o", "all"])?;
+    ensure!(rows(&fetched, "files")?.len() == 1, "{fetched}");
+    ensure!(works(&scene.path("all"))? == BTreeMap::from([(child, 1000)]));
+    cli.ok(["fetch", "--pid", &child.to_string(), "-o", "one"])?;
+    ensure!(works(&scene.path("one"))? == BTreeMap::from([(child, 1000)]));
+
+    let off = cli.json(["disable", "--pid", &root, "--all"])?;
+    ensure!(rows(&off, "processes")?.len() == 2, "{off}");
+    let detached = cli.json(["detach", &root])?;
+    ensure!(rows(&detached, "processes")?.len() == 2, "{detached}");
+    ensure!(cli.json(["status"])?["processes"] == Value::Array(Vec::new()));
+    work(&mut target, child)
+}

@@ -1,0 +1,87 @@
+//! What is known of the processes that are followed from one.
+
+use xrayd_proto::v1::FamilyStatus;
+
+use super::text::printable;
+use super::units;
+
+/// What is not in a trace of theirs, a line each; nothing if it has everything.
+pub(crate) fn not_whole(family: &FamilyStatus) -> Vec<String> {
+    let mut lines = Vec::new();
+    if family.missed > 0 {
+        let (missed, it) = match family.missed {
+            1 => ("1 process".to_owned(), "it"),
+            several => (format!("{} processes", units::count(several)), "they"),
+        };
+        lines.push(format!(
+            "{missed} with sleds had ended before {it} could be attached to"
+        ));
+    }
+    lines.extend(family.not_followed.iter().map(|process| {
+        let command = printable(&process.command);
+        let refusal = process.refusal.as_ref();
+        let (message, reason) = refusal.map_or(("", ""), |refusal| {
+            (refusal.message.as_str(), refusal.reason.as_str())
+        });
+        let message = printable(message);
+        format!(
+            "process {} ({command}) was not followed: {message} [{reason}]",
+            process.pid
+        )
+    }));
+    lines
+}
+
+/// One line with the counts.
+pub(crate) fn counts(root: u32, family: &FamilyStatus) -> String {
+    let FamilyStatus {
+        follow,
+        over,
+        traced,
+        followed,
+        missed: _,
+        dropped,
+        untraced,
+        not_followed: _,
+    } = family;
+    let what = match follow.as_str() {
+        "fork" => "its forks are followed",
+        "exec" => "what it becomes is followed",
+        _ => "everything that comes from it is followed",
+    };
+    let over = if *over { ", until all had ended" } else { "" };
+    let dropped = match dropped {
+        0 => String::new(),
+        dropped => format!(", {dropped} ended and dropped for space"),
+    };
+    format!(
+        "process {root}: {what}{over}; {traced} traced, {followed} followed so far, {untraced} without sleds or not traceable{dropped}"
+    )
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use xrayd_proto::v1::{NotFollowed, Refusal};
+
+    use super::*;
+
+    pub(crate) fn sample() -> FamilyStatus {
+        FamilyStatus {
+            follow: "all".into(),
+            over: false,
+            traced: 33,
+            followed: 40,
+            missed: 2,
+            dropped: 1,
+            untraced: 3,
+            not_followed: vec![NotFollowed {
+                pid: 977,
+                command: "./helper \u{1b}[2J".into(),
+                refusal: Some(Refusal {
+                    reason: "permission".into(),
+                    message: "process 977 belongs to user 0 now; user 1000 may not trace it".into(),
+                }),
+            }],
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! A process that was attached to by its number or started, and those that are followed from it: what is switched in the
+//! first one is switched in all, and what all of them do is one trace.
+//!
+//! A process that nobody follows anything from is a family of one.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use xray_trace::instr_map::Selection;
+
+use super::{
+    AttachOptions, Feed, Follow, Kinship, NotFollowed, Phase, Run, Session, Source, Switch,
+    ToggleReport,
+    feed::{FeedInlet, feed},
+    follow::Follower,
+    rules::Rules,
+    untraced::Untraced,
+    write_retained,
+};
+use crate::{
+    lock::lock,
+    pid::Pid,
+    refusal::{Reason, Refusal, Result},
+};
+
+/// Processes of a family at the same time, and those that have ended and whose events are retained, together.
+pub(super) const MOST_MEMBERS: usize = 1000;
+/// Of those that are not followed, so many are told by name.
+const MOST_TOLD: usize = 16;
+/// What each process of a family may retain in any case, in bytes.
+const LEAST_SHARE: u64 = 1 << 20;
+
+/// A process and those that are followed from it.
+#[derive(Debug)]
+pub struct Family {
+    root: Pid,
+    uid: u32,
+    command: String,
+    /// How the others are attached to.
+    options: AttachOptions,
+    /// A first process that has no sleds.
+    untraced: Option<Untraced>,
+    kin: Mutex<Kin>,
+    /// What is switched on in processes that come. Held while anything is switched, so that nobody misses it.
+    rules: Mutex<Rules>,
+    /// Who looks for them, until there can be no more.
+    follower: Mutex<Option<Follower>>,
+}
+
+/// Who belongs to it.
+#[derive(Debug)]
+struct Kin {
+    follow: Follow,
+    /// In order of their coming.
+    members: Vec<(Source, Arc<Session>)>,
+    next: u32,
+    /// The readers of what comes. Emptied when nobody comes any more.
+    inlets: Vec<FeedInlet>,
+    /// Nobody comes any more.
+    over: bool,
+    news: News,
+}
+
+/// What happened to a family.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// Processes that were followed.
+    pub(super) followed: u64,
+    /// Processes with sleds that had ended before they could be attached to.
+    pub(super) missed: u64,
+    /// Processes that ended and of which nothing is retained any more.
+    dropped: u64,
+    /// Processes that are not traced now, because they have no sleds or cannot be.
+    pub(super) untraced: u32,
+    /// The latest that cannot be, and why.
+    not_followed: VecDeque<NotFollowed>,
+}
+
+/// State of a family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FamilyStatus {
+    /// The process that it was attached by.
+    pub root: Pid,
+    /// The user of that process.
+    pub uid: u32,
+    /// Its command line.
+    pub command: String,
+    /// Whether that process itself is traced, or was.
+    pub root_is_traced: bool,
+    /// What is followed.
+    pub follow: Follow,
+    /// Whether nobody can come any more.
+    pub over: bool,
+    /// Processes that are traced now.
+    pub traced: u32,
+    /// Processes that were followed since the beginning.
+    pub followed: u64,
+    /// Processes with sleds that had ended before they could be attached to. Those that come and go between two looks are not
+    /// among them: nobody knows of them.
+    pub missed: u64,
+    /// Processes that ended and of which nothing is retained any more.
+    pub dropped: u64,
+    /// Processes that are there now and not traced, because they have no sleds or cannot be.
+    pub untraced: u32,
+    /// The latest of those that have sleds, and why they are not traced.
+    pub not_followed: Vec<NotFollowed>,
+}
+
+/// What a family begins with.
+#[derive(Debug)]
+pub(super) enum Root {
+    Traced(Arc<Session>),
+    Untraced {
+        program: Untraced,
+        uid: u32,
+        command: String,
+    },
+}
+
+// === impl Family ===
+
+impl Family {
+    /// A family of one, until somebody follows its children.
+    pub(super) fn new(root: Root, options: AttachOptions, rules: Rules) -> Self {
+        let (pid, uid, command, untraced, members) = match root {
+            Root::Traced(session) => {
+                let (pid, uid) = (session.pid(), session.uid());
+                let command = session.command_line.clone();
+                (pid, uid, command, None, vec![(Source(0), session)])
+            }
+            Root::Untraced {
+                program,
+                uid,
+                command,
+            } => (program.pid(), uid, command, Some(program), Vec::new()),
+        };
+        let next = u32::try_from(members.len()).unwrap_or(1);
+        Self {
+            root: pid,
+            uid,
+            command,
+            options,
+            untraced,
+            kin: Mutex::new(Kin {
+                follow: Follow::None,
+                members,
+                next,
+                inlets: Vec::new(),
+                over: true,
+                news: News::default(),
+            }),
+            rules: Mutex::new(rules),
+            follower: Mutex::default(),
+        }
+    }
+
+    /// The process that it was attached by.
+    pub fn root(&self) -> Pid {
+        self.root
+    }
+
+    /// The user of that process.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// The first process, if it has no sleds.
+    pub(super) fn untraced(&self) -> Option<&Untraced> {
+        self.untraced.as_ref()
+    }
+
+    /// What is followed.
+    pub fn follow(&self) -> Follow {
+        self.kin().follow
+    }
+
+    /// Everybody who is traced, and who was and has events retained, in order of their coming.
+    pub fn sessions(&self) -> Vec<Arc<Session>> {
+        let kin = self.kin();
+        let sessions = kin.members.iter().map(|(_, session)| Arc::clone(session));
+        sessions.collect()
+    }
+
+    /// The latest session of the first process.
+    pub fn root_session(&self) -> Option<Arc<Session>> {
+        let sessions = self.sessions();
+        sessions
+            .into_iter()
+            .rfind(|session| session.pid() == self.root)
+    }
+
+    /// State and counters.
+    pub fn status(&self) -> FamilyStatus {
+        let kin = self.kin();
+        let living = kin.members.iter().filter(|(_, session)| is_living(session));
+        let root_is_traced = kin
+            .members
+            .iter()
+            .any(|(_, session)| session.pid() == self.root);
+        FamilyStatus {
+            root: self.root,
+            uid: self.uid,
+            command: self.command.clone(),
+            root_is_traced,
+            follow: kin.follow,
+            over: kin.over,
+            traced: u32::try_from(living.count()).unwrap_or(u32::MAX),
+            followed: kin.news.followed,
+            missed: kin.news.missed,
+            dropped: kin.news.dropped,
+            untraced: kin.news.untraced,
+            not_followed: kin.news.not_followed.iter().cloned().collect(),
+        }
+    }
+
+    /// Switches the functions that a selection matches, in everybody who is there and in whoever comes.
+    ///
+    /// # Errors
+    /// For each process, those of [`Session::toggle`].
+    pub fn toggle(
+        &self,
+        selection: &Selection,
+        to: Switch,
+        run: Run,
+    ) -> Vec<(Pid, Result<ToggleReport>)> {
+        let mut rules = lock(&self.rules);
+        let sessions = self.sessions();
+        let root = self.root_session().or_else(|| sessions.first().cloned());
+        let mut reports = Vec::new();
+        for session in &sessions {
+            let is_root = root.as_ref().is_some_and(|root| Arc::ptr_eq(root, session));
+            // Of a process alone it is told that it has ended.
+            if !(is_living(session) || is_root && sessions.len() == 1) {
+                continue;
+            }
+            let report = match &root {
+                Some(root) if !is_root => session.toggle_as(root, selection, to, run),
+                _ => session.toggle(selection, to, run),
+            };
+            // It may have ended meanwhile, as others do.
+            let ended = matches!(&report, Err(refusal) if refusal.reason == Reason::TargetExited);
+            if !ended || sessions.len() == 1 {
+                reports.push((session.pid(), report));
+            }
+        }
+        let any = reports.is_empty() || reports.iter().any(|(_, report)| report.is_ok());
+        if run == Run::Real && (to == Switch::Off || any) {
+            rules.add(selection, to);
+        }
+        reports
+    }
+
+    /// A live feed of what everybody does from now on, and whoever comes. The threads seen so far come first.
+    pub fn subscribe(&self) -> Feed {
+        let mut kin = self.kin();
+        let (inlet, feed) = feed(match kin.follow {
+            Follow::None => 1,
+            Follow::Fork | Follow::Exec | Follow::All => usize::MAX,
+        });
+        for (source, session) in &kin.members {
+            session.feed_to(&inlet, *source);
+        }
+        if !kin.over {
+            kin.inlets.retain(|inlet| !inlet.is_closed());
+            kin.inlets.push(inlet);
+        }
+        feed
+    }
+
+    /// Everything that is retained of everybody, as an `.xtrace` file.
+    ///
+    /// # Errors
+    /// What writing to `out` says.
+    pub fn write_retained(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        let sessions = self.sessions();
+        write_retained(sessions.iter().map(Arc::as_ref), out)
+    }
+
+    // --- by the registry
+
+    /// From now on, `follower` looks for others.
+    pub(super) fn follow_by(
+        &self,
+        follow: Follow,
+        start: impl FnOnce() -> Result<Follower>,
+    ) -> Result<()> {
+        let mut follower = lock(&self.follower);
+        if follower.is_none() {
+            let mut kin = self.kin();
+            (kin.follow, kin.over) = (follow, false);
+            drop(kin);
+            match start() {
+                Ok(started) => *follower = Some(started),
+                Err(refusal) => {
+                    self.finish();
+                    return Err(refusal);
+                }
+            }
+        }
+        self.kin().follow = follow;
+        Ok(())
+    }
+
+    /// Nobody is looked for any more. Waits for an attach that is under way.
+    pub(super) fn stop_following(&self) {
+        let follower = lock(&self.follower).take();
+        if let Some(follower) = follower {
+            follower.stop();
+        }
+        self.finish();
+    }
+
+    /// Forgets a session; false if it was none of the family's.
+    pub(super) fn forget(&self, session: &Arc<Session>) -> bool {
+        let mut kin = self.kin();
+        let before = kin.members.len();
+        kin.members
+            .retain(|(_, member)| !Arc::ptr_eq(member, session));
+        kin.members.len() < before
+    }
+
+    /// The same, of a process that has ended and makes room.
+    pub(super) fn drop_retained(&self, session: &Arc<Session>) {
+        if self.forget(session) {
+            self.kin().news.dropped += 1;
+        }
+    }
+
+    /// True if nobody is in it and nobody will be, and nobody waits for its end.
+    pub(super) fn is_empty(&self) -> bool {
+        let kin = self.kin();
+        kin.over && kin.members.is_empty() && self.untraced.is_none()
+    }
+
+    // --- by the follower
+
+    pub(super) fn options(&self) -> AttachOptions {
+        self.options
+    }
+
+    /// Takes a process in: what is switched on in the family is switched on in it, and the readers of the family read it, too.
+    ///
+    /// # Errors
+    /// There are too many, or what is to be on cannot be switched on. It is no member then.
+    pub(super) fn adopt(
+        &self,
+        session: &Arc<Session>,
+        parent: Option<&Session>,
+        kinship: impl FnOnce() -> Kinship,
+        retain_bytes: u64,
+    ) -> Result<()> {
+        let rules = lock(&self.rules);
+        let source = {
+            let mut kin = self.kin();
+            self.make_room(&mut kin)?;
+            kin.inlets.retain(|inlet| !inlet.is_closed());
+            let source = Source(kin.next);
+            kin.next = kin.next.saturating_add(1);
+            for inlet in &kin.inlets {
+                session.feed_to(inlet, source);
+            }
+            kin.members.push((source, Arc::clone(session)));
+            source
+        };
+        let begun = session.begin_as(rules.clone(), parent);
+        // It is set once, here.
+        let _ = session.kinship.set(kinship());
+        let mut kin = self.kin();
+        if let Err(refusal) = begun {
+            kin.members.retain(|(member, _)| *member != source);
+            return Err(refusal);
+        }
+        kin.news.followed += 1;
+        let living = kin.members.iter().filter(|(_, session)| is_living(session));
+        let living = u64::try_from(living.count()).unwrap_or(u64::MAX);
+        let share = (retain_bytes / living.max(1)).max(LEAST_SHARE.min(retain_bytes));
+        for (_, session) in kin.members.iter().filter(|(_, session)| is_living(session)) {
+            session.output.retain(share);
+        }
+        Ok(())
+    }
+
+    /// The oldest that has ended goes, if there are too many.
+    fn make_room(&self, kin: &mut Kin) -> Result<()> {
+        if kin.members.len() < MOST_MEMBERS {
+            return Ok(());
+        }
+        let oldest = kin
+            .members
+            .iter()
+            .position(|(_, session)| !is_living(session));
+        let Some(oldest) = oldest else {
+            let message = format!(
+                "{MOST_MEMBERS} processes are traced that come from process {}; no more are followed",
+                self.root
+            );
+            return Err(Refusal::new(Reason::Limit, message));
+        };
+        kin.members.remove(oldest);
+        kin.news.dropped += 1;
+        Ok(())
+    }
+
+    pub(super) fn tell(&self, what: impl FnOnce(&mut News)) {
+        what(&mut self.kin().news);
+    }
+
+    /// Nobody comes any more: the readers have everything when those who are there have ended.
+    pub(super) fn finish(&self) {
+        let mut kin = self.kin();
+        kin.over = true;
+        kin.inlets.clear();
+    }
+
+    fn kin(&self) -> MutexGuard<'_, Kin> {
+        lock(&self.kin)
+    }
+}
+
+fn is_living(session: &Session) -> bool {
+    matches!(session.control.phase(), Phase::Tracing | Phase::Detaching)
+}
+
+// === impl News ===
+
+impl News {
+    /// A process has sleds and is not traced.
+    pub(super) fn add_not_followed(&mut self, process: NotFollowed) {
+        self.not_followed.retain(|other| other.pid != process.pid);
+        if self.not_followed.len() == MOST_TOLD {
+            self.not_followed.pop_front();
+        }
+        self.not_followed.push_back(process);
+    }
+}
