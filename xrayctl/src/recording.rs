@@ -15,8 +15,9 @@ use crate::trace_file::OutputFile;
 
 /// How often it is looked whether more comes.
 const SETTLE_POLL: Duration = Duration::from_millis(20);
-/// Nothing more comes if nothing came for so many looks.
-const SETTLED: u32 = 10;
+/// Nothing more comes if nothing came for so many looks: a thread that records no more is seen to be quiet after 200 ms, and
+/// then told to have lost events.
+const SETTLED: u32 = 20;
 /// But it is not waited for longer than this, as functions that others switched on may never be quiet…
 const SETTLE_LIMIT: u32 = 50;
 /// …and than this where nothing was switched off: the engine sends what was recorded within 100 ms.

@@ -171,3 +171,37 @@ fn a_ring_that_nobody_drains_keeps_the_beginning_and_counts_the_rest() -> Result
     ensure!(seen.all.iter().eq(thread.first.iter().take(seen.all.len())));
     Ok(())
 }
+
+/// What a thread loses last, no event of it follows: it is told all the same, as soon as the thread is quiet.
+#[test]
+fn losses_that_no_event_follows_are_told() -> Result<()> {
+    let arguments = ["--threads", "2", "--calls", "0"];
+    let mut target = Target::spawn(Fixture::Counted, arguments)?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, roomy(64 << 10))?.session;
+    target.send("go")?;
+    for _ in 0..8 {
+        let before = session.status().lost;
+        switch(&session, Switch::On)?;
+        wait_until(DEADLINE, "losses", || {
+            Ok((session.status().lost > before).then_some(()))
+        })?;
+        switch(&session, Switch::Off)?;
+        let mut quiet = session.status();
+        wait_until(DEADLINE, "all is told", || {
+            let told = retained(&session)?.totals();
+            let now = session.status();
+            let settled = (now.events, now.lost) == (quiet.events, quiet.lost);
+            quiet = now;
+            Ok((settled && told.calls == quiet.events && told.lost == quiet.lost).then_some(()))
+        })?;
+    }
+    let before = session.status();
+    let report = detach(&registry, &target)?;
+    ensure!(
+        (report.events, report.lost) == (before.events, before.lost),
+        "{report:?} after {before:?}"
+    );
+    GroundTruth::parse(&target.ask("stop", "result ")?)?;
+    Ok(())
+}

@@ -139,6 +139,16 @@ impl DrainHandle {
     }
 }
 
+// === impl Ring ===
+
+impl Ring {
+    /// Tells the losses that no gap word has told.
+    fn tell_losses(&mut self, slots: &Slots, sites: &SiteTable, output: &Output) {
+        let Self { consumer, lane, .. } = self;
+        consumer.tell_losses(&slots.rings, |item| lane.take(item, sites, output));
+    }
+}
+
 // === impl Drain ===
 
 impl Drain {
@@ -321,6 +331,7 @@ impl Drain {
         self.last_chores = Instant::now();
         self.take_up_unused();
         self.retire_dead();
+        self.tell_quiet();
         self.free_stuck();
         self.publish_without_slot();
         let lost: u64 = self
@@ -328,7 +339,7 @@ impl Drain {
             .values()
             .map(|ring| ring.consumer.untold_losses(&self.slots.rings))
             .fold(0, u64::saturating_add);
-        self.output.pending_losses(lost);
+        self.output.untold_losses(lost);
         self.output.measure_rate();
         if self.next_anchor <= self.last_chores {
             self.next_anchor = self.last_chores + ANCHOR_EVERY;
@@ -418,11 +429,18 @@ impl Drain {
                 break;
             }
         }
-        let Ring { consumer, lane, .. } = ring;
-        consumer.tell_losses(&self.slots.rings, |item| {
-            lane.take(item, &self.sites, &self.output);
-        });
-        lane.end(&self.output);
+        ring.tell_losses(&self.slots, &self.sites, &self.output);
+        ring.lane.end(&self.output);
+    }
+
+    /// A thread that has lost events and records no more has no gap word to say so: its functions were switched off, or it
+    /// waits. Who reads the stream is told all the same.
+    fn tell_quiet(&mut self) {
+        for ring in self.rings.values_mut() {
+            if ring.consumer.cursor() == ring.cursor_seen {
+                ring.tell_losses(&self.slots, &self.sites, &self.output);
+            }
+        }
     }
 
     /// A handler that left the slow path by `longjmp` leaves it marked busy: losses grow in a ring that has room.
@@ -476,7 +494,6 @@ impl Drain {
             self.end_ring(index, producer);
         }
         self.publish_without_slot();
-        self.output.pending_losses(0);
         self.anchor();
         for index in indexes {
             self.slots.give_back(index);

@@ -58,9 +58,11 @@ pub(crate) struct Output {
     /// Written by `retain`.
     retain_bytes: AtomicU64,
     events: AtomicU64,
+    /// Losses in the stream.
     lost: AtomicU64,
-    /// Losses counted in rings and not yet in the stream. Overwritten by the drain.
-    pending: AtomicU64,
+    /// The most losses that were ever known of: in the stream, and counted in rings beyond it. What a ring has counted comes into
+    /// the stream at any moment, so the two are added up once, when both are known.
+    lost_known: AtomicU64,
     threads: AtomicU32,
     ring_use_permille: AtomicU32,
     /// Something is on, so events may come at any time. Written by the control thread.
@@ -122,7 +124,7 @@ impl Output {
             retain_bytes: AtomicU64::new(retain_bytes),
             events: AtomicU64::new(0),
             lost: AtomicU64::new(0),
-            pending: AtomicU64::new(0),
+            lost_known: AtomicU64::new(0),
             threads: AtomicU32::new(0),
             ring_use_permille: AtomicU32::new(0),
             armed: AtomicBool::new(false),
@@ -200,9 +202,10 @@ impl Output {
             .store(self.lost.load(Relaxed).saturating_add(lost), Relaxed);
     }
 
-    /// Losses that rings have counted and the stream has not told yet.
-    pub(crate) fn pending_losses(&self, lost: u64) {
-        self.pending.store(lost, Relaxed);
+    /// So many losses have rings counted that are not in the stream now.
+    pub(crate) fn untold_losses(&self, lost: u64) {
+        let known = self.lost.load(Relaxed).saturating_add(lost);
+        self.lost_known.fetch_max(known, Relaxed);
     }
 
     /// The fullest ring of this round.
@@ -389,10 +392,7 @@ impl Output {
             threads: self.threads.load(Relaxed),
             events: self.events.load(Relaxed),
             events_per_second: lock(&self.rate).per_second,
-            lost: self
-                .lost
-                .load(Relaxed)
-                .saturating_add(self.pending.load(Relaxed)),
+            lost: self.lost.load(Relaxed).max(self.lost_known.load(Relaxed)),
             ring_use_permille: self.ring_use_permille.load(Relaxed),
             retained_bytes: retained.bytes,
             retained_events: retained.events,
@@ -514,6 +514,21 @@ mod tests {
         let gone: u64 = evicted.iter().map(|(_, events)| events).sum();
         assert!(kept > 0);
         assert_eq!(kept + gone, u64::from(THREADS / 2) * 3);
+    }
+
+    /// What a ring has counted and what the stream tells of it later are the same losses.
+    #[test]
+    fn losses_are_counted_once() {
+        let output = Output::new(ProcessId(0), 7, 1 << 30);
+        let lost = || output.counters().lost;
+        output.untold_losses(100);
+        assert_eq!(lost(), 100);
+        output.count(5, 60);
+        assert_eq!(lost(), 100);
+        output.count(5, 60);
+        assert_eq!(lost(), 120);
+        output.untold_losses(10);
+        assert_eq!(lost(), 130);
     }
 
     #[tokio::test]
