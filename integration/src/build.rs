@@ -1,13 +1,12 @@
-//! Compiles fixtures: each once, whoever asks, however many tests ask at the same time.
+//! Compiles fixtures.
 
-use std::fs::{self, File};
+use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use nix::fcntl::{Flock, FlockArg};
 
-use crate::binaries::target_dir;
+use crate::cache::once;
 use crate::fixture::{Fixture, Recipe};
 use crate::tool::output_of;
 
@@ -22,55 +21,25 @@ pub fn build(fixture: Fixture) -> Result<PathBuf> {
     let recipe = fixture.recipe();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     let key = key(&recipe, &sources)?;
-    let cache = target_dir()?.join("fixtures");
-    fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
-    let finished = cache.join(format!("{}-{key:016x}", fixture.name()));
-    let program = finished.join(fixture.name());
-    if program.is_file() {
-        return Ok(program);
-    }
-
-    let lock_path = cache.join(format!("{}.lock", fixture.name()));
-    let lock_file = File::create(&lock_path)
-        .with_context(|| format!("cannot create {}", lock_path.display()))?;
-    let lock = Flock::lock(lock_file, FlockArg::LockExclusive)
-        .map_err(|(_, errno)| errno)
-        .with_context(|| format!("cannot lock {}", lock_path.display()))?;
-    if !program.is_file() {
-        compile(fixture, &recipe, &sources, &cache, &finished)?;
-    }
-    drop(lock);
-    Ok(program)
+    let finished = once(fixture.name(), key, |work| compile(&recipe, &sources, work))?;
+    Ok(finished.join(fixture.name()))
 }
 
-/// The finished directory appears in one step: a build that is interrupted leaves nothing that looks whole.
-fn compile(
-    fixture: Fixture,
-    recipe: &Recipe,
-    sources: &Path,
-    cache: &Path,
-    finished: &Path,
-) -> Result<()> {
-    let work = tempfile::Builder::new()
-        .prefix(&format!(".{}-", fixture.name()))
-        .tempdir_in(cache)
-        .context("cannot create a directory to compile in")?;
+fn compile(recipe: &Recipe, sources: &Path, work: &Path) -> Result<()> {
     if let Some((name, text)) = &recipe.generated {
-        fs::write(work.path().join(name), text).with_context(|| format!("cannot write {name}"))?;
+        fs::write(work.join(name), text).with_context(|| format!("cannot write {name}"))?;
     }
     for (tool, arguments) in &recipe.steps {
         let mut command = tool.command()?;
-        command.current_dir(work.path());
+        command.current_dir(work);
         // Unstable options of a stable rustc; no other tool looks at it.
         command.env("RUSTC_BOOTSTRAP", "1");
         for argument in arguments {
             command.arg(argument.replace("{src}", &sources.to_string_lossy()));
         }
-        output_of(&mut command).with_context(|| format!("cannot compile {}", fixture.name()))?;
+        output_of(&mut command)?;
     }
-    let work = work.keep();
-    fs::rename(&work, finished)
-        .with_context(|| format!("cannot rename {} to {}", work.display(), finished.display()))
+    Ok(())
 }
 
 fn key(recipe: &Recipe, sources: &Path) -> Result<u64> {

@@ -2,6 +2,7 @@
 //! looks at them from outside. It knows nothing of xrayd's own code, so that what it says is a second opinion.
 //!
 //! * [`Fixture`]: each target program, compiled on demand and kept below `target/fixtures/`;
+//! * [`Program`]: real programs, built from Debian's source packages;
 //! * [`copy_into`], [`stripped_into`], [`sectionless_into`]: copies of it that are not as the compiler left them;
 //! * [`Target`]: a running one, which ends with its guard;
 //! * [`text_differences`], [`Sled`], [`ProcessState`]: what was changed in a process, and what was not;
@@ -10,9 +11,12 @@
 
 mod binaries;
 mod build;
+mod cache;
+mod debian;
 mod fixture;
 mod ground_truth;
 mod process;
+mod programs;
 mod sleds;
 mod target;
 mod text;
@@ -26,6 +30,7 @@ pub use build::build;
 pub use fixture::Fixture;
 pub use ground_truth::{CallEvent, EventKind, GroundTruth, SequenceHash, ThreadTruth};
 pub use process::{ProcessState, ThreadState};
+pub use programs::{Built, Program, build_program};
 pub use sleds::{Sled, SledKind, sleds_of};
 pub use target::Target;
 pub use text::{TextDifference, text_differences};

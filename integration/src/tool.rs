@@ -39,6 +39,12 @@ pub enum Tool {
     Pprof,
     /// The reader of the Common Trace Format.
     Babeltrace2,
+    /// Builds real programs.
+    Make,
+    /// Unpacks Debian's source packages.
+    DpkgSource,
+    /// Makes one file of SQLite's many.
+    Tclsh,
 }
 
 /// Something that is there when its package is: a program, or a library without one.
@@ -102,6 +108,18 @@ const NEEDS: &[Need] = &[
         present: || Tool::Babeltrace2.is_present(),
     },
     Need {
+        package: "make",
+        present: || Tool::Make.is_present(),
+    },
+    Need {
+        package: "dpkg-dev",
+        present: || Tool::DpkgSource.is_present(),
+    },
+    Need {
+        package: "tcl",
+        present: || Tool::Tclsh.is_present(),
+    },
+    Need {
         package: "python3-venv",
         present: || Path::new("/usr/lib/python3.11/ensurepip").is_dir(),
     },
@@ -161,6 +179,9 @@ impl Tool {
             Tool::Strip => ("strip", "binutils"),
             Tool::CallgrindAnnotate => ("callgrind_annotate", "valgrind"),
             Tool::Babeltrace2 => ("babeltrace2", "babeltrace2"),
+            Tool::Make => ("make", "make"),
+            Tool::DpkgSource => ("dpkg-source", "dpkg-dev"),
+            Tool::Tclsh => ("tclsh", "tcl"),
             Tool::Pprof => (
                 "/usr/lib/go-1.19/pkg/tool/linux_amd64/pprof",
                 "golang-1.19-go",

@@ -183,13 +183,6 @@ impl Bench {
         Ok(dir)
     }
 
-    /// A directory that stays for the next run.
-    fn kept(&self, name: &str) -> Result<PathBuf> {
-        let dir = self.dir.join(name);
-        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        Ok(dir)
-    }
-
     fn clean(&self) -> Result<()> {
         remove(&self.dir.join("scratch"))
     }

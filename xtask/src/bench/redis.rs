@@ -1,18 +1,15 @@
 //! Redis under `redis-benchmark`, every function with sleds: off, all traced by us, and by LLVM's modes.
 
-mod source;
-
 use std::fs;
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use integration::{DEADLINE, wait_until};
+use integration::{DEADLINE, Program, build_program, wait_until};
 use nix::sys::signal::Signal;
 
-use self::source::Redis;
 use super::daemon::{Daemon, Guard};
 use super::drain::bytes_row;
 use super::samples::Samples;
@@ -31,6 +28,17 @@ enum Mode {
     Basic,
 }
 
+/// Both builds.
+#[derive(Debug)]
+struct Redis {
+    /// Sleds, and nothing that would switch them.
+    plain: PathBuf,
+    /// The same with LLVM's runtime.
+    llvm: PathBuf,
+    benchmark: PathBuf,
+    version: String,
+}
+
 struct Variant {
     mode: Mode,
     server: Server,
@@ -47,7 +55,7 @@ struct Server {
 }
 
 pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
-    let redis = Redis::get(&bench.kept("redis")?)?;
+    let redis = Redis::build()?;
     let (rounds, scale) = match bench.effort {
         Effort::Full => (5, 1),
         Effort::Quick => (2, 5),
@@ -207,6 +215,21 @@ fn check_logs(dir: &Path, requests: u64) -> Result<u64> {
         "basic mode recorded next to nothing: {events} events"
     );
     Ok(events)
+}
+
+// === impl Redis ===
+
+impl Redis {
+    fn build() -> Result<Self> {
+        let [plain, llvm] = [Program::Redis, Program::RedisLlvm].map(build_program);
+        let (plain, llvm) = (plain?, llvm?);
+        Ok(Self {
+            llvm: llvm.dir.join("redis-server"),
+            benchmark: plain.dir.join("redis-benchmark"),
+            plain: plain.dir.join("redis-server"),
+            version: plain.version,
+        })
+    }
 }
 
 // === impl Mode ===
