@@ -1,6 +1,6 @@
 //! `cargo xtask soak`: the long versions of the tests that a short run cannot prove much by: sleds switched tens of
 //! millions of times under load, attach and detach in a loop, threads that come and go by the hundred thousand, libraries
-//! by the ten thousand.
+//! by the ten thousand; and real programs that work for minutes while tracing comes and goes.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,14 +14,23 @@ use crate::test::install_missing;
 /// Set to 1, long tests run at full length.
 const SWITCH: &str = "XRAYD_SOAK";
 
-/// Parts of the engine's tests that have a long version.
-const LONG: &[&str] = &[
-    "storm::",
-    "threads::",
-    "truth::",
-    "registers::",
-    "killed::",
-    "libraries::",
+/// How long each real program is traced.
+const SECONDS: &str = "XRAYD_SOAK_SECONDS";
+
+/// The test programs of `integration`, and their parts that have a long version.
+const LONG: &[(&str, &[&str])] = &[
+    (
+        "engine",
+        &[
+            "storm::",
+            "threads::",
+            "truth::",
+            "registers::",
+            "killed::",
+            "libraries::",
+        ],
+    ),
+    ("programs", &["real::"]),
 ];
 
 /// A round that takes longer hangs.
@@ -32,36 +41,30 @@ pub(crate) struct Arguments {
     /// Begin another round until so many minutes have passed; one round at least
     #[arg(long, value_name = "N", default_value_t = 0)]
     minutes: u64,
+    /// Trace each real program for so many minutes in each round; 0: in every way once
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    program_minutes: u64,
     /// Run the tests whose names have one of these in them [default: all that have a long version]
     tests: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     install_missing(false)?;
-    execute(cargo().args(["build", "--workspace"]))?;
-    let tests: Vec<&str> = match arguments.tests.as_slice() {
-        [] => LONG.to_vec(),
-        tests => tests.iter().map(String::as_str).collect(),
-    };
+    // The tests start the programs of their own profile.
+    execute(cargo().args([
+        "build",
+        "--release",
+        "--package",
+        "xrayd",
+        "--package",
+        "xrayctl",
+    ]))?;
     let begun = Instant::now();
     let wanted = Duration::from_secs(arguments.minutes.saturating_mul(60));
     for round in 1.. {
-        let mut test = Command::new("timeout");
-        test.args(["--kill-after=10", LIMIT])
-            .arg(cargo().get_program())
-            .current_dir(workspace_dir());
-        test.args([
-            "test",
-            "--release",
-            "--package",
-            "integration",
-            "--test",
-            "engine",
-            "--",
-        ])
-        .args(&tests)
-        .env(SWITCH, "1");
-        execute(&mut test)?;
+        for (program, parts) in LONG {
+            run_part(arguments, program, parts)?;
+        }
         say(&format!(
             "round {round} passed, {} s in all",
             begun.elapsed().as_secs()
@@ -71,4 +74,31 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn run_part(arguments: &Arguments, program: &str, parts: &[&str]) -> Result<()> {
+    let mut test = Command::new("timeout");
+    test.args(["--kill-after=10", LIMIT])
+        .arg(cargo().get_program())
+        .current_dir(workspace_dir())
+        .args([
+            "test",
+            "--release",
+            "--package",
+            "integration",
+            "--test",
+            program,
+        ])
+        .arg("--");
+    match arguments.tests.as_slice() {
+        [] => test.args(parts),
+        tests => test.args(tests),
+    };
+    if program == "programs" {
+        // Each takes the whole machine; and some are left out of a short run.
+        test.args(["--test-threads=1", "--include-ignored"]);
+    }
+    let seconds = arguments.program_minutes.saturating_mul(60);
+    test.env(SWITCH, "1").env(SECONDS, seconds.to_string());
+    execute(&mut test)
 }

@@ -16,6 +16,7 @@ mod daemon_clients;
 mod daemon_endings;
 mod daemon_session;
 mod daemon_users;
+mod real;
 mod scene;
 mod terminal;
 mod trace;

@@ -1,5 +1,6 @@
 //! What the tests share: a directory, a daemon in it, `xrayctl` with or without that daemon.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -351,20 +352,20 @@ pub(crate) fn sleds_on(target: &Target) -> Result<usize> {
 
 /// The same of any process.
 pub(crate) fn sleds_on_in(pid: i32, program: &Path) -> Result<usize> {
-    let sleds = sleds_of(program)?;
+    // The bytes that switch.
+    let switches: HashSet<u64> = sleds_of(program)?
+        .into_iter()
+        .map(|sled| match sled.kind {
+            SledKind::Entry | SledKind::EntryArgument | SledKind::Exit => sled.address,
+            SledKind::TailExit | SledKind::CustomEvent | SledKind::TypedEvent => sled.address + 1,
+        })
+        .collect();
     let mut on = 0;
     for difference in text_differences(pid, program, program)? {
-        for at in (difference.file_address..).take(difference.found.len()) {
-            // The byte that switches.
-            let switches = |address: u64, kind| match kind {
-                SledKind::Entry | SledKind::EntryArgument | SledKind::Exit => address,
-                SledKind::TailExit | SledKind::CustomEvent | SledKind::TypedEvent => address + 1,
-            };
-            on += sleds
-                .iter()
-                .filter(|sled| switches(sled.address, sled.kind) == at)
-                .count();
-        }
+        on += (difference.file_address..)
+            .take(difference.found.len())
+            .filter(|at| switches.contains(at))
+            .count();
     }
     Ok(on)
 }
