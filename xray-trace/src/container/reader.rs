@@ -6,7 +6,9 @@ use super::payload::{CHECKSUM_LEN, FRAME_LEN, Payload};
 use super::section::{FieldError, FieldReader, SectionKind};
 use super::writer::End;
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
-use crate::model::{ClockAnchor, EventBody, Function, Module, Process, Thread, ThreadId, Ticks};
+use crate::model::{
+    ClockAnchor, EventBody, EventType, Function, Module, Process, Thread, ThreadId, Ticks,
+};
 
 /// One section of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub enum Item {
     Function(Function),
     /// A thread; under an id that was there before, its new name.
     Thread(Thread),
+    /// A name of a type of typed events; of one that was there before, its new name.
+    EventType(EventType),
     /// A clock anchor.
     Anchor(ClockAnchor),
     /// A block of events.
@@ -290,6 +294,7 @@ impl<R: Read> Reader<R> {
             SectionKind::MODULE => tables::module(fields).map(Item::Module),
             SectionKind::FUNCTION => tables::function(fields).map(Item::Function),
             SectionKind::THREAD => tables::thread(fields).map(Item::Thread),
+            SectionKind::EVENT_TYPE => tables::event_type(fields).map(Item::EventType),
             SectionKind::ANCHOR => tables::anchor(fields).map(Item::Anchor),
             SectionKind::BLOCK => block(payload).map(Item::Block),
             SectionKind::LOST => {

@@ -20,6 +20,8 @@ impl SectionKind {
     pub const FUNCTION: Self = Self(*b"FUNC");
     /// A thread.
     pub const THREAD: Self = Self(*b"THRD");
+    /// A name of a typed event's type.
+    pub const EVENT_TYPE: Self = Self(*b"ETYP");
     /// A clock anchor.
     pub const ANCHOR: Self = Self(*b"ANCH");
     /// A block of events.
@@ -138,11 +140,19 @@ impl<'a> FieldReader<'a> {
     }
 
     pub(super) fn number32(&mut self, field: &str) -> Result<u32, FieldError> {
+        self.narrow(field, "32 bits")
+    }
+
+    pub(super) fn number16(&mut self, field: &str) -> Result<u16, FieldError> {
+        self.narrow(field, "16 bits")
+    }
+
+    fn narrow<N: TryFrom<u64>>(&mut self, field: &str, width: &str) -> Result<N, FieldError> {
         let start = self.at;
         let value = self.number(field)?;
-        u32::try_from(value).map_err(|_| FieldError {
+        N::try_from(value).map_err(|_| FieldError {
             at: start,
-            ..self.error(field, &format!("{value} does not fit 32 bits"))
+            ..self.error(field, &format!("{value} does not fit {width}"))
         })
     }
 

@@ -4,8 +4,8 @@ use super::section::{FieldError, FieldReader, Fields};
 use super::writer::End;
 use crate::addr::FileAddr;
 use crate::model::{
-    BuildId, ClockAnchor, Function, FunctionId, Module, ModuleId, Process, ProcessId, SourceLine,
-    Thread, ThreadId, Ticks,
+    BuildId, ClockAnchor, EventType, Function, FunctionId, Module, ModuleId, Process, ProcessId,
+    SourceLine, Thread, ThreadId, Ticks,
 };
 
 pub(super) fn put_process(mut out: Fields<'_>, process: &Process) {
@@ -120,6 +120,23 @@ pub(super) fn thread(mut fields: FieldReader<'_>) -> Result<Thread, FieldError> 
         id: ThreadId(fields.number32("id")?),
         process: ProcessId(fields.number32("process")?),
         tid: fields.number32("tid")?,
+        name: fields.text("name")?,
+    })
+}
+
+pub(super) fn put_event_type(mut out: Fields<'_>, event_type: &EventType) {
+    let EventType {
+        process,
+        number,
+        name,
+    } = event_type;
+    out.number(process.0).number(*number).text(name);
+}
+
+pub(super) fn event_type(mut fields: FieldReader<'_>) -> Result<EventType, FieldError> {
+    Ok(EventType {
+        process: ProcessId(fields.number32("process")?),
+        number: fields.number16("number")?,
         name: fields.text("name")?,
     })
 }

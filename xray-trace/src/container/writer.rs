@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::section::{Fields, SectionKind};
 use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION, tables};
-use crate::model::{ClockAnchor, Function, Module, Process, Thread, ThreadId};
+use crate::model::{ClockAnchor, EventType, Function, Module, Process, Thread, ThreadId};
 
 /// What a finished trace says of itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -97,6 +97,17 @@ impl<W: Write> Writer<W> {
     /// What the inner writer reports.
     pub fn thread(&mut self, thread: &Thread) -> io::Result<()> {
         self.section(SectionKind::THREAD, |out| tables::put_thread(out, thread))
+    }
+
+    /// Adds a name of a type of typed events. A second time, for the same number of the same process, it renames the type.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn event_type(&mut self, event_type: &EventType) -> io::Result<()> {
+        self.section(SectionKind::EVENT_TYPE, |out| {
+            tables::put_event_type(out, event_type)
+        })
     }
 
     /// Adds a clock anchor. At least two are needed for a known rate.

@@ -6,6 +6,7 @@
 
 mod clock;
 mod event;
+mod event_type;
 mod function;
 mod module;
 mod process;
@@ -16,6 +17,7 @@ mod xray_ids;
 
 pub use clock::{Calibration, Clock, ClockAnchor, ClockReader, Ticks};
 pub use event::{CallKind, DataKind, DataRef, Event, EventBody};
+pub use event_type::EventType;
 pub use function::{Function, FunctionId, SourceLine};
 pub use module::{BuildId, Module, ModuleId};
 pub use process::{Process, ProcessId};

@@ -6,8 +6,8 @@ use std::io::{self, BufReader, Read, Write};
 use std::sync::Arc;
 
 use super::{
-    Clock, ClockAnchor, Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread,
-    ThreadId,
+    Clock, ClockAnchor, EventType, Function, FunctionId, Module, ModuleId, Process, ProcessId,
+    Thread, ThreadId,
 };
 use crate::container::{
     Block, Completeness, End, Item, OpenCall, OpenCalls, ReadError, Reader, SectionKind, Writer,
@@ -21,6 +21,8 @@ pub struct Trace {
     modules: Vec<Module>,
     functions: Vec<Function>,
     threads: Vec<Thread>,
+    /// By process and number.
+    event_types: Vec<EventType>,
     blocks: Vec<Block>,
     losses: Vec<(ThreadId, u64)>,
     /// By thread, in order of their first blocks.
@@ -106,6 +108,9 @@ impl Trace {
         self.threads
             .iter()
             .try_for_each(|thread| writer.thread(thread))?;
+        self.event_types
+            .iter()
+            .try_for_each(|event_type| writer.event_type(event_type))?;
         self.clock
             .anchors()
             .iter()
@@ -164,6 +169,28 @@ impl Trace {
     #[must_use]
     pub fn threads(&self) -> &[Thread] {
         &self.threads
+    }
+
+    /// All types of typed events that have names, by process and number.
+    #[must_use]
+    pub fn event_types(&self) -> &[EventType] {
+        &self.event_types
+    }
+
+    /// The name of a type of a process's typed events, if the program registered one.
+    #[must_use]
+    pub fn event_type(&self, process: ProcessId, number: u16) -> Option<&str> {
+        let at = self
+            .event_types
+            .binary_search_by_key(&(process, number), |known| (known.process, known.number));
+        let known = self.event_types.get(at.ok()?)?;
+        Some(&known.name)
+    }
+
+    /// What [`Self::event_type`] says of the process that a thread belongs to.
+    #[must_use]
+    pub fn event_type_in(&self, thread: ThreadId, number: u16) -> Option<&str> {
+        self.event_type(self.thread(thread)?.process, number)
     }
 
     /// All blocks.
@@ -299,6 +326,7 @@ struct Tables {
     modules: BTreeMap<ModuleId, Module>,
     functions: BTreeMap<FunctionId, Function>,
     threads: BTreeMap<ThreadId, Thread>,
+    event_types: BTreeMap<(ProcessId, u16), EventType>,
     anchors: Vec<ClockAnchor>,
     blocks: Vec<Block>,
     losses: Vec<(ThreadId, u64)>,
@@ -351,6 +379,10 @@ impl Tables {
             Item::Thread(thread) => {
                 self.threads.insert(thread.id, thread);
             }
+            Item::EventType(event_type) => {
+                let key = (event_type.process, event_type.number);
+                self.event_types.insert(key, event_type);
+            }
             Item::Anchor(anchor) => self.anchors.push(anchor),
             Item::Block(block) => self.blocks.push(block),
             Item::Lost { thread, events } => self.losses.push((thread, events)),
@@ -369,6 +401,7 @@ impl Tables {
             modules: self.modules.into_values().collect(),
             functions: self.functions.into_values().collect(),
             threads: self.threads.into_values().collect(),
+            event_types: self.event_types.into_values().collect(),
             blocks: self.blocks,
             losses: self.losses,
             open_calls: self.open_calls,

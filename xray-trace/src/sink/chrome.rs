@@ -9,7 +9,7 @@ use super::ahead::Bytes;
 use super::per_function::PerFunction;
 use super::records::{self, Record, What, each_record};
 use super::text::{self, Text};
-use super::{Place, Report, Sink};
+use super::{Place, Report, Sink, said_name};
 use crate::analysis::{Ending, Order};
 use crate::model::{DataKind, FunctionId, ThreadId, Trace};
 
@@ -27,7 +27,9 @@ struct Output<'a> {
     first: bool,
     /// What the beginning of a call has after its time.
     names: PerFunction<Vec<u8>>,
-    /// What every event of the current thread begins with.
+    /// The current thread.
+    of: ThreadId,
+    /// What every event of it begins with.
     heads: Heads,
 }
 
@@ -66,6 +68,7 @@ impl Sink for Chrome {
             text: Text::new(output),
             first: true,
             names,
+            of: ThreadId(0),
             heads: Heads::default(),
         };
         output
@@ -134,6 +137,7 @@ impl Output<'_> {
 
     /// The events that follow are this thread's.
     fn thread(&mut self, thread: ThreadId) {
+        self.of = thread;
         let Place { pid, tid } = Place::of(self.trace, thread);
         let head =
             |phase| format!("{SEPARATOR}{{\"ph\":\"{phase}\",\"pid\":{pid},\"tid\":{tid},\"ts\":");
@@ -181,15 +185,15 @@ impl Output<'_> {
     }
 
     fn said(&mut self, kind: DataKind, data: &[u8]) {
-        match kind {
-            DataKind::Custom => self.text.put(",\"name\":\"custom event"),
-            DataKind::Typed(event_type) => {
-                self.text.put(",\"name\":\"typed event ");
-                self.text.number(event_type);
-            }
-        }
-        self.text.put("\",\"s\":\"t\",\"args\":{\"data\":");
+        self.text.put(",\"name\":");
+        self.text.json(&said_name(self.trace, self.of, kind));
+        self.text.put(",\"s\":\"t\",\"args\":{\"data\":");
         self.text.json_bytes(data);
+        if let DataKind::Typed(number) = kind {
+            self.text.put(",\"type\":\"");
+            self.text.number(number);
+            self.text.put("\"");
+        }
         self.text.put("}}");
     }
 

@@ -15,15 +15,17 @@ use crate::model::{DataKind, Event, EventBody, Function, FunctionId, Profile, Th
 #[derive(Debug, Clone, Copy)]
 pub struct Csv;
 
-const NAMES: &str = "time_ns,pid,process,tid,thread,event,function_id,function,module,argument,event_type,data,\
-                     data_hex,processor,lost\r\n";
+const NAMES: &str = "time_ns,pid,process,tid,thread,event,function_id,function,module,argument,event_type,event_type_name,\
+                     data,data_hex,processor,lost\r\n";
 
 const NAMES_OF_SUMS: &str = "pid,tid,calls,self_ticks,function_id,function,module,stack\r\n";
 
 struct Output<'a> {
     trace: &'a Trace,
     text: Text<'a>,
-    /// The fields that every event of the current thread has.
+    /// The current thread.
+    of: ThreadId,
+    /// The fields that every event of it has.
     thread: String,
     /// The fields of functions.
     functions: PerFunction<String>,
@@ -48,6 +50,7 @@ impl Sink for Csv {
         let mut output = Output {
             trace,
             text: Text::new(output),
+            of: ThreadId(0),
             thread: String::new(),
             functions: PerFunction::new(trace, |function| described(trace, function)),
         };
@@ -113,6 +116,12 @@ fn described(trace: &Trace, function: &Function) -> String {
     fields
 }
 
+fn put_field(text: &mut Text<'_>, value: &str) {
+    let mut quoted = String::new();
+    field(&mut quoted, value);
+    text.put(&quoted);
+}
+
 fn field(to: &mut String, text: &str) {
     if text.contains([',', '"', '\r', '\n']) {
         to.push('"');
@@ -127,6 +136,7 @@ fn field(to: &mut String, text: &str) {
 
 impl EachEvent for Output<'_> {
     fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
+        self.of = thread;
         let Place { pid, tid } = Place::of(self.trace, thread);
         let known = self.trace.thread(thread);
         let process = known.and_then(|known| self.trace.process(known.process));
@@ -152,7 +162,7 @@ impl EachEvent for Output<'_> {
                 if let Some(arg) = arg {
                     text.number(arg);
                 }
-                text.put(",,,,,");
+                text.put(",,,,,,");
             }
             EventBody::Data { kind, data } => {
                 match data.function() {
@@ -162,13 +172,17 @@ impl EachEvent for Output<'_> {
                 text.put(",,");
                 if let DataKind::Typed(event_type) = kind {
                     text.number(event_type);
+                    text.put(",");
+                    if let Some(name) = self.trace.event_type_in(self.of, event_type) {
+                        put_field(text, name);
+                    }
+                } else {
+                    text.put(",");
                 }
                 text.put(",");
                 match std::str::from_utf8(bytes.get(data)) {
                     Ok(data) => {
-                        let mut quoted = String::new();
-                        field(&mut quoted, data);
-                        text.put(&quoted);
+                        put_field(text, data);
                         text.put(",");
                     }
                     Err(_) => {
@@ -179,12 +193,12 @@ impl EachEvent for Output<'_> {
                 text.put(",,");
             }
             EventBody::Cpu { cpu } => {
-                text.put(",,,,,,,,");
+                text.put(",,,,,,,,,");
                 text.number(cpu);
                 text.put(",");
             }
             EventBody::Lost { events } => {
-                text.put(",,,,,,,,,");
+                text.put(",,,,,,,,,,");
                 text.number(events);
             }
         }

@@ -75,7 +75,7 @@ event { id = 1; stream_id = 0; name = "function_enter_arg"; fields := struct { f
 event { id = 2; stream_id = 0; name = "function_exit"; fields := struct { function_t function; }; };
 event { id = 3; stream_id = 0; name = "function_tail_exit"; fields := struct { function_t function; }; };
 event { id = 4; stream_id = 0; name = "custom_event"; fields := struct { u32 size; byte_t data[size]; }; };
-event { id = 5; stream_id = 0; name = "typed_event"; fields := struct { u16 type; u32 size; byte_t data[size]; }; };
+event { id = 5; stream_id = 0; name = "typed_event"; fields := struct { event_type_t type; u32 size; byte_t data[size]; }; };
 event { id = 6; stream_id = 0; name = "processor"; fields := struct { u16 cpu; }; };
 event { id = 7; stream_id = 0; name = "events_lost"; fields := struct { u64 events; }; };
 "#;
@@ -142,23 +142,47 @@ fn metadata(trace: &Trace, to: &mut dyn Write) -> io::Result<()> {
     text.number(apart / 1_000_000_000);
     text.put(";\n\toffset = ");
     text.number(apart % 1_000_000_000);
-    text.put(";\n};\n\ntypealias ");
-    if trace.functions().is_empty() {
-        text.put("u32 := function_t;\n\n");
+    text.put(";\n};\n\n");
+    let functions = trace.functions().iter();
+    let functions = functions.map(|known| (known.name.as_str(), u64::from(known.id.0)));
+    labelled(&mut text, "u32", "function_t", functions)?;
+    // Of several programs, a number can have several names; readers show them all.
+    let types = trace.event_types().iter();
+    let types = types.map(|known| (known.name.as_str(), u64::from(known.number)));
+    labelled(&mut text, "u16", "event_type_t", types)?;
+    text.put(EVENTS);
+    text.finish()
+}
+
+/// Declares numbers of which some have names.
+fn labelled<'a>(
+    text: &mut Text<'_>,
+    base: &str,
+    name: &str,
+    labels: impl Iterator<Item = (&'a str, u64)>,
+) -> io::Result<()> {
+    text.put("typealias ");
+    let mut labels = labels.peekable();
+    if labels.peek().is_none() {
+        text.put(base);
     } else {
-        text.put("enum : u32 {\n");
-        for function in trace.functions() {
+        text.put("enum : ");
+        text.put(base);
+        text.put(" {\n");
+        for (label, number) in labels {
             text.put("\t");
-            quoted(&mut text, &function.name);
+            quoted(text, label);
             text.put(" = ");
-            text.number(function.id.0);
+            text.number(number);
             text.put(",\n");
             text.pass()?;
         }
-        text.put("} := function_t;\n\n");
+        text.put("}");
     }
-    text.put(EVENTS);
-    text.finish()
+    text.put(" := ");
+    text.put(name);
+    text.put(";\n\n");
+    Ok(())
 }
 
 /// As a string of TSDL, which is one of C; a zero byte would end it.

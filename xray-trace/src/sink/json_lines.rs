@@ -16,7 +16,9 @@ pub struct JsonLines;
 struct Output<'a> {
     trace: &'a Trace,
     text: Text<'a>,
-    /// What every event of the current thread has.
+    /// The current thread.
+    of: ThreadId,
+    /// What every event of it has.
     thread: Vec<u8>,
     /// What every event of a function has.
     functions: PerFunction<Vec<u8>>,
@@ -41,6 +43,7 @@ impl Sink for JsonLines {
         let mut output = Output {
             trace,
             text: Text::new(output),
+            of: ThreadId(0),
             thread: Vec::new(),
             functions: PerFunction::new(trace, |function| described(trace, function)),
         };
@@ -75,6 +78,7 @@ fn described(trace: &Trace, function: &Function) -> Vec<u8> {
 
 impl EachEvent for Output<'_> {
     fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
+        self.of = thread;
         let Place { pid, tid } = Place::of(self.trace, thread);
         let known = self.trace.thread(thread);
         let process = known.and_then(|known| self.trace.process(known.process));
@@ -114,6 +118,10 @@ impl EachEvent for Output<'_> {
                 if let DataKind::Typed(event_type) = kind {
                     text.put(",\"event_type\":");
                     text.number(event_type);
+                    if let Some(name) = self.trace.event_type_in(self.of, event_type) {
+                        text.put(",\"event_type_name\":");
+                        text.json(name);
+                    }
                 }
                 match std::str::from_utf8(bytes.get(data)) {
                     Ok(data) => {

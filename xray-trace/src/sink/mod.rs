@@ -31,11 +31,12 @@ mod unsaid;
 mod xtrace;
 mod yaml;
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 
 use crate::analysis::{Notes, Steps};
-use crate::model::{Calibration, Profile, ThreadId, Trace};
+use crate::model::{Calibration, DataKind, Profile, ThreadId, Trace};
 
 pub use basic::Basic;
 pub use callgrind::Callgrind;
@@ -304,6 +305,17 @@ impl Report {
         for (_, events) in trace.losses() {
             self.leave_out("lost events whose place is not known", *events);
         }
+    }
+}
+
+/// What an event of the program's own is called: by its type's name, where the program has registered one.
+fn said_name(trace: &Trace, thread: ThreadId, kind: DataKind) -> Cow<'_, str> {
+    match kind {
+        DataKind::Custom => "custom event".into(),
+        DataKind::Typed(number) => match trace.event_type_in(thread, number) {
+            Some(name) => name.into(),
+            None => format!("typed event {number}").into(),
+        },
     }
 }
 

@@ -41,6 +41,7 @@ const EVENTS: &str = "message events {
     optional binary module (STRING);
     optional int64 argument (INTEGER(64, false));
     optional int64 event_type (INTEGER(64, false));
+    optional binary event_type_name (STRING);
     optional binary data;
     optional int64 processor (INTEGER(64, false));
     optional int64 lost (INTEGER(64, false));
@@ -75,6 +76,7 @@ struct Rows {
     module: Vec<Option<ByteArray>>,
     argument: Vec<Option<i64>>,
     event_type: Vec<Option<i64>>,
+    event_type_name: Vec<Option<ByteArray>>,
     data: Vec<Option<ByteArray>>,
     processor: Vec<Option<i64>>,
     lost: Vec<Option<i64>>,
@@ -89,6 +91,7 @@ struct Output<'a> {
     /// Name and module of functions.
     functions: PerFunction<(ByteArray, Option<ByteArray>)>,
     /// Of the current thread.
+    id: ThreadId,
     place: Place,
     process: ByteArray,
     thread: ByteArray,
@@ -123,6 +126,7 @@ impl FolderSink for Parquet {
             writer: writer(EVENTS, folder)?,
             rows: Rows::default(),
             functions,
+            id: ThreadId(0),
             place: Place { pid: 0, tid: 0 },
             process: ByteArray::default(),
             thread: ByteArray::default(),
@@ -234,6 +238,7 @@ impl EachEvent for Output<'_> {
     fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
         let known = self.trace.thread(thread);
         let process = known.and_then(|known| self.trace.process(known.process));
+        self.id = thread;
         self.place = Place::of(self.trace, thread);
         self.process = text(process.map_or("", |process| &process.command));
         self.thread = text(known.map_or("", |known| &known.name));
@@ -241,7 +246,7 @@ impl EachEvent for Output<'_> {
     }
 
     fn event(&mut self, event: &Event, bytes: &Bytes) -> io::Result<()> {
-        let (mut argument, mut event_type) = (None, None);
+        let (mut argument, mut event_type, mut event_type_name) = (None, None, None);
         let mut function = None;
         let (mut said, mut processor, mut lost) = (None, None, None);
         match event.body {
@@ -257,6 +262,7 @@ impl EachEvent for Output<'_> {
                 function = data.function();
                 if let DataKind::Typed(number) = kind {
                     event_type = Some(number.into());
+                    event_type_name = self.trace.event_type_in(self.id, number).map(text);
                 }
                 said = Some(ByteArray::from(bytes.get(data).to_vec()));
             }
@@ -281,6 +287,7 @@ impl EachEvent for Output<'_> {
         rows.module.push(module);
         rows.argument.push(argument);
         rows.event_type.push(event_type);
+        rows.event_type_name.push(event_type_name);
         rows.data_len += said.as_ref().map_or(0, ByteArray::len);
         rows.data.push(said);
         rows.processor.push(processor);
@@ -307,6 +314,7 @@ impl Output<'_> {
             module,
             argument,
             event_type,
+            event_type_name,
             data,
             processor,
             lost,
@@ -327,6 +335,7 @@ impl Output<'_> {
         optional::<ByteArrayType>(&mut group, &module)?;
         optional::<Int64Type>(&mut group, &argument)?;
         optional::<Int64Type>(&mut group, &event_type)?;
+        optional::<ByteArrayType>(&mut group, &event_type_name)?;
         optional::<ByteArrayType>(&mut group, &data)?;
         optional::<Int64Type>(&mut group, &processor)?;
         optional::<Int64Type>(&mut group, &lost)?;

@@ -18,7 +18,7 @@ use prost::Message;
 use super::ahead::Bytes;
 use super::records::{self, Record, What, each_record};
 use super::text::readable;
-use super::{Place, Report, Sink};
+use super::{Place, Report, Sink, said_name};
 use crate::analysis::{Ending, Order};
 use crate::container::varint;
 use crate::function_map::FunctionMap;
@@ -195,6 +195,8 @@ struct Output<'a> {
     end: Vec<u8>,
     /// The last sequence in which each module's name was written.
     categories: BTreeMap<ModuleId, u32>,
+    /// The current thread.
+    of: ThreadId,
 }
 
 /// How calls of a function begin, in the last sequence in which its name was written.
@@ -236,6 +238,7 @@ impl Sink for Perfetto {
             begins: FunctionMap::default(),
             end: Vec::new(),
             categories: BTreeMap::new(),
+            of: ThreadId(0),
         };
         output.clocks()?;
         output.tracks()?;
@@ -334,6 +337,7 @@ impl Output<'_> {
 
     /// The events that follow are this thread's.
     fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
+        self.of = thread;
         self.sequence = self.sequence.saturating_add(1);
         self.end = TrackEvent::of(END).in_packet(self.sequence, None);
         let track_uuid = THREADS + u64::from(thread.0);
@@ -365,7 +369,7 @@ impl Output<'_> {
             What::Data(kind, data) => self.said(ns, kind, bytes.get(data)),
             What::Lost(events) => {
                 let lost = annotation("events", Some(events), None);
-                self.instant(ns, "events lost", lost);
+                self.instant(ns, "events lost".to_owned(), vec![lost]);
             }
         }
         self.pass()
@@ -403,20 +407,22 @@ impl Output<'_> {
 
     /// As text, with what is not UTF-8 escaped.
     fn said(&mut self, ns: u64, kind: DataKind, data: &[u8]) {
-        let name = match kind {
-            DataKind::Custom => "custom event".to_owned(),
-            DataKind::Typed(event_type) => format!("typed event {event_type}"),
-        };
+        let name = said_name(self.trace, self.of, kind);
         let text = readable(data).into_owned();
-        self.instant(ns, &name, annotation("data", None, Some(text)));
+        let mut annotations = vec![annotation("data", None, Some(text))];
+        if let DataKind::Typed(number) = kind {
+            annotations.push(annotation("type", Some(number.into()), None));
+        }
+        self.instant(ns, name.into_owned(), annotations);
     }
 
-    fn instant(&mut self, ns: u64, name: &str, annotation: DebugAnnotation) {
+    fn instant(&mut self, ns: u64, name: String, annotations: Vec<DebugAnnotation>) {
         let mut event = TrackEvent::of(INSTANT);
-        event.name = name.to_owned();
-        event.debug_annotations.push(annotation);
+        event.name = name;
+        event.debug_annotations = annotations;
         self.event(ns, event, None);
     }
+
     fn event(&mut self, ns: u64, event: TrackEvent, interned: Option<InternedData>) {
         let packet = event.in_packet(self.sequence, interned);
         put(&mut self.buffer, ns, &packet);

@@ -4,7 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use xray_trace::container::{BlockEncoder, Writer};
 use xray_trace::model::{
-    DataKind, Event, EventBody, Function, FunctionId, Process, Thread, ThreadId, Ticks, Trace,
+    DataKind, Event, EventBody, EventType, Function, FunctionId, Process, ProcessId, Thread,
+    ThreadId, Ticks, Trace,
 };
 
 use crate::common::{anchor, any_body, any_delta, function, module, process, push, thread};
@@ -23,6 +24,9 @@ pub(crate) const FUNCTIONS: [&str; 8] = [
 const COMMANDS: [&str; 3] = ["demo", "büro", "a b"];
 const THREADS: [&str; 4] = ["main", "wörker", "日本", "a b"];
 
+/// Names of types of typed events.
+const TYPES: [&str; 3] = ["request", "é \"x\"", "a, b\\"];
+
 /// What a thread does next.
 #[derive(Debug, Clone)]
 enum Doing {
@@ -36,7 +40,8 @@ type Life = Vec<(u64, Doing)>;
 fn any_doing() -> impl Strategy<Value = Doing> {
     let kind = prop_oneof![
         Just(DataKind::Custom),
-        any::<u16>().prop_map(DataKind::Typed)
+        any::<u16>().prop_map(DataKind::Typed),
+        (0..12_u16).prop_map(DataKind::Typed)
     ];
     // No comma: `llvm-xray` prints texts with one in a way that nobody can read, itself included.
     let text = "[ -+\\--~é日\n]{0,12}".prop_map(String::into_bytes);
@@ -73,6 +78,15 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
                     ..function(first + number, program, name)
                 };
                 writer.function(&described).unwrap();
+            }
+            // Other names for the same numbers in each program; most numbers have none.
+            for (number, name) in (program as u16..).step_by(3).zip(TYPES) {
+                let described = EventType {
+                    process: ProcessId(program),
+                    number,
+                    name: name.to_owned(),
+                };
+                writer.event_type(&described).unwrap();
             }
             for (start, life) in threads {
                 let name = THREADS[number as usize % THREADS.len()].to_owned();

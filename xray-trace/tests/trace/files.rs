@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use xray_trace::container::{
     Completeness, End, HEADER_LEN, Item, ReadError, Reader, SectionKind, Writer,
 };
-use xray_trace::model::{Event, ThreadId, Trace};
+use xray_trace::model::{Event, EventType, ProcessId, ThreadId, Trace};
 
 fn items(bytes: &[u8]) -> Result<(Vec<Item>, Completeness), ReadError> {
     let mut reader = Reader::new(bytes)?;
@@ -236,6 +236,36 @@ fn a_second_thread_section_renames_the_thread() {
     writer.thread(&renamed).unwrap();
     let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
     assert_eq!(trace.threads(), [renamed]);
+}
+
+#[test]
+fn types_of_events_have_a_name_in_each_process() {
+    let known = |process, number, name: &str| EventType {
+        process: ProcessId(process),
+        number,
+        name: name.to_owned(),
+    };
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    for (process, number, name) in [(1, 7, "b"), (0, 7, "a"), (0, u16::MAX, ""), (1, 7, "c")] {
+        writer.event_type(&known(process, number, name)).unwrap();
+    }
+    let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
+    let trace = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
+    let expected = [known(0, 7, "a"), known(0, u16::MAX, ""), known(1, 7, "c")];
+    assert_eq!(trace.event_types(), expected);
+    for (process, number, name) in [
+        (0, 7, Some("a")),
+        (1, 7, Some("c")),
+        (0, u16::MAX, Some("")),
+        (0, 8, None),
+        (2, 7, None),
+    ] {
+        assert_eq!(trace.event_type(ProcessId(process), number), name);
+    }
+    let mut bytes = Writer::new(Vec::new()).unwrap().into_inner();
+    bytes.extend(section(*b"ETYP", &[0, 0x80, 0x80, 0x04, 1, b'a']));
+    let error = items(&bytes).unwrap_err().to_string();
+    assert!(error.contains("65536 does not fit 16 bits"), "{error}");
 }
 
 #[test]

@@ -40,6 +40,9 @@ pub(crate) struct TreeRow {
     /// Of a typed event.
     #[serde(skip_serializing_if = "Option::is_none")]
     event_type: Option<u16>,
+    /// The name of that type, where the program registered one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event_type_name: Option<String>,
     /// What the program said, with what is not UTF-8 escaped.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<String>,
@@ -183,6 +186,7 @@ impl TreeRow {
             argument: None,
             lost: None,
             event_type: None,
+            event_type_name: None,
             data: None,
             size: None,
             kept: 0,
@@ -194,6 +198,8 @@ impl TreeRow {
             DataKind::Custom => (Kind::CustomEvent, None),
             DataKind::Typed(event_type) => (Kind::TypedEvent, Some(event_type)),
         };
+        let event_type_name =
+            event_type.and_then(|number| trace.event_type_in(said.thread, number));
         let kept = data.len();
         let data = match std::str::from_utf8(data) {
             Ok(data) => data.to_owned(),
@@ -207,6 +213,7 @@ impl TreeRow {
                 .function()
                 .map(|function| trace.function_name(function).into_owned()),
             event_type,
+            event_type_name: event_type_name.map(str::to_owned),
             data: Some(data),
             size: said.data.is_cut().then(|| said.data.size()),
             kept,
@@ -267,7 +274,9 @@ impl TreeRow {
             Kind::EndUnfinished => (format!("}} {name} // no exit seen"), Tone::Warning),
             Kind::CustomEvent => (format!("// event: {}", self.words()), Tone::Dim),
             Kind::TypedEvent => {
-                let event_type = self.event_type.unwrap_or_default();
+                let number = self.event_type.unwrap_or_default();
+                let name = self.event_type_name.as_deref().map(text::printable);
+                let event_type = name.unwrap_or_else(|| number.to_string());
                 let body = format!("// event of type {event_type}: {}", self.words());
                 (body, Tone::Dim)
             }

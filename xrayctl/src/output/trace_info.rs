@@ -24,6 +24,7 @@ pub(crate) struct TraceInfo {
     blocks: usize,
     events: EventCounts,
     clock: ClockInfo,
+    event_types: Vec<EventTypeInfo>,
     modules: Vec<ModuleInfo>,
     threads: Vec<ThreadInfo>,
 }
@@ -45,6 +46,15 @@ struct EventCounts {
 struct ClockInfo {
     anchors: usize,
     frequency: Option<u64>,
+}
+
+/// A type of typed events that has a name, or events.
+#[derive(Debug, Serialize)]
+struct EventTypeInfo {
+    pid: Option<u32>,
+    number: u16,
+    name: Option<String>,
+    events: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,7 +82,11 @@ impl TraceInfo {
         let mut events = EventCounts::default();
         let mut notes = Notes::default();
         let mut threads = BTreeMap::<ThreadId, (u64, u64)>::new();
+        let known = trace.event_types().iter();
+        let known = known.map(|known| ((Some(known.process), known.number), 0));
+        let mut event_types = known.collect::<BTreeMap<_, u64>>();
         for block in trace.blocks() {
+            let process = trace.thread(block.thread).map(|thread| thread.process);
             let thread = threads.entry(block.thread).or_default();
             for event in block.events() {
                 let Ok(event) = event else {
@@ -82,6 +96,13 @@ impl TraceInfo {
                 thread.0 += 1;
                 if let EventBody::Lost { events } = event.body {
                     thread.1 = thread.1.saturating_add(events);
+                }
+                if let EventBody::Data {
+                    kind: DataKind::Typed(number),
+                    ..
+                } = event.body
+                {
+                    *event_types.entry((process, number)).or_default() += 1;
                 }
                 events.add(event.body);
             }
@@ -101,6 +122,17 @@ impl TraceInfo {
             build_id: module.build_id.as_ref().map(ToString::to_string),
             functions: functions.get(&module.id).copied().unwrap_or(0),
         });
+        let event_types =
+            event_types
+                .into_iter()
+                .map(|((process, number), events)| EventTypeInfo {
+                    pid: process.and_then(pid),
+                    number,
+                    name: process
+                        .and_then(|process| trace.event_type(process, number))
+                        .map(str::to_owned),
+                    events,
+                });
         let threads = threads.into_iter().map(|(id, (events, lost))| {
             let thread = trace.thread(id);
             ThreadInfo {
@@ -129,6 +161,7 @@ impl TraceInfo {
                 anchors: trace.clock().anchors().len(),
                 frequency: trace.clock().frequency(),
             },
+            event_types: event_types.collect(),
             modules: modules.collect(),
             threads: threads.collect(),
         }
@@ -192,6 +225,24 @@ impl TraceInfo {
             ]);
         }
         table.render(out, look)?;
+        if !self.event_types.is_empty() {
+            let mut table = Table::new([
+                Column::right("PID"),
+                Column::right("TYPE"),
+                Column::right("EVENTS"),
+                Column::elastic("NAME"),
+            ]);
+            for event_type in &self.event_types {
+                let name = event_type.name.as_deref().map(text::printable);
+                table.push([
+                    number(event_type.pid).into(),
+                    event_type.number.to_string().into(),
+                    units::count(event_type.events).into(),
+                    name.unwrap_or_else(|| "-".to_owned()).into(),
+                ]);
+            }
+            table.render(out, look)?;
+        }
         let mut table = Table::new([
             Column::right("PID"),
             Column::right("FUNCTIONS"),

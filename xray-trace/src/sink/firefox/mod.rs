@@ -31,7 +31,7 @@ pub struct Firefox;
 /// What the reader is to know of markers.
 const MARKER_SCHEMA: &str = r#"[
 {"name":"XRayArgument","tableLabel":"{marker.name}({marker.data.argument})","chartLabel":"{marker.data.argument}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"argument","label":"First argument","format":"string"}]},
-{"name":"XRayEvent","tableLabel":"{marker.data.data}","chartLabel":"{marker.data.data}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"eventType","label":"Type","format":"integer"},{"key":"data","label":"Data","format":"string"}]},
+{"name":"XRayEvent","tableLabel":"{marker.data.data}","chartLabel":"{marker.data.data}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"eventType","label":"Type","format":"integer"},{"key":"typeName","label":"Type's name","format":"string"},{"key":"data","label":"Data","format":"string"}]},
 {"name":"XRayLoss","tableLabel":"{marker.data.events}","chartLabel":"{marker.data.events}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"events","label":"Events","format":"string"}]}
 ]"#;
 
@@ -245,6 +245,10 @@ impl Output<'_, '_> {
                     if let DataKind::Typed(event_type) = said.kind {
                         text.put(",\"eventType\":");
                         text.number(event_type);
+                        if let Some(name) = thread.trace.event_type_in(thread.id, event_type) {
+                            text.put(",\"typeName\":");
+                            text.json(name);
+                        }
                     }
                     text.put("}");
                 }

@@ -64,7 +64,7 @@ fn expected(trace: &Trace) -> Vec<String> {
                         match kind {
                             DataKind::Custom => ("custom_event", data),
                             DataKind::Typed(number) => {
-                                ("typed_event", format!("type = {number}, {data}"))
+                                ("typed_event", format!("{}, {data}", label(trace, number)))
                             }
                         }
                     }
@@ -78,6 +78,26 @@ fn expected(trace: &Trace) -> Vec<String> {
         }
     }
     lines
+}
+
+/// A type as it is printed: with the names that any program has given it.
+fn label(trace: &Trace, number: u16) -> String {
+    if trace.event_types().is_empty() {
+        return format!("type = {number}");
+    }
+    let known = trace.event_types().iter();
+    let mut names: Vec<String> = known
+        .filter(|known| known.number == number)
+        .map(|known| known.name.replace('\\', "\\\\").replace('"', "\\\""))
+        .map(|name| format!("\"{name}\""))
+        .collect();
+    names.sort();
+    let names = match names.len() {
+        0 => "<unknown>".to_owned(),
+        1 => names.remove(0),
+        _ => format!("{{ {} }}", names.join(", ")),
+    };
+    format!("type = ( {names} : container = {number} )")
 }
 
 /// In which order threads stand that did something at the same time is the reader's affair.

@@ -106,6 +106,7 @@ fn what_samples_do_not_tell_is_in_markers_and_the_rest_is_said() {
         {"type": "XRayArgument", "argument": "0xffffffffffffffff"},
         {"type": "XRayEvent", "data": "hello,\n\"é\""},
         {"type": "XRayEvent", "data": "\\xff\\x00", "eventType": 7},
+        {"type": "XRayEvent", "data": "8", "eventType": 8, "typeName": "a \"type\""},
         {"type": "XRayEvent", "data": ""},
         {"type": "XRayLoss", "events": "9"},
     ]);
@@ -167,6 +168,7 @@ fn the_profiler_shows_markers_with_their_data() {
         ("hello,\n\"é\"", 500),
         ("custom event", 533),
         ("\\xff\\x00", 533),
+        ("8", 533),
         ("9", 1333),
     ];
     let mut expected = expected.map(|(label, ns)| (label.to_owned(), ns)).to_vec();

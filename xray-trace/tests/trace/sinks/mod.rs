@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use xray_trace::container::{Block, BlockEncoder, Writer};
-use xray_trace::model::{DataKind, Event, ThreadId, Ticks, Trace};
+use xray_trace::model::{DataKind, Event, EventType, ProcessId, ThreadId, Ticks, Trace};
 use xray_trace::sink::{self, Folder, Format, Report};
 
 use crate::common::{
@@ -65,6 +65,7 @@ fn rich() -> Trace {
     push(&mut encoder, call_with(2000, 1, u64::MAX));
     encoder.push_data(Ticks(2500), DataKind::Custom, "hello,\n\"é\"".as_bytes());
     encoder.push_data(Ticks(2600), DataKind::Typed(7), b"\xff\x00");
+    encoder.push_data(Ticks(2600), DataKind::Typed(8), b"8");
     encoder.push_data(Ticks(2600), DataKind::Custom, b"");
     push(&mut encoder, call(3000, 1, TailExit));
     push(&mut encoder, call(3000, 2, Enter));
@@ -79,6 +80,13 @@ fn rich() -> Trace {
         push(&mut encoder, call(1_700_000_300, 3, Exit));
         encoder.finish().unwrap()
     };
+    writer
+        .event_type(&EventType {
+            process: ProcessId(0),
+            number: 8,
+            name: "a \"type\"".to_owned(),
+        })
+        .unwrap();
     writer.thread(&thread(0, 0)).unwrap();
     writer.thread(&thread(1, 0)).unwrap();
     writer.block(&encoder.finish().unwrap()).unwrap();

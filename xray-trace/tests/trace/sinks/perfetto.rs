@@ -37,7 +37,10 @@ fn expected(trace: &Trace) -> Vec<Value> {
                 Step::Data(said) => {
                     let name = match said.kind {
                         DataKind::Custom => "custom event".to_owned(),
-                        DataKind::Typed(number) => format!("typed event {number}"),
+                        DataKind::Typed(number) => {
+                            let name = trace.event_type_in(said.thread, number);
+                            name.map_or_else(|| format!("typed event {number}"), str::to_owned)
+                        }
                     };
                     row.extend([json!("INSTANT"), json!(name), json!(said.ns)]);
                     let data = steps.data(&said);
@@ -45,6 +48,9 @@ fn expected(trace: &Trace) -> Vec<Value> {
                     let text = text.filter(|text| !text.contains('\0'));
                     let text = text.map_or_else(|| data.escape_ascii().to_string(), str::to_owned);
                     row.push(json!({ "data": text }));
+                    if let DataKind::Typed(number) = said.kind {
+                        row.push(json!({ "type": number }));
+                    }
                 }
                 Step::Lost { ticks, events } => {
                     let ns = trace.clock().monotonic_ns(ticks);

@@ -53,6 +53,9 @@ pub(super) fn events_as_json(trace: &Trace) -> Vec<Value> {
                             DataKind::Typed(event_type) => {
                                 set("event", "typed".into());
                                 set("event_type", event_type.into());
+                                if let Some(name) = trace.event_type_in(id, event_type) {
+                                    set("event_type_name", name.into());
+                                }
                             }
                         }
                         match std::str::from_utf8(events.data(data)) {
@@ -118,7 +121,14 @@ fn csv(trace: &Trace) -> Vec<Value> {
     }
     let names = rows.remove(0);
     let texts = [
-        "process", "thread", "event", "function", "module", "data", "data_hex",
+        "process",
+        "thread",
+        "event",
+        "function",
+        "module",
+        "event_type_name",
+        "data",
+        "data_hex",
     ];
     let object = |row: Vec<String>| {
         assert_eq!(row.len(), names.len(), "{row:?}");

@@ -103,7 +103,10 @@ fn slices(trace: &Trace, from: From) -> Vec<Value> {
                 Step::Data(said) => {
                     let name = match said.kind {
                         DataKind::Custom => "custom event".to_owned(),
-                        DataKind::Typed(number) => format!("typed event {number}"),
+                        DataKind::Typed(number) => {
+                            let name = trace.event_type_in(said.thread, number);
+                            name.map_or_else(|| format!("typed event {number}"), str::to_owned)
+                        }
                     };
                     let mut slice = slice(&name, said.ns, None);
                     let data = steps.data(&said);
@@ -111,6 +114,9 @@ fn slices(trace: &Trace, from: From) -> Vec<Value> {
                     let text = text.filter(|text| !text.contains('\0'));
                     let text = text.map_or_else(|| data.escape_ascii().to_string(), str::to_owned);
                     slice[9][from.key("data")] = text.into();
+                    if let DataKind::Typed(number) = said.kind {
+                        slice[9][from.key("type")] = from.count(number.into());
+                    }
                     slices.push(slice);
                 }
                 Step::Lost { ticks, events } => {
