@@ -48,6 +48,7 @@ impl Spoken {
             let tid = trace.thread(id).context("a thread without a row")?.tid;
             let said = spoken.threads.entry(tid).or_default();
             let mut open = Vec::new();
+            let mut astray = false;
             for block in blocks {
                 let mut events = block.events();
                 while let Some(event) = events.next() {
@@ -56,7 +57,11 @@ impl Spoken {
                             spoken.calls += 1;
                             match kind {
                                 CallKind::Enter => open.push(function),
-                                CallKind::Exit | CallKind::TailExit => drop(open.pop()),
+                                CallKind::Exit | CallKind::TailExit => {
+                                    if !std::mem::take(&mut astray) {
+                                        open.pop();
+                                    }
+                                }
                             }
                         }
                         EventBody::Data { kind, data } => said.push(Said {
@@ -69,6 +74,11 @@ impl Spoken {
                             caller: open.last().map(|id| trace.function_name(*id).into_owned()),
                         }),
                         EventBody::Lost { events } => spoken.lost += events,
+                        // A call whose exit was switched off meanwhile, or its entry.
+                        EventBody::Unwound { calls } => {
+                            open.truncate(open.len().saturating_sub(usize::try_from(calls)?));
+                        }
+                        EventBody::Astray => astray = true,
                         EventBody::Cpu { .. } => anyhow::bail!("the engine knows no processors"),
                     }
                 }

@@ -190,7 +190,10 @@ pub(crate) fn seen(trace: &Trace, truth: &GroundTruth) -> Result<BTreeMap<i32, S
                         seen.all.push(event);
                     }
                     EventBody::Lost { events } => seen.lost += events,
-                    other @ (EventBody::Data { .. } | EventBody::Cpu { .. }) => {
+                    other @ (EventBody::Data { .. }
+                    | EventBody::Cpu { .. }
+                    | EventBody::Unwound { .. }
+                    | EventBody::Astray) => {
                         anyhow::bail!("the engine recorded {other:?}")
                     }
                 }

@@ -52,7 +52,10 @@ pub(crate) fn seen(path: &Path, truth: &GroundTruth) -> Result<Seen> {
                         events.push(CallEvent { kind, function });
                     }
                     EventBody::Call { .. } => {}
-                    EventBody::Data { .. } | EventBody::Cpu { .. } => {}
+                    EventBody::Data { .. }
+                    | EventBody::Cpu { .. }
+                    | EventBody::Unwound { .. }
+                    | EventBody::Astray => {}
                 }
             }
         }

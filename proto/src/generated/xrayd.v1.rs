@@ -416,7 +416,6 @@ pub struct ProcessStatus {
     pub executed: bool,
 }
 /// How a process came to be traced that nobody attached to.
-#[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Kinship {
     /// The root of its family.
@@ -432,7 +431,6 @@ pub struct Kinship {
     #[prost(uint64, tag = "4")]
     pub within_ns: u64,
 }
-#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FamilyStatus {
     /// "fork" | "exec" | "all"
@@ -461,7 +459,6 @@ pub struct FamilyStatus {
     #[prost(message, repeated, tag = "8")]
     pub not_followed: ::prost::alloc::vec::Vec<NotFollowed>,
 }
-#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NotFollowed {
     #[prost(uint32, tag = "1")]
@@ -527,6 +524,9 @@ pub struct Event {
     /// The process. Ids of functions are its own.
     #[prost(uint32, tag = "7")]
     pub pid: u32,
+    /// How many calls were left.
+    #[prost(uint64, optional, tag = "8")]
+    pub calls: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Said {
@@ -719,6 +719,11 @@ pub enum EventKind {
     Custom = 4,
     /// \_\_xray_typedevent.
     Typed = 5,
+    /// Not of a function: `calls` of the thread's innermost calls ended before its next event without an exit. An exception or a jump has left
+    /// them, or the thread went to another stack. Not sent where a selection leaves functions out.
+    Unwound = 6,
+    /// Not of a function: the thread's next event is the exit of a call that is not open, though one of the same function may be. Likewise.
+    Astray = 7,
 }
 impl EventKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -733,6 +738,8 @@ impl EventKind {
             Self::TailExit => "EVENT_KIND_TAIL_EXIT",
             Self::Custom => "EVENT_KIND_CUSTOM",
             Self::Typed => "EVENT_KIND_TYPED",
+            Self::Unwound => "EVENT_KIND_UNWOUND",
+            Self::Astray => "EVENT_KIND_ASTRAY",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -744,6 +751,8 @@ impl EventKind {
             "EVENT_KIND_TAIL_EXIT" => Some(Self::TailExit),
             "EVENT_KIND_CUSTOM" => Some(Self::Custom),
             "EVENT_KIND_TYPED" => Some(Self::Typed),
+            "EVENT_KIND_UNWOUND" => Some(Self::Unwound),
+            "EVENT_KIND_ASTRAY" => Some(Self::Astray),
             _ => None,
         }
     }

@@ -1,7 +1,8 @@
 //! Follows the stack of one thread: from events to calls that begin and end, always properly nested.
 //!
-//! What does not fit is never guessed at. An exit ends the innermost open call of its function; calls further in were
-//! left without an exit (an exception, a `longjmp`) and are *closed*. An exit of a function that is not open belongs to
+//! What does not fit is never guessed at. A trace of ours says which calls were left without an exit (an exception, a `longjmp`), and which
+//! exits are of no open call. Elsewhere an exit ends the innermost open call of its function; calls further in were left. What was left is
+//! *closed*. An exit of a function that is not open belongs to
 //! a call that began before the trace; it is counted, and otherwise ignored. After a loss every open call is closed. A
 //! closed call ends at the last event before, when it was certainly still open, so the time after it is its caller's.
 //!
@@ -49,6 +50,8 @@ pub struct Steps<'a> {
     now: (Ticks, u64),
     /// Calls that are to be closed before anything else.
     closing: Option<Closing>,
+    /// The next event is an exit of no open call.
+    astray: bool,
     /// What was met so far.
     notes: Notes,
     /// The exits without an entry, as far as they are wanted one by one.
@@ -83,6 +86,8 @@ struct Closing {
 enum Cause {
     /// The outermost of them ended this way, now.
     Exit(Ending),
+    /// The trace says that they were left.
+    Unwound,
     /// So many events are missing.
     Loss { ticks: Ticks, events: u64 },
     /// The trace ends.
@@ -110,6 +115,7 @@ impl<'a> Steps<'a> {
             open: FunctionMap::default(),
             now: (Ticks(0), 0),
             closing: None,
+            astray: false,
             notes: Notes::default(),
             strays: Strays::default(),
             processors: 0,
@@ -286,6 +292,7 @@ impl<'a> Steps<'a> {
     #[inline]
     fn take(&mut self, event: Event) -> Option<Step> {
         let before = self.now;
+        let astray = std::mem::take(&mut self.astray);
         let now = self.pass_to(event.ticks);
         match event.body {
             EventBody::Call {
@@ -299,6 +306,10 @@ impl<'a> Steps<'a> {
                 } else {
                     Ending::Normal
                 };
+                if astray {
+                    self.stray(function, how);
+                    return None;
+                }
                 // As a rule the innermost call ends.
                 match self.frames.pop_if(|frame| frame.open.function == function) {
                     Some(frame) => Some(Step::Leave(self.leave(frame, how, now))),
@@ -343,19 +354,7 @@ impl<'a> Steps<'a> {
     #[cold]
     fn exit_further_out(&mut self, function: FunctionId, how: Ending, last_seen: (Ticks, u64)) {
         if *self.open.entry(function) == 0 {
-            let (ticks, _) = self.now;
-            if !self.window.has(ticks) {
-                return;
-            }
-            self.notes.exits_without_entry += 1;
-            let kind = match how {
-                Ending::TailExit => CallKind::TailExit,
-                Ending::Normal | Ending::Closed => CallKind::Exit,
-            };
-            let open = self.frames.iter().rev();
-            let open = open.map(|frame| frame.open.function);
-            self.strays.keep(self.thread, function, kind, ticks, open);
-            return;
+            return self.stray(function, how);
         }
         let inner = self.frames.iter().rev();
         let inner = inner
@@ -367,6 +366,23 @@ impl<'a> Steps<'a> {
             last_seen,
             cause: Cause::Exit(how),
         });
+    }
+
+    /// An exit of no open call.
+    #[cold]
+    fn stray(&mut self, function: FunctionId, how: Ending) {
+        let (ticks, _) = self.now;
+        if !self.window.has(ticks) {
+            return;
+        }
+        self.notes.exits_without_entry += 1;
+        let kind = match how {
+            Ending::TailExit => CallKind::TailExit,
+            Ending::Normal | Ending::Closed => CallKind::Exit,
+        };
+        let open = self.frames.iter().rev();
+        let open = open.map(|frame| frame.open.function);
+        self.strays.keep(self.thread, function, kind, ticks, open);
     }
 
     /// Takes in what is not a call.
@@ -391,6 +407,19 @@ impl<'a> Steps<'a> {
                     last_seen,
                     cause: Cause::Loss { ticks, events },
                 });
+                None
+            }
+            EventBody::Unwound { calls } => {
+                let calls = usize::try_from(calls).unwrap_or(usize::MAX);
+                self.closing = Some(Closing {
+                    keep: self.frames.len().saturating_sub(calls),
+                    last_seen,
+                    cause: Cause::Unwound,
+                });
+                None
+            }
+            EventBody::Astray => {
+                self.astray = true;
                 None
             }
             EventBody::Cpu { cpu } => {
@@ -458,6 +487,7 @@ impl<'a> Steps<'a> {
     pub(crate) fn visit_run(&mut self, visitor: &mut impl Visitor) {
         if self.closing.is_none()
             && self.pending.is_none()
+            && !self.astray
             && self.frames.len() >= self.enough
             && self.begun.as_slice().is_empty()
             && let Some(mut events) = self.events.take()
@@ -530,7 +560,7 @@ impl<'a> Steps<'a> {
             self.closing = None;
             return match closing.cause {
                 Cause::Loss { ticks, events } => Some(Step::Lost { ticks, events }),
-                Cause::Exit(_) | Cause::End => None,
+                Cause::Exit(_) | Cause::Unwound | Cause::End => None,
             };
         }
         let frame = self.frames.pop()?;
@@ -543,6 +573,10 @@ impl<'a> Steps<'a> {
             }
             Cause::Exit(_) => {
                 self.notes.closed_by_outer_exit += noted;
+                (Ending::Closed, closing.last_seen)
+            }
+            Cause::Unwound => {
+                self.notes.unwound += noted;
                 (Ending::Closed, closing.last_seen)
             }
             Cause::Loss { .. } => {

@@ -111,6 +111,8 @@ pub enum Siblings {
 pub struct Notes {
     /// Exits of calls that began before the trace, or before a loss.
     pub exits_without_entry: u64,
+    /// Calls closed because the trace says that they were left without an exit.
+    pub unwound: u64,
     /// Calls closed because a call further out ended.
     pub closed_by_outer_exit: u64,
     /// Calls taken to have ended in a sibling call, because that was asked for.
@@ -143,6 +145,7 @@ impl Notes {
     pub fn add(&mut self, other: Self) {
         let Self {
             exits_without_entry,
+            unwound,
             closed_by_outer_exit,
             deduced_siblings,
             closed_by_loss,
@@ -151,6 +154,7 @@ impl Notes {
             damaged_blocks,
         } = other;
         self.exits_without_entry += exits_without_entry;
+        self.unwound += unwound;
         self.closed_by_outer_exit += closed_by_outer_exit;
         self.deduced_siblings += deduced_siblings;
         self.closed_by_loss += closed_by_loss;

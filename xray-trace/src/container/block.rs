@@ -38,6 +38,10 @@ pub(super) mod extended {
     /// The same with more about it: its kind, the function that it stands in (1 more than its id; 0 if that is not known), how many bytes the
     /// program said there are, how many are there, and those.
     pub(in super::super) const SAID: u8 = 0x13;
+    /// Calls ended without an exit; their number follows.
+    pub(in super::super) const UNWOUND: u8 = 0x17;
+    /// The exit that comes next is of no call that is open.
+    pub(in super::super) const ASTRAY: u8 = 0x1b;
     /// The processor's number follows.
     pub(in super::super) const CPU: u8 = 0x0f;
     /// No event: ticks that the next head has no room for follow.

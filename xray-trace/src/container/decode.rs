@@ -246,6 +246,12 @@ impl Packed {
                         extended::LOST => EventBody::Lost {
                             events: self.number(&mut at, start)?,
                         },
+                        extended::UNWOUND => {
+                            let calls = self.number(&mut at, start)?;
+                            self.predictor.unwind(calls);
+                            EventBody::Unwound { calls }
+                        }
+                        extended::ASTRAY => EventBody::Astray,
                         extended::DATA | extended::SAID => self.data_event(byte, &mut at, start)?,
                         extended::CPU => {
                             let cpu = self.number(&mut at, start)?;

@@ -99,6 +99,8 @@ impl BlockEncoder {
                 self.push_data(ticks, kind, events.data(data));
             }
             EventBody::Cpu { cpu } => self.push_cpu(ticks, cpu),
+            EventBody::Unwound { calls } => self.push_unwound(ticks, calls),
+            EventBody::Astray => self.push_astray(ticks),
             EventBody::Lost { events } => self.push_lost(ticks, events),
         }
     }
@@ -142,6 +144,24 @@ impl BlockEncoder {
         self.put_byte(extended::LOST);
         self.put_number(events);
         self.lost = self.lost.saturating_add(events);
+    }
+
+    /// Notes that `calls` of the innermost calls have ended without an exit.
+    pub fn push_unwound(&mut self, ticks: Ticks, calls: u64) {
+        let delta = self.delta(ticks);
+        let delta = self.put_advance(delta);
+        self.put_head(what::EXTENDED, delta);
+        self.put_byte(extended::UNWOUND);
+        self.put_number(calls);
+        self.predictor.unwind(calls);
+    }
+
+    /// Notes that the exit which is pushed next is of no call that is open.
+    pub fn push_astray(&mut self, ticks: Ticks) {
+        let delta = self.delta(ticks);
+        let delta = self.put_advance(delta);
+        self.put_head(what::EXTENDED, delta);
+        self.put_byte(extended::ASTRAY);
     }
 
     /// Adds something that the program said. Returns how many of its bytes had no room: those beyond [`MAX_DATA_LEN`].

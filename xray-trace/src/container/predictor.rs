@@ -141,6 +141,19 @@ impl Predictor {
         self.sibling = wanted;
     }
 
+    /// Takes note of calls that ended without an exit.
+    #[cold]
+    pub(super) fn unwind(&mut self, calls: u64) {
+        for _ in 0..calls.min(FRAMES as u64) {
+            let frame = &mut self.frames[usize::from(self.top)];
+            if *frame == 0 {
+                break;
+            }
+            *frame = 0;
+            self.top = self.top.wrapping_sub(1);
+        }
+    }
+
     /// Takes note of an event of which only kind and function matter, and says whether it was expected.
     pub(super) fn follow(&mut self, function: FunctionId, kind: CallKind) -> bool {
         match kind {
@@ -221,6 +234,20 @@ mod tests {
         }
         assert_eq!(predictor.innermost(), None);
         assert!(!predictor.follow(FunctionId(43), CallKind::Exit));
+    }
+
+    #[test]
+    fn what_is_unwound_is_forgotten() {
+        let mut predictor = Predictor::new();
+        for function in [1, 2, 3] {
+            predictor.enter(FunctionId(function));
+        }
+        predictor.unwind(2);
+        assert_eq!(predictor.innermost(), Some(FunctionId(1)));
+        predictor.unwind(u64::MAX);
+        assert_eq!(predictor.innermost(), None);
+        predictor.enter(FunctionId(4));
+        assert_eq!(predictor.innermost(), Some(FunctionId(4)));
     }
 
     #[test]

@@ -389,7 +389,10 @@ fn whole_events(mut block: Block) -> Result<Option<Block>, DecodeError> {
         match event.body {
             EventBody::Call { .. } => calls = calls.saturating_add(1),
             EventBody::Lost { events } => lost = lost.saturating_add(events),
-            EventBody::Data { .. } | EventBody::Cpu { .. } => {}
+            EventBody::Data { .. }
+            | EventBody::Cpu { .. }
+            | EventBody::Unwound { .. }
+            | EventBody::Astray => {}
         }
         last = event.ticks;
         len = events.position();

@@ -46,6 +46,14 @@ pub enum EventBody {
         /// Its number.
         cpu: u16,
     },
+    /// So many of the innermost calls ended before the next event, without an exit: an exception or a jump has left them, or the thread
+    /// went to another stack.
+    Unwound {
+        /// How many.
+        calls: u64,
+    },
+    /// The next event is the exit of a call that is not open, though one of the same function may be.
+    Astray,
     /// Events are missing here: what stood on the thread's stack before is no longer certain.
     Lost {
         /// How many.

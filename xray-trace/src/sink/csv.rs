@@ -16,7 +16,7 @@ use crate::model::{DataKind, Event, EventBody, Function, FunctionId, Profile, Th
 pub struct Csv;
 
 const NAMES: &str = "time_ns,pid,process,tid,thread,event,function_id,function,module,argument,event_type,event_type_name,\
-                     data,data_hex,processor,lost\r\n";
+                     data,data_hex,processor,lost,unwound\r\n";
 
 const NAMES_OF_SUMS: &str = "pid,tid,calls,self_ticks,function_id,function,module,stack\r\n";
 
@@ -162,7 +162,7 @@ impl EachEvent for Output<'_> {
                 if let Some(arg) = arg {
                     text.number(arg);
                 }
-                text.put(",,,,,,");
+                text.put(",,,,,,,");
             }
             EventBody::Data { kind, data } => {
                 match data.function() {
@@ -190,17 +190,23 @@ impl EachEvent for Output<'_> {
                         text.hex(bytes.get(data));
                     }
                 }
-                text.put(",,");
+                text.put(",,,");
             }
             EventBody::Cpu { cpu } => {
                 text.put(",,,,,,,,,");
                 text.number(cpu);
-                text.put(",");
+                text.put(",,");
             }
             EventBody::Lost { events } => {
                 text.put(",,,,,,,,,,");
                 text.number(events);
+                text.put(",");
             }
+            EventBody::Unwound { calls } => {
+                text.put(",,,,,,,,,,,");
+                text.number(calls);
+            }
+            EventBody::Astray => text.put(",,,,,,,,,,,"),
         }
         text.put("\r\n");
         text.pass()

@@ -41,6 +41,8 @@ mod class {
     pub(super) const TYPED: u8 = 5;
     pub(super) const PROCESSOR: u8 = 6;
     pub(super) const LOST: u8 = 7;
+    pub(super) const UNWOUND: u8 = 8;
+    pub(super) const ASTRAY: u8 = 9;
 }
 
 const DECLARATIONS: &str = r#"typealias integer { size = 8; align = 8; signed = false; } := u8;
@@ -78,6 +80,8 @@ event { id = 4; stream_id = 0; name = "custom_event"; fields := struct { u32 siz
 event { id = 5; stream_id = 0; name = "typed_event"; fields := struct { event_type_t type; u32 size; byte_t data[size]; }; };
 event { id = 6; stream_id = 0; name = "processor"; fields := struct { u16 cpu; }; };
 event { id = 7; stream_id = 0; name = "events_lost"; fields := struct { u64 events; }; };
+event { id = 8; stream_id = 0; name = "calls_unwound"; fields := struct { u64 calls; }; };
+event { id = 9; stream_id = 0; name = "exits_astray"; fields := struct { u8 exits; }; };
 "#;
 
 struct Output<'a> {
@@ -268,6 +272,15 @@ impl EachEvent for Output<'_> {
             EventBody::Cpu { cpu } => {
                 self.begin(class::PROCESSOR);
                 self.packet.extend_from_slice(&cpu.to_le_bytes());
+            }
+            EventBody::Unwound { calls } => {
+                self.begin(class::UNWOUND);
+                self.packet.extend_from_slice(&calls.to_le_bytes());
+            }
+            EventBody::Astray => {
+                self.begin(class::ASTRAY);
+                // So many of those that come next.
+                self.packet.push(1);
             }
             EventBody::Lost { events } => {
                 self.begin(class::LOST);

@@ -76,6 +76,8 @@ pub(super) fn word(body: &EventBody) -> &'static str {
             DataKind::Typed(_) => "typed",
         },
         EventBody::Cpu { .. } => "processor",
+        EventBody::Unwound { .. } => "unwound",
+        EventBody::Astray => "astray",
         EventBody::Lost { .. } => "lost",
     }
 }

@@ -139,6 +139,11 @@ impl EachEvent for Output<'_> {
                 text.put(",\"processor\":");
                 text.number(cpu);
             }
+            EventBody::Unwound { calls } => {
+                text.put(",\"unwound\":");
+                text.number(calls);
+            }
+            EventBody::Astray => {}
             EventBody::Lost { events } => {
                 text.put(",\"lost\":");
                 text.number(events);

@@ -45,6 +45,7 @@ const EVENTS: &str = "message events {
     optional binary data;
     optional int64 processor (INTEGER(64, false));
     optional int64 lost (INTEGER(64, false));
+    optional int64 unwound (INTEGER(64, false));
 }";
 
 const FUNCTIONS: &str = "message functions {
@@ -80,6 +81,7 @@ struct Rows {
     data: Vec<Option<ByteArray>>,
     processor: Vec<Option<i64>>,
     lost: Vec<Option<i64>>,
+    unwound: Vec<Option<i64>>,
     /// Bytes in `data`.
     data_len: usize,
 }
@@ -248,7 +250,7 @@ impl EachEvent for Output<'_> {
     fn event(&mut self, event: &Event, bytes: &Bytes) -> io::Result<()> {
         let (mut argument, mut event_type, mut event_type_name) = (None, None, None);
         let mut function = None;
-        let (mut said, mut processor, mut lost) = (None, None, None);
+        let (mut said, mut processor, mut lost, mut unwound) = (None, None, None, None);
         match event.body {
             EventBody::Call {
                 function: called,
@@ -268,6 +270,8 @@ impl EachEvent for Output<'_> {
             }
             EventBody::Cpu { cpu } => processor = Some(cpu.into()),
             EventBody::Lost { events } => lost = Some(bits(events)),
+            EventBody::Unwound { calls } => unwound = Some(bits(calls)),
+            EventBody::Astray => {}
         }
         let known = function.and_then(|function| self.functions.get(function));
         let (name, module) = known.map_or((None, None), |known| {
@@ -292,6 +296,7 @@ impl EachEvent for Output<'_> {
         rows.data.push(said);
         rows.processor.push(processor);
         rows.lost.push(lost);
+        rows.unwound.push(unwound);
         if rows.time_ns.len() >= GROUP_ROWS || rows.data_len >= GROUP_DATA {
             self.group().map_err(failed)?;
         }
@@ -318,6 +323,7 @@ impl Output<'_> {
             data,
             processor,
             lost,
+            unwound,
             data_len: _,
         } = std::mem::take(&mut self.rows);
         if time_ns.is_empty() {
@@ -339,6 +345,7 @@ impl Output<'_> {
         optional::<ByteArrayType>(&mut group, &data)?;
         optional::<Int64Type>(&mut group, &processor)?;
         optional::<Int64Type>(&mut group, &lost)?;
+        optional::<Int64Type>(&mut group, &unwound)?;
         group.close().map(drop)
     }
 }

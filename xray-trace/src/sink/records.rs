@@ -314,7 +314,7 @@ impl Met {
         } = self;
         report.leave_out(
             "exits that were not seen, added where the call was last seen open",
-            notes.closed_by_outer_exit + notes.closed_by_loss + notes.closed_at_end,
+            notes.unwound + notes.closed_by_outer_exit + notes.closed_by_loss + notes.closed_at_end,
         );
         report.leave_out("lost events", notes.lost);
         report.leave_out_of_notes(notes);

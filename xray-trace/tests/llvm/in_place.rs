@@ -93,7 +93,10 @@ fn of_trace(trace: &Trace) -> Vec<Happening> {
                     cpu = Some(now);
                     continue;
                 }
-                EventBody::Lost { .. } => panic!("nothing is lost"),
+                other
+                @ (EventBody::Lost { .. } | EventBody::Unwound { .. } | EventBody::Astray) => {
+                    panic!("no log says so: {other:?}")
+                }
             };
             all.push((who, event.ticks.0, cpu.unwrap(), what));
         }

@@ -107,6 +107,8 @@ pub(crate) fn push(encoder: &mut BlockEncoder, event: Event) {
         }
         EventBody::Lost { events } => encoder.push_lost(event.ticks, events),
         EventBody::Cpu { cpu } => encoder.push_cpu(event.ticks, cpu),
+        EventBody::Unwound { calls } => encoder.push_unwound(event.ticks, calls),
+        EventBody::Astray => encoder.push_astray(event.ticks),
         // A reference into a block that is being made: as many bytes of its kind.
         EventBody::Data { kind, data } => {
             encoder.push_data(event.ticks, kind, &vec![b'x'; data.len()]);
@@ -170,6 +172,8 @@ pub(crate) fn any_body() -> impl Strategy<Value = EventBody> {
         }),
         1 => any::<u64>().prop_map(|events| EventBody::Lost { events }),
         1 => any::<u16>().prop_map(|cpu| EventBody::Cpu { cpu }),
+        1 => prop_oneof![0..5u64, any::<u64>()].prop_map(|calls| EventBody::Unwound { calls }),
+        1 => Just(EventBody::Astray),
     ]
 }
 

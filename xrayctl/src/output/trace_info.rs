@@ -40,6 +40,8 @@ struct EventCounts {
     typed_events: u64,
     cpu_changes: u64,
     losses: u64,
+    unwindings: u64,
+    astray_exits: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -192,6 +194,8 @@ impl TraceInfo {
             typed_events,
             cpu_changes,
             losses,
+            unwindings,
+            astray_exits,
         } = self.events;
         for (number, what) in [
             (entries, "entries"),
@@ -202,6 +206,8 @@ impl TraceInfo {
             (typed_events, "typed events"),
             (cpu_changes, "changes of processor"),
             (losses, "losses"),
+            (unwindings, "times that calls were left"),
+            (astray_exits, "exits of no open call"),
         ] {
             if number > 0 {
                 writeln!(out, "{:>15} {what}", units::count(number))?;
@@ -280,6 +286,8 @@ impl EventCounts {
             },
             EventBody::Cpu { .. } => &mut self.cpu_changes,
             EventBody::Lost { .. } => &mut self.losses,
+            EventBody::Unwound { .. } => &mut self.unwindings,
+            EventBody::Astray => &mut self.astray_exits,
         };
         *count += 1;
     }

@@ -50,6 +50,7 @@ enum Ended {
 #[derive(Debug, Serialize)]
 struct NoteCounts {
     exits_without_entry: u64,
+    unwound: u64,
     closed_by_outer_exit: u64,
     deduced_siblings: u64,
     closed_by_loss: u64,
@@ -74,6 +75,7 @@ impl TraceSummary {
     pub(crate) fn new(file: &str, trace: &Trace, notes: Notes) -> Self {
         let Notes {
             exits_without_entry,
+            unwound,
             closed_by_outer_exit,
             deduced_siblings,
             closed_by_loss,
@@ -106,6 +108,7 @@ impl TraceSummary {
             calibrated: trace.clock().calibration() == Calibration::Measured,
             notes: NoteCounts {
                 exits_without_entry,
+                unwound,
                 closed_by_outer_exit,
                 deduced_siblings,
                 closed_by_loss,
@@ -160,6 +163,7 @@ impl TraceSummary {
     pub(crate) fn render_notes(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let NoteCounts {
             exits_without_entry,
+            unwound,
             closed_by_outer_exit,
             deduced_siblings,
             closed_by_loss,
@@ -183,6 +187,12 @@ impl TraceSummary {
                 closed_by_loss,
                 "call",
                 "without an exit, because events were lost",
+                Tone::Warning,
+            ),
+            (
+                unwound,
+                "call",
+                "without an exit, left by an exception, a jump or a switch of stacks",
                 Tone::Warning,
             ),
             (

@@ -6,7 +6,9 @@ use std::collections::{HashMap, HashSet};
 
 use xray_trace::{
     container::Block,
-    model::{CallKind, Clock, ClockAnchor, DataKind, EventBody, FunctionId, Thread, ThreadId},
+    model::{
+        CallKind, Clock, ClockAnchor, DataKind, EventBody, FunctionId, Thread, ThreadId, Ticks,
+    },
 };
 use xrayd_proto::v1;
 
@@ -146,6 +148,7 @@ impl<N: Names> EventBatcher<N> {
         // Stable: events of one thread within a tick keep their order.
         events.sort_by_key(|made| made.ticks);
 
+        let of_none = [v1::EventKind::Unwound, v1::EventKind::Astray];
         let mut batches = Vec::new();
         let mut batch = head;
         let mut events = events.into_iter().peekable();
@@ -155,7 +158,9 @@ impl<N: Names> EventBatcher<N> {
                 && said < MAX_SAID
                 && let Some(Made { event, source, .. }) = events.next()
             {
-                self.name(source, FunctionId(event.function), &mut batch);
+                if !of_none.contains(&event.kind()) {
+                    self.name(source, FunctionId(event.function), &mut batch);
+                }
                 said += event.said.as_ref().map_or(0, |said| said.data.len());
                 batch.events.push(event);
             }
@@ -197,6 +202,27 @@ impl<N: Names> EventBatcher<N> {
                     lost = lost.saturating_add(events);
                     continue;
                 }
+                EventBody::Unwound { calls } => {
+                    let left = v1::Event {
+                        tid,
+                        pid,
+                        kind: v1::EventKind::Unwound.into(),
+                        calls: Some(calls),
+                        ..v1::Event::default()
+                    };
+                    self.of_no_function(source, event.ticks, left, events);
+                    continue;
+                }
+                EventBody::Astray => {
+                    let astray = v1::Event {
+                        tid,
+                        pid,
+                        kind: v1::EventKind::Astray.into(),
+                        ..v1::Event::default()
+                    };
+                    self.of_no_function(source, event.ticks, astray, events);
+                    continue;
+                }
                 // The collector makes none.
                 EventBody::Cpu { .. } => continue,
                 EventBody::Call {
@@ -232,6 +258,7 @@ impl<N: Names> EventBatcher<N> {
                 argument,
                 said,
                 pid,
+                calls: None,
             };
             events.push(Made {
                 ticks: event.ticks.0,
@@ -240,6 +267,29 @@ impl<N: Names> EventBatcher<N> {
             });
         }
         lost
+    }
+
+    /// Appends an event that concerns all functions of a process, unless only some are wanted.
+    fn of_no_function(
+        &self,
+        source: Source,
+        ticks: Ticks,
+        event: v1::Event,
+        events: &mut Vec<Made>,
+    ) {
+        let process = self.processes.get(&source);
+        if process.is_none_or(|process| process.wanted.is_none()) {
+            let ticks = ticks.0;
+            let event = v1::Event {
+                monotonic_ns: self.clock.monotonic_ns(Ticks(ticks)),
+                ..event
+            };
+            events.push(Made {
+                ticks,
+                source,
+                event,
+            });
+        }
     }
 
     fn is_wanted(&self, source: Source, function: FunctionId) -> bool {

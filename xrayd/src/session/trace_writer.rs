@@ -397,7 +397,10 @@ fn function_of(event: &Event) -> Option<FunctionId> {
     match event.body {
         EventBody::Call { function, .. } => Some(function),
         EventBody::Data { data, .. } => data.function(),
-        EventBody::Cpu { .. } | EventBody::Lost { .. } => None,
+        EventBody::Cpu { .. }
+        | EventBody::Unwound { .. }
+        | EventBody::Astray
+        | EventBody::Lost { .. } => None,
     }
 }
 
@@ -434,6 +437,8 @@ fn push(
             encoder.push_said(ticks, kind, function, size, events.data(data));
         }
         EventBody::Cpu { cpu } => encoder.push_cpu(ticks, cpu),
+        EventBody::Unwound { calls } => encoder.push_unwound(ticks, calls),
+        EventBody::Astray => encoder.push_astray(ticks),
         EventBody::Lost { events } => encoder.push_lost(ticks, events),
     }
 }

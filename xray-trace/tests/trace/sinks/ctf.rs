@@ -69,6 +69,8 @@ fn expected(trace: &Trace) -> Vec<String> {
                         }
                     }
                     EventBody::Cpu { cpu } => ("processor", format!("cpu = {cpu}")),
+                    EventBody::Unwound { calls } => ("calls_unwound", format!("calls = {calls}")),
+                    EventBody::Astray => ("exits_astray", "exits = 1".to_owned()),
                     EventBody::Lost { events } => ("events_lost", format!("events = {events}")),
                 };
                 let ns = apart + trace.clock().monotonic_ns(event.ticks);

@@ -71,6 +71,11 @@ pub(super) fn events_as_json(trace: &Trace) -> Vec<Value> {
                         set("event", "processor".into());
                         set("processor", cpu.into());
                     }
+                    EventBody::Unwound { calls } => {
+                        set("event", "unwound".into());
+                        set("unwound", calls.into());
+                    }
+                    EventBody::Astray => set("event", "astray".into()),
                     EventBody::Lost { events } => {
                         set("event", "lost".into());
                         set("lost", events.into());
