@@ -28,6 +28,8 @@ pub enum Fixture {
     Events,
     /// `noexit.cpp`: calls that end by exception, `longjmp` or not at all.
     NoExit,
+    /// `unwinding.cpp`: calls that are left in every way there is; it counts who calls whom.
+    Unwinding,
     /// `manythreads.c`: idle threads, and one that watches the clock.
     ManyThreads,
     /// `oldsleds/`: map entries of versions 0, 1 and 2 in a position-independent program, old function index.
@@ -134,6 +136,7 @@ impl Fixture {
         Fixture::Arg1,
         Fixture::Events,
         Fixture::NoExit,
+        Fixture::Unwinding,
         Fixture::ManyThreads,
         Fixture::OldSledsPie,
         Fixture::OldSledsFixed,
@@ -177,6 +180,7 @@ impl Fixture {
             Fixture::Arg1 => "arg1",
             Fixture::Events => "events",
             Fixture::NoExit => "noexit",
+            Fixture::Unwinding => "unwinding",
             Fixture::ManyThreads => "manythreads",
             Fixture::OldSledsPie => "oldsleds-pie",
             Fixture::OldSledsFixed => "oldsleds-fixed",
@@ -301,6 +305,10 @@ impl Fixture {
             Fixture::NoExit => recipe(
                 &["common.h", "noexit.cpp"],
                 cxx(&[&normal(&["{src}/noexit.cpp"])]),
+            ),
+            Fixture::Unwinding => recipe(
+                &["common.h", "unwinding.cpp"],
+                cxx(&[&normal(&["{src}/unwinding.cpp"])]),
             ),
             Fixture::ManyThreads => recipe(
                 &["common.h", "manythreads.c"],

@@ -36,7 +36,7 @@ fn calls_left_by_exceptions_and_longjmp_do_no_harm() -> Result<()> {
     ensure!(of("plain") == [6, 6, 0], "{counts:?}");
     let notes = notes(&trace);
     ensure!(
-        notes.closed_by_outer_exit == 306 && notes.exits_without_entry == 0,
+        notes.unwound == 306 && notes.closed_by_outer_exit == 0 && notes.exits_without_entry == 0,
         "{notes:?}"
     );
     Ok(())

@@ -34,3 +34,4 @@ mod threads;
 mod tracer;
 mod truth;
 mod unprivileged;
+mod unwinding;

@@ -5,10 +5,13 @@ use std::time::{Duration, Instant};
 use shm_ring::{Data, Item};
 use xray_trace::{
     container::BlockEncoder,
-    model::{CallKind, DataKind, ThreadId, Ticks},
+    model::{CallKind, DataKind, FunctionId, ThreadId, Ticks},
 };
 
-use super::{CallSite, SiteKind, SiteTable};
+use super::{
+    CallSite, SiteKind, SiteTable,
+    stacks::{Exit, Stacks},
+};
 use crate::{
     session::{Output, Published},
     sys::ticks_now,
@@ -24,6 +27,8 @@ const BLOCK_AGE: Duration = Duration::from_millis(100);
 pub(super) struct Lane {
     thread: ThreadId,
     encoder: BlockEncoder,
+    /// The open calls. Emptied by a loss.
+    stacks: Stacks,
     /// Time of the last event; 0 before the first. Time does not run backwards in a block: a handler's events come
     /// before the one that it interrupted.
     last: u64,
@@ -44,6 +49,7 @@ impl Lane {
         Self {
             thread,
             encoder: BlockEncoder::new(thread),
+            stacks: Stacks::default(),
             last: 0,
             early: 0,
             begun: None,
@@ -64,7 +70,7 @@ impl Lane {
             Item::Call {
                 site,
                 ticks,
-                sp: _,
+                sp,
                 argument,
             } => match sites.find(site, Ticks(ticks)) {
                 Some(&CallSite {
@@ -73,6 +79,7 @@ impl Lane {
                     ..
                 }) => {
                     self.pass(ticks);
+                    self.follow(function, kind, sp);
                     self.encoder
                         .push_call(Ticks(self.last), function, kind, argument);
                     self.tally.0 += 1;
@@ -98,7 +105,7 @@ impl Lane {
         let Data {
             site,
             ticks,
-            sp: _,
+            sp,
             kind,
             size,
             ref bytes,
@@ -120,6 +127,8 @@ impl Lane {
             return self.lose(1);
         };
         self.pass(ticks);
+        let over = self.stacks.pass(sp);
+        self.unwind(over);
         self.encoder
             .push_said(Ticks(self.last), kind, Some(function), size, bytes);
         self.said += 1;
@@ -167,7 +176,30 @@ impl Lane {
         }
     }
 
+    /// Says which calls the stack shows to be over before this event.
+    #[inline]
+    fn follow(&mut self, function: FunctionId, kind: CallKind, sp: u64) {
+        if kind == CallKind::Enter {
+            let over = self.stacks.enter(function, sp);
+            self.unwind(over);
+            return;
+        }
+        let shown = self.stacks.exit(function, sp);
+        self.unwind(shown.over);
+        if shown.of == Exit::Astray {
+            self.encoder.push_astray(Ticks(self.last));
+        }
+    }
+
+    #[inline]
+    fn unwind(&mut self, calls: u64) {
+        if calls > 0 {
+            self.encoder.push_unwound(Ticks(self.last), calls);
+        }
+    }
+
     fn lose(&mut self, count: u64) {
+        self.stacks.clear();
         self.tally.1 = self.tally.1.saturating_add(count);
         if self.last == 0 {
             self.early = self.early.saturating_add(count);

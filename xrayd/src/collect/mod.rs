@@ -4,6 +4,7 @@ mod drain;
 mod lane;
 mod sites;
 mod slots;
+mod stacks;
 
 pub(crate) use drain::{Drain, DrainHandle};
 pub(crate) use sites::{CallSite, SiteKind, SiteTable};

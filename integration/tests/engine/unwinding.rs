@@ -1,0 +1,181 @@
+//! P31: calls that end without an exit. Whatever leaves them, each later call is shown within the one that made it; the program says
+//! which that was.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, Target, wait_until};
+use xray_trace::analysis::{Notes, Step, Steps};
+use xray_trace::model::Trace;
+use xrayd::session::{AttachOptions, Phase, Switch};
+
+use crate::support::{attach_with, detach, notes, registry, retained, switch};
+
+/// Caller, callee, and how often; "-" calls what nobody calls.
+type Edges = BTreeMap<(String, String), u64>;
+
+/// What the program says: "done CALLER>CALLEE=COUNT …".
+fn said(line: &str) -> Result<Edges> {
+    let edges = line.strip_prefix("done ").context("no answer")?.split(' ');
+    edges
+        .map(|edge| {
+            let (callers, count) = edge.split_once('=').context("no count")?;
+            let (caller, callee) = callers.split_once('>').context("no callee")?;
+            Ok(((caller.to_owned(), callee.to_owned()), count.parse()?))
+        })
+        .collect()
+}
+
+/// What the trace says.
+fn traced(trace: &Trace) -> Edges {
+    let mut edges = Edges::new();
+    for steps in Steps::of_threads(trace) {
+        let mut open = Vec::<String>::new();
+        for step in steps {
+            let Step::Enter(call) = step else { continue };
+            open.truncate(call.depth);
+            let name = trace.function_name(call.function).into_owned();
+            let caller = open.last().map_or("-", String::as_str).to_owned();
+            *edges.entry((caller, name.clone())).or_default() += 1;
+            open.push(name);
+        }
+    }
+    edges
+}
+
+/// Runs a scenario: what the program says, and the trace.
+fn record(scenario: &str) -> Result<(Edges, Trace)> {
+    let mut target = Target::spawn(Fixture::Unwinding, [""; 0])?;
+    let registry = registry();
+    // Room for all, however slow the drain is.
+    let options = AttachOptions {
+        ring_bytes: 8 << 20,
+        ..AttachOptions::default()
+    };
+    let session = attach_with(&registry, &target, options)?.session;
+    switch(&session, Switch::On)?;
+    let said = said(&target.ask(scenario, "done ")?)?;
+    if ["exit", "abort"].contains(&scenario) {
+        target.wait(DEADLINE)?;
+        wait_until(DEADLINE, "the session noticed", || {
+            Ok((session.status().phase == Phase::Exited).then_some(()))
+        })?;
+    } else {
+        detach(&registry, &target)?;
+    }
+    Ok((said, retained(&session)?))
+}
+
+/// Every call within its caller, and so many calls left without an exit.
+fn check(scenario: &str, unwound: u64) -> Result<Notes> {
+    let (said, trace) = record(scenario)?;
+    ensure!(trace.totals().lost == 0, "{} lost", trace.totals().lost);
+    let traced = traced(&trace);
+    ensure!(traced == said, "{scenario}: {traced:?} instead of {said:?}");
+    let notes = notes(&trace);
+    ensure!(notes.unwound == unwound, "{scenario}: {notes:?}");
+    ensure!(
+        notes.closed_by_outer_exit == 0 && notes.exits_without_entry == 0,
+        "{scenario}: {notes:?}"
+    );
+    Ok(notes)
+}
+
+#[test]
+fn calls_after_an_exception_through_a_hundred_frames_are_within_their_callers() -> Result<()> {
+    check("throw", 101)?;
+    Ok(())
+}
+
+/// The same function all the way: names alone would end the wrong calls.
+#[test]
+fn a_recursion_that_catches_and_throws_on_ends_the_right_calls() -> Result<()> {
+    // Of 40 levels, those that catch and throw on: three at the bottom, and level 5, 13, 21, 29, 37 with the next one.
+    check("again", 3 + 5 * 2)?;
+    Ok(())
+}
+
+#[test]
+fn calls_after_a_longjmp_are_within_their_callers() -> Result<()> {
+    check("longjmp", 101)?;
+    Ok(())
+}
+
+#[test]
+fn destructors_of_a_thread_that_is_cancelled_are_within_their_functions() -> Result<()> {
+    for scenario in ["cancel", "pthread_exit"] {
+        let notes = check(scenario, 1)?;
+        ensure!(notes.closed_at_end == 1, "{notes:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_runs_at_the_programs_end_is_within_who_ends_it() -> Result<()> {
+    for scenario in ["exit", "abort"] {
+        let notes = check(scenario, 0)?;
+        ensure!(notes.closed_at_end == 21, "{notes:?}");
+    }
+    Ok(())
+}
+
+/// Whom a handler interrupts the program does not know; all else it does.
+#[test]
+fn handlers_on_any_stack_disturb_nobody() -> Result<()> {
+    for scenario in ["handlers here", "handlers below", "handlers above"] {
+        // A handler that interrupts a slow path is counted as lost, and what was open is not known any more: then once more.
+        let recorded = (0..20).find_map(|_| match record(scenario) {
+            Ok((_, trace)) if trace.totals().lost > 0 => None,
+            recorded => Some(recorded),
+        });
+        let (mut said, trace) = recorded.context("events were lost each time")??;
+        let mut traced = traced(&trace);
+        let samples = |edges: &mut Edges| -> u64 {
+            let of_sampler = edges.extract_if(.., |(_, callee), _| callee == "sampler");
+            of_sampler.map(|(_, count)| count).sum()
+        };
+        let (in_program, in_trace) = (samples(&mut said), samples(&mut traced));
+        ensure!(in_program >= 100 && in_program == in_trace, "{in_trace}");
+        ensure!(traced == said, "{scenario}: {traced:?} instead of {said:?}");
+        let notes = notes(&trace);
+        let exact = notes.closed_by_outer_exit == 0 && notes.exits_without_entry == 0;
+        ensure!(exact && notes.closed_at_end == 0, "{scenario}: {notes:?}");
+    }
+    Ok(())
+}
+
+/// A stack that the thread comes back to goes on within the calls that are open then. What runs on the thread's own stack is exact, and no
+/// exit on a fiber ends a call elsewhere.
+#[test]
+fn fibers_do_not_end_each_others_calls() -> Result<()> {
+    let (said, trace) = record("fibers")?;
+    ensure!(trace.totals().lost == 0, "{} lost", trace.totals().lost);
+    let traced = traced(&trace);
+    let of = |edges: &Edges, by: &dyn Fn(&str) -> bool, callee: &str| -> u64 {
+        let all = edges.iter();
+        let all = all.filter(|((caller, what), _)| by(caller) && what == callee);
+        all.map(|(_, count)| count).sum()
+    };
+    let anybody = |_: &str| true;
+    for callee in ["work", "busy", "loop", "one", "two"] {
+        let (program, trace) = (of(&said, &anybody, callee), of(&traced, &anybody, callee));
+        ensure!(program == trace, "{callee}: {trace} instead of {program}");
+    }
+    // `busy` calls two of `work`, wherever it runs.
+    let by_busy = |caller: &str| caller == "busy";
+    ensure!(of(&traced, &by_busy, "work") == of(&said, &by_busy, "work"));
+    // The loop's own, and at least those.
+    let by_loop = |caller: &str| caller == "loop";
+    for callee in ["work", "busy"] {
+        let (program, trace) = (of(&said, &by_loop, callee), of(&traced, &by_loop, callee));
+        ensure!(trace >= program, "{callee}: {trace} of {program}");
+    }
+    let notes = notes(&trace);
+    ensure!(
+        notes.closed_by_outer_exit == 0 && notes.closed_at_end == 0,
+        "{notes:?}"
+    );
+    // `one` was left and came back; its exit is nobody's.
+    ensure!(notes.exits_without_entry >= 1, "{notes:?}");
+    Ok(())
+}

@@ -1,0 +1,558 @@
+//! Which calls of one thread are still open, told by where its stack stands at each event.
+//!
+//! A call that an exception, a `longjmp` or a switch of stacks has left shows in the event after it: the stack stands where the call's
+//! return address was, or above.
+//!
+//! ```text
+//!  higher   main  ●                      sp of an entry and of an exit: where its return address stands
+//!           parse ●
+//!           item  ●  ◄── entry of skip   its return address stands here: item and name are over, parse is not
+//!  lower    name  ●
+//! ```
+//!
+//! A thread may run on several stacks: handlers have one of their own, fibers have one each. Open calls are therefore kept in *segments*, each a
+//! chain without great gaps. What happens far away from all of them is on another stack, within what it interrupted or was called by: it begins
+//! a segment. What happens at an older segment again shows that the newer ones were left.
+//!
+//! ```text
+//!  frames    main ● parse ● item ● │ on_timer ● account ● │ …         outermost first
+//!            segment 0             │ segment 1            │
+//! ```
+//!
+//! The addresses are a stranger's: whatever they are, a call is open at most once, and memory and time are bounded.
+
+use xray_trace::model::FunctionId;
+
+/// The most that neighbours in a segment are apart. Frames are smaller as a rule, and stacks of their own are further away. A call with a
+/// greater frame begins a segment, too, which is left like a handler's.
+const NEAR: u64 = 16 << 10;
+/// An exit of the right function so near is that call's, though its return address has moved: a tail call can have made room for arguments.
+const MOVED: u64 = 64;
+/// Open calls that are known; those further in are matched by their functions alone.
+const MOST_FRAMES: usize = 1 << 17;
+/// Segments; with more, gaps do not count.
+const MOST_SEGMENTS: usize = 32;
+
+/// The open calls of a thread.
+#[derive(Debug, Default)]
+pub(super) struct Stacks {
+    /// Outermost first. Within a segment each stands lower than the one before.
+    frames: Vec<Frame>,
+    /// Where segments begin in `frames`, but for the first, which begins at 0. None of these is empty.
+    segments: Vec<usize>,
+    /// Calls further in than those.
+    beyond: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Frame {
+    function: FunctionId,
+    sp: u64,
+}
+
+/// What an exit shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// So many of the innermost calls had ended before, without an exit.
+    pub(super) over: u64,
+    /// Whose exit it is.
+    pub(super) of: Exit,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exit {
+    /// That of the innermost call which is left.
+    Innermost,
+    /// Of none that is open.
+    Astray,
+    /// Not known.
+    Unknown,
+}
+
+// === impl Stacks ===
+
+impl Stacks {
+    /// A call begins with its return address at `sp`. Says how many of the innermost calls had ended before, without an exit.
+    #[inline]
+    pub(super) fn enter(&mut self, function: FunctionId, sp: u64) -> u64 {
+        let frame = Frame { function, sp };
+        match self.frames.last() {
+            // Below the innermost call, not further than a frame.
+            Some(top) if top.sp.wrapping_sub(sp).wrapping_sub(1) < NEAR => self.push(frame, 0),
+            None => self.push(frame, 0),
+            Some(_) => {
+                let over = self.settle(sp, sp);
+                self.push(frame, over)
+            }
+        }
+    }
+
+    /// A call ends, with its return address at `sp`.
+    #[inline]
+    pub(super) fn exit(&mut self, function: FunctionId, sp: u64) -> Shown {
+        match self.frames.pop_if(|top| *top == Frame { function, sp }) {
+            Some(_) => {
+                self.trim();
+                let over = match self.beyond {
+                    0 => 0,
+                    _ => std::mem::take(&mut self.beyond),
+                };
+                let of = Exit::Innermost;
+                Shown { over, of }
+            }
+            None => self.exit_elsewhere(function, sp),
+        }
+    }
+
+    /// Something else happens with the stack at `sp`, within a function's frame. Says how many of the innermost calls had ended before.
+    #[inline]
+    pub(super) fn pass(&mut self, sp: u64) -> u64 {
+        match self.frames.last() {
+            Some(top) if top.sp.wrapping_sub(sp) < NEAR => 0,
+            None => 0,
+            Some(_) => {
+                // A call whose return address is at `sp` itself is the one that this happens in.
+                let over = self.settle(sp, sp.wrapping_sub(1));
+                self.trim();
+                over
+            }
+        }
+    }
+
+    /// Events are missing: any call may have ended, and what stands where one was may be another one of the same function.
+    pub(super) fn clear(&mut self) {
+        self.frames.clear();
+        self.segments.clear();
+        self.beyond = 0;
+    }
+
+    fn push(&mut self, frame: Frame, over: u64) -> u64 {
+        if self.frames.len() < MOST_FRAMES {
+            self.frames.push(frame);
+        } else {
+            self.beyond = self.beyond.saturating_add(1);
+        }
+        over
+    }
+
+    /// The stack stands at `sp`: leaves the segments above the one that this belongs to, and of that the calls at `dead` and lower. If it belongs to
+    /// none, a segment begins. Says how many calls were left.
+    #[cold]
+    fn settle(&mut self, sp: u64, dead: u64) -> u64 {
+        for segment in (0..=self.segments.len()).rev() {
+            if self.fits(segment, sp) {
+                let keep = self.above(segment, dead);
+                return self.leave(keep, segment);
+            }
+        }
+        if self.segments.len() < MOST_SEGMENTS {
+            self.segments.push(self.frames.len());
+        }
+        0
+    }
+
+    #[cold]
+    fn exit_elsewhere(&mut self, function: FunctionId, sp: u64) -> Shown {
+        if self.beyond > 0 && self.frames.last().is_some_and(|top| sp < top.sp) {
+            self.beyond -= 1;
+            let of = Exit::Unknown;
+            return Shown { over: 0, of };
+        }
+        for segment in (0..=self.segments.len()).rev() {
+            let Some(frame) = self.exiting(segment, function, sp) else {
+                continue;
+            };
+            let over = self.leave(frame + 1, segment);
+            self.frames.pop();
+            self.trim();
+            let of = Exit::Innermost;
+            return Shown { over, of };
+        }
+        if self.frames.is_empty() {
+            let of = Exit::Unknown;
+            return Shown { over: 0, of };
+        }
+        // What returns from there has nothing open there or below.
+        let segments = 0..=self.segments.len();
+        let fitting = segments.rev().find(|segment| self.fits(*segment, sp));
+        let over = fitting.map_or(0, |segment| {
+            let keep = self.above(segment, sp);
+            self.leave(keep, segment)
+        });
+        self.trim();
+        let of = Exit::Astray;
+        Shown { over, of }
+    }
+
+    /// The call of a segment that such an exit is of.
+    fn exiting(&self, segment: usize, function: FunctionId, sp: u64) -> Option<usize> {
+        let at = self.above(segment, sp);
+        let range = self.range(segment);
+        // The first that is not above, or else the last that is.
+        let candidates = [Some(at), at.checked_sub(1)];
+        let moved = |frame: &Frame| frame.sp.abs_diff(sp);
+        let is_it = |limit: u64| {
+            candidates.into_iter().flatten().find(|at| {
+                let frame = self.frames.get(*at).filter(|_| range.contains(at));
+                frame.is_some_and(|frame| frame.function == function && moved(frame) <= limit)
+            })
+        };
+        is_it(0).or_else(|| is_it(MOVED))
+    }
+
+    /// Where the calls of a segment begin that stand at `sp` or lower.
+    fn above(&self, segment: usize, sp: u64) -> usize {
+        let range = self.range(segment);
+        let frames = self.frames.get(range.clone()).unwrap_or_default();
+        range.start + frames.partition_point(|frame| frame.sp > sp)
+    }
+
+    /// Whether the stack of that segment can stand at `sp`.
+    fn fits(&self, segment: usize, sp: u64) -> bool {
+        let frames = self.frames.get(self.range(segment)).unwrap_or_default();
+        let (Some(first), Some(last)) = (frames.first(), frames.last()) else {
+            return false;
+        };
+        let lowest = first.sp.min(last.sp).saturating_sub(NEAR);
+        (lowest..=first.sp.saturating_add(NEAR)).contains(&sp)
+    }
+
+    fn range(&self, segment: usize) -> std::ops::Range<usize> {
+        let begin = segment.checked_sub(1).map_or(0, |at| self.segments[at]);
+        let end = self.segments.get(segment).copied();
+        begin..end.unwrap_or(self.frames.len())
+    }
+
+    /// Leaves all calls but the first `keep`, the last of which are of this segment; says how many those were.
+    fn leave(&mut self, keep: usize, segment: usize) -> u64 {
+        let over = (self.frames.len() - keep.min(self.frames.len())) as u64;
+        self.frames.truncate(keep);
+        self.segments.truncate(segment);
+        over.saturating_add(std::mem::take(&mut self.beyond))
+    }
+
+    /// A segment in which nothing is open is none.
+    #[inline]
+    fn trim(&mut self) {
+        if self.segments.last() == Some(&self.frames.len()) {
+            self.segments.pop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const A: FunctionId = FunctionId(1);
+    const B: FunctionId = FunctionId(2);
+    const C: FunctionId = FunctionId(3);
+    const TOP: u64 = 0x7ffd_0000_f008;
+
+    fn shown(over: u64, of: Exit) -> Shown {
+        Shown { over, of }
+    }
+
+    /// The functions that are open, outermost first, and their places.
+    fn open(stacks: &Stacks) -> Vec<(u32, u64)> {
+        let frames = stacks.frames.iter();
+        frames.map(|frame| (frame.function.0, frame.sp)).collect()
+    }
+
+    /// P31: `A` calls `B` calls `C`, which throws; `A` catches, and calls `C` where it had called `B`.
+    #[test]
+    fn a_call_at_the_place_of_one_that_is_over_shows_it() {
+        let mut stacks = Stacks::default();
+        assert_eq!(stacks.enter(A, TOP), 0);
+        assert_eq!(stacks.enter(B, TOP - 64), 0);
+        assert_eq!(stacks.enter(C, TOP - 128), 0);
+        assert_eq!(stacks.enter(C, TOP - 64), 2);
+        assert_eq!(stacks.exit(C, TOP - 64), shown(0, Exit::Innermost));
+        assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
+        assert_eq!(open(&stacks), []);
+    }
+
+    /// P31: of a recursion the outer call catches; the inner one has the same function.
+    #[test]
+    fn recursion_is_told_apart_by_the_stack() {
+        let mut stacks = Stacks::default();
+        for depth in 0..100 {
+            assert_eq!(stacks.enter(A, TOP - 48 * depth), 0);
+        }
+        assert_eq!(stacks.exit(A, TOP - 48 * 9), shown(90, Exit::Innermost));
+        assert_eq!(stacks.exit(A, TOP - 48 * 8), shown(0, Exit::Innermost));
+        // One whose entry was not seen.
+        assert_eq!(stacks.exit(A, TOP - 48 * 30), shown(0, Exit::Astray));
+        assert_eq!(stacks.exit(A, TOP - 48 * 7), shown(0, Exit::Innermost));
+    }
+
+    #[test]
+    fn an_exit_whose_return_address_has_moved_a_little_is_that_calls() {
+        for moved in [TOP - 64 - 32, TOP - 64 + 16] {
+            let mut stacks = Stacks::default();
+            stacks.enter(A, TOP);
+            stacks.enter(B, TOP - 64);
+            assert_eq!(stacks.exit(B, moved), shown(0, Exit::Innermost));
+            assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
+        }
+    }
+
+    #[test]
+    fn a_handler_on_another_stack_is_within_what_it_interrupts() {
+        for other in [TOP + (1 << 30), TOP - (1 << 30)] {
+            let mut stacks = Stacks::default();
+            stacks.enter(A, TOP);
+            stacks.enter(B, TOP - 64);
+            assert_eq!(stacks.enter(C, other), 0);
+            assert_eq!(stacks.enter(A, other - 100), 0);
+            assert_eq!(stacks.exit(A, other - 100), shown(0, Exit::Innermost));
+            assert_eq!(stacks.exit(C, other), shown(0, Exit::Innermost));
+            // And one that leaves by a jump.
+            assert_eq!(stacks.enter(C, other), 0);
+            assert_eq!(stacks.exit(B, TOP - 64), shown(1, Exit::Innermost));
+            assert_eq!(open(&stacks), [(1, TOP)]);
+        }
+    }
+
+    /// What runs on a fiber is over for now when the thread is back where it came from, and an exit on the fiber is nobody else's.
+    #[test]
+    fn calls_of_a_stack_that_was_left_are_over_and_their_exits_astray() {
+        let fiber = TOP - (1 << 30);
+        let mut stacks = Stacks::default();
+        stacks.enter(A, TOP);
+        stacks.enter(A, fiber);
+        assert_eq!(stacks.enter(B, TOP - 64), 1);
+        assert_eq!(stacks.exit(B, TOP - 64), shown(0, Exit::Innermost));
+        // The fiber goes on.
+        assert_eq!(stacks.enter(C, fiber - 64), 0);
+        assert_eq!(stacks.exit(C, fiber - 64), shown(0, Exit::Innermost));
+        assert_eq!(stacks.exit(A, fiber), shown(0, Exit::Astray));
+        assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
+    }
+
+    #[test]
+    fn what_the_program_says_shows_what_is_over_and_not_the_call_that_it_is_in() {
+        let mut stacks = Stacks::default();
+        stacks.enter(A, TOP);
+        stacks.enter(B, TOP - 64);
+        stacks.enter(C, TOP - 128);
+        assert_eq!(stacks.pass(TOP - 200), 0);
+        // A leaf without a frame.
+        assert_eq!(stacks.pass(TOP - 128), 0);
+        assert_eq!(stacks.pass(TOP - 56), 2);
+        assert_eq!(stacks.pass(TOP - (1 << 30)), 0);
+        assert_eq!(open(&stacks), [(1, TOP)]);
+        assert!(stacks.segments.is_empty());
+    }
+
+    #[test]
+    fn calls_without_end_take_bounded_memory() {
+        let mut stacks = Stacks::default();
+        let most = MOST_FRAMES as u64;
+        for depth in 0..most + 1000 {
+            assert_eq!(stacks.enter(A, TOP - 16 * depth), 0);
+        }
+        assert_eq!(stacks.frames.len(), MOST_FRAMES);
+        let deepest = TOP - 16 * (most + 999);
+        assert_eq!(stacks.exit(A, deepest), shown(0, Exit::Unknown));
+        let known = TOP - 16 * (most - 1);
+        assert_eq!(stacks.exit(A, known), shown(999, Exit::Innermost));
+        assert_eq!(stacks.exit(A, known + 16), shown(0, Exit::Innermost));
+        for other in 0..1000 {
+            stacks.enter(B, TOP + (other << 20));
+        }
+        assert!(stacks.segments.len() <= MOST_SEGMENTS);
+    }
+
+    /// One step of the simulated machine.
+    #[derive(Debug, Clone)]
+    enum Act {
+        /// Calls a function whose frame has so many bytes; whether it is traced.
+        Call(u32, u64, bool),
+        /// The innermost call returns.
+        Return,
+        /// It ends in a jump to another function.
+        TailCall(u32),
+        /// An exception is caught by the traced call of this number, from the outermost, or whichever is there.
+        Throw(usize),
+        /// A signal's handler begins on the thread's other stack, if it is not there already.
+        Signal,
+        /// It is left by its return, with all that it called.
+        HandlerReturns,
+    }
+
+    fn acts() -> impl Strategy<Value = Vec<Act>> {
+        let call = (0..4u32, 2..200u64, prop::bool::weighted(0.7));
+        let act = prop_oneof![
+            8 => call.prop_map(|(function, words, traced)| Act::Call(function, 16 * words, traced)),
+            6 => Just(Act::Return),
+            1 => (0..4u32).prop_map(Act::TailCall),
+            2 => any::<usize>().prop_map(Act::Throw),
+            1 => Just(Act::Signal),
+            1 => Just(Act::HandlerReturns),
+        ];
+        prop::collection::vec(act, 1..300)
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    struct Call {
+        function: FunctionId,
+        sp: u64,
+        frame: u64,
+        traced: bool,
+        /// The first call on the handlers' stack.
+        of_signal: bool,
+    }
+
+    /// A thread, and the resolver beside it.
+    struct Machine {
+        calls: Vec<Call>,
+        other: u64,
+        stacks: Stacks,
+        /// Open calls as a reader has them, who knows nothing but functions and what the resolver says.
+        read: Vec<FunctionId>,
+    }
+
+    // === impl Machine ===
+
+    impl Machine {
+        fn call(&mut self, function: u32, frame: u64, traced: bool) {
+            let sp = self.calls.last().map_or(TOP, |call| call.sp - call.frame);
+            self.begin(function, sp, frame, traced, false);
+        }
+
+        fn begin(&mut self, function: u32, sp: u64, frame: u64, traced: bool, of_signal: bool) {
+            let function = FunctionId(function);
+            if traced {
+                let over = self.stacks.enter(function, sp);
+                self.unwind(over);
+                self.check();
+                self.read.push(function);
+            }
+            self.calls.push(Call {
+                function,
+                sp,
+                frame,
+                traced,
+                of_signal,
+            });
+        }
+
+        fn end(&mut self) {
+            let Some(call) = self.calls.pop() else { return };
+            if !call.traced {
+                return;
+            }
+            let shown = self.stacks.exit(call.function, call.sp);
+            assert_eq!(shown.of, Exit::Innermost);
+            self.unwind(shown.over);
+            assert_eq!(self.read.pop(), Some(call.function));
+            self.check();
+        }
+
+        fn unwind(&mut self, calls: u64) {
+            let keep = self.read.len() - usize::try_from(calls).unwrap();
+            self.read.truncate(keep);
+        }
+
+        /// After an event, and before an entry counts: what is open is known.
+        fn check(&self) {
+            let open = self.calls.iter().filter(|call| call.traced);
+            let open: Vec<FunctionId> = open.map(|call| call.function).collect();
+            assert_eq!(self.read, open);
+        }
+
+        fn in_handler(&self) -> bool {
+            self.calls.iter().any(|call| call.of_signal)
+        }
+    }
+
+    proptest! {
+        /// Exceptions, handlers on another stack above or below, tail calls, functions that are not traced: whoever follows knows at each
+        /// event what is open. A function that catches goes on with a traced call from where it called before, or returns.
+        #[test]
+        fn what_is_open_is_known_at_each_event(acts in acts(), above in any::<bool>()) {
+            let other = if above { TOP + (1 << 24) } else { TOP - (1 << 30) };
+            let (calls, read) = (Vec::new(), Vec::new());
+            let mut machine = Machine { calls, other, stacks: Stacks::default(), read };
+            for act in acts {
+                match act {
+                    Act::Call(function, frame, traced) => machine.call(function, frame, traced),
+                    Act::Return => {
+                        if machine.calls.last().is_some_and(|call| !call.of_signal) {
+                            machine.end();
+                        }
+                    }
+                    Act::TailCall(function) => {
+                        if let Some(call) = machine.calls.last().copied().filter(|call| !call.of_signal) {
+                            machine.end();
+                            machine.begin(function, call.sp, call.frame, call.traced, false);
+                        }
+                    }
+                    Act::Throw(number) => {
+                        // Not out of a handler, which nobody could survive.
+                        let signal = machine.calls.iter().rposition(|call| call.of_signal);
+                        let first = signal.map_or(0, |signal| signal + 1);
+                        let catchers: Vec<usize> = (first..machine.calls.len())
+                            .filter(|&at| machine.calls[at].traced)
+                            .collect();
+                        if catchers.is_empty() {
+                            continue;
+                        }
+                        let catcher = catchers[number % catchers.len()];
+                        machine.calls.truncate(catcher + 1);
+                        if number % 2 == 0 {
+                            machine.call(3, 64, true);
+                            machine.end();
+                        } else {
+                            machine.end();
+                        }
+                    }
+                    Act::Signal => {
+                        if !machine.in_handler() {
+                            let sp = machine.other;
+                            machine.begin(3, sp, 96, true, true);
+                        }
+                    }
+                    Act::HandlerReturns => {
+                        while machine.in_handler() {
+                            machine.end();
+                        }
+                    }
+                }
+            }
+        }
+
+        /// Whatever a stranger says: no panic, and never more calls over than there are.
+        #[test]
+        fn any_addresses_are_survived(events in prop::collection::vec((0..3u8, 0..3u32, any::<u8>(), 0..40u64), 0..400)) {
+            let mut stacks = Stacks::default();
+            let mut read = 0;
+            for (what, function, far, near) in events {
+                let sp = match far {
+                    0 => u64::MAX - 8 * near,
+                    1 => 8 * near,
+                    _ => (u64::from(far % 5) << 20) + 512 * near,
+                };
+                let over = match what {
+                    0 => stacks.enter(FunctionId(function), sp),
+                    1 => {
+                        let shown = stacks.exit(FunctionId(function), sp);
+                        read -= u64::from(shown.of == Exit::Innermost);
+                        shown.over
+                    }
+                    _ => stacks.pass(sp),
+                };
+                prop_assert!(over <= read);
+                read -= over;
+                read += u64::from(what == 0);
+                prop_assert_eq!(read, stacks.frames.len() as u64 + stacks.beyond);
+                prop_assert!(stacks.segments.first().is_none_or(|first| *first > 0));
+                prop_assert!(stacks.segments.is_sorted_by(|a, b| a < b));
+                prop_assert!(stacks.segments.last().is_none_or(|last| *last < stacks.frames.len()));
+            }
+        }
+    }
+}
