@@ -174,7 +174,7 @@ mod tests {
                 let count = |number: &u64| {
                     let event = Event {
                         site: 1,
-                        sp: 8 * (1 << 40 | *number % 10_000),
+                        sp: 8 * ((1 << 40) + *number % 10_000),
                         content: Content::Argument(*number),
                     };
                     target.record(geometry.slots(), event, *number) == Outcome::Recorded
@@ -191,7 +191,7 @@ mod tests {
                     ..
                 } => {
                     assert_eq!((argument, ticks), (Some(ticks), calls + lost));
-                    assert_eq!(sp, 8 * (1 << 40 | ticks % 10_000));
+                    assert_eq!(sp, 8 * ((1 << 40) + ticks % 10_000));
                     calls += 1;
                 }
                 Item::Lost(count) => lost += count,
