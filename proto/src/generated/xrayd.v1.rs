@@ -416,6 +416,7 @@ pub struct ProcessStatus {
     pub executed: bool,
 }
 /// How a process came to be traced that nobody attached to.
+#[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Kinship {
     /// The root of its family.
@@ -431,6 +432,7 @@ pub struct Kinship {
     #[prost(uint64, tag = "4")]
     pub within_ns: u64,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FamilyStatus {
     /// "fork" | "exec" | "all"
@@ -459,6 +461,7 @@ pub struct FamilyStatus {
     #[prost(message, repeated, tag = "8")]
     pub not_followed: ::prost::alloc::vec::Vec<NotFollowed>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NotFollowed {
     #[prost(uint32, tag = "1")]
