@@ -8,8 +8,8 @@ use integration::{DEADLINE, Fixture, ProcessState, Target, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
 use xray_trace::instr_map::{Rule, Selection};
-use xray_trace::model::{CallKind, EventBody, Trace};
-use xrayd::session::{AttachOptions, Birth, Family, Follow, Phase, Registry, Run, Session, Switch};
+use xray_trace::model::{Birth, CallKind, EventBody, Trace};
+use xrayd::session::{AttachOptions, Family, Follow, Phase, Registry, Run, Session, Switch};
 
 use crate::support::{everything, pid, pid_of, registry};
 
@@ -194,6 +194,19 @@ fn what_is_retained_of_a_family_is_one_trace_with_one_set_of_functions() -> Resu
         &[(target.pid(), 300), (child, 1000), (grandchild, 2000)],
     )?;
     ensure!(trace.processes().len() == 3);
+    let origins = trace
+        .processes()
+        .iter()
+        .map(|process| trace.origin(process.id));
+    let parents: Vec<_> = origins
+        .map(|origin| origin.map(|origin| origin.parent))
+        .collect();
+    let expected = [
+        None,
+        Some(u32::try_from(target.pid())?),
+        Some(u32::try_from(child)?),
+    ];
+    ensure!(parents == expected, "{parents:?}");
     let names: Vec<_> = trace.functions().iter().map(|f| f.name.as_str()).collect();
     ensure!(names.len() == 2, "{names:?}");
     let of_grandchild = registry.get(pid(grandchild)?).context("not attached")?;

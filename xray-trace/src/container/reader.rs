@@ -7,7 +7,8 @@ use super::section::{FieldError, FieldReader, SectionKind};
 use super::writer::End;
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
 use crate::model::{
-    ClockAnchor, EventBody, EventType, Function, Module, Process, Thread, ThreadId, Ticks,
+    ClockAnchor, EventBody, EventType, Function, Module, Origin, Process, ProcessId, Thread,
+    ThreadId, Ticks,
 };
 
 /// One section of a trace.
@@ -15,6 +16,13 @@ use crate::model::{
 pub enum Item {
     /// A process.
     Process(Process),
+    /// How a process came to be traced; a second time, what is known now.
+    Origin {
+        /// Which process.
+        process: ProcessId,
+        /// How.
+        origin: Origin,
+    },
     /// A module.
     Module(Module),
     /// A function.
@@ -291,6 +299,9 @@ impl<R: Read> Reader<R> {
         let fields = FieldReader::new(payload);
         let item = match kind {
             SectionKind::PROCESS => tables::process(fields).map(Item::Process),
+            SectionKind::ORIGIN => {
+                tables::origin(fields).map(|(process, origin)| Item::Origin { process, origin })
+            }
             SectionKind::MODULE => tables::module(fields).map(Item::Module),
             SectionKind::FUNCTION => tables::function(fields).map(Item::Function),
             SectionKind::THREAD => tables::thread(fields).map(Item::Thread),

@@ -14,6 +14,8 @@ pub struct SectionKind(pub [u8; 4]);
 impl SectionKind {
     /// A process.
     pub const PROCESS: Self = Self(*b"PROC");
+    /// How a process came to be traced.
+    pub const ORIGIN: Self = Self(*b"ORIG");
     /// A module.
     pub const MODULE: Self = Self(*b"MODL");
     /// A function.

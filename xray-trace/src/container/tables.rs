@@ -4,8 +4,8 @@ use super::section::{FieldError, FieldReader, Fields};
 use super::writer::End;
 use crate::addr::FileAddr;
 use crate::model::{
-    BuildId, ClockAnchor, EventType, Function, FunctionId, Module, ModuleId, Process, ProcessId,
-    SourceLine, Thread, ThreadId, Ticks,
+    Birth, BuildId, ClockAnchor, EventType, Function, FunctionId, Module, ModuleId, Origin,
+    Process, ProcessId, SourceLine, Thread, ThreadId, Ticks,
 };
 
 pub(super) fn put_process(mut out: Fields<'_>, process: &Process) {
@@ -32,6 +32,35 @@ pub(super) fn process(mut fields: FieldReader<'_>) -> Result<Process, FieldError
         executable: fields.text("executable")?,
         host: fields.optional_text("host")?,
     })
+}
+
+pub(super) fn put_origin(mut out: Fields<'_>, process: ProcessId, origin: Origin) {
+    let Origin {
+        parent,
+        by,
+        unrecorded_ns,
+    } = origin;
+    let by: u8 = match by {
+        Birth::Fork => 0,
+        Birth::Exec => 1,
+    };
+    out.number(process.0)
+        .number(parent)
+        .number(by)
+        .number(unrecorded_ns);
+}
+
+pub(super) fn origin(mut fields: FieldReader<'_>) -> Result<(ProcessId, Origin), FieldError> {
+    let process = ProcessId(fields.number32("process")?);
+    let origin = Origin {
+        parent: fields.number32("parent")?,
+        by: match fields.present("exec")? {
+            false => Birth::Fork,
+            true => Birth::Exec,
+        },
+        unrecorded_ns: fields.number("unrecorded time")?,
+    };
+    Ok((process, origin))
 }
 
 pub(super) fn put_module(mut out: Fields<'_>, module: &Module) {

@@ -4,7 +4,9 @@ use std::io::{self, Write};
 
 use super::section::{Fields, SectionKind};
 use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION, tables};
-use crate::model::{ClockAnchor, EventType, Function, Module, Process, Thread, ThreadId};
+use crate::model::{
+    ClockAnchor, EventType, Function, Module, Origin, Process, ProcessId, Thread, ThreadId,
+};
 
 /// What a finished trace says of itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -67,6 +69,17 @@ impl<W: Write> Writer<W> {
     pub fn process(&mut self, process: &Process) -> io::Result<()> {
         self.section(SectionKind::PROCESS, |out| {
             tables::put_process(out, process)
+        })
+    }
+
+    /// Says how a process came to be traced that was added before.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn origin(&mut self, process: ProcessId, origin: Origin) -> io::Result<()> {
+        self.section(SectionKind::ORIGIN, |out| {
+            tables::put_origin(out, process, origin)
         })
     }
 

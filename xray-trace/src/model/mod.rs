@@ -20,7 +20,7 @@ pub use event::{CallKind, DataKind, DataRef, Event, EventBody};
 pub use event_type::EventType;
 pub use function::{Function, FunctionId, SourceLine};
 pub use module::{BuildId, Module, ModuleId};
-pub use process::{Process, ProcessId};
+pub use process::{Birth, Origin, Process, ProcessId};
 pub use profile::{Profile, ProfiledStack, Visit};
 pub use thread::{Thread, ThreadId};
 pub use trace::{Totals, Trace};

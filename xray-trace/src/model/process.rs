@@ -4,6 +4,26 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u32);
 
+/// How a process came to be traced that nobody chose: it was followed from one that was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// The kernel's number of the process that forked it; of one that became another program, its own.
+    pub parent: u32,
+    /// What made it what it is.
+    pub by: Birth,
+    /// How long it had run at most before its events were recorded, in nanoseconds: what it did in that time is not in the trace.
+    pub unrecorded_ns: u64,
+}
+
+/// What made a process what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Birth {
+    /// `fork`: it runs the program of its parent.
+    Fork,
+    /// `exec`: it runs a program of its own.
+    Exec,
+}
+
 /// A process. The pair of `pid` and `start_time_ticks` names it for as long as its machine is up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {

@@ -6,8 +6,8 @@ use std::io::{self, BufReader, Read, Write};
 use std::sync::Arc;
 
 use super::{
-    Clock, ClockAnchor, EventType, Function, FunctionId, Module, ModuleId, Process, ProcessId,
-    Thread, ThreadId,
+    Clock, ClockAnchor, EventType, Function, FunctionId, Module, ModuleId, Origin, Process,
+    ProcessId, Thread, ThreadId,
 };
 use crate::container::{
     Block, Completeness, End, Item, OpenCall, OpenCalls, ReadError, Reader, SectionKind, Writer,
@@ -18,6 +18,8 @@ use crate::container::{
 #[derive(Debug, Clone)]
 pub struct Trace {
     processes: Vec<Process>,
+    /// Of those that were followed.
+    origins: BTreeMap<ProcessId, Origin>,
     modules: Vec<Module>,
     functions: Vec<Function>,
     threads: Vec<Thread>,
@@ -99,6 +101,9 @@ impl Trace {
         self.processes
             .iter()
             .try_for_each(|process| writer.process(process))?;
+        self.origins
+            .iter()
+            .try_for_each(|(process, origin)| writer.origin(*process, *origin))?;
         self.modules
             .iter()
             .try_for_each(|module| writer.module(module))?;
@@ -237,6 +242,12 @@ impl Trace {
         find(&self.processes, id.0, |process| process.id.0)
     }
 
+    /// How the process with that id came to be traced, if it was followed from another one.
+    #[must_use]
+    pub fn origin(&self, id: ProcessId) -> Option<&Origin> {
+        self.origins.get(&id)
+    }
+
     /// The module with that id.
     #[must_use]
     pub fn module(&self, id: ModuleId) -> Option<&Module> {
@@ -323,6 +334,7 @@ fn find<T>(table: &[T], id: u32, id_of: impl Fn(&T) -> u32) -> Option<&T> {
 #[derive(Debug, Default)]
 struct Tables {
     processes: BTreeMap<ProcessId, Process>,
+    origins: BTreeMap<ProcessId, Origin>,
     modules: BTreeMap<ModuleId, Module>,
     functions: BTreeMap<FunctionId, Function>,
     threads: BTreeMap<ThreadId, Thread>,
@@ -366,6 +378,9 @@ impl Tables {
                     return twice(SectionKind::PROCESS, former.id.0);
                 }
             }
+            Item::Origin { process, origin } => {
+                self.origins.insert(process, origin);
+            }
             Item::Module(module) => {
                 if let Some(former) = self.modules.insert(module.id, module) {
                     return twice(SectionKind::MODULE, former.id.0);
@@ -398,6 +413,7 @@ impl Tables {
         }
         Trace {
             processes: self.processes.into_values().collect(),
+            origins: self.origins,
             modules: self.modules.into_values().collect(),
             functions: self.functions.into_values().collect(),
             threads: self.threads.into_values().collect(),

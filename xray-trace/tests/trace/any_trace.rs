@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use xray_trace::container::{BlockEncoder, Writer};
 use xray_trace::model::{
-    DataKind, Event, EventBody, EventType, Function, FunctionId, Process, ProcessId, Thread,
-    ThreadId, Ticks, Trace,
+    Birth, DataKind, Event, EventBody, EventType, Function, FunctionId, Origin, Process, ProcessId,
+    Thread, ThreadId, Ticks, Trace,
 };
 
 use crate::common::{anchor, any_body, any_delta, function, module, process, push, thread};
@@ -68,6 +68,14 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
                 ..process(program)
             };
             writer.process(&described).unwrap();
+            if program > 0 {
+                let origin = Origin {
+                    parent: 1,
+                    by: Birth::Exec,
+                    unrecorded_ns: u64::MAX,
+                };
+                writer.origin(described.id, origin).unwrap();
+            }
             writer.module(&module(program, program)).unwrap();
             let first = program * FUNCTIONS.len() as u32;
             // Each program has functions of its own, and numbers them from 1 on.

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use xray_trace::container::{
     Completeness, End, HEADER_LEN, Item, ReadError, Reader, SectionKind, Writer,
 };
-use xray_trace::model::{Event, EventType, ProcessId, ThreadId, Trace};
+use xray_trace::model::{Birth, Event, EventType, Origin, ProcessId, ThreadId, Trace};
 
 fn items(bytes: &[u8]) -> Result<(Vec<Item>, Completeness), ReadError> {
     let mut reader = Reader::new(bytes)?;
@@ -48,6 +48,12 @@ fn sample_events() -> Vec<Event> {
     events
 }
 
+const ORIGIN: Origin = Origin {
+    parent: 77,
+    by: Birth::Exec,
+    unrecorded_ns: 1 << 40,
+};
+
 /// A file with every kind of section, and several blocks.
 fn sample() -> &'static [u8] {
     static SAMPLE: OnceLock<Vec<u8>> = OnceLock::new();
@@ -66,6 +72,7 @@ fn sample() -> &'static [u8] {
         }
         writer.lost(ThreadId(0), 5).unwrap();
         writer.anchor(&anchor(1 << 46, 1 << 45)).unwrap();
+        writer.origin(ProcessId(0), ORIGIN).unwrap();
         let totals = writer.totals();
         assert_eq!(
             totals,
@@ -98,8 +105,11 @@ fn everything_written_is_read() {
             events: 5
         }
     );
+    let process = ProcessId(0);
+    let origin = ORIGIN;
+    assert_eq!(read[13], Item::Origin { process, origin });
     assert_eq!(
-        read[13],
+        read[14],
         Item::End(End {
             calls: 44,
             lost: 22,

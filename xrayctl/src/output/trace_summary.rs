@@ -5,7 +5,7 @@ use std::io;
 use serde::Serialize;
 use xray_trace::analysis::Notes;
 use xray_trace::container::Completeness;
-use xray_trace::model::{Calibration, Trace};
+use xray_trace::model::{Birth, Calibration, Trace};
 
 use super::{Look, Tone, text, units};
 
@@ -36,6 +36,16 @@ struct TracedProcess {
     command: String,
     executable: String,
     host: Option<String>,
+    /// Of a process that was followed: how it came to be traced.
+    origin: Option<ProcessOrigin>,
+}
+
+#[derive(Debug, Serialize)]
+struct ProcessOrigin {
+    parent: u32,
+    by: &'static str,
+    /// How long it had run at most before its events were recorded.
+    unrecorded_ns: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -88,6 +98,14 @@ impl TraceSummary {
             command: process.command.clone(),
             executable: process.executable.clone(),
             host: process.host.clone(),
+            origin: trace.origin(process.id).map(|origin| ProcessOrigin {
+                parent: origin.parent,
+                by: match origin.by {
+                    Birth::Fork => "fork",
+                    Birth::Exec => "exec",
+                },
+                unrecorded_ns: origin.unrecorded_ns,
+            }),
         });
         let first = trace.blocks().iter().map(|block| block.first).min();
         let totals = trace.totals();
@@ -220,6 +238,22 @@ impl TraceSummary {
                 Tone::Dim,
             ),
         ];
+        let origins = self
+            .processes
+            .iter()
+            .filter_map(|process| process.origin.as_ref());
+        let followed = origins.clone().count() as u64;
+        if let Some(longest) = origins.map(|origin| origin.unrecorded_ns).max() {
+            let line = format!(
+                "{} followed, at most {} after they began; what they did before is not in the trace",
+                match followed {
+                    1 => "1 process was".to_owned(),
+                    several => format!("{} processes were", units::count(several)),
+                },
+                units::time(longest),
+            );
+            writeln!(out, "{}", look.paint(Tone::Dim, &line))?;
+        }
         for (number, noun, what, tone) in counted.into_iter().filter(|note| note.0 > 0) {
             let line = format!("{} {what}", units::counted(number, noun));
             writeln!(out, "{}", look.paint(tone, &line))?;

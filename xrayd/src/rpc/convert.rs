@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::unistd::{Uid, User};
 use xray_trace::{
     instr_map::{Candidate, CompiledSelection, Rule, Selection},
-    model::SourceLine,
+    model::{Birth, SourceLine},
 };
 use xrayd_proto::v1;
 
@@ -13,9 +13,8 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        AttachOptions, AttachReport, Birth, DetachReport, FamilyStatus, Follow, FunctionRow,
-        Kinship, ModuleStatus, NotFollowed, Noticing, Phase, Since, SkippedSleds, Status,
-        ToggleReport,
+        AttachOptions, AttachReport, DetachReport, FamilyStatus, Follow, FunctionRow, Kinship,
+        ModuleStatus, NotFollowed, Noticing, Phase, Since, SkippedSleds, Status, ToggleReport,
     },
     target::{Check, Outcome, ProcessState, ProcessSummary},
 };

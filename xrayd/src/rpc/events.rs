@@ -42,6 +42,8 @@ pub(super) enum Piece {
     Block(Block),
     Anchor(ClockAnchor),
     Thread(Thread),
+    /// What a client learns elsewhere.
+    Nothing,
     /// Nothing more comes of this process.
     Ended,
     /// Events that were not put into the feed, because nobody took them out.
@@ -122,6 +124,7 @@ impl<N: Names> EventBatcher<N> {
                     self.processes
                         .insert(source, KnownProcess { pid, wanted, named });
                 }
+                Piece::Nothing => {}
                 Piece::Ended => ended.push(source),
                 Piece::Block(block) => blocks.push((source, block)),
                 Piece::Anchor(anchor) => self.anchor(anchor),

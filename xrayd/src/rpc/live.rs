@@ -224,6 +224,7 @@ impl EventMessages {
             FeedItem::Block(published) => Piece::Block(published.block),
             FeedItem::Anchor(anchor) => Piece::Anchor(anchor),
             FeedItem::Thread(thread) => Piece::Thread(thread),
+            FeedItem::Origin(_) => Piece::Nothing,
             FeedItem::Ended => Piece::Ended,
             FeedItem::Lost { events } => Piece::ReaderLost(events),
         }
@@ -313,6 +314,7 @@ impl TraceMessages {
             },
             FeedItem::Anchor(anchor) => writer.anchor(source, &anchor),
             FeedItem::Thread(thread) => writer.thread(source, &thread),
+            FeedItem::Origin(origin) => writer.origin(source, origin),
             FeedItem::Ended => {
                 writer.ended(source);
                 sessions.remove(source);

@@ -366,8 +366,10 @@ impl Family {
             source
         };
         let begun = session.begin_as(rules.clone(), parent);
+        let kinship = kinship();
+        session.output.origin(kinship.origin());
         // It is set once, here.
-        let _ = session.kinship.set(kinship());
+        let _ = session.kinship.set(kinship);
         let mut kin = self.kin();
         if let Err(refusal) = begun {
             kin.members.retain(|(member, _)| *member != source);

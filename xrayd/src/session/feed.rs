@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::mpsc;
 use xray_trace::{
     container::Block,
-    model::{ClockAnchor, Thread},
+    model::{ClockAnchor, Origin, Thread},
 };
 
 use super::Session;
@@ -40,6 +40,8 @@ pub enum FeedItem {
     Anchor(ClockAnchor),
     /// A thread that later blocks belong to.
     Thread(Thread),
+    /// How the process came to be traced.
+    Origin(Origin),
     /// Nothing more comes from this source.
     Ended,
     /// The reader was too slow: so many events went past it here.
@@ -186,7 +188,9 @@ impl FeedSender {
                 }
                 self.kept.push_back(thread);
             }
-            once @ (FeedItem::Process(_) | FeedItem::Ended) => self.kept.push_back(once),
+            once @ (FeedItem::Process(_) | FeedItem::Origin(_) | FeedItem::Ended) => {
+                self.kept.push_back(once)
+            }
         }
         true
     }

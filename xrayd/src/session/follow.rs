@@ -23,9 +23,11 @@ use std::{
 };
 
 use super::{
-    AttachOptions, Birth, Family, Kinship, Phase, Session,
+    AttachOptions, Family, Kinship, Phase, Session,
     registry::{Inner, Registry},
 };
+use xray_trace::model::Birth;
+
 use crate::{
     pid::Pid,
     refusal::{Reason, Refusal, Result},

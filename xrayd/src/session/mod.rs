@@ -47,7 +47,7 @@ use std::{
 
 use xray_trace::{
     instr_map::{Candidate, CompiledSelection, Selection},
-    model::{BuildId, ClockAnchor, Function, FunctionId, ModuleId, Process},
+    model::{Birth, BuildId, ClockAnchor, Function, FunctionId, ModuleId, Origin, Process},
 };
 
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
@@ -206,13 +206,17 @@ pub struct Kinship {
     pub within: Duration,
 }
 
-/// What made a process what it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Birth {
-    /// `fork`: it runs the program of its parent.
-    Fork,
-    /// `exec`: it runs a program of its own.
-    Exec,
+// === impl Kinship ===
+
+impl Kinship {
+    /// As a trace says it.
+    pub fn origin(&self) -> Origin {
+        Origin {
+            parent: self.parent.as_u32(),
+            by: self.by,
+            unrecorded_ns: u64::try_from(self.within.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// One attached process.
@@ -429,6 +433,9 @@ impl Session {
     fn feed_to(self: &Arc<Self>, inlet: &FeedInlet, source: Source) {
         let mut sender = inlet.sender(source);
         sender.send(FeedItem::Process(Arc::clone(self)));
+        if let Some(kinship) = self.kinship() {
+            sender.send(FeedItem::Origin(kinship.origin()));
+        }
         self.output.subscribe(sender);
     }
 
@@ -448,6 +455,9 @@ impl Session {
         self.control.flush();
         let snapshot = self.output.snapshot();
         writer.process(source, &self.process, self)?;
+        if let Some(kinship) = self.kinship() {
+            writer.origin(source, kinship.origin())?;
+        }
         for thread in &snapshot.threads {
             writer.thread(source, thread)?;
         }

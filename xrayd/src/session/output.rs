@@ -11,7 +11,7 @@ use std::{
 
 use xray_trace::{
     container::{Block, BlockEncoder},
-    model::{ClockAnchor, FunctionId, ProcessId, Thread, ThreadId},
+    model::{ClockAnchor, FunctionId, Origin, ProcessId, Thread, ThreadId},
 };
 
 use super::{
@@ -290,6 +290,11 @@ impl Output {
         // A reader that has no room for this learns of the end when it has read everything.
         self.feed(&FeedItem::Ended);
         *lock(&self.feeds) = None;
+    }
+
+    /// How the process came to be traced.
+    pub(crate) fn origin(&self, origin: Origin) {
+        self.feed(&FeedItem::Origin(origin));
     }
 
     fn feed(&self, item: &FeedItem) {

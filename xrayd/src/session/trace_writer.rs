@@ -24,8 +24,8 @@ use std::{
 use xray_trace::{
     container::{Block, BlockEncoder, End, Events, Writer},
     model::{
-        ClockAnchor, Event, EventBody, Function, FunctionId, Module, ModuleId, Process, ProcessId,
-        Thread, ThreadId,
+        ClockAnchor, Event, EventBody, Function, FunctionId, Module, ModuleId, Origin, Process,
+        ProcessId, Thread, ThreadId,
     },
 };
 
@@ -166,6 +166,17 @@ impl<W: Write> TraceWriter<W> {
         };
         self.sources.insert(source, numbers);
         self.add_modules(source, tables)
+    }
+
+    /// Says how a process came to be traced.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn origin(&mut self, source: Source, origin: Origin) -> io::Result<()> {
+        match self.sources.get(&source) {
+            Some(numbers) => self.writer.origin(numbers.process, origin),
+            None => Ok(()),
+        }
     }
 
     /// The process has ended: nothing more comes from `source`.
@@ -487,7 +498,7 @@ mod tests {
     use xray_trace::{
         FileAddr,
         container::Completeness,
-        model::{CallKind, DataKind, Ticks, Trace},
+        model::{Birth, CallKind, DataKind, Ticks, Trace},
     };
 
     use super::*;
@@ -686,6 +697,12 @@ mod tests {
         };
         writer.block(other, &said, &third).unwrap();
         writer.lost(other, ThreadId(0), 2).unwrap();
+        let origin = Origin {
+            parent: 7,
+            by: Birth::Exec,
+            unrecorded_ns: 4_000_000,
+        };
+        writer.origin(other, origin).unwrap();
         writer.ended(other);
         writer.end().unwrap();
 
@@ -696,6 +713,11 @@ mod tests {
             .map(|process| process.pid)
             .collect();
         assert_eq!(pids, [7, 8, 9]);
+        let origins: Vec<_> = (0..3).map(|id| trace.origin(ProcessId(id))).collect();
+        assert_eq!(origins, [None, None, Some(&origin)]);
+        // And in what is written of it anew.
+        let again = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
+        assert_eq!(again.origin(ProcessId(2)), Some(&origin));
         let of: Vec<_> = trace
             .modules()
             .iter()
