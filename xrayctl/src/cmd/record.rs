@@ -139,12 +139,15 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
 
     let progress = Progress::spinner(console, "recording");
     let cause = wait(&mut recording, args.duration, &mut signals, &progress).await;
-    let family = family(&mut rpc, target.pid()).await;
-    let released = {
-        let mut released = std::pin::pin!(release(&mut rpc, target.pid(), &undo));
+    let (family, released) = {
+        let letting_go = async {
+            let family = family(&mut rpc, target.pid()).await;
+            (family, release(&mut rpc, target.pid(), &undo).await)
+        };
+        let mut letting_go = std::pin::pin!(letting_go);
         loop {
             tokio::select! {
-                released = &mut released => break released,
+                done = &mut letting_go => break done,
                 () = signals.next() => progress.note(console, "detaching is under way"),
             }
         }
