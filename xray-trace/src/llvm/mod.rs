@@ -25,6 +25,7 @@ mod salvage;
 mod window;
 
 pub use error::Error;
+#[cfg(feature = "import")]
 pub(crate) use header::HEADER_LEN;
 pub use header::{ByteOrder, Format, Header};
 pub use salvage::{Mode, Skipped, SkippedList};
