@@ -26,6 +26,10 @@ pub enum Fixture {
     Arg1,
     /// `events/`: custom and typed events of every size and from every place.
     Events,
+    /// `types.c`: typed events whose types have names, without LLVM's runtime.
+    Types,
+    /// The same with it.
+    TypesLlvm,
     /// `noexit.cpp`: calls that end by exception, `longjmp` or not at all.
     NoExit,
     /// `unwinding.cpp`: calls that are left in every way there is; it counts who calls whom.
@@ -119,6 +123,12 @@ const CHOSEN: &[&str] = &[
 ];
 const NO_RUNTIME: &[&str] = &["-fno-xray-link-deps"];
 const OPTIMISED: &[&str] = &["-O2"];
+const TYPES: &[&str] = &[
+    "common.h",
+    "types.c",
+    "../without-runtime/xray_events.c",
+    "../without-runtime/xray_events.h",
+];
 const CXX: &[&str] = &["-std=c++20"];
 
 // === impl Fixture ===
@@ -135,6 +145,8 @@ impl Fixture {
         Fixture::Blocking,
         Fixture::Arg1,
         Fixture::Events,
+        Fixture::Types,
+        Fixture::TypesLlvm,
         Fixture::NoExit,
         Fixture::Unwinding,
         Fixture::ManyThreads,
@@ -179,6 +191,8 @@ impl Fixture {
             Fixture::Blocking => "blocking",
             Fixture::Arg1 => "arg1",
             Fixture::Events => "events",
+            Fixture::Types => "types",
+            Fixture::TypesLlvm => "types-llvm",
             Fixture::NoExit => "noexit",
             Fixture::Unwinding => "unwinding",
             Fixture::ManyThreads => "manythreads",
@@ -301,6 +315,22 @@ impl Fixture {
                     "{src}/events/sleds.S",
                     "{src}/../without-runtime/xray_events.c",
                 ])]),
+            ),
+            Fixture::Types => recipe(
+                TYPES,
+                c(&[&normal(&[
+                    "{src}/types.c",
+                    "{src}/../without-runtime/xray_events.c",
+                ])]),
+            ),
+            Fixture::TypesLlvm => recipe(
+                TYPES,
+                c(&[
+                    OPTIMISED,
+                    COMMON,
+                    CHOSEN,
+                    &["-DLLVM_RUNTIME", "{src}/types.c"],
+                ]),
             ),
             Fixture::NoExit => recipe(
                 &["common.h", "noexit.cpp"],

@@ -7,9 +7,27 @@
 //
 // While nobody traces, that is a jump over fifteen bytes. With another compiler, or without -fxray-instrument, it is nothing at all.
 // Link xray_events.c as well; where LLVM's runtime is linked, too, its functions are taken.
+//
+// A type can have a name, which traces show instead of its number:
+//
+//     static const char request_type[] = "request";
+//     xray_typed_event(__xray_register_event_type(request_type), &request, sizeof request);
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The number of the type that this text names, from 0: the same for the same address, so that it may be asked for before each event. The text must
+// stay where it is. The first 1024 types have a number of their own; all others have 65535, and no name.
+uint16_t __xray_register_event_type(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
 
 #if defined(__clang__) && defined(__has_builtin)
 #if __has_builtin(__xray_customevent) && __has_builtin(__xray_typedevent)

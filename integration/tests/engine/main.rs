@@ -33,5 +33,6 @@ mod tailcond;
 mod threads;
 mod tracer;
 mod truth;
+mod types;
 mod unprivileged;
 mod unwinding;

@@ -123,3 +123,42 @@ fn every_format_that_has_events_has_those_of_a_live_process() -> Result<()> {
     ensure!(records("kind: custom-event") == custom && records("kind: typed-event") == typed);
     Ok(())
 }
+
+/// The names reach whoever records, from both kinds of programs, also of types that are registered while it does.
+#[test]
+fn types_are_shown_by_their_names() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    for (cli, fixture) in [
+        (scene.alone()?, Fixture::Types),
+        (scene.with(&daemon)?, Fixture::TypesLlvm),
+    ] {
+        let mut target = Target::spawn(fixture, [""; 0])?;
+        let pid = target.pid().to_string();
+        let mut running = cli.start(["record", &pid, "-o", "t.xtrace", "--force"])?;
+        running.until("everything is on", || all_on(&target))?;
+        target.ask("say 7", "said 7")?;
+        target.ask("more 60000", "said")?;
+        running.signal(Signal::SIGINT)?;
+        let ran = running.wait()?;
+        ensure!(ran.code == Some(0), "{ran:?}");
+        let tree = cli.run(["tree", "t.xtrace"])?.out;
+        for line in [
+            "// event of type type 6: type 6",
+            "// event of type 60000: more",
+        ] {
+            ensure!(tree.contains(line), "{tree}");
+        }
+        let info = cli.json(["info", "t.xtrace"])?;
+        let types = rows(&info, "event_types")?;
+        let of = |number: u64| types.iter().find(|row| row["number"] == number);
+        let (known, unknown) = (of(6).context("no type 6")?, of(60_000).context("no 60000")?);
+        ensure!(known["name"] == "type 6" && known["events"] == 1, "{info}");
+        ensure!(
+            unknown["name"].is_null() && unknown["events"] == 1,
+            "{info}"
+        );
+        ensure!(types.len() == 8, "{info}");
+    }
+    Ok(())
+}

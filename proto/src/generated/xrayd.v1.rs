@@ -559,6 +559,21 @@ pub struct EventBatch {
     /// Threads that were named since the last batch.
     #[prost(message, repeated, tag = "5")]
     pub threads: ::prost::alloc::vec::Vec<ThreadName>,
+    /// Names of types of typed events that were found since the last batch; they may come after the first event of the type, and again if
+    /// a library names the type differently.
+    #[prost(message, repeated, tag = "6")]
+    pub event_types: ::prost::alloc::vec::Vec<EventTypeName>,
+}
+/// What a program calls a type of its typed events (__xray_register_event_type).
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EventTypeName {
+    /// As in Said.
+    #[prost(uint32, tag = "1")]
+    pub r#type: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ThreadName {

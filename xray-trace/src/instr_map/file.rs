@@ -111,6 +111,9 @@ pub(super) trait ObjectFile {
     /// Whether there is code at this place of a relocatable file.
     fn is_code(&self, place: Place) -> bool;
 
+    /// Where the section of this name is in memory, and how long it is.
+    fn section_range(&self, name: &str) -> Option<(FileAddr, u64)>;
+
     /// The best symbol table, if there is one.
     fn symbols(&self) -> Option<Symbols<'_>>;
 }

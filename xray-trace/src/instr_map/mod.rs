@@ -8,6 +8,7 @@
 //! | `words` | what words mean when the file will be linked and loaded |
 //! | `index` | the sleds, and the functions they make up |
 //! | `symbols`, `names`, `cxx` | what the functions are called |
+//! | `event_types` | where the program keeps names of its typed events' types |
 //! | `source` | which line each of them begins at |
 //! | `filter` | which of them somebody means |
 //! | `map` | the map by itself, wherever it stands |
@@ -20,6 +21,7 @@ mod bytes;
 mod cxx;
 mod elf;
 mod error;
+mod event_types;
 mod file;
 mod filter;
 mod index;
@@ -38,6 +40,7 @@ mod yaml;
 use std::ops::Range;
 
 pub use self::error::ObjectError;
+pub use self::event_types::EventTypeTables;
 use self::file::Place;
 pub use self::file::{ObjectKind, Segment};
 pub use self::filter::{Candidate, CompiledSelection, Rule, Selection, SelectionError};

@@ -1,6 +1,7 @@
 //! An object file with all that is known of its sleds.
 
 use super::elf::{Accept, Elf};
+use super::event_types::{self, EventTypeTables};
 use super::file::{self, Identity, ObjectFile, ObjectKind, Segment};
 use super::index::Map;
 use super::symbols::SymbolLookup;
@@ -18,6 +19,7 @@ pub struct Object {
     functions: Vec<MapFunction>,
     index: FunctionIndex,
     runtime: XrayRuntime,
+    event_types: EventTypeTables,
     warnings: Vec<Warning>,
 }
 
@@ -63,6 +65,10 @@ impl Object {
             functions,
             index,
             runtime: XrayRuntime::Unknown,
+            event_types: EventTypeTables {
+                llvm: None,
+                plain: file.section_range(event_types::SECTION),
+            },
             warnings,
         };
         object.runtime = object.name_functions(file, file_size).0;
@@ -145,6 +151,11 @@ impl Object {
         self.runtime
     }
 
+    /// Where it keeps names of its typed events' types.
+    pub fn event_types(&self) -> EventTypeTables {
+        self.event_types
+    }
+
     /// What is odd about the file; at most a few.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
@@ -190,6 +201,8 @@ impl Object {
             self.warnings
                 .push(Warning::NamesLeftOut { count: left_out });
         }
+        let llvm = &mut self.event_types.llvm;
+        *llvm = llvm.or(lookup.event_types.found());
         (lookup.runtime, named)
     }
 }

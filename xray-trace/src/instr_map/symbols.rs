@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::XrayRuntime;
 use super::bytes::RawName;
+use super::event_types::LlvmTable;
 use super::file::{ObjectFile, Place, Rank, Symbol, Symbols};
 
 /// Symbols that only LLVM's own runtime defines.
@@ -26,6 +27,7 @@ pub(super) struct SymbolLookup {
     /// Addresses whose names did not fit into the budget.
     pub(super) left_out: usize,
     pub(super) runtime: XrayRuntime,
+    pub(super) event_types: LlvmTable,
 }
 
 /// The best symbol so far at an address.
@@ -50,13 +52,15 @@ impl SymbolLookup {
             found: BTreeMap::new(),
             left_out: 0,
             runtime: XrayRuntime::Unknown,
+            event_types: LlvmTable::default(),
         };
         if let Some(Symbols { complete, symbols }) = file.symbols() {
             let silence = match complete {
                 true => XrayRuntime::Absent,
                 false => XrayRuntime::Unknown,
             };
-            lookup.runtime = scan(symbols, &mut best).unwrap_or(silence);
+            let runtime = scan(symbols, &mut best, &mut lookup.event_types);
+            lookup.runtime = runtime.unwrap_or(silence);
             lookup.take_names(best, budget);
         }
         lookup
@@ -82,6 +86,7 @@ impl SymbolLookup {
 fn scan<'a>(
     symbols: impl Iterator<Item = Symbol<'a>>,
     best: &mut BTreeMap<Place, Option<Best<'a>>>,
+    event_types: &mut LlvmTable,
 ) -> Option<XrayRuntime> {
     let mut runtime = None;
     for symbol in symbols {
@@ -96,6 +101,9 @@ fn scan<'a>(
                 Some(_) => XrayRuntime::Defined,
                 None => XrayRuntime::Imported,
             }));
+        }
+        if let Some(place) = place {
+            event_types.meet(name, place.address);
         }
         if let (Some(place), Some(rank)) = (place, rank)
             && let Some(best) = best.get_mut(&place)

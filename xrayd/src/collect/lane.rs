@@ -126,6 +126,9 @@ impl Lane {
         let Some((function, kind)) = site else {
             return self.lose(1);
         };
+        if let DataKind::Typed(number) = kind {
+            output.event_types.meet(number);
+        }
         self.pass(ticks);
         let over = self.stacks.pass(sp);
         self.unwind(over);

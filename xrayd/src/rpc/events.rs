@@ -7,7 +7,8 @@ use std::collections::{HashMap, HashSet};
 use xray_trace::{
     container::Block,
     model::{
-        CallKind, Clock, ClockAnchor, DataKind, EventBody, FunctionId, Thread, ThreadId, Ticks,
+        CallKind, Clock, ClockAnchor, DataKind, EventBody, EventType, FunctionId, Thread, ThreadId,
+        Ticks,
     },
 };
 use xrayd_proto::v1;
@@ -46,6 +47,7 @@ pub(super) enum Piece {
     Nothing,
     /// Nothing more comes of this process.
     Ended,
+    EventType(EventType),
     /// Events that were not put into the feed, because nobody took them out.
     ReaderLost(u64),
 }
@@ -137,6 +139,15 @@ impl<N: Names> EventBatcher<N> {
                     self.threads.insert((source, id), tid);
                     let pid = self.pid(source);
                     head.threads.push(v1::ThreadName { tid, name, pid });
+                }
+                Piece::EventType(EventType {
+                    process: _,
+                    number,
+                    name,
+                }) => {
+                    let (pid, r#type) = (self.pid(source), number.into());
+                    head.event_types
+                        .push(v1::EventTypeName { r#type, name, pid });
                 }
                 Piece::ReaderLost(events) => {
                     head.reader_lost = head.reader_lost.saturating_add(events);
@@ -470,6 +481,22 @@ mod tests {
         let threads: Vec<_> = batches[0].threads.iter().map(|t| (t.pid, t.tid)).collect();
         assert_eq!(threads, [(70, 101), (71, 101)]);
         assert_eq!(batcher.processes.len(), 1);
+    }
+
+    #[test]
+    fn names_of_event_types_are_handed_on() {
+        let named = Piece::EventType(EventType {
+            process: ProcessId(0),
+            number: 9,
+            name: "request".to_owned(),
+        });
+        let batches = batcher(None).batches(vec![thread(1), speech(1, 1), of(0, named)]);
+        let name = v1::EventTypeName {
+            r#type: 9,
+            name: "request".to_owned(),
+            pid: 70,
+        };
+        assert_eq!(batches[0].event_types, [name]);
     }
 
     /// A block with so many events of 4 KiB.

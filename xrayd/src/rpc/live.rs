@@ -225,6 +225,7 @@ impl EventMessages {
             FeedItem::Anchor(anchor) => Piece::Anchor(anchor),
             FeedItem::Thread(thread) => Piece::Thread(thread),
             FeedItem::Origin(_) => Piece::Nothing,
+            FeedItem::EventType(event_type) => Piece::EventType(event_type),
             FeedItem::Ended => Piece::Ended,
             FeedItem::Lost { events } => Piece::ReaderLost(events),
         }
@@ -315,6 +316,7 @@ impl TraceMessages {
             FeedItem::Anchor(anchor) => writer.anchor(source, &anchor),
             FeedItem::Thread(thread) => writer.thread(source, &thread),
             FeedItem::Origin(origin) => writer.origin(source, origin),
+            FeedItem::EventType(event_type) => writer.event_type(source, &event_type),
             FeedItem::Ended => {
                 writer.ended(source);
                 sessions.remove(source);

@@ -48,6 +48,9 @@ pub(super) enum Command {
     Look {
         answer: SyncSender<Result<()>>,
     },
+    NameTypes {
+        answer: SyncSender<Result<()>>,
+    },
     Resume {
         answer: SyncSender<Result<()>>,
     },
@@ -210,10 +213,14 @@ impl Control {
         *lock(&self.shared.exit_status)
     }
 
-    /// Has the drain read what is there.
+    /// Has the drain read what is there, and names of event types read that it met.
     pub(super) fn flush(&self) {
         if let Some(drain) = &*lock(&self.shared.drain) {
             drain.flush();
+        }
+        if self.output.event_types.is_wanting() {
+            // A control thread that has ended has read what it could.
+            let _ = self.ask(|answer| Command::NameTypes { answer });
         }
     }
 

@@ -12,6 +12,7 @@ use xray_trace::model::FunctionId;
 use super::{
     Output, Phase, Run, Switch, ToggleReport,
     control::{Command, Commands, Shared, Wish},
+    event_types::Reading,
     loading::Loading,
 };
 use crate::{
@@ -55,6 +56,7 @@ pub(super) struct Controller {
     pub(super) memory: Arc<Memory>,
     pub(super) patcher: Patcher,
     pub(super) loading: Loading,
+    pub(super) reading: Reading,
     /// Address of the table's mapping.
     pub(super) table: TargetAddr,
     pub(super) output: Arc<Output>,
@@ -72,6 +74,7 @@ pub(super) struct Controller {
 impl Controller {
     /// Serves the session until it is detached or its target has ended. A command that comes meanwhile finds nobody.
     pub(super) fn run(mut self, commands: &Commands) {
+        self.read_event_types();
         loop {
             let pause = self.loading.pause().min(WATCH_EVERY);
             let command = commands.next(self.loading.watch.descriptors(), pause);
@@ -96,6 +99,10 @@ impl Controller {
                 Ok(Command::Look { answer }) => {
                     let _ = answer.send(self.look());
                 }
+                Ok(Command::NameTypes { answer }) => {
+                    self.read_event_types();
+                    let _ = answer.send(Ok(()));
+                }
                 Ok(Command::Resume { answer }) => {
                     let _ = answer.send(self.resume());
                 }
@@ -111,6 +118,7 @@ impl Controller {
                     break;
                 }
             }
+            self.tend_event_types();
             if self.loading.until_look().is_zero()
                 && let Err(error) = self.look()
             {
@@ -344,6 +352,10 @@ impl Controller {
             .store(Phase::Detaching as u8, Ordering::Release);
         let sites = self.loading.sites();
         let result = self.switch_off_and_prove(&sites);
+        // No event will come any more, and the memory is still there.
+        if self.output.event_types.is_wanting() {
+            self.read_event_types();
+        }
         let drain = lock(&self.shared.drain).take();
         if let Some(drain) = drain {
             let producer = if self.target.has_exited() {

@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::mpsc;
 use xray_trace::{
     container::Block,
-    model::{ClockAnchor, Origin, Thread},
+    model::{ClockAnchor, EventType, Origin, Thread},
 };
 
 use super::Session;
@@ -42,6 +42,8 @@ pub enum FeedItem {
     Thread(Thread),
     /// How the process came to be traced.
     Origin(Origin),
+    /// A name of a type of typed events, or its new name.
+    EventType(EventType),
     /// Nothing more comes from this source.
     Ended,
     /// The reader was too slow: so many events went past it here.
@@ -182,11 +184,11 @@ impl FeedSender {
                 self.kept.push_back(anchor);
             }
             // When there are too many, the oldest may have ended long ago; its events then have a number and no name.
-            thread @ FeedItem::Thread(_) => {
+            named @ (FeedItem::Thread(_) | FeedItem::EventType(_)) => {
                 if self.kept.len() >= MAX_KEPT {
                     self.kept.remove(1);
                 }
-                self.kept.push_back(thread);
+                self.kept.push_back(named);
             }
             once @ (FeedItem::Process(_) | FeedItem::Origin(_) | FeedItem::Ended) => {
                 self.kept.push_back(once)

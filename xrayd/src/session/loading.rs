@@ -217,6 +217,15 @@ impl Loading {
         }
     }
 
+    /// The modules that are traced and loaded.
+    pub(super) fn modules(&self) -> impl Iterator<Item = &Module> {
+        self.traced.values().map(|traced| &traced.loaded.module)
+    }
+
+    pub(super) fn is_traced(&self, load: &Load) -> bool {
+        self.traced.contains_key(load)
+    }
+
     /// Every usable sled of what is loaded, by address.
     pub(super) fn sites(&self) -> Vec<PatchSite> {
         let loaded = self.traced.values().map(|traced| &traced.loaded);

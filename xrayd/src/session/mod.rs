@@ -24,6 +24,7 @@ mod attach;
 mod control;
 mod controller;
 mod counts;
+mod event_types;
 mod family;
 mod feed;
 mod follow;
@@ -460,6 +461,9 @@ impl Session {
         }
         for thread in &snapshot.threads {
             writer.thread(source, thread)?;
+        }
+        for event_type in &snapshot.event_types {
+            writer.event_type(source, event_type)?;
         }
         for anchor in &snapshot.anchors {
             writer.anchor(source, anchor)?;

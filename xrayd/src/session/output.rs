@@ -11,11 +11,12 @@ use std::{
 
 use xray_trace::{
     container::{Block, BlockEncoder},
-    model::{ClockAnchor, FunctionId, Origin, ProcessId, Thread, ThreadId},
+    model::{ClockAnchor, EventType, FunctionId, Origin, ProcessId, Thread, ThreadId},
 };
 
 use super::{
     counts::Counts,
+    event_types::EventTypes,
     feed::{FeedItem, FeedSender, Published},
 };
 use crate::lock::lock;
@@ -45,6 +46,7 @@ pub(crate) struct Counters {
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) threads: Vec<Thread>,
+    pub(crate) event_types: Vec<EventType>,
     pub(crate) anchors: Vec<ClockAnchor>,
     pub(crate) blocks: Vec<Block>,
     /// What was retained and dropped, by thread.
@@ -69,6 +71,7 @@ pub(crate) struct Output {
     armed: AtomicBool,
     /// By function.
     counts: Counts,
+    pub(crate) event_types: EventTypes,
     retained: Mutex<Retained>,
     /// `None` once nothing will come any more.
     feeds: Mutex<Option<Vec<FeedSender>>>,
@@ -129,6 +132,7 @@ impl Output {
             ring_use_permille: AtomicU32::new(0),
             armed: AtomicBool::new(false),
             counts: Counts::new(functions),
+            event_types: EventTypes::new(),
             retained: Mutex::default(),
             feeds: Mutex::new(Some(Vec::new())),
             rate: Mutex::new(Rate {
@@ -320,7 +324,32 @@ impl Output {
         self.counts.grow(functions);
     }
 
+    /// A module of the program gives a number of event types this name.
+    pub(crate) fn name_event_type(&self, number: u16, name: &str) {
+        // Under the lock, so that a new reader gets a name either with all others or in its feed.
+        let _retained = lock(&self.retained);
+        if let Some(name) = self.event_types.name(number, name) {
+            self.feed(&FeedItem::EventType(self.event_type(number, name)));
+        }
+    }
+
     // --- by anybody
+
+    /// The event types that have names.
+    pub(crate) fn event_types(&self) -> Vec<EventType> {
+        let names = self.event_types.all().into_iter();
+        names
+            .map(|(number, name)| self.event_type(number, name))
+            .collect()
+    }
+
+    fn event_type(&self, number: u16, name: String) -> EventType {
+        EventType {
+            process: self.process,
+            number,
+            name,
+        }
+    }
 
     /// From now on so much is retained.
     pub(crate) fn retain(&self, bytes: u64) {
@@ -334,6 +363,9 @@ impl Output {
         // Whoever has no ring will have no block.
         for known in retained.threads.values().filter(|known| !known.ended) {
             sender.send(FeedItem::Thread(known.thread.clone()));
+        }
+        for event_type in self.event_types() {
+            sender.send(FeedItem::EventType(event_type));
         }
         match &mut *lock(&self.feeds) {
             Some(feeds) => feeds.push(sender),
@@ -364,6 +396,7 @@ impl Output {
         }
         Snapshot {
             threads,
+            event_types: self.event_types(),
             anchors: retained.anchors.clone(),
             blocks: retained
                 .blocks

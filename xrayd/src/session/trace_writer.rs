@@ -24,8 +24,8 @@ use std::{
 use xray_trace::{
     container::{Block, BlockEncoder, End, Events, Writer},
     model::{
-        ClockAnchor, Event, EventBody, Function, FunctionId, Module, ModuleId, Origin, Process,
-        ProcessId, Thread, ThreadId,
+        ClockAnchor, Event, EventBody, EventType, Function, FunctionId, Module, ModuleId, Origin,
+        Process, ProcessId, Thread, ThreadId,
     },
 };
 
@@ -195,6 +195,18 @@ impl<W: Write> TraceWriter<W> {
             id,
             process: numbers.map_or(thread.process, |numbers| numbers.process),
             ..thread.clone()
+        })
+    }
+
+    /// Adds a name of a type of typed events, or its new name.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn event_type(&mut self, source: Source, event_type: &EventType) -> io::Result<()> {
+        let numbers = self.sources.get(&source);
+        self.writer.event_type(&EventType {
+            process: numbers.map_or(event_type.process, |numbers| numbers.process),
+            ..event_type.clone()
         })
     }
 

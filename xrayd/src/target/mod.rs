@@ -1,6 +1,7 @@
 //! What can be known of a process by looking: nothing here changes it.
 
 mod check;
+mod event_types;
 mod identity;
 mod image;
 mod linked;
@@ -23,6 +24,7 @@ pub use listing::{ProcessState, ProcessSummary};
 pub use mapped::{MappedFile, mapped_files};
 
 pub(crate) use check::{has_pending_signal, preflight, tracer_of};
+pub(crate) use event_types::{MOST_TYPE_NAMES, new_type_names};
 pub(crate) use identity::{Target, command_of};
 pub(crate) use image::{Image, Parts};
 pub(crate) use linked::linked;

@@ -204,6 +204,11 @@ impl ObjectFile for Elf<'_> {
         section.is_some_and(|section| section.is_executable() && place.address.0 < section.sh_size)
     }
 
+    fn section_range(&self, name: &str) -> Option<(FileAddr, u64)> {
+        let section = self.find_section(name)?;
+        Some((FileAddr(section.sh_addr), section.sh_size))
+    }
+
     fn symbols(&self) -> Option<Symbols<'_>> {
         self.function_symbols()
     }

@@ -259,6 +259,11 @@ impl ObjectFile for MachO<'_> {
         })
     }
 
+    /// No process is read whose program is such a file.
+    fn section_range(&self, _: &str) -> Option<(FileAddr, u64)> {
+        None
+    }
+
     fn symbols(&self) -> Option<Symbols<'_>> {
         self.function_symbols()
     }
