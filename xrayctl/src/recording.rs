@@ -20,6 +20,8 @@ const SETTLE_POLL: Duration = Duration::from_millis(20);
 const SETTLED: u32 = 20;
 /// But it is not waited for longer than this, as functions that others switched on may never be quiet…
 const SETTLE_LIMIT: u32 = 50;
+/// …or, where nothing is on any more, only if the engine is far behind, until it has caught up…
+const QUIET_LIMIT: u32 = 3000;
 /// …and than this where nothing was switched off: the engine sends what was recorded within 100 ms.
 const TAIL_LIMIT: u32 = 8;
 
@@ -34,6 +36,8 @@ pub(crate) struct Counts {
 /// What becomes of the functions that are recorded when the recording ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rest {
+    /// All are off since just now.
+    Quiet,
     /// Some were switched off just now.
     SwitchedOff,
     /// All go on, for others.
@@ -104,6 +108,7 @@ impl Recording {
     pub(crate) async fn leave(self, rest: Rest) -> anyhow::Result<(OutputFile, StreamEnd)> {
         let (mut before, mut quiet) = (self.counts(), 0);
         let limit = match rest {
+            Rest::Quiet => QUIET_LIMIT,
             Rest::SwitchedOff => SETTLE_LIMIT,
             Rest::GoesOn => TAIL_LIMIT,
         };

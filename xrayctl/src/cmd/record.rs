@@ -158,6 +158,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let finished = if leaves {
         let rest = match &undo {
             Undo::SwitchOff(None) => Rest::GoesOn,
+            Undo::SwitchOff(Some(_)) if nothing_is_on(&mut rpc, target.pid()).await => Rest::Quiet,
             Undo::SwitchOff(Some(_)) | Undo::Detach => Rest::SwitchedOff,
         };
         recording.leave(rest).await
@@ -280,6 +281,16 @@ async fn is_attached(rpc: &mut Rpc, pid: u32) -> bool {
         }
         Err(_) => false,
     }
+}
+
+/// Whether no function of the process is on, so that what is on its way is the last.
+async fn nothing_is_on(rpc: &mut Rpc, pid: u32) -> bool {
+    let Ok(response) = rpc.get_status(StatusRequest { pid }).await else {
+        return false;
+    };
+    let processes = response.into_inner().processes;
+    let mut own = processes.iter().filter(|process| process.pid == pid);
+    own.all(|process| process.functions_on == 0)
 }
 
 /// Begins to stream, then switches on or lets run, so that nothing is missed.
