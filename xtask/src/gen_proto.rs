@@ -20,6 +20,7 @@ const JSON: &[&str] = &[
     "FamilyStatus",
     "FunctionInfo",
     "Kinship",
+    "ModuleCopies",
     "ModuleStatus",
     "NotFollowed",
     "ProcessStatus",

@@ -61,6 +61,15 @@ fn a_rule_holds_for_a_library_that_is_loaded_later() -> Result<()> {
     );
     ensure!(module.copied_bytes == 4096, "{module:?}");
     ensure!(module.armed.is_some(), "{module:?}");
+    // What would be private besides is the host's.
+    let dry = session.toggle(&everything(), Switch::On, Run::Dry)?;
+    let [(path, bytes)] = dry.copied_by_module.as_slice() else {
+        anyhow::bail!("{dry:?}");
+    };
+    ensure!(
+        path.ends_with("plugins") && *bytes == dry.copied_bytes,
+        "{dry:?}"
+    );
     ensure!(target.ask("call 0 50", "done")? == "done 50");
     // What was loaded is listed, and can be switched like everything else.
     let report = session.toggle(&glob("plugin_a_noise"), Switch::On, Run::Real)?;

@@ -255,7 +255,7 @@ pub struct ToggleResponse {
     pub reports: ::prost::alloc::vec::Vec<ToggleReport>,
 }
 #[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToggleReport {
     #[prost(uint32, tag = "1")]
     pub pid: u32,
@@ -286,6 +286,18 @@ pub struct ToggleReport {
     /// How long every thread stood still at most, because a library was written to that can be unloaded; 0 if none did.
     #[prost(uint64, tag = "10")]
     pub stopped_ns: u64,
+    /// In a dry run: `copied_bytes` by module, those with nothing left out. What has become private is in ModuleStatus.
+    #[prost(message, repeated, tag = "11")]
+    pub modules: ::prost::alloc::vec::Vec<ModuleCopies>,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModuleCopies {
+    #[prost(string, tag = "1")]
+    pub path: ::prost::alloc::string::String,
+    /// Memory that would become private to the target.
+    #[prost(uint64, tag = "2")]
+    pub copied_bytes: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListFunctionsRequest {
@@ -319,6 +331,7 @@ pub struct FunctionInfo {
     /// "file:line", empty where not known.
     #[prost(string, tag = "6")]
     pub source: ::prost::alloc::string::String,
+    /// Events of the program's own among them: see `event_sleds`.
     #[prost(uint32, tag = "7")]
     pub sleds: u32,
     #[prost(bool, tag = "8")]
@@ -331,6 +344,9 @@ pub struct FunctionInfo {
     pub xray_id: u32,
     #[prost(uint64, tag = "11")]
     pub address: u64,
+    /// Of `sleds`, those of custom and typed events.
+    #[prost(uint32, tag = "12")]
+    pub event_sleds: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {

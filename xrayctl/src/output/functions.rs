@@ -88,7 +88,11 @@ fn cells(row: &FunctionInfo) -> [Cell; 7] {
         Cell::toned(file, Tone::Dim),
         Cell::toned(&row.name, Tone::Name),
         Cell::toned(&row.source, Tone::Dim),
-        row.sleds.to_string().into(),
+        match row.event_sleds {
+            0 => row.sleds.to_string(),
+            events => format!("{}+{events}e", row.sleds.saturating_sub(events)),
+        }
+        .into(),
         state,
         row.calls.to_string().into(),
     ]
@@ -111,7 +115,8 @@ mod tests {
             } else {
                 String::new()
             },
-            sleds: 2,
+            sleds: 2 + id % 2,
+            event_sleds: id % 2,
             enabled,
             calls: u64::from(id) * 1000,
             xray_id: id + 1,

@@ -114,6 +114,10 @@ impl Toggled {
                 if rest > 0 && !row.sample.is_empty() {
                     writeln!(out, "  and {} more", units::count(rest))?;
                 }
+                for module in &row.modules {
+                    let (bytes, path) = (units::bytes(module.copied_bytes), &module.path);
+                    writeln!(out, "  {bytes} copied in {}", text::printable(path))?;
+                }
             }
         }
         Ok(())
@@ -122,6 +126,8 @@ impl Toggled {
 
 #[cfg(test)]
 mod tests {
+    use xrayd_proto::v1::ModuleCopies;
+
     use super::super::golden;
     use super::*;
 
@@ -137,6 +143,15 @@ mod tests {
             elapsed_ns: 123_456,
             sample: vec!["ns::a(int)".into(), "ns::b(int)".into()],
             refusal: None,
+            modules: match run {
+                Run::Real => Vec::new(),
+                Run::Dry => [("/srv/server", 4096), ("/lib/liba.so", 4096)]
+                    .map(|(path, copied_bytes)| ModuleCopies {
+                        path: path.into(),
+                        copied_bytes,
+                    })
+                    .into(),
+            },
         };
         let refusal = Refusal {
             reason: "busy".into(),

@@ -473,7 +473,10 @@ pub(super) fn toggle_report(pid: Pid, report: ToggleReport) -> v1::ToggleReport 
         elapsed,
         stopped,
         sample,
+        copied_by_module,
     } = report;
+    let modules = copied_by_module.into_iter();
+    let modules = modules.map(|(path, copied_bytes)| v1::ModuleCopies { path, copied_bytes });
     v1::ToggleReport {
         pid: pid.as_u32(),
         matched,
@@ -485,6 +488,7 @@ pub(super) fn toggle_report(pid: Pid, report: ToggleReport) -> v1::ToggleReport 
         stopped_ns: nanoseconds(stopped),
         sample,
         refusal: None,
+        modules: modules.collect(),
     }
 }
 
@@ -504,6 +508,7 @@ pub(super) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
         symbol,
         source,
         sleds,
+        event_sleds,
         enabled,
         calls,
         xray_id,
@@ -517,6 +522,7 @@ pub(super) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
         symbol: symbol.unwrap_or_default(),
         source: source.map(source_line).unwrap_or_default(),
         sleds,
+        event_sleds,
         enabled,
         calls,
         xray_id,
@@ -680,6 +686,7 @@ mod tests {
             symbol: None,
             source: None,
             sleds: 2,
+            event_sleds: 0,
             enabled: false,
             calls: 0,
             xray_id: id + 1,

@@ -243,6 +243,10 @@ impl Controller {
             let sites = functions.sites(&changing);
             report.sleds = sites.len() as u64;
             report.copied_bytes = self.patcher.would_copy(&sites);
+            let patcher = &self.patcher;
+            report.copied_by_module = self
+                .loading
+                .by_module(&sites, |sites| patcher.would_copy(sites));
             report.elapsed = started.elapsed();
             return Ok(report);
         }
@@ -278,7 +282,10 @@ impl Controller {
         }
         let before = self.patcher.copied_bytes();
         let shared = Arc::clone(&self.shared);
-        let patched = shared.states.toggle(ids, to, |to| self.patch(&sites, to));
+        let patch = |to| self.patch(&sites, to);
+        let patched = shared
+            .states
+            .toggle(ids, to, patch, |report| report.foreign == 0);
         if shared.states.functions_on() == 0 {
             self.output.arm(false);
         }

@@ -36,6 +36,8 @@ pub struct FunctionRow {
     pub source: Option<SourceLine>,
     /// Its usable sleds.
     pub sleds: u32,
+    /// Those among them of custom and typed events.
+    pub event_sleds: u32,
     /// Whether it is on.
     pub enabled: bool,
     /// Entries seen since attach.
@@ -239,13 +241,16 @@ impl Functions {
     pub(crate) fn row(&self, id: FunctionId, enabled: bool, calls: u64) -> Option<FunctionRow> {
         let loaded = self.find(id)?;
         let function = loaded.function(id)?;
+        let sites = loaded.sites_of(id);
+        let events = sites.iter().filter(|site| site.kind.is_event());
         Some(FunctionRow {
             id,
             module: loaded.module.path.clone(),
             name: function.name.clone(),
             symbol: function.symbol.clone(),
             source: self.source(&loaded, function.address),
-            sleds: u32::try_from(loaded.sites_of(id).len()).unwrap_or(u32::MAX),
+            sleds: u32::try_from(sites.len()).unwrap_or(u32::MAX),
+            event_sleds: u32::try_from(events.count()).unwrap_or(u32::MAX),
             enabled,
             calls,
             xray_id: function.id,

@@ -235,6 +235,21 @@ impl Loading {
         sites
     }
 
+    /// What `copy` says of those of `sites`, ordered by address, that are in each module, by its path; what it says nothing of is left out.
+    pub(super) fn by_module(
+        &self,
+        sites: &[PatchSite],
+        copy: impl Fn(&[PatchSite]) -> u64,
+    ) -> Vec<(String, u64)> {
+        let modules = self.functions.modules();
+        let parts = sites.chunk_by(|one, next| one.module == next.module);
+        let bytes = parts.filter_map(|part| {
+            let loaded = modules.get(part.first()?.module as usize)?;
+            Some((loaded.module.path.clone(), copy(part)))
+        });
+        bytes.filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
     /// Notes what patching made private, module by module.
     pub(super) fn note_copies(&self, copied: impl Fn(Range<u64>) -> u64) {
         for Traced { loaded, range, .. } in self.traced.values() {

@@ -122,6 +122,8 @@ pub struct ToggleReport {
     pub stopped: Duration,
     /// Some of the functions matched.
     pub sample: Vec<String>,
+    /// If it was only told: the memory by the paths of modules, those with none left out.
+    pub copied_by_module: Vec<(String, u64)>,
 }
 
 /// State and counters of a session.

@@ -23,7 +23,7 @@ pub(super) struct States {
 enum State {
     Off,
     On,
-    /// A toggle is under way or failed half way: any of its sleds may be on.
+    /// A toggle is under way or failed half way, or left sleds of the request alone: any of its sleds may be on.
     Unsure,
 }
 
@@ -67,7 +67,8 @@ impl States {
         ids.into_iter().filter(changes).collect()
     }
 
-    /// Has `switch` bring the sleds of `ids` to `to`. What may be on never counts as off: not before it is done, and not when it
+    /// Has `switch` bring the sleds of `ids` to `to`; `all` says of what it did whether those are all. What could not be switched on, because somebody else had
+    /// patched there, is tried again the next time. What may be on never counts as off: not before it is done, and not when it
     /// could neither be done nor undone.
     ///
     /// # Errors
@@ -77,10 +78,12 @@ impl States {
         ids: &[FunctionId],
         to: Switch,
         mut switch: impl FnMut(Switch) -> Result<T>,
+        all: impl FnOnce(&T) -> bool,
     ) -> Result<T> {
         self.set(ids, State::Unsure);
         let done = switch(to);
         let state = match (&done, to) {
+            (Ok(done), Switch::On) if !all(done) => State::Unsure,
             (Ok(_), _) => wanted(to),
             // Who is told that nothing was switched on finds nothing on.
             (Err(_), Switch::On) if switch(Switch::Off).is_ok() => State::Off,
@@ -132,14 +135,15 @@ mod tests {
     fn what_could_not_be_switched_on_is_switched_off_again() {
         let states = States::new(1);
         let mut asked = Vec::new();
-        let result = states.toggle(&IDS, Switch::On, |to| {
+        let switch = |to| {
             assert!(states.is_on(FunctionId(0)), "it may be, meanwhile");
             asked.push(to);
             match to {
                 Switch::On => refused(),
                 Switch::Off => Ok(()),
             }
-        });
+        };
+        let result = states.toggle(&IDS, Switch::On, switch, |()| true);
         result.unwrap_err();
         assert_eq!(asked, [Switch::On, Switch::Off]);
         assert_eq!(states.functions_on(), 0);
@@ -150,10 +154,27 @@ mod tests {
     fn what_may_be_on_counts_as_on_and_can_be_switched_either_way() {
         for to in [Switch::On, Switch::Off] {
             let states = States::new(1);
-            states.toggle(&IDS, Switch::On, |_| refused()).unwrap_err();
+            states
+                .toggle(&IDS, Switch::On, |_| refused(), |()| true)
+                .unwrap_err();
             assert_eq!(states.functions_on(), 1);
             assert_eq!(states.changing(IDS.to_vec(), to), IDS);
-            states.toggle(&IDS, to, |_| Ok(())).unwrap();
+            states.toggle(&IDS, to, |_| Ok(()), |()| true).unwrap();
+            assert_eq!(states.is_on(FunctionId(0)), to == Switch::On);
+        }
+    }
+
+    #[test]
+    fn what_somebody_else_had_patched_is_tried_again() {
+        let states = States::new(1);
+        let again = |to| states.changing(IDS.to_vec(), to);
+        for (to, all, left) in [
+            (Switch::On, false, &IDS[..]),
+            (Switch::On, true, &[]),
+            (Switch::Off, false, &[]),
+        ] {
+            states.toggle(&IDS, to, |_| Ok(()), |()| all).unwrap();
+            assert_eq!(again(to), left, "{to:?} {all}");
             assert_eq!(states.is_on(FunctionId(0)), to == Switch::On);
         }
     }
@@ -163,7 +184,9 @@ mod tests {
         let states = States::new(1);
         states.grow(3);
         let ids = [FunctionId(0), FunctionId(2)];
-        states.toggle(&ids, Switch::On, |_| Ok(())).unwrap();
+        states
+            .toggle(&ids, Switch::On, |_| Ok(()), |()| true)
+            .unwrap();
         assert_eq!(states.functions_on(), 2);
         states.forget([FunctionId(1), FunctionId(2)].into_iter());
         assert_eq!(states.functions_on(), 1);

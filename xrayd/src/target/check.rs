@@ -1,6 +1,6 @@
 //! Preflight: may this process be traced, row by row. Changes nothing.
 
-use std::fs;
+use std::{cmp::Reverse, collections::BTreeSet, fmt::Write as _, fs};
 
 use procfs::process::Process;
 use xray_trace::instr_map::XrayRuntime;
@@ -19,6 +19,9 @@ use crate::{
 
 /// What the kernel calls the code that an attach leaves in a process.
 const OUR_CODE: &str = "[anon:xrayd-code]";
+
+/// Modules that are named with their memory.
+const MODULES_TOLD: usize = 8;
 
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -394,18 +397,28 @@ fn check_sharing(flight: &mut Preflight, pid: Pid) {
 }
 
 fn check_copying(flight: &mut Preflight) {
-    let mut pages: Vec<u64> = flight
-        .surveyed
+    let copied = flight.surveyed.iter().map(|(module, survey)| {
+        let sites = survey.sites.iter();
+        let pages: BTreeSet<u64> = sites
+            .flat_map(|site| [site.address >> 12, (site.address + 10) >> 12])
+            .collect();
+        (pages.len() * 4, module.path.as_str())
+    });
+    let mut copied: Vec<(usize, &str)> = copied.collect();
+    copied.sort_by_key(|&(kib, _)| Reverse(kib));
+    let total: usize = copied.iter().map(|(kib, _)| kib).sum();
+    let mut finding = format!("{total} KiB of text become private if everything is switched on");
+    let largest: Vec<String> = copied
         .iter()
-        .flat_map(|(_, survey)| &survey.sites)
-        .flat_map(|site| [site.address >> 12, (site.address + 10) >> 12])
+        .take(MODULES_TOLD)
+        .map(|(kib, path)| format!("{kib} KiB of {path}"))
         .collect();
-    pages.sort_unstable();
-    pages.dedup();
-    let finding = format!(
-        "{} KiB of text become private if everything is switched on",
-        pages.len() * 4
-    );
+    if copied.len() > 1 {
+        let _ = write!(finding, ": {}", largest.join(", "));
+    }
+    if copied.len() > MODULES_TOLD {
+        let _ = write!(finding, " and {} more", copied.len() - MODULES_TOLD);
+    }
     flight.add(Reason::NoMemory, "memory", Outcome::Ok, finding);
 }
 
