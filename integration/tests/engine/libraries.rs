@@ -191,6 +191,8 @@ fn what_one_library_recorded_is_not_another_s_that_comes_in_its_place() -> Resul
     })?;
     ensure!(places.len() == 1, "no place was used again: {places:?}");
     session.toggle(&glob("plugin_*_noise"), Switch::Off, Run::Real)?;
+    // That the last one has gone is noticed by this, or within a second.
+    session.functions(None)?;
     let report = detach(&registry, &target)?;
     ensure!(report.lost == 0, "{report:?}");
     let trace = retained(&session)?;
@@ -208,6 +210,28 @@ fn what_one_library_recorded_is_not_another_s_that_comes_in_its_place() -> Resul
     // The same build at the same place has the same ids each time; nothing else ever has them.
     let files: Vec<_> = trace.modules().iter().map(|module| &module.path).collect();
     ensure!(files.len() == 3, "{files:?}");
+    // When it was there: each time that it was called, and never the other one with it.
+    let lifetimes = trace.lifetimes();
+    let [one, other] = [1, 2].map(|id| {
+        let of_it = lifetimes.iter().filter(|life| life.module.0 == id);
+        let times = of_it.map(|life| (life.loaded, life.unloaded));
+        times.collect::<Vec<_>>()
+    });
+    for (mine, theirs) in [(&one, &other), (&other, &one)] {
+        ensure!(mine.len() as u64 == rounds.min(4096), "{}", mine.len());
+        for &(loaded, unloaded) in mine {
+            ensure!(
+                loaded.is_some() && loaded < unloaded,
+                "{loaded:?} {unloaded:?}"
+            );
+            let with_it = |life: &&(_, _)| life.0 < unloaded && life.1 > loaded;
+            let with_it = theirs.iter().find(with_it);
+            ensure!(
+                with_it.is_none(),
+                "{loaded:?} {unloaded:?} beside {with_it:?}"
+            );
+        }
+    }
     Ok(())
 }
 

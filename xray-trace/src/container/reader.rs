@@ -7,8 +7,8 @@ use super::section::{FieldError, FieldReader, SectionKind};
 use super::writer::End;
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
 use crate::model::{
-    ClockAnchor, EventBody, EventType, Function, Module, Origin, Process, ProcessId, Thread,
-    ThreadId, Ticks,
+    ClockAnchor, EventBody, EventType, Function, Lifetime, Module, Origin, Process, ProcessId,
+    Thread, ThreadId, Ticks,
 };
 
 /// One section of a trace.
@@ -25,6 +25,8 @@ pub enum Item {
     },
     /// A module.
     Module(Module),
+    /// A time for which a module was loaded.
+    Lifetime(Lifetime),
     /// A function.
     Function(Function),
     /// A thread; under an id that was there before, its new name.
@@ -303,6 +305,7 @@ impl<R: Read> Reader<R> {
                 tables::origin(fields).map(|(process, origin)| Item::Origin { process, origin })
             }
             SectionKind::MODULE => tables::module(fields).map(Item::Module),
+            SectionKind::LIFETIME => tables::lifetime(fields).map(Item::Lifetime),
             SectionKind::FUNCTION => tables::function(fields).map(Item::Function),
             SectionKind::THREAD => tables::thread(fields).map(Item::Thread),
             SectionKind::EVENT_TYPE => tables::event_type(fields).map(Item::EventType),

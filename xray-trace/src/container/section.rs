@@ -18,6 +18,8 @@ impl SectionKind {
     pub const ORIGIN: Self = Self(*b"ORIG");
     /// A module.
     pub const MODULE: Self = Self(*b"MODL");
+    /// A time for which a module was loaded.
+    pub const LIFETIME: Self = Self(*b"LIFE");
     /// A function.
     pub const FUNCTION: Self = Self(*b"FUNC");
     /// A thread.

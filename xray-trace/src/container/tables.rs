@@ -4,8 +4,8 @@ use super::section::{FieldError, FieldReader, Fields};
 use super::writer::End;
 use crate::addr::FileAddr;
 use crate::model::{
-    Birth, BuildId, ClockAnchor, EventType, Function, FunctionId, Module, ModuleId, Origin,
-    Process, ProcessId, SourceLine, Thread, ThreadId, Ticks,
+    Birth, BuildId, ClockAnchor, EventType, Function, FunctionId, Lifetime, Module, ModuleId,
+    Origin, Process, ProcessId, SourceLine, Thread, ThreadId, Ticks,
 };
 
 pub(super) fn put_process(mut out: Fields<'_>, process: &Process) {
@@ -89,6 +89,34 @@ pub(super) fn module(mut fields: FieldReader<'_>) -> Result<Module, FieldError> 
             true => Some(BuildId(fields.bytes("build id")?.to_vec())),
         },
         load_bias: fields.number("load bias")?,
+    })
+}
+
+pub(super) fn put_lifetime(mut out: Fields<'_>, lifetime: &Lifetime) {
+    let Lifetime {
+        module,
+        loaded,
+        unloaded,
+    } = lifetime;
+    out.number(module.0);
+    for moment in [loaded, unloaded] {
+        match moment {
+            None => out.number(0_u8),
+            Some(ticks) => out.number(1_u8).number(ticks.0),
+        };
+    }
+}
+
+pub(super) fn lifetime(mut fields: FieldReader<'_>) -> Result<Lifetime, FieldError> {
+    let module = ModuleId(fields.number32("module")?);
+    let mut moment = |field| match fields.present(field)? {
+        false => Ok(None),
+        true => fields.number(field).map(|ticks| Some(Ticks(ticks))),
+    };
+    Ok(Lifetime {
+        module,
+        loaded: moment("loaded")?,
+        unloaded: moment("unloaded")?,
     })
 }
 

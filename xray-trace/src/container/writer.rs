@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use super::section::{Fields, SectionKind};
 use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION, tables};
 use crate::model::{
-    ClockAnchor, EventType, Function, Module, Origin, Process, ProcessId, Thread, ThreadId,
+    ClockAnchor, EventType, Function, Lifetime, Module, Origin, Process, ProcessId, Thread,
+    ThreadId,
 };
 
 /// What a finished trace says of itself.
@@ -90,6 +91,17 @@ impl<W: Write> Writer<W> {
     /// What the inner writer reports.
     pub fn module(&mut self, module: &Module) -> io::Result<()> {
         self.section(SectionKind::MODULE, |out| tables::put_module(out, module))
+    }
+
+    /// Adds a time for which a module was loaded that was added before.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn lifetime(&mut self, lifetime: &Lifetime) -> io::Result<()> {
+        self.section(SectionKind::LIFETIME, |out| {
+            tables::put_lifetime(out, lifetime)
+        })
     }
 
     /// Adds a function of a module that was added before.

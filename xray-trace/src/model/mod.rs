@@ -19,7 +19,7 @@ pub use clock::{Calibration, Clock, ClockAnchor, ClockReader, Ticks};
 pub use event::{CallKind, DataKind, DataRef, Event, EventBody};
 pub use event_type::EventType;
 pub use function::{Function, FunctionId, SourceLine};
-pub use module::{BuildId, Module, ModuleId};
+pub use module::{BuildId, Lifetime, Module, ModuleId};
 pub use process::{Birth, Origin, Process, ProcessId};
 pub use profile::{Profile, ProfiledStack, Visit};
 pub use thread::{Thread, ThreadId};

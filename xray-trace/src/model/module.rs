@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::ProcessId;
+use super::{ProcessId, Ticks};
 
 /// A module's index in its trace, from 0. The first module of a process is its main program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,6 +21,17 @@ pub struct Module {
     pub build_id: Option<BuildId>,
     /// What to add to an address of the file to get the address in the process, modulo 2^64.
     pub load_bias: u64,
+}
+
+/// A time for which a module was loaded, where it has not been there all the time. A module that is loaded again at the same place has several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lifetime {
+    /// The module.
+    pub module: ModuleId,
+    /// From when on, as soon as that was noticed; `None` if it was there before the trace began.
+    pub loaded: Option<Ticks>,
+    /// Until when, as soon as that was noticed; `None` if it was still there when the trace ended.
+    pub unloaded: Option<Ticks>,
 }
 
 /// The bytes by which a linker names one build of a file. Shown in hexadecimal.

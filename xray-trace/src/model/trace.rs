@@ -6,8 +6,8 @@ use std::io::{self, BufReader, Read, Write};
 use std::sync::Arc;
 
 use super::{
-    Clock, ClockAnchor, EventType, Function, FunctionId, Module, ModuleId, Origin, Process,
-    ProcessId, Thread, ThreadId,
+    Clock, ClockAnchor, EventType, Function, FunctionId, Lifetime, Module, ModuleId, Origin,
+    Process, ProcessId, Thread, ThreadId,
 };
 use crate::container::{
     Block, Completeness, End, Item, OpenCall, OpenCalls, ReadError, Reader, SectionKind, Writer,
@@ -21,6 +21,7 @@ pub struct Trace {
     /// Of those that were followed.
     origins: BTreeMap<ProcessId, Origin>,
     modules: Vec<Module>,
+    lifetimes: Vec<Lifetime>,
     functions: Vec<Function>,
     threads: Vec<Thread>,
     /// By process and number.
@@ -107,6 +108,9 @@ impl Trace {
         self.modules
             .iter()
             .try_for_each(|module| writer.module(module))?;
+        self.lifetimes
+            .iter()
+            .try_for_each(|lifetime| writer.lifetime(lifetime))?;
         self.functions
             .iter()
             .try_for_each(|function| writer.function(function))?;
@@ -162,6 +166,12 @@ impl Trace {
     #[must_use]
     pub fn modules(&self) -> &[Module] {
         &self.modules
+    }
+
+    /// For which times modules were loaded, in order of module and time. One that has none was there all the time.
+    #[must_use]
+    pub fn lifetimes(&self) -> &[Lifetime] {
+        &self.lifetimes
     }
 
     /// All functions, by id.
@@ -336,6 +346,7 @@ struct Tables {
     processes: BTreeMap<ProcessId, Process>,
     origins: BTreeMap<ProcessId, Origin>,
     modules: BTreeMap<ModuleId, Module>,
+    lifetimes: Vec<Lifetime>,
     functions: BTreeMap<FunctionId, Function>,
     threads: BTreeMap<ThreadId, Thread>,
     event_types: BTreeMap<(ProcessId, u16), EventType>,
@@ -386,6 +397,7 @@ impl Tables {
                     return twice(SectionKind::MODULE, former.id.0);
                 }
             }
+            Item::Lifetime(lifetime) => self.lifetimes.push(lifetime),
             Item::Function(function) => {
                 if let Some(former) = self.functions.insert(function.id, function) {
                     return twice(SectionKind::FUNCTION, former.id.0);
@@ -411,7 +423,10 @@ impl Tables {
         for open_calls in self.open_calls.values_mut() {
             open_calls.sort_by_key(|open| open.first_block);
         }
+        self.lifetimes
+            .sort_by_key(|lifetime| (lifetime.module, lifetime.loaded));
         Trace {
+            lifetimes: self.lifetimes,
             processes: self.processes.into_values().collect(),
             origins: self.origins,
             modules: self.modules.into_values().collect(),

@@ -10,7 +10,9 @@ use proptest::prelude::*;
 use xray_trace::container::{
     Completeness, End, HEADER_LEN, Item, ReadError, Reader, SectionKind, Writer,
 };
-use xray_trace::model::{Birth, Event, EventType, Origin, ProcessId, ThreadId, Trace};
+use xray_trace::model::{
+    Birth, Event, EventType, Lifetime, ModuleId, Origin, ProcessId, ThreadId, Ticks, Trace,
+};
 
 fn items(bytes: &[u8]) -> Result<(Vec<Item>, Completeness), ReadError> {
     let mut reader = Reader::new(bytes)?;
@@ -54,6 +56,20 @@ const ORIGIN: Origin = Origin {
     unrecorded_ns: 1 << 40,
 };
 
+/// The later one first.
+const LIFETIMES: [Lifetime; 2] = [
+    Lifetime {
+        module: ModuleId(1),
+        loaded: Some(Ticks(4000)),
+        unloaded: None,
+    },
+    Lifetime {
+        module: ModuleId(1),
+        loaded: None,
+        unloaded: Some(Ticks(3000)),
+    },
+];
+
 /// A file with every kind of section, and several blocks.
 fn sample() -> &'static [u8] {
     static SAMPLE: OnceLock<Vec<u8>> = OnceLock::new();
@@ -71,6 +87,9 @@ fn sample() -> &'static [u8] {
             writer.block(&block).unwrap();
         }
         writer.lost(ThreadId(0), 5).unwrap();
+        LIFETIMES
+            .iter()
+            .for_each(|lifetime| writer.lifetime(lifetime).unwrap());
         writer.anchor(&anchor(1 << 46, 1 << 45)).unwrap();
         writer.origin(ProcessId(0), ORIGIN).unwrap();
         let totals = writer.totals();
@@ -107,15 +126,27 @@ fn everything_written_is_read() {
     );
     let process = ProcessId(0);
     let origin = ORIGIN;
-    assert_eq!(read[13], Item::Origin { process, origin });
+    assert_eq!(read[15], Item::Origin { process, origin });
     assert_eq!(
-        read[14],
+        read[16],
         Item::End(End {
             calls: 44,
             lost: 22,
             blocks: 3
         })
     );
+}
+
+#[test]
+fn times_of_modules_come_back_in_order() {
+    let (read, _) = items(sample()).unwrap();
+    let written = LIFETIMES.map(Item::Lifetime);
+    assert_eq!(read[12..14], written);
+    let trace = Trace::read(sample()).unwrap();
+    let again = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
+    for trace in [trace, again] {
+        assert_eq!(trace.lifetimes(), [LIFETIMES[1], LIFETIMES[0]]);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde::Serialize;
 use xray_trace::analysis::Notes;
 use xray_trace::container::VERSION;
 use xray_trace::llvm::Format as LogFormat;
-use xray_trace::model::{CallKind, DataKind, EventBody, ProcessId, ThreadId, Trace};
+use xray_trace::model::{CallKind, DataKind, EventBody, ProcessId, ThreadId, Ticks, Trace};
 
 use super::trace_summary::TraceSummary;
 use super::{Cell, Column, Look, Table, Tone, text, units};
@@ -25,6 +25,8 @@ pub(crate) struct TraceInfo {
     events: EventCounts,
     clock: ClockInfo,
     event_types: Vec<EventTypeInfo>,
+    /// When the first event was, by `CLOCK_MONOTONIC`.
+    begin_ns: Option<u64>,
     modules: Vec<ModuleInfo>,
     threads: Vec<ThreadInfo>,
 }
@@ -65,6 +67,15 @@ struct ModuleInfo {
     path: String,
     build_id: Option<String>,
     functions: u64,
+    /// If it was not there all the time.
+    lifetimes: Vec<LifetimeInfo>,
+}
+
+/// By `CLOCK_MONOTONIC`.
+#[derive(Debug, Serialize)]
+struct LifetimeInfo {
+    loaded_ns: Option<u64>,
+    unloaded_ns: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -118,11 +129,24 @@ impl TraceInfo {
         for function in trace.functions() {
             *functions.entry(function.module).or_default() += 1;
         }
+        let mut lifetimes = BTreeMap::<_, Vec<_>>::new();
+        for lifetime in trace.lifetimes() {
+            let ns = |ticks: Option<Ticks>| Some(trace.clock().monotonic_ns(ticks?));
+            lifetimes
+                .entry(lifetime.module)
+                .or_default()
+                .push(LifetimeInfo {
+                    loaded_ns: ns(lifetime.loaded),
+                    unloaded_ns: ns(lifetime.unloaded),
+                });
+        }
+        let begin = trace.blocks().iter().map(|block| block.first).min();
         let modules = trace.modules().iter().map(|module| ModuleInfo {
             pid: pid(module.process),
             path: module.path.clone(),
             build_id: module.build_id.as_ref().map(ToString::to_string),
             functions: functions.get(&module.id).copied().unwrap_or(0),
+            lifetimes: lifetimes.remove(&module.id).unwrap_or_default(),
         });
         let event_types =
             event_types
@@ -164,6 +188,7 @@ impl TraceInfo {
                 frequency: trace.clock().frequency(),
             },
             event_types: event_types.collect(),
+            begin_ns: begin.map(|ticks| trace.clock().monotonic_ns(ticks)),
             modules: modules.collect(),
             threads: threads.collect(),
         }
@@ -263,7 +288,40 @@ impl TraceInfo {
                 text::printable(&module.path).into(),
             ]);
         }
-        table.render(out, look)
+        table.render(out, look)?;
+        self.render_lifetimes(out, look)
+    }
+
+    /// The modules that were not there all the time; times count from the first event.
+    fn render_lifetimes(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let passing = self
+            .modules
+            .iter()
+            .filter(|module| !module.lifetimes.is_empty());
+        let mut table = Table::new([
+            Column::right("LOADS"),
+            Column::right("FIRST"),
+            Column::right("UNTIL"),
+            Column::elastic("MODULE"),
+        ]);
+        let mut any = false;
+        for module in passing {
+            any = true;
+            let since = |ns: Option<u64>| match (ns, self.begin_ns) {
+                (Some(ns), Some(begin)) if ns >= begin => units::time(ns - begin),
+                _ => "before".to_owned(),
+            };
+            let first = module.lifetimes.first().and_then(|first| first.loaded_ns);
+            let last = module.lifetimes.last().and_then(|last| last.unloaded_ns);
+            table.push([
+                units::count(module.lifetimes.len() as u64).into(),
+                since(first).into(),
+                last.map_or_else(|| "end".to_owned(), |last| since(Some(last)))
+                    .into(),
+                text::printable(&module.path).into(),
+            ]);
+        }
+        if any { table.render(out, look) } else { Ok(()) }
     }
 }
 

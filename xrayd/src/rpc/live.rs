@@ -318,9 +318,12 @@ impl TraceMessages {
             FeedItem::Origin(origin) => writer.origin(source, origin),
             FeedItem::EventType(event_type) => writer.event_type(source, &event_type),
             FeedItem::Ended => {
-                writer.ended(source);
+                let ended = match sessions.here.get(&source) {
+                    Some(session) => writer.ended(source, &**session),
+                    None => Ok(()),
+                };
                 sessions.remove(source);
-                Ok(())
+                ended
             }
             FeedItem::Lost { events } => writer.reader_lost(events),
         }

@@ -1,6 +1,7 @@
 //! The functions of a target, with names, source lines and sleds.
 
 use std::{
+    collections::VecDeque,
     ops::Range,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard,
@@ -10,7 +11,10 @@ use std::{
 
 use xray_trace::{
     instr_map::{Candidate, CompiledSelection, MapFunction, SourceMap},
-    model::{Function, FunctionId, Module as TraceModule, ModuleId, ProcessId, SourceLine},
+    model::{
+        Function, FunctionId, Lifetime, Module as TraceModule, ModuleId, ProcessId, SourceLine,
+        Ticks,
+    },
 };
 
 use super::Armed;
@@ -57,6 +61,9 @@ pub(crate) struct Functions {
     modules: RwLock<Vec<Arc<Loaded>>>,
 }
 
+/// Times for which one module was loaded that are remembered.
+const MOST_LIFETIMES: usize = 1 << 12;
+
 /// A module that is loaded, or was.
 #[derive(Debug)]
 pub(crate) struct Loaded {
@@ -70,6 +77,8 @@ pub(crate) struct Loaded {
     source: OnceLock<Option<SourceMap>>,
     /// Written, as what follows, by the control thread.
     unloaded: AtomicBool,
+    /// For which times it was loaded, the oldest first; those beyond the bound are forgotten. Empty while it has always been there.
+    lifetimes: Mutex<VecDeque<Lifetime>>,
     /// Memory in it that patching made private to the target, in bytes.
     copied: AtomicU64,
     /// How soon what the rules name was on, if it came after the attach and they name anything.
@@ -108,6 +117,7 @@ impl Functions {
             sites: by_function,
             source: OnceLock::new(),
             unloaded: AtomicBool::new(false),
+            lifetimes: Mutex::default(),
             copied: AtomicU64::new(0),
             armed: Mutex::new(None),
         });
@@ -327,9 +337,37 @@ impl Loaded {
         self.unloaded.load(Ordering::Acquire)
     }
 
-    /// Says that it has gone from the process, or come back to the same place.
-    pub(crate) fn set_unloaded(&self, unloaded: bool) {
-        self.unloaded.store(unloaded, Ordering::Release);
+    /// It has come into the process, or come back to the same place.
+    pub(crate) fn came(&self, now: Ticks) {
+        let mut lifetimes = lock(&self.lifetimes);
+        if lifetimes.len() == MOST_LIFETIMES {
+            lifetimes.pop_front();
+        }
+        lifetimes.push_back(Lifetime {
+            module: ModuleId(self.index),
+            loaded: Some(now),
+            unloaded: None,
+        });
+        self.unloaded.store(false, Ordering::Release);
+    }
+
+    /// It has gone from the process.
+    pub(crate) fn went(&self, now: Ticks) {
+        let mut lifetimes = lock(&self.lifetimes);
+        match lifetimes.back_mut() {
+            Some(latest) => latest.unloaded = Some(now),
+            None => lifetimes.push_back(Lifetime {
+                module: ModuleId(self.index),
+                loaded: None,
+                unloaded: Some(now),
+            }),
+        }
+        self.unloaded.store(true, Ordering::Release);
+    }
+
+    /// For which times it was loaded, if it was not there all the time.
+    pub(crate) fn lifetimes(&self) -> Vec<Lifetime> {
+        lock(&self.lifetimes).iter().copied().collect()
     }
 
     pub(crate) fn copied(&self) -> u64 {

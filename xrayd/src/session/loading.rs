@@ -330,7 +330,7 @@ impl Controller {
                     module = loaded.module.path,
                     "library unloaded"
                 );
-                loaded.set_unloaded(true);
+                loaded.went(ticks_now());
                 loaded.note_copied(0);
                 loaded.note_armed(None);
                 self.shared.states.forget(loaded.functions());
@@ -413,7 +413,7 @@ impl Controller {
             let sites = loaded.sites().map(|(id, site)| call_site_of(site, id));
             drain.learn(sites.collect(), now);
         }
-        loaded.set_unloaded(false);
+        loaded.came(now);
         let load = loaded.module.load;
         self.loading.traced.insert(
             load,

@@ -48,7 +48,9 @@ use std::{
 
 use xray_trace::{
     instr_map::{Candidate, CompiledSelection, Selection},
-    model::{Birth, BuildId, ClockAnchor, Function, FunctionId, ModuleId, Origin, Process},
+    model::{
+        Birth, BuildId, ClockAnchor, Function, FunctionId, Lifetime, ModuleId, Origin, Process,
+    },
 };
 
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
@@ -529,6 +531,12 @@ impl Tables for Session {
         });
         numbered.collect()
     }
+
+    fn lifetimes(&self) -> Vec<Lifetime> {
+        let modules = self.functions.modules();
+        let lifetimes = modules.iter().flat_map(|loaded| loaded.lifetimes());
+        lifetimes.collect()
+    }
 }
 
 /// Everything that sessions retain, as one trace.
@@ -539,7 +547,7 @@ fn write_retained<'a>(
     let mut writer = TraceWriter::new(out)?;
     for (source, session) in (0..).map(Source).zip(sessions) {
         session.write_into(source, &mut writer)?;
-        writer.ended(source);
+        writer.ended(source, session)?;
     }
     writer.end()
 }

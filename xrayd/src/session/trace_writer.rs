@@ -24,8 +24,8 @@ use std::{
 use xray_trace::{
     container::{Block, BlockEncoder, End, Events, Writer},
     model::{
-        ClockAnchor, Event, EventBody, EventType, Function, FunctionId, Module, ModuleId, Origin,
-        Process, ProcessId, Thread, ThreadId,
+        ClockAnchor, Event, EventBody, EventType, Function, FunctionId, Lifetime, Module, ModuleId,
+        Origin, Process, ProcessId, Thread, ThreadId,
     },
 };
 
@@ -57,6 +57,8 @@ pub trait Tables {
     fn function(&self, id: FunctionId) -> Option<Function>;
     /// All modules that there are and were, by id.
     fn modules(&self) -> Vec<NumberedModule>;
+    /// For which times they were loaded, those that were not there all the time.
+    fn lifetimes(&self) -> Vec<Lifetime>;
 }
 
 /// Makes the bytes. See the module's text.
@@ -107,8 +109,9 @@ struct ModuleNumbers {
     functions: u32,
     /// Its first function in the trace.
     first: u32,
-    /// The row that its functions are described with.
+    /// The row that its functions are described with, and its own.
     module: ModuleId,
+    row: ModuleId,
     /// The address of its file's allocation.
     file: usize,
 }
@@ -179,9 +182,23 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
-    /// The process has ended: nothing more comes from `source`.
-    pub fn ended(&mut self, source: Source) {
-        self.sources.remove(&source);
+    /// Nothing more comes from `source`: says when those of its modules that are described were loaded.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn ended(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
+        let Some(numbers) = self.sources.remove(&source) else {
+            return Ok(());
+        };
+        for lifetime in tables.lifetimes() {
+            if let Some(module) = numbers.modules.get(lifetime.module.0 as usize) {
+                self.writer.lifetime(&Lifetime {
+                    module: module.row,
+                    ..lifetime
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Adds a thread, or its new name.
@@ -385,6 +402,7 @@ impl<W: Write> TraceWriter<W> {
                 functions,
                 first: run.first,
                 module: run.module,
+                row: id,
                 file: address,
             });
             if is_new {
@@ -552,6 +570,16 @@ mod tests {
             })
         }
 
+        fn lifetimes(&self) -> Vec<Lifetime> {
+            let modules = (0..).map(ModuleId).take(self.0.len());
+            let gone = modules.map(|module| Lifetime {
+                module,
+                loaded: None,
+                unloaded: Some(Ticks(9)),
+            });
+            gone.collect()
+        }
+
         fn modules(&self) -> Vec<NumberedModule> {
             let modules = (0..).zip(&self.0);
             let numbered = modules.map(|(index, (path, file))| NumberedModule {
@@ -715,10 +743,12 @@ mod tests {
             unrecorded_ns: 4_000_000,
         };
         writer.origin(other, origin).unwrap();
-        writer.ended(other);
+        writer.ended(other, &third).unwrap();
         writer.end().unwrap();
 
         let trace = taken(&mut writer);
+        let lifetimes = trace.lifetimes().iter();
+        assert!(lifetimes.map(|lifetime| lifetime.module.0).eq([3, 4, 5]));
         let pids: Vec<_> = trace
             .processes()
             .iter()
