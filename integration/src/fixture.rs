@@ -44,6 +44,8 @@ pub enum Fixture {
     Dso,
     /// `plugins/`: a host that loads and unloads three plugins.
     Plugins,
+    /// `hugetext.c`: a program that copies its own text elsewhere.
+    HugeText,
     /// `arg1.cpp` linked statically, without a dynamic loader.
     Static,
     /// `plain.c`: no sleds at all.
@@ -154,6 +156,7 @@ impl Fixture {
         Fixture::OldSledsFixed,
         Fixture::Dso,
         Fixture::Plugins,
+        Fixture::HugeText,
         Fixture::Static,
         Fixture::Plain,
         Fixture::M32,
@@ -200,6 +203,7 @@ impl Fixture {
             Fixture::OldSledsFixed => "oldsleds-fixed",
             Fixture::Dso => "dso",
             Fixture::Plugins => "plugins",
+            Fixture::HugeText => "hugetext",
             Fixture::Static => "static",
             Fixture::Plain => "plain",
             Fixture::M32 => "m32",
@@ -392,6 +396,10 @@ impl Fixture {
             Fixture::Static => recipe(
                 &["common.h", "arg1.cpp"],
                 cxx(&[&["-static"], &normal(&["{src}/arg1.cpp"])]),
+            ),
+            Fixture::HugeText => recipe(
+                &["common.h", "hugetext.c"],
+                c(&[&normal(&["{src}/hugetext.c"])]),
             ),
             Fixture::Plain => recipe(
                 &["common.h", "plain.c"],

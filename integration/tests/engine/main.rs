@@ -16,6 +16,7 @@ mod families;
 mod following;
 mod forks;
 mod hostile;
+mod hugetext;
 mod killed;
 mod kinds;
 mod launching;

@@ -23,7 +23,7 @@ use crate::{
     pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal, Result},
     sys::Memory,
-    target::{MapEntry, Maps, Module, Stay, Target, Threads, open_mapped},
+    target::{Maps, Module, Stay, Target, Threads, open_mapped},
 };
 
 const PAGE: u64 = 4096;
@@ -122,6 +122,8 @@ pub(crate) struct Patcher {
     free_stubs: BTreeSet<u64>,
     /// Pages written by us, and so private to the target.
     copied: BTreeSet<u64>,
+    /// Executable memory without a file at the last look, which is the target's own anyway.
+    own: Vec<Range<u64>>,
 }
 
 // === impl Patcher ===
@@ -132,6 +134,7 @@ impl Patcher {
     pub(crate) fn new(
         pid: Pid,
         memory: &Memory,
+        maps: &Maps,
         modules: impl IntoIterator<Item = (u32, Module)>,
         regions: Vec<Region>,
         staged: impl IntoIterator<Item = (Site, u64)>,
@@ -150,6 +153,7 @@ impl Patcher {
             next_stub,
             free_stubs: BTreeSet::new(),
             copied: BTreeSet::new(),
+            own: own(maps),
         };
         for (site, target) in staged {
             patcher.take_over(&site, target);
@@ -182,7 +186,14 @@ impl Patcher {
             let next = self.next_stub.entry(region).or_default();
             *next = (*next).max(index + 1);
         }
-        self.copied.extend(pages(site.address, site.end()));
+        self.note_copies(site.address..site.end());
+    }
+
+    /// The pages in `range` are private from now on, if they were not before.
+    fn note_copies(&mut self, range: Range<u64>) {
+        let own = &self.own;
+        let copied = pages(range.start, range.end).filter(|&page| !is_own(own, page));
+        self.copied.extend(copied);
     }
 
     /// Module `index`, whose sleds lie in `range`, was unloaded: what was made private there is gone, and its stubs are free.
@@ -241,6 +252,7 @@ impl Patcher {
         let touched: BTreeSet<u64> = sites
             .iter()
             .flat_map(|site| pages(site.address, site.end()))
+            .filter(|&page| !is_own(&self.own, page))
             .collect();
         touched.difference(&self.copied).count() as u64 * PAGE
     }
@@ -300,6 +312,7 @@ impl Patcher {
         let pid = self.pid;
         let maps = Maps::read(pid, target.live_thread()?)
             .map_err(|error| Refusal::from_io(pid, "read its maps", &error))?;
+        self.own = own(&maps);
         let mut failed = None;
         for run in runs {
             let (mapped, gone): (Vec<Site>, Vec<Site>) =
@@ -488,12 +501,8 @@ impl Patcher {
             return false;
         };
         [site.address, site.end() - 1].into_iter().all(|address| {
-            maps.at(address).is_some_and(|entry| {
-                entry.executable()
-                    && module.is_mapped_by(entry)
-                    && entry.offset.checked_add(address - entry.range.start)
-                        == offset_in_file(module, address)
-            })
+            maps.at(address)
+                .is_some_and(|entry| module.offset_of(entry, address).is_some())
         })
     }
 
@@ -530,7 +539,8 @@ impl Patcher {
             memory
                 .write(TargetAddr(at), bytes)
                 .map_err(|error| self.failed("write", at, &error))?;
-            self.copied.extend(pages(at, at + bytes.len() as u64));
+            let end = at + bytes.len() as u64;
+            self.note_copies(at..end);
         }
         Ok(())
     }
@@ -548,34 +558,33 @@ impl Patcher {
                     tracing::warn!(module = %module.path, %error, "text not compared with the file");
                 })
                 .ok();
-            for entry in maps
-                .iter()
-                .filter(|entry| entry.executable() && module.maps(entry))
-            {
-                self.prove_mapping(memory, entry, file.as_ref(), &its, &mut proof)?;
+            for text in module.texts(maps) {
+                self.prove_mapping(memory, text, file.as_ref(), &its, &mut proof)?;
             }
         }
         Ok(proof)
     }
 
+    /// `text` is a mapping, and the offset in the file that it begins with.
     fn prove_mapping(
         &self,
         memory: &Memory,
-        entry: &MapEntry,
+        text: (Range<u64>, u64),
         file: Option<&File>,
         sites: &[&Site],
         proof: &mut Proof,
     ) -> Result<()> {
-        let first = sites.partition_point(|site| site.address < entry.range.start);
+        let (range, offset) = text;
+        let first = sites.partition_point(|site| site.address < range.start);
         let mut sites = sites.get(first..).unwrap_or_default().iter().peekable();
         let (mut text, mut original) = (Vec::new(), Vec::new());
-        let mut start = entry.range.start;
-        while start < entry.range.end {
+        let mut start = range.start;
+        while start < range.end {
             // Pieces end where no sled stands.
-            let mut end = entry.range.end.min(start + RUN);
+            let mut end = range.end.min(start + RUN);
             let mut here = Vec::new();
             while let Some(site) = sites.next_if(|site| site.address < end) {
-                end = end.max(site.end()).min(entry.range.end);
+                end = end.max(site.end()).min(range.end);
                 here.push(**site);
             }
             let length = usize::try_from(end - start).unwrap_or(0);
@@ -585,7 +594,7 @@ impl Patcher {
                 .map_err(|error| self.failed("read", start, &error))?;
             original.resize(length, 0);
             // A file ends before its last page does.
-            let known = match (file, entry.offset.checked_add(start - entry.range.start)) {
+            let known = match (file, offset.checked_add(start - range.start)) {
                 (Some(file), Some(offset)) => read_up_to(file, offset, &mut original),
                 _ => 0,
             };
@@ -641,14 +650,19 @@ impl Patcher {
     }
 }
 
-/// Where the byte at `address` of the target stands in the module's file.
-fn offset_in_file(module: &Module, address: u64) -> Option<u64> {
-    let in_file = address.wrapping_sub(module.bias);
-    module.object.segments().iter().find_map(|segment| {
-        let into = in_file.checked_sub(segment.address.0)?;
-        (segment.executable && into < segment.file_size)
-            .then(|| segment.file_offset.checked_add(into))?
-    })
+/// Executable memory without a file, by address.
+fn own(maps: &Maps) -> Vec<Range<u64>> {
+    let own = maps
+        .iter()
+        .filter(|entry| entry.executable() && entry.is_anonymous());
+    own.map(|entry| entry.range.clone()).collect()
+}
+
+fn is_own(own: &[Range<u64>], page: u64) -> bool {
+    let address = page * PAGE;
+    let after = own.partition_point(|range| range.start <= address);
+    let range = after.checked_sub(1).and_then(|at| own.get(at));
+    range.is_some_and(|range| range.contains(&address))
 }
 
 /// Fills `into` from `offset` as far as the file goes and can be read; returns how far that is.

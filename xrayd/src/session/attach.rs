@@ -192,6 +192,7 @@ pub(super) fn prepare(
     let mut patcher = Patcher::new(
         pid,
         &memory,
+        &flight.maps,
         modules
             .iter()
             .map(|loaded| (loaded.index, loaded.module.clone())),

@@ -6,7 +6,7 @@ use xray_trace::instr_map::Object;
 
 use super::{
     MapEntry, Maps, Target,
-    modules::{executable_files, load_bias, main_inode},
+    modules::{Group, executable_files, load_bias, main_inode},
     open_mapped,
 };
 use crate::{
@@ -74,6 +74,10 @@ impl MappedFile {
     /// mapped as it says.
     #[must_use]
     pub fn load_bias(&self, object: &Object) -> Option<u64> {
-        load_bias(object, &self.executable.iter().collect::<Vec<_>>())
+        let group = Group {
+            first: &self.first,
+            executable: self.executable.iter().collect(),
+        };
+        load_bias(object, &group)
     }
 }

@@ -50,6 +50,11 @@ impl MapEntry {
         self.permissions[2] == b'x'
     }
 
+    /// True if this is memory without a file or a purpose of the kernel's.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.inode == 0 && (self.name.is_empty() || self.name.starts_with("[anon:"))
+    }
+
     /// True if this maps a file.
     pub(crate) fn is_file(&self) -> bool {
         self.inode != 0 && self.name.starts_with('/')

@@ -2,12 +2,13 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    ops::Range,
     sync::Arc,
 };
 
 use xray_trace::{
     FileAddr,
-    instr_map::{Machine, Object, ObjectError},
+    instr_map::{Machine, Object, ObjectError, Segment},
 };
 
 use super::{MapEntry, Maps, Objects, Threads};
@@ -108,6 +109,57 @@ impl Module {
             })
     }
 
+    /// Where the byte at `address`, which `entry` maps, stands in the file, if it is this module's text, mapped from the file. Of a module that
+    /// is never unloaded, memory without a file is its text as well where that belongs: programs copy their text there to have it on huge pages.
+    pub(crate) fn offset_of(&self, entry: &MapEntry, address: u64) -> Option<u64> {
+        let offset = self.offset_in_file(address)?;
+        let is_text = if self.is_mapped_by(entry) {
+            let into = address.checked_sub(entry.range.start)?;
+            entry.offset.checked_add(into) == Some(offset)
+        } else {
+            self.took_place(entry)
+        };
+        (entry.executable() && is_text).then_some(offset)
+    }
+
+    /// What of `maps` is text of this module, with the offset in the file at which it begins.
+    pub(crate) fn texts(&self, maps: &Maps) -> Vec<(Range<u64>, u64)> {
+        let mut texts = Vec::new();
+        for entry in maps.iter().filter(|entry| entry.executable()) {
+            if self.maps(entry) {
+                texts.push((entry.range.clone(), entry.offset));
+            } else if self.took_place(entry) {
+                for segment in self.text_segments() {
+                    let begin = segment.address.0.wrapping_add(self.bias);
+                    let start = begin.max(entry.range.start);
+                    let end = begin.saturating_add(segment.file_size).min(entry.range.end);
+                    if start < end {
+                        let offset = segment.file_offset.saturating_add(start - begin);
+                        texts.push((start..end, offset));
+                    }
+                }
+            }
+        }
+        texts
+    }
+
+    fn took_place(&self, entry: &MapEntry) -> bool {
+        self.stay == Stay::Lasting && entry.is_anonymous()
+    }
+
+    fn text_segments(&self) -> impl Iterator<Item = &Segment> {
+        let segments = self.object.segments().iter();
+        segments.filter(|segment| segment.executable)
+    }
+
+    fn offset_in_file(&self, address: u64) -> Option<u64> {
+        let in_file = address.wrapping_sub(self.bias);
+        self.text_segments().find_map(|segment| {
+            let into = in_file.checked_sub(segment.address.0)?;
+            (into < segment.file_size).then(|| segment.file_offset.checked_add(into))?
+        })
+    }
+
     /// True if `other` is the same build of the same file at the same place, whenever it was loaded.
     pub(crate) fn is_again(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.object, &other.object)
@@ -153,7 +205,7 @@ pub(crate) fn modules_among(
                 let message = format!("{}: sleds of a machine other than x86-64", first.name);
                 found.refused.push(refuse(Reason::Not64Bit, message));
             }
-            Ok(Ok(object)) => match load_bias(&object, &group.executable) {
+            Ok(Ok(object)) => match load_bias(&object, &group) {
                 Some(bias) => {
                     let module = Module {
                         path: first.name.clone(),
@@ -215,12 +267,35 @@ pub(super) fn executable_files(maps: &Maps) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     // By file and by the offset that a group began at: its newest groups. A process may have 65,530 mappings.
     let mut newest: HashMap<(u64, (u32, u32)), Newest> = HashMap::new();
-    for entry in maps.iter().filter(|entry| entry.is_file()) {
+    // Text that was copied into memory without a file: it lies, without a gap, between mappings of its file.
+    let mut between: Vec<&MapEntry> = Vec::new();
+    let mut before: Option<(usize, u64)> = None;
+    for entry in maps.iter() {
+        if !entry.is_file() {
+            before = match before {
+                Some((index, end))
+                    if entry.range.start == end && entry.is_anonymous() && entry.executable() =>
+                {
+                    between.push(entry);
+                    Some((index, entry.range.end))
+                }
+                _ => None,
+            };
+            continue;
+        }
+        let copied = std::mem::take(&mut between);
         let file = (entry.inode, entry.device);
         let group = newest
             .get(&file)
             .and_then(|newest| newest.of_other_offset(entry.offset));
-        match group.and_then(|index| groups.get_mut(index)) {
+        let index = group.unwrap_or(groups.len());
+        if before == Some((index, entry.range.start))
+            && let Some(group) = groups.get_mut(index)
+        {
+            group.executable.extend(copied);
+        }
+        before = Some((index, entry.range.end));
+        match groups.get_mut(index) {
             Some(group) if entry.executable() => group.executable.push(entry),
             Some(_) => {}
             None => {
@@ -277,15 +352,22 @@ impl Newest {
     }
 }
 
-/// The load bias, by the executable segment whose file offset an executable mapping covers.
-pub(super) fn load_bias(object: &Object, executable: &[&MapEntry]) -> Option<u64> {
+/// The load bias, by the executable segment whose file offset an executable mapping covers. If all of these were copied elsewhere, by the segment that the
+/// first mapping covers.
+pub(super) fn load_bias(object: &Object, group: &Group<'_>) -> Option<u64> {
+    let from_file = |entry: &&MapEntry| entry.is_file();
+    let mapped: Vec<&MapEntry> = group.executable.iter().copied().filter(from_file).collect();
+    let (mapped, executable) = match mapped.is_empty() {
+        true => (vec![group.first], false),
+        false => (mapped, true),
+    };
     object
         .segments()
         .iter()
-        .filter(|segment| segment.executable)
+        .filter(|segment| segment.executable == executable)
         .take(EXECUTABLE_SEGMENTS)
         .find_map(|segment| {
-            executable.iter().find_map(|entry| {
+            mapped.iter().find_map(|entry| {
                 let into = segment.file_offset.checked_sub(entry.offset)?;
                 let length = entry.range.end.checked_sub(entry.range.start)?;
                 (into < length).then(|| {
@@ -336,6 +418,28 @@ mod tests {
             (0x4000, vec![0x5000]),
             (0x7000, vec![0x7000]),
             (0x8000, vec![0x8000]),
+        ];
+        assert_eq!(groups(maps), expected);
+    }
+
+    /// As a program leaves them that wants its text on huge pages; other memory that may be executed lies elsewhere.
+    #[test]
+    fn copied_text_belongs_to_the_file_around_it() {
+        let maps = "\
+            1000-2000 r--p 00000000 fe:00 42 /a\n\
+            2000-3000 r-xp 00001000 fe:00 42 /a\n\
+            3000-5000 r-xp 00000000 00:00 0 \n\
+            5000-6000 r-xp 00000000 00:00 0 [anon:text]\n\
+            6000-7000 r--p 00005000 fe:00 42 /a\n\
+            7000-8000 r-xp 00000000 00:00 0 \n\
+            9000-a000 r--p 00000000 fe:00 43 /b\n\
+            a000-b000 r-xp 00000000 00:00 0 \n\
+            b000-c000 r--p 00002000 fe:00 43 /b\n\
+            c000-d000 r-xp 00000000 00:00 0 \n\
+            d000-e000 r--p 00000000 fe:00 44 /c\n";
+        let expected = [
+            (0x1000, vec![0x2000, 0x3000, 0x5000]),
+            (0x9000, vec![0xa000]),
         ];
         assert_eq!(groups(maps), expected);
     }

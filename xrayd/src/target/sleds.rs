@@ -131,7 +131,7 @@ fn lies_in_text(maps: &Maps, module: &Module, address: u64, length: usize) -> bo
     let last = address.wrapping_add(length as u64 - 1);
     [address, last].into_iter().all(|address| {
         maps.at(address)
-            .is_some_and(|entry| entry.executable() && module.is_mapped_by(entry))
+            .is_some_and(|entry| module.offset_of(entry, address).is_some())
     })
 }
 
