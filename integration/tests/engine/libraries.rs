@@ -363,6 +363,35 @@ fn copies_and_builds_of_one_file_are_told_apart() -> Result<()> {
     Ok(())
 }
 
+/// The same of a library that is there when the process is attached to.
+#[test]
+fn a_library_without_room_near_it_is_left_out_at_attach() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    target.ask("reserve 4", "reserved")?;
+    target.ask("load 0 large_a.so", "loaded")?;
+    target.ask("reserve 4", "reserved")?;
+    target.ask("fill", "filled")?;
+    let registry = registry();
+    let attached = attach(&registry, &target)?;
+    let [(path, refusal)] = attached.report.refused_modules.as_slice() else {
+        anyhow::bail!("{:?}", attached.report);
+    };
+    ensure!(
+        path.ends_with("large_a.so") && refusal.reason == Reason::NoMemory,
+        "{path}: {refusal:?}"
+    );
+    // What is elsewhere is traced.
+    ensure!(switch(&attached.session, Switch::On)?.sleds > 0);
+    ensure!(
+        modules(&attached.session, "large_a.so")[0]
+            .refusal
+            .is_some()
+    );
+    ensure!(target.ask("call 0 5", "done")? == "done 5");
+    detach(&registry, &target)?;
+    Ok(())
+}
+
 /// Trampolines come to where a library is loaded; where there is no room for them, that library alone is left out, and it is told why (P35).
 #[test]
 fn a_library_far_away_gets_trampolines_of_its_own_or_a_refusal() -> Result<()> {

@@ -136,6 +136,28 @@ pub(crate) fn install(
     }
 }
 
+/// The neighbourhoods in whose reach there is neither a region nor room for one, and the refusal for each.
+///
+/// # Errors
+/// What is there cannot be taken over, or the maps cannot be read.
+pub(crate) fn crowded(
+    target: &Target,
+    memory: &Memory,
+    neighbourhoods: &[Neighbourhood],
+) -> Result<Vec<(Neighbourhood, Refusal)>> {
+    let maps = read_maps(target)?;
+    let missing = plan(target, memory, &maps, neighbourhoods)?.missing;
+    let mut places = Vec::new();
+    let mut crowded = Vec::new();
+    for neighbourhood in missing {
+        match place_for(target.pid(), &maps, &places, &neighbourhood) {
+            Ok(place) => places.push(place),
+            Err(refusal) => crowded.push((neighbourhood, refusal)),
+        }
+    }
+    Ok(crowded)
+}
+
 /// Puts trampolines into another neighbourhood of a target that has `layout` already. One thread stands still for it.
 ///
 /// # Errors

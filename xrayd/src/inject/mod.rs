@@ -13,7 +13,7 @@ mod restart;
 mod thread_id;
 
 pub(crate) use borrow::Victim;
-pub(crate) use install::{Installed, SETTLE, clear_live, extend, install, is_ours_still};
+pub(crate) use install::{Installed, SETTLE, clear_live, crowded, extend, install, is_ours_still};
 pub use patch::Switch;
 pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite, Stance};
 pub(crate) use region::{Layout, Neighbourhood};

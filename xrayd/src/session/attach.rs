@@ -23,12 +23,12 @@ use super::{
 };
 use crate::{
     collect::{Drain, SiteTable},
-    inject::{Neighbourhood, PatchSite, Patcher, Stance, Switch, Victim, install},
+    inject::{Neighbourhood, PatchSite, Patcher, Stance, Switch, Victim, crowded, install},
     launch::KillOnDrop,
     pid::{Pid, TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
     sys::{Claim, Memory, now_anchor, ptrace::Stopped},
-    target::{Module, Objects, RefusedModule, Survey, Target, Threads, preflight},
+    target::{Module, Objects, Preflight, RefusedModule, Survey, Target, Threads, preflight},
 };
 
 /// How long another tracer may take to be gone.
@@ -139,7 +139,7 @@ pub(super) fn prepare(
     let target = target.require_owner(options.owner);
     let geometry = Geometry::new(options.ring_bytes, options.max_threads)
         .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
-    let flight = preflight(&target, &objects, started.is_some())?;
+    let mut flight = preflight(&target, &objects, started.is_some())?;
     flight.verdict()?;
     let tid = target.live_thread()?;
     let memory =
@@ -160,11 +160,7 @@ pub(super) fn prepare(
         (None, Some(tid)) => Victim::Thread(tid),
         (None, None) => Victim::Any,
     };
-    let needs = flight.surveyed.iter().map(|(_, survey)| {
-        let sites = || patch_sites(survey, 0).map(|(_, site)| site);
-        (range_of(sites()), stubs_of(sites()))
-    });
-    let neighbourhoods = Neighbourhood::group(needs.filter(|(range, _)| !range.is_empty()));
+    let neighbourhoods = neighbourhoods(&mut flight, &target, &memory)?;
     let mut installed = install(&target, &memory, &neighbourhoods, geometry, victim)?;
     let memory = Arc::new(memory);
 
@@ -281,6 +277,42 @@ pub(super) fn prepare(
         controller,
         commands,
     })
+}
+
+/// Where trampolines are needed. Modules that have no room for them in their reach are refused, each for itself.
+fn neighbourhoods(
+    flight: &mut Preflight,
+    target: &Target,
+    memory: &Memory,
+) -> Result<Vec<Neighbourhood>> {
+    let range_of_module = |survey: &Survey| range_of(patch_sites(survey, 0).map(|(_, site)| site));
+    let needs = flight.surveyed.iter().map(|(_, survey)| {
+        let stubs = stubs_of(patch_sites(survey, 0).map(|(_, site)| site));
+        (range_of_module(survey), stubs)
+    });
+    let mut all = Neighbourhood::group(needs.filter(|(range, _)| !range.is_empty()));
+    let crowded = crowded(target, memory, &all)?;
+    all.retain(|one| crowded.iter().all(|(crowded, _)| crowded != one));
+    let refusal_of = |survey: &Survey| {
+        let start = range_of_module(survey).start;
+        let mut crowded = crowded.iter();
+        let found = crowded.find(|(crowded, _)| crowded.range.contains(&start));
+        found.map(|(_, refusal)| refusal.clone())
+    };
+    for (module, survey) in std::mem::take(&mut flight.surveyed) {
+        match refusal_of(&survey) {
+            Some(refusal) => flight.refused.push(RefusedModule {
+                path: module.path.clone(),
+                load: module.load,
+                refusal,
+            }),
+            None => flight.surveyed.push((module, survey)),
+        }
+    }
+    match crowded.into_iter().next() {
+        Some((_, refusal)) if flight.surveyed.is_empty() => Err(refusal),
+        _ => Ok(all),
+    }
 }
 
 /// Makes sure that nobody else traces the process. One who has just let it go, or been killed, is waited for.

@@ -78,7 +78,7 @@ impl States {
         ids: &[FunctionId],
         to: Switch,
         mut switch: impl FnMut(Switch) -> Result<T>,
-        all: impl FnOnce(&T) -> bool,
+        all: impl Fn(&T) -> bool,
     ) -> Result<T> {
         self.set(ids, State::Unsure);
         let done = switch(to);

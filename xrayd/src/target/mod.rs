@@ -23,7 +23,7 @@ pub use check::{Check, Outcome};
 pub use listing::{ProcessState, ProcessSummary};
 pub use mapped::{MappedFile, mapped_files};
 
-pub(crate) use check::{has_pending_signal, preflight, tracer_of};
+pub(crate) use check::{Preflight, has_pending_signal, preflight, tracer_of};
 pub(crate) use event_types::{MOST_TYPE_NAMES, new_type_names};
 pub(crate) use identity::{Target, command_of};
 pub(crate) use image::{Image, Parts};
