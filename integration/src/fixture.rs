@@ -42,7 +42,7 @@ pub enum Fixture {
     OldSledsFixed,
     /// `dso/`: a program and a shared library, both with sleds.
     Dso,
-    /// `plugins/`: a host that loads and unloads three plugins.
+    /// `plugins/`: a host that loads and unloads plugins, and beside it one without sleds, `bare_host`.
     Plugins,
     /// `hugetext.c`: a program that copies its own text elsewhere.
     HugeText,
@@ -389,6 +389,7 @@ impl Fixture {
                     plugin("many_a.so", &["-DNAME=a", "-DMANY"]),
                     plugin("large_a.so", &["-DNAME=a", "-DROOM=16777216"]),
                     plugin("large_b.so", &["-DNAME=b", "-DROOM=16777216"]),
+                    bare_host(),
                     c(&[&normal(&["{src}/plugins/host.c"])]),
                 ]
                 .concat(),
@@ -529,6 +530,12 @@ fn plugin(file: &'static str, options: &[&'static str]) -> Vec<(Tool, Vec<&'stat
     ];
     let arguments = [OPTIMISED, COMMON, SLEDS, options, &own].concat();
     vec![(Tool::Clang19, arguments)]
+}
+
+/// The host of [`Fixture::Plugins`] without a sled, `bare_host`.
+fn bare_host() -> Vec<(Tool, Vec<&'static str>)> {
+    let own = ["{src}/plugins/host.c", "-o", "bare_host"];
+    vec![(Tool::Clang19, [OPTIMISED, COMMON, &own].concat())]
 }
 
 /// A program of `count` functions; on each line "go" it calls every one and answers with the sum.

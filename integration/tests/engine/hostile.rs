@@ -9,6 +9,7 @@ use integration::{DEADLINE, Fixture, GroundTruth, Target, opens_map_files, wait_
 use shm_ring::Geometry;
 use shm_ring::layout::control;
 use xrayd::session::{AttachOptions, Follow, Switch};
+use xrayd::target::Sleds;
 
 use crate::adoption::wait_for_events;
 use crate::support::{assert_exact, attach_with, detach, pid_of, registry, switch};
@@ -22,6 +23,7 @@ const SMALL: AttachOptions = AttachOptions {
     thread: None,
     owner: None,
     follow: Follow::None,
+    sleds: Sleds::Needed,
 };
 
 /// The rings of a target, as somebody sees them who may write to its memory.

@@ -11,9 +11,10 @@ use integration::{DEADLINE, Fixture, Target, build, copy_into, wait_until};
 use xray_trace::instr_map::{Rule, Selection};
 use xray_trace::model::{CallKind, EventBody, Trace};
 use xrayd::Reason;
-use xrayd::session::{ModuleStatus, Run, Session, Switch, Tables as _};
+use xrayd::session::{AttachOptions, ModuleStatus, Run, Session, Switch, Tables as _};
+use xrayd::target::Sleds;
 
-use crate::support::{attach, detach, everything, registry, retained, soak, switch, tally};
+use crate::support::{attach, detach, everything, pid_of, registry, retained, soak, switch, tally};
 use crate::tracer::Tracer;
 
 fn glob(pattern: &str) -> Selection {
@@ -141,6 +142,36 @@ fn a_library_is_noticed_with_perf_events_and_without() -> Result<()> {
         for name in ["plugin_a_call", "plugin_b_call"] {
             ensure!(counts[name] == [5, 5, 0], "{noticing}: {counts:?}");
         }
+    }
+    Ok(())
+}
+
+/// A program without a sled, whose libraries are awaited; also again, with what an earlier attach left.
+#[test]
+fn a_program_without_sleds_is_attached_to_for_its_libraries() -> Result<()> {
+    let host = build(Fixture::Plugins)?.with_file_name("bare_host");
+    let mut target = Target::spawn_command(Command::new(host))?;
+    let registry = registry();
+    let pid = pid_of(&target)?;
+    let refused = registry.attach(pid, AttachOptions::default());
+    let refused = refused.err().context("attached")?;
+    ensure!(refused.reason == Reason::NoSleds, "{refused}");
+    let options = AttachOptions {
+        sleds: Sleds::Awaited,
+        ..AttachOptions::default()
+    };
+    for adopted in [false, true] {
+        let attached = registry.attach(pid, options)?;
+        ensure!(attached.report.adopted == adopted, "{:?}", attached.report);
+        let session = attached.session;
+        session.toggle(&glob("plugin_*"), Switch::On, Run::Real)?;
+        target.ask("load 0 plugin_a.so", "loaded")?;
+        armed(&session, "plugin_a.so", 3)?;
+        ensure!(target.ask("call 0 5", "done")? == "done 5");
+        detach(&registry, &target)?;
+        target.ask("unload 0", "unloaded")?;
+        let counts = tally(&retained(&session)?)?;
+        ensure!(counts["plugin_a_call"] == [5, 5, 0], "{counts:?}");
     }
     Ok(())
 }

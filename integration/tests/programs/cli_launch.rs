@@ -53,21 +53,24 @@ fn a_program_is_recorded_from_its_beginning_to_its_end() -> Result<()> {
 /// A library that a program will load is named, and recorded once it is there.
 #[test]
 fn a_library_that_is_still_to_be_loaded_is_recorded() -> Result<()> {
-    let scene = Scene::new()?;
     let host = build(Fixture::Plugins)?;
-    let of_it = ["--module", "plugin_a.so"];
-    let mut recorder = launch(&scene, &of_it, host.as_os_str(), &[])?;
-    recorder.ask("load 0 plugin_a.so", "loaded")?;
-    let file = scene.path("f.xtrace");
-    wait_until(DEADLINE, "calls are recorded", || {
-        recorder.ask("call 0 10000", "done")?;
-        Ok((fs::metadata(&file)?.len() > 50_000).then_some(()))
-    })?;
-    recorder.send("quit")?;
-    let recorded = summary(&mut recorder)?;
-    ensure!(recorded["outcome"] == "process-ended", "{recorded}");
-    for function in read(&file)?.functions() {
-        ensure!(function.name.starts_with("plugin_a_"), "{function:?}");
+    // Also into a program that has no sleds of its own.
+    for host in [host.clone(), host.with_file_name("bare_host")] {
+        let scene = Scene::new()?;
+        let of_it = ["--module", "plugin_a.so"];
+        let mut recorder = launch(&scene, &of_it, host.as_os_str(), &[])?;
+        recorder.ask("load 0 plugin_a.so", "loaded")?;
+        let file = scene.path("f.xtrace");
+        wait_until(DEADLINE, "calls are recorded", || {
+            recorder.ask("call 0 10000", "done")?;
+            Ok((fs::metadata(&file)?.len() > 50_000).then_some(()))
+        })?;
+        recorder.send("quit")?;
+        let recorded = summary(&mut recorder)?;
+        ensure!(recorded["outcome"] == "process-ended", "{recorded}");
+        for function in read(&file)?.functions() {
+            ensure!(function.name.starts_with("plugin_a_"), "{function:?}");
+        }
     }
     Ok(())
 }

@@ -108,6 +108,9 @@ pub struct AttachRequest {
     /// What is traced besides it. Of a process that is attached already: if set, from now on.
     #[prost(enumeration = "Follow", tag = "5")]
     pub follow: i32,
+    /// Attach also if nothing in the process has sleds: libraries that are loaded later may.
+    #[prost(bool, tag = "6")]
+    pub await_sleds: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AttachResponse {
@@ -580,7 +583,7 @@ pub struct EventBatch {
     #[prost(message, repeated, tag = "6")]
     pub event_types: ::prost::alloc::vec::Vec<EventTypeName>,
 }
-/// What a program calls a type of its typed events (__xray_register_event_type).
+/// What a program calls a type of its typed events (\_\_xray_register_event_type).
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EventTypeName {
     /// As in Said.

@@ -2,6 +2,7 @@
 
 use anyhow::Context as _;
 use xrayd::session::{AttachOptions, Follow};
+use xrayd::target::Sleds;
 use xrayd_proto::v1::{self, AttachRequest};
 
 use crate::args::Format;
@@ -29,6 +30,9 @@ pub(crate) struct Args {
     /// Trace what comes from it as well: the processes that it forks (fork), the program that it becomes (exec), everything (all)
     #[arg(long, value_name = "WHAT", default_value = "none", hide_default_value = true, value_parser = parse::follow)]
     follow: Follow,
+    /// Attach also if nothing that is loaded has sleds: libraries that are loaded later may
+    #[arg(long)]
+    pending: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -49,7 +53,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// The request to attach to a process.
-    pub(crate) fn request(self, pid: u32, follow: Follow) -> AttachRequest {
+    pub(crate) fn request(self, pid: u32, follow: Follow, sleds: Sleds) -> AttachRequest {
         let Self {
             ring_size,
             max_threads,
@@ -66,11 +70,12 @@ impl Memory {
                 Follow::All => v1::Follow::All,
             }
             .into(),
+            await_sleds: sleds == Sleds::Awaited,
         }
     }
 
     /// The same for the engine in this process.
-    pub(crate) fn options(self, follow: Follow) -> AttachOptions {
+    pub(crate) fn options(self, follow: Follow, sleds: Sleds) -> AttachOptions {
         let Self {
             ring_size,
             max_threads,
@@ -79,14 +84,23 @@ impl Memory {
             ring_bytes: ring_size,
             max_threads,
             follow,
+            sleds,
             ..AttachOptions::default()
         }
     }
 }
 
+/// Whether something must have sleds, of who waits for libraries.
+pub(crate) fn sleds(waits: bool) -> Sleds {
+    if waits { Sleds::Awaited } else { Sleds::Needed }
+}
+
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     let mut rpc = daemon.connect().await?;
-    let response = rpc.attach(args.memory.request(args.pid, args.follow)).await;
+    let request = args
+        .memory
+        .request(args.pid, args.follow, sleds(args.pending));
+    let response = rpc.attach(request).await;
     let response = response
         .map_err(|status| failure::from_status(&status))
         .with_context(|| format!("cannot attach to {}", args.pid))?;

@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use xrayd::session::Follow;
+use xrayd::target::Sleds;
 use xrayd_proto::v1::{
     self, AttachRequest, DetachReport, DetachRequest, FamilyStatus, Selection, StatusRequest,
 };
 
-use super::attach::Memory;
+use super::attach::{Memory, sleds};
 use super::functions;
 use crate::args::Format;
 use crate::client::{self, Daemon, Rpc};
@@ -106,6 +107,12 @@ enum Cause {
     StreamEnded,
 }
 
+impl Args {
+    fn sleds(&self) -> Sleds {
+        sleds(self.selectors.may_wait(self.pending))
+    }
+}
+
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     let selection = args.selectors.selection_or_all()?;
     let mut signals = Signals::hold()?;
@@ -124,7 +131,8 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         Some(pid) => (daemon.connect_or_embed().await?, Target::Running(pid)),
         None => {
             let (rpc, registry) = client::embed().await?;
-            let options = args.memory.options(args.follow.unwrap_or(Follow::All));
+            let follow = args.follow.unwrap_or(Follow::All);
+            let options = args.memory.options(follow, args.sleds());
             let launch = || Target::launch(&registry, &args.command, options, selection.clone());
             (rpc, tokio::task::block_in_place(launch)?)
         }
@@ -216,7 +224,7 @@ async fn begin(
     let undo = match target {
         Target::Running(_) => {
             let follow = args.follow.unwrap_or(Follow::None);
-            let request = args.memory.request(pid, follow);
+            let request = args.memory.request(pid, follow, args.sleds());
             attach(rpc, request, &selection, console).await?
         }
         // The engine attached as it started the program.

@@ -16,7 +16,7 @@ use crate::{
         AttachOptions, AttachReport, DetachReport, FamilyStatus, Follow, FunctionRow, Kinship,
         ModuleStatus, NotFollowed, Noticing, Phase, Since, SkippedSleds, Status, ToggleReport,
     },
-    target::{Check, Outcome, ProcessState, ProcessSummary},
+    target::{Check, Outcome, ProcessState, ProcessSummary, Sleds},
 };
 
 /// Characters of a command line that are passed on: a list of processes has to fit a message.
@@ -104,6 +104,7 @@ pub(super) fn attach_options(request: v1::AttachRequest) -> AttachOptions {
         max_threads,
         start_time,
         follow: _,
+        await_sleds,
     } = request;
     let default = AttachOptions::default();
     AttachOptions {
@@ -119,6 +120,11 @@ pub(super) fn attach_options(request: v1::AttachRequest) -> AttachOptions {
         },
         start_time: (start_time != 0).then_some(start_time),
         follow,
+        sleds: if await_sleds {
+            Sleds::Awaited
+        } else {
+            Sleds::Needed
+        },
         ..default
     }
 }
@@ -624,6 +630,7 @@ mod tests {
             max_threads: 3,
             start_time: 9,
             follow: v1::Follow::All.into(),
+            await_sleds: true,
         };
         let options = attach_options(request);
         assert_eq!(
@@ -631,6 +638,7 @@ mod tests {
             (1 << 16, 3, Some(9))
         );
         assert_eq!(options.follow, Follow::All);
+        assert_eq!(options.sleds, Sleds::Awaited);
     }
 
     #[test]

@@ -28,7 +28,9 @@ use crate::{
     pid::{Pid, TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
     sys::{Claim, Memory, now_anchor, ptrace::Stopped},
-    target::{Module, Objects, Preflight, RefusedModule, Survey, Target, Threads, preflight},
+    target::{
+        Module, Objects, Preflight, RefusedModule, Sleds, Survey, Target, Threads, preflight,
+    },
 };
 
 /// How long another tracer may take to be gone.
@@ -52,6 +54,8 @@ pub struct AttachOptions {
     pub owner: Option<u32>,
     /// What is traced besides it.
     pub follow: Follow,
+    /// Whether something must have sleds already.
+    pub sleds: Sleds,
 }
 
 /// What attaching did.
@@ -116,6 +120,7 @@ impl Default for AttachOptions {
             thread: None,
             owner: None,
             follow: Follow::None,
+            sleds: Sleds::Needed,
         }
     }
 }
@@ -139,7 +144,7 @@ pub(super) fn prepare(
     let target = target.require_owner(options.owner);
     let geometry = Geometry::new(options.ring_bytes, options.max_threads)
         .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
-    let mut flight = preflight(&target, &objects, started.is_some())?;
+    let mut flight = preflight(&target, &objects, started.is_some(), options.sleds)?;
     flight.verdict()?;
     let tid = target.live_thread()?;
     let memory =
@@ -291,6 +296,15 @@ fn neighbourhoods(
         (range_of_module(survey), stubs)
     });
     let mut all = Neighbourhood::group(needs.filter(|(range, _)| !range.is_empty()));
+    if all.is_empty() {
+        // What is waited for may come anywhere. Who attaches later finds what is here by the code that it has.
+        let mut maps = flight.maps.iter();
+        let text = maps.find(|entry| entry.executable() && entry.is_file());
+        all.extend(text.map(|entry| Neighbourhood {
+            range: entry.range.clone(),
+            stubs: 0,
+        }));
+    }
     let crowded = crowded(target, memory, &all)?;
     all.retain(|one| crowded.iter().all(|(crowded, _)| crowded != one));
     let refusal_of = |survey: &Survey| {

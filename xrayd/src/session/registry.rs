@@ -30,7 +30,9 @@ use crate::{
     pid::Pid,
     refusal::{Reason, Refusal, Result},
     session::{Run, ToggleReport},
-    target::{Check, Objects, ProcessState, ProcessSummary, Target, has_sleds, list, preflight},
+    target::{
+        Check, Objects, ProcessState, ProcessSummary, Sleds, Target, has_sleds, list, preflight,
+    },
 };
 use xray_trace::instr_map::Selection;
 
@@ -200,7 +202,7 @@ impl Registry {
     /// There is nothing to check: no such process, a zombie, a kernel thread.
     pub fn preflight(&self, pid: Pid) -> Result<Vec<Check>> {
         let target = Target::open(pid)?;
-        Ok(preflight(&target, &self.0.objects, false)?.checks)
+        Ok(preflight(&target, &self.0.objects, false, Sleds::Needed)?.checks)
     }
 
     /// The user a process belongs to.
@@ -338,7 +340,8 @@ impl Registry {
                 tracing::debug!(%error, "a thread keeps its name");
             }
             let target = Target::open(pid)?;
-            if attach.follow.execs() && !has_sleds(pid, &inner.objects) {
+            let awaited = attach.sleds == Sleds::Awaited;
+            if attach.follow.execs() && !awaited && !has_sleds(pid, &inner.objects) {
                 let (uid, command) = (target.uid(), target.command());
                 let (program, keeper) = untraced(started);
                 let keeper = Box::new(keeper);
@@ -485,7 +488,7 @@ impl Registry {
     /// It cannot be read, or has none.
     pub fn inspect(&self, pid: Pid) -> Result<Vec<FunctionRow>> {
         let target = Target::open(pid)?;
-        let flight = preflight(&target, &self.0.objects, false)?;
+        let flight = preflight(&target, &self.0.objects, false, Sleds::Needed)?;
         if flight.surveyed.is_empty() {
             flight.verdict()?;
         }

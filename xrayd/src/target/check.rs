@@ -34,6 +34,16 @@ pub enum Outcome {
     Failed,
 }
 
+/// Whether a process can be attached to in which nothing has sleds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sleds {
+    /// No.
+    #[default]
+    Needed,
+    /// Yes: libraries that are loaded later may have some.
+    Awaited,
+}
+
 /// One row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
@@ -109,11 +119,16 @@ impl Preflight {
     }
 }
 
-/// Looks at a process. One that we started is traced by ourselves.
+/// Looks at a process. One that we started is traced by ourselves; `sleds` says whether there have to be any.
 ///
 /// # Errors
 /// There is no such process, or nothing of it can be seen.
-pub(crate) fn preflight(target: &Target, objects: &Objects, held_by_us: bool) -> Result<Preflight> {
+pub(crate) fn preflight(
+    target: &Target,
+    objects: &Objects,
+    held_by_us: bool,
+    sleds: Sleds,
+) -> Result<Preflight> {
     let pid = target.pid();
     let tid = target.live_thread()?;
     let mut flight = Preflight {
@@ -135,7 +150,7 @@ pub(crate) fn preflight(target: &Target, objects: &Objects, held_by_us: bool) ->
         Maps::read(pid, tid).map_err(|error| Refusal::from_io(pid, "read its maps", &error))?;
     let found = modules_of(pid, &flight.maps, objects);
     check_bits(&mut flight, pid, &found);
-    check_sleds(&mut flight, pid, &memory, found);
+    check_sleds(&mut flight, pid, &memory, found, sleds);
     if flight.failed() {
         return Ok(flight);
     }
@@ -201,7 +216,7 @@ fn is_32_bit(pid: Pid) -> bool {
         .is_ok_and(|()| head == *b"\x7fELF\x01")
 }
 
-fn check_sleds(flight: &mut Preflight, pid: Pid, memory: &Memory, found: Found) {
+fn check_sleds(flight: &mut Preflight, pid: Pid, memory: &Memory, found: Found, sleds: Sleds) {
     flight.refused = found.refused;
     let linked = linked(pid, &flight.maps);
     for mut module in found.modules {
@@ -241,6 +256,10 @@ fn check_sleds(flight: &mut Preflight, pid: Pid, memory: &Memory, found: Found) 
         .iter()
         .map(|(_, survey)| survey.runtime)
         .sum();
+    if flight.surveyed.is_empty() && sleds == Sleds::Awaited {
+        let finding = "none yet: libraries that are loaded later are waited for";
+        return flight.add(Reason::NoSleds, "sleds", Outcome::Warning, finding);
+    }
     if flight.surveyed.is_empty() {
         let finding = match flight.refused.first() {
             Some(refused) => format!("process {pid}: {}", refused.refusal),

@@ -19,7 +19,7 @@ mod sleds;
 mod threads;
 mod tree;
 
-pub use check::{Check, Outcome};
+pub use check::{Check, Outcome, Sleds};
 pub use listing::{ProcessState, ProcessSummary};
 pub use mapped::{MappedFile, mapped_files};
 
