@@ -264,9 +264,10 @@ impl Controller {
     /// # Errors
     /// The process has ended.
     pub(super) fn look(&mut self) -> Result<()> {
-        self.loading.heard = false;
         let before = std::mem::replace(&mut self.loading.last, Instant::now());
         let maps = maps_of(&self.target)?;
+        // What is heard now may have come after the maps were read.
+        self.loading.heard = self.loading.watch.catch_up();
         let loads = loads_of(&maps);
         self.loading.cost = self.loading.last.elapsed();
         self.take_leave(&loads);

@@ -116,42 +116,42 @@ impl Watch {
 
     /// Hears what there is, and says whether the maps are to be looked at for it.
     pub(super) fn hear(&mut self) -> bool {
+        self.heard.elapsed() >= COALESCE && self.catch_up()
+    }
+
+    /// The same, however little time has passed. What the maps show has been written down before they show it.
+    pub(super) fn catch_up(&mut self) -> bool {
         let Self {
             pid, state, marks, ..
         } = self;
-        match state {
-            State::Idle | State::Maps => false,
-            State::Perf(notices) => {
-                if self.heard.elapsed() < COALESCE {
-                    return false;
-                }
-                let mut changed = false;
-                let mut any = false;
-                notices.take(|notice| {
-                    any = true;
-                    match notice {
-                        Notice::Mapped {
-                            process,
-                            range,
-                            when,
-                        } if process == pid.as_u32() => {
-                            changed = true;
-                            if marks.len() == MARKS {
-                                marks.pop_front();
-                            }
-                            marks.push_back(Mark { range, when });
-                        }
-                        // Another one's.
-                        Notice::Mapped { .. } => {}
-                        Notice::Lost => changed = true,
+        let State::Perf(notices) = state else {
+            return false;
+        };
+        let mut changed = false;
+        let mut any = false;
+        notices.take(|notice| {
+            any = true;
+            match notice {
+                Notice::Mapped {
+                    process,
+                    range,
+                    when,
+                } if process == pid.as_u32() => {
+                    changed = true;
+                    if marks.len() == MARKS {
+                        marks.pop_front();
                     }
-                });
-                if any {
-                    self.heard = Instant::now();
+                    marks.push_back(Mark { range, when });
                 }
-                changed
+                // Another one's.
+                Notice::Mapped { .. } => {}
+                Notice::Lost => changed = true,
             }
+        });
+        if any {
+            self.heard = Instant::now();
         }
+        changed
     }
 
     /// When the text at `address` was mapped, if that was heard.

@@ -15,7 +15,8 @@ use shm_ring::SharedMemory;
 const PAGE: u64 = 4096;
 const HEAD: u64 = 1024;
 const TAIL: u64 = 1032;
-const DATA_PAGES: u64 = 2;
+/// All processes of the host write there: some 300 records, which last for a starved reader.
+const DATA_PAGES: u64 = 8;
 const DATA_BYTES: u64 = DATA_PAGES * PAGE;
 /// What is mapped of a ring. A record of the longest path that there can be fits into the data.
 pub(super) const RING_BYTES: u64 = PAGE + DATA_BYTES;
