@@ -24,6 +24,8 @@ pub enum Fixture {
     Blocking,
     /// `arg1.cpp`: entry sleds with argument.
     Arg1,
+    /// `values.cpp`: functions whose arguments and results follow from each other.
+    Values,
     /// `events/`: custom and typed events of every size and from every place.
     Events,
     /// `types.c`: typed events whose types have names, without LLVM's runtime.
@@ -146,6 +148,7 @@ impl Fixture {
         Fixture::TailCond,
         Fixture::Blocking,
         Fixture::Arg1,
+        Fixture::Values,
         Fixture::Events,
         Fixture::Types,
         Fixture::TypesLlvm,
@@ -193,6 +196,7 @@ impl Fixture {
             Fixture::TailCond => "tailcond",
             Fixture::Blocking => "blocking",
             Fixture::Arg1 => "arg1",
+            Fixture::Values => "values",
             Fixture::Events => "events",
             Fixture::Types => "types",
             Fixture::TypesLlvm => "types-llvm",
@@ -305,6 +309,10 @@ impl Fixture {
             Fixture::Arg1 => recipe(
                 &["common.h", "arg1.cpp"],
                 cxx(&[&normal(&["{src}/arg1.cpp"])]),
+            ),
+            Fixture::Values => recipe(
+                &["common.h", "values.cpp"],
+                cxx(&[&normal(&["{src}/values.cpp"])]),
             ),
             Fixture::Events => recipe(
                 &[

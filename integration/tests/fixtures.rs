@@ -291,6 +291,15 @@ fn arg1_has_argument_sleds() -> Result<()> {
 }
 
 #[test]
+fn results_follow_from_arguments() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Values, [""; 0])?;
+    assert_eq!(target.ask("go 10", "done ")?, "done 10");
+    target.ask("storm 2", "storming")?;
+    assert!(target.ask("stop", "")?.starts_with("ok "));
+    Ok(())
+}
+
+#[test]
 fn events_are_said_by_nine_sleds() -> Result<()> {
     let mut target = Target::spawn(Fixture::Events, ["--threads", "2"])?;
     target.send("go")?;

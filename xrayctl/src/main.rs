@@ -22,6 +22,7 @@ mod signals;
 mod target;
 mod toggle;
 mod trace_file;
+mod values;
 mod whole_file;
 mod write_behind;
 

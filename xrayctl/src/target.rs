@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use xray_trace::instr_map::Selection;
-use xrayd::session::{AttachOptions, LaunchOptions, Launched, Registry};
+use xrayd::session::{AttachOptions, Capture, LaunchOptions, Launched, Registry};
 
 use crate::failure;
 use crate::output::text::printable;
@@ -41,6 +41,7 @@ impl Target {
         command: &[OsString],
         attach: AttachOptions,
         selection: Selection,
+        capture: Capture,
     ) -> anyhow::Result<Self> {
         let (program, arguments) = command.split_first().context("no program is named")?;
         let mut command = Command::new(program);
@@ -49,6 +50,7 @@ impl Target {
             command,
             attach,
             selection,
+            capture,
         });
         let launched = launched
             .map_err(failure::from_refusal)

@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use xrayd::session::{Capture, Wanted};
 use xrayd_proto::v1::{Selection, StatusRequest, ToggleReport, ToggleRequest};
 
 use crate::args::Format;
 use crate::client::{Daemon, Rpc};
 use crate::failure::{self, Failure};
-use crate::output::toggled::{Run, Switch, Toggled};
+use crate::output::toggled::{Run, Toggled};
 use crate::output::{Console, refused};
 use crate::progress::Progress;
 use crate::selectors::{self, Pending, Selectors};
+use crate::values;
 
 /// How often progress is asked for.
 const POLL: Duration = Duration::from_millis(50);
@@ -35,7 +37,7 @@ pub(crate) struct ToggleArgs {
 pub(crate) async fn run(
     args: ToggleArgs,
     pending: Option<Pending>,
-    switch: Switch,
+    wanted: Wanted,
     daemon: &Daemon,
     console: &mut Console,
 ) -> anyhow::Result<()> {
@@ -47,17 +49,17 @@ pub(crate) async fn run(
     let mut rpc = daemon.connect().await?;
     let pid = args.pid.unwrap_or(0);
     let (run, reports) = if args.dry_run {
-        (Run::Dry, dry_run(&mut rpc, pid, &selection, switch).await?)
+        (Run::Dry, dry_run(&mut rpc, pid, &selection, wanted).await?)
     } else {
         (
             Run::Real,
-            toggle(&mut rpc, pid, selection, switch, console).await?,
+            toggle(&mut rpc, pid, selection, wanted, console).await?,
         )
     };
     if reports.is_empty() {
         return Err(Failure::NothingMatched("no process is attached".to_owned()).into());
     }
-    let toggled = Toggled::new(switch, run, reports);
+    let toggled = Toggled::new(wanted, run, reports);
     if toggled.matched() == 0 && toggled.refusal().is_none() {
         match (run, pending) {
             (Run::Real, Some(pending)) if args.selectors.may_wait(pending) => {
@@ -102,14 +104,9 @@ pub(crate) async fn dry_run(
     rpc: &mut Rpc,
     pid: u32,
     selection: &Selection,
-    switch: Switch,
+    wanted: Wanted,
 ) -> anyhow::Result<Vec<ToggleReport>> {
-    let request = ToggleRequest {
-        pid,
-        selection: Some(selection.clone()),
-        dry_run: true,
-    };
-    call(rpc, request, switch).await
+    call(rpc, pid, selection.clone(), wanted, Run::Dry).await
 }
 
 /// Switches functions, and shows how far it is.
@@ -117,28 +114,18 @@ pub(crate) async fn toggle(
     rpc: &mut Rpc,
     pid: u32,
     selection: Selection,
-    switch: Switch,
+    wanted: Wanted,
     console: &Console,
 ) -> anyhow::Result<Vec<ToggleReport>> {
     if !console.shows_progress() {
-        let request = ToggleRequest {
-            pid,
-            selection: Some(selection),
-            dry_run: false,
-        };
-        return call(rpc, request, switch).await;
+        return call(rpc, pid, selection, wanted, Run::Real).await;
     }
-    let planned = dry_run(rpc, pid, &selection, switch).await?;
+    let planned = dry_run(rpc, pid, &selection, wanted).await?;
     let planned = planned.iter().map(|report| u64::from(report.changed)).sum();
     let before = functions_on(rpc, pid).await;
     let progress = Progress::steps(console, "patching functions", planned);
     let mut watcher = rpc.clone();
-    let request = ToggleRequest {
-        pid,
-        selection: Some(selection),
-        dry_run: false,
-    };
-    let mut done = std::pin::pin!(call(rpc, request, switch));
+    let mut done = std::pin::pin!(call(rpc, pid, selection, wanted, Run::Real));
     loop {
         tokio::select! {
             done = &mut done => return done,
@@ -160,12 +147,7 @@ pub(crate) async fn switch_off(
     pid: u32,
     selection: Selection,
 ) -> anyhow::Result<Vec<ToggleReport>> {
-    let request = ToggleRequest {
-        pid,
-        selection: Some(selection),
-        dry_run: false,
-    };
-    call(rpc, request, Switch::Off).await
+    call(rpc, pid, selection, Wanted::Off, Run::Real).await
 }
 
 /// Functions that are on; 0 where that cannot be had, as progress is all it is for.
@@ -183,12 +165,26 @@ async fn functions_on(rpc: &mut Rpc, pid: u32) -> u64 {
 
 async fn call(
     rpc: &mut Rpc,
-    request: ToggleRequest,
-    switch: Switch,
+    pid: u32,
+    selection: Selection,
+    wanted: Wanted,
+    run: Run,
 ) -> anyhow::Result<Vec<ToggleReport>> {
-    let (response, what) = match switch {
-        Switch::On => (rpc.enable(request).await, "cannot switch functions on"),
-        Switch::Off => (rpc.disable(request).await, "cannot switch functions off"),
+    let request = |capture| ToggleRequest {
+        pid,
+        selection: Some(selection),
+        dry_run: run == Run::Dry,
+        capture: values::wire(capture),
+    };
+    let (response, what) = match wanted {
+        Wanted::On(capture) => (
+            rpc.enable(request(capture)).await,
+            "cannot switch functions on",
+        ),
+        Wanted::Off => (
+            rpc.disable(request(Capture::NONE)).await,
+            "cannot switch functions off",
+        ),
     };
     let response = response
         .map_err(|status| failure::from_status(&status))

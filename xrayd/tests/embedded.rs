@@ -161,6 +161,7 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
         pid,
         selection,
         dry_run: false,
+        capture: None,
     };
     denied(client.enable(toggle.clone()).await.unwrap_err());
     denied(client.disable(toggle).await.unwrap_err());
@@ -254,6 +255,7 @@ async fn a_bad_selection_is_refused_before_anything_is_looked_at() {
             pid: 0,
             selection,
             dry_run: true,
+            capture: None,
         };
         check_refused(
             client.enable(toggle).await,
@@ -261,6 +263,38 @@ async fn a_bad_selection_is_refused_before_anything_is_looked_at() {
             Reason::Selection,
         );
     }
+}
+
+#[tokio::test]
+async fn more_arguments_than_registers_are_refused_and_so_are_values_of_what_is_switched_off() {
+    let mut client = client(me()).await;
+    let toggle = |arguments| v1::ToggleRequest {
+        pid: 0,
+        selection: Some(v1::Selection {
+            include: vec![v1::Rule {
+                rule: Some(v1::rule::Rule::All(true)),
+            }],
+            exclude: vec![],
+        }),
+        dry_run: false,
+        capture: Some(v1::Capture {
+            arguments,
+            result: true,
+        }),
+    };
+    for arguments in [7, u32::MAX] {
+        check_refused(
+            client.enable(toggle(arguments)).await,
+            Code::InvalidArgument,
+            Reason::Limit,
+        );
+    }
+    check_refused(
+        client.disable(toggle(1)).await,
+        Code::InvalidArgument,
+        Reason::Limit,
+    );
+    client.enable(toggle(6)).await.unwrap();
 }
 
 #[tokio::test]

@@ -116,6 +116,7 @@ fn toggle(target: &Target, names: &[&str]) -> v1::ToggleRequest {
         pid: target.pid(),
         selection: selection(names),
         dry_run: false,
+        capture: None,
     }
 }
 

@@ -16,6 +16,7 @@ const DESCRIPTORS: &str = "xrayd.v1.bin";
 /// Messages that are documented as JSON with these very names of fields (docs/xrayctl.md).
 const JSON: &[&str] = &[
     "AttachReport",
+    "Capture",
     "DetachReport",
     "FamilyStatus",
     "FunctionInfo",

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, build, wait_until};
 use xray_trace::model::{CallKind, EventBody};
 use xrayd::Reason;
-use xrayd::session::{AttachOptions, LaunchOptions, Launched, Phase, Registry, Session};
+use xrayd::session::{AttachOptions, Capture, LaunchOptions, Launched, Phase, Registry, Session};
 
 use crate::support::{assert_exact, everything, registry, retained, tally};
 
@@ -27,6 +27,7 @@ fn launch(registry: &Registry, mut command: Command) -> Result<Started> {
         command,
         attach: AttachOptions::default(),
         selection: everything(),
+        capture: Capture::NONE,
     })?;
     let session = launched.session().context("no session")?;
     ensure!(session.status().events == 0, "it ran already");
@@ -187,6 +188,7 @@ fn what_cannot_be_launched_is_refused() -> Result<()> {
             command,
             attach: AttachOptions::default(),
             selection: everything(),
+            capture: Capture::NONE,
         };
         registry
             .launch(options)

@@ -12,6 +12,7 @@ mod cli_record;
 mod cli_refusals;
 mod cli_selectors;
 mod cli_terminal;
+mod cli_values;
 mod daemon_clients;
 mod daemon_endings;
 mod daemon_session;

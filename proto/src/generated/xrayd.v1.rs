@@ -240,6 +240,18 @@ pub mod rule {
         All(bool),
     }
 }
+/// What is recorded of calls beside their time. Of an entry and an exit alike the registers are what is recorded: one that no argument is
+/// passed in holds anything. A tail exit has no result; the function that it jumps to has.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Capture {
+    /// So many integer arguments: rdi, rsi, rdx, rcx, r8, r9; at most 6.
+    #[prost(uint32, tag = "1")]
+    pub arguments: u32,
+    /// What is returned: rax.
+    #[prost(bool, tag = "2")]
+    pub result: bool,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToggleRequest {
     /// 0: every attached process that the caller owns.
@@ -251,6 +263,10 @@ pub struct ToggleRequest {
     /// Report what would be done; change nothing.
     #[prost(bool, tag = "3")]
     pub dry_run: bool,
+    /// Enable: what is recorded of calls. Unset: nothing, or the first argument where a sled is made for that. What was switched on before with other
+    /// values has these now. Disable: must be unset.
+    #[prost(message, optional, tag = "4")]
+    pub capture: ::core::option::Option<Capture>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToggleResponse {
@@ -286,12 +302,16 @@ pub struct ToggleReport {
     /// Set if nothing was done to this process (pid 0 only); the numbers are 0 then.
     #[prost(message, optional, tag = "9")]
     pub refusal: ::core::option::Option<Refusal>,
-    /// How long every thread stood still at most, because a library was written to that can be unloaded; 0 if none did.
+    /// How long every thread stood still at most, because a library was written to that can be unloaded, or sleds were staged anew; 0 if none
+    /// did.
     #[prost(uint64, tag = "10")]
     pub stopped_ns: u64,
     /// In a dry run: `copied_bytes` by module, those with nothing left out. What has become private is in ModuleStatus.
     #[prost(message, repeated, tag = "11")]
     pub modules: ::prost::alloc::vec::Vec<ModuleCopies>,
+    /// Sleds that were staged to record other values (would be, in a dry run); for that the process stands still for a moment.
+    #[prost(uint64, tag = "12")]
+    pub restaged: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -350,6 +370,9 @@ pub struct FunctionInfo {
     /// Of `sleds`, those of custom and typed events.
     #[prost(uint32, tag = "12")]
     pub event_sleds: u32,
+    /// What is recorded of its calls; unset where it is nothing, or the function is off.
+    #[prost(message, optional, tag = "13")]
+    pub capture: ::core::option::Option<Capture>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {
@@ -433,6 +456,9 @@ pub struct ProcessStatus {
     /// In state "exited": it became another program by exec. That may be traced, in a row of its own.
     #[prost(bool, tag = "26")]
     pub executed: bool,
+    /// Functions that are on and of whose calls values are recorded.
+    #[prost(uint32, tag = "27")]
+    pub functions_with_values: u32,
 }
 /// How a process came to be traced that nobody attached to.
 #[derive(serde::Serialize)]
@@ -537,9 +563,10 @@ pub struct Event {
     pub function: u32,
     #[prost(enumeration = "EventKind", tag = "4")]
     pub kind: i32,
-    /// First argument, where the function logs it.
-    #[prost(uint64, optional, tag = "5")]
-    pub argument: ::core::option::Option<u64>,
+    /// Of an entry: the first arguments, as registers held them, at most 6. Where they are recorded (see Capture), or the first where the function
+    /// logs it.
+    #[prost(uint64, repeated, tag = "5")]
+    pub arguments: ::prost::alloc::vec::Vec<u64>,
     /// What the program said, of a custom or typed event.
     #[prost(message, optional, tag = "6")]
     pub said: ::core::option::Option<Said>,
@@ -549,6 +576,9 @@ pub struct Event {
     /// How many calls were left.
     #[prost(uint64, optional, tag = "8")]
     pub calls: ::core::option::Option<u64>,
+    /// Of an exit: what the register for results held, where that is recorded.
+    #[prost(uint64, optional, tag = "9")]
+    pub result: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Said {

@@ -19,7 +19,7 @@ use super::window::{Window, wanted};
 use crate::container::{Block, Common, Events, Form, OpenCall};
 use crate::function_map::FunctionMap;
 use crate::model::{
-    CallKind, Clock, ClockReader, Event, EventBody, FunctionId, ThreadId, Ticks, Trace,
+    CallKind, Clock, ClockReader, Event, EventBody, FunctionId, ThreadId, Ticks, Trace, Values,
 };
 
 /// The steps of one thread's stack, in order of time.
@@ -84,8 +84,8 @@ struct Closing {
 
 #[derive(Debug, Clone, Copy)]
 enum Cause {
-    /// The outermost of them ended this way, now.
-    Exit(Ending),
+    /// The outermost of them ended this way, now, with this result.
+    Exit(Ending, Option<u64>),
     /// The trace says that they were left.
     Unwound,
     /// So many events are missing.
@@ -157,11 +157,11 @@ impl<'a> Steps<'a> {
         for OpenCall {
             function,
             start,
-            arg,
+            args,
         } in open
         {
             self.now = (start, self.clock.monotonic_ns(start));
-            self.enter(function, arg, self.now);
+            self.enter(function, args, self.now);
         }
         self.window = window;
         if window.since > Ticks(0) {
@@ -298,9 +298,17 @@ impl<'a> Steps<'a> {
             EventBody::Call {
                 function,
                 kind: CallKind::Enter,
-                arg,
-            } => Some(Step::Enter(self.enter(function, arg, now))),
-            EventBody::Call { function, kind, .. } => {
+                values,
+            } => Some(Step::Enter(self.enter(function, values, now))),
+            EventBody::Call {
+                function,
+                kind,
+                values,
+            } => {
+                let result = match kind {
+                    CallKind::Exit => values.first(),
+                    CallKind::Enter | CallKind::TailExit => None,
+                };
                 let how = if kind == CallKind::TailExit {
                     Ending::TailExit
                 } else {
@@ -312,9 +320,9 @@ impl<'a> Steps<'a> {
                 }
                 // As a rule the innermost call ends.
                 match self.frames.pop_if(|frame| frame.open.function == function) {
-                    Some(frame) => Some(Step::Leave(self.leave(frame, how, now))),
+                    Some(frame) => Some(Step::Leave(self.leave(frame, how, now, result))),
                     None => {
-                        self.exit_further_out(function, how, before);
+                        self.exit_further_out(function, how, result, before);
                         None
                     }
                 }
@@ -328,7 +336,7 @@ impl<'a> Steps<'a> {
     fn enter(
         &mut self,
         function: FunctionId,
-        arg: Option<u64>,
+        args: Values,
         (start, start_ns): (Ticks, u64),
     ) -> Open {
         let count = self.open.entry(function);
@@ -341,7 +349,7 @@ impl<'a> Steps<'a> {
             nesting,
             start,
             start_ns,
-            arg,
+            args,
         };
         self.frames.push(Frame {
             open,
@@ -352,7 +360,13 @@ impl<'a> Steps<'a> {
 
     /// A call ends now that is not the innermost.
     #[cold]
-    fn exit_further_out(&mut self, function: FunctionId, how: Ending, last_seen: (Ticks, u64)) {
+    fn exit_further_out(
+        &mut self,
+        function: FunctionId,
+        how: Ending,
+        result: Option<u64>,
+        last_seen: (Ticks, u64),
+    ) {
         if *self.open.entry(function) == 0 {
             return self.stray(function, how);
         }
@@ -364,7 +378,7 @@ impl<'a> Steps<'a> {
         self.closing = Some(Closing {
             keep,
             last_seen,
-            cause: Cause::Exit(how),
+            cause: Cause::Exit(how, result),
         });
     }
 
@@ -459,7 +473,7 @@ impl<'a> Steps<'a> {
         self.frames.iter().map(|frame| OpenCall {
             function: frame.open.function,
             start: frame.open.start,
-            arg: frame.open.arg,
+            args: frame.open.args,
         })
     }
 
@@ -510,11 +524,11 @@ impl<'a> Steps<'a> {
             && let Some((ticks, function, kind)) = events.next_common()
         {
             if ticks >= self.turn {
-                let arg = None;
+                let values = Values::NONE;
                 let body = EventBody::Call {
                     function,
                     kind,
-                    arg,
+                    values,
                 };
                 self.pending = Some(Event { ticks, body });
                 break;
@@ -523,7 +537,7 @@ impl<'a> Steps<'a> {
             let now = self.pass_to(ticks);
             let how = match kind {
                 CallKind::Enter => {
-                    visitor.enter(&self.enter(function, None, now));
+                    visitor.enter(&self.enter(function, Values::NONE, now));
                     continue;
                 }
                 CallKind::Exit => Ending::Normal,
@@ -531,10 +545,10 @@ impl<'a> Steps<'a> {
             };
             let innermost = self.frames.pop_if(|frame| frame.open.function == function);
             let Some(frame) = innermost else {
-                self.exit_further_out(function, how, before);
+                self.exit_further_out(function, how, None, before);
                 break;
             };
-            visitor.leave(&self.leave(frame, how, now));
+            visitor.leave(&self.leave(frame, how, now, None));
             if self.frames.len() < self.enough {
                 break;
             }
@@ -560,18 +574,22 @@ impl<'a> Steps<'a> {
             self.closing = None;
             return match closing.cause {
                 Cause::Loss { ticks, events } => Some(Step::Lost { ticks, events }),
-                Cause::Exit(_) | Cause::Unwound | Cause::End => None,
+                Cause::Exit(..) | Cause::Unwound | Cause::End => None,
             };
         }
         let frame = self.frames.pop()?;
         let noted = u64::from(self.window.has(frame.open.start));
+        let mut its = None;
         let (how, end) = match closing.cause {
-            Cause::Exit(how) if self.frames.len() == closing.keep => (how, self.now),
-            Cause::Exit(_) if self.siblings == Siblings::Deduced => {
+            Cause::Exit(how, result) if self.frames.len() == closing.keep => {
+                its = result;
+                (how, self.now)
+            }
+            Cause::Exit(..) if self.siblings == Siblings::Deduced => {
                 self.notes.deduced_siblings += noted;
                 (Ending::TailExit, self.now)
             }
-            Cause::Exit(_) => {
+            Cause::Exit(..) => {
                 self.notes.closed_by_outer_exit += noted;
                 (Ending::Closed, closing.last_seen)
             }
@@ -588,12 +606,18 @@ impl<'a> Steps<'a> {
                 (Ending::Closed, closing.last_seen)
             }
         };
-        Some(Step::Leave(self.leave(frame, how, end)))
+        Some(Step::Leave(self.leave(frame, how, end, its)))
     }
 
     /// A call that was open ended then.
     #[inline(always)]
-    fn leave(&mut self, frame: Frame, how: Ending, (end, end_ns): (Ticks, u64)) -> Call {
+    fn leave(
+        &mut self,
+        frame: Frame,
+        how: Ending,
+        (end, end_ns): (Ticks, u64),
+        result: Option<u64>,
+    ) -> Call {
         let Frame { open, callees_ns } = frame;
         let duration = end_ns.saturating_sub(open.start_ns);
         if let Some(caller) = self.frames.last_mut() {
@@ -607,6 +631,7 @@ impl<'a> Steps<'a> {
             end_ns,
             self_ns,
             how,
+            result,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What happens to the stack of a thread: calls that begin and end, and what the program says within them.
 
-use crate::model::{DataKind, DataRef, FunctionId, ThreadId, Ticks};
+use crate::model::{DataKind, DataRef, FunctionId, ThreadId, Ticks, Values};
 
 /// What happened to the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +49,8 @@ pub struct Open {
     pub start: Ticks,
     /// When it began, on `CLOCK_MONOTONIC`.
     pub start_ns: u64,
-    /// Its first argument, where recorded.
-    pub arg: Option<u64>,
+    /// Its first arguments, where recorded.
+    pub args: Values,
 }
 
 /// A call that ended.
@@ -66,6 +66,8 @@ pub struct Call {
     pub self_ns: u64,
     /// How it ended.
     pub how: Ending,
+    /// Its result, where recorded.
+    pub result: Option<u64>,
 }
 
 /// A custom or typed event.

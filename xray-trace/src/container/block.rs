@@ -29,8 +29,9 @@ pub(super) mod extended {
     pub(in super::super) const TAIL_EXIT: u8 = 2;
     /// The function is named, after this byte.
     pub(in super::super) const NAMED: u8 = 4;
-    /// An argument follows, after the function.
-    pub(in super::super) const ARG: u8 = 8;
+    /// From this bit on: how many values follow, after the function.
+    pub(in super::super) const VALUES_SHIFT: u32 = 3;
+    pub(in super::super) const VALUES: u8 = 7 << VALUES_SHIFT;
     /// Events were lost; their number follows.
     pub(in super::super) const LOST: u8 = 3;
     /// Something that the program said: its kind, its length and its bytes follow.

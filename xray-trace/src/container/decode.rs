@@ -9,7 +9,7 @@ use super::block::{HEAD_LEN, extended, what};
 use super::in_log;
 use super::predictor::Predictor;
 use super::varint::{self, VarintError};
-use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks};
+use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks, Values};
 
 /// No event of the common kinds is longer: a head and a number.
 const COMMON_LEN: usize = 5 + varint::MAX_LEN;
@@ -75,7 +75,7 @@ pub(crate) enum Form {
 
 /// Gives the events of a block that nearly all are, without a look at others.
 pub(crate) trait Common {
-    /// The next event if it is a call without an argument. Otherwise, or if anything is wrong with it, nothing has been
+    /// The next event if it is a call without values. Otherwise, or if anything is wrong with it, nothing has been
     /// taken.
     fn next_common(&mut self) -> Option<(Ticks, FunctionId, CallKind)>;
 }
@@ -130,11 +130,11 @@ impl Iterator for Events {
             Form::Failed(_) => None,
         };
         if let Some((ticks, function, kind)) = common {
-            let arg = None;
+            let values = Values::NONE;
             let body = EventBody::Call {
                 function,
                 kind,
-                arg,
+                values,
             };
             return Some(Ok(Event { ticks, body }));
         }
@@ -216,28 +216,28 @@ impl Packed {
             ticks = ticks
                 .checked_add(head >> 4)
                 .ok_or(DecodeError::OutOfRange { at: start })?;
-            let call = |function, kind, arg| EventBody::Call {
+            let call = |function, kind| EventBody::Call {
                 function,
                 kind,
-                arg,
+                values: Values::NONE,
             };
             let body = match head & 3 {
                 what::EXIT_INNERMOST => {
                     let function = self.predictor.innermost();
                     let function = function.ok_or(DecodeError::NothingExpected { at: start })?;
                     self.predictor.exit_innermost(function);
-                    call(function, CallKind::Exit, None)
+                    call(function, CallKind::Exit)
                 }
                 what::ENTER_EXPECTED => {
                     let function = self.predictor.next_entry();
                     let function = function.ok_or(DecodeError::NothingExpected { at: start })?;
                     self.predictor.enter(function);
-                    call(function, CallKind::Enter, None)
+                    call(function, CallKind::Enter)
                 }
                 what::ENTER_NAMED => {
                     let function = self.function(&mut at, start)?;
                     self.predictor.enter(function);
-                    call(function, CallKind::Enter, None)
+                    call(function, CallKind::Enter)
                 }
                 _ => {
                     let byte = *self.payload.get(at).ok_or(DecodeError::Cut { at: start })?;
@@ -302,7 +302,7 @@ impl Packed {
         at: &mut usize,
         start: usize,
     ) -> Result<EventBody, DecodeError> {
-        let kind = match byte & !(extended::NAMED | extended::ARG) {
+        let kind = match byte & !(extended::NAMED | extended::VALUES) {
             extended::ENTER => CallKind::Enter,
             extended::EXIT => CallKind::Exit,
             extended::TAIL_EXIT => CallKind::TailExit,
@@ -322,16 +322,25 @@ impl Packed {
             };
             expected.ok_or(DecodeError::NothingExpected { at: start })?
         };
-        let arg = match byte & extended::ARG {
-            0 => None,
-            _ => Some(self.number(at, start)?),
-        };
+        let values = self.values(byte, at, start)?;
         self.predictor.follow(function, kind);
         Ok(EventBody::Call {
             function,
             kind,
-            arg,
+            values,
         })
+    }
+
+    /// The values behind a call's function.
+    fn values(&self, byte: u8, at: &mut usize, start: usize) -> Result<Values, DecodeError> {
+        let count = usize::from((byte & extended::VALUES) >> extended::VALUES_SHIFT);
+        let mut values = [0; Values::MOST];
+        let (values, kind) = (values.get_mut(..count), byte);
+        let values = values.ok_or(DecodeError::UnknownKind { at: start, kind })?;
+        for value in &mut *values {
+            *value = self.number(at, start)?;
+        }
+        Ok(Values::new(values.iter().copied()))
     }
 
     fn data_event(&self, byte: u8, at: &mut usize, start: usize) -> Result<EventBody, DecodeError> {

@@ -9,13 +9,12 @@ use super::block::{Block, DELTA_BITS, extended, what};
 use super::decode::Events;
 use super::predictor::Predictor;
 use super::varint;
-use crate::model::{CallKind, DataKind, FunctionId, ThreadId, Ticks};
+use crate::model::{CallKind, DataKind, FunctionId, ThreadId, Ticks, Values};
 #[cfg(feature = "import")]
 use crate::model::{Event, EventBody};
 
-/// The bytes one call of `push_…` may need at most: an advance (head, byte, number), then a head, a byte and four numbers, one of which alone
-/// has more than 32 bits.
-const LONGEST_EVENT: usize = 64;
+/// The bytes one call of `push_…` may need at most: an advance (head, byte, number), then a head, a byte, a function and six values.
+const LONGEST_EVENT: usize = 96;
 
 /// Packs the events of one thread.
 #[derive(Debug)]
@@ -93,8 +92,8 @@ impl BlockEncoder {
             EventBody::Call {
                 function,
                 kind,
-                arg,
-            } => self.push_call(ticks, function, kind, arg),
+                values,
+            } => self.push_call(ticks, function, kind, values),
             EventBody::Data { kind, data } => {
                 self.push_data(ticks, kind, events.data(data));
             }
@@ -105,19 +104,20 @@ impl BlockEncoder {
         }
     }
 
-    /// Adds a call event. A time before the latest event's is taken to be that event's.
+    /// Adds a call event: of an entry with its arguments, of an exit with its result, as far as they are known. A time before the latest event's is taken to be that event's.
     #[inline]
     pub fn push_call(
         &mut self,
         ticks: Ticks,
         function: FunctionId,
         kind: CallKind,
-        arg: Option<u64>,
+        values: impl Into<Values>,
     ) {
+        let values = values.into();
         let delta = self.delta(ticks);
         self.calls = self.calls.saturating_add(1);
-        if let (None, CallKind::Enter | CallKind::Exit, true) =
-            (arg, kind, delta >> DELTA_BITS == 0)
+        if let (true, CallKind::Enter | CallKind::Exit, true) =
+            (values.is_empty(), kind, delta >> DELTA_BITS == 0)
         {
             let (expected, what) = match kind {
                 CallKind::Enter => (self.predictor.enter(function), what::ENTER_EXPECTED),
@@ -132,7 +132,7 @@ impl BlockEncoder {
                 self.put_unexpected(function, kind, delta);
             }
         } else {
-            self.put_rare(function, kind, arg, delta);
+            self.put_rare(function, kind, &values, delta);
         }
     }
 
@@ -263,9 +263,9 @@ impl BlockEncoder {
         self.put_number(u64::from(function.0));
     }
 
-    /// Tail exits, arguments, and times that no head has room for.
+    /// Tail exits, values, and times that no head has room for.
     #[inline(never)]
-    fn put_rare(&mut self, function: FunctionId, kind: CallKind, arg: Option<u64>, delta: u64) {
+    fn put_rare(&mut self, function: FunctionId, kind: CallKind, values: &Values, delta: u64) {
         let delta = self.put_advance(delta);
         let mut byte = match kind {
             CallKind::Enter => extended::ENTER,
@@ -276,16 +276,15 @@ impl BlockEncoder {
         if !expected {
             byte |= extended::NAMED;
         }
-        if arg.is_some() {
-            byte |= extended::ARG;
-        }
+        // At most six.
+        byte |= u8::try_from(values.len()).unwrap_or(0) << extended::VALUES_SHIFT;
         self.put_head(what::EXTENDED, delta);
         self.put_byte(byte);
         if !expected {
             self.put_number(u64::from(function.0));
         }
-        if let Some(arg) = arg {
-            self.put_number(arg);
+        for value in values.as_slice() {
+            self.put_number(*value);
         }
     }
 

@@ -9,7 +9,7 @@ use super::MAX_DATA_LEN;
 use super::decode::{Common, DecodeError};
 use crate::function_map::FunctionMap;
 use crate::llvm::fdr::{FunctionKind, Layout, PlainCall, Record};
-use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks};
+use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks, Values};
 
 /// A log that is open.
 #[derive(Debug)]
@@ -210,17 +210,17 @@ impl Events {
             FunctionKind::Exit => CallKind::Exit,
             FunctionKind::TailExit => CallKind::TailExit,
         };
-        let arg = match (kind, self.record(self.at)) {
+        let values = match (kind, self.record(self.at)) {
             (CallKind::Enter, Ok((Record::CallArgument { value }, len))) => {
                 self.at += len;
-                Some(value)
+                Values::new([value])
             }
-            _ => None,
+            _ => Values::NONE,
         };
         Ok(EventBody::Call {
             function: FunctionId(function),
             kind,
-            arg,
+            values,
         })
     }
 

@@ -6,16 +6,16 @@
 //!  number  the block: its index among the thread's, less that of the entry before
 //!  number  so many of the outermost calls of the entry before are open here, too
 //!  number  so many more are; of each, outermost first:
-//!          number  twice its function, + 1 if it has an argument
+//!          number  twice its function, + 1 if it has arguments
 //!          number  ticks from the beginning of the call that it stands within, or from 0
-//!          number  the argument, if it has one
+//!          number  if it has: how many, and as many numbers
 //! ```
 //!
 //! Entries may lie. They are only ever a place to begin at: a lie makes answers wrong, and nothing else.
 
 use super::payload::Payload;
 use super::section::{FieldReader, Fields};
-use crate::model::{FunctionId, ThreadId, Ticks};
+use crate::model::{FunctionId, ThreadId, Ticks, Values};
 
 /// A call that is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub struct OpenCall {
     pub function: FunctionId,
     /// When.
     pub start: Ticks,
-    /// Its first argument, where recorded.
-    pub arg: Option<u64>,
+    /// Its first arguments, where recorded.
+    pub args: Values,
 }
 
 /// The calls of a thread that are open where some of its blocks begin: one section of them.
@@ -106,14 +106,19 @@ fn entry(fields: &mut FieldReader<'_>, open: &mut Vec<OpenCall>) -> Option<()> {
         let function = fields.number("function").ok()?;
         let caller = open.last().map_or(0, |caller| caller.start.0);
         let start = caller.checked_add(fields.number("ticks").ok()?)?;
-        let arg = match function & 1 {
-            0 => None,
-            _ => Some(fields.number("argument").ok()?),
+        let mut args = [0; Values::MOST];
+        let count = match function & 1 {
+            0 => 0,
+            _ => usize::try_from(fields.number("arguments").ok()?).ok()?,
         };
+        let args = args.get_mut(..count)?;
+        for arg in &mut *args {
+            *arg = fields.number("argument").ok()?;
+        }
         open.push(OpenCall {
             function: FunctionId(u32::try_from(function >> 1).ok()?),
             start: Ticks(start),
-            arg,
+            args: Values::new(args.iter().copied()),
         });
     }
     Some(())
@@ -183,13 +188,16 @@ impl OpenCallsEncoder {
         for OpenCall {
             function,
             start,
-            arg,
+            args,
         } in open.skip(kept)
         {
-            fields.number(2 * u64::from(function.0) + u64::from(arg.is_some()));
+            fields.number(2 * u64::from(function.0) + u64::from(!args.is_empty()));
             fields.number(start.0.saturating_sub(caller));
-            if let Some(arg) = arg {
-                fields.number(arg);
+            if !args.is_empty() {
+                fields.number(args.len() as u64);
+            }
+            for arg in args.as_slice() {
+                fields.number(*arg);
             }
             caller = start.0;
         }
@@ -232,7 +240,7 @@ mod tests {
         OpenCall {
             function: FunctionId(function),
             start: Ticks(start),
-            arg: (function % 3 == 2).then_some(start + 1),
+            args: Values::new(start..start + 2 * u64::from(function % 3 == 2)),
         }
     }
 

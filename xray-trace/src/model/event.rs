@@ -1,6 +1,6 @@
 //! What one thread did at one moment.
 
-use super::{FunctionId, Ticks};
+use super::{FunctionId, Ticks, Values};
 
 /// What a call event says about its function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,8 +31,8 @@ pub enum EventBody {
         function: FunctionId,
         /// Began or ended, and how.
         kind: CallKind,
-        /// The first argument, where the sled records it.
-        arg: Option<u64>,
+        /// At its beginning its arguments, at its end its result, where they were recorded.
+        values: Values,
     },
     /// The program said something: a custom or a typed event.
     Data {

@@ -13,6 +13,7 @@ mod process;
 mod profile;
 mod thread;
 mod trace;
+mod values;
 mod xray_ids;
 
 pub use clock::{Calibration, Clock, ClockAnchor, ClockReader, Ticks};
@@ -24,6 +25,7 @@ pub use process::{Birth, Origin, Process, ProcessId};
 pub use profile::{Profile, ProfiledStack, Visit};
 pub use thread::{Thread, ThreadId};
 pub use trace::{Totals, Trace};
+pub use values::Values;
 pub(crate) use xray_ids::pack;
 #[cfg(feature = "import")]
 pub(crate) use xray_ids::unpacked;

@@ -12,7 +12,7 @@
 use std::io::{self, Write};
 
 use super::per_function::PerFunction;
-use super::records::{self, Record, What, each_record};
+use super::records::{self, Record, VALUES, What, each_record};
 use super::{Place, Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::model::{NoXrayId, Trace, XrayIds};
@@ -74,19 +74,22 @@ impl Sink for Basic {
         let packed = PerFunction::new(trace, |function| ids.packed(function.id));
         let threads = records::threads(trace);
         let places: Vec<_> = threads.map(|thread| Place::of(trace, thread)).collect();
-        let (mut unknown, mut too_great, mut data, mut cpus) = (0, 0, 0, 0);
+        let (mut unknown, mut too_great, mut data, mut cpus, mut values) = (0, 0, 0, 0, 0);
         let met = each_record(trace, self.order, |record, _| {
             let (kind, arg) = match record.what {
-                What::Enter(None) => (kind::ENTER, None),
-                What::Enter(arg) => (kind::ENTER_ARG, arg),
-                What::Leave(Ending::Normal | Ending::Closed) => (kind::EXIT, None),
-                What::Leave(Ending::TailExit) => (kind::TAIL_EXIT, None),
+                What::Enter(args) => match args.first() {
+                    None => (kind::ENTER, None),
+                    arg => (kind::ENTER_ARG, arg),
+                },
+                What::Leave(Ending::Normal | Ending::Closed, _) => (kind::EXIT, None),
+                What::Leave(Ending::TailExit, _) => (kind::TAIL_EXIT, None),
                 What::Data(..) => {
                     data += 1;
                     return Ok(());
                 }
                 What::Lost(_) => return Ok(()),
             };
+            values += record.what.values_but_first();
             let entered = u64::from(matches!(record.what, What::Enter(_)));
             let place = places[record.thread];
             match packed
@@ -109,6 +112,7 @@ impl Sink for Basic {
         })?;
         met.tell(trace, &mut report);
         report.leave_out("custom and typed events", data);
+        report.leave_out(VALUES, values);
         report.leave_out("records of processors above 255", cpus);
         report.leave_out("calls of functions whose id does not fit 32 bits (more than 256 modules, or 2^24 functions in one)", too_great);
         report.leave_out(

@@ -151,7 +151,7 @@ impl Output<'_> {
     fn record(&mut self, record: &Record, bytes: &Bytes) {
         let head = match record.what {
             What::Enter(_) => &self.heads.begin,
-            What::Leave(_) => &self.heads.end,
+            What::Leave(..) => &self.heads.end,
             What::Data(..) | What::Lost(_) => &self.heads.instant,
         };
         let first = std::mem::take(&mut self.first);
@@ -159,17 +159,19 @@ impl Output<'_> {
         self.text.put(head.get(skip..).unwrap_or_default());
         self.text.decimal::<3>(record.ns);
         match record.what {
-            What::Enter(arg) => {
+            What::Enter(args) => {
                 self.name(record.function);
-                match arg {
-                    None => self.text.put("}"),
+                for (number, arg) in (1..).zip(args.as_slice()) {
+                    self.text.put(if number == 1 { ",\"args\":{" } else { "," });
                     // As text, since readers take numbers for floating point.
-                    Some(arg) => self
-                        .text
-                        .put(&format!(",\"args\":{{\"arg\":\"{arg:#x}\"}}}}")),
+                    self.text.put(&format!("\"arg{number}\":\"{arg:#x}\""));
                 }
+                self.text.put(if args.is_empty() { "}" } else { "}}" });
             }
-            What::Leave(how) => self.text.put(match how {
+            What::Leave(Ending::Normal, Some(result)) => self
+                .text
+                .put(&format!(",\"args\":{{\"result\":\"{result:#x}\"}}}}")),
+            What::Leave(how, _) => self.text.put(match how {
                 Ending::Normal => "}",
                 Ending::TailExit => ",\"args\":{\"end\":\"tail exit\"}}",
                 Ending::Closed => ",\"args\":{\"end\":\"no exit seen\"}}",

@@ -9,13 +9,15 @@ use super::per_function::PerFunction;
 use super::stacks::Stacks;
 use super::text::Text;
 use super::{Place, ProfileSink, Report, Sink};
-use crate::model::{DataKind, Event, EventBody, Function, FunctionId, Profile, ThreadId, Trace};
+use crate::model::{
+    CallKind, DataKind, Event, EventBody, Function, FunctionId, Profile, ThreadId, Trace,
+};
 
 /// Comma-separated values.
 #[derive(Debug, Clone, Copy)]
 pub struct Csv;
 
-const NAMES: &str = "time_ns,pid,process,tid,thread,event,function_id,function,module,argument,event_type,event_type_name,\
+const NAMES: &str = "time_ns,pid,process,tid,thread,event,function_id,function,module,arguments,result,event_type,event_type_name,\
                      data,data_hex,processor,lost,unwound\r\n";
 
 const NAMES_OF_SUMS: &str = "pid,tid,calls,self_ticks,function_id,function,module,stack\r\n";
@@ -156,11 +158,24 @@ impl EachEvent for Output<'_> {
         text.put(&self.thread);
         text.put(word(&event.body));
         match event.body {
-            EventBody::Call { function, arg, .. } => {
+            EventBody::Call {
+                function,
+                kind,
+                values,
+            } => {
                 put_function(text, &self.functions, function);
+                let (args, result) = match kind {
+                    CallKind::Enter => (values.as_slice(), None),
+                    CallKind::Exit | CallKind::TailExit => (&[][..], values.first()),
+                };
                 text.put(",");
-                if let Some(arg) = arg {
-                    text.number(arg);
+                for (number, arg) in args.iter().enumerate() {
+                    text.put(if number == 0 { "" } else { " " });
+                    text.number(*arg);
+                }
+                text.put(",");
+                if let Some(result) = result {
+                    text.number(result);
                 }
                 text.put(",,,,,,,");
             }
@@ -169,7 +184,7 @@ impl EachEvent for Output<'_> {
                     Some(function) => put_function(text, &self.functions, function),
                     None => text.put(",,,"),
                 }
-                text.put(",,");
+                text.put(",,,");
                 if let DataKind::Typed(event_type) = kind {
                     text.number(event_type);
                     text.put(",");
@@ -193,20 +208,20 @@ impl EachEvent for Output<'_> {
                 text.put(",,,");
             }
             EventBody::Cpu { cpu } => {
-                text.put(",,,,,,,,,");
+                text.put(",,,,,,,,,,");
                 text.number(cpu);
                 text.put(",,");
             }
             EventBody::Lost { events } => {
-                text.put(",,,,,,,,,,");
+                text.put(",,,,,,,,,,,");
                 text.number(events);
                 text.put(",");
             }
             EventBody::Unwound { calls } => {
-                text.put(",,,,,,,,,,,");
+                text.put(",,,,,,,,,,,,");
                 text.number(calls);
             }
-            EventBody::Astray => text.put(",,,,,,,,,,,"),
+            EventBody::Astray => text.put(",,,,,,,,,,,,"),
         }
         text.put("\r\n");
         text.pass()

@@ -34,7 +34,7 @@ const PACKET_LEN: usize = 1 << 16;
 /// Event classes, as the metadata numbers them.
 mod class {
     pub(super) const ENTER: u8 = 0;
-    pub(super) const ENTER_ARG: u8 = 1;
+    pub(super) const ENTER_ARGS: u8 = 1;
     pub(super) const EXIT: u8 = 2;
     pub(super) const TAIL_EXIT: u8 = 3;
     pub(super) const CUSTOM: u8 = 4;
@@ -43,13 +43,14 @@ mod class {
     pub(super) const LOST: u8 = 7;
     pub(super) const UNWOUND: u8 = 8;
     pub(super) const ASTRAY: u8 = 9;
+    pub(super) const EXIT_RESULT: u8 = 10;
 }
 
 const DECLARATIONS: &str = r#"typealias integer { size = 8; align = 8; signed = false; } := u8;
 typealias integer { size = 16; align = 8; signed = false; } := u16;
 typealias integer { size = 32; align = 8; signed = false; } := u32;
 typealias integer { size = 64; align = 8; signed = false; } := u64;
-typealias integer { size = 64; align = 8; signed = false; base = 16; } := argument_t;
+typealias integer { size = 64; align = 8; signed = false; base = 16; } := value_t;
 typealias integer { size = 8; align = 8; signed = false; base = 16; } := byte_t;
 
 trace {
@@ -73,7 +74,7 @@ stream {
 };
 
 event { id = 0; stream_id = 0; name = "function_enter"; fields := struct { function_t function; }; };
-event { id = 1; stream_id = 0; name = "function_enter_arg"; fields := struct { function_t function; argument_t arg; }; };
+event { id = 1; stream_id = 0; name = "function_enter_args"; fields := struct { function_t function; u8 count; value_t args[count]; }; };
 event { id = 2; stream_id = 0; name = "function_exit"; fields := struct { function_t function; }; };
 event { id = 3; stream_id = 0; name = "function_tail_exit"; fields := struct { function_t function; }; };
 event { id = 4; stream_id = 0; name = "custom_event"; fields := struct { u32 size; byte_t data[size]; }; };
@@ -82,6 +83,7 @@ event { id = 6; stream_id = 0; name = "processor"; fields := struct { u16 cpu; }
 event { id = 7; stream_id = 0; name = "events_lost"; fields := struct { u64 events; }; };
 event { id = 8; stream_id = 0; name = "calls_unwound"; fields := struct { u64 calls; }; };
 event { id = 9; stream_id = 0; name = "exits_astray"; fields := struct { u8 exits; }; };
+event { id = 10; stream_id = 0; name = "function_exit_result"; fields := struct { function_t function; value_t result; }; };
 "#;
 
 struct Output<'a> {
@@ -243,17 +245,25 @@ impl EachEvent for Output<'_> {
             EventBody::Call {
                 function,
                 kind,
-                arg,
+                values,
             } => {
-                self.begin(match (kind, arg) {
-                    (CallKind::Enter, None) => class::ENTER,
-                    (CallKind::Enter, Some(_)) => class::ENTER_ARG,
-                    (CallKind::Exit, _) => class::EXIT,
-                    (CallKind::TailExit, _) => class::TAIL_EXIT,
-                });
+                let (class, values) = match (kind, values.as_slice()) {
+                    (CallKind::Enter, []) => (class::ENTER, &[][..]),
+                    (CallKind::Enter, args) => (class::ENTER_ARGS, args),
+                    (CallKind::Exit, []) => (class::EXIT, &[][..]),
+                    (CallKind::Exit, [result, ..]) => {
+                        (class::EXIT_RESULT, std::slice::from_ref(result))
+                    }
+                    (CallKind::TailExit, _) => (class::TAIL_EXIT, &[][..]),
+                };
+                self.begin(class);
                 self.packet.extend_from_slice(&function.0.to_le_bytes());
-                if let (CallKind::Enter, Some(arg)) = (kind, arg) {
-                    self.packet.extend_from_slice(&arg.to_le_bytes());
+                if class == class::ENTER_ARGS {
+                    let count = u8::try_from(values.len()).map_err(io::Error::other)?;
+                    self.packet.push(count);
+                }
+                for value in values {
+                    self.packet.extend_from_slice(&value.to_le_bytes());
                 }
             }
             EventBody::Data { kind, data } => {

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::processor::{self, Processor};
+use super::records::VALUES;
 use super::{Report, Sink};
 use crate::analysis::{Ending, Said, Step, Steps};
 use crate::container::Block;
@@ -61,6 +62,7 @@ struct LeftOut {
     exits_without_entry: u64,
     exits_added: u64,
     empty_events: u64,
+    values: u64,
     processors: u64,
     lost: u64,
 }
@@ -209,7 +211,8 @@ impl KernelThread<'_> {
                         Ok(id) => {
                             calls += 1;
                             records.run_on(processor.of_record(&steps), open.start)?;
-                            records.enter(id, open.start, open.arg)?;
+                            left_out.values += open.args.len().saturating_sub(1) as u64;
+                            records.enter(id, open.start, open.args.first())?;
                         }
                         Err(NoXrayId::Unknown) => left_out.function_unknown += 1,
                         Err(NoXrayId::TooGreat) => left_out.function_does_not_fit += 1,
@@ -218,6 +221,7 @@ impl KernelThread<'_> {
                         let Ok(id) = id_in(ids, call.open.function) else {
                             continue;
                         };
+                        left_out.values += u64::from(call.result.is_some());
                         if call.how == Ending::Closed {
                             left_out.exits_added += 1;
                         }
@@ -333,6 +337,7 @@ impl LeftOut {
             exits_without_entry,
             exits_added,
             empty_events,
+            values,
             processors,
             lost,
         } = self;
@@ -361,6 +366,7 @@ impl LeftOut {
             exits_added,
         );
         report.leave_out("custom and typed events without data", empty_events);
+        report.leave_out(VALUES, values);
         report.leave_out(processor::UNSAID, processors);
         report.leave_out("lost events", lost);
         report

@@ -7,7 +7,7 @@ use super::events::{EachEvent, each_event, word};
 use super::per_function::PerFunction;
 use super::text::{self, Text};
 use super::{Place, Report, Sink};
-use crate::model::{DataKind, Event, EventBody, Function, FunctionId, ThreadId, Trace};
+use crate::model::{CallKind, DataKind, Event, EventBody, Function, FunctionId, ThreadId, Trace};
 
 /// JSON lines.
 #[derive(Debug, Clone, Copy)]
@@ -100,11 +100,26 @@ impl EachEvent for Output<'_> {
         text.put(word(&event.body));
         text.put("\"");
         match event.body {
-            EventBody::Call { function, arg, .. } => {
+            EventBody::Call {
+                function,
+                kind,
+                values,
+            } => {
                 put_function(text, &self.functions, function);
-                if let Some(arg) = arg {
-                    text.put(",\"argument\":");
-                    text.number(arg);
+                match kind {
+                    CallKind::Enter => {
+                        for (number, arg) in (1..).zip(values.as_slice()) {
+                            text.put(if number == 1 { ",\"arguments\":[" } else { "," });
+                            text.number(*arg);
+                        }
+                        text.put(if values.is_empty() { "" } else { "]" });
+                    }
+                    CallKind::Exit | CallKind::TailExit => {
+                        if let Some(result) = values.first() {
+                            text.put(",\"result\":");
+                            text.number(result);
+                        }
+                    }
                 }
             }
             EventBody::Data { kind, data } => {

@@ -19,7 +19,7 @@ use super::ahead::Bytes;
 use super::events::{EachEvent, each_event, word};
 use super::per_function::PerFunction;
 use super::{Folder, FolderSink, Place, Report};
-use crate::model::{DataKind, Event, EventBody, ThreadId, Trace};
+use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace, Values};
 
 /// Parquet.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +39,10 @@ const EVENTS: &str = "message events {
     optional int64 function_id (INTEGER(64, false));
     optional binary function (STRING);
     optional binary module (STRING);
-    optional int64 argument (INTEGER(64, false));
+    optional group arguments (LIST) {
+        repeated group list { required int64 element (INTEGER(64, false)); }
+    }
+    optional int64 result (INTEGER(64, false));
     optional int64 event_type (INTEGER(64, false));
     optional binary event_type_name (STRING);
     optional binary data;
@@ -75,7 +78,8 @@ struct Rows {
     function_id: Vec<Option<i64>>,
     function: Vec<Option<ByteArray>>,
     module: Vec<Option<ByteArray>>,
-    argument: Vec<Option<i64>>,
+    arguments: Vec<Values>,
+    result: Vec<Option<i64>>,
     event_type: Vec<Option<i64>>,
     event_type_name: Vec<Option<ByteArray>>,
     data: Vec<Option<ByteArray>>,
@@ -211,6 +215,26 @@ fn optional<T: DataType>(
     })
 }
 
+/// Lists of numbers; where there is none, null.
+fn lists(group: &mut Group<'_, '_>, lists: &[Values]) -> Result<(), ParquetError> {
+    let (mut numbers, mut there, mut goes_on) = (Vec::new(), Vec::new(), Vec::new());
+    for list in lists {
+        if list.is_empty() {
+            there.push(0);
+            goes_on.push(0);
+        }
+        for (index, number) in list.as_slice().iter().enumerate() {
+            numbers.push(bits(*number));
+            // Neither is the list null, nor is it empty.
+            there.push(2);
+            goes_on.push(i16::from(index > 0));
+        }
+    }
+    column::<Int64Type>(group, |column| {
+        column.write_batch(&numbers, Some(&there), Some(&goes_on))
+    })
+}
+
 fn column<T: DataType>(
     group: &mut Group<'_, '_>,
     write: impl FnOnce(&mut ColumnWriterImpl<'_, T>) -> Result<usize, ParquetError>,
@@ -248,17 +272,21 @@ impl EachEvent for Output<'_> {
     }
 
     fn event(&mut self, event: &Event, bytes: &Bytes) -> io::Result<()> {
-        let (mut argument, mut event_type, mut event_type_name) = (None, None, None);
+        let (mut arguments, mut result) = (Values::NONE, None);
+        let (mut event_type, mut event_type_name) = (None, None);
         let mut function = None;
         let (mut said, mut processor, mut lost, mut unwound) = (None, None, None, None);
         match event.body {
             EventBody::Call {
                 function: called,
-                arg,
-                ..
+                kind,
+                values,
             } => {
                 function = Some(called);
-                argument = arg.map(bits);
+                match kind {
+                    CallKind::Enter => arguments = values,
+                    CallKind::Exit | CallKind::TailExit => result = values.first().map(bits),
+                }
             }
             EventBody::Data { kind, data } => {
                 function = data.function();
@@ -289,7 +317,8 @@ impl EachEvent for Output<'_> {
         rows.function_id.push(function_id);
         rows.function.push(name);
         rows.module.push(module);
-        rows.argument.push(argument);
+        rows.arguments.push(arguments);
+        rows.result.push(result);
         rows.event_type.push(event_type);
         rows.event_type_name.push(event_type_name);
         rows.data_len += said.as_ref().map_or(0, ByteArray::len);
@@ -317,7 +346,8 @@ impl Output<'_> {
             function_id,
             function,
             module,
-            argument,
+            arguments,
+            result,
             event_type,
             event_type_name,
             data,
@@ -339,7 +369,8 @@ impl Output<'_> {
         optional::<Int64Type>(&mut group, &function_id)?;
         optional::<ByteArrayType>(&mut group, &function)?;
         optional::<ByteArrayType>(&mut group, &module)?;
-        optional::<Int64Type>(&mut group, &argument)?;
+        lists(&mut group, &arguments)?;
+        optional::<Int64Type>(&mut group, &result)?;
         optional::<Int64Type>(&mut group, &event_type)?;
         optional::<ByteArrayType>(&mut group, &event_type_name)?;
         optional::<ByteArrayType>(&mut group, &data)?;

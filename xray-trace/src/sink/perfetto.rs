@@ -355,17 +355,20 @@ impl Output<'_> {
     fn record(&mut self, record: &Record, bytes: &Bytes) -> io::Result<()> {
         let ns = record.ns;
         match record.what {
-            What::Enter(arg) => {
+            What::Enter(args) => {
                 let known = self.begins.entry(record.function);
-                if arg.is_none() && known.sequence == self.sequence {
+                if args.is_empty() && known.sequence == self.sequence {
                     put(&mut self.buffer, ns, known.packet());
                 } else {
-                    self.begin(ns, record.function, arg);
+                    self.begin(ns, record.function, args.as_slice());
                 }
             }
-            What::Leave(Ending::Normal) => put(&mut self.buffer, ns, &self.end),
-            What::Leave(Ending::TailExit) => self.end(ns, "tail exit"),
-            What::Leave(Ending::Closed) => self.end(ns, "no exit seen"),
+            What::Leave(Ending::Normal, None) => put(&mut self.buffer, ns, &self.end),
+            What::Leave(Ending::Normal, Some(result)) => {
+                self.end(ns, annotation("result", Some(result), None));
+            }
+            What::Leave(Ending::TailExit, _) => self.end(ns, ended("tail exit")),
+            What::Leave(Ending::Closed, _) => self.end(ns, ended("no exit seen")),
             What::Data(kind, data) => self.said(ns, kind, bytes.get(data)),
             What::Lost(events) => {
                 let lost = annotation("events", Some(events), None);
@@ -375,8 +378,8 @@ impl Output<'_> {
         self.pass()
     }
 
-    /// A call that is the first one of its function in its sequence, or has an argument.
-    fn begin(&mut self, ns: u64, function: FunctionId, arg: Option<u64>) {
+    /// A call that is the first one of its function in its sequence, or has arguments.
+    fn begin(&mut self, ns: u64, function: FunctionId, args: &[u64]) {
         let mut event = TrackEvent::of(BEGIN);
         let mut interned = None;
         match self.trace.function(function) {
@@ -391,16 +394,15 @@ impl Output<'_> {
                 }
             }
         }
-        if let Some(arg) = arg {
-            let arg = annotation("arg", Some(arg), None);
+        for (number, arg) in (1..).zip(args) {
+            let arg = annotation(&format!("arg{number}"), Some(*arg), None);
             event.debug_annotations.push(arg);
         }
         self.event(ns, event, interned);
     }
 
-    fn end(&mut self, ns: u64, how: &str) {
+    fn end(&mut self, ns: u64, how: DebugAnnotation) {
         let mut event = TrackEvent::of(END);
-        let how = annotation("end", None, Some(how.to_owned()));
         event.debug_annotations.push(how);
         self.event(ns, event, None);
     }
@@ -532,6 +534,10 @@ fn annotation(name: &str, number: Option<u64>, text: Option<String>) -> DebugAnn
         string_value: text,
         name: name.to_owned(),
     }
+}
+
+fn ended(how: &str) -> DebugAnnotation {
+    annotation("end", None, Some(how.to_owned()))
 }
 
 fn file_name(module: &Module) -> &str {

@@ -11,7 +11,7 @@ use super::Report;
 use super::ahead::{Bytes, Kept, Outlet, ahead};
 use super::processor::{self, Processor};
 use crate::analysis::{Call, Ending, Notes, Open, Order, Said, Step, Steps, Visitor};
-use crate::model::{Clock, DataKind, FunctionId, ThreadId, Ticks, Trace};
+use crate::model::{Clock, DataKind, FunctionId, ThreadId, Ticks, Trace, Values};
 
 /// Something that one thread did.
 #[derive(Debug, Clone, Copy)]
@@ -31,13 +31,17 @@ pub(super) struct Record {
 /// What it did. Every entry has its exit.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum What {
-    /// With the first argument, where recorded.
-    Enter(Option<u64>),
-    Leave(Ending),
+    /// With the first arguments, where recorded.
+    Enter(Values),
+    /// With the result, where recorded.
+    Leave(Ending, Option<u64>),
     Data(DataKind, Kept),
     /// So many events are missing.
     Lost(u64),
 }
+
+/// What formats leave out that have room for one argument of a call.
+pub(super) const VALUES: &str = "arguments of calls but the first, and results";
 
 /// What was met that is in no record, or not in all.
 #[derive(Debug, Default)]
@@ -224,11 +228,11 @@ impl<'a> Thread<'a> {
     fn advance(&mut self) -> Option<Record> {
         let (function, ticks, ns, what) = match self.steps.next()? {
             Step::Enter(open) => {
-                let what = What::Enter(open.arg);
+                let what = What::Enter(open.args);
                 (open.function, open.start, open.start_ns, what)
             }
             Step::Leave(call) => {
-                let what = What::Leave(call.how);
+                let what = What::Leave(call.how, call.result);
                 (call.open.function, call.end, call.end_ns, what)
             }
             Step::Data(said) => {
@@ -257,6 +261,19 @@ impl<'a> Thread<'a> {
     }
 }
 
+// === impl What ===
+
+impl What {
+    /// How many arguments and results it has that [`VALUES`] counts.
+    pub(super) fn values_but_first(&self) -> u64 {
+        match self {
+            Self::Enter(args) => args.len().saturating_sub(1) as u64,
+            Self::Leave(_, result) => u64::from(result.is_some()),
+            Self::Data(..) | Self::Lost(_) => 0,
+        }
+    }
+}
+
 // === impl Calls ===
 
 impl Calls<'_> {
@@ -276,13 +293,13 @@ impl Calls<'_> {
 impl Visitor for Calls<'_> {
     #[inline(always)]
     fn enter(&mut self, open: &Open) {
-        let what = What::Enter(open.arg);
+        let what = What::Enter(open.args);
         self.push(open.function, open.start, open.start_ns, what);
     }
 
     #[inline(always)]
     fn leave(&mut self, call: &Call) {
-        let what = What::Leave(call.how);
+        let what = What::Leave(call.how, call.result);
         self.push(call.open.function, call.end, call.end_ns, what);
     }
 

@@ -7,6 +7,7 @@ use crate::analysis::{Ending, Step};
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Unsaid {
     arguments: u64,
+    results: u64,
     data: u64,
     closed: u64,
     lost: u64,
@@ -18,8 +19,11 @@ impl Unsaid {
     #[inline]
     pub(super) fn see(&mut self, step: &Step) {
         match step {
-            Step::Enter(open) => self.arguments += u64::from(open.arg.is_some()),
-            Step::Leave(call) => self.closed += u64::from(call.how == Ending::Closed),
+            Step::Enter(open) => self.arguments += u64::from(!open.args.is_empty()),
+            Step::Leave(call) => {
+                self.closed += u64::from(call.how == Ending::Closed);
+                self.results += u64::from(call.result.is_some());
+            }
             Step::Data(_) => self.data += 1,
             Step::Lost { events, .. } => self.lost = self.lost.saturating_add(*events),
         }
@@ -28,11 +32,13 @@ impl Unsaid {
     pub(super) fn tell(self, report: &mut Report) {
         let Self {
             arguments,
+            results,
             data,
             closed,
             lost,
         } = self;
         report.leave_out("arguments of calls", arguments);
+        report.leave_out("results of calls", results);
         report.leave_out("custom and typed events", data);
         report.leave_out(
             "exits that were not seen, taken to be where the call was last seen open",

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use super::records::{self, What, each_record};
+use super::records::{self, VALUES, What, each_record};
 use super::{Place, Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::function_map::FunctionMap;
@@ -73,7 +73,7 @@ impl Sink for Yaml {
         let mut known = FunctionMap::<Option<Known>>::default();
         let threads = records::threads(trace).map(|thread| Thread::new(trace, thread));
         let mut threads: Vec<_> = threads.collect();
-        let (mut unknown, mut too_great) = (0, 0);
+        let (mut unknown, mut too_great, mut values) = (0, 0, 0);
         let met = each_record(trace, self.order, |record, bytes| {
             let Known { misfit, callee } = known
                 .entry(record.function)
@@ -86,22 +86,24 @@ impl Sink for Yaml {
                 }
                 return Ok(());
             }
+            values += record.what.values_but_first();
             let place = threads[record.thread].on(record.cpu);
             let tsc = record.ticks.0;
             match record.what {
-                What::Enter(None) => {
+                What::Enter(args) => {
                     report.calls += 1;
-                    writer.call(callee, place, Kind::Enter, tsc)
+                    match args.as_slice().first_chunk() {
+                        None => writer.call(callee, place, Kind::Enter, tsc),
+                        Some(first @ [_]) => {
+                            let entry = with(Kind::EnterArg, tsc, 0, first, b"");
+                            writer.record_of(callee, place, &entry)
+                        }
+                    }
                 }
-                What::Enter(Some(arg)) => {
-                    report.calls += 1;
-                    let args = &[arg];
-                    writer.record_of(callee, place, &with(Kind::EnterArg, tsc, 0, args, b""))
-                }
-                What::Leave(Ending::Normal | Ending::Closed) => {
+                What::Leave(Ending::Normal | Ending::Closed, _) => {
                     writer.call(callee, place, Kind::Exit, tsc)
                 }
-                What::Leave(Ending::TailExit) => writer.call(callee, place, Kind::TailExit, tsc),
+                What::Leave(Ending::TailExit, _) => writer.call(callee, place, Kind::TailExit, tsc),
                 What::Data(kind, data) => {
                     let (kind, record_type) = match kind {
                         DataKind::Custom => (Kind::Custom, 0),
@@ -115,6 +117,7 @@ impl Sink for Yaml {
         })?;
         met.tell(trace, &mut report);
         report.leave_out("events whose data is no text", writer.altered());
+        report.leave_out(VALUES, values);
         writer.finish()?;
         report.leave_out("calls of functions whose id does not fit 32 bits (more than 256 modules, or 2^24 functions in one)", too_great);
         report.leave_out(

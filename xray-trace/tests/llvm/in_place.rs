@@ -82,11 +82,15 @@ fn of_trace(trace: &Trace) -> Vec<Happening> {
                 EventBody::Call {
                     function,
                     kind,
-                    arg,
+                    values,
                 } => {
                     calls += 1;
                     let function = trace.function(function).unwrap();
-                    what(kind, function.module.0 << 24 | function.xray_id, arg)
+                    what(
+                        kind,
+                        function.module.0 << 24 | function.xray_id,
+                        values.first(),
+                    )
                 }
                 EventBody::Data { kind, data } => said(kind, events.data(data)),
                 EventBody::Cpu { cpu: now } => {

@@ -5,7 +5,7 @@ use xray_trace::FileAddr;
 use xray_trace::container::{Block, BlockEncoder, Writer};
 use xray_trace::model::{
     BuildId, CallKind, ClockAnchor, Event, EventBody, Function, FunctionId, Module, ModuleId,
-    Process, ProcessId, SourceLine, Thread, ThreadId, Ticks, Trace,
+    Process, ProcessId, SourceLine, Thread, ThreadId, Ticks, Trace, Values,
 };
 
 pub(crate) use CallKind::{Enter, Exit, TailExit};
@@ -69,7 +69,7 @@ pub(crate) fn call(ticks: u64, function: u32, kind: CallKind) -> Event {
     let body = EventBody::Call {
         function: FunctionId(function),
         kind,
-        arg: None,
+        values: Values::NONE,
     };
     Event {
         ticks: Ticks(ticks),
@@ -78,10 +78,15 @@ pub(crate) fn call(ticks: u64, function: u32, kind: CallKind) -> Event {
 }
 
 pub(crate) fn call_with(ticks: u64, function: u32, arg: u64) -> Event {
+    call_of(ticks, function, Enter, &[arg])
+}
+
+/// An entry with arguments, or an exit with a result.
+pub(crate) fn call_of(ticks: u64, function: u32, kind: CallKind, values: &[u64]) -> Event {
     let body = EventBody::Call {
         function: FunctionId(function),
-        kind: Enter,
-        arg: Some(arg),
+        kind,
+        values: Values::new(values.iter().copied()),
     };
     Event {
         ticks: Ticks(ticks),
@@ -101,9 +106,9 @@ pub(crate) fn push(encoder: &mut BlockEncoder, event: Event) {
         EventBody::Call {
             function,
             kind,
-            arg,
+            values,
         } => {
-            encoder.push_call(event.ticks, function, kind, arg);
+            encoder.push_call(event.ticks, function, kind, values);
         }
         EventBody::Lost { events } => encoder.push_lost(event.ticks, events),
         EventBody::Cpu { cpu } => encoder.push_cpu(event.ticks, cpu),
@@ -159,16 +164,21 @@ pub(crate) fn trace(names: &[&str], threads: &[&[Event]]) -> Trace {
     Trace::read(file(names, threads).as_slice()).unwrap()
 }
 
-/// Calls, losses and processors; ids of functions are mostly below 8.
+/// Calls, some with values, losses and processors; ids of functions are mostly below 8.
 pub(crate) fn any_body() -> impl Strategy<Value = EventBody> {
     let function = prop_oneof![8 => 0..8_u32, 1 => any::<u32>()];
     let kind = prop_oneof![4 => Just(Enter), 4 => Just(Exit), 1 => Just(TailExit)];
-    let arg = prop_oneof![8 => Just(None), 1 => any::<u64>().prop_map(Some)];
+    let values = proptest::collection::vec(any::<u64>(), 1..=Values::MOST);
+    let values = prop_oneof![8 => Just(Vec::new()), 2 => values];
     prop_oneof![
-        20 => (function, kind, arg).prop_map(|(function, kind, arg)| EventBody::Call {
+        20 => (function, kind, values).prop_map(|(function, kind, values)| EventBody::Call {
             function: FunctionId(function),
             kind,
-            arg,
+            values: Values::new(values.into_iter().take(match kind {
+                Enter => Values::MOST,
+                Exit => 1,
+                TailExit => 0,
+            })),
         }),
         1 => any::<u64>().prop_map(|events| EventBody::Lost { events }),
         1 => any::<u16>().prop_map(|cpu| EventBody::Cpu { cpu }),

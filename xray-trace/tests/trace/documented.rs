@@ -6,7 +6,7 @@ use xray_trace::analysis::Survey;
 use xray_trace::container::{Completeness, OpenCall, OpenCallsEncoder, Writer};
 use xray_trace::model::{
     BuildId, Event, Function, FunctionId, Module, ModuleId, Process, ProcessId, SourceLine, Thread,
-    ThreadId, Ticks, Trace,
+    ThreadId, Ticks, Trace, Values,
 };
 
 fn events() -> [Event; 9] {
@@ -28,7 +28,7 @@ fn open_calls() -> [OpenCall; 2] {
     [(0, 1000), (1, 6000)].map(|(function, start)| OpenCall {
         function: FunctionId(function),
         start: Ticks(start),
-        arg: None,
+        args: Values::NONE,
     })
 }
 

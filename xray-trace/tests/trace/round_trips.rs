@@ -51,7 +51,7 @@ fn happenings(trace: &Trace, keeps: Keeps) -> Happenings {
             };
             happenings.extend(match step {
                 Step::Enter(open) => label(open.function)
-                    .map(|label| (open.start.0, cpu, format!("+{label}"), open.arg)),
+                    .map(|label| (open.start.0, cpu, format!("+{label}"), open.args.first())),
                 Step::Leave(call) => label(call.open.function).map(|label| {
                     let tail = call.how == Ending::TailExit;
                     let how = if tail { "tail " } else { "" };

@@ -39,9 +39,8 @@ fn happenings(trace: &Trace) -> Vec<Happening> {
         };
         while let Some(step) = steps.next() {
             all.extend(match step {
-                Step::Enter(open) => {
-                    id(open.function).map(|id| (tid, format!("+{id}"), open.start.0, open.arg))
-                }
+                Step::Enter(open) => id(open.function)
+                    .map(|id| (tid, format!("+{id}"), open.start.0, open.args.first())),
                 Step::Leave(call) => id(call.open.function).map(|id| {
                     let how = if call.how == Ending::TailExit {
                         "tail "

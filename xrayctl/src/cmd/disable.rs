@@ -1,8 +1,9 @@
 //! `xrayctl disable`: switches functions off.
 
+use xrayd::session::Wanted;
+
 use crate::client::Daemon;
 use crate::output::Console;
-use crate::output::toggled::Switch;
 use crate::toggle::{self, ToggleArgs};
 
 const EXAMPLES: &str = "\
@@ -21,5 +22,5 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
-    toggle::run(args.toggle, None, Switch::Off, daemon, console).await
+    toggle::run(args.toggle, None, Wanted::Off, daemon, console).await
 }

@@ -1,19 +1,23 @@
 //! `xrayctl enable`: switches functions on.
 
+use xrayd::session::Wanted;
+
 use crate::client::Daemon;
 use crate::output::Console;
-use crate::output::toggled::Switch;
 use crate::selectors::Pending;
 use crate::toggle::{self, ToggleArgs};
+use crate::values::Values;
 
 const EXAMPLES: &str = "\
-Without --pid, every attached process is meant.
+Without --pid, every attached process is meant. What is on already and recorded other values records these from
+then on; without --args and --retval none. For that its process stands still for a moment.
 
 Examples:
   xrayctl enable --all
   xrayctl enable --pid 1234 --glob 'ns::*' --except-regex 'get|set'
   xrayctl enable --module libfoo.so --dry-run
-  xrayctl enable --glob 'plugin_*' --pending";
+  xrayctl enable --glob 'plugin_*' --pending
+  xrayctl enable --function read_block --args 3 --retval";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -22,8 +26,11 @@ pub(crate) struct Args {
     toggle: ToggleArgs,
     #[command(flatten)]
     pending: Pending,
+    #[command(flatten)]
+    values: Values,
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
-    toggle::run(args.toggle, Some(args.pending), Switch::On, daemon, console).await
+    let wanted = Wanted::On(args.values.capture());
+    toggle::run(args.toggle, Some(args.pending), wanted, daemon, console).await
 }

@@ -19,7 +19,7 @@ Example:
   xtrace version 1, 574 B, 2 blocks of events
   clock: 2,000,000,000 Hz, 2 anchors
                11 entries
-                3 entries with an argument
+                3 entries with arguments
                 5 exits
                 3 tail exits
                 1 losses

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use xrayd::session::Follow;
+use xrayd::session::{Follow, Wanted};
 use xrayd::target::Sleds;
 use xrayd_proto::v1::{
     self, AttachRequest, DetachReport, DetachRequest, FamilyStatus, Selection, StatusRequest,
@@ -25,7 +25,6 @@ use crate::args::Format;
 use crate::client::{self, Daemon, Rpc};
 use crate::failure::{self, Failure};
 use crate::output::recorded::{Outcome, Recorded};
-use crate::output::toggled::Switch;
 use crate::output::{Console, units};
 use crate::parse;
 use crate::progress::Progress;
@@ -35,6 +34,7 @@ use crate::signals::Signals;
 use crate::target::Target;
 use crate::toggle;
 use crate::trace_file::{OutputFile, Overwrite, Unfinished};
+use crate::values::Values;
 
 const EXAMPLES: &str = "\
 Without a selector, everything is recorded. Ctrl-C ends the recording. A program is started with its functions on
@@ -48,7 +48,8 @@ Examples:
   xrayctl record 1234 --follow fork --duration 5s
   xrayctl record --all --except-regex 'get|set' -- ./server --port 80
   xrayctl record --module plugin.so -- ./host
-  xrayctl record -- make test";
+  xrayctl record -- make test
+  xrayctl record 1234 --function read_block --args 3 --retval";
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(100);
@@ -67,6 +68,8 @@ pub(crate) struct Args {
     selectors: Selectors,
     #[command(flatten)]
     pending: Pending,
+    #[command(flatten)]
+    values: Values,
     /// Stop after this time; without this, when the process ends or on Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     duration: Option<Duration>,
@@ -133,7 +136,11 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             let (rpc, registry) = client::embed().await?;
             let follow = args.follow.unwrap_or(Follow::All);
             let options = args.memory.options(follow, args.sleds());
-            let launch = || Target::launch(&registry, &args.command, options, selection.clone());
+            let capture = args.values.capture();
+            let launch = || {
+                let selection = selection.clone();
+                Target::launch(&registry, &args.command, options, selection, capture)
+            };
             (rpc, tokio::task::block_in_place(launch)?)
         }
     };
@@ -221,16 +228,20 @@ async fn begin(
     console: &Console,
 ) -> anyhow::Result<(Recording, Undo)> {
     let pid = target.pid();
+    let mut stays = Vec::new();
     let undo = match target {
         Target::Running(_) => {
             let follow = args.follow.unwrap_or(Follow::None);
             let request = args.memory.request(pid, follow, args.sleds());
-            attach(rpc, request, &selection, console).await?
+            attach(rpc, request, &selection, &mut stays, console).await?
         }
         // The engine attached as it started the program.
         Target::Launched(_) => Undo::Detach,
     };
-    match stream(rpc, target, args, selection, file, console).await {
+    if !args.values.capture().is_none() {
+        stays.clear();
+    }
+    match stream(rpc, target, args, (selection, stays), file, console).await {
         Ok(recording) => Ok((recording, undo)),
         Err(error) => {
             // Before it is let go, so that it does not run unrecorded for even a moment.
@@ -244,11 +255,12 @@ async fn begin(
     }
 }
 
-/// Attaches, unless somebody has before.
+/// Attaches, unless somebody has before; then `stays` gets the functions of whose calls values are recorded already.
 async fn attach(
     rpc: &mut Rpc,
     request: AttachRequest,
     selection: &Selection,
+    stays: &mut Vec<u32>,
     console: &Console,
 ) -> anyhow::Result<Undo> {
     let pid = request.pid;
@@ -259,6 +271,10 @@ async fn attach(
             ));
         }
         let selected = functions::list(rpc, pid, Some(selection.clone())).await?;
+        let with_values = selected
+            .iter()
+            .filter(|function| function.capture.is_some());
+        stays.extend(with_values.map(|function| function.id));
         if !selected.is_empty() && selected.iter().all(|function| function.enabled) {
             return Ok(Undo::SwitchOff(None));
         }
@@ -301,19 +317,20 @@ async fn nothing_is_on(rpc: &mut Rpc, pid: u32) -> bool {
     own.all(|process| process.functions_on == 0)
 }
 
-/// Begins to stream, then switches on or lets run, so that nothing is missed.
+/// Begins to stream, then switches on, but for those that stay as they are, or lets run, so that nothing is missed.
 async fn stream(
     rpc: &mut Rpc,
     target: &Target,
     args: &Args,
-    selection: Selection,
+    (mut selection, stays): (Selection, Vec<u32>),
     file: OutputFile,
     console: &Console,
 ) -> anyhow::Result<Recording> {
     let pid = target.pid();
+    let wanted = Wanted::On(args.values.capture());
     // What matches nothing is found before the file is touched. In a program that was started, everything that matches
     // is on already.
-    let planned = toggle::dry_run(rpc, pid, &selection, Switch::On).await?;
+    let planned = toggle::dry_run(rpc, pid, &selection, wanted).await?;
     // A program without sleds is not asked: what comes from it may have what is named.
     if !target.has_no_sleds() && planned.iter().all(|report| report.matched == 0) {
         if !args.selectors.may_wait(args.pending) {
@@ -324,7 +341,9 @@ async fn stream(
     let recording = Recording::begin(rpc, pid, file).await?;
     let foreign: u64 = match target {
         Target::Running(_) => {
-            let reports = toggle::toggle(rpc, pid, selection, Switch::On, console).await?;
+            let stays = selectors::wire(selectors::ids(stays));
+            selection.exclude.extend(stays.include);
+            let reports = toggle::toggle(rpc, pid, selection, wanted, console).await?;
             reports.iter().map(|report| report.foreign).sum()
         }
         Target::Launched(launched) => launched.toggled.foreign,

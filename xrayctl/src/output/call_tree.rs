@@ -35,7 +35,11 @@ pub(crate) struct TreeRow {
     /// Present where the call's end is known.
     duration_ns: Option<u64>,
     function: Option<String>,
-    argument: Option<u64>,
+    /// The first ones, as far as they were recorded.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    arguments: Vec<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<u64>,
     lost: Option<u64>,
     /// Of a typed event.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -183,7 +187,8 @@ impl TreeRow {
             start_ns: None,
             duration_ns: None,
             function: None,
-            argument: None,
+            arguments: Vec::new(),
+            result: None,
             lost: None,
             event_type: None,
             event_type_name: None,
@@ -225,6 +230,7 @@ impl TreeRow {
         let duration_ns = (call.how != Ending::Closed).then(|| call.duration_ns());
         Self {
             duration_ns,
+            result: call.result,
             ..Self::of_open(kind, &call.open, trace, origin_ns)
         }
     }
@@ -233,7 +239,7 @@ impl TreeRow {
         Self {
             start_ns: Some(open.start_ns.saturating_sub(origin_ns)),
             function: Some(trace.function_name(open.function).into_owned()),
-            argument: open.arg,
+            arguments: open.args.as_slice().to_vec(),
             ..Self::bare(kind, tid(trace, open.thread), open.depth)
         }
     }
@@ -265,11 +271,13 @@ impl TreeRow {
 
     fn body(&self) -> (String, Tone) {
         let name = text::printable(self.function.as_deref().unwrap_or_default());
-        let call = called(&name, self.argument);
+        let call = called(&name, &self.arguments);
+        let result = self.result.map(|result| format!(" = {result:#x}"));
+        let result = result.unwrap_or_default();
         match self.kind {
-            Kind::Leaf => (format!("{call};"), Tone::Plain),
+            Kind::Leaf => (format!("{call}{result};"), Tone::Plain),
             Kind::Begin => (format!("{call} {{"), Tone::Plain),
-            Kind::End => (format!("}} {name}"), Tone::Dim),
+            Kind::End => (format!("}} {name}{result}"), Tone::Dim),
             Kind::LeafUnfinished => (format!("{call}; // no exit seen"), Tone::Warning),
             Kind::EndUnfinished => (format!("}} {name} // no exit seen"), Tone::Warning),
             Kind::CustomEvent => (format!("// event: {}", self.words()), Tone::Dim),
@@ -293,11 +301,18 @@ impl TreeRow {
 }
 
 /// A name as it is called. A demangled name brings its parameters along; a plain one gets brackets.
-fn called(name: &str, argument: Option<u64>) -> String {
-    match argument {
-        Some(argument) => format!("{}({argument:#x})", name.split('(').next().unwrap_or(name)),
-        None if name.ends_with(')') || name.ends_with(") const") => name.to_owned(),
-        None => format!("{name}()"),
+fn called(name: &str, arguments: &[u64]) -> String {
+    match arguments {
+        [] if name.ends_with(')') || name.ends_with(") const") => name.to_owned(),
+        [] => format!("{name}()"),
+        _ => {
+            let arguments: Vec<_> = arguments
+                .iter()
+                .map(|value| format!("{value:#x}"))
+                .collect();
+            let name = name.split('(').next().unwrap_or(name);
+            format!("{name}({})", arguments.join(", "))
+        }
     }
 }
 
@@ -331,19 +346,19 @@ mod tests {
 
     #[test]
     fn names_are_called_with_one_pair_of_brackets() {
-        for (name, argument, expected) in [
-            ("main", None, "main()"),
-            ("ns::f(int)", None, "ns::f(int)"),
-            ("ns::f(int) const", None, "ns::f(int) const"),
+        for (name, arguments, expected) in [
+            ("main", &[][..], "main()"),
+            ("ns::f(int)", &[], "ns::f(int)"),
+            ("ns::f(int) const", &[], "ns::f(int) const"),
             (
                 "alloc::vec::Vec<T>::push",
-                None,
+                &[],
                 "alloc::vec::Vec<T>::push()",
             ),
-            ("ns::f(int)", Some(255), "ns::f(0xff)"),
-            ("main", Some(1), "main(0x1)"),
+            ("ns::f(int)", &[255, 0], "ns::f(0xff, 0x0)"),
+            ("main", &[1], "main(0x1)"),
         ] {
-            assert_eq!(called(name, argument), expected);
+            assert_eq!(called(name, arguments), expected);
         }
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use xrayd_proto::v1::FunctionInfo;
 
 use super::{Cell, Column, Look, Table, Tone};
+use crate::values;
 
 /// The functions of one or more processes.
 #[derive(Debug, Serialize)]
@@ -80,7 +81,10 @@ fn columns() -> [Column; 7] {
 fn cells(row: &FunctionInfo) -> [Cell; 7] {
     let file = row.module.rsplit('/').next().unwrap_or(&row.module);
     let state = match row.enabled {
-        true => Cell::toned("on", Tone::Good),
+        true => {
+            let values = values::in_words(row.capture.as_ref());
+            Cell::toned(format!("on{values}"), Tone::Good)
+        }
         false => Cell::toned("off", Tone::Dim),
     };
     [
@@ -100,6 +104,8 @@ fn cells(row: &FunctionInfo) -> [Cell; 7] {
 
 #[cfg(test)]
 mod tests {
+    use xrayd_proto::v1::Capture;
+
     use super::super::golden;
     use super::*;
 
@@ -121,6 +127,10 @@ mod tests {
             calls: u64::from(id) * 1000,
             xray_id: id + 1,
             address: 0x4000,
+            capture: (id == 11).then_some(Capture {
+                arguments: 2,
+                result: true,
+            }),
         }
     }
 
@@ -129,7 +139,8 @@ mod tests {
         let one = Functions {
             functions: vec![
                 function(7, 0, "ns::a(int)", true),
-                function(7, 11, "main", false),
+                function(7, 11, "main", true),
+                function(7, 12, "exit", false),
             ],
         };
         golden::check("functions.txt", |out| one.render(out, Look::PLAIN));

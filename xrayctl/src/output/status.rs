@@ -59,6 +59,12 @@ impl Statuses {
                 row.pid
             )?;
         }
+        for row in self.processes.iter() {
+            if row.functions_with_values > 0 {
+                let functions = units::counted(row.functions_with_values.into(), "function");
+                writeln!(out, "{}: values of {functions} recorded", row.pid)?;
+            }
+        }
         match self.detail {
             Detail::Processes => Ok(()),
             Detail::Modules => self.render_modules(out, look),
@@ -203,6 +209,7 @@ mod tests {
             state: "tracing".into(),
             functions: 1204,
             functions_on: 17,
+            functions_with_values: 3,
             threads: 4,
             events: 1_234_567,
             events_per_second: 45_678.4,

@@ -3,6 +3,7 @@
 use std::io;
 
 use serde::Serialize;
+use xrayd::session::Wanted;
 use xrayd_proto::v1::{Refusal, ToggleReport};
 
 use super::{Look, Tone, refused, text, units};
@@ -10,7 +11,7 @@ use super::{Look, Tone, refused, text, units};
 /// Which way functions are switched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Switch {
+enum Switch {
     /// On.
     On,
     /// Off.
@@ -48,9 +49,12 @@ impl Switch {
 // === impl Toggled ===
 
 impl Toggled {
-    pub(crate) fn new(switch: Switch, run: Run, reports: Vec<ToggleReport>) -> Self {
+    pub(crate) fn new(wanted: Wanted, run: Run, reports: Vec<ToggleReport>) -> Self {
         Self {
-            switch,
+            switch: match wanted {
+                Wanted::On(_) => Switch::On,
+                Wanted::Off => Switch::Off,
+            },
             dry_run: run == Run::Dry,
             processes: reports,
         }
@@ -94,6 +98,10 @@ impl Toggled {
             if row.copied_bytes > 0 {
                 write!(out, ", {} copied", units::bytes(row.copied_bytes))?;
             }
+            if row.restaged > 0 {
+                let sleds = units::counted(row.restaged, "sled");
+                write!(out, ", {sleds} for other values")?;
+            }
             if !self.dry_run {
                 write!(out, ", {}", units::time(row.elapsed_ns))?;
                 if row.stopped_ns > 0 {
@@ -126,6 +134,7 @@ impl Toggled {
 
 #[cfg(test)]
 mod tests {
+    use xrayd::session::Capture;
     use xrayd_proto::v1::ModuleCopies;
 
     use super::super::golden;
@@ -140,6 +149,7 @@ mod tests {
             foreign: 2,
             copied_bytes: 8192,
             stopped_ns: 84_000,
+            restaged: 4,
             elapsed_ns: 123_456,
             sample: vec!["ns::a(int)".into(), "ns::b(int)".into()],
             refusal: None,
@@ -162,7 +172,7 @@ mod tests {
             refusal: Some(refusal),
             ..ToggleReport::default()
         };
-        Toggled::new(Switch::On, run, vec![report, refused])
+        Toggled::new(Wanted::On(Capture::NONE), run, vec![report, refused])
     }
 
     #[test]

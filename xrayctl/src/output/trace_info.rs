@@ -35,8 +35,9 @@ pub(crate) struct TraceInfo {
 #[derive(Debug, Default, Serialize)]
 struct EventCounts {
     entries: u64,
-    entries_with_argument: u64,
+    entries_with_arguments: u64,
     exits: u64,
+    exits_with_result: u64,
     tail_exits: u64,
     custom_events: u64,
     typed_events: u64,
@@ -212,7 +213,8 @@ impl TraceInfo {
         }
         let EventCounts {
             entries,
-            entries_with_argument,
+            entries_with_arguments,
+            exits_with_result,
             exits,
             tail_exits,
             custom_events,
@@ -224,8 +226,9 @@ impl TraceInfo {
         } = self.events;
         for (number, what) in [
             (entries, "entries"),
-            (entries_with_argument, "entries with an argument"),
+            (entries_with_arguments, "entries with arguments"),
             (exits, "exits"),
+            (exits_with_result, "exits with a result"),
             (tail_exits, "tail exits"),
             (custom_events, "custom events"),
             (typed_events, "typed events"),
@@ -330,8 +333,12 @@ impl TraceInfo {
 impl EventCounts {
     fn add(&mut self, body: EventBody) {
         let count = match body {
-            EventBody::Call { kind, arg, .. } => {
-                self.entries_with_argument += u64::from(arg.is_some());
+            EventBody::Call { kind, values, .. } => {
+                let with_values = u64::from(!values.is_empty());
+                match kind {
+                    CallKind::Enter => self.entries_with_arguments += with_values,
+                    CallKind::Exit | CallKind::TailExit => self.exits_with_result += with_values,
+                }
                 match kind {
                     CallKind::Enter => &mut self.entries,
                     CallKind::Exit => &mut self.exits,

@@ -111,7 +111,7 @@ impl Program {
                 number("tid").unwrap(),
                 text("event"),
                 text("function"),
-                number("argument"),
+                line["arguments"][0].as_u64(),
             )
         });
         (out, events.filter(|event| event.2 != "processor").collect())
@@ -289,9 +289,9 @@ fn fork_basic_logging() {
         for line in lines {
             let fields: Vec<_> = line.split(',').collect();
             let field = |name: &str| fields[column(name)];
-            if field("event") == "enter" && !field("argument").is_empty() {
+            if field("event") == "enter" && !field("arguments").is_empty() {
                 let tid: u64 = field("tid").parse().unwrap();
-                assert_eq!(field("argument"), field("tid"));
+                assert_eq!(field("arguments"), field("tid"));
                 assert_eq!(field("pid"), field("tid"));
                 seen.insert((field("function").split('(').next().unwrap().to_owned(), tid));
             }

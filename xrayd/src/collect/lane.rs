@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use shm_ring::{Data, Item};
+use shm_ring::{Data, Item, word};
 use xray_trace::{
     container::BlockEncoder,
-    model::{CallKind, DataKind, FunctionId, ThreadId, Ticks},
+    model::{CallKind, DataKind, FunctionId, ThreadId, Ticks, Values},
 };
 
 use super::{
@@ -77,22 +77,11 @@ impl Lane {
                     function,
                     kind: SiteKind::Call(kind),
                     ..
-                }) => {
-                    self.pass(ticks);
-                    self.follow(function, kind, sp);
-                    self.encoder
-                        .push_call(Ticks(self.last), function, kind, argument);
-                    self.tally.0 += 1;
-                    if kind == CallKind::Enter {
-                        output.count_call(function);
-                    } else {
-                        output.mark_seen(function);
-                    }
-                }
+                }) => self.call((ticks, sp), function, kind, argument.into(), output),
                 // Only a garbled word names no site, or an event without a payload.
                 _ => self.lose(1),
             },
-            Item::Data(data) => self.take_said(&data, sites, output),
+            Item::Data(data) => self.take_data(&data, sites, output),
             Item::Lost(count) => self.lose(count),
         }
         if self.encoder.encoded_len() >= BLOCK_BYTES {
@@ -100,8 +89,30 @@ impl Lane {
         }
     }
 
+    #[inline]
+    fn call(
+        &mut self,
+        (ticks, sp): (u64, u64),
+        function: FunctionId,
+        kind: CallKind,
+        values: Values,
+        output: &Output,
+    ) {
+        self.pass(ticks);
+        self.follow(function, kind, sp);
+        self.encoder
+            .push_call(Ticks(self.last), function, kind, values);
+        self.tally.0 += 1;
+        if kind == CallKind::Enter {
+            output.count_call(function);
+        } else {
+            output.mark_seen(function);
+        }
+    }
+
+    /// A payload: what the program says, or what registers hold.
     #[cold]
-    fn take_said(&mut self, data: &Data, sites: &SiteTable, output: &Output) {
+    fn take_data(&mut self, data: &Data, sites: &SiteTable, output: &Output) {
         let Data {
             site,
             ticks,
@@ -110,21 +121,27 @@ impl Lane {
             size,
             ref bytes,
         } = *data;
-        let site = sites.find(site, Ticks(ticks)).and_then(|site| {
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "types are numbers of 16 bits: xray_interface.h, __xray_register_event_type. Of a greater one, which no \
-                    registration has given, the low 16 are kept"
-            )]
-            let kind = match site.kind {
-                SiteKind::Custom => DataKind::Custom,
-                SiteKind::Typed => DataKind::Typed(kind as u16),
-                SiteKind::Call(_) => return None,
-            };
-            Some((site.function, kind))
-        });
-        let Some((function, kind)) = site else {
+        let Some(&CallSite {
+            function,
+            kind: happens,
+            ..
+        }) = sites.find(site, Ticks(ticks))
+        else {
             return self.lose(1);
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "types are numbers of 16 bits: xray_interface.h, __xray_register_event_type. Of a greater one, which no \
+                         registration has given, the low 16 are kept"
+        )]
+        let kind = match happens {
+            SiteKind::Custom => DataKind::Custom,
+            SiteKind::Typed => DataKind::Typed(kind as u16),
+            SiteKind::Call(call) if kind == word::VALUES => {
+                let values = values_at(call, bytes);
+                return self.call((ticks, sp), function, call, values, output);
+            }
+            SiteKind::Call(_) => return self.lose(1),
         };
         if let DataKind::Typed(number) = kind {
             output.event_types.meet(number);
@@ -214,5 +231,41 @@ impl Lane {
     fn tell_early(&mut self, ticks: u64) {
         self.encoder
             .push_lost(Ticks(ticks), std::mem::take(&mut self.early));
+    }
+}
+
+/// The registers' values in a payload, as many as there can be at such an event.
+fn values_at(kind: CallKind, bytes: &[u8]) -> Values {
+    let most = match kind {
+        CallKind::Enter => Values::MOST,
+        CallKind::Exit => 1,
+        CallKind::TailExit => 0,
+    };
+    let values = bytes.as_chunks().0.iter().take(most);
+    Values::new(values.map(|value| u64::from_le_bytes(*value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What stands in a ring is the target's word.
+    #[test]
+    fn of_any_payload_no_more_values_are_made_than_a_call_has() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let first = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7]);
+        for (kind, len, count) in [
+            (CallKind::Enter, 0, 0),
+            (CallKind::Enter, 7, 0),
+            (CallKind::Enter, 17, 2),
+            (CallKind::Enter, 48, 6),
+            (CallKind::Enter, 100, 6),
+            (CallKind::Exit, 100, 1),
+            (CallKind::TailExit, 100, 0),
+        ] {
+            let values = values_at(kind, &bytes[..len]);
+            assert_eq!(values.len(), count, "{kind:?} of {len} bytes");
+            assert_eq!(values.first(), (count > 0).then_some(first));
+        }
     }
 }

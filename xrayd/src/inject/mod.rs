@@ -11,6 +11,7 @@ mod region;
 mod remote;
 mod restart;
 mod thread_id;
+mod wanted;
 
 pub(crate) use borrow::Victim;
 pub(crate) use install::{Installed, SETTLE, clear_live, crowded, extend, install, is_ours_still};
@@ -18,3 +19,4 @@ pub use patch::Switch;
 pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite, Stance};
 pub(crate) use region::{Layout, Neighbourhood};
 pub(crate) use thread_id::finds_thread_id;
+pub use wanted::Wanted;

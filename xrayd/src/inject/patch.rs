@@ -3,6 +3,9 @@
 //! Bytes are handled in runs of neighbouring pages, each read, checked, written and read back. The main program's runs are written
 //! back with one call; between reading and writing such a run nobody else may patch it. In libraries the bytes of sleds are written and no others. One
 //! that can be unloaded, so that something else may be mapped in its place at any time, is written to while the process stands still, after a look at the maps.
+//!
+//! A sled is staged to call what is to be recorded. If it was staged to call something else, a thread may stand in front of that call: it is staged anew while
+//! the process stands still, when any thread stands between two instructions, of which each is there before and after.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,11 +17,11 @@ use std::{
 };
 
 use sled_encoders::{
-    SledKind,
-    x86_64::{EventArguments, State, Stub, TailJump, classify, sled_bytes, stage, switch},
+    Capture, SledKind,
+    x86_64::{EventArguments, Staging, State, Stub, TailJump, classify, sled_bytes, stage, switch},
 };
 
-use super::{halt::while_halted, region::Region};
+use super::{Wanted, halt::while_halted, region::Region};
 use crate::{
     pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal, Result},
@@ -79,6 +82,8 @@ pub(crate) struct PatchReport {
     pub(crate) sleds: u64,
     /// Sleds left alone, because their bytes are not what they should be.
     pub(crate) foreign: u64,
+    /// Of those, the ones that were staged to record something else.
+    pub(crate) restaged: u64,
     /// How long the process stood still at most; zero if it did not.
     pub(crate) stopped: Duration,
 }
@@ -257,8 +262,32 @@ impl Patcher {
         touched.difference(&self.copied).count() as u64 * PAGE
     }
 
+    /// How many of `sites`, ordered by address, are staged to record something else than `capture`, as far as they can be read.
+    pub(crate) fn would_restage(&self, memory: &Memory, sites: &[Site], capture: Capture) -> u64 {
+        let (mut count, mut text) = (0, Vec::new());
+        for run in runs(sites) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else {
+                continue;
+            };
+            text.resize(usize::try_from(last.end() - first.address).unwrap_or(0), 0);
+            if memory.read(TargetAddr(first.address), &mut text).is_err() {
+                continue;
+            }
+            for site in run {
+                let at = usize::try_from(site.address - first.address).unwrap_or(0);
+                let bytes = text.get(at..at + site.length()).unwrap_or_default();
+                if let State::Staged { target } | State::On { target } =
+                    classify(site.kind, site.address, bytes)
+                {
+                    count += u64::from(self.restaging(site, target, capture).is_some());
+                }
+            }
+        }
+        count
+    }
+
     /// Brings `sites`, ordered by address, to `to`. The maps are read anew for every module, and where it can be unloaded that is done, as the writes
-    /// are, while the process stands still.
+    /// are, while the process stands still. So are sleds staged anew that were staged to record something else.
     ///
     /// # Errors
     /// The memory cannot be written, the process cannot be stopped, or has ended. Switching on stops there; switching off goes through all the same.
@@ -268,31 +297,32 @@ impl Patcher {
         target: &Target,
         stance: Stance,
         sites: &[Site],
-        to: Switch,
+        to: Wanted,
     ) -> Result<PatchReport> {
         let mut report = PatchReport::default();
         let mut failed = None;
         for module in sites.chunk_by(|one, next| one.module == next.module) {
             let stay = module.first().and_then(|site| self.module(site));
             let stay = stay.map_or(Stay::Lasting, |module| module.stay);
-            let runs: Vec<&[Site]> = runs(module).collect();
             let done = match (stay, stance) {
-                (Stay::Passing, Stance::Runs) => runs.chunks(RUNS_AT_ONCE).try_for_each(|runs| {
-                    let written = while_halted(target, || {
-                        self.switch_runs(memory, target, runs, to, &mut report)
-                    });
-                    let ((), stopped) = written?;
-                    report.stopped = report.stopped.max(stopped);
-                    Ok(())
-                }),
-                (Stay::Lasting, _) | (_, Stance::Stands) => {
-                    self.switch_runs(memory, target, &runs, to, &mut report)
+                (Stay::Passing, Stance::Runs) => {
+                    self.switch_halted(memory, target, module, to, &mut report)
+                }
+                (Stay::Lasting, Stance::Runs) => {
+                    let runs: Vec<&[Site]> = runs(module).collect();
+                    let mut left = Vec::new();
+                    self.switch_runs(memory, target, &runs, to, Some(&mut left), &mut report)
+                        .and_then(|()| self.switch_halted(memory, target, &left, to, &mut report))
+                }
+                (_, Stance::Stands) => {
+                    let runs: Vec<&[Site]> = runs(module).collect();
+                    self.switch_runs(memory, target, &runs, to, None, &mut report)
                 }
             };
             match (done, to) {
                 (Ok(()), _) => {}
-                (Err(refusal), Switch::On) => return Err(refusal),
-                (Err(refusal), Switch::Off) => {
+                (Err(refusal), Wanted::On(_)) => return Err(refusal),
+                (Err(refusal), Wanted::Off) => {
                     failed.get_or_insert(refusal);
                 }
             }
@@ -300,13 +330,34 @@ impl Patcher {
         failed.map_or(Ok(report), Err)
     }
 
-    /// Of one module, with one look at the maps.
+    /// Of one module, while the process stands still, a part at a time.
+    fn switch_halted(
+        &mut self,
+        memory: &Memory,
+        target: &Target,
+        sites: &[Site],
+        to: Wanted,
+        report: &mut PatchReport,
+    ) -> Result<()> {
+        let runs: Vec<&[Site]> = runs(sites).collect();
+        runs.chunks(RUNS_AT_ONCE).try_for_each(|runs| {
+            let written = while_halted(target, || {
+                self.switch_runs(memory, target, runs, to, None, report)
+            });
+            let ((), stopped) = written?;
+            report.stopped = report.stopped.max(stopped);
+            Ok(())
+        })
+    }
+
+    /// Of one module, with one look at the maps. What has to be staged anew is put into `left`, if the process does not stand still.
     fn switch_runs(
         &mut self,
         memory: &Memory,
         target: &Target,
         runs: &[&[Site]],
-        to: Switch,
+        to: Wanted,
+        mut left: Option<&mut Vec<Site>>,
         report: &mut PatchReport,
     ) -> Result<()> {
         let pid = self.pid;
@@ -318,10 +369,11 @@ impl Patcher {
             let (mapped, gone): (Vec<Site>, Vec<Site>) =
                 run.iter().partition(|site| self.is_mapped(&maps, site));
             report.foreign += gone.len() as u64;
-            match (self.switch_run(memory, &mapped, to, report), to) {
+            let done = self.switch_run(memory, &mapped, to, left.as_deref_mut(), report);
+            match (done, to) {
                 (Ok(()), _) => {}
-                (Err(refusal), Switch::On) => return Err(refusal),
-                (Err(refusal), Switch::Off) => {
+                (Err(refusal), Wanted::On(_)) => return Err(refusal),
+                (Err(refusal), Wanted::Off) => {
                     failed.get_or_insert(refusal);
                 }
             }
@@ -333,7 +385,8 @@ impl Patcher {
         &mut self,
         memory: &Memory,
         run: &[Site],
-        to: Switch,
+        to: Wanted,
+        mut left: Option<&mut Vec<Site>>,
         report: &mut PatchReport,
     ) -> Result<()> {
         let (Some(first), Some(last)) = (run.first(), run.last()) else {
@@ -356,19 +409,21 @@ impl Patcher {
             };
             let mut staged = false;
             let target = match classify(site.kind, site.address, bytes) {
-                State::Compiled if to == Switch::Off => {
-                    done.sleds += 1;
-                    continue;
-                }
-                State::Compiled => match self.stage(memory, site, bytes)? {
-                    Some(()) => {
-                        staged = true;
-                        None
-                    }
-                    None => {
-                        done.foreign += 1;
+                State::Compiled => match to {
+                    Wanted::Off => {
+                        done.sleds += 1;
                         continue;
                     }
+                    Wanted::On(capture) => match self.stage(memory, site, capture, bytes)? {
+                        Some(()) => {
+                            staged = true;
+                            None
+                        }
+                        None => {
+                            done.foreign += 1;
+                            continue;
+                        }
+                    },
                 },
                 State::Staged { target } | State::On { target } => Some(target),
                 State::Runtime | State::Breakpoint | State::Foreign => {
@@ -376,12 +431,28 @@ impl Patcher {
                     continue;
                 }
             };
-            if target.is_some_and(|target| !self.is_ours(site, target)) {
-                done.foreign += 1;
-                continue;
+            if let Some(target) = target {
+                if !self.is_ours(site, target) {
+                    done.foreign += 1;
+                    continue;
+                }
+                if let Wanted::On(capture) = to
+                    && let Some(staging) = self.restaging(site, target, capture)
+                {
+                    if let Some(left) = left.as_deref_mut() {
+                        left.push(*site);
+                        continue;
+                    }
+                    write_staging(&staging, bytes);
+                    staged = true;
+                    done.restaged += 1;
+                }
             }
             let byte = switch(site.kind);
-            let wanted = if to == Switch::On { byte.on } else { byte.off };
+            let wanted = match to {
+                Wanted::On(_) => byte.on,
+                Wanted::Off => byte.off,
+            };
             changes.push((place, staged, (at + usize::from(byte.offset), wanted)));
         }
         let whole = self.is_main(first);
@@ -411,11 +482,18 @@ impl Patcher {
         done.sleds += changes.len() as u64;
         report.sleds += done.sleds;
         report.foreign += done.foreign;
+        report.restaged += done.restaged;
         Ok(())
     }
 
     /// Stages a sled in `bytes`; `None` if no trampoline is in reach or there is no room for its stub.
-    fn stage(&mut self, memory: &Memory, site: &Site, bytes: &mut [u8]) -> Result<Option<()>> {
+    fn stage(
+        &mut self,
+        memory: &Memory,
+        site: &Site,
+        capture: Capture,
+        bytes: &mut [u8],
+    ) -> Result<Option<()>> {
         let range = site.address..site.end();
         let staging = if site.needs_stub() {
             let Some((place, region)) = self.room_for_stub(&range) else {
@@ -445,21 +523,27 @@ impl Patcher {
             let Some(region) = regions.find(|region| region.serves(&range)) else {
                 return Ok(None);
             };
-            match stage(
-                site.kind,
-                site.address,
-                region.trampolines.target(site.kind),
-            ) {
+            let trampoline = region.trampolines.target_for(site.kind, capture);
+            match stage(site.kind, site.address, trampoline) {
                 Ok(staging) => staging,
                 Err(_) => return Ok(None),
             }
         };
-        let at = usize::from(staging.offset);
-        let Some(body) = bytes.get_mut(at..at + staging.bytes().len()) else {
-            return Ok(None);
-        };
-        body.copy_from_slice(staging.bytes());
+        write_staging(&staging, bytes);
         Ok(Some(()))
+    }
+
+    /// How a sled that is staged to call `target` is staged to record `capture`; `None` if it is.
+    fn restaging(&self, site: &Site, target: u64, capture: Capture) -> Option<Staging> {
+        if site.needs_stub() {
+            return None;
+        }
+        let is_here = |region: &&Region| region.trampolines.is_target(site.kind, target);
+        let region = self.regions.iter().find(is_here)?;
+        let wanted = region.trampolines.target_for(site.kind, capture);
+        (wanted != target)
+            .then(|| stage(site.kind, site.address, wanted).ok())
+            .flatten()
     }
 
     /// A stub that nobody uses, in reach of `range`, and its region.
@@ -492,7 +576,7 @@ impl Patcher {
         }
         self.regions
             .iter()
-            .any(|region| region.trampolines.target(site.kind) == target)
+            .any(|region| region.trampolines.is_target(site.kind, target))
     }
 
     /// True if the sled's place is mapped as when it was found: by the same part of the same file.
@@ -680,6 +764,14 @@ fn read_up_to(file: &File, offset: u64, into: &mut [u8]) -> usize {
         }
     }
     filled
+}
+
+/// Writes what stages a sled into its bytes.
+fn write_staging(staging: &Staging, bytes: &mut [u8]) {
+    let at = usize::from(staging.offset);
+    if let Some(body) = bytes.get_mut(at..at + staging.bytes().len()) {
+        body.copy_from_slice(staging.bytes());
+    }
 }
 
 /// Splits sites, ordered by address, where a page without any lies between, and where a run gets too long.

@@ -18,8 +18,8 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        AttachOptions, Caller, DetachReport, Family, Feed, Registry, Run, Session, Switch,
-        ToggleReport,
+        AttachOptions, Caller, DetachReport, Family, Feed, Registry, Run, Session, ToggleReport,
+        Wanted,
     },
     target::{Target, memory_owner},
 };
@@ -221,7 +221,7 @@ impl Traced {
     pub(super) fn toggle(
         &self,
         selection: &Selection,
-        to: Switch,
+        to: Wanted,
         run: Run,
     ) -> Outcomes<ToggleReport> {
         match self {

@@ -13,8 +13,9 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        AttachOptions, AttachReport, DetachReport, FamilyStatus, Follow, FunctionRow, Kinship,
-        ModuleStatus, NotFollowed, Noticing, Phase, Since, SkippedSleds, Status, ToggleReport,
+        AttachOptions, AttachReport, Capture, DetachReport, FamilyStatus, Follow, FunctionRow,
+        Kinship, ModuleStatus, NotFollowed, Noticing, Phase, Since, SkippedSleds, Status, Switch,
+        ToggleReport, Wanted,
     },
     target::{Check, Outcome, ProcessState, ProcessSummary, Sleds},
 };
@@ -29,6 +30,30 @@ pub(super) fn required_selection(selection: Option<v1::Selection>) -> Result<Sel
     selection
         .ok_or_else(|| bad_selection("a selection is needed"))
         .and_then(self::selection)
+}
+
+/// What is wanted of the functions that a selection matches.
+pub(super) fn wanted(switch: Switch, capture: Option<v1::Capture>) -> Result<Wanted, Refusal> {
+    let refused = |message: String| Err(Refusal::new(Reason::Limit, message));
+    match (switch, capture) {
+        (switch, None) => Ok(switch.into()),
+        (Switch::Off, Some(_)) => {
+            refused("what is switched off records nothing: no values can be named".to_owned())
+        }
+        (Switch::On, Some(v1::Capture { arguments, result })) => {
+            let Some(capture) = Capture::NONE.with_arguments(arguments) else {
+                let most = Capture::MOST_ARGUMENTS;
+                return refused(format!(
+                    "{arguments} arguments: at most {most} are in registers and can be recorded"
+                ));
+            };
+            Ok(Wanted::On(if result {
+                capture.with_result()
+            } else {
+                capture
+            }))
+        }
+    }
 }
 
 /// A selection that includes something.
@@ -231,6 +256,7 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         failure,
         functions,
         functions_on,
+        functions_with_values,
         threads,
         events,
         events_per_second,
@@ -258,6 +284,7 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         state: phase_name(phase).to_owned(),
         functions,
         functions_on,
+        functions_with_values,
         threads,
         events,
         events_per_second,
@@ -478,6 +505,7 @@ pub(super) fn toggle_report(pid: Pid, report: ToggleReport) -> v1::ToggleReport 
         copied_bytes,
         elapsed,
         stopped,
+        restaged,
         sample,
         copied_by_module,
     } = report;
@@ -492,6 +520,7 @@ pub(super) fn toggle_report(pid: Pid, report: ToggleReport) -> v1::ToggleReport 
         copied_bytes,
         elapsed_ns: nanoseconds(elapsed),
         stopped_ns: nanoseconds(stopped),
+        restaged,
         sample,
         refusal: None,
         modules: modules.collect(),
@@ -516,6 +545,7 @@ pub(super) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
         sleds,
         event_sleds,
         enabled,
+        capture,
         calls,
         xray_id,
         address,
@@ -533,6 +563,10 @@ pub(super) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
         calls,
         xray_id,
         address,
+        capture: (!capture.is_none()).then(|| v1::Capture {
+            arguments: capture.arguments().into(),
+            result: capture.has_result(),
+        }),
     }
 }
 
@@ -696,6 +730,7 @@ mod tests {
             sleds: 2,
             event_sleds: 0,
             enabled: false,
+            capture: Capture::NONE,
             calls: 0,
             xray_id: id + 1,
             address: 0,

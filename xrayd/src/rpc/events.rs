@@ -8,7 +8,7 @@ use xray_trace::{
     container::Block,
     model::{
         CallKind, Clock, ClockAnchor, DataKind, EventBody, EventType, FunctionId, Thread, ThreadId,
-        Ticks,
+        Ticks, Values,
     },
 };
 use xrayd_proto::v1;
@@ -211,7 +211,7 @@ impl<N: Names> EventBatcher<N> {
         // What cannot be decoded ends the block: the collector made it, so that does not happen.
         let mut unpacked = block.events();
         while let Some(Ok(event)) = unpacked.next() {
-            let (function, kind, argument, said) = match event.body {
+            let (function, kind, values, said) = match event.body {
                 EventBody::Lost { events } => {
                     lost = lost.saturating_add(events);
                     continue;
@@ -242,8 +242,8 @@ impl<N: Names> EventBatcher<N> {
                 EventBody::Call {
                     function,
                     kind,
-                    arg,
-                } => (function, kind_of(kind), arg, None),
+                    values,
+                } => (function, kind_of(kind), values, None),
                 EventBody::Data { kind, data } => {
                     // The collector always knows it.
                     let Some(function) = data.function() else {
@@ -258,18 +258,23 @@ impl<N: Names> EventBatcher<N> {
                         size: data.size(),
                         r#type: event_type.map(u32::from),
                     };
-                    (function, event_kind, None, Some(said))
+                    (function, event_kind, Values::NONE, Some(said))
                 }
             };
             if !self.is_wanted(source, function) {
                 continue;
             }
+            let (arguments, result) = match kind {
+                v1::EventKind::Exit => (Vec::new(), values.first()),
+                _ => (values.as_slice().to_vec(), None),
+            };
             let made = v1::Event {
                 monotonic_ns: self.clock.monotonic_ns(event.ticks),
                 tid,
                 function: function.0,
                 kind: kind.into(),
-                argument,
+                arguments,
+                result,
                 said,
                 pid,
                 calls: None,
@@ -442,12 +447,7 @@ mod tests {
                 (1025, 101, 6)
             ]
         );
-        assert!(
-            batches[0]
-                .events
-                .iter()
-                .all(|event| event.argument == Some(9))
-        );
+        assert!(batches[0].events.iter().all(|event| event.arguments == [9]));
         let names: Vec<_> = batches[0]
             .functions
             .iter()

@@ -19,7 +19,8 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        Attached, Caller, FunctionRow, Registry, Run, Status as SessionStatus, Switch, ToggleReport,
+        Attached, Caller, FunctionRow, Registry, Run, Status as SessionStatus, Switch,
+        ToggleReport, Wanted,
     },
     sys::now_anchor,
 };
@@ -88,16 +89,18 @@ impl Service {
     async fn toggle(
         &self,
         request: Request<v1::ToggleRequest>,
-        to: Switch,
+        switch: Switch,
     ) -> Answer<v1::ToggleResponse> {
         let caller = authorise::caller(&request)?;
         let v1::ToggleRequest {
             pid,
             selection,
             dry_run,
+            capture,
         } = request.into_inner();
         let whom = Whom::try_from(pid)?;
         let selection = convert::required_selection(selection)?;
+        let to = convert::wanted(switch, capture)?;
         let run = if dry_run { Run::Dry } else { Run::Real };
         let reports = self
             .blocking(caller, move |registry| {
@@ -144,7 +147,7 @@ fn for_each<T>(
 fn audit_toggle(
     caller: Caller,
     pid: Pid,
-    to: Switch,
+    to: Wanted,
     run: Run,
     report: &Result<ToggleReport, Refusal>,
 ) {

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     collect::{Drain, SiteTable},
-    inject::{Neighbourhood, PatchSite, Patcher, Stance, Switch, Victim, crowded, install},
+    inject::{Neighbourhood, PatchSite, Patcher, Stance, Switch, Victim, Wanted, crowded, install},
     launch::KillOnDrop,
     pid::{Pid, TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
@@ -211,7 +211,7 @@ pub(super) fn prepare(
             Some(_) => Stance::Stands,
             None => Stance::Runs,
         };
-        patcher.switch(&memory, &target, stance, &left_on, Switch::Off)?;
+        patcher.switch(&memory, &target, stance, &left_on, Wanted::Off)?;
         report.notes.push(format!(
             "{} sleds were left on by an earlier daemon; they are off now",
             left_on.len()

@@ -1,6 +1,7 @@
 //! The control thread, as its session sees it: commands go in, and what it tells is read here.
 
 use std::{
+    collections::BTreeMap,
     io,
     os::fd::{AsFd, BorrowedFd},
     process::ExitStatus,
@@ -17,13 +18,14 @@ use nix::{
     sys::eventfd::{EfdFlags, EventFd},
 };
 
+use sled_encoders::Capture;
 use xray_trace::{
     instr_map::{CompiledSelection, Selection},
     model::FunctionId,
 };
 
 use super::{
-    DetachReport, Noticing, Output, Phase, Run, Switch, ToggleReport, rules::Rules, states::States,
+    DetachReport, Noticing, Output, Phase, Run, ToggleReport, Wanted, rules::Rules, states::States,
 };
 use crate::{
     collect::DrainHandle,
@@ -42,7 +44,8 @@ pub(super) enum Command {
     },
     Begin {
         rules: Rules,
-        ids: Vec<FunctionId>,
+        /// By what is recorded of them.
+        ids: BTreeMap<Capture, Vec<FunctionId>>,
         answer: SyncSender<Result<()>>,
     },
     Look {
@@ -68,7 +71,7 @@ pub(super) struct Wish {
     /// What it matches among the first `modules` modules.
     pub(super) ids: Vec<FunctionId>,
     pub(super) modules: usize,
-    pub(super) to: Switch,
+    pub(super) to: Wanted,
     pub(super) run: Run,
 }
 
@@ -195,9 +198,17 @@ impl Control {
         }
     }
 
-    /// True unless every sled of the function is known to be off.
-    pub(super) fn is_on(&self, id: FunctionId) -> bool {
-        self.shared.states.is_on(id)
+    /// What is recorded of the function's calls; `None` if every sled of it is known to be off.
+    pub(super) fn recorded(&self, id: FunctionId) -> Option<Capture> {
+        self.shared.states.recorded(id)
+    }
+
+    /// Of how many functions values are recorded.
+    pub(super) fn functions_with_values(&self) -> u32 {
+        match self.phase() {
+            Phase::Tracing | Phase::Detaching => self.shared.states.functions_with_values(),
+            Phase::Failed | Phase::Exited => 0,
+        }
     }
 
     /// Modules with sleds that are loaded and cannot be traced.
@@ -237,7 +248,11 @@ impl Control {
     ///
     /// # Errors
     /// As [`Self::toggle`].
-    pub(super) fn begin(&self, rules: Rules, ids: Vec<FunctionId>) -> Result<()> {
+    pub(super) fn begin(
+        &self,
+        rules: Rules,
+        ids: BTreeMap<Capture, Vec<FunctionId>>,
+    ) -> Result<()> {
         self.ask(|answer| Command::Begin { rules, ids, answer })
     }
 

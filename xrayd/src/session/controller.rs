@@ -10,7 +10,7 @@ use shm_ring::Producer;
 use xray_trace::model::FunctionId;
 
 use super::{
-    Output, Phase, Run, Switch, ToggleReport,
+    Output, Phase, Run, ToggleReport, Wanted,
     control::{Command, Commands, Shared, Wish},
     event_types::Reading,
     loading::Loading,
@@ -94,7 +94,10 @@ impl Controller {
                 }
                 Ok(Command::Begin { rules, ids, answer }) => {
                     self.loading.take_rules(rules);
-                    let _ = answer.send(self.switch(&ids, Switch::On).map(drop));
+                    let done = ids.into_iter().try_for_each(|(capture, ids)| {
+                        self.switch(&ids, Wanted::On(capture)).map(drop)
+                    });
+                    let _ = answer.send(done);
                 }
                 Ok(Command::Look { answer }) => {
                     let _ = answer.send(self.look());
@@ -221,7 +224,7 @@ impl Controller {
             run,
         } = wish;
         // What has just been loaded is meant as well. What goes off needs no look: the rule holds for what is found later.
-        if to == Switch::On || run == Run::Dry {
+        if to != Wanted::Off || run == Run::Dry {
             self.look()?;
             if let Some(later) = later {
                 ids.extend(self.loading.functions.matching_from(modules, &later));
@@ -243,6 +246,9 @@ impl Controller {
             let sites = functions.sites(&changing);
             report.sleds = sites.len() as u64;
             report.copied_bytes = self.patcher.would_copy(&sites);
+            if let Wanted::On(capture) = to {
+                report.restaged = self.patcher.would_restage(&self.memory, &sites, capture);
+            }
             let patcher = &self.patcher;
             report.copied_by_module = self
                 .loading
@@ -252,13 +258,14 @@ impl Controller {
         }
         let switched = self.switch(&changing, to);
         // What could not be switched off is not to be switched on elsewhere either.
-        if switched.is_ok() || to == Switch::Off {
+        if switched.is_ok() || to == Wanted::Off {
             self.loading.add_rule(&selection, to);
         }
         let (patched, copied) = switched?;
         report.elapsed = started.elapsed();
         report.sleds = patched.sleds;
         report.foreign = patched.foreign;
+        report.restaged = patched.restaged;
         report.stopped = patched.stopped;
         report.copied_bytes = copied;
         Ok(report)
@@ -268,12 +275,12 @@ impl Controller {
     ///
     /// # Errors
     /// As [`States::toggle`].
-    pub(super) fn switch(&mut self, ids: &[FunctionId], to: Switch) -> Result<(PatchReport, u64)> {
+    pub(super) fn switch(&mut self, ids: &[FunctionId], to: Wanted) -> Result<(PatchReport, u64)> {
         if ids.is_empty() {
             return Ok(Default::default());
         }
         let sites = self.loading.functions.sites(ids);
-        if to == Switch::On {
+        if to != Wanted::Off {
             self.has_room_for(self.patcher.would_copy(&sites))?;
             self.output.arm(true);
             if let Some(drain) = &*lock(&self.shared.drain) {
@@ -289,7 +296,7 @@ impl Controller {
         if shared.states.functions_on() == 0 {
             self.output.arm(false);
         }
-        if patched.is_ok() && to == Switch::On {
+        if patched.is_ok() && to != Wanted::Off {
             self.loading.staged(&sites);
         }
         let after = self.patcher.copied_bytes();
@@ -317,7 +324,7 @@ impl Controller {
         }
     }
 
-    pub(super) fn patch(&mut self, sites: &[PatchSite], to: Switch) -> Result<PatchReport> {
+    pub(super) fn patch(&mut self, sites: &[PatchSite], to: Wanted) -> Result<PatchReport> {
         let Self {
             patcher,
             memory,
@@ -386,7 +393,7 @@ impl Controller {
     }
 
     fn switch_off_and_prove(&mut self, sites: &[PatchSite]) -> Result<DetachReport> {
-        let patched = self.patch(sites, Switch::Off);
+        let patched = self.patch(sites, Wanted::Off);
         // A thread that took a sled just now is in a trampoline; it is out long before the second look.
         for _ in 0..2 {
             if let Some(drain) = &*lock(&self.shared.drain) {

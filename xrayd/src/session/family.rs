@@ -12,8 +12,8 @@ use std::{
 use xray_trace::instr_map::Selection;
 
 use super::{
-    AttachOptions, Feed, Follow, Kinship, NotFollowed, Phase, Run, Session, Source, Switch,
-    ToggleReport,
+    AttachOptions, Feed, Follow, Kinship, NotFollowed, Phase, Run, Session, Source, ToggleReport,
+    Wanted,
     feed::{FeedInlet, feed},
     follow::Follower,
     rules::Rules,
@@ -223,9 +223,10 @@ impl Family {
     pub fn toggle(
         &self,
         selection: &Selection,
-        to: Switch,
+        to: impl Into<Wanted>,
         run: Run,
     ) -> Vec<(Pid, Result<ToggleReport>)> {
+        let to = to.into();
         let mut rules = lock(&self.rules);
         let sessions = self.sessions();
         let root = self.root_session().or_else(|| sessions.first().cloned());
@@ -247,7 +248,7 @@ impl Family {
             }
         }
         let any = reports.is_empty() || reports.iter().any(|(_, report)| report.is_ok());
-        if run == Run::Real && (to == Switch::Off || any) {
+        if run == Run::Real && (to == Wanted::Off || any) {
             rules.add(selection, to);
         }
         reports

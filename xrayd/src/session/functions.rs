@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use sled_encoders::Capture;
 use xray_trace::{
     instr_map::{Candidate, CompiledSelection, MapFunction, SourceMap},
     model::{
@@ -44,6 +45,8 @@ pub struct FunctionRow {
     pub event_sleds: u32,
     /// Whether it is on.
     pub enabled: bool,
+    /// What is recorded of its calls beside their time.
+    pub capture: Capture,
     /// Entries seen since attach.
     pub calls: u64,
     /// Id in its module's map.
@@ -247,8 +250,13 @@ impl Functions {
         })
     }
 
-    /// As a listing shows it.
-    pub(crate) fn row(&self, id: FunctionId, enabled: bool, calls: u64) -> Option<FunctionRow> {
+    /// As a listing shows it; `recorded` is what is recorded of its calls, if it is on.
+    pub(crate) fn row(
+        &self,
+        id: FunctionId,
+        recorded: Option<Capture>,
+        calls: u64,
+    ) -> Option<FunctionRow> {
         let loaded = self.find(id)?;
         let function = loaded.function(id)?;
         let sites = loaded.sites_of(id);
@@ -261,7 +269,8 @@ impl Functions {
             source: self.source(&loaded, function.address),
             sleds: u32::try_from(sites.len()).unwrap_or(u32::MAX),
             event_sleds: u32::try_from(events.count()).unwrap_or(u32::MAX),
-            enabled,
+            enabled: recorded.is_some(),
+            capture: recorded.unwrap_or_default(),
             calls,
             xray_id: function.id,
             address: loaded.module.in_target(function.address).0,

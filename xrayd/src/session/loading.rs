@@ -19,7 +19,7 @@ use std::{
 use xray_trace::{instr_map::Selection, model::FunctionId};
 
 use super::{
-    Switch,
+    Switch, Wanted,
     controller::{Controller, maps_of},
     counts::Counts,
     functions::{Functions, Loaded},
@@ -28,7 +28,7 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    inject::{Layout, Neighbourhood, PatchSite, extend},
+    inject::{Layout, Neighbourhood, PatchReport, PatchSite, extend},
     lock::lock,
     refusal::{Reason, Refusal, Result},
     sys::ticks_now,
@@ -182,7 +182,7 @@ impl Loading {
     }
 
     /// Adds what has been done to the rules, and has libraries noticed soon if any may be switched on.
-    pub(super) fn add_rule(&mut self, selection: &Selection, to: Switch) {
+    pub(super) fn add_rule(&mut self, selection: &Selection, to: Wanted) {
         self.rules.add(selection, to);
         self.note_rules();
     }
@@ -426,7 +426,7 @@ impl Controller {
             },
         );
         if !left_on.is_empty()
-            && let Err(refusal) = self.patch(&left_on, Switch::Off)
+            && let Err(refusal) = self.patch(&left_on, Wanted::Off)
         {
             tracing::error!(pid = pid.as_raw(), %refusal, "sleds of a library stay on");
         }
@@ -463,19 +463,25 @@ impl Controller {
         let Some(loaded) = traced.get(&load).map(|traced| Arc::clone(&traced.loaded)) else {
             return;
         };
-        let ids = functions.matching_in(&loaded, rules.needs_source(), |candidate| {
-            rules.want(candidate)
+        let wanted = rules.wanted_in(functions, &loaded);
+        let (mut on, mut patched) = (0, PatchReport::default());
+        let result = wanted.into_iter().try_for_each(|(capture, ids)| {
+            let to = Wanted::On(capture);
+            let ids = self.shared.states.changing(ids, to);
+            let (report, _) = self.switch(&ids, to)?;
+            on += ids.len();
+            patched.sleds += report.sleds;
+            patched.foreign += report.foreign;
+            Ok::<_, Refusal>(())
         });
-        let ids = self.shared.states.changing(ids, Switch::On);
-        let result = self.switch(&ids, Switch::On);
         let Some(traced) = self.loading.traced.get_mut(&load) else {
             return;
         };
         let path = &loaded.module.path;
         match result {
-            Ok((patched, _)) => {
+            Ok(()) => {
                 traced.failures = None;
-                let armed = (!ids.is_empty()).then(|| Armed {
+                let armed = (on > 0).then(|| Armed {
                     within: arrival.at.elapsed(),
                     since: arrival.since,
                 });
@@ -484,7 +490,7 @@ impl Controller {
                     pid,
                     module = path,
                     functions = loaded.functions().count(),
-                    on = ids.len(),
+                    on,
                     sleds = patched.sleds,
                     left_alone = patched.foreign,
                     within_us = armed.map(|armed| armed.within.as_micros()),

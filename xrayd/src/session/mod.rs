@@ -41,6 +41,7 @@ mod watch;
 
 use std::{
     any::Any,
+    collections::BTreeMap,
     io,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
@@ -65,11 +66,12 @@ pub use trace_writer::{NumberedModule, Tables, TraceWriter};
 
 pub use watch::Noticing;
 
-pub use crate::inject::Switch;
+pub use crate::inject::{Switch, Wanted};
 pub(crate) use attach::Started;
 #[cfg(test)]
 pub(crate) use feed::closed_feed;
 pub(crate) use output::Output;
+pub use sled_encoders::Capture;
 
 use self::{
     control::{Control, Wish},
@@ -120,7 +122,9 @@ pub struct ToggleReport {
     pub copied_bytes: u64,
     /// How long the patching took.
     pub elapsed: Duration,
-    /// How long every thread stood still at most, because a library was written to that can be unloaded; zero if none did.
+    /// Sleds that were staged to record something else (in a dry run: that would be).
+    pub restaged: u64,
+    /// How long every thread stood still at most, because a library was written to that can be unloaded, or sleds were staged anew; zero if none did.
     pub stopped: Duration,
     /// Some of the functions matched.
     pub sample: Vec<String>,
@@ -149,6 +153,8 @@ pub struct Status {
     pub functions: u32,
     /// Functions that are on.
     pub functions_on: u32,
+    /// Those of them of which arguments or results are recorded, beside those whose sleds record the first argument.
+    pub functions_with_values: u32,
     /// Threads that have a ring.
     pub threads: u32,
     /// Events drained since attach.
@@ -289,8 +295,8 @@ impl Session {
             None => self.functions.living(),
         };
         let row = |id: FunctionId| {
-            let (enabled, calls) = (self.control.is_on(id), self.output.calls(id));
-            self.functions.row(id, enabled, calls)
+            let (recorded, calls) = (self.control.recorded(id), self.output.calls(id));
+            self.functions.row(id, recorded, calls)
         };
         Ok(rows.into_iter().filter_map(row).collect())
     }
@@ -299,7 +305,12 @@ impl Session {
     ///
     /// # Errors
     /// A selection that cannot be understood, a process that ended, or memory that cannot be written.
-    pub fn toggle(&self, selection: &Selection, to: Switch, run: Run) -> Result<ToggleReport> {
+    pub fn toggle(
+        &self,
+        selection: &Selection,
+        to: impl Into<Wanted>,
+        run: Run,
+    ) -> Result<ToggleReport> {
         let compiled = compile(selection)?;
         let modules = self.functions.modules().len();
         self.control.toggle(Wish {
@@ -307,7 +318,7 @@ impl Session {
             selection: selection.clone(),
             later: Some(compiled),
             modules,
-            to,
+            to: to.into(),
             run,
         })
     }
@@ -317,7 +328,7 @@ impl Session {
         &self,
         other: &Self,
         selection: &Selection,
-        to: Switch,
+        to: Wanted,
         run: Run,
     ) -> Result<ToggleReport> {
         let compiled = compile(selection)?;
@@ -348,21 +359,23 @@ impl Session {
     fn begin_as(&self, rules: Rules, parent: Option<&Self>) -> Result<()> {
         let modules = self.functions.modules();
         let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
-        let mut ids = Vec::new();
+        let mut ids = BTreeMap::<Capture, Vec<FunctionId>>::new();
         for loaded in living {
             let like =
                 parent.and_then(|parent| Some((parent, parent.functions.first_of_same(loaded)?)));
             match like {
                 Some((parent, first)) => {
-                    ids.extend((first..).zip(loaded.functions()).filter_map(|(like, id)| {
-                        parent.control.is_on(FunctionId(like)).then_some(id)
-                    }))
+                    for (like, id) in (first..).zip(loaded.functions()) {
+                        if let Some(capture) = parent.control.recorded(FunctionId(like)) {
+                            ids.entry(capture).or_default().push(id);
+                        }
+                    }
                 }
-                None => ids.extend(self.functions.matching_in(
-                    loaded,
-                    rules.needs_source(),
-                    |candidate| rules.want(candidate),
-                )),
+                None => {
+                    for (capture, its) in rules.wanted_in(&self.functions, loaded) {
+                        ids.entry(capture).or_default().extend(its);
+                    }
+                }
             }
         }
         self.control.begin(rules, ids)
@@ -381,6 +394,7 @@ impl Session {
             failure: self.output.failure().map(str::to_owned),
             functions: u32::try_from(self.functions.len()).unwrap_or(u32::MAX),
             functions_on: self.control.functions_on(),
+            functions_with_values: self.control.functions_with_values(),
             threads: counters.threads,
             events: counters.events,
             events_per_second: counters.events_per_second,
@@ -402,7 +416,9 @@ impl Session {
         let modules = self.functions.modules();
         let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
         let traced = living.map(|loaded| {
-            let on = loaded.functions().filter(|&id| self.control.is_on(id));
+            let on = loaded
+                .functions()
+                .filter(|&id| self.control.recorded(id).is_some());
             let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
             ModuleStatus {
                 path: loaded.module.path.clone(),

@@ -24,7 +24,7 @@ use super::{
     untraced::{Keeper, untraced},
 };
 use crate::{
-    inject::Switch,
+    inject::Wanted,
     launch,
     lock::lock,
     pid::Pid,
@@ -34,6 +34,7 @@ use crate::{
         Check, Objects, ProcessState, ProcessSummary, Sleds, Target, has_sleds, list, preflight,
     },
 };
+use sled_encoders::Capture;
 use xray_trace::instr_map::Selection;
 
 /// What a registry is made with.
@@ -66,6 +67,8 @@ pub struct LaunchOptions {
     pub attach: AttachOptions,
     /// What to switch on.
     pub selection: Selection,
+    /// What to record of its calls beside their time.
+    pub capture: Capture,
 }
 
 /// A program that was started and attached to and has not run yet.
@@ -328,6 +331,7 @@ impl Registry {
             command,
             attach,
             selection,
+            capture,
         } = options;
         let inner = Arc::clone(&self.0);
         let start = move || {
@@ -373,7 +377,7 @@ impl Registry {
         let family = Family::new(root, attach, Rules::default());
         let pid = family.root();
         let begun = self.found(family, attach.follow).and_then(|family| {
-            let toggled = family.toggle(&selection, Switch::On, Run::Real);
+            let toggled = family.toggle(&selection, Wanted::On(capture), Run::Real);
             let toggled = toggled.into_iter().next().map(|(_, toggled)| toggled);
             Ok((family, toggled.transpose()?.unwrap_or_default()))
         });
@@ -499,7 +503,7 @@ impl Registry {
         Ok(functions
             .all()
             .into_iter()
-            .filter_map(|id| functions.row(id, false, 0))
+            .filter_map(|id| functions.row(id, None, 0))
             .collect())
     }
 

@@ -7,7 +7,9 @@ use std::sync::{
 
 use xray_trace::model::FunctionId;
 
-use super::Switch;
+use sled_encoders::Capture;
+
+use super::Wanted;
 use crate::{lock::lock, refusal::Result};
 
 /// The states of all functions, by id.
@@ -16,13 +18,15 @@ pub(super) struct States {
     states: Mutex<Vec<State>>,
     /// Functions that are not off. Written with `states`.
     on: AtomicU32,
+    /// Of those, the ones that record values. Likewise.
+    with_values: AtomicU32,
 }
 
 /// Whether a function records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Off,
-    On,
+    On(Capture),
     /// A toggle is under way or failed half way, or left sleds of the request alone: any of its sleds may be on.
     Unsure,
 }
@@ -35,6 +39,7 @@ impl States {
         Self {
             states: Mutex::new(vec![State::Off; functions]),
             on: AtomicU32::new(0),
+            with_values: AtomicU32::new(0),
         }
     }
 
@@ -45,11 +50,13 @@ impl States {
         states.resize(functions, State::Off);
     }
 
-    /// True unless every sled of the function is known to be off.
-    pub(super) fn is_on(&self, id: FunctionId) -> bool {
-        lock(&self.states)
-            .get(id.0 as usize)
-            .is_some_and(|&state| state != State::Off)
+    /// What is recorded of the function's calls; `None` if every sled of it is known to be off.
+    pub(super) fn recorded(&self, id: FunctionId) -> Option<Capture> {
+        match lock(&self.states).get(id.0 as usize)? {
+            State::On(capture) => Some(*capture),
+            State::Unsure => Some(Capture::NONE),
+            State::Off => None,
+        }
     }
 
     /// How many may be on.
@@ -57,12 +64,17 @@ impl States {
         self.on.load(Ordering::Relaxed)
     }
 
+    /// Of how many values are recorded.
+    pub(super) fn functions_with_values(&self) -> u32 {
+        self.with_values.load(Ordering::Relaxed)
+    }
+
     /// Those of `ids` that a switch would change.
-    pub(super) fn changing(&self, ids: Vec<FunctionId>, to: Switch) -> Vec<FunctionId> {
+    pub(super) fn changing(&self, ids: Vec<FunctionId>, to: Wanted) -> Vec<FunctionId> {
         let states = lock(&self.states);
         let changes = |id: &FunctionId| {
             let state = states.get(id.0 as usize);
-            state.is_some_and(|&state| state != wanted(to))
+            state.is_some_and(|&state| state != after(to))
         };
         ids.into_iter().filter(changes).collect()
     }
@@ -76,17 +88,17 @@ impl States {
     pub(super) fn toggle<T>(
         &self,
         ids: &[FunctionId],
-        to: Switch,
-        mut switch: impl FnMut(Switch) -> Result<T>,
+        to: Wanted,
+        mut switch: impl FnMut(Wanted) -> Result<T>,
         all: impl Fn(&T) -> bool,
     ) -> Result<T> {
         self.set(ids, State::Unsure);
         let done = switch(to);
         let state = match (&done, to) {
-            (Ok(done), Switch::On) if !all(done) => State::Unsure,
-            (Ok(_), _) => wanted(to),
+            (Ok(done), Wanted::On(_)) if !all(done) => State::Unsure,
+            (Ok(_), _) => after(to),
             // Who is told that nothing was switched on finds nothing on.
-            (Err(_), Switch::On) if switch(Switch::Off).is_ok() => State::Off,
+            (Err(_), Wanted::On(_)) if switch(Wanted::Off).is_ok() => State::Off,
             (Err(_), _) => State::Unsure,
         };
         self.set(ids, state);
@@ -102,21 +114,33 @@ impl States {
     fn set(&self, ids: &[FunctionId], state: State) {
         let mut states = lock(&self.states);
         let mut on = self.on.load(Ordering::Relaxed);
+        let mut with_values = self.with_values.load(Ordering::Relaxed);
         for id in ids {
             if let Some(place) = states.get_mut(id.0 as usize) {
                 on -= u32::from(*place != State::Off);
                 on += u32::from(state != State::Off);
+                with_values -= u32::from(place.has_values());
+                with_values += u32::from(state.has_values());
                 *place = state;
             }
         }
         self.on.store(on, Ordering::Relaxed);
+        self.with_values.store(with_values, Ordering::Relaxed);
     }
 }
 
-const fn wanted(to: Switch) -> State {
+// === impl State ===
+
+impl State {
+    fn has_values(self) -> bool {
+        matches!(self, Self::On(capture) if !capture.is_none())
+    }
+}
+
+const fn after(to: Wanted) -> State {
     match to {
-        Switch::On => State::On,
-        Switch::Off => State::Off,
+        Wanted::On(capture) => State::On(capture),
+        Wanted::Off => State::Off,
     }
 }
 
@@ -126,6 +150,7 @@ mod tests {
     use crate::refusal::{Reason, Refusal};
 
     const IDS: [FunctionId; 1] = [FunctionId(0)];
+    const ON: Wanted = Wanted::On(Capture::NONE);
 
     fn refused() -> Result<()> {
         Err(Refusal::new(Reason::MemoryWrite, "no".to_owned()))
@@ -136,31 +161,34 @@ mod tests {
         let states = States::new(1);
         let mut asked = Vec::new();
         let switch = |to| {
-            assert!(states.is_on(FunctionId(0)), "it may be, meanwhile");
+            assert!(
+                states.recorded(FunctionId(0)).is_some(),
+                "it may be, meanwhile"
+            );
             asked.push(to);
             match to {
-                Switch::On => refused(),
-                Switch::Off => Ok(()),
+                Wanted::On(_) => refused(),
+                Wanted::Off => Ok(()),
             }
         };
-        let result = states.toggle(&IDS, Switch::On, switch, |()| true);
+        let result = states.toggle(&IDS, ON, switch, |()| true);
         result.unwrap_err();
-        assert_eq!(asked, [Switch::On, Switch::Off]);
+        assert_eq!(asked, [ON, Wanted::Off]);
         assert_eq!(states.functions_on(), 0);
-        assert!(!states.is_on(FunctionId(0)));
+        assert!(states.recorded(FunctionId(0)).is_none());
     }
 
     #[test]
     fn what_may_be_on_counts_as_on_and_can_be_switched_either_way() {
-        for to in [Switch::On, Switch::Off] {
+        for to in [ON, Wanted::Off] {
             let states = States::new(1);
             states
-                .toggle(&IDS, Switch::On, |_| refused(), |()| true)
+                .toggle(&IDS, ON, |_| refused(), |()| true)
                 .unwrap_err();
             assert_eq!(states.functions_on(), 1);
             assert_eq!(states.changing(IDS.to_vec(), to), IDS);
             states.toggle(&IDS, to, |_| Ok(()), |()| true).unwrap();
-            assert_eq!(states.is_on(FunctionId(0)), to == Switch::On);
+            assert_eq!(states.recorded(FunctionId(0)).is_some(), to == ON);
         }
     }
 
@@ -169,14 +197,38 @@ mod tests {
         let states = States::new(1);
         let again = |to| states.changing(IDS.to_vec(), to);
         for (to, all, left) in [
-            (Switch::On, false, &IDS[..]),
-            (Switch::On, true, &[]),
-            (Switch::Off, false, &[]),
+            (ON, false, &IDS[..]),
+            (ON, true, &[]),
+            (Wanted::Off, false, &[]),
         ] {
             states.toggle(&IDS, to, |_| Ok(()), |()| all).unwrap();
             assert_eq!(again(to), left, "{to:?} {all}");
-            assert_eq!(states.is_on(FunctionId(0)), to == Switch::On);
+            assert_eq!(states.recorded(FunctionId(0)).is_some(), to == ON);
         }
+    }
+
+    #[test]
+    fn what_is_to_record_something_else_changes() {
+        let states = States::new(2);
+        let all = [FunctionId(0), FunctionId(1)];
+        let two = Wanted::On(Capture::NONE.with_arguments(2).unwrap());
+        states.toggle(&all, two, |_| Ok(()), |()| true).unwrap();
+        assert_eq!(states.functions_with_values(), 2);
+        assert_eq!(states.changing(all.to_vec(), two), []);
+        assert_eq!(states.changing(all.to_vec(), ON), all);
+        states.toggle(&IDS, ON, |_| Ok(()), |()| true).unwrap();
+        assert_eq!(
+            (states.functions_on(), states.functions_with_values()),
+            (2, 1)
+        );
+        assert_eq!(states.recorded(FunctionId(0)), Some(Capture::NONE));
+        let arguments = states.recorded(FunctionId(1)).map(Capture::arguments);
+        assert_eq!(arguments, Some(2));
+        states.forget(all.into_iter());
+        assert_eq!(
+            (states.functions_on(), states.functions_with_values()),
+            (0, 0)
+        );
     }
 
     #[test]
@@ -184,12 +236,10 @@ mod tests {
         let states = States::new(1);
         states.grow(3);
         let ids = [FunctionId(0), FunctionId(2)];
-        states
-            .toggle(&ids, Switch::On, |_| Ok(()), |()| true)
-            .unwrap();
+        states.toggle(&ids, ON, |_| Ok(()), |()| true).unwrap();
         assert_eq!(states.functions_on(), 2);
         states.forget([FunctionId(1), FunctionId(2)].into_iter());
         assert_eq!(states.functions_on(), 1);
-        assert!(!states.is_on(FunctionId(2)));
+        assert!(states.recorded(FunctionId(2)).is_none());
     }
 }

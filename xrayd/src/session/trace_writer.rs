@@ -470,8 +470,8 @@ fn push(
         EventBody::Call {
             function,
             kind,
-            arg,
-        } => encoder.push_call(ticks, number(function), kind, arg),
+            values,
+        } => encoder.push_call(ticks, number(function), kind, values),
         EventBody::Data { kind, data } => {
             let function = data.function().map(number);
             let size = u32::try_from(data.size()).unwrap_or(u32::MAX);
@@ -809,10 +809,10 @@ mod tests {
                 EventBody::Lost { events: 5 },
                 EventBody::Call {
                     kind: CallKind::TailExit,
-                    arg: Some(77),
+                    values,
                     ..
                 }
-            ]
+            ] if values.first() == Some(77)
         ));
         assert_eq!(trace.losses(), [(ThreadId(128), 2)]);
     }

@@ -30,7 +30,7 @@ pub struct Firefox;
 
 /// What the reader is to know of markers.
 const MARKER_SCHEMA: &str = r#"[
-{"name":"XRayArgument","tableLabel":"{marker.name}({marker.data.argument})","chartLabel":"{marker.data.argument}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"argument","label":"First argument","format":"string"}]},
+{"name":"XRayArguments","tableLabel":"{marker.name}({marker.data.arguments})","chartLabel":"{marker.data.arguments}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"arguments","label":"Arguments","format":"string"}]},
 {"name":"XRayEvent","tableLabel":"{marker.data.data}","chartLabel":"{marker.data.data}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"eventType","label":"Type","format":"integer"},{"key":"typeName","label":"Type's name","format":"string"},{"key":"data","label":"Data","format":"string"}]},
 {"name":"XRayLoss","tableLabel":"{marker.data.events}","chartLabel":"{marker.data.events}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"events","label":"Events","format":"string"}]}
 ]"#;
@@ -211,7 +211,7 @@ impl Output<'_, '_> {
         let mut column = Column::begin(&mut self.text, "name");
         for step in steps() {
             let name = match step {
-                Step::Enter(open) if open.arg.is_some() => {
+                Step::Enter(open) if !open.args.is_empty() => {
                     self.frames.get(open.function) + STRINGS.len() as u64
                 }
                 Step::Data(said) if said.kind == DataKind::Custom => shared::CUSTOM_EVENT,
@@ -231,11 +231,13 @@ impl Output<'_, '_> {
         let mut all = thread.steps();
         while let Some(step) = all.next().filter(|_| count > 0) {
             match step {
-                Step::Enter(Open { arg: Some(arg), .. }) => {
+                Step::Enter(Open { args, .. }) if !args.is_empty() => {
+                    let args = args.as_slice().iter().map(|arg| format!("{arg:#x}"));
+                    let args = args.collect::<Vec<_>>().join(", ");
                     let text = column.cell()?;
                     // As text, since readers take numbers for floating point.
                     text.put(&format!(
-                        "{{\"type\":\"XRayArgument\",\"argument\":\"{arg:#x}\"}}"
+                        "{{\"type\":\"XRayArguments\",\"arguments\":\"{args}\"}}"
                     ));
                 }
                 Step::Data(said) => {
@@ -281,7 +283,7 @@ impl<'a> Thread<'a> {
     /// When a step is that a sample does not tell all of; `None` for any other.
     fn marked_ns(&self, step: &Step) -> Option<u64> {
         match step {
-            Step::Enter(open) => open.arg.map(|_| open.start_ns),
+            Step::Enter(open) => (!open.args.is_empty()).then_some(open.start_ns),
             Step::Leave(_) => None,
             Step::Data(said) => Some(said.ns),
             Step::Lost { ticks, .. } => Some(self.trace.clock().monotonic_ns(*ticks)),

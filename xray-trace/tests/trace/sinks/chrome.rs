@@ -30,7 +30,7 @@ fn chrome_events_have_names_exact_times_and_arguments() {
     assert_eq!(events[0]["args"]["name"], "demo");
     assert_eq!(events[1]["args"]["name"], "worker-0");
     assert_eq!(events[2]["name"], "quote\"\\\n\u{1}");
-    assert_eq!(events[3]["args"]["arg"], "0xff");
+    assert_eq!(events[3]["args"]["arg1"], "0xff");
     assert_eq!(events[4]["args"]["end"], "no exit seen");
     assert_eq!(
         (&events[6]["ph"], &events[6]["args"]["events"]),

@@ -38,7 +38,7 @@ fn expected(trace: &Trace) -> Vec<String> {
                     EventBody::Call {
                         function,
                         kind,
-                        arg,
+                        values,
                     } => {
                         let label = trace.function(function);
                         // As it is printed, in quotes.
@@ -47,11 +47,22 @@ fn expected(trace: &Trace) -> Vec<String> {
                         let label =
                             label.map_or("<unknown>".to_owned(), |name| format!("\"{name}\""));
                         let label = format!("function = ( {label} : container = {} )", function.0);
-                        match (kind, arg) {
-                            (CallKind::Enter, Some(arg)) => {
-                                ("function_enter_arg", format!("{label}, arg = 0x{arg:X}"))
+                        match (kind, values.as_slice()) {
+                            (CallKind::Enter, []) => ("function_enter", label),
+                            (CallKind::Enter, args) => {
+                                let values = args.iter().enumerate();
+                                let values =
+                                    values.map(|(at, value)| format!(" [{at}] = 0x{value:X}"));
+                                let values = values.collect::<Vec<_>>().join(",");
+                                let count = args.len();
+                                let fields =
+                                    format!("{label}, count = {count}, args = [{values} ]");
+                                ("function_enter_args", fields)
                             }
-                            (CallKind::Enter, None) => ("function_enter", label),
+                            (CallKind::Exit, [result]) => (
+                                "function_exit_result",
+                                format!("{label}, result = 0x{result:X}"),
+                            ),
                             (CallKind::Exit, _) => ("function_exit", label),
                             (CallKind::TailExit, _) => ("function_tail_exit", label),
                         }

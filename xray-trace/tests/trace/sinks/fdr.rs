@@ -84,12 +84,17 @@ fn expected_records(trace: &Trace, said: impl Fn(&[u8]) -> Option<String>) -> Ve
                     let Some(id) = id(open.function) else {
                         continue;
                     };
-                    let kind = if open.arg.is_some() {
+                    let kind = if !open.args.is_empty() {
                         Kind::EnterArg
                     } else {
                         Kind::Enter
                     };
-                    (open.start, kind, id, format!("{:?}", open.arg.as_slice()))
+                    (
+                        open.start,
+                        kind,
+                        id,
+                        format!("{:?}", open.args.first().as_slice()),
+                    )
                 }
                 Step::Leave(call) => {
                     let Some(id) = id(call.open.function) else {

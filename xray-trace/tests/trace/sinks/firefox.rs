@@ -103,7 +103,7 @@ fn what_samples_do_not_tell_is_in_markers_and_the_rest_is_said() {
     check_tables(&json);
     let markers = &json["threads"][0]["markers"];
     let expected = serde_json::json!([
-        {"type": "XRayArgument", "argument": "0xffffffffffffffff"},
+        {"type": "XRayArguments", "arguments": "0xffffffffffffffff, 0x7"},
         {"type": "XRayEvent", "data": "hello,\n\"é\""},
         {"type": "XRayEvent", "data": "\\xff\\x00", "eventType": 7},
         {"type": "XRayEvent", "data": "8", "eventType": 8, "typeName": "a \"type\""},
@@ -164,7 +164,7 @@ fn the_profiler_shows_markers_with_their_data() {
         (text(row, "label"), ns(&row["start"]))
     });
     let expected = [
-        ("b(0xffffffffffffffff)", 333),
+        ("b(0xffffffffffffffff, 0x7)", 333),
         ("hello,\n\"é\"", 500),
         ("custom event", 533),
         ("\\xff\\x00", 533),

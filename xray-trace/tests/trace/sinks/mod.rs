@@ -25,7 +25,7 @@ use xray_trace::model::{DataKind, Event, EventType, ProcessId, ThreadId, Ticks, 
 use xray_trace::sink::{self, Folder, Format, Report};
 
 use crate::common::{
-    Enter, Exit, TailExit, anchor, call, call_with, function, lost, module, process, push, thread,
+    Enter, Exit, TailExit, anchor, call, call_of, function, lost, module, process, push, thread,
 };
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -46,7 +46,7 @@ pub(super) fn busy(start: u64, rounds: u64) -> Vec<Event> {
     events
 }
 
-/// A trace with everything in it: two threads, an argument, a tail exit, events of the program's own, a processor, a loss,
+/// A trace with everything in it: two threads, arguments, a result, a tail exit, events of the program's own, a processor, a loss,
 /// a call without an exit, an exit without an entry, and a loss whose place is not known.
 fn rich() -> Trace {
     let mut writer = Writer::new(Vec::new()).unwrap();
@@ -62,14 +62,14 @@ fn rich() -> Trace {
     let mut encoder = BlockEncoder::new(ThreadId(0));
     encoder.push_cpu(Ticks(900), 3);
     push(&mut encoder, call(1000, 0, Enter));
-    push(&mut encoder, call_with(2000, 1, u64::MAX));
+    push(&mut encoder, call_of(2000, 1, Enter, &[u64::MAX, 7]));
     encoder.push_data(Ticks(2500), DataKind::Custom, "hello,\n\"é\"".as_bytes());
     encoder.push_data(Ticks(2600), DataKind::Typed(7), b"\xff\x00");
     encoder.push_data(Ticks(2600), DataKind::Typed(8), b"8");
     encoder.push_data(Ticks(2600), DataKind::Custom, b"");
     push(&mut encoder, call(3000, 1, TailExit));
     push(&mut encoder, call(3000, 2, Enter));
-    push(&mut encoder, call(3000, 2, Exit));
+    push(&mut encoder, call_of(3000, 2, Exit, &[5]));
     push(&mut encoder, lost(5000, 9));
     push(&mut encoder, call(6000, 0, Exit));
     let second: Block = {

@@ -24,12 +24,15 @@ fn expected(trace: &Trace) -> Vec<Value> {
                     if trace.function(open.function).is_some() {
                         row.push(json!("module-0.so"));
                     }
-                    row.extend(open.arg.map(|arg| json!({ "arg": arg })));
+                    let args = (1..).zip(open.args.as_slice());
+                    row.extend(args.map(|(number, arg)| json!({ (format!("arg{number}")): arg })));
                 }
                 Step::Leave(call) => {
                     row.extend([json!("SLICE_END"), json!(""), json!(call.end_ns)]);
                     match call.how {
-                        Ending::Normal => {}
+                        Ending::Normal => {
+                            row.extend(call.result.map(|result| json!({ "result": result })))
+                        }
                         Ending::TailExit => row.push(json!({"end": "tail exit"})),
                         Ending::Closed => row.push(json!({"end": "no exit seen"})),
                     }

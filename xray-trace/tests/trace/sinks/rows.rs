@@ -30,17 +30,19 @@ pub(super) fn events_as_json(trace: &Trace) -> Vec<Value> {
                     EventBody::Call {
                         function,
                         kind,
-                        arg,
+                        values,
                     } => {
-                        let kind = match kind {
+                        let called = match kind {
                             CallKind::Enter => "enter",
                             CallKind::Exit => "exit",
                             CallKind::TailExit => "tail-exit",
                         };
-                        set("event", kind.into());
+                        set("event", called.into());
                         place = Some(function);
-                        if let Some(arg) = arg {
-                            set("argument", arg.into());
+                        match values.as_slice() {
+                            [] => {}
+                            args if kind == CallKind::Enter => set("arguments", args.into()),
+                            values => set("result", values[0].into()),
                         }
                     }
                     EventBody::Data { kind, data } => {
@@ -142,6 +144,11 @@ fn csv(trace: &Trace) -> Vec<Value> {
             let text = texts.contains(&name.as_str());
             let value = if text {
                 value.into()
+            } else if name == "arguments" {
+                let numbers = value
+                    .split(' ')
+                    .map(|number| number.parse::<u64>().unwrap());
+                numbers.collect::<Vec<_>>().into()
             } else {
                 value.parse::<u64>().unwrap().into()
             };
@@ -187,10 +194,10 @@ fn duckdb_reads_every_row() {
         for row in &mut rows {
             let row = row.as_object_mut().unwrap();
             for value in row.values_mut() {
-                *value = value
-                    .as_str()
-                    .map_or(value.to_string(), str::to_owned)
-                    .into();
+                let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
+                let list = value.as_array();
+                let list = list.map(|list| list.iter().map(text).collect::<Vec<_>>().join(" "));
+                *value = list.unwrap_or_else(|| text(value)).into();
             }
             row.retain(|_, value| value != "");
         }

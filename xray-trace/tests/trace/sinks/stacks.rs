@@ -71,6 +71,7 @@ fn sums_say_what_they_leave_out() {
             ("exits of", 1),
             ("on which", 1),
             ("arguments of", 1),
+            ("results of", 1),
             ("custom and", 4),
             ("exits that", 1),
             ("lost events", 9),

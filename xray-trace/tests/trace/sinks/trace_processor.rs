@@ -84,8 +84,8 @@ fn slices(trace: &Trace, from: From) -> Vec<Value> {
                     if from == From::Perfetto && trace.function(open.function).is_some() {
                         slice[8] = format!("module-{}.so", thread.process.0).into();
                     }
-                    if let Some(arg) = open.arg {
-                        slice[9][from.key("arg")] = from.arg(arg);
+                    for (number, arg) in (1..).zip(open.args.as_slice()) {
+                        slice[9][from.key(&format!("arg{number}"))] = from.arg(*arg);
                     }
                     open_slices.push(slices.len());
                     slices.push(slice);
@@ -93,6 +93,9 @@ fn slices(trace: &Trace, from: From) -> Vec<Value> {
                 Step::Leave(call) => {
                     let slice: &mut Value = &mut slices[open_slices.pop().unwrap()];
                     slice[6] = call.duration_ns().into();
+                    if let Some(result) = call.result {
+                        slice[9][from.key("result")] = from.arg(result);
+                    }
                     let how = match call.how {
                         Ending::Normal => continue,
                         Ending::TailExit => "tail exit",
