@@ -159,14 +159,18 @@ impl<R: Read> Events<R> {
     #[inline]
     pub fn next(&mut self) -> Result<Option<Event<&[u8]>>, Error> {
         loop {
+            let left_out = self.reader.skipped().places();
             let Some((offset, record)) = self.reader.step()? else {
                 return self.end().map(|()| None);
             };
+            // What an argument behind a gap belongs to is not known.
+            self.entered &= self.reader.skipped().places() == left_out;
             let base = self.tsc;
             let happened = match self.apply(offset, record) {
                 Ok(happened) => happened,
                 Err(error) if self.reader.mode() == Mode::Salvage => {
                     self.reader.leave_out(offset, self.reader.offset(), error);
+                    self.entered = false;
                     None
                 }
                 Err(error) => return Err(error),
