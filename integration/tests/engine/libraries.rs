@@ -104,51 +104,61 @@ fn a_rule_holds_for_a_library_that_is_loaded_later() -> Result<()> {
 /// By the kernel's word where it gives it, else by looking at the maps; either way it is said which, and how soon (P63).
 #[test]
 fn a_library_is_noticed_with_perf_events_and_without() -> Result<()> {
+    // Where the host maps faster than a starved control thread reads, the kernel's records get lost, and a library is found by a look.
+    let by_word = (0..20).find_map(|_| {
+        let armed = Tracer::spawn().and_then(|tracer| armed_by(tracer, "Perf"));
+        let by_word = |armed: &Vec<String>| armed.iter().all(|armed| armed.starts_with("Mapping "));
+        match armed {
+            Ok(Some(armed)) if !by_word(&armed) => None,
+            answer => Some(answer),
+        }
+    });
+    let by_word = by_word.context("the kernel's word was never heard")??;
+    if by_word.is_none() {
+        ensure!(std::env::var_os("CI").is_none(), "needs perf events");
+        writeln!(std::io::stderr(), "NOT RUN, needs perf events")?;
+    }
     let mut filtered = Command::new(build(Fixture::Confined)?);
     filtered.args(["--filter", "no-perf", "--exec"]);
-    let ways = [
-        (Tracer::spawn()?, "Perf", "Mapping "),
-        (Tracer::spawn_under(filtered)?, "Maps", "Look "),
-    ];
-    for (mut tracer, noticing, since) in ways {
-        let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
-        tracer.ask(&format!("attach {}", target.pid()))?;
-        ensure!(tracer.ask("noticing")? == "Idle");
-        tracer.ask("on")?;
-        let told = tracer.ask("noticing")?;
-        if noticing == "Perf" && told != "Perf" {
-            ensure!(std::env::var_os("CI").is_none(), "{told}");
-            writeln!(std::io::stderr(), "NOT RUN, needs perf events: {told}")?;
-            continue;
-        }
-        ensure!(told.starts_with(noticing), "{told}");
-        // In a thread that was there when it began, and in one that was not.
-        for (slot, (load, file)) in [("load", "plugin_a.so"), ("apart", "plugin_b.so")]
-            .iter()
-            .enumerate()
-        {
-            target.ask(&format!("{load} {slot} {file}"), "loaded")?;
-            let armed = wait_until(DEADLINE, "the library is armed", || {
-                let armed = tracer.ask(&format!("armed {file}"))?;
-                Ok((!armed.is_empty()).then_some(armed))
-            })?;
-            // Where the host maps faster than a starved control thread reads, records get lost, and then it is a bound.
-            if noticing == "Perf" && armed.starts_with("Look ") {
-                writeln!(std::io::stderr(), "not heard of in time: {armed}")?;
-            } else {
-                ensure!(armed.starts_with(since), "{noticing}: {armed}");
-            }
-            ensure!(target.ask(&format!("call {slot} 5"), "done")? == "done 5");
-        }
-        tracer.ask("off")?;
-        ensure!(tracer.ask("noticing")? == "Idle");
-        tracer.ask("detach")?;
-        let counts = tally(&tracer.trace()?)?;
-        for name in ["plugin_a_call", "plugin_b_call"] {
-            ensure!(counts[name] == [5, 5, 0], "{noticing}: {counts:?}");
-        }
-    }
+    let by_look =
+        armed_by(Tracer::spawn_under(filtered)?, "Maps")?.context("maps are open to all")?;
+    ensure!(
+        by_look.iter().all(|armed| armed.starts_with("Look ")),
+        "{by_look:?}"
+    );
     Ok(())
+}
+
+/// What is said of two libraries that come, one in a thread that was there when it began, and one in another. `None` if libraries
+/// are not noticed in this way.
+fn armed_by(mut tracer: Tracer, noticing: &str) -> Result<Option<Vec<String>>> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    tracer.ask(&format!("attach {}", target.pid()))?;
+    ensure!(tracer.ask("noticing")? == "Idle");
+    tracer.ask("on")?;
+    if !tracer.ask("noticing")?.starts_with(noticing) {
+        return Ok(None);
+    }
+    let mut all = Vec::new();
+    for (slot, (load, file)) in [("load", "plugin_a.so"), ("apart", "plugin_b.so")]
+        .iter()
+        .enumerate()
+    {
+        target.ask(&format!("{load} {slot} {file}"), "loaded")?;
+        all.push(wait_until(DEADLINE, "the library is armed", || {
+            let armed = tracer.ask(&format!("armed {file}"))?;
+            Ok((!armed.is_empty()).then_some(armed))
+        })?);
+        ensure!(target.ask(&format!("call {slot} 5"), "done")? == "done 5");
+    }
+    tracer.ask("off")?;
+    ensure!(tracer.ask("noticing")? == "Idle");
+    tracer.ask("detach")?;
+    let counts = tally(&tracer.trace()?)?;
+    for name in ["plugin_a_call", "plugin_b_call"] {
+        ensure!(counts[name] == [5, 5, 0], "{noticing}: {counts:?}");
+    }
+    Ok(Some(all))
 }
 
 /// A program without a sled, whose libraries are awaited; also again, with what an earlier attach left.
@@ -278,7 +288,7 @@ fn libraries_may_come_and_go_under_load() -> Result<()> {
     let registry = registry();
     let session = attach(&registry, &target)?.session;
     session.toggle(&glob("uses_*"), Switch::On, Run::Real)?;
-    let rounds = soak(400, 10_000);
+    let rounds = soak(200, 10_000);
     let over = AtomicBool::new(false);
     let answer = std::thread::scope(|scope| -> Result<String> {
         let toggling = scope.spawn(|| -> Result<()> {
@@ -290,8 +300,23 @@ fn libraries_may_come_and_go_under_load() -> Result<()> {
             }
             Ok(())
         });
-        let answer = target.send(&format!("storm {rounds} 3"));
-        let answer = answer.and_then(|()| target.line_with("stormed", 60 * DEADLINE));
+        // A library is there for a few milliseconds: on a machine under load it may be gone each time before it is on.
+        let both_were_on = || -> Result<bool> {
+            let counts = tally(&retained(&session)?)?;
+            let mut names = ["plugin_a_call", "plugin_b_call"].iter();
+            Ok(names.all(|&name| counts.get(name).is_some_and(|&[entered, ..]| entered > 0)))
+        };
+        let mut storms = || -> Result<String> {
+            for _ in 0..50 {
+                target.send(&format!("storm {rounds} 3"))?;
+                let answer = target.line_with("stormed", 60 * DEADLINE)?;
+                if both_were_on()? {
+                    return Ok(answer);
+                }
+            }
+            anyhow::bail!("one of the libraries was never on");
+        };
+        let answer = storms();
         over.store(true, Ordering::Relaxed);
         toggling.join().ok().context("panicked")??;
         answer
@@ -310,10 +335,10 @@ fn libraries_may_come_and_go_under_load() -> Result<()> {
         entered("uses_a") * 20 == of_a && entered("uses_b") * 20 == of_b,
         "{answer}: {counts:?}"
     );
-    let [seen_a, seen_b] = ["plugin_a_call", "plugin_b_call"].map(entered);
-    // A library is there for a few milliseconds: on a machine under load one of the two may be gone each time before it is on.
-    ensure!(seen_a + seen_b > 0, "{answer}: {counts:?}");
-    ensure!(seen_a <= of_a && seen_b <= of_b, "{answer}: {counts:?}");
+    for (calls, prefix) in [(of_a, "plugin_a_"), (of_b, "plugin_b_")] {
+        let seen = entered(&format!("{prefix}call"));
+        ensure!(seen > 0 && seen <= calls, "{answer}: {counts:?}");
+    }
     each_event_is_of_the_library_in_use(&trace)
 }
 
