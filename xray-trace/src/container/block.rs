@@ -10,9 +10,10 @@
 //!
 //! and is followed by what its kind asks for. `docs/trace-format.md` has all of it.
 
+use super::BlockEncoder;
 use super::decode::Events;
 use super::payload::Payload;
-use crate::model::{ThreadId, Ticks};
+use crate::model::{FunctionId, ThreadId, Ticks};
 
 /// What an event head says, in its lowest two bits.
 pub(super) mod what {
@@ -79,6 +80,21 @@ impl Block {
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         self.payload.len()
+    }
+
+    /// The same events of another thread, their functions by other numbers; up to the first that cannot be unpacked. `None` if there are none.
+    #[must_use]
+    pub fn renumbered(
+        &self,
+        thread: ThreadId,
+        number: impl Fn(FunctionId) -> FunctionId,
+    ) -> Option<Self> {
+        let mut encoder = BlockEncoder::new(thread);
+        let mut events = self.events();
+        while let Some(Ok(event)) = events.next() {
+            encoder.push(&event, &events, &number);
+        }
+        encoder.finish()
     }
 
     /// Unpacks the events, in order; reads them first if they are still in the file. After the first error there are no more.

@@ -5,13 +5,10 @@ use std::sync::Arc;
 
 use super::MAX_DATA_LEN;
 use super::block::{Block, DELTA_BITS, extended, what};
-#[cfg(feature = "import")]
 use super::decode::Events;
 use super::predictor::Predictor;
 use super::varint;
-use crate::model::{CallKind, DataKind, FunctionId, ThreadId, Ticks, Values};
-#[cfg(feature = "import")]
-use crate::model::{Event, EventBody};
+use crate::model::{CallKind, DataKind, Event, EventBody, FunctionId, ThreadId, Ticks, Values};
 
 /// The bytes one call of `push_…` may need at most: an advance (head, byte, number), then a head, a byte, a function and six values.
 const LONGEST_EVENT: usize = 96;
@@ -84,16 +81,25 @@ impl BlockEncoder {
         self.calls
     }
 
-    /// Adds an event of other events.
-    #[cfg(feature = "import")]
-    pub(super) fn push(&mut self, event: &Event, events: &Events) {
+    /// Adds an event of other events, whose functions have other numbers here.
+    pub(super) fn push(
+        &mut self,
+        event: &Event,
+        events: &Events,
+        number: impl Fn(FunctionId) -> FunctionId,
+    ) {
         let ticks = event.ticks;
         match event.body {
             EventBody::Call {
                 function,
                 kind,
                 values,
-            } => self.push_call(ticks, function, kind, values),
+            } => self.push_call(ticks, number(function), kind, values),
+            EventBody::Data { kind, data } if data.function().is_some() || data.is_cut() => {
+                let size = u32::try_from(data.size()).unwrap_or(u32::MAX);
+                let function = data.function().map(number);
+                self.push_said(ticks, kind, function, size, events.data(data));
+            }
             EventBody::Data { kind, data } => {
                 self.push_data(ticks, kind, events.data(data));
             }

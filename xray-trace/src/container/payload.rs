@@ -126,7 +126,7 @@ fn packed(stretch: &in_log::Stretch) -> Result<Arc<[u8]>, DecodeError> {
     let mut encoder = BlockEncoder::new(ThreadId(0));
     let mut events = Events(Form::InLog(stretch.events()?));
     while let Some(event) = events.next().transpose()? {
-        encoder.push(&event, &events);
+        encoder.push(&event, &events, |function| function);
     }
     let block = encoder.finish();
     block.map_or_else(|| Ok(Arc::default()), |block| block.payload.load())

@@ -7,6 +7,7 @@ mod halt;
 mod install;
 mod net;
 mod patch;
+mod proof;
 mod region;
 mod remote;
 mod restart;

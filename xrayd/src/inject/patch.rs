@@ -9,10 +9,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
-    io,
+    fs, io,
     ops::{Range, RangeInclusive},
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::MetadataExt,
     time::Duration,
 };
 
@@ -26,14 +25,14 @@ use crate::{
     pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal, Result},
     sys::Memory,
-    target::{Maps, Module, Stay, Target, Threads, open_mapped},
+    target::{Maps, Module, Stay, Target, Threads},
 };
 
 const PAGE: u64 = 4096;
 /// Runs written while the process stands still: a quarter of a MiB, which takes a millisecond where the pages have to be copied.
 const RUNS_AT_ONCE: usize = 4;
 /// Longest run written at once: it bounds how long a foreign change could be overwritten unseen.
-const RUN: u64 = 16 * PAGE;
+pub(super) const RUN: u64 = 16 * PAGE;
 
 /// A sled that can be switched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +60,7 @@ impl Site {
         self.jump != TailJump::Plain || self.kind.is_event()
     }
 
-    fn length(&self) -> usize {
+    pub(super) fn length(&self) -> usize {
         sled_bytes(self.kind)
     }
 }
@@ -97,25 +96,12 @@ pub(crate) enum Stance {
     Stands,
 }
 
-/// The proof that a target is as it was.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Proof {
-    /// Sleds that were read back and are off.
-    pub(crate) sleds_off: u64,
-    /// Sleds that are not: on, or patched by somebody else.
-    pub(crate) sleds_on: u64,
-    /// Bytes of text outside sleds that were compared with the file.
-    pub(crate) compared: u64,
-    /// Those that differ.
-    pub(crate) different: u64,
-}
-
 /// Writes the text of one target.
 #[derive(Debug)]
 pub(crate) struct Patcher {
-    pid: Pid,
+    pub(super) pid: Pid,
     /// Those that are loaded, by index.
-    modules: BTreeMap<u32, Module>,
+    pub(super) modules: BTreeMap<u32, Module>,
     /// The main program's file, which stays mapped as long as the address space lives. `None` if that is not known.
     main_inode: Option<u64>,
     regions: Vec<Region>,
@@ -629,96 +615,7 @@ impl Patcher {
         Ok(())
     }
 
-    /// Reads every sled back, and compares the rest of the text with the files.
-    ///
-    /// # Errors
-    /// The memory cannot be read.
-    pub(crate) fn prove(&self, memory: &Memory, maps: &Maps, sites: &[Site]) -> Result<Proof> {
-        let mut proof = Proof::default();
-        for (&index, module) in &self.modules {
-            let its: Vec<&Site> = sites.iter().filter(|site| site.module == index).collect();
-            let file = open_mapped(self.pid, &module.entry)
-                .inspect_err(|error| {
-                    tracing::warn!(module = %module.path, %error, "text not compared with the file");
-                })
-                .ok();
-            for text in module.texts(maps) {
-                self.prove_mapping(memory, text, file.as_ref(), &its, &mut proof)?;
-            }
-        }
-        Ok(proof)
-    }
-
-    /// `text` is a mapping, and the offset in the file that it begins with.
-    fn prove_mapping(
-        &self,
-        memory: &Memory,
-        text: (Range<u64>, u64),
-        file: Option<&File>,
-        sites: &[&Site],
-        proof: &mut Proof,
-    ) -> Result<()> {
-        let (range, offset) = text;
-        let first = sites.partition_point(|site| site.address < range.start);
-        let mut sites = sites.get(first..).unwrap_or_default().iter().peekable();
-        let (mut text, mut original) = (Vec::new(), Vec::new());
-        let mut start = range.start;
-        while start < range.end {
-            // Pieces end where no sled stands.
-            let mut end = range.end.min(start + RUN);
-            let mut here = Vec::new();
-            while let Some(site) = sites.next_if(|site| site.address < end) {
-                end = end.max(site.end()).min(range.end);
-                here.push(**site);
-            }
-            let length = usize::try_from(end - start).unwrap_or(0);
-            text.resize(length, 0);
-            memory
-                .read(TargetAddr(start), &mut text)
-                .map_err(|error| self.failed("read", start, &error))?;
-            original.resize(length, 0);
-            // A file ends before its last page does.
-            let known = match (file, offset.checked_add(start - range.start)) {
-                (Some(file), Some(offset)) => read_up_to(file, offset, &mut original),
-                _ => 0,
-            };
-            let mut in_sleds = 0;
-            for site in here {
-                let at = usize::try_from(site.address - start).unwrap_or(0);
-                let place = at..at + site.length();
-                let Some(bytes) = text.get(place.clone()) else {
-                    continue;
-                };
-                match classify(site.kind, site.address, bytes) {
-                    State::Compiled | State::Staged { .. } => proof.sleds_off += 1,
-                    // On, or somebody else's: not proven to be off.
-                    State::On { .. } | State::Runtime | State::Breakpoint | State::Foreign => {
-                        proof.sleds_on += 1;
-                    }
-                }
-                let sled = at.min(known)..place.end.min(known);
-                in_sleds += sled.len();
-                if let (Some(bytes), Some(compiled)) =
-                    (text.get_mut(sled.clone()), original.get(sled))
-                {
-                    bytes.copy_from_slice(compiled);
-                }
-            }
-            proof.compared += (known - in_sleds) as u64;
-            let (text, original) = (text.get(..known), original.get(..known));
-            if text != original {
-                let pairs = text
-                    .into_iter()
-                    .flatten()
-                    .zip(original.into_iter().flatten());
-                proof.different += pairs.filter(|(byte, original)| byte != original).count() as u64;
-            }
-            start = end;
-        }
-        Ok(())
-    }
-
-    fn failed(&self, what: &str, at: u64, error: &io::Error) -> Refusal {
+    pub(super) fn failed(&self, what: &str, at: u64, error: &io::Error) -> Refusal {
         let reason = match (what, error.raw_os_error()) {
             (_, Some(nix::libc::ESRCH)) => Reason::TargetExited,
             ("write", _) => Reason::MemoryWrite,
@@ -747,23 +644,6 @@ fn is_own(own: &[Range<u64>], page: u64) -> bool {
     let after = own.partition_point(|range| range.start <= address);
     let range = after.checked_sub(1).and_then(|at| own.get(at));
     range.is_some_and(|range| range.contains(&address))
-}
-
-/// Fills `into` from `offset` as far as the file goes and can be read; returns how far that is.
-fn read_up_to(file: &File, offset: u64, into: &mut [u8]) -> usize {
-    let mut filled = 0;
-    while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, offset.saturating_add(filled as u64)) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => {
-                tracing::warn!(%error, "text not compared with the file");
-                break;
-            }
-        }
-    }
-    filled
 }
 
 /// Writes what stages a sled into its bytes.

@@ -1,0 +1,411 @@
+//! What one process does, or several, as the bytes of one `.xtrace` file: items in, bytes out. No clock, no waiting.
+//!
+//! Whatever was written so far is a readable file, also if nothing follows. A function is described before the first
+//! block that has an event of it, and only then: a program with 100,000 functions of which three are on costs three.
+//!
+//! Each process has numbered its modules, functions and threads for itself, from 0 on; in a trace, numbers are unique:
+//!
+//! ```text
+//!  process, module    in order of their coming
+//!  thread             in runs of 64, each given out when the first of it comes
+//!  function           a run for each load of a file; processes in which the same file is loaded share it
+//! ```
+//!
+//! So the calls of a function are one function's, whichever process of a family makes them, and what a process and its forks
+//! record needs no new numbers. A block whose functions have others is packed anew. A trace of one process has that process's numbers.
+
+mod numbers;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    any::Any,
+    collections::{BTreeMap, HashMap},
+    io::{self, Write},
+    sync::Arc,
+};
+
+use xray_trace::{
+    container::{Block, End, Writer},
+    model::{
+        ClockAnchor, Event, EventBody, EventType, Function, FunctionId, Lifetime, Module, ModuleId,
+        Origin, Process, ProcessId, Thread, ThreadId,
+    },
+};
+
+use self::numbers::{Described, ModuleNumbers, Numbers, Run};
+use super::Source;
+
+/// Threads of a process that get their numbers at a time.
+const RUN: u32 = 64;
+/// Between anchors of different processes, in nanoseconds: all tell of the same clock.
+const ANCHORS_APART: u64 = 500_000_000;
+
+/// What an event's function is called that its process does not know.
+const NO_FUNCTION: FunctionId = FunctionId(u32::MAX);
+
+/// A module with what numbers its functions.
+#[derive(Debug, Clone)]
+pub struct NumberedModule {
+    /// As the process describes it.
+    pub module: Module,
+    /// The id of its first function in the process.
+    pub first: FunctionId,
+    /// How many it has.
+    pub functions: u32,
+    /// What the same file is the same allocation of.
+    pub file: Arc<dyn Any + Send + Sync>,
+}
+
+/// What a process knows of itself.
+pub trait Tables {
+    /// A function, by the process's own ids.
+    fn function(&self, id: FunctionId) -> Option<Function>;
+    /// All modules that there are and were, by id.
+    fn modules(&self) -> Vec<NumberedModule>;
+    /// For which times they were loaded, those that were not there all the time.
+    fn lifetimes(&self) -> Vec<Lifetime>;
+}
+
+/// Makes the bytes. See the module's text.
+#[derive(Debug)]
+pub struct TraceWriter<W> {
+    writer: Writer<W>,
+    /// The processes whose items come. An entry goes when its process ends.
+    sources: BTreeMap<Source, Numbers>,
+    /// The runs of the files that were loaded anywhere, by path, allocation, and which load of it in its process it is.
+    files: HashMap<(String, usize, usize), Run>,
+    /// How many of each were described: the next number.
+    processes: u32,
+    modules: u32,
+    functions: u32,
+    threads: u32,
+    /// Which functions were described, by their numbers in the trace.
+    described: Described,
+    /// Whose anchor was the last one, and what time it told.
+    anchored: Option<(Source, u64)>,
+    /// Losses that the reader caused, over the whole stream.
+    reader_lost: u64,
+}
+
+// === impl TraceWriter ===
+
+impl<W: Write> TraceWriter<W> {
+    /// The thread that losses of the reader are counted for in the file: they are of blocks of any thread. No thread of a
+    /// process has this id.
+    pub const READER: ThreadId = ThreadId(u32::MAX);
+
+    /// Begins a trace: writes the header.
+    ///
+    /// # Errors
+    /// What the inner writer reports, here and in the other methods.
+    pub fn new(out: W) -> io::Result<Self> {
+        Ok(Self {
+            writer: Writer::new(out)?,
+            sources: BTreeMap::new(),
+            files: HashMap::new(),
+            processes: 0,
+            modules: 0,
+            functions: 0,
+            threads: 0,
+            described: Described::default(),
+            anchored: None,
+            reader_lost: 0,
+        })
+    }
+
+    /// Adds a process; what comes from `source` is its.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn process(
+        &mut self,
+        source: Source,
+        process: &Process,
+        tables: &dyn Tables,
+    ) -> io::Result<()> {
+        let id = ProcessId(self.processes);
+        self.processes = self.processes.saturating_add(1);
+        self.writer.process(&Process {
+            id,
+            ..process.clone()
+        })?;
+        let numbers = Numbers {
+            process: id,
+            modules: Vec::new(),
+            threads: HashMap::new(),
+        };
+        self.sources.insert(source, numbers);
+        self.add_modules(source, tables)
+    }
+
+    /// Says how a process came to be traced.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn origin(&mut self, source: Source, origin: Origin) -> io::Result<()> {
+        match self.sources.get(&source) {
+            Some(numbers) => self.writer.origin(numbers.process, origin),
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing more comes from `source`: says when those of its modules that are described were loaded.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn ended(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
+        let Some(numbers) = self.sources.remove(&source) else {
+            return Ok(());
+        };
+        for lifetime in tables.lifetimes() {
+            if let Some(module) = numbers.modules.get(lifetime.module.0 as usize) {
+                self.writer.lifetime(&Lifetime {
+                    module: module.row,
+                    ..lifetime
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a thread, or its new name.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn thread(&mut self, source: Source, thread: &Thread) -> io::Result<()> {
+        let id = self.thread_number(source, thread.id);
+        let numbers = self.sources.get(&source);
+        self.writer.thread(&Thread {
+            id,
+            process: numbers.map_or(thread.process, |numbers| numbers.process),
+            ..thread.clone()
+        })
+    }
+
+    /// Adds a name of a type of typed events, or its new name.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn event_type(&mut self, source: Source, event_type: &EventType) -> io::Result<()> {
+        let numbers = self.sources.get(&source);
+        self.writer.event_type(&EventType {
+            process: numbers.map_or(event_type.process, |numbers| numbers.process),
+            ..event_type.clone()
+        })
+    }
+
+    /// Adds a clock anchor, unless another process has told the same just now.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn anchor(&mut self, source: Source, anchor: &ClockAnchor) -> io::Result<()> {
+        if self.anchored.is_some_and(|(other, last)| {
+            other != source && anchor.monotonic_ns < last.saturating_add(ANCHORS_APART)
+        }) {
+            return Ok(());
+        }
+        self.anchored = Some((source, anchor.monotonic_ns));
+        self.writer.anchor(anchor)
+    }
+
+    /// Adds a function, if that has not been done.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn function(
+        &mut self,
+        source: Source,
+        id: FunctionId,
+        tables: &dyn Tables,
+    ) -> io::Result<()> {
+        self.function_number(source, id, tables).map(drop)
+    }
+
+    /// Adds a block, after those of its functions that were not described yet, and their modules; `tables` are those of
+    /// its process.
+    ///
+    /// # Errors
+    /// A block that is longer than the format allows; what the inner writer reports.
+    pub fn block(&mut self, source: Source, block: &Block, tables: &dyn Tables) -> io::Result<()> {
+        let thread = self.thread_number(source, block.thread);
+        let mut same = true;
+        // What cannot be decoded is not described; the reader of the file finds the same bytes.
+        for event in block.events().map_while(Result::ok) {
+            if let Some(id) = function_of(&event) {
+                let number = self.function_number(source, id, tables)?;
+                same &= number == id;
+            }
+        }
+        if same {
+            return self.writer.block(&Block {
+                thread,
+                ..block.clone()
+            });
+        }
+        let numbers = self.sources.get(&source);
+        let number = |id| numbers.map_or(id, |numbers| numbers.function(id).unwrap_or(NO_FUNCTION));
+        match block.renumbered(thread, number) {
+            Some(block) => self.writer.block(&block),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes losses of a thread whose place among its events is not known.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn lost(&mut self, source: Source, thread: ThreadId, events: u64) -> io::Result<()> {
+        let thread = self.thread_number(source, thread);
+        self.writer.lost(thread, events)
+    }
+
+    /// Notes events that this trace lost because its reader was too slow.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn reader_lost(&mut self, events: u64) -> io::Result<()> {
+        if events == 0 {
+            return Ok(());
+        }
+        self.reader_lost = self.reader_lost.saturating_add(events);
+        self.writer.lost(Self::READER, events)
+    }
+
+    /// Marks the trace as finished. Nothing may follow.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn end(&mut self) -> io::Result<()> {
+        self.writer.end(&self.writer.totals())
+    }
+
+    /// The inner writer.
+    #[must_use]
+    pub fn get_mut(&mut self) -> &mut W {
+        self.writer.get_mut()
+    }
+
+    /// Totals since the beginning; losses of the reader among the lost.
+    #[must_use]
+    pub fn totals(&self) -> End {
+        self.writer.totals()
+    }
+
+    /// Events lost by the reader since the beginning.
+    #[must_use]
+    pub fn reader_lost_total(&self) -> u64 {
+        self.reader_lost
+    }
+
+    /// Describes a function if that has not been done, and returns its number.
+    fn function_number(
+        &mut self,
+        source: Source,
+        id: FunctionId,
+        tables: &dyn Tables,
+    ) -> io::Result<FunctionId> {
+        let found = |this: &Self| {
+            let numbers = this.sources.get(&source)?;
+            Some((numbers.function(id)?, numbers.module_of(id)?))
+        };
+        let known = match found(self) {
+            Some(known) => Some(known),
+            // Of a library that was loaded since.
+            None => {
+                self.add_modules(source, tables)?;
+                found(self)
+            }
+        };
+        let Some((number, module)) = known else {
+            return Ok(NO_FUNCTION);
+        };
+        if self.described.insert(number)
+            && let Some(function) = tables.function(id)
+        {
+            self.writer.function(&Function {
+                id: number,
+                module,
+                ..function
+            })?;
+        }
+        Ok(number)
+    }
+
+    /// Adds the modules that have come since.
+    fn add_modules(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
+        let Some(numbers) = self.sources.get_mut(&source) else {
+            return Ok(());
+        };
+        for module in tables.modules().into_iter().skip(numbers.modules.len()) {
+            let NumberedModule {
+                module,
+                first: own,
+                functions,
+                file,
+            } = module;
+            let id = ModuleId(self.modules);
+            self.modules = self.modules.saturating_add(1);
+            let address = Arc::as_ptr(&file).cast::<()>().addr();
+            let loads = numbers
+                .modules
+                .iter()
+                .filter(|module| module.file == address);
+            let load = loads.count();
+            let next = self.functions;
+            let mut is_new = false;
+            let run = self
+                .files
+                .entry((module.path.clone(), address, load))
+                .or_insert_with(|| {
+                    is_new = true;
+                    Run {
+                        module: id,
+                        first: next,
+                        _file: file,
+                    }
+                });
+            numbers.modules.push(ModuleNumbers {
+                own: own.0,
+                functions,
+                first: run.first,
+                module: run.module,
+                row: id,
+                file: address,
+            });
+            if is_new {
+                self.functions = next.saturating_add(functions);
+            }
+            self.writer.module(&Module {
+                id,
+                process: numbers.process,
+                ..module
+            })?;
+        }
+        Ok(())
+    }
+
+    fn thread_number(&mut self, source: Source, id: ThreadId) -> ThreadId {
+        let Some(numbers) = self.sources.get_mut(&source) else {
+            return id;
+        };
+        let first = numbers.threads.entry(id.0 / RUN).or_insert_with(|| {
+            let first = self.threads;
+            // After four thousand million threads the rest share their numbers.
+            self.threads = first.saturating_add(RUN).min(Self::READER.0 - RUN);
+            first
+        });
+        ThreadId(*first + id.0 % RUN)
+    }
+}
+
+fn function_of(event: &Event) -> Option<FunctionId> {
+    match event.body {
+        EventBody::Call { function, .. } => Some(function),
+        EventBody::Data { data, .. } => data.function(),
+        EventBody::Cpu { .. }
+        | EventBody::Unwound { .. }
+        | EventBody::Astray
+        | EventBody::Lost { .. } => None,
+    }
+}

@@ -1,0 +1,318 @@
+use xray_trace::{
+    FileAddr,
+    container::{BlockEncoder, Completeness},
+    model::{Birth, CallKind, DataKind, Ticks, Trace},
+};
+
+use super::*;
+
+const FIRST: Source = Source(0);
+
+fn process(pid: u32) -> Process {
+    Process {
+        id: ProcessId(0),
+        pid,
+        start_time_ticks: 1,
+        command: "demo".to_owned(),
+        executable: "/usr/bin/demo".to_owned(),
+        host: None,
+    }
+}
+
+/// Modules of a hundred functions each, by the files that are loaded.
+struct Loaded(Vec<(&'static str, Arc<u8>)>);
+
+impl Loaded {
+    fn demo() -> Self {
+        Self(vec![("/usr/bin/demo", Arc::new(0))])
+    }
+}
+
+impl Tables for Loaded {
+    fn function(&self, id: FunctionId) -> Option<Function> {
+        let (path, _) = self.0.get((id.0 / 100) as usize)?;
+        Some(Function {
+            id,
+            module: ModuleId(id.0 / 100),
+            xray_id: id.0 % 100 + 1,
+            address: FileAddr(0x1000),
+            symbol: None,
+            name: format!("{path} f{}", id.0 % 100),
+            source: None,
+            sleds: 2,
+        })
+    }
+
+    fn lifetimes(&self) -> Vec<Lifetime> {
+        let modules = (0..).map(ModuleId).take(self.0.len());
+        let gone = modules.map(|module| Lifetime {
+            module,
+            loaded: None,
+            unloaded: Some(Ticks(9)),
+        });
+        gone.collect()
+    }
+
+    fn modules(&self) -> Vec<NumberedModule> {
+        let modules = (0..).zip(&self.0);
+        let numbered = modules.map(|(index, (path, file))| NumberedModule {
+            module: Module {
+                id: ModuleId(index),
+                process: ProcessId(0),
+                path: (*path).to_owned(),
+                build_id: None,
+                load_bias: u64::from(index),
+            },
+            first: FunctionId(index * 100),
+            functions: 100,
+            file: Arc::clone(file) as _,
+        });
+        numbered.collect()
+    }
+}
+
+fn block(thread: u32, calls: &[(u64, u32)]) -> Block {
+    let mut encoder = BlockEncoder::new(ThreadId(thread));
+    for (ticks, id) in calls {
+        encoder.push_call(Ticks(*ticks), FunctionId(*id), CallKind::Enter, None);
+    }
+    encoder.finish().unwrap()
+}
+
+fn writer(tables: &Loaded) -> TraceWriter<Vec<u8>> {
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
+    writer.process(FIRST, &process(7), tables).unwrap();
+    writer
+}
+
+fn taken(writer: &mut TraceWriter<Vec<u8>>) -> Trace {
+    Trace::read(writer.get_mut().as_slice()).unwrap()
+}
+
+fn names(trace: &Trace, thread: u32) -> Vec<String> {
+    let threads = trace.blocks_by_thread();
+    let blocks = threads[&ThreadId(thread)].iter();
+    let events = blocks.flat_map(|block| block.events().map(Result::unwrap));
+    let named = events.filter_map(|event| function_of(&event));
+    named
+        .map(|id| trace.function_name(id).into_owned())
+        .collect()
+}
+
+#[test]
+fn functions_are_described_once_and_only_when_they_are_called() {
+    let demo = Loaded::demo();
+    let mut writer = writer(&demo);
+    for calls in [
+        &[(1, 5), (2, 9), (3, 5)][..],
+        &[(4, 9), (5, 2), (6, 1_000_000), (7, u32::MAX)],
+    ] {
+        writer.block(FIRST, &block(3, calls), &demo).unwrap();
+    }
+    writer.reader_lost(11).unwrap();
+    writer.end().unwrap();
+    let trace = taken(&mut writer);
+    assert_eq!(trace.completeness(), Completeness::Complete);
+    let ids: Vec<_> = trace.functions().iter().map(|f| f.id.0).collect();
+    assert_eq!(ids, [2, 5, 9]);
+    assert_eq!(trace.losses(), [(TraceWriter::<Vec<u8>>::READER, 11)]);
+    assert_eq!(writer.totals().calls, 7);
+    assert_eq!(writer.reader_lost_total(), 11);
+}
+
+/// Libraries that are loaded while the stream runs.
+#[test]
+fn modules_that_come_later_are_described_before_their_functions() {
+    let mut loaded = Loaded::demo();
+    let mut writer = writer(&loaded);
+    writer.block(FIRST, &block(3, &[(1, 0)]), &loaded).unwrap();
+    loaded.0.push(("/lib/a.so", Arc::new(1)));
+    loaded.0.push(("/lib/b.so", Arc::new(2)));
+    writer
+        .block(FIRST, &block(3, &[(2, 250), (3, 150)]), &loaded)
+        .unwrap();
+    let trace = taken(&mut writer);
+    let described: Vec<_> = loaded.modules().into_iter().map(|m| m.module).collect();
+    assert_eq!(trace.modules(), described);
+    assert_eq!(
+        names(&trace, 3),
+        ["/usr/bin/demo f0", "/lib/b.so f50", "/lib/a.so f50"]
+    );
+}
+
+#[test]
+fn what_was_written_is_a_file_whenever_the_stream_breaks_off() {
+    let anchor = ClockAnchor {
+        ticks: Ticks(1),
+        monotonic_ns: 2,
+        wall_ns: 3,
+    };
+    let demo = Loaded::demo();
+    let mut writer = writer(&demo);
+    writer.anchor(FIRST, &anchor).unwrap();
+    writer.block(FIRST, &block(0, &[(1, 1)]), &demo).unwrap();
+    let trace = taken(&mut writer);
+    assert!(matches!(
+        trace.completeness(),
+        Completeness::Unfinished { .. }
+    ));
+    assert_eq!(trace.totals().calls, 1);
+    assert_eq!(trace.clock().anchors(), [anchor]);
+}
+
+/// A process, its fork, which loads a library that the first one has at another place, and a program that has the library alone.
+#[test]
+fn processes_share_the_functions_of_a_file_and_nothing_else() {
+    let (demo, library, another) = (Arc::new(0), Arc::new(1), Arc::new(2));
+    let mut first = Loaded(vec![("/usr/bin/demo", Arc::clone(&demo))]);
+    let mut writer = writer(&first);
+    let second = Loaded(vec![
+        ("/usr/bin/demo", demo),
+        ("/lib/a.so", Arc::clone(&library)),
+    ]);
+    // The same path, and another file by now.
+    let third = Loaded(vec![
+        ("/lib/a.so", Arc::clone(&another)),
+        ("/lib/a.so", Arc::clone(&library)),
+        // Once more, at another place.
+        ("/lib/a.so", library),
+    ]);
+    let (forked, other) = (Source(4), Source(9));
+    writer.process(forked, &process(8), &second).unwrap();
+    writer.process(other, &process(9), &third).unwrap();
+    first.0.push(("/lib/b.so", Arc::new(3)));
+    for (source, tables, calls) in [
+        (FIRST, &first, &[(1, 1), (2, 102)][..]),
+        (forked, &second, &[(1, 1), (3, 103)]),
+        (other, &third, &[(1, 1), (4, 103), (5, 600), (5, 203)]),
+    ] {
+        let thread = Thread {
+            id: ThreadId(0),
+            process: ProcessId(0),
+            tid: 70 + source.0,
+            name: String::new(),
+        };
+        writer.thread(source, &thread).unwrap();
+        writer.block(source, &block(0, calls), tables).unwrap();
+    }
+    let said = {
+        let mut encoder = BlockEncoder::new(ThreadId(0));
+        encoder.push_said(
+            Ticks(6),
+            DataKind::Typed(3),
+            Some(FunctionId(104)),
+            9,
+            b"said",
+        );
+        encoder.push_lost(Ticks(7), 5);
+        encoder.push_call(Ticks(8), FunctionId(104), CallKind::TailExit, Some(77));
+        encoder.finish().unwrap()
+    };
+    writer.block(other, &said, &third).unwrap();
+    writer.lost(other, ThreadId(0), 2).unwrap();
+    let origin = Origin {
+        parent: 7,
+        by: Birth::Exec,
+        unrecorded_ns: 4_000_000,
+    };
+    writer.origin(other, origin).unwrap();
+    writer.ended(other, &third).unwrap();
+    writer.end().unwrap();
+
+    let trace = taken(&mut writer);
+    let lifetimes = trace.lifetimes().iter();
+    assert!(lifetimes.map(|lifetime| lifetime.module.0).eq([3, 4, 5]));
+    let pids: Vec<_> = trace
+        .processes()
+        .iter()
+        .map(|process| process.pid)
+        .collect();
+    assert_eq!(pids, [7, 8, 9]);
+    let origins: Vec<_> = (0..3).map(|id| trace.origin(ProcessId(id))).collect();
+    assert_eq!(origins, [None, None, Some(&origin)]);
+    // And in what is written of it anew.
+    let again = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
+    assert_eq!(again.origin(ProcessId(2)), Some(&origin));
+    let of: Vec<_> = trace
+        .modules()
+        .iter()
+        .map(|m| (m.process.0, m.path.as_str()))
+        .collect();
+    let expected = [
+        (0, "/usr/bin/demo"),
+        (1, "/usr/bin/demo"),
+        (1, "/lib/a.so"),
+        (2, "/lib/a.so"),
+        (2, "/lib/a.so"),
+        (2, "/lib/a.so"),
+        (0, "/lib/b.so"),
+    ];
+    assert_eq!(of, expected);
+    assert_eq!(names(&trace, 0), ["/usr/bin/demo f1", "/lib/b.so f2"]);
+    assert_eq!(names(&trace, 64), ["/usr/bin/demo f1", "/lib/a.so f3"]);
+    let names = names(&trace, 128);
+    assert_eq!(names[..2], ["/lib/a.so f1", "/lib/a.so f3"]);
+    assert_eq!(names[2], format!("#{}", u32::MAX));
+    assert_eq!(names[3..], ["/lib/a.so f3", "/lib/a.so f4", "/lib/a.so f4"]);
+    // The library of the second process is that of the third: one function. Its second load there is not.
+    assert_eq!(trace.functions().len(), 6);
+    let threads: Vec<_> = trace
+        .threads()
+        .iter()
+        .map(|t| (t.process.0, t.tid))
+        .collect();
+    assert_eq!(threads, [(0, 70), (1, 74), (2, 79)]);
+    let anew = trace.blocks().last().unwrap();
+    let mut events = anew.events();
+    let Some(Ok(Event {
+        body: EventBody::Data { kind, data },
+        ..
+    })) = events.next()
+    else {
+        panic!("what was said is gone");
+    };
+    assert_eq!(
+        (kind, data.size(), events.data(data)),
+        (DataKind::Typed(3), 9, &b"said"[..])
+    );
+    let rest: Vec<_> = events.map(|event| event.unwrap().body).collect();
+    assert!(matches!(
+        rest[..],
+        [
+            EventBody::Lost { events: 5 },
+            EventBody::Call {
+                kind: CallKind::TailExit,
+                values,
+                ..
+            }
+        ] if values.first() == Some(77)
+    ));
+    assert_eq!(trace.losses(), [(ThreadId(128), 2)]);
+}
+
+#[test]
+fn one_clock_is_told_once() {
+    let anchor = |monotonic_ns| ClockAnchor {
+        ticks: Ticks(monotonic_ns),
+        monotonic_ns,
+        wall_ns: 0,
+    };
+    let mut writer = writer(&Loaded::demo());
+    for (source, at) in [
+        (0, 0),
+        (1, 1),
+        (0, 2),
+        (1, ANCHORS_APART + 2),
+        (0, ANCHORS_APART + 3),
+    ] {
+        writer.anchor(Source(source), &anchor(at)).unwrap();
+    }
+    let trace = taken(&mut writer);
+    let times: Vec<_> = trace
+        .clock()
+        .anchors()
+        .iter()
+        .map(|a| a.monotonic_ns)
+        .collect();
+    assert_eq!(times, [0, 2, ANCHORS_APART + 2]);
+}
