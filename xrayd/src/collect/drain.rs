@@ -17,6 +17,7 @@ use std::{
 use super::{
     CallSite, SiteTable,
     lane::Lane,
+    room::Room,
     slots::{Names, Slots},
 };
 use crate::{
@@ -92,6 +93,8 @@ pub(crate) struct Drain {
     names: Names,
     /// By slot index.
     rings: HashMap<u32, Ring>,
+    /// For what is open in their threads.
+    room: Room,
     /// Rings there were after the last look for threads that have ended.
     rings_seen: usize,
     /// More threads had ended at that look than rings are taken back at once.
@@ -180,6 +183,7 @@ impl Drain {
             names: Names::of(pid),
             rings: HashMap::new(),
             rings_seen: 0,
+            room: Room::new(),
             more_ended: false,
             swept: 0,
             started: now,
@@ -310,7 +314,7 @@ impl Drain {
         }
         let ring = Ring {
             consumer,
-            lane: Lane::new(thread),
+            lane: Lane::new(thread, &self.room),
             owner,
             lost_seen: self.slots.lost(index),
             cursor_seen: 0,

@@ -10,6 +10,7 @@ use xray_trace::{
 
 use super::{
     CallSite, SiteKind, SiteTable,
+    room::Room,
     stacks::{Exit, Stacks},
 };
 use crate::{
@@ -45,11 +46,11 @@ pub(super) struct Lane {
 // === impl Lane ===
 
 impl Lane {
-    pub(super) fn new(thread: ThreadId) -> Self {
+    pub(super) fn new(thread: ThreadId, room: &Room) -> Self {
         Self {
             thread,
             encoder: BlockEncoder::new(thread),
-            stacks: Stacks::default(),
+            stacks: Stacks::new(room),
             last: 0,
             early: 0,
             begun: None,
@@ -158,6 +159,7 @@ impl Lane {
 
     /// Hands the counts on and closes the block if it is old.
     pub(super) fn settle(&mut self, output: &Output) {
+        self.stacks.tidy();
         let (events, lost) = std::mem::take(&mut self.tally);
         output.count(events, lost);
         if self.encoder.is_empty() {

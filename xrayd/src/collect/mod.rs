@@ -2,6 +2,7 @@
 
 mod drain;
 mod lane;
+mod room;
 mod sites;
 mod slots;
 mod stacks;

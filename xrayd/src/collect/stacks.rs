@@ -23,24 +23,24 @@
 
 use xray_trace::model::FunctionId;
 
+use super::room::{Room, Share};
+
 /// The most that neighbours in a segment are apart. Frames are smaller as a rule, and stacks of their own are further away. A call with a
 /// greater frame begins a segment, too, which is left like a handler's.
 const NEAR: u64 = 16 << 10;
 /// An exit of the right function so near is that call's, though its return address has moved: a tail call can have made room for arguments.
 const MOVED: u64 = 64;
-/// Open calls that are known; those further in are matched by their functions alone.
-const MOST_FRAMES: usize = 1 << 17;
-/// Segments; with more, gaps do not count.
-const MOST_SEGMENTS: usize = 32;
 
 /// The open calls of a thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stacks {
-    /// Outermost first. Within a segment each stands lower than the one before.
+    /// Outermost first. Within a segment each stands lower than the one before. Has room for as many as the share says.
     frames: Vec<Frame>,
+    /// What `frames` may take.
+    share: Share,
     /// Where segments begin in `frames`, but for the first, which begins at 0. None of these is empty.
     segments: Vec<usize>,
-    /// Calls further in than those.
+    /// Calls further in than those, for which there was no room. While there are any, no frame is added.
     beyond: u64,
 }
 
@@ -72,6 +72,16 @@ pub(super) enum Exit {
 // === impl Stacks ===
 
 impl Stacks {
+    /// Nothing is open.
+    pub(super) fn new(room: &Room) -> Self {
+        Self {
+            frames: Vec::new(),
+            share: room.share(),
+            segments: Vec::new(),
+            beyond: 0,
+        }
+    }
+
     /// A call begins with its return address at `sp`. Says how many of the innermost calls had ended before, without an exit.
     #[inline]
     pub(super) fn enter(&mut self, function: FunctionId, sp: u64) -> u64 {
@@ -126,13 +136,38 @@ impl Stacks {
         self.beyond = 0;
     }
 
+    /// Gives back the memory of a recursion that is over. To be called now and then.
+    #[inline]
+    pub(super) fn tidy(&mut self) {
+        if self.share.shrink(self.frames.len()) {
+            self.frames.shrink_to(self.share.taken());
+        }
+    }
+
+    #[inline]
     fn push(&mut self, frame: Frame, over: u64) -> u64 {
-        if self.frames.len() < MOST_FRAMES {
+        if self.has_room() {
             self.frames.push(frame);
         } else {
             self.beyond = self.beyond.saturating_add(1);
         }
         over
+    }
+
+    /// Whether a frame can be added; makes room for it.
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        self.beyond == 0 && (self.frames.len() < self.share.taken() || self.grow())
+    }
+
+    #[cold]
+    fn grow(&mut self) -> bool {
+        let grown = self.share.grow();
+        if grown {
+            let more = self.share.taken() - self.frames.len();
+            self.frames.reserve_exact(more);
+        }
+        grown
     }
 
     /// The stack stands at `sp`: leaves the segments above the one that this belongs to, and of that the calls at `dead` and lower. If it belongs to
@@ -145,7 +180,8 @@ impl Stacks {
                 return self.leave(keep, segment);
             }
         }
-        if self.segments.len() < MOST_SEGMENTS {
+        // The frame of a call for which there is no room can be none of a segment's.
+        if self.segments.len() < self.share.segments() && self.has_room() {
             self.segments.push(self.frames.len());
         }
         0
@@ -153,15 +189,19 @@ impl Stacks {
 
     #[cold]
     fn exit_elsewhere(&mut self, function: FunctionId, sp: u64) -> Shown {
-        if self.beyond > 0 && self.frames.last().is_some_and(|top| sp < top.sp) {
-            self.beyond -= 1;
-            let of = Exit::Unknown;
-            return Shown { over: 0, of };
-        }
-        for segment in (0..=self.segments.len()).rev() {
-            let Some(frame) = self.exiting(segment, function, sp) else {
-                continue;
-            };
+        let segments = 0..=self.segments.len();
+        let fitting = segments.rev().find(|segment| self.fits(*segment, sp));
+        let further_in = fitting.is_none() || self.frames.last().is_some_and(|top| sp < top.sp);
+        let exiting = match self.exiting(function, sp, 0) {
+            None if self.beyond > 0 && further_in => {
+                self.beyond -= 1;
+                let of = Exit::Unknown;
+                return Shown { over: 0, of };
+            }
+            None => self.exiting(function, sp, MOVED),
+            exact => exact,
+        };
+        if let Some((segment, frame)) = exiting {
             let over = self.leave(frame + 1, segment);
             self.frames.pop();
             self.trim();
@@ -173,8 +213,6 @@ impl Stacks {
             return Shown { over: 0, of };
         }
         // What returns from there has nothing open there or below.
-        let segments = 0..=self.segments.len();
-        let fitting = segments.rev().find(|segment| self.fits(*segment, sp));
         let over = fitting.map_or(0, |segment| {
             let keep = self.above(segment, sp);
             self.leave(keep, segment)
@@ -184,20 +222,21 @@ impl Stacks {
         Shown { over, of }
     }
 
-    /// The call of a segment that such an exit is of.
-    fn exiting(&self, segment: usize, function: FunctionId, sp: u64) -> Option<usize> {
-        let at = self.above(segment, sp);
-        let range = self.range(segment);
-        // The first that is not above, or else the last that is.
-        let candidates = [Some(at), at.checked_sub(1)];
-        let moved = |frame: &Frame| frame.sp.abs_diff(sp);
-        let is_it = |limit: u64| {
-            candidates.into_iter().flatten().find(|at| {
+    /// The call that such an exit is of, whose return address has moved by no more than `moved`, and its segment.
+    fn exiting(&self, function: FunctionId, sp: u64, moved: u64) -> Option<(usize, usize)> {
+        (0..=self.segments.len()).rev().find_map(|segment| {
+            let at = self.above(segment, sp);
+            let range = self.range(segment);
+            // The first that is not above, or else the last that is.
+            let candidates = [Some(at), at.checked_sub(1)];
+            let it = candidates.into_iter().flatten().find(|at| {
                 let frame = self.frames.get(*at).filter(|_| range.contains(at));
-                frame.is_some_and(|frame| frame.function == function && moved(frame) <= limit)
-            })
-        };
-        is_it(0).or_else(|| is_it(MOVED))
+                frame.is_some_and(|frame| {
+                    frame.function == function && frame.sp.abs_diff(sp) <= moved
+                })
+            });
+            it.map(|frame| (segment, frame))
+        })
     }
 
     /// Where the calls of a segment begin that stand at `sp` or lower.
@@ -234,9 +273,11 @@ impl Stacks {
     /// A segment in which nothing is open is none.
     #[inline]
     fn trim(&mut self) {
-        if self.segments.last() == Some(&self.frames.len()) {
-            self.segments.pop();
-        }
+        while self
+            .segments
+            .pop_if(|at| *at >= self.frames.len())
+            .is_some()
+        {}
     }
 }
 
@@ -251,6 +292,10 @@ mod tests {
     const C: FunctionId = FunctionId(3);
     const TOP: u64 = 0x7ffd_0000_f008;
 
+    fn stacks() -> Stacks {
+        Stacks::new(&Room::new())
+    }
+
     fn shown(over: u64, of: Exit) -> Shown {
         Shown { over, of }
     }
@@ -264,7 +309,7 @@ mod tests {
     /// P31: `A` calls `B` calls `C`, which throws; `A` catches, and calls `C` where it had called `B`.
     #[test]
     fn a_call_at_the_place_of_one_that_is_over_shows_it() {
-        let mut stacks = Stacks::default();
+        let mut stacks = stacks();
         assert_eq!(stacks.enter(A, TOP), 0);
         assert_eq!(stacks.enter(B, TOP - 64), 0);
         assert_eq!(stacks.enter(C, TOP - 128), 0);
@@ -277,7 +322,7 @@ mod tests {
     /// P31: of a recursion the outer call catches; the inner one has the same function.
     #[test]
     fn recursion_is_told_apart_by_the_stack() {
-        let mut stacks = Stacks::default();
+        let mut stacks = stacks();
         for depth in 0..100 {
             assert_eq!(stacks.enter(A, TOP - 48 * depth), 0);
         }
@@ -291,7 +336,7 @@ mod tests {
     #[test]
     fn an_exit_whose_return_address_has_moved_a_little_is_that_calls() {
         for moved in [TOP - 64 - 32, TOP - 64 + 16] {
-            let mut stacks = Stacks::default();
+            let mut stacks = stacks();
             stacks.enter(A, TOP);
             stacks.enter(B, TOP - 64);
             assert_eq!(stacks.exit(B, moved), shown(0, Exit::Innermost));
@@ -302,7 +347,7 @@ mod tests {
     #[test]
     fn a_handler_on_another_stack_is_within_what_it_interrupts() {
         for other in [TOP + (1 << 30), TOP - (1 << 30)] {
-            let mut stacks = Stacks::default();
+            let mut stacks = stacks();
             stacks.enter(A, TOP);
             stacks.enter(B, TOP - 64);
             assert_eq!(stacks.enter(C, other), 0);
@@ -320,7 +365,7 @@ mod tests {
     #[test]
     fn calls_of_a_stack_that_was_left_are_over_and_their_exits_astray() {
         let fiber = TOP - (1 << 30);
-        let mut stacks = Stacks::default();
+        let mut stacks = stacks();
         stacks.enter(A, TOP);
         stacks.enter(A, fiber);
         assert_eq!(stacks.enter(B, TOP - 64), 1);
@@ -334,7 +379,7 @@ mod tests {
 
     #[test]
     fn what_the_program_says_shows_what_is_over_and_not_the_call_that_it_is_in() {
-        let mut stacks = Stacks::default();
+        let mut stacks = stacks();
         stacks.enter(A, TOP);
         stacks.enter(B, TOP - 64);
         stacks.enter(C, TOP - 128);
@@ -347,23 +392,84 @@ mod tests {
         assert!(stacks.segments.is_empty());
     }
 
+    /// What cannot be seen: whether what happens more than a neighbour's distance away is on the same stack.
+    #[test]
+    fn a_call_that_was_left_far_away_stays_open_until_something_happens_near_it_or_further_out() {
+        // `B` is far below `A`, with others between that are not traced. `A` catches, and the next call is far below `B`: within it, as it seems.
+        for near in [TOP - NEAR, TOP - 64] {
+            let mut stacks = stacks();
+            stacks.enter(A, TOP);
+            stacks.enter(B, TOP - 2 * NEAR);
+            assert_eq!(stacks.enter(C, TOP - 4 * NEAR), 0);
+            assert_eq!(stacks.exit(C, TOP - 4 * NEAR), shown(0, Exit::Innermost));
+            assert_eq!(stacks.enter(C, near), 1);
+            assert_eq!(open(&stacks), [(1, TOP), (3, near)]);
+        }
+        // `B` was switched off while it was open, and has returned. What is called far above is within it, as it seems, each time anew.
+        let mut stacks = stacks();
+        stacks.enter(B, TOP - 2 * NEAR);
+        for _ in 0..10 {
+            assert_eq!(stacks.enter(A, TOP), 0);
+            assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
+        }
+        assert_eq!(open(&stacks), [(2, TOP - 2 * NEAR)]);
+        assert_eq!(stacks.enter(A, TOP - NEAR), 1);
+    }
+
+    /// Those that are not known stand further from the last that is than neighbours do.
     #[test]
     fn calls_without_end_take_bounded_memory() {
-        let mut stacks = Stacks::default();
-        let most = MOST_FRAMES as u64;
-        for depth in 0..most + 1000 {
-            assert_eq!(stacks.enter(A, TOP - 16 * depth), 0);
+        let room = Room::new();
+        let all = room.left();
+        let mut stacks = Stacks::new(&room);
+        let place = |depth: usize| TOP - 64 * depth as u64;
+        let mut depth = 0;
+        while stacks.beyond < 1000 {
+            assert_eq!(stacks.enter(A, place(depth)), 0);
+            depth += 1;
         }
-        assert_eq!(stacks.frames.len(), MOST_FRAMES);
-        let deepest = TOP - 16 * (most + 999);
-        assert_eq!(stacks.exit(A, deepest), shown(0, Exit::Unknown));
-        let known = TOP - 16 * (most - 1);
-        assert_eq!(stacks.exit(A, known), shown(999, Exit::Innermost));
-        assert_eq!(stacks.exit(A, known + 16), shown(0, Exit::Innermost));
-        for other in 0..1000 {
-            stacks.enter(B, TOP + (other << 20));
+        let known = depth - 1000;
+        assert_eq!(stacks.frames.len(), known);
+        assert_eq!(all - room.left(), known);
+        assert!(stacks.segments.is_empty());
+        assert_eq!(stacks.pass(place(depth) + 8), 0);
+        assert_eq!(stacks.exit(A, place(depth - 1)), shown(0, Exit::Unknown));
+        assert!(stacks.segments.is_empty());
+        let innermost = |over| shown(over, Exit::Innermost);
+        assert_eq!(stacks.exit(A, place(known - 1)), innermost(999));
+        assert_eq!(stacks.exit(A, place(known - 2)), innermost(0));
+        // Where the stack stands is followed as before.
+        assert_eq!(stacks.enter(B, place(10)), known as u64 - 12);
+        for other in 1..1000 {
+            assert_eq!(stacks.enter(B, TOP + (other << 20)), 0);
         }
-        assert!(stacks.segments.len() <= MOST_SEGMENTS);
+        assert_eq!(stacks.segments.len(), stacks.share.segments());
+        assert_eq!(stacks.exit(A, TOP), innermost(9 + 1 + 999));
+        assert_eq!(open(&stacks), []);
+        assert_eq!(room.left(), all - known, "in case that it recurses again");
+        stacks.tidy();
+        assert!(stacks.frames.capacity() < 1000 && room.left() > all - 1000);
+        drop(stacks);
+        assert_eq!(room.left(), all);
+    }
+
+    /// A thread that got no room has it when somebody else's recursion is over, and not in the middle of its calls.
+    #[test]
+    fn room_that_comes_back_is_used_from_the_outermost_call_on() {
+        let room = Room::with(64, 64, 4);
+        let mut first = Stacks::new(&room);
+        for depth in 0..64 {
+            first.enter(A, TOP - 64 * depth);
+        }
+        let mut second = Stacks::new(&room);
+        second.enter(A, TOP);
+        drop(first);
+        second.enter(B, TOP - 64);
+        assert_eq!((open(&second), second.beyond), (vec![], 2));
+        assert_eq!(second.exit(B, TOP - 64), shown(0, Exit::Unknown));
+        assert_eq!(second.exit(A, TOP), shown(0, Exit::Unknown));
+        second.enter(C, TOP);
+        assert_eq!((open(&second), second.beyond), (vec![(3, TOP)], 0));
     }
 
     /// One step of the simulated machine.
@@ -445,8 +551,9 @@ mod tests {
             if !call.traced {
                 return;
             }
+            let beyond = self.stacks.beyond > 0;
             let shown = self.stacks.exit(call.function, call.sp);
-            assert_eq!(shown.of, Exit::Innermost);
+            assert!(shown.of == Exit::Innermost || beyond && shown.of == Exit::Unknown);
             self.unwind(shown.over);
             assert_eq!(self.read.pop(), Some(call.function));
             self.check();
@@ -471,12 +578,14 @@ mod tests {
 
     proptest! {
         /// Exceptions, handlers on another stack above or below, tail calls, functions that are not traced: whoever follows knows at each
-        /// event what is open. A function that catches goes on with a traced call from where it called before, or returns.
+        /// event what is open. A function that catches goes on with a traced call from where it called before, or returns. Where there is no
+        /// room for more calls that is so as well, but for exceptions.
         #[test]
-        fn what_is_open_is_known_at_each_event(acts in acts(), above in any::<bool>()) {
+        fn what_is_open_is_known_at_each_event(acts in acts(), above in any::<bool>(), frames in prop_oneof![1..20usize, Just(1 << 10)]) {
             let other = if above { TOP + (1 << 24) } else { TOP - (1 << 30) };
             let (calls, read) = (Vec::new(), Vec::new());
-            let mut machine = Machine { calls, other, stacks: Stacks::default(), read };
+            let stacks = Stacks::new(&Room::with(1 << 10, frames, 32));
+            let mut machine = Machine { calls, other, stacks, read };
             for act in acts {
                 match act {
                     Act::Call(function, frame, traced) => machine.call(function, frame, traced),
@@ -491,6 +600,7 @@ mod tests {
                             machine.begin(function, call.sp, call.frame, call.traced, false);
                         }
                     }
+                    Act::Throw(_) if machine.stacks.beyond > 0 => {}
                     Act::Throw(number) => {
                         // Not out of a handler, which nobody could survive.
                         let signal = machine.calls.iter().rposition(|call| call.of_signal);
@@ -525,30 +635,38 @@ mod tests {
             }
         }
 
-        /// Whatever a stranger says: no panic, and never more calls over than there are.
+        /// Whatever a stranger says: no panic, never more calls over than there are, and no more kept than there is room for.
         #[test]
-        fn any_addresses_are_survived(events in prop::collection::vec((0..3u8, 0..3u32, any::<u8>(), 0..40u64), 0..400)) {
-            let mut stacks = Stacks::default();
-            let mut read = 0;
+        fn any_addresses_are_survived(
+            events in prop::collection::vec((0..5u8, 0..3u32, any::<u8>(), 0..40u64), 0..400),
+            (frames, segments) in prop_oneof![(1..20usize, 0..4usize), Just((1 << 10, 32))],
+        ) {
+            let room = Room::with(1 << 10, frames, segments);
+            let mut stacks = Stacks::new(&room);
             for (what, function, far, near) in events {
                 let sp = match far {
                     0 => u64::MAX - 8 * near,
                     1 => 8 * near,
                     _ => (u64::from(far % 5) << 20) + 512 * near,
                 };
-                let over = match what {
-                    0 => stacks.enter(FunctionId(function), sp),
+                let there = stacks.frames.len() as u64 + stacks.beyond;
+                let (over, others) = match what {
+                    0 | 3 => (stacks.enter(FunctionId(function), sp), 1),
                     1 => {
                         let shown = stacks.exit(FunctionId(function), sp);
-                        read -= u64::from(shown.of == Exit::Innermost);
-                        shown.over
+                        let ended = shown.of == Exit::Innermost || shown.of == Exit::Unknown && there > 0;
+                        (shown.over, -i64::from(ended))
                     }
-                    _ => stacks.pass(sp),
+                    2 => (stacks.pass(sp), 0),
+                    _ => {
+                        stacks.tidy();
+                        (0, 0)
+                    }
                 };
-                prop_assert!(over <= read);
-                read -= over;
-                read += u64::from(what == 0);
-                prop_assert_eq!(read, stacks.frames.len() as u64 + stacks.beyond);
+                prop_assert!(over <= there);
+                let left = (there - over).checked_add_signed(others);
+                prop_assert_eq!(left, Some(stacks.frames.len() as u64 + stacks.beyond));
+                prop_assert!(stacks.frames.len() <= frames && stacks.segments.len() <= segments);
                 prop_assert!(stacks.segments.first().is_none_or(|first| *first > 0));
                 prop_assert!(stacks.segments.is_sorted_by(|a, b| a < b));
                 prop_assert!(stacks.segments.last().is_none_or(|last| *last < stacks.frames.len()));
