@@ -238,7 +238,7 @@ impl Control {
     /// Switches what a selection matches: `ids`, and what is among modules that came after the first `modules`. One toggle at a time.
     ///
     /// # Errors
-    /// The target cannot be written, or has ended. What was being switched on is off again then, or counts as on.
+    /// The target cannot be written, or has ended. What was being switched on is as it was before then, or counts as on.
     pub(super) fn toggle(&self, wish: Wish) -> Result<ToggleReport> {
         let wish = Box::new(wish);
         self.ask(|answer| Command::Toggle { wish, answer })

@@ -289,7 +289,12 @@ impl Controller {
         }
         let before = self.patcher.copied_bytes();
         let shared = Arc::clone(&self.shared);
-        let patch = |to| self.patch(&sites, to);
+        let functions = Arc::clone(&self.loading.functions);
+        // All of them, or a part: of the same number are the same.
+        let patch = |part: &[FunctionId], to| match part.len() == ids.len() {
+            true => self.patch(&sites, to),
+            false => self.patch(&functions.sites(part), to),
+        };
         let patched = shared
             .states
             .toggle(ids, to, patch, |report| report.foreign == 0);

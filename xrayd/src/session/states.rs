@@ -1,8 +1,11 @@
 //! What is known of each function's sleds. The control thread alone changes it; anybody may look.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use xray_trace::model::FunctionId;
@@ -23,7 +26,7 @@ pub(super) struct States {
 }
 
 /// Whether a function records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     Off,
     On(Capture),
@@ -84,24 +87,35 @@ impl States {
     /// could neither be done nor undone.
     ///
     /// # Errors
-    /// What `switch` says. What was being switched on is off again then, or counts as on.
+    /// What `switch` says. If that was to switch on, `switch` has brought the sleds back to what they were; those for which it could not count as on.
     pub(super) fn toggle<T>(
         &self,
         ids: &[FunctionId],
         to: Wanted,
-        mut switch: impl FnMut(Wanted) -> Result<T>,
+        mut switch: impl FnMut(&[FunctionId], Wanted) -> Result<T>,
         all: impl Fn(&T) -> bool,
     ) -> Result<T> {
+        let before = self.by_state(ids);
         self.set(ids, State::Unsure);
-        let done = switch(to);
-        let state = match (&done, to) {
-            (Ok(done), Wanted::On(_)) if !all(done) => State::Unsure,
-            (Ok(_), _) => after(to),
-            // Who is told that nothing was switched on finds nothing on.
-            (Err(_), Wanted::On(_)) if switch(Wanted::Off).is_ok() => State::Off,
-            (Err(_), _) => State::Unsure,
-        };
-        self.set(ids, state);
+        let done = switch(ids, to);
+        match (&done, to) {
+            (Ok(done), Wanted::On(_)) if !all(done) => {}
+            (Ok(_), _) => self.set(ids, after(to)),
+            // Who is told that nothing was switched on finds nothing changed.
+            (Err(_), Wanted::On(_)) => {
+                for (state, ids) in before {
+                    let back = match state {
+                        State::Off => Wanted::Off,
+                        State::On(capture) => Wanted::On(capture),
+                        State::Unsure => continue,
+                    };
+                    if switch(&ids, back).is_ok_and(|done| back == Wanted::Off || all(&done)) {
+                        self.set(&ids, state);
+                    }
+                }
+            }
+            (Err(_), Wanted::Off) => {}
+        }
         done
     }
 
@@ -109,6 +123,17 @@ impl States {
     pub(super) fn forget(&self, ids: impl Iterator<Item = FunctionId>) {
         let ids: Vec<FunctionId> = ids.collect();
         self.set(&ids, State::Off);
+    }
+
+    fn by_state(&self, ids: &[FunctionId]) -> BTreeMap<State, Vec<FunctionId>> {
+        let states = lock(&self.states);
+        let mut by_state = BTreeMap::<State, Vec<FunctionId>>::new();
+        for &id in ids {
+            if let Some(&state) = states.get(id.0 as usize) {
+                by_state.entry(state).or_default().push(id);
+            }
+        }
+        by_state
     }
 
     fn set(&self, ids: &[FunctionId], state: State) {
@@ -160,7 +185,7 @@ mod tests {
     fn what_could_not_be_switched_on_is_switched_off_again() {
         let states = States::new(1);
         let mut asked = Vec::new();
-        let switch = |to| {
+        let switch = |_: &[FunctionId], to| {
             assert!(
                 states.recorded(FunctionId(0)).is_some(),
                 "it may be, meanwhile"
@@ -178,16 +203,53 @@ mod tests {
         assert!(states.recorded(FunctionId(0)).is_none());
     }
 
+    /// Three functions are off, on, and on with values; all are to record something else, which fails half way.
+    #[test]
+    fn what_was_on_before_a_switch_that_fails_is_on_after_it() {
+        let capture = |arguments| Capture::NONE.with_arguments(arguments).unwrap();
+        let (two, three) = (Wanted::On(capture(2)), Wanted::On(capture(3)));
+        let ids = [FunctionId(0), FunctionId(1), FunctionId(2)];
+        for stuck in [false, true] {
+            let states = States::new(3);
+            states
+                .toggle(&ids[1..2], ON, |_, _| Ok(()), |()| true)
+                .unwrap();
+            states
+                .toggle(&ids[2..], two, |_, _| Ok(()), |()| true)
+                .unwrap();
+            let mut asked = Vec::new();
+            let switch = |ids: &[FunctionId], to| {
+                asked.push((ids.to_vec(), to));
+                match to {
+                    to if to == three || stuck && to == two => refused(),
+                    _ => Ok(()),
+                }
+            };
+            states.toggle(&ids, three, switch, |()| true).unwrap_err();
+            let back = [
+                (vec![ids[0]], Wanted::Off),
+                (vec![ids[1]], ON),
+                (vec![ids[2]], two),
+            ];
+            assert_eq!(asked[0], (ids.to_vec(), three));
+            assert_eq!(asked[1..], back);
+            assert_eq!(states.functions_on(), 2);
+            assert!(states.recorded(ids[0]).is_none());
+            let left = if stuck { &ids[2..] } else { &[] };
+            assert_eq!(states.changing(ids[2..].to_vec(), two), left);
+        }
+    }
+
     #[test]
     fn what_may_be_on_counts_as_on_and_can_be_switched_either_way() {
         for to in [ON, Wanted::Off] {
             let states = States::new(1);
             states
-                .toggle(&IDS, ON, |_| refused(), |()| true)
+                .toggle(&IDS, ON, |_, _| refused(), |()| true)
                 .unwrap_err();
             assert_eq!(states.functions_on(), 1);
             assert_eq!(states.changing(IDS.to_vec(), to), IDS);
-            states.toggle(&IDS, to, |_| Ok(()), |()| true).unwrap();
+            states.toggle(&IDS, to, |_, _| Ok(()), |()| true).unwrap();
             assert_eq!(states.recorded(FunctionId(0)).is_some(), to == ON);
         }
     }
@@ -201,7 +263,7 @@ mod tests {
             (ON, true, &[]),
             (Wanted::Off, false, &[]),
         ] {
-            states.toggle(&IDS, to, |_| Ok(()), |()| all).unwrap();
+            states.toggle(&IDS, to, |_, _| Ok(()), |()| all).unwrap();
             assert_eq!(again(to), left, "{to:?} {all}");
             assert_eq!(states.recorded(FunctionId(0)).is_some(), to == ON);
         }
@@ -212,11 +274,11 @@ mod tests {
         let states = States::new(2);
         let all = [FunctionId(0), FunctionId(1)];
         let two = Wanted::On(Capture::NONE.with_arguments(2).unwrap());
-        states.toggle(&all, two, |_| Ok(()), |()| true).unwrap();
+        states.toggle(&all, two, |_, _| Ok(()), |()| true).unwrap();
         assert_eq!(states.functions_with_values(), 2);
         assert_eq!(states.changing(all.to_vec(), two), []);
         assert_eq!(states.changing(all.to_vec(), ON), all);
-        states.toggle(&IDS, ON, |_| Ok(()), |()| true).unwrap();
+        states.toggle(&IDS, ON, |_, _| Ok(()), |()| true).unwrap();
         assert_eq!(
             (states.functions_on(), states.functions_with_values()),
             (2, 1)
@@ -236,7 +298,7 @@ mod tests {
         let states = States::new(1);
         states.grow(3);
         let ids = [FunctionId(0), FunctionId(2)];
-        states.toggle(&ids, ON, |_| Ok(()), |()| true).unwrap();
+        states.toggle(&ids, ON, |_, _| Ok(()), |()| true).unwrap();
         assert_eq!(states.functions_on(), 2);
         states.forget([FunctionId(1), FunctionId(2)].into_iter());
         assert_eq!(states.functions_on(), 1);
