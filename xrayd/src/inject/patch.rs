@@ -79,12 +79,33 @@ pub enum Switch {
 pub(crate) struct PatchReport {
     /// Sleds that now are as wanted.
     pub(crate) sleds: u64,
-    /// Sleds left alone, because their bytes are not what they should be.
-    pub(crate) foreign: u64,
-    /// Of those, the ones that were staged to record something else.
+    /// Of `sleds`, the ones that were staged to record something else before.
     pub(crate) restaged: u64,
+    /// Sleds left alone, because their bytes are not what they should be, or changed by somebody else at the same time.
+    pub(crate) foreign: u64,
     /// How long the process stood still at most; zero if it did not.
     pub(crate) stopped: Duration,
+}
+
+/// A sled that is to be written.
+#[derive(Debug)]
+struct Change {
+    /// Where it stands in its run.
+    place: Range<usize>,
+    body: Body,
+    /// Where the byte stands that switches it, and what that becomes.
+    byte: (usize, u8),
+}
+
+/// What becomes of a sled's body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Body {
+    /// It is as it was.
+    There,
+    /// It was as compiled.
+    Staged,
+    /// It recorded something else.
+    Restaged,
 }
 
 /// What the process does while it is written to.
@@ -385,15 +406,14 @@ impl Patcher {
             .read(TargetAddr(start), &mut text)
             .map_err(|error| self.failed("read", start, &error))?;
         let mut done = PatchReport::default();
-        // Where sleds stand in the run, whether staged just now, and the byte that switches them.
-        let mut changes: Vec<(Range<usize>, bool, (usize, u8))> = Vec::new();
+        let mut changes: Vec<Change> = Vec::new();
         for site in run {
             let at = usize::try_from(site.address - start).unwrap_or(0);
             let place = at..at + site.length();
             let Some(bytes) = text.get_mut(place.clone()) else {
                 continue;
             };
-            let mut staged = false;
+            let mut body = Body::There;
             let target = match classify(site.kind, site.address, bytes) {
                 State::Compiled => match to {
                     Wanted::Off => {
@@ -402,7 +422,7 @@ impl Patcher {
                     }
                     Wanted::On(capture) => match self.stage(memory, site, capture, bytes)? {
                         Some(()) => {
-                            staged = true;
+                            body = Body::Staged;
                             None
                         }
                         None => {
@@ -430,8 +450,7 @@ impl Patcher {
                         continue;
                     }
                     write_staging(&staging, bytes);
-                    staged = true;
-                    done.restaged += 1;
+                    body = Body::Restaged;
                 }
             }
             let byte = switch(site.kind);
@@ -439,15 +458,17 @@ impl Patcher {
                 Wanted::On(_) => byte.on,
                 Wanted::Off => byte.off,
             };
-            changes.push((place, staged, (at + usize::from(byte.offset), wanted)));
+            let byte = (at + usize::from(byte.offset), wanted);
+            changes.push(Change { place, body, byte });
         }
         let whole = self.is_main(first);
         // Bodies first, in writes of their own: a sled is never on with half a body.
-        let bodies = changes.iter().filter(|(_, staged, _)| *staged);
-        let bodies: Vec<_> = bodies.map(|(place, ..)| place.clone()).collect();
+        let bodies = changes.iter().filter(|change| change.body != Body::There);
+        let bodies: Vec<_> = bodies.map(|change| change.place.clone()).collect();
         self.write(memory, start, &text, whole, &bodies)?;
         let mut bytes = Vec::new();
-        for &(.., (at, value)) in &changes {
+        for change in &changes {
+            let (at, value) = change.byte;
             if let Some(byte) = text.get_mut(at)
                 && *byte != value
             {
@@ -462,10 +483,15 @@ impl Patcher {
                 .read(TargetAddr(start), &mut there)
                 .map_err(|error| self.failed("read", start, &error))?;
             let sleds = changes.len();
-            changes.retain(|(place, ..)| text.get(place.clone()) == there.get(place.clone()));
+            changes
+                .retain(|Change { place, .. }| text.get(place.clone()) == there.get(place.clone()));
             done.foreign += (sleds - changes.len()) as u64;
         }
         done.sleds += changes.len() as u64;
+        let restaged = changes
+            .iter()
+            .filter(|change| change.body == Body::Restaged);
+        done.restaged += restaged.count() as u64;
         report.sleds += done.sleds;
         report.foreign += done.foreign;
         report.restaged += done.restaged;
