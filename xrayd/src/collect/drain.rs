@@ -145,10 +145,11 @@ impl DrainHandle {
 // === impl Ring ===
 
 impl Ring {
-    /// Tells the losses that no gap word has told.
+    /// Tells the losses that no gap word has told, and those that no event has followed.
     fn tell_losses(&mut self, slots: &Slots, sites: &SiteTable, output: &Output) {
         let Self { consumer, lane, .. } = self;
         consumer.tell_losses(&slots.rings, |item| lane.take(item, sites, output));
+        lane.tell_early();
     }
 }
 
@@ -182,8 +183,8 @@ impl Drain {
             output,
             names: Names::of(pid),
             rings: HashMap::new(),
-            rings_seen: 0,
             room: Room::new(),
+            rings_seen: 0,
             more_ended: false,
             swept: 0,
             started: now,
@@ -485,6 +486,7 @@ impl Drain {
             }
         }
         for ring in self.rings.values_mut() {
+            ring.lane.tell_early();
             ring.lane.publish(&self.output);
         }
         self.publish_without_slot();

@@ -33,7 +33,7 @@ pub(super) struct Lane {
     /// Time of the last event; 0 before the first. Time does not run backwards in a block: a handler's events come
     /// before the one that it interrupted.
     last: u64,
-    /// Losses before the first event: they wait for it to have a time. Emptied by it or by `end`.
+    /// Losses before the first event: they wait for it to have a time. Emptied by it or by `tell_early`.
     early: u64,
     /// When the block under way was begun.
     begun: Option<Instant>,
@@ -180,11 +180,16 @@ impl Lane {
         }
     }
 
-    /// Nothing more will come: closes the block, and tells losses that no event followed.
-    pub(super) fn end(&mut self, output: &Output) {
+    /// Everything that was in the ring has been taken: losses that no event has followed are told as of now.
+    pub(super) fn tell_early(&mut self) {
         if self.early > 0 {
-            self.tell_early(ticks_now().0);
+            self.pass(ticks_now().0);
         }
+    }
+
+    /// Nothing more will come: closes the block.
+    pub(super) fn end(&mut self, output: &Output) {
+        self.tell_early();
         self.settle(output);
         self.publish(output);
     }
@@ -194,7 +199,8 @@ impl Lane {
     fn pass(&mut self, ticks: u64) {
         self.last = ticks.max(self.last);
         if self.early > 0 {
-            self.tell_early(self.last);
+            let early = std::mem::take(&mut self.early);
+            self.encoder.push_lost(Ticks(self.last), early);
         }
     }
 
@@ -229,11 +235,6 @@ impl Lane {
             self.encoder.push_lost(Ticks(self.last), count);
         }
     }
-
-    fn tell_early(&mut self, ticks: u64) {
-        self.encoder
-            .push_lost(Ticks(ticks), std::mem::take(&mut self.early));
-    }
 }
 
 /// The registers' values in a payload, as many as there can be at such an event.
@@ -249,6 +250,8 @@ fn values_at(kind: CallKind, bytes: &[u8]) -> Values {
 
 #[cfg(test)]
 mod tests {
+    use xray_trace::model::ProcessId;
+
     use super::*;
 
     /// What stands in a ring is the target's word.
@@ -268,6 +271,62 @@ mod tests {
             let values = values_at(kind, &bytes[..len]);
             assert_eq!(values.len(), count, "{kind:?} of {len} bytes");
             assert_eq!(values.first(), (count > 0).then_some(first));
+        }
+    }
+
+    /// Losses wait for the first event, for its time, but not for longer than until all is read.
+    #[test]
+    fn losses_before_the_first_event_are_told_once() {
+        let mut sites = SiteTable::new();
+        let site = CallSite {
+            name: 0x1007,
+            function: FunctionId(0),
+            kind: SiteKind::Call(CallKind::Enter),
+        };
+        assert!(sites.insert(site, Ticks(0)));
+        let event = |ticks| Item::Call {
+            site: 0x1007,
+            ticks,
+            sp: 0x7000,
+            argument: None,
+        };
+        let rows: [&[Item]; 5] = [
+            &[Item::Lost(5)],
+            &[Item::Lost(5), Item::Lost(2)],
+            &[Item::Lost(5), event(100)],
+            &[event(100), Item::Lost(5)],
+            &[Item::Lost(5), event(100), Item::Lost(2), event(200)],
+        ];
+        for items in rows {
+            let losses = items.iter().map(|item| match item {
+                Item::Lost(count) => *count,
+                _ => 0,
+            });
+            let expected: u64 = losses.sum();
+            for read in 0..=items.len() {
+                let output = Output::new(ProcessId(0), 1, 1 << 20);
+                let thread = output.new_thread(1, String::new());
+                let mut lane = Lane::new(thread, &Room::new());
+                for (at, item) in items.iter().enumerate() {
+                    if at == read {
+                        lane.tell_early();
+                    }
+                    lane.take(item.clone(), &sites, &output);
+                }
+                if read == items.len() {
+                    lane.tell_early();
+                    lane.publish(&output);
+                } else {
+                    lane.end(&output);
+                }
+                lane.settle(&output);
+                let blocks = output.snapshot().blocks;
+                let told: u64 = blocks.iter().map(|block| block.lost).sum();
+                assert_eq!(told, expected, "{items:?}, all read after {read}");
+                assert_eq!(output.counters().lost, expected);
+                let order = blocks.iter().flat_map(|block| [block.first, block.last]);
+                assert!(order.is_sorted());
+            }
         }
     }
 }
