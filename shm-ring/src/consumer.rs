@@ -14,12 +14,15 @@ use crate::{
 const BATCH: usize = 256;
 /// No producer gets this far; a cursor beyond it is a stranger's.
 const MAX_CURSOR: u64 = 1 << 62;
-/// How many words ahead of a hole the consumer looks for one that proves it is one.
+/// How many words ahead of a hole the consumer looks for one that proves it is one, beside those of the event that left it.
 const LOOK_AHEAD: u64 = 8;
 /// The same for a thread that is gone, in its last chunk: twice what handlers that interrupt each other can reserve (see
 /// [`GUARD_BYTES`]). The rest of the chunk is not looked at: threads may end by the thousand, and most of it was never
 /// touched.
 const LAST_LOOK_AHEAD: u64 = 2 * GUARD_BYTES / 8;
+/// An event with a payload is far longer than others, and a ring that nobody writes to is looked at more than a thousand times a second: so
+/// far it is looked no more often than this, in milliseconds.
+const FAR_LOOK_EVERY_MS: u64 = 100;
 /// Words of the longest event of a call: the values of six registers, with what is around every payload.
 const EVENT_WORDS: u64 = PAYLOAD_WORDS + (6 * 8u64).div_ceil(PAYLOAD_BYTES as u64);
 
@@ -97,11 +100,13 @@ pub struct Consumer {
     /// Words of the longest event that the producer writes.
     longest: u64,
     /// Losses told by `tell_losses`, ahead of the gap word that will count them.
-    ahead: u32,
+    ahead: u64,
     /// Losses of LOST that were handed to a sink, by gap words or ahead of them.
     told: u64,
     /// When the consumer first stood at the hole where it stands now, in the caller's milliseconds.
     hole_since: Option<u64>,
+    /// When it last looked as far as a payload goes, likewise.
+    looked_far: Option<u64>,
 }
 
 /// What was read of a payload so far.
@@ -161,6 +166,7 @@ impl Consumer {
             ahead: 0,
             told: 0,
             hole_since: None,
+            looked_far: None,
         };
         // What was read of this chunk stands there still, unless the memory was given back (see `leave_view`): read it again for what
         // it says of the words to come.
@@ -170,8 +176,7 @@ impl Consumer {
                 word => consumer.step(word, &mut |_| {}),
             }
         }
-        let ahead = memory.load(line + control::AHEAD);
-        consumer.ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
+        consumer.ahead = memory.load(line + control::AHEAD);
         consumer.told = memory.load(line + control::TOLD);
         consumer
     }
@@ -237,7 +242,7 @@ impl Consumer {
             if got == wanted {
                 continue;
             }
-            match self.hole(memory, producer) {
+            match self.hole(memory, producer, now_ms) {
                 None => {
                     done.at_end = true;
                     break;
@@ -269,8 +274,7 @@ impl Consumer {
         let untold = self.untold_losses(memory);
         if untold > 0 {
             self.told = self.told.saturating_add(untold);
-            let untold32 = u32::try_from(untold).unwrap_or(u32::MAX);
-            self.ahead = self.ahead.saturating_add(untold32);
+            self.ahead = self.ahead.saturating_add(untold);
             self.save(memory);
             sink(Item::Lost(untold));
         }
@@ -299,7 +303,7 @@ impl Consumer {
     /// Writes down where the collector that comes after this one goes on.
     fn save<M: SharedMemory>(&self, memory: &M) {
         let line = self.geometry.control_offset(self.index);
-        memory.store(line + control::AHEAD, self.ahead.into());
+        memory.store(line + control::AHEAD, self.ahead);
         memory.store(line + control::TOLD, self.told);
         memory.store(line + control::CURSOR, self.cursor);
     }
@@ -337,11 +341,12 @@ impl Consumer {
             Word::Sync(since) => self.since = Some(since),
             Word::Stack(base) => self.base = Some(base),
             Word::Gap(count) => {
+                let count = u64::from(count);
                 let news = count.saturating_sub(self.ahead);
                 self.ahead = self.ahead.saturating_sub(count);
                 if news > 0 {
-                    self.told = self.told.saturating_add(u64::from(news));
-                    sink(Item::Lost(u64::from(news)));
+                    self.told = self.told.saturating_add(news);
+                    sink(Item::Lost(news));
                 }
             }
             Word::ArgumentLow(value) => self.argument.0 = Some(value),
@@ -384,7 +389,12 @@ impl Consumer {
     }
 
     /// Standing at an empty word: the hole if it is one, `None` if it is the end.
-    fn hole<M: SharedMemory>(&self, memory: &M, producer: Producer) -> Option<Hole> {
+    fn hole<M: SharedMemory>(
+        &mut self,
+        memory: &M,
+        producer: Producer,
+        now_ms: u64,
+    ) -> Option<Hole> {
         let chunk = self.geometry.chunk_bytes();
         let rest = chunk - self.cursor % chunk;
         let started = memory.load(self.geometry.control_offset(self.index) + control::STARTED);
@@ -395,8 +405,21 @@ impl Consumer {
         let look = match producer {
             _ if later_chunk => rest,
             Producer::Gone => rest.min((LAST_LOOK_AHEAD + self.longest) * 8),
-            // Where the size is missing as well, the hole can be as long as any event.
-            Producer::Alive => rest.min((LOOK_AHEAD + to_come.unwrap_or(self.longest)) * 8),
+            Producer::Alive => {
+                // Where the size is missing as well, the hole can be as long as any event.
+                let far = LOOK_AHEAD + to_come.unwrap_or(self.longest);
+                let near = LOOK_AHEAD + EVENT_WORDS;
+                let recently = |at| now_ms.saturating_sub(at) < FAR_LOOK_EVERY_MS;
+                let words = if far <= near {
+                    far
+                } else if self.looked_far.is_some_and(recently) {
+                    near
+                } else {
+                    self.looked_far = Some(now_ms);
+                    far
+                };
+                rest.min(words * 8)
+            }
         };
         let behind = self.place(self.cursor) + 8;
         match memory.find_word(behind, (look / 8).saturating_sub(1)) {

@@ -1,6 +1,11 @@
 //! A target in this process: table, rings, trampolines, and functions made of staged sleds.
 
-use std::{cell::RefCell, collections::BTreeSet, fs::File, sync::OnceLock};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    fs::File,
+    sync::OnceLock,
+};
 
 use nix::{
     libc,
@@ -77,6 +82,8 @@ pub(crate) struct Machine {
     /// What events say: numbers, 8 bytes each.
     said: Area,
     tid: u32,
+    /// So many milliseconds have passed, for consumers: with each look so many that it is as thorough as any.
+    clock: Cell<u64>,
     /// Sites that were called, and where the stack stood then. Emptied by `reset`.
     called: RefCell<BTreeSet<(u32, u64)>>,
 }
@@ -206,6 +213,7 @@ impl Machine {
             }
         }
         machine.code.make_executable();
+            clock: Cell::default(),
         machine.reset();
         machine
     }
@@ -476,7 +484,8 @@ impl Machine {
     /// Reads what is there, with nothing left behind and no hole.
     pub(crate) fn drain(&self, consumer: &mut Consumer) -> Vec<Item> {
         let mut items = Vec::new();
-        let drained = consumer.drain(&self.view, Producer::Alive, 0, u64::MAX, |item| {
+        let now = self.clock.replace(self.clock.get() + 1000);
+        let drained = consumer.drain(&self.view, Producer::Alive, now, u64::MAX, |item| {
             items.push(item)
         });
         assert!(drained.at_end && !drained.at_hole, "{drained:?}");
