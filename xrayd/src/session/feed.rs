@@ -3,18 +3,19 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use xray_trace::{
     container::Block,
     model::{ClockAnchor, EventType, Origin, Thread},
 };
 
 use super::Session;
+use crate::lock::lock;
 
 /// Items in the queue of one reader at most; a block has some 20,000 events.
 const CAPACITY: usize = 256;
@@ -66,15 +67,29 @@ pub struct Published {
 #[derive(Debug)]
 pub struct Feed {
     items: mpsc::Receiver<(Source, FeedItem)>,
-    lost: Arc<AtomicU64>,
+    beside: Arc<Beside>,
+    /// What was taken from `beside.left`, and how many items stand in the queue before it.
+    left: VecDeque<(Source, FeedItem)>,
+    behind: usize,
+}
+
+/// What goes past a full queue.
+#[derive(Debug, Default)]
+struct Beside {
+    /// Events that found the queue full. Written by `FeedSender::send`, taken by `Feed::next`.
+    lost: AtomicU64,
+    /// What processes had kept for the reader when nothing more came from them, and must be told. Written as a `FeedSender` is dropped,
+    /// taken by `Feed::next`.
+    left: Mutex<VecDeque<(Source, FeedItem)>>,
+    /// Rung when something was left.
+    bell: Notify,
 }
 
 /// Where the drains' ends of a feed come from. The feed goes on while there is one of these or of those.
 #[derive(Debug, Clone)]
 pub(crate) struct FeedInlet {
     items: mpsc::Sender<(Source, FeedItem)>,
-    /// Events that found the queue full. Written by `FeedSender::send`, taken by `Feed::next`.
-    lost: Arc<AtomicU64>,
+    beside: Arc<Beside>,
 }
 
 /// A drain's end.
@@ -89,14 +104,16 @@ pub(crate) struct FeedSender {
 /// Both ends of a feed for so many processes at the same time.
 pub(crate) fn feed(processes: usize) -> (FeedInlet, Feed) {
     let (sender, receiver) = mpsc::channel(CAPACITY * processes.clamp(1, MOST_QUEUES));
-    let lost = Arc::new(AtomicU64::new(0));
+    let beside = Arc::<Beside>::default();
     let inlet = FeedInlet {
         items: sender,
-        lost: Arc::clone(&lost),
+        beside: Arc::clone(&beside),
     };
     let feed = Feed {
         items: receiver,
-        lost,
+        beside,
+        left: VecDeque::new(),
+        behind: 0,
     };
     (inlet, feed)
 }
@@ -116,18 +133,47 @@ impl Feed {
     /// The next item and the process that it is of, which means nothing for [`FeedItem::Lost`]; `None` when everything is over and was
     /// read.
     pub async fn next(&mut self) -> Option<(Source, FeedItem)> {
-        if let Some(lost) = self.take_lost() {
-            return Some(lost);
-        }
-        match self.items.recv().await {
-            Some(item) => Some(item),
-            None => self.take_lost(),
+        loop {
+            if let Some(lost) = self.take_lost() {
+                return Some(lost);
+            }
+            self.take_left();
+            if self.behind == 0
+                && let Some(left) = self.left.pop_front()
+            {
+                return Some(left);
+            }
+            tokio::select! {
+                biased;
+                item = self.items.recv() => match item {
+                    Some(item) => {
+                        self.behind = self.behind.saturating_sub(1);
+                        return Some(item);
+                    }
+                    None => {
+                        self.take_left();
+                        self.behind = 0;
+                        return self.left.pop_front().or_else(|| self.take_lost());
+                    }
+                },
+                () = self.beside.bell.notified() => {}
+            }
         }
     }
 
     fn take_lost(&self) -> Option<(Source, FeedItem)> {
-        let events = self.lost.swap(0, Ordering::Relaxed);
+        let events = self.beside.lost.swap(0, Ordering::Relaxed);
         (events > 0).then(|| (Source::default(), FeedItem::Lost { events }))
+    }
+
+    /// What was left comes behind everything that is in the queue now: its process put nothing there since.
+    fn take_left(&mut self) {
+        if self.left.is_empty() {
+            self.left = std::mem::take(&mut *lock(&self.beside.left));
+            if !self.left.is_empty() {
+                self.behind = self.items.len();
+            }
+        }
     }
 }
 
@@ -172,10 +218,10 @@ impl FeedSender {
         match item {
             FeedItem::Block(published) => {
                 let events = published.events().saturating_add(published.block.lost);
-                self.inlet.lost.fetch_add(events, Ordering::Relaxed);
+                self.inlet.beside.lost.fetch_add(events, Ordering::Relaxed);
             }
             FeedItem::Lost { events } => {
-                self.inlet.lost.fetch_add(events, Ordering::Relaxed);
+                self.inlet.beside.lost.fetch_add(events, Ordering::Relaxed);
             }
             // Clocks: the newest will do. Threads: all are needed to name what follows.
             anchor @ FeedItem::Anchor(_) => {
@@ -198,8 +244,125 @@ impl FeedSender {
     }
 }
 
+impl Drop for FeedSender {
+    /// Leaves what the reader must know of a process that it knows: its end above all. Nothing more comes of threads that were kept.
+    fn drop(&mut self) {
+        let process = |item: &FeedItem| matches!(item, FeedItem::Process(_));
+        if self.kept.is_empty() || self.kept.iter().any(process) || self.inlet.is_closed() {
+            return;
+        }
+        let mut left = lock(&self.inlet.beside.left);
+        for item in self.kept.drain(..) {
+            let told = match item {
+                FeedItem::Ended | FeedItem::Origin(_) => true,
+                FeedItem::EventType(_) | FeedItem::Anchor(_) => left.len() < MAX_KEPT,
+                FeedItem::Process(_)
+                | FeedItem::Block(_)
+                | FeedItem::Thread(_)
+                | FeedItem::Lost { .. } => false,
+            };
+            if told {
+                left.push_back((self.source, item));
+            }
+        }
+        drop(left);
+        self.inlet.beside.bell.notify_one();
+    }
+}
+
 /// A feed from which nothing comes.
 #[cfg(test)]
 pub(crate) fn closed_feed() -> Feed {
     feed(1).1
+}
+
+#[cfg(test)]
+mod tests {
+    use xray_trace::{
+        container::BlockEncoder,
+        model::{CallKind, FunctionId, ThreadId, Ticks},
+    };
+
+    use super::*;
+
+    fn call() -> FeedItem {
+        let mut encoder = BlockEncoder::new(ThreadId(0));
+        encoder.push_call(Ticks(0), FunctionId(0), CallKind::Enter, None);
+        let block = encoder.finish().unwrap();
+        FeedItem::Block(Published { block, said: 0 })
+    }
+
+    /// Others go on, so the queue does not end with it.
+    #[tokio::test]
+    async fn the_end_of_a_process_is_told_also_if_the_queue_is_full() {
+        let (inlet, mut feed) = feed(1);
+        let mut one = inlet.sender(Source(1));
+        let mut other = inlet.sender(Source(2));
+        for _ in 0..2 * CAPACITY {
+            one.send(call());
+        }
+        one.send(FeedItem::Ended);
+        drop(one);
+        let (mut seen, mut lost) = (0, 0);
+        loop {
+            match feed.next().await.unwrap() {
+                (Source(1), FeedItem::Block(_)) => seen += 1,
+                (_, FeedItem::Lost { events }) => lost += events,
+                (Source(1), FeedItem::Ended) => break,
+                item => panic!("{item:?}"),
+            }
+        }
+        assert_eq!((seen, lost), (CAPACITY, CAPACITY as u64));
+        other.send(FeedItem::Ended);
+        drop(other);
+        let last = feed.next().await.unwrap();
+        assert!(matches!(last, (Source(2), FeedItem::Ended)), "{last:?}");
+        drop(inlet);
+        assert!(feed.next().await.is_none());
+    }
+
+    /// Who has read everything waits, and is woken by what was left since.
+    #[tokio::test]
+    async fn who_waits_is_told_what_was_left() {
+        let (inlet, mut feed) = feed(1);
+        let mut one = inlet.sender(Source(1));
+        for _ in 0..CAPACITY {
+            one.send(call());
+        }
+        one.send(FeedItem::Ended);
+        for _ in 0..CAPACITY {
+            feed.next().await.unwrap();
+        }
+        let reader = tokio::spawn(async move { feed.next().await });
+        tokio::task::yield_now().await;
+        drop(one);
+        let last = reader.await.unwrap().unwrap();
+        assert!(matches!(last, (Source(1), FeedItem::Ended)), "{last:?}");
+        drop(inlet);
+    }
+
+    #[tokio::test]
+    async fn what_is_left_for_a_reader_who_does_not_read_is_bounded() {
+        let (inlet, feed) = feed(1);
+        let mut first = inlet.sender(Source(0));
+        for _ in 0..CAPACITY {
+            first.send(call());
+        }
+        let thread = |id| {
+            FeedItem::Thread(Thread {
+                id: ThreadId(id),
+                process: xray_trace::model::ProcessId(0),
+                tid: 1,
+                name: String::new(),
+            })
+        };
+        for source in 1..1000 {
+            let mut sender = inlet.sender(Source(source));
+            for id in 0..100 {
+                sender.send(thread(id));
+            }
+            sender.send(FeedItem::Ended);
+        }
+        assert_eq!(lock(&feed.beside.left).len(), 999);
+    }
 }
