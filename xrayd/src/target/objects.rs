@@ -34,7 +34,8 @@ struct Key {
 /// A cache of parsed files.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    /// By device, inode, time of change and size. Filled by `get`; emptied whole when it is full.
+    /// By device, inode, time of change and size. Filled by `get`; emptied when it is full, but for what is in use: the same file is
+    /// the same allocation for everybody.
     parsed: Mutex<HashMap<Key, Parsed>>,
 }
 
@@ -61,17 +62,24 @@ impl Objects {
             return Ok(found.clone());
         }
         let parsed = parse(&file)?;
-        let mut cache = self.lock();
-        if cache.len() >= MAX_CACHED {
-            cache.clear();
-        }
-        cache.insert(key, parsed.clone());
-        Ok(parsed)
+        Ok(keep(&mut self.lock(), key, parsed))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Parsed>> {
         lock(&self.parsed)
     }
+}
+
+/// Adds what was parsed, unless somebody else has meanwhile; returns what is kept.
+fn keep<T>(
+    cache: &mut HashMap<Key, Result<Arc<T>, ObjectError>>,
+    key: Key,
+    parsed: Result<Arc<T>, ObjectError>,
+) -> Result<Arc<T>, ObjectError> {
+    if cache.len() >= MAX_CACHED {
+        cache.retain(|_, kept| kept.as_ref().is_ok_and(|kept| Arc::strong_count(kept) > 1));
+    }
+    cache.entry(key).or_insert(parsed).clone()
 }
 
 fn parse(file: &File) -> io::Result<Parsed> {
@@ -155,4 +163,40 @@ pub(crate) fn open_mapped(pid: Pid, entry: &MapEntry) -> io::Result<File> {
             "the file on disk is no longer the one that is mapped, and reading the mapped one needs CAP_CHECKPOINT_RESTORE",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(inode: u64) -> Key {
+        Key {
+            device: 1,
+            inode,
+            modified: (0, 0),
+            size: 0,
+        }
+    }
+
+    /// By the allocation a trace knows that processes have the same file loaded.
+    #[test]
+    fn a_file_that_is_in_use_stays_the_same_allocation_however_many_come() {
+        let mut cache = HashMap::new();
+        let used = keep(&mut cache, key(0), Ok(Arc::new(0))).unwrap();
+        for inode in 1..5 * MAX_CACHED as u64 {
+            let _ = keep(&mut cache, key(inode), Ok(Arc::new(inode)));
+            let _ = keep(&mut cache, key(inode | 1 << 40), Err(ObjectError::NotElf));
+            assert!(cache.len() <= MAX_CACHED);
+        }
+        let again = keep(&mut cache, key(0), Ok(Arc::new(0))).unwrap();
+        assert!(Arc::ptr_eq(&used, &again));
+    }
+
+    #[test]
+    fn who_parses_a_file_at_the_same_time_gets_what_the_first_one_got() {
+        let mut cache = HashMap::new();
+        let first = keep(&mut cache, key(0), Ok(Arc::new(0))).unwrap();
+        let second = keep(&mut cache, key(0), Ok(Arc::new(0))).unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+    }
 }
