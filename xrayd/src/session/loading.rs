@@ -91,9 +91,20 @@ pub(super) struct Loading {
     pub(super) watch: Watch,
     /// It has, or may have, and the maps were not looked at since.
     heard: bool,
-    /// When the last look began, and how long it took to see what had changed.
+    /// When the last look began, and how long it took to see what had changed; `None` if that could not be seen.
     last: Instant,
-    cost: Duration,
+    cost: Option<Duration>,
+}
+
+/// How soon the maps are looked at again.
+#[derive(Debug, Clone, Copy)]
+enum Pace {
+    /// Something was heard.
+    Heard,
+    /// Something may come, and nobody would say so.
+    Poll,
+    /// Nothing is expected.
+    Idle,
 }
 
 #[derive(Debug)]
@@ -141,7 +152,7 @@ impl Loading {
             watch,
             heard: false,
             last: Instant::now(),
-            cost: Duration::ZERO,
+            cost: Some(Duration::ZERO),
         }
     }
 
@@ -155,18 +166,14 @@ impl Loading {
 
     /// How long until the next look.
     pub(super) fn until_look(&self) -> Duration {
-        let wait = if self.heard {
-            self.cost * SHARE_IF_HEARD
+        let pace = if self.heard {
+            Pace::Heard
+        } else if self.rules.is_empty() || self.watch.hears() && !self.is_unsettled() {
+            Pace::Idle
         } else {
-            let settled = self.watch.hears() && !self.is_unsettled();
-            let pace = if self.rules.is_empty() || settled {
-                IDLE_PACE
-            } else {
-                PACE
-            };
-            pace.max(self.cost * SHARE)
+            Pace::Poll
         };
-        wait.saturating_sub(self.last.elapsed())
+        pace.pause(self.cost).saturating_sub(self.last.elapsed())
     }
 
     /// True if something that came is to be tried again.
@@ -258,6 +265,25 @@ impl Loading {
     }
 }
 
+// === impl Pace ===
+
+impl Pace {
+    /// From the beginning of a look that took `cost` to that of the next: never more than a second, however long it took, since the
+    /// machine may have been busy.
+    fn pause(self, cost: Option<Duration>) -> Duration {
+        // Maps that cannot be read now cannot be read at once again either.
+        let Some(cost) = cost else {
+            return IDLE_PACE;
+        };
+        let pause = match self {
+            Self::Heard => cost.saturating_mul(SHARE_IF_HEARD),
+            Self::Poll => cost.saturating_mul(SHARE).max(PACE),
+            Self::Idle => IDLE_PACE,
+        };
+        pause.min(IDLE_PACE)
+    }
+}
+
 impl Controller {
     /// Looks for what came and went, and does what the rules say.
     ///
@@ -265,11 +291,12 @@ impl Controller {
     /// The process has ended.
     pub(super) fn look(&mut self) -> Result<()> {
         let before = std::mem::replace(&mut self.loading.last, Instant::now());
+        self.loading.cost = None;
         let maps = maps_of(&self.target)?;
         // What is heard now may have come after the maps were read.
         self.loading.heard = self.loading.watch.catch_up();
         let loads = loads_of(&maps);
-        self.loading.cost = self.loading.last.elapsed();
+        self.loading.cost = Some(self.loading.last.elapsed());
         self.take_leave(&loads);
         self.arm_again();
         let Loading {
@@ -562,6 +589,27 @@ fn share_names(one: &Range<u64>, other: &Range<u64>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_look_that_failed_is_not_tried_again_at_once() {
+        for pace in [Pace::Heard, Pace::Poll, Pace::Idle] {
+            assert_eq!(pace.pause(None), IDLE_PACE, "{pace:?}");
+        }
+    }
+
+    #[test]
+    fn a_look_that_took_long_does_not_make_blind() {
+        let microseconds = |pace: Pace, cost| pace.pause(Some(Duration::from_micros(cost)));
+        assert_eq!(microseconds(Pace::Heard, 0), Duration::ZERO);
+        assert_eq!(microseconds(Pace::Heard, 100), Duration::from_millis(1));
+        assert_eq!(microseconds(Pace::Poll, 1), PACE);
+        assert_eq!(microseconds(Pace::Poll, 100), Duration::from_millis(10));
+        assert_eq!(microseconds(Pace::Idle, 1), IDLE_PACE);
+        for pace in [Pace::Heard, Pace::Poll, Pace::Idle] {
+            assert_eq!(microseconds(pace, 60_000_000), IDLE_PACE, "{pace:?}");
+            assert_eq!(microseconds(pace, u64::MAX), IDLE_PACE, "{pace:?}");
+        }
+    }
 
     #[test]
     fn ranges_share_names_where_their_low_halves_meet() {
