@@ -186,12 +186,13 @@ pub(super) fn all_traced(
         .collect())
 }
 
-/// A family is its first process's user's.
+/// A family is its first process's user's, and nobody's who may not trace everybody in it.
 fn check_family(caller: Caller, family: &Family) -> Result<(), Refusal> {
-    match family.root_session() {
-        Some(session) => check_session(caller, &session),
-        None => check(caller, family.root(), family.uid()),
-    }
+    check(caller, family.root(), family.uid())?;
+    let sessions = family.sessions().into_iter();
+    sessions
+        .map(|session| check_session(caller, &session))
+        .collect()
 }
 
 /// The sessions that are meant, in the order of their pids.
