@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, ProcessState, Target, wait_until};
@@ -309,9 +310,9 @@ fn a_program_that_becomes_another_is_followed_if_that_is_meant() -> Result<()> {
             ensure!(target.ask("fork 0", "done ")? == "done 100");
             let is_traced = followed || turn == 1;
             expected += if is_traced { 100 } else { 0 };
-            target.ask("exec", "ready")?;
             let before: Vec<Arc<Session>> = family.sessions();
             let last = before.last().context("no session")?;
+            target.ask("exec", "ready")?;
             wait_until(DEADLINE, "the session noticed", || {
                 Ok((last.status().phase == Phase::Exited).then_some(()))
             })?;
@@ -335,6 +336,43 @@ fn a_program_that_becomes_another_is_followed_if_that_is_meant() -> Result<()> {
         ensure!(registry.sessions().is_empty() && registry.families().is_empty());
         ensure!(target.ask("fork 0", "done ")? == "done 200");
     }
+    Ok(())
+}
+
+/// Without address space randomisation nothing that `/proc` shows of the new program differs from the old one.
+#[test]
+fn a_program_that_becomes_itself_at_the_same_addresses_is_followed() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Forks, [""; 0])?;
+    let registry = registry();
+    let family = follow(&registry, &target, Follow::Exec)?;
+    toggle(&family, &everything(), Switch::On)?;
+    ensure!(
+        target.ask("fixed", "")? == "done 100",
+        "the kernel refuses personality(2)"
+    );
+    for turn in 1..=3_usize {
+        target.ask("exec", "ready")?;
+        let ready = Instant::now();
+        let mut untraced = Duration::ZERO;
+        wait_until(DEADLINE, "the new program is traced", || {
+            let asked = ready.elapsed();
+            if family.sessions().len() == turn {
+                untraced = asked;
+            }
+            Ok((usize::try_from(family.status().followed)? == turn).then_some(()))
+        })
+        .with_context(|| format!("turn {turn}: {:?}", family.status()))?;
+        ensure!(target.ask("fork 0", "done ")? == "done 100");
+        let kinship = family.sessions().last().and_then(|it| it.kinship());
+        let kinship = kinship.context("nobody's")?;
+        // What it did in that time is in no trace, so it is told.
+        ensure!(
+            kinship.by == Birth::Exec && kinship.within >= untraced,
+            "{kinship:?} {untraced:?}"
+        );
+    }
+    is_exactly(&retained(&family)?, &[(target.pid(), 400)])?;
+    registry.detach(pid_of(&target)?)?;
     Ok(())
 }
 

@@ -6,8 +6,8 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     process::ExitStatus,
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU8, AtomicU64, Ordering},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
     },
     time::{Duration, Instant},
@@ -90,8 +90,8 @@ pub(crate) struct Control {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) phase: AtomicU8,
-    /// What was attached to is gone with an `exec`.
-    pub(super) executed: AtomicBool,
+    /// Once what was attached to is gone with an `exec`: when it was last seen to be there. Written by the control thread.
+    pub(super) executed: OnceLock<Instant>,
     pub(super) copied: AtomicU64,
     pub(super) states: States,
     /// Modules with sleds that are loaded and cannot be traced. Written by the control thread.
@@ -113,7 +113,7 @@ impl Shared {
     pub(super) fn new(functions: usize, refused: Vec<RefusedModule>, drain: DrainHandle) -> Self {
         Self {
             phase: AtomicU8::new(Phase::Tracing as u8),
-            executed: AtomicBool::new(false),
+            executed: OnceLock::new(),
             copied: AtomicU64::new(0),
             states: States::new(functions),
             refused: Mutex::new(refused),
@@ -182,8 +182,9 @@ impl Control {
         self.shared.phase()
     }
 
-    pub(super) fn executed(&self) -> bool {
-        self.shared.executed.load(Ordering::Acquire)
+    /// If the process has become another program by `exec`: when it was last seen not to have.
+    pub(super) fn executed(&self) -> Option<Instant> {
+        self.shared.executed.get().copied()
     }
 
     pub(super) fn copied_bytes(&self) -> u64 {

@@ -75,14 +75,17 @@ impl Controller {
     /// Serves the session until it is detached or its target has ended. A command that comes meanwhile finds nobody.
     pub(super) fn run(mut self, commands: &Commands) {
         self.read_event_types();
+        let mut seen = Instant::now();
         loop {
             let pause = self.loading.pause().min(WATCH_EVERY);
             let command = commands.next(self.loading.watch.descriptors(), pause);
             self.loading.hear();
+            let now = Instant::now();
             if self.is_gone() {
-                self.end_of_target();
+                self.end_of_target(seen);
                 break;
             }
+            seen = now;
             if self.output.failure().is_some() {
                 self.end_of_drain();
                 break;
@@ -141,8 +144,8 @@ impl Controller {
         self.target.has_exited() || self.memory.read_u64(self.table).is_err()
     }
 
-    /// The program is no more: keep what it recorded up to its last event.
-    fn end_of_target(&mut self) {
+    /// The program is no more, which at `seen` it was: keep what it recorded up to its last event.
+    fn end_of_target(&mut self, seen: Instant) {
         let drain = lock(&self.shared.drain).take();
         if let Some(drain) = drain {
             drain.finish(Producer::Gone);
@@ -150,8 +153,12 @@ impl Controller {
         self.output.close();
         self.claim = None;
         self.collect_child();
-        let executed = !self.target.has_exited();
-        self.shared.executed.store(executed, Ordering::Release);
+        // A process that ends gives its memory back before it has ended.
+        let executed = self.target.live_thread().is_ok() && self.has_no_memory();
+        if executed {
+            // It is set once, here.
+            let _ = self.shared.executed.set(seen);
+        }
         let report = self.totals(DetachReport {
             exited: true,
             ..DetachReport::default()

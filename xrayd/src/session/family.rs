@@ -37,6 +37,8 @@ const LEAST_SHARE: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Family {
     root: Pid,
+    /// Of that process, which tells it from others that get its number later.
+    start_time: u64,
     uid: u32,
     command: String,
     /// How the others are attached to.
@@ -115,6 +117,7 @@ pub(super) enum Root {
     Traced(Arc<Session>),
     Untraced {
         program: Untraced,
+        start_time: u64,
         uid: u32,
         command: String,
     },
@@ -125,21 +128,27 @@ pub(super) enum Root {
 impl Family {
     /// A family of one, until somebody follows its children.
     pub(super) fn new(root: Root, options: AttachOptions, rules: Rules) -> Self {
-        let (pid, uid, command, untraced, members) = match root {
+        let (pid, start_time, uid, command, untraced, members) = match root {
             Root::Traced(session) => {
                 let (pid, uid) = (session.pid(), session.uid());
-                let command = session.command_line.clone();
-                (pid, uid, command, None, vec![(Source(0), session)])
+                let (start_time, command) = (session.start_time(), session.command_line.clone());
+                let members = vec![(Source(0), session)];
+                (pid, start_time, uid, command, None, members)
             }
             Root::Untraced {
                 program,
+                start_time,
                 uid,
                 command,
-            } => (program.pid(), uid, command, Some(program), Vec::new()),
+            } => {
+                let pid = program.pid();
+                (pid, start_time, uid, command, Some(program), Vec::new())
+            }
         };
         let next = u32::try_from(members.len()).unwrap_or(1);
         Self {
             root: pid,
+            start_time,
             uid,
             command,
             options,
@@ -160,6 +169,11 @@ impl Family {
     /// The process that it was attached by.
     pub fn root(&self) -> Pid {
         self.root
+    }
+
+    /// Field 22 of that process's `/proc/<pid>/stat`.
+    pub(super) fn start_time(&self) -> u64 {
+        self.start_time
     }
 
     /// The user of that process.
@@ -386,25 +400,37 @@ impl Family {
         Ok(())
     }
 
+    /// Whether one more can be taken in. Asked before anything is done to it.
+    ///
+    /// # Errors
+    /// There are too many, and none of them has ended.
+    pub(super) fn has_room(&self) -> Result<()> {
+        self.room_in(&self.kin()).map(drop)
+    }
+
     /// The oldest that has ended goes, if there are too many.
     fn make_room(&self, kin: &mut Kin) -> Result<()> {
-        if kin.members.len() < MOST_MEMBERS {
-            return Ok(());
+        if let Some(oldest) = self.room_in(kin)? {
+            kin.members.remove(oldest);
+            kin.news.dropped += 1;
         }
-        let oldest = kin
-            .members
-            .iter()
-            .position(|(_, session)| !is_living(session));
-        let Some(oldest) = oldest else {
+        Ok(())
+    }
+
+    /// Where there is room for one more: `None` beside all others.
+    fn room_in(&self, kin: &Kin) -> Result<Option<usize>> {
+        if kin.members.len() < MOST_MEMBERS {
+            return Ok(None);
+        }
+        let mut members = kin.members.iter();
+        let oldest = members.position(|(_, session)| !is_living(session));
+        oldest.map(Some).ok_or_else(|| {
             let message = format!(
                 "{MOST_MEMBERS} processes are traced that come from process {}; no more are followed",
                 self.root
             );
-            return Err(Refusal::new(Reason::Limit, message));
-        };
-        kin.members.remove(oldest);
-        kin.news.dropped += 1;
-        Ok(())
+            Refusal::new(Reason::Limit, message)
+        })
     }
 
     pub(super) fn tell(&self, what: impl FnOnce(&mut News)) {

@@ -14,6 +14,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     sync::{
         Arc, Weak,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
@@ -31,13 +32,17 @@ use xray_trace::model::Birth;
 use crate::{
     pid::Pid,
     refusal::{Reason, Refusal, Result},
-    target::{Children, Glance, Program, command_of, has_sleds},
+    target::{
+        Children, Glance, Incarnation, Objects, Program, age_of, command_of, has_sleds, is_older,
+        is_there,
+    },
 };
 
 /// Between looks.
 const PACE: Duration = Duration::from_millis(4);
-/// Looking takes one in so many parts of the time at most.
+/// Looking takes one in so many parts of the time at most, and seeing what programs have loaded.
 const SHARE: u32 = 100;
+const SHARE_OF_READING: u32 = 2;
 /// Processes that are known of at most, those without sleds among them.
 const MOST_KNOWN: usize = 4096;
 /// Tries to attach, after which it is told that one failed; it is tried on, ever more seldom.
@@ -82,11 +87,20 @@ pub(super) struct Follower {
 struct Search {
     family: Arc<Family>,
     known: BTreeMap<Pid, Known>,
-    /// When the last look began, and how long it took without attaching.
+    /// When the last look began, and how long it took.
     last: Instant,
-    cost: Duration,
+    cost: Cost,
     /// There were too many, which was told.
     full: bool,
+}
+
+/// How long a look took, without attaching.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cost {
+    /// To see who is there.
+    looking: Duration,
+    /// To see what programs have loaded, which includes parsing their files when they come for the first time.
+    reading: Duration,
 }
 
 /// A process of the tree.
@@ -96,9 +110,12 @@ struct Known {
     start_time: u64,
     /// What it runs, and how it came to.
     program: Program,
+    incarnation: Option<Incarnation>,
     by: Birth,
     /// When it did not run it yet; `None` if it was there before anybody looked.
     before: Option<Instant>,
+    /// When it was last seen to run it.
+    seen: Instant,
     /// It was seen to have sleds.
     sleds: bool,
     state: State,
@@ -143,7 +160,8 @@ impl Follower {
         // Not strong: a registry that is dropped drops its sessions.
         let registry = Arc::downgrade(registry);
         let root = family.root();
-        let search = Search::new(family);
+        let search =
+            Search::new(family).map_err(|error| Refusal::from_io(root, "look at it", &error))?;
         let thread = std::thread::Builder::new()
             .name(format!("follow-{root}"))
             .spawn(move || search.run(&registry, &stop))
@@ -164,28 +182,32 @@ impl Follower {
 // === impl Search ===
 
 impl Search {
-    fn new(family: Arc<Family>) -> Self {
+    fn new(family: Arc<Family>) -> io::Result<Self> {
         let root = family.root();
         let state = match family.root_session() {
             Some(session) => State::Traced(session),
             None => State::watched(),
         };
-        let first = Glance::at(root).map(|glance| Known {
+        let seen = Instant::now();
+        let its = |glance: &Glance| glance.start_time == family.start_time();
+        let first = Glance::at(root)?.filter(its).map(|glance| Known {
             parent: root,
             start_time: glance.start_time,
             program: glance.program,
+            incarnation: Incarnation::of(root),
             by: Birth::Exec,
             before: None,
+            seen,
             sleds: false,
             state,
         });
-        Self {
+        Ok(Self {
             family,
             known: first.map(|known| (root, known)).into_iter().collect(),
             last: Instant::now(),
-            cost: Duration::ZERO,
+            cost: Cost::default(),
             full: false,
-        }
+        })
     }
 
     /// Looks until nobody can come any more, or nobody is interested.
@@ -201,8 +223,7 @@ impl Search {
             if self.is_over() {
                 break;
             }
-            let pause = PACE.max(self.cost * SHARE);
-            let pause = pause.saturating_sub(self.last.elapsed());
+            let pause = self.cost.pause().saturating_sub(self.last.elapsed());
             if stop.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                 break;
             }
@@ -222,9 +243,15 @@ impl Search {
             self.find_children(before);
         }
         let pids: Vec<Pid> = self.known.keys().copied().collect();
-        let mut attaching = Duration::ZERO;
+        let (mut reading, mut attaching) = (Duration::ZERO, Duration::ZERO);
         for pid in pids {
-            if self.visit(pid, before, registry) {
+            if !self.visit(pid) {
+                continue;
+            }
+            let begun = Instant::now();
+            let ready = self.read(pid, registry.objects());
+            reading += begun.elapsed();
+            if ready {
                 let begun = Instant::now();
                 self.attach(pid, registry);
                 attaching += begun.elapsed();
@@ -234,7 +261,10 @@ impl Search {
         let untraced = self.known.values().filter(watched).count();
         let untraced = u32::try_from(untraced).unwrap_or(u32::MAX);
         self.family.tell(|news| news.untraced = untraced);
-        self.cost = self.last.elapsed().saturating_sub(attaching);
+        self.cost = Cost {
+            looking: self.last.elapsed().saturating_sub(reading + attaching),
+            reading,
+        };
     }
 
     fn find_children(&mut self, before: Option<Instant>) {
@@ -246,30 +276,48 @@ impl Search {
             let Some(of) = self.known.get(&parent) else {
                 continue;
             };
-            let (program, traced) = (of.program, matches!(of.state, State::Traced(_)));
+            let start_time = of.start_time;
+            let (program, incarnation) = (of.program, of.incarnation);
+            let traced = matches!(of.state, State::Traced(_));
+            let mut found = Vec::new();
             for pid in children.of(parent) {
                 // One who follows does not follow itself.
                 if self.known.contains_key(&pid) || pid == Pid::this() {
                     continue;
                 }
+                // It may have ended without its parent's knowing it yet, or be another one's by now; what cannot be looked at is
+                // found again.
+                let seen = Instant::now();
+                if let Ok(Some(glance)) = Glance::at(pid)
+                    && glance.parent == Some(parent)
+                {
+                    found.push((pid, seen, glance));
+                }
+            }
+            // Asked afterwards: then it was there all the time, and its number was no other process's.
+            if found.is_empty() || !is_there(parent, start_time) {
+                continue;
+            }
+            for (pid, seen, glance) in found {
                 if self.known.len() >= MOST_KNOWN {
                     self.tell_full();
                     return;
                 }
-                let Some(glance) = Glance::at(pid) else {
-                    // It has ended, and its parent does not know it yet.
-                    continue;
-                };
-                let by = match glance.program == program {
+                let own = Incarnation::of(pid);
+                let by = match glance.program == program && may_be_same(own, incarnation) {
                     true => Birth::Fork,
                     false => Birth::Exec,
                 };
+                // Who has lived for longer had another parent before, or was one too many.
+                let before = before.filter(|before| !is_older(glance.start_time, before.elapsed()));
                 let known = Known {
                     parent,
                     start_time: glance.start_time,
                     program: glance.program,
+                    incarnation: own,
                     by,
                     before,
+                    seen,
                     sleds: traced && by == Birth::Fork,
                     state: State::watched(),
                 };
@@ -288,14 +336,19 @@ impl Search {
         }
     }
 
-    /// Sees what became of a process. True if it is to be attached to.
-    fn visit(&mut self, pid: Pid, before: Option<Instant>, registry: &Registry) -> bool {
+    /// Sees what became of a process. True if it may be attached to, if it has sleds.
+    fn visit(&mut self, pid: Pid) -> bool {
         let Some(known) = self.known.get_mut(&pid) else {
             return false;
         };
         let follow = self.family.follow();
-        let glance = Glance::at(pid).filter(|glance| glance.start_time == known.start_time);
-        let Some(Glance { program, .. }) = glance else {
+        let now = Instant::now();
+        // Of what cannot be looked at nothing is known; the next look may be luckier.
+        let Ok(glance) = Glance::at(pid) else {
+            return false;
+        };
+        let its = |glance: &Glance| glance.start_time == known.start_time;
+        let Some(Glance { program, .. }) = glance.filter(its) else {
             if known.sleds && matches!(known.state, State::Watched { .. }) {
                 self.family.tell(|news| news.missed += 1);
             }
@@ -303,41 +356,44 @@ impl Search {
             return false;
         };
         let is_another = program != known.program;
-        match &mut known.state {
+        match &known.state {
             State::Left => return false,
-            State::Traced(session) => match (is_another, session.control.phase()) {
-                (_, Phase::Tracing | Phase::Detaching) => return false,
-                (true, Phase::Exited) if session.control.executed() && follow.execs() => {}
-                // Its session will say that it has ended; or somebody let it go.
-                (false, Phase::Exited) if session.ended().is_some() => return false,
-                (_, Phase::Exited | Phase::Failed) => {
+            State::Traced(session) => match (session.control.phase(), session.control.executed()) {
+                (Phase::Tracing | Phase::Detaching, _) => return false,
+                // That its program looks like another one was seen since, or not at all.
+                (Phase::Exited, Some(still)) if follow.execs() => {
+                    known.becomes(pid, program, Some(still));
+                }
+                // It is on its way out; or somebody let it go.
+                (Phase::Exited, None) if !is_another && session.ended().is_some() => return false,
+                (Phase::Exited | Phase::Failed, _) => {
                     known.state = State::Left;
                     return false;
                 }
             },
+            State::Watched { .. } if is_another => known.becomes(pid, program, Some(known.seen)),
             State::Watched { .. } => {}
         }
-        if is_another {
-            known.program = program;
-            known.by = Birth::Exec;
-            known.before = before;
-            known.sleds = false;
-            known.state = State::watched();
-        }
-        let meant = match known.by {
-            Birth::Fork => follow.forks(),
-            Birth::Exec => follow.execs(),
+        known.seen = now;
+        let meant = known.is_meant(follow);
+        meant
+            && matches!(known.state, State::Watched { next: Some(next), .. } if next <= Instant::now())
+    }
+
+    /// Sees whether a process has sleds. True if it is to be attached to.
+    fn read(&mut self, pid: Pid, objects: &Objects) -> bool {
+        let follow = self.family.follow();
+        let Some(known) = self.known.get_mut(&pid) else {
+            return false;
         };
-        if !meant {
-            known.state = State::Left;
-            return false;
+        // It may have become itself, without address space randomisation, and nobody knows when.
+        if !may_be_same(Incarnation::of(pid), known.incarnation) {
+            known.becomes(pid, known.program, None);
+            if !known.is_meant(follow) {
+                return false;
+            }
         }
-        let now = Instant::now();
-        let due = matches!(known.state, State::Watched { next: Some(next), .. } if next <= now);
-        if !due {
-            return false;
-        }
-        known.sleds = has_sleds(pid, registry.objects());
+        known.sleds = has_sleds(pid, objects);
         if !known.sleds {
             known.state.failed(None);
         }
@@ -392,6 +448,7 @@ impl Search {
             follow: Follow::None,
             ..self.family.options()
         };
+        self.family.has_room()?;
         let session = registry.attach_followed(pid, options)?;
         let parent = match (known.by, self.known.get(&known.parent)) {
             (Birth::Fork, Some(parent)) => match &parent.state {
@@ -406,7 +463,7 @@ impl Search {
             by: known.by,
             within: match known.before {
                 Some(before) => before.elapsed(),
-                None => Glance::at(pid).map_or(Duration::ZERO, |glance| glance.age()),
+                None => age_of(known.start_time),
             },
         };
         let retain = registry.config().retain_bytes;
@@ -430,6 +487,51 @@ impl Search {
         );
         Ok(Some(session))
     }
+}
+
+// === impl Cost ===
+
+impl Cost {
+    /// From the beginning of one look to that of the next.
+    fn pause(self) -> Duration {
+        let Self { looking, reading } = self;
+        let least = looking
+            .saturating_mul(SHARE)
+            .max(reading.saturating_mul(SHARE_OF_READING));
+        // However long it took: the machine may have been busy, or asleep.
+        PACE.max(least).min(SELDOM)
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    /// It runs another program, or the same from the beginning; at `before` it did not.
+    fn becomes(&mut self, pid: Pid, program: Program, before: Option<Instant>) {
+        self.program = program;
+        self.incarnation = Incarnation::of(pid);
+        self.by = Birth::Exec;
+        self.before = before;
+        self.sleds = false;
+        self.state = State::watched();
+    }
+
+    /// Whether it is to be traced, as it came to run what it runs; if not, it is left.
+    fn is_meant(&mut self, follow: Follow) -> bool {
+        let meant = match self.by {
+            Birth::Fork => follow.forks(),
+            Birth::Exec => follow.execs(),
+        };
+        if !meant {
+            self.state = State::Left;
+        }
+        meant
+    }
+}
+
+/// Whether nothing tells one run of a program from another.
+fn may_be_same(one: Option<Incarnation>, other: Option<Incarnation>) -> bool {
+    one.zip(other).is_none_or(|(one, other)| one == other)
 }
 
 // === impl State ===
@@ -470,7 +572,6 @@ fn is_lasting(reason: Reason) -> bool {
         | Reason::AlreadyPatched
         | Reason::KernelThread
         | Reason::OtherVersion
-        | Reason::Limit
         | Reason::MemoryWrite => true,
         Reason::NoSuchProcess
         | Reason::NoSleds
@@ -479,6 +580,8 @@ fn is_lasting(reason: Reason) -> bool {
         | Reason::PidReused
         | Reason::Busy
         | Reason::TooMany
+        // Others end.
+        | Reason::Limit
         | Reason::TargetExited
         | Reason::NotAttached
         | Reason::SessionFailed
@@ -494,6 +597,24 @@ fn is_lasting(reason: Reason) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever is looked for is found within a second, also if the last look took minutes.
+    #[test]
+    fn a_look_that_took_long_does_not_make_blind() {
+        let pause = |looking, reading| {
+            let (looking, reading) = (
+                Duration::from_micros(looking),
+                Duration::from_micros(reading),
+            );
+            Cost { looking, reading }.pause()
+        };
+        assert_eq!(pause(10, 0), PACE);
+        assert_eq!(pause(100, 0), Duration::from_millis(10));
+        assert_eq!(pause(10, 100_000), Duration::from_millis(200));
+        assert_eq!(pause(10, 3_000_000), SELDOM);
+        assert_eq!(pause(60_000_000, 0), SELDOM);
+        assert_eq!(pause(u64::MAX, u64::MAX), SELDOM);
+    }
 
     #[test]
     fn a_process_is_tried_ever_more_seldom_and_told_of_once() {

@@ -255,6 +255,11 @@ impl Session {
         self.pid
     }
 
+    /// When it began, as field 22 of `/proc/<pid>/stat` says it: with the pid, this tells it from all others.
+    pub(crate) fn start_time(&self) -> u64 {
+        self.process.start_time_ticks
+    }
+
     /// Its effective user at attach.
     pub fn uid(&self) -> u32 {
         self.uid
@@ -390,7 +395,7 @@ impl Session {
             command: self.command_line.clone(),
             phase: self.control.phase(),
             kinship: self.kinship(),
-            executed: self.control.executed(),
+            executed: self.control.executed().is_some(),
             failure: self.output.failure().map(str::to_owned),
             functions: u32::try_from(self.functions.len()).unwrap_or(u32::MAX),
             functions_on: self.control.functions_on(),

@@ -347,10 +347,12 @@ impl Registry {
             let awaited = attach.sleds == Sleds::Awaited;
             if attach.follow.execs() && !awaited && !has_sleds(pid, &inner.objects) {
                 let (uid, command) = (target.uid(), target.command());
+                let start_time = target.start_time();
                 let (program, keeper) = untraced(started);
                 let keeper = Box::new(keeper);
                 let root = Root::Untraced {
                     program,
+                    start_time,
                     uid,
                     command,
                 };

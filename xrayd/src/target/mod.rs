@@ -39,4 +39,6 @@ pub(crate) use record::Notice;
 pub(crate) use seccomp::Passage;
 pub(crate) use sleds::{Survey, survey};
 pub(crate) use threads::{ThreadState, ThreadStatus, Threads};
-pub(crate) use tree::{Children, Glance, Program, has_sleds};
+pub(crate) use tree::{
+    Children, Glance, Incarnation, Program, age_of, has_sleds, is_older, is_there,
+};

@@ -1,8 +1,17 @@
 //! Who is whose child, and what each of them runs.
 
-use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _, time::Duration};
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::unix::fs::{FileExt as _, MetadataExt as _},
+    time::Duration,
+};
 
-use procfs::process::Process;
+use nix::libc;
+use procfs::{
+    FromRead as _,
+    process::{Process, Stat},
+};
 
 use super::{Maps, Objects, Threads, modules::modules_of};
 use crate::pid::Pid;
@@ -19,6 +28,8 @@ pub(crate) struct Children {
 pub(crate) struct Glance {
     /// Field 22 of `/proc/<pid>/stat`.
     pub(crate) start_time: u64,
+    /// Whose child it is; `None` if that is a process that cannot be seen from here.
+    pub(crate) parent: Option<Pid>,
     /// What it runs.
     pub(crate) program: Program,
 }
@@ -31,6 +42,11 @@ pub(crate) struct Program {
     stack: u64,
     arguments: u64,
 }
+
+/// One run of a program: the random bytes that the kernel gives a program when it begins: `exec` changes them also where a program becomes itself and lies
+/// where it lay, without address space randomisation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Incarnation([u8; 16]);
 
 // === impl Children ===
 
@@ -83,36 +99,95 @@ fn everybody() -> HashMap<Pid, Vec<Pid>> {
 // === impl Glance ===
 
 impl Glance {
-    /// `None` if it has ended, or cannot be looked at.
-    pub(crate) fn at(pid: Pid) -> Option<Self> {
-        let stat = Process::new(pid.as_raw()).ok()?.stat().ok()?;
+    /// `None` if it has ended.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub(crate) fn at(pid: Pid) -> io::Result<Option<Self>> {
+        let Some(stat) = stat_of(pid)? else {
+            return Ok(None);
+        };
         // What is on its way out has no memory, and shows no program.
-        let exe = fs::metadata(format!("{}/exe", Threads::proc_dir(pid))).ok()?;
-        Some(Self {
+        let exe = unless_gone(fs::metadata(format!("{}/exe", Threads::proc_dir(pid))))?;
+        Ok(exe.map(|exe| Self {
             start_time: stat.starttime,
+            parent: u32::try_from(stat.ppid)
+                .ok()
+                .and_then(|id| Pid::try_from(id).ok()),
             program: Program {
                 device: exe.dev(),
                 inode: exe.ino(),
                 stack: stat.startstack,
                 arguments: stat.arg_start.unwrap_or(0),
             },
-        })
+        }))
     }
+}
 
-    /// How long ago the process began, rounded up to the clock's step.
-    pub(crate) fn age(&self) -> Duration {
-        let up = fs::read_to_string("/proc/uptime").unwrap_or_default();
-        let up: f64 = up
-            .split_ascii_whitespace()
-            .next()
-            .and_then(|seconds| seconds.parse().ok())
-            .unwrap_or(0.0);
-        let steps = procfs::ticks_per_second().max(1);
-        let begun = Duration::from_secs(self.start_time / steps)
-            + Duration::from_nanos(self.start_time % steps * 1_000_000_000 / steps);
-        let step = Duration::from_nanos(1_000_000_000 / steps);
-        let up = Duration::try_from_secs_f64(up).unwrap_or_default() + 2 * step;
-        up.saturating_sub(begun)
+/// Whether the process that began at `start_time` is there, be it as a zombie.
+pub(crate) fn is_there(pid: Pid, start_time: u64) -> bool {
+    stat_of(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.starttime == start_time))
+}
+
+fn stat_of(pid: Pid) -> io::Result<Option<Stat>> {
+    let bytes = unless_gone(fs::read(format!("/proc/{pid}/stat")))?;
+    let stat = bytes.map(|bytes| Stat::from_read(bytes.as_slice()));
+    stat.transpose().map_err(io::Error::other)
+}
+
+fn unless_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// How long ago a process began that began at `start_time`, rounded up to the clock's step.
+pub(crate) fn age_of(start_time: u64) -> Duration {
+    let up = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let up: f64 = up
+        .split_ascii_whitespace()
+        .next()
+        .and_then(|seconds| seconds.parse().ok())
+        .unwrap_or(0.0);
+    let steps = procfs::ticks_per_second().max(1);
+    let begun = Duration::from_secs(start_time / steps)
+        + Duration::from_nanos(start_time % steps * 1_000_000_000 / steps);
+    let up = Duration::try_from_secs_f64(up).unwrap_or_default() + 2 * clock_step();
+    up.saturating_sub(begun)
+}
+
+/// Of start times.
+fn clock_step() -> Duration {
+    Duration::from_nanos(1_000_000_000 / procfs::ticks_per_second().max(1))
+}
+
+/// Whether a process that began at `start_time` is certainly older than this.
+pub(crate) fn is_older(start_time: u64, than: Duration) -> bool {
+    // Rounded up, with two steps to spare, and once more by each clock.
+    age_of(start_time) > than + 4 * clock_step()
+}
+
+// === impl Incarnation ===
+
+impl Incarnation {
+    /// That of a process; `None` if it cannot be read.
+    pub(crate) fn of(pid: Pid) -> Option<Self> {
+        const AT_RANDOM: u64 = 25;
+        let dir = Threads::proc_dir(pid);
+        let vector = fs::read(format!("{dir}/auxv")).ok()?;
+        let (words, _) = vector.as_chunks::<8>();
+        let (entries, _) = words.as_chunks::<2>();
+        let entries = entries.iter();
+        let entry = |[kind, value]: &[[u8; 8]; 2]| {
+            (u64::from_ne_bytes(*kind) == AT_RANDOM).then(|| u64::from_ne_bytes(*value))
+        };
+        let address = entries.filter_map(entry).next()?;
+        let mut bytes = [0; 16];
+        let memory = fs::File::open(format!("{dir}/mem")).ok()?;
+        memory.read_exact_at(&mut bytes, address).ok()?;
+        Some(Self(bytes))
     }
 }
 
@@ -155,13 +230,21 @@ mod tests {
 
     #[test]
     fn programs_are_told_apart_and_have_an_age() {
-        let own = Glance::at(Pid::this()).unwrap();
-        assert_eq!(Glance::at(Pid::this()), Some(own));
+        let at = |pid| Glance::at(pid).unwrap();
+        let own = at(Pid::this()).unwrap();
+        assert_eq!(at(Pid::this()), Some(own));
         let (child, pid) = sleeper();
-        let its = Glance::at(pid).unwrap();
+        let its = at(pid).unwrap();
         assert_ne!(its.program, own.program);
-        assert!(its.age() <= own.age());
+        assert_eq!(its.parent, Some(Pid::this()));
+        assert!(age_of(its.start_time) <= age_of(own.start_time));
+        assert!(!is_older(own.start_time, age_of(own.start_time)));
+        assert!(is_there(pid, its.start_time) && !is_there(pid, its.start_time + 1));
+        assert!(
+            Incarnation::of(pid).is_some() && Incarnation::of(pid) != Incarnation::of(Pid::this())
+        );
         end(child);
-        assert_eq!(Glance::at(pid), None);
+        assert_eq!(at(pid), None);
+        assert!(!is_there(pid, its.start_time));
     }
 }
