@@ -1,11 +1,12 @@
 //! Processes that are followed: a family is one trace, and each of its processes is in it with all that it did since it was found.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{DEADLINE, Fixture, ProcessState, Target, wait_until};
+use integration::{DEADLINE, Fixture, ProcessState, Target, is_root_for, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
 use xray_trace::instr_map::{Rule, Selection};
@@ -373,6 +374,42 @@ fn a_program_that_becomes_itself_at_the_same_addresses_is_followed() -> Result<(
     }
     is_exactly(&retained(&family)?, &[(target.pid(), 400)])?;
     registry.detach(pid_of(&target)?)?;
+    Ok(())
+}
+
+/// The number of a family's first process, given to a process of another family, means that one (P18).
+#[test]
+fn a_number_that_is_given_out_anew_means_who_has_it_now() -> Result<()> {
+    if !is_root_for("a_number_that_is_given_out_anew_means_who_has_it_now")? {
+        return Ok(());
+    }
+    let registry = registry();
+    let mut first = Target::spawn(Fixture::Family, [""; 0])?;
+    let number = first.pid();
+    let old = follow(&registry, &first, Follow::Fork)?;
+    first.send("quit")?;
+    first.wait(DEADLINE)?;
+    wait_until(DEADLINE, "the first family is over", || {
+        Ok((old.status().over && old.status().traced == 0).then_some(()))
+    })?;
+    ensure!(registry.family(pid(number)?).is_some());
+
+    let mut second = Target::spawn(Fixture::Family, [""; 0])?;
+    let found = wait_until(DEADLINE, "the number is given out anew", || {
+        fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string())?;
+        let child = child_of(&mut second)?;
+        Ok((child == number).then_some(child))
+    })?;
+    let family = follow(&registry, &second, Follow::Fork)?;
+    wait_until(DEADLINE, "it is followed", || {
+        let sessions = family.sessions();
+        let its = |session: &Arc<Session>| Some(session.pid()) == pid(found).ok();
+        Ok(sessions.iter().any(its).then_some(()))
+    })?;
+    ensure!(registry.family(pid(number)?).is_none());
+    let report = registry.detach(pid(number)?)?;
+    ensure!(!report.exited && report.sleds_off > 0, "{report:?}");
+    registry.end_family(&family);
     Ok(())
 }
 

@@ -5,7 +5,11 @@ use std::{
     collections::HashMap,
     fs,
     process::{Command, ExitStatus},
-    sync::{Arc, Mutex, MutexGuard, mpsc::sync_channel},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc::sync_channel,
+    },
 };
 
 use nix::{
@@ -48,6 +52,8 @@ pub struct RegistryConfig {
 
 /// Sessions of processes that have ended that are kept for a user: each has its functions' names, too.
 const EXITED_PER_USER: usize = 64;
+/// Sessions that are ended at the same time.
+const AT_A_TIME: usize = 16;
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,9 +239,13 @@ impl Registry {
         }
     }
 
-    /// The family of which `root` is the first process.
+    /// The family of which `root` is the first process. One whose first process has ended is not it any more once another process
+    /// has the pid and a session.
     pub fn family(&self, root: Pid) -> Option<Arc<Family>> {
-        self.families_lock().get(&root).cloned()
+        let family = self.families_lock().get(&root).cloned()?;
+        let session = self.get(root);
+        let same = |session: &Arc<Session>| session.start_time() == family.start_time();
+        session.as_ref().is_none_or(same).then_some(family)
     }
 
     /// All families, by their first processes.
@@ -294,6 +304,13 @@ impl Registry {
     fn attach_session(&self, pid: Pid, options: AttachOptions) -> Result<(Attached, bool)> {
         let reserved = match self.reserve(pid)? {
             Reservation::Running(session) => {
+                // Its end will be noticed any moment.
+                if options
+                    .start_time
+                    .is_some_and(|start_time| start_time != session.start_time())
+                {
+                    return Err(busy(pid));
+                }
                 let report = AttachReport::default();
                 return Ok((Attached { session, report }, false));
             }
@@ -428,20 +445,28 @@ impl Registry {
         self.end(&session)
     }
 
-    /// Detaches from everybody of a family, the first process first. Nobody is followed any more.
+    /// Detaches from everybody of a family, several at a time; told of in the order of their coming. Nobody is followed any more.
     pub fn end_family(&self, family: &Arc<Family>) -> Vec<(Pid, Result<DetachReport>)> {
-        family.stop_following();
-        let reports = family.sessions().into_iter().map(|session| {
-            let pid = session.pid();
-            let report = match self.end(&session) {
+        self.end_families(std::slice::from_ref(family))
+    }
+
+    fn end_families(&self, families: &[Arc<Family>]) -> Vec<(Pid, Result<DetachReport>)> {
+        in_parallel(families, |family| family.stop_following());
+        let sessions: Vec<_> = families
+            .iter()
+            .flat_map(|family| family.sessions())
+            .collect();
+        let reports = in_parallel(&sessions, |session| {
+            let report = match self.end(session) {
                 // It is another program by now, or was let go just now.
                 Err(refusal) if refusal.reason == Reason::NotAttached => session.detach(),
                 report => report,
             };
-            (pid, report)
+            (session.pid(), report)
         });
-        let reports = reports.collect();
-        self.forget(family);
+        for family in families {
+            self.forget(family);
+        }
         reports
     }
 
@@ -477,14 +502,10 @@ impl Registry {
 
     /// Detaches from everything.
     pub fn detach_all(&self) -> Vec<(Pid, Result<DetachReport>)> {
-        let families = self.families();
-        let mut reports: Vec<_> = families
-            .iter()
-            .flat_map(|family| self.end_family(family))
-            .collect();
+        let mut reports = self.end_families(&self.families());
         // What is being attached to has no family yet.
         let pids: Vec<Pid> = self.lock().keys().copied().collect();
-        reports.extend(pids.into_iter().map(|pid| (pid, self.detach(pid))));
+        reports.extend(in_parallel(&pids, |&pid| (pid, self.detach(pid))));
         reports
     }
 
@@ -714,6 +735,35 @@ fn on_control_thread(
     answered.recv().map_err(|_| lost_thread(pid))?
 }
 
+/// Does the same for each, several at a time: who is let go is waited for most of the time. The results are in order.
+fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::with_capacity(items.len()));
+    let run = || {
+        loop {
+            let index = next.fetch_add(1, Relaxed);
+            let Some(item) = items.get(index) else {
+                break;
+            };
+            let result = work(item);
+            lock(&results).push((index, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..items.len().min(AT_A_TIME) {
+            let helper = std::thread::Builder::new().name("detach".to_owned());
+            // Without it the others do its work.
+            if let Err(error) = helper.spawn_scoped(scope, run) {
+                tracing::debug!(%error, "a thread less");
+            }
+        }
+        run();
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_unstable_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
 fn control_thread_name(pid: Pid) -> String {
     format!("ctl-{pid}")
 }
@@ -751,6 +801,20 @@ mod tests {
                 "{uid} {owner}"
             );
         }
+    }
+
+    #[test]
+    fn what_is_done_in_parallel_is_done_once_each_and_told_in_order() {
+        assert_eq!(in_parallel(&[0; 0], |_| ()), []);
+        let meet = std::sync::Barrier::new(AT_A_TIME);
+        let items: Vec<usize> = (0..3 * AT_A_TIME).collect();
+        // Nobody gets past it before as many have come.
+        let twice = |item: &usize| {
+            meet.wait();
+            item * 2
+        };
+        let expected: Vec<usize> = items.iter().map(|item| item * 2).collect();
+        assert_eq!(in_parallel(&items, twice), expected);
     }
 
     #[test]
