@@ -20,7 +20,7 @@ pub(crate) struct Log {
     pub(crate) functions: FunctionMap<u32>,
 }
 
-/// Records of one thread in one buffer of a log.
+/// Records of one thread of a log, in buffers that follow one on the other.
 #[derive(Debug, Clone)]
 pub(crate) struct Stretch {
     pub(crate) log: Arc<Log>,

@@ -129,9 +129,10 @@ fn events_of_a_buffer() -> impl Strategy<Value = Vec<Record<Vec<u8>>>> {
         2 => any_event().prop_map(|event| vec![event]),
         1 => (any::<u16>(), 0..100_000_u64).prop_map(|(cpu, tsc)| vec![Record::NewCpu { cpu, tsc }]),
     ];
+    // Few threads, so that some have several buffers in a row.
     (
-        any::<i32>(),
-        any::<i32>(),
+        0..3_i32,
+        0..2_i32,
         any::<u16>(),
         0..1_000_000_u64,
         proptest::collection::vec(piece, 0..8),

@@ -54,7 +54,7 @@ struct Scan {
 #[derive(Debug)]
 struct Current {
     found: Found,
-    /// Where its buffer begins.
+    /// Where the buffer of its latest event begins.
     buffer: u64,
     /// The next argument is the first of a call.
     entered: bool,
@@ -139,10 +139,10 @@ impl Scan {
             tid: event.tid.cast_unsigned(),
         };
         let argument = matches!(event.body, Body::Argument(_));
-        let before = self
-            .current
-            .as_ref()
-            .filter(|current| current.found.owner == owner && current.buffer == buffer.offset);
+        let before = self.current.as_ref().filter(|current| {
+            current.found.owner == owner
+                && (current.buffer == buffer.offset || current.goes_on_in(buffer, event.tsc))
+        });
         let floor = before.map_or(0, |current| current.found.last);
         let goes_on = before.is_some_and(|current| {
             !gap && (argument || event.offset - current.found.place.offset < BLOCK_LEN)
@@ -173,6 +173,7 @@ impl Scan {
         let Some(current) = &mut self.current else {
             return Ok(());
         };
+        current.buffer = buffer.offset;
         current.reach(end)?;
         if let Body::Argument(_) = event.body {
             self.notes.more_arguments += u64::from(!current.entered);
@@ -231,6 +232,13 @@ impl Scan {
 // === impl Current ===
 
 impl Current {
+    /// Whether the block goes on in the buffer that begins where its last record ends, with an event at `tsc`. So there are fewer blocks to
+    /// be kept in mind, where a thread filled buffers one after the other.
+    fn goes_on_in(&self, buffer: &Buffer, tsc: u64) -> bool {
+        let Found { place, last, .. } = &self.found;
+        buffer.offset == place.offset + u64::from(place.len) && tsc >= *last
+    }
+
     /// Its last record ends here.
     fn reach(&mut self, end: u64) -> io::Result<()> {
         let place = &mut self.found.place;
