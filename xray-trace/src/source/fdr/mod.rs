@@ -19,6 +19,16 @@ pub(super) fn open(
     file: File,
     options: &Options,
 ) -> Result<(Trace, Vec<(String, u64)>), OpenError> {
+    let survey = parts::survey(&file, options.mode)?;
+    trace_of(file, survey, options)
+}
+
+/// The trace of a log that was looked through, and what could not be kept of it.
+fn trace_of(
+    file: File,
+    survey: Survey,
+    options: &Options,
+) -> Result<(Trace, Vec<(String, u64)>), OpenError> {
     let Survey {
         header,
         layout,
@@ -28,7 +38,7 @@ pub(super) fn open(
         notes,
         skipped,
         ..
-    } = parts::survey(&file, options.mode)?;
+    } = survey;
     let mut importer = Importer::new(options, header.cycle_frequency, clock(&first))?;
     let threads: Vec<_> = found
         .iter()

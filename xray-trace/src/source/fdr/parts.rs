@@ -15,7 +15,8 @@ use crate::llvm::{HEADER_LEN, Mode};
 const WORTHWHILE: u64 = 4 << 20;
 /// Parts at most.
 const MOST: u64 = 4;
-/// A log whose buffers have fewer bytes on average has one part: finding out where they begin would take longer than it spares.
+/// Where parts begin is looked for no further than buffers of so many bytes would take it: behind shorter ones finding out would take
+/// longer than it spares, and the last part is the longer.
 const SHORT_BUFFER: u64 = 1 << 10;
 /// Length of a record that says how long a buffer is.
 const EXTENTS_LEN: usize = 16;
@@ -34,10 +35,17 @@ struct Stretch<'a> {
 /// Those of [`Events::next`].
 pub(super) fn survey(file: &File, mode: Mode) -> Result<Survey, OpenError> {
     let len = file.metadata()?.len();
+    let processors = thread::available_parallelism().map_or(1, NonZero::get) as u64;
+    survey_in(processors.min(MOST).min(len / WORTHWHILE), file, mode)
+}
+
+/// Looks through a log in so many parts, or fewer.
+fn survey_in(parts: u64, file: &File, mode: Mode) -> Result<Survey, OpenError> {
+    let len = file.metadata()?.len();
     let whole = || Events::new(Stretch::new(file, 0, len), mode);
     let events = whole()?;
     let begins = match mode {
-        Mode::Strict => begins(file, len, events.layout())?,
+        Mode::Strict => begins(parts, file, len, events.layout())?,
         // What is left out is told in the order of the file.
         Mode::Salvage => Vec::new(),
     };
@@ -79,9 +87,7 @@ pub(super) fn survey(file: &File, mode: Mode) -> Result<Survey, OpenError> {
 }
 
 /// Where the parts behind the first one begin, at buffers, which tell their length. Nothing, if some buffer does not.
-fn begins(file: &File, len: u64, layout: Layout) -> io::Result<Vec<u64>> {
-    let processors = thread::available_parallelism().map_or(1, NonZero::get) as u64;
-    let parts = processors.min(MOST).min(len / WORTHWHILE);
+fn begins(parts: u64, file: &File, len: u64, layout: Layout) -> io::Result<Vec<u64>> {
     let mut begins = Vec::new();
     let mut at = HEADER_LEN as u64;
     for _ in 0..len / SHORT_BUFFER {
@@ -121,5 +127,144 @@ impl Read for Stretch<'_> {
         let read = self.file.read_at(&mut into[..len], self.at)?;
         self.at += read as u64;
         Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::super::super::Options;
+    use super::super::trace_of;
+    use super::*;
+    use crate::llvm::fdr::{FunctionKind, Writer};
+    use crate::llvm::header::{Header, LogType};
+    use crate::model::{Event, EventBody, ThreadId};
+
+    /// Of a buffer, without its extents.
+    const BUFFER_LEN: u64 = 4 * 16 + 200 * 8 + 16;
+
+    /// Buffers of which a thread fills some in a row, so that they make blocks together.
+    fn log() -> Vec<u8> {
+        let header = Header::new(LogType::Fdr, 5, 3_000_000_000);
+        let mut writer = Writer::new(Vec::new(), header).unwrap();
+        for number in 0..60_u32 {
+            let tid = (number / 5 % 3).cast_signed();
+            let first = [
+                Record::BufferExtents { size: BUFFER_LEN },
+                Record::NewBuffer { tid },
+                Record::WallTime {
+                    seconds: 5,
+                    micros: 7,
+                },
+                Record::Pid { pid: 1 },
+                Record::NewCpu {
+                    cpu: 2,
+                    tsc: u64::from(number / 2) * 10_000,
+                },
+            ];
+            let call = |kind, at: u32| Record::Function {
+                kind,
+                function: (number + at) % 70 + 1,
+                delta: at,
+            };
+            let calls = (0..100).flat_map(|at| {
+                [FunctionKind::Enter, FunctionKind::Exit].map(|kind| call(kind, at))
+            });
+            let last = Record::CustomEventDelta {
+                delta: 5,
+                data: &b""[..],
+            };
+            for record in first.into_iter().chain(calls).chain([last]) {
+                writer.record(&record).unwrap();
+            }
+        }
+        writer.into_inner()
+    }
+
+    fn file(bytes: &[u8]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file
+    }
+
+    /// What every thread did, what was met beside, and the functions.
+    type Told = (Vec<(ThreadId, Event)>, Vec<(String, u64)>, Vec<u32>);
+
+    fn told(parts: u64, bytes: &[u8]) -> Result<Told, String> {
+        let survey = survey_in(parts, &file(bytes), Mode::Strict);
+        let survey = survey.map_err(|error| error.to_string())?;
+        let functions = survey.functions.clone();
+        let (trace, notes) = trace_of(file(bytes), survey, &Options::default()).unwrap();
+        let mut all = Vec::new();
+        for (thread, blocks) in trace.blocks_by_thread() {
+            for block in blocks {
+                for event in block.events() {
+                    let event = event.unwrap();
+                    // Every block says again where it begins.
+                    if !matches!(event.body, EventBody::Cpu { .. }) {
+                        all.push((thread, without_place(event)));
+                    }
+                }
+            }
+        }
+        Ok((all, notes, functions))
+    }
+
+    /// Where in its block an event's data stands is the block's.
+    fn without_place(mut event: Event) -> Event {
+        if let EventBody::Data { data, .. } = &mut event.body {
+            data.at = 0;
+        }
+        event
+    }
+
+    #[test]
+    fn parts_begin_at_buffers() {
+        let bytes = log();
+        let len = bytes.len() as u64;
+        let layout = Events::new(&bytes[..], Mode::Strict).unwrap().layout();
+        let buffers = |parts| {
+            let begins = begins(parts, &file(&bytes), len, layout).unwrap();
+            let whole = BUFFER_LEN + EXTENTS_LEN as u64;
+            let begins = begins.into_iter().map(|at| at - HEADER_LEN as u64);
+            let buffers = begins.map(|at| (at / whole, at % whole));
+            buffers.collect::<Vec<_>>()
+        };
+        assert_eq!(buffers(0), []);
+        assert_eq!(buffers(1), []);
+        assert_eq!(buffers(2), [(30, 0)]);
+        assert_eq!(buffers(4), [(15, 0), (30, 0), (45, 0)]);
+    }
+
+    #[test]
+    fn parts_together_tell_what_one_does() {
+        let bytes = log();
+        let whole = told(1, &bytes).unwrap();
+        assert_eq!(whole.0.len(), 60 * 201);
+        assert_eq!(whole.2, (1..=70).collect::<Vec<_>>());
+        for parts in 2..=7 {
+            assert!(told(parts, &bytes).unwrap() == whole, "{parts} parts");
+        }
+    }
+
+    #[test]
+    fn damage_behind_the_first_part_is_told_as_by_one_reader() {
+        let whole = log();
+        let mut unknown = whole.clone();
+        // The first call of the buffer in the middle becomes a record of no kind.
+        let buffer = usize::try_from(BUFFER_LEN).unwrap() + EXTENTS_LEN;
+        unknown[HEADER_LEN + 40 * buffer + 5 * 16] = 0xff;
+        let cut = whole[..whole.len() - 3].to_vec();
+        for (damage, bytes) in [("a record of no kind", unknown), ("a cut", cut)] {
+            let expected = told(1, &bytes).unwrap_err();
+            for parts in 2..=4 {
+                assert_eq!(
+                    told(parts, &bytes).unwrap_err(),
+                    expected,
+                    "{damage}, {parts} parts"
+                );
+            }
+        }
     }
 }
