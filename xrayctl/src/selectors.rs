@@ -122,14 +122,6 @@ impl Selectors {
     }
 }
 
-/// The selection of exactly these functions.
-pub(crate) fn ids(ids: impl IntoIterator<Item = u32>) -> Selection {
-    Selection {
-        include: ids.into_iter().map(Rule::Id).collect(),
-        exclude: Vec::new(),
-    }
-}
-
 /// What `xrayctl functions PATTERN` means: a glob if it has wildcard characters, else a part of the name.
 pub(crate) fn pattern(pattern: &str) -> Result<Selection, Failure> {
     let glob = if pattern.contains(['*', '?', '[', ']', '{', '}', '\\']) {
@@ -282,6 +274,5 @@ mod tests {
         ] {
             assert_eq!(brief(pattern(text).ok()), expected);
         }
-        assert_eq!(brief(Some(ids([4, 5]))), "id=4 id=5");
     }
 }

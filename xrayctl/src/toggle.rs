@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tonic::{Response, Status};
 use xrayd::session::{Capture, Wanted};
-use xrayd_proto::v1::{Selection, StatusRequest, ToggleReport, ToggleRequest};
+use xrayd_proto::v1::{Selection, StatusRequest, ToggleReport, ToggleRequest, ToggleResponse};
 
 use crate::args::Format;
 use crate::client::{Daemon, Rpc};
@@ -33,6 +34,17 @@ pub(crate) struct ToggleArgs {
     format: Format,
 }
 
+/// What is to be switched.
+#[derive(Debug, Clone)]
+pub(crate) struct Switching {
+    /// 0: every process that is attached.
+    pub(crate) pid: u32,
+    pub(crate) selection: Selection,
+    pub(crate) wanted: Wanted,
+    /// 0: for good.
+    pub(crate) loan: u64,
+}
+
 /// Runs `enable` or `disable`; `pending` is for `enable`.
 pub(crate) async fn run(
     args: ToggleArgs,
@@ -47,14 +59,16 @@ pub(crate) async fn run(
         return Err(Failure::Usage(what.to_owned()).into());
     };
     let mut rpc = daemon.connect().await?;
-    let pid = args.pid.unwrap_or(0);
+    let switching = Switching {
+        pid: args.pid.unwrap_or(0),
+        selection,
+        wanted,
+        loan: 0,
+    };
     let (run, reports) = if args.dry_run {
-        (Run::Dry, dry_run(&mut rpc, pid, &selection, wanted).await?)
+        (Run::Dry, dry_run(&mut rpc, &switching).await?)
     } else {
-        (
-            Run::Real,
-            toggle(&mut rpc, pid, selection, wanted, console).await?,
-        )
+        (Run::Real, toggle(&mut rpc, switching, console).await?)
     };
     if reports.is_empty() {
         return Err(Failure::NothingMatched("no process is attached".to_owned()).into());
@@ -102,30 +116,27 @@ fn nothing_matched_yet() -> anyhow::Error {
 /// What switching would do.
 pub(crate) async fn dry_run(
     rpc: &mut Rpc,
-    pid: u32,
-    selection: &Selection,
-    wanted: Wanted,
+    switching: &Switching,
 ) -> anyhow::Result<Vec<ToggleReport>> {
-    call(rpc, pid, selection.clone(), wanted, Run::Dry).await
+    call(rpc, switching.clone(), Run::Dry).await
 }
 
 /// Switches functions, and shows how far it is.
 pub(crate) async fn toggle(
     rpc: &mut Rpc,
-    pid: u32,
-    selection: Selection,
-    wanted: Wanted,
+    switching: Switching,
     console: &Console,
 ) -> anyhow::Result<Vec<ToggleReport>> {
     if !console.shows_progress() {
-        return call(rpc, pid, selection, wanted, Run::Real).await;
+        return call(rpc, switching, Run::Real).await;
     }
-    let planned = dry_run(rpc, pid, &selection, wanted).await?;
+    let pid = switching.pid;
+    let planned = dry_run(rpc, &switching).await?;
     let planned = planned.iter().map(|report| u64::from(report.changed)).sum();
     let before = functions_on(rpc, pid).await;
     let progress = Progress::steps(console, "patching functions", planned);
     let mut watcher = rpc.clone();
-    let mut done = std::pin::pin!(call(rpc, pid, selection, wanted, Run::Real));
+    let mut done = std::pin::pin!(call(rpc, switching, Run::Real));
     loop {
         tokio::select! {
             done = &mut done => return done,
@@ -141,13 +152,18 @@ pub(crate) async fn toggle(
     }
 }
 
-/// Switches functions off again, without a word.
-pub(crate) async fn switch_off(
+/// Has functions that were on loan be what they were, without a word.
+pub(crate) async fn take_back(
     rpc: &mut Rpc,
     pid: u32,
-    selection: Selection,
+    loan: u64,
 ) -> anyhow::Result<Vec<ToggleReport>> {
-    call(rpc, pid, selection, Wanted::Off, Run::Real).await
+    let request = ToggleRequest {
+        pid,
+        loan,
+        ..ToggleRequest::default()
+    };
+    switched(rpc.disable(request).await, Wanted::Off)
 }
 
 /// Functions that are on; 0 where that cannot be had, as progress is all it is for.
@@ -163,28 +179,34 @@ async fn functions_on(rpc: &mut Rpc, pid: u32) -> u64 {
     }
 }
 
-async fn call(
-    rpc: &mut Rpc,
-    pid: u32,
-    selection: Selection,
-    wanted: Wanted,
-    run: Run,
-) -> anyhow::Result<Vec<ToggleReport>> {
+async fn call(rpc: &mut Rpc, switching: Switching, run: Run) -> anyhow::Result<Vec<ToggleReport>> {
+    let Switching {
+        pid,
+        selection,
+        wanted,
+        loan,
+    } = switching;
     let request = |capture| ToggleRequest {
         pid,
         selection: Some(selection),
         dry_run: run == Run::Dry,
         capture: values::wire(capture),
+        loan,
     };
-    let (response, what) = match wanted {
-        Wanted::On(capture) => (
-            rpc.enable(request(capture)).await,
-            "cannot switch functions on",
-        ),
-        Wanted::Off => (
-            rpc.disable(request(Capture::NONE)).await,
-            "cannot switch functions off",
-        ),
+    let response = match wanted {
+        Wanted::On(capture) => rpc.enable(request(capture)).await,
+        Wanted::Off => rpc.disable(request(Capture::NONE)).await,
+    };
+    switched(response, wanted)
+}
+
+fn switched(
+    response: Result<Response<ToggleResponse>, Status>,
+    wanted: Wanted,
+) -> anyhow::Result<Vec<ToggleReport>> {
+    let what = match wanted {
+        Wanted::On(_) => "cannot switch functions on",
+        Wanted::Off => "cannot switch functions off",
     };
     let response = response
         .map_err(|status| failure::from_status(&status))

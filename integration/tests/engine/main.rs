@@ -22,6 +22,7 @@ mod kinds;
 mod launching;
 mod libraries;
 mod llvm;
+mod loans;
 mod memory;
 mod programs;
 mod refusals;

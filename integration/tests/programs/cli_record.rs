@@ -232,6 +232,33 @@ fn a_process_that_was_attached_stays_so() -> Result<()> {
     Ok(())
 }
 
+/// A recording ends, and what others have named is switched on in libraries as before.
+#[test]
+fn a_recording_leaves_the_rules_of_others() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    for selector in [["--glob", "plugin_*"], ["--module", "plugin_?.so"]] {
+        let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+        let pid = target.pid().to_string();
+        cli.ok(["attach", &pid])?;
+        let rule = ["enable", "--glob", "plugin_*", "--pending"];
+        cli.ok(rule)?;
+        let record = ["record", &pid, "--json", "--duration", "300ms"];
+        let some = ["--pending", "-o", "some", "--force"];
+        cli.ok([&record[..], &selector, &some].concat())?;
+        cli.ok([&record[..], &["-o", "all", "--force"]].concat())?;
+        let status = cli.json(["status"])?;
+        ensure!(status["processes"][0]["functions_on"] == 0, "{status}");
+        target.ask("load 0 plugin_a.so", "loaded")?;
+        wait_until(DEADLINE, "it is on", || {
+            Ok((on_in(&cli, "plugin_a.so")? == Some(3)).then_some(()))
+        })?;
+        cli.ok(["detach", &pid])?;
+    }
+    Ok(())
+}
+
 /// Everything that was in the rings when the process was killed is in the file.
 #[test]
 fn a_killed_process_leaves_all_that_it_did() -> Result<()> {

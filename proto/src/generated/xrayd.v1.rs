@@ -198,8 +198,7 @@ pub struct DetachReport {
     pub sleds_on: u64,
 }
 /// Which functions. What is switched by a selection is a rule, not a list: a function that it matches in a library that is loaded later is
-/// switched when the library is. The last selection that matches a function decides; `id` matches nothing that comes later. A selection that is switched off and
-/// leaves out functions by id takes back the rule of the same selection without them. Rules of `include` are joined by or; what a rule of `exclude` matches is left out. At least one
+/// switched when the library is. The last selection that matches a function decides; `id` matches nothing that comes later. Rules of `include` are joined by or; what a rule of `exclude` matches is left out. At least one
 /// rule in `include`: a selection that is set and includes nothing is refused, so that a typo switches nothing.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Selection {
@@ -257,7 +256,7 @@ pub struct ToggleRequest {
     /// 0: every attached process that the caller owns.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Required.
+    /// Required, but where a loan is taken back.
     #[prost(message, optional, tag = "2")]
     pub selection: ::core::option::Option<Selection>,
     /// Report what would be done; change nothing.
@@ -267,6 +266,12 @@ pub struct ToggleRequest {
     /// values has these now. Disable: must be unset.
     #[prost(message, optional, tag = "4")]
     pub capture: ::core::option::Option<Capture>,
+    /// 0: for good. Enable: the functions are on loan under this number, which the caller chooses at random. What is on already and what values are
+    /// recorded of, unless others are asked for, stays as it is. Disable: the loan is over; each of its functions, in libraries and processes that
+    /// have come meanwhile too, is what other loans say, or what it was or would be without them. `selection` must be unset and `dry_run` false then.
+    /// Rules of others stay, and a function that is switched for good is on loan no more.
+    #[prost(uint64, tag = "5")]
+    pub loan: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToggleResponse {
@@ -324,7 +329,7 @@ pub struct ModuleCopies {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListFunctionsRequest {
-    /// 0: every attached process that the caller owns. A process that is not attached is read without touching it.
+    /// 0: every attached process that the caller owns. A process that is not attached is read without touching it. Of the root of a family: it alone.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
     /// Unset: everything.

@@ -9,6 +9,7 @@
 //! A process that was attached before stays so: only what was switched on here is switched off again.
 
 use std::ffi::OsString;
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,10 +18,10 @@ use xrayd::session::{Follow, Wanted};
 use xrayd::target::Sleds;
 use xrayd_proto::v1::{
     self, AttachRequest, DetachReport, DetachRequest, FamilyStatus, Selection, StatusRequest,
+    ToggleReport,
 };
 
 use super::attach::{Memory, sleds};
-use super::functions;
 use crate::args::Format;
 use crate::client::{self, Daemon, Rpc};
 use crate::failure::{self, Failure};
@@ -32,7 +33,7 @@ use crate::recording::{Recording, Rest, StreamEnd};
 use crate::selectors::{self, Pending, Selectors};
 use crate::signals::Signals;
 use crate::target::Target;
-use crate::toggle;
+use crate::toggle::{self, Switching};
 use crate::trace_file::{OutputFile, Overwrite, Unfinished};
 use crate::values::Values;
 
@@ -93,12 +94,20 @@ pub(crate) struct Args {
 }
 
 /// What was there before us, and what is to be undone.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Undo {
     /// Attached by us: detach.
     Detach,
-    /// Attached by somebody else: switch off what we switched on. `None` if that is nothing.
-    SwitchOff(Option<Selection>),
+    /// Attached by somebody else: what we switch on is on this loan.
+    TakeBack(u64),
+}
+
+/// What was undone.
+#[derive(Debug)]
+enum Undone {
+    Detached(Vec<DetachReport>),
+    /// Functions are again what they were.
+    TakenBack(Vec<ToggleReport>),
 }
 
 /// Why we stopped waiting.
@@ -157,7 +166,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let (family, released) = {
         let letting_go = async {
             let family = family(&mut rpc, target.pid()).await;
-            (family, release(&mut rpc, target.pid(), &undo).await)
+            (family, release(&mut rpc, target.pid(), undo).await)
         };
         let mut letting_go = std::pin::pin!(letting_go);
         loop {
@@ -167,14 +176,16 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             }
         }
     };
-    let stays = matches!(undo, Undo::SwitchOff(_)) && cause == Cause::Asked;
+    let stays = undo != Undo::Detach && cause == Cause::Asked;
     // A process that could not be let go of sends on; nothing is to be waited for then.
     let leaves = stays || released.is_err();
     let finished = if leaves {
-        let rest = match &undo {
-            Undo::SwitchOff(None) => Rest::GoesOn,
-            Undo::SwitchOff(Some(_)) if nothing_is_on(&mut rpc, target.pid()).await => Rest::Quiet,
-            Undo::SwitchOff(Some(_)) | Undo::Detach => Rest::SwitchedOff,
+        let rest = match &released {
+            Ok(Undone::TakenBack(reports)) if reports.iter().all(|report| report.changed == 0) => {
+                Rest::GoesOn
+            }
+            Ok(Undone::TakenBack(_)) if nothing_is_on(&mut rpc, target.pid()).await => Rest::Quiet,
+            Ok(_) | Err(_) => Rest::SwitchedOff,
         };
         recording.leave(rest).await
     } else {
@@ -228,26 +239,22 @@ async fn begin(
     console: &Console,
 ) -> anyhow::Result<(Recording, Undo)> {
     let pid = target.pid();
-    let mut stays = Vec::new();
     let undo = match target {
         Target::Running(_) => {
             let follow = args.follow.unwrap_or(Follow::None);
             let request = args.memory.request(pid, follow, args.sleds());
-            attach(rpc, request, &selection, &mut stays, console).await?
+            attach(rpc, request, console).await?
         }
         // The engine attached as it started the program.
         Target::Launched(_) => Undo::Detach,
     };
-    if !args.values.capture().is_none() {
-        stays.clear();
-    }
-    match stream(rpc, target, args, (selection, stays), file, console).await {
+    match stream(rpc, target, args, (selection, undo), file, console).await {
         Ok(recording) => Ok((recording, undo)),
         Err(error) => {
             // Before it is let go, so that it does not run unrecorded for even a moment.
             target.abandon();
             // What went wrong first is what counts.
-            if let Err(second) = release(rpc, pid, &undo).await {
+            if let Err(second) = release(rpc, pid, undo).await {
                 console.note(&format!("{second:#}"));
             }
             Err(error)
@@ -255,14 +262,8 @@ async fn begin(
     }
 }
 
-/// Attaches, unless somebody has before; then `stays` gets the functions of whose calls values are recorded already.
-async fn attach(
-    rpc: &mut Rpc,
-    request: AttachRequest,
-    selection: &Selection,
-    stays: &mut Vec<u32>,
-    console: &Console,
-) -> anyhow::Result<Undo> {
+/// Attaches, unless somebody has before.
+async fn attach(rpc: &mut Rpc, request: AttachRequest, console: &Console) -> anyhow::Result<Undo> {
     let pid = request.pid;
     if is_attached(rpc, pid).await {
         if request.follow() != v1::Follow::Unspecified {
@@ -270,22 +271,7 @@ async fn attach(
                 "process {pid} is attached already: what is followed from it is what was said then"
             ));
         }
-        let selected = functions::list(rpc, pid, Some(selection.clone())).await?;
-        let with_values = selected
-            .iter()
-            .filter(|function| function.capture.is_some());
-        stays.extend(with_values.map(|function| function.id));
-        if !selected.is_empty() && selected.iter().all(|function| function.enabled) {
-            return Ok(Undo::SwitchOff(None));
-        }
-        // In libraries that are loaded meanwhile, too; and the rule is taken back, which an id among what is left out says. No function has
-        // the greatest one.
-        let on = selected.into_iter().filter(|function| function.enabled);
-        let on = on.map(|function| function.id).chain([u32::MAX]);
-        let on = selectors::wire(selectors::ids(on));
-        let mut undo = selection.clone();
-        undo.exclude.extend(on.include);
-        return Ok(Undo::SwitchOff(Some(undo)));
+        return Ok(Undo::TakeBack(some_number()));
     }
     let response = rpc.attach(request).await;
     response
@@ -297,6 +283,11 @@ async fn attach(
 /// Whether the process is attached already. If that cannot be told, attaching will say why.
 async fn is_attached(rpc: &mut Rpc, pid: u32) -> bool {
     match rpc.get_status(StatusRequest { pid }).await {
+/// A number that no other recording has.
+fn some_number() -> u64 {
+    RandomState::new().hash_one(std::process::id()).max(1)
+}
+
         Ok(response) => {
             let processes = response.into_inner().processes;
             processes
@@ -307,30 +298,37 @@ async fn is_attached(rpc: &mut Rpc, pid: u32) -> bool {
     }
 }
 
-/// Whether no function of the process is on, so that what is on its way is the last.
+/// Whether no function of the process and of those that were followed from it is on, so that what is on its way is the last.
 async fn nothing_is_on(rpc: &mut Rpc, pid: u32) -> bool {
     let Ok(response) = rpc.get_status(StatusRequest { pid }).await else {
         return false;
     };
     let processes = response.into_inner().processes;
-    let mut own = processes.iter().filter(|process| process.pid == pid);
-    own.all(|process| process.functions_on == 0)
+    processes.iter().all(|process| process.functions_on == 0)
 }
 
-/// Begins to stream, then switches on, but for those that stay as they are, or lets run, so that nothing is missed.
+/// Begins to stream, then switches on, or lets run, so that nothing is missed.
 async fn stream(
     rpc: &mut Rpc,
     target: &Target,
     args: &Args,
-    (mut selection, stays): (Selection, Vec<u32>),
+    (selection, undo): (Selection, Undo),
     file: OutputFile,
     console: &Console,
 ) -> anyhow::Result<Recording> {
     let pid = target.pid();
-    let wanted = Wanted::On(args.values.capture());
+    let switching = Switching {
+        pid,
+        selection,
+        wanted: Wanted::On(args.values.capture()),
+        loan: match undo {
+            Undo::Detach => 0,
+            Undo::TakeBack(loan) => loan,
+        },
+    };
     // What matches nothing is found before the file is touched. In a program that was started, everything that matches
     // is on already.
-    let planned = toggle::dry_run(rpc, pid, &selection, wanted).await?;
+    let planned = toggle::dry_run(rpc, &switching).await?;
     // A program without sleds is not asked: what comes from it may have what is named.
     if !target.has_no_sleds() && planned.iter().all(|report| report.matched == 0) {
         if !args.selectors.may_wait(args.pending) {
@@ -341,9 +339,7 @@ async fn stream(
     let recording = Recording::begin(rpc, pid, file).await?;
     let foreign: u64 = match target {
         Target::Running(_) => {
-            let stays = selectors::wire(selectors::ids(stays));
-            selection.exclude.extend(stays.include);
-            let reports = toggle::toggle(rpc, pid, selection, wanted, console).await?;
+            let reports = toggle::toggle(rpc, switching, console).await?;
             reports.iter().map(|report| report.foreign).sum()
         }
         Target::Launched(launched) => launched.toggled.foreign,
@@ -391,22 +387,17 @@ async fn family(rpc: &mut Rpc, pid: u32) -> Option<FamilyStatus> {
 }
 
 /// Lets the processes go, or as far as we had taken them.
-async fn release(
-    rpc: &mut Rpc,
-    pid: u32,
-    undo: &Undo,
-) -> anyhow::Result<Option<Vec<DetachReport>>> {
+async fn release(rpc: &mut Rpc, pid: u32, undo: Undo) -> anyhow::Result<Undone> {
     match undo {
         Undo::Detach => {
             let response = rpc.detach(DetachRequest { pid }).await;
             let response = response.map_err(|status| failure::from_status(&status));
             let reports = response.context("cannot detach")?.into_inner().reports;
-            Ok(Some(reports))
+            Ok(Undone::Detached(reports))
         }
-        Undo::SwitchOff(None) => Ok(None),
-        Undo::SwitchOff(Some(selection)) => {
-            toggle::switch_off(rpc, pid, selection.clone()).await?;
-            Ok(None)
+        Undo::TakeBack(loan) => {
+            let reports = toggle::take_back(rpc, pid, loan).await?;
+            Ok(Undone::TakenBack(reports))
         }
     }
 }
@@ -417,7 +408,7 @@ fn outcome(
     cause: Cause,
     stream_end: StreamEnd,
     stays: bool,
-    released: anyhow::Result<Option<Vec<DetachReport>>>,
+    released: anyhow::Result<Undone>,
     console: &Console,
 ) -> anyhow::Result<Outcome> {
     let reason = |error: &anyhow::Error| match error.downcast_ref() {
@@ -426,7 +417,18 @@ fn outcome(
     };
     match (cause, stream_end, released) {
         (_, StreamEnd::Broken, _) => Ok(Outcome::DaemonGone),
-        (_, _, Ok(Some(reports))) => {
+        (_, _, Ok(Undone::Detached(reports))) => {
+    if let Ok(Undone::TakenBack(reports)) = &released {
+        for report in reports {
+            if let Some(refusal) = &report.refusal {
+                let ToggleReport { pid, .. } = report;
+                console.note(&format!(
+                    "functions of process {pid} stay on: {}",
+                    refusal.message
+                ));
+            }
+        }
+    }
             for report in &reports {
                 let pid = report.pid;
                 if report.text_bytes_different > 0 || report.sleds_on > 0 {
@@ -451,8 +453,8 @@ fn outcome(
                 },
             )
         }
-        (Cause::Asked, _, Ok(None)) if stays => Ok(Outcome::StillAttached),
-        (_, _, Ok(None)) => Ok(Outcome::ProcessEnded),
+        (Cause::Asked, _, Ok(Undone::TakenBack(_))) if stays => Ok(Outcome::StillAttached),
+        (_, _, Ok(Undone::TakenBack(_))) => Ok(Outcome::ProcessEnded),
         // The trace has its end mark: the daemon let the process go before it went away itself.
         (Cause::StreamEnded, StreamEnd::Finished, Err(error))
             if matches!(error.downcast_ref(), Some(Failure::Unreachable(_))) =>

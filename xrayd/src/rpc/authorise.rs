@@ -12,15 +12,12 @@
 use std::{io, sync::Arc};
 
 use tonic::{Request, Status};
-use xray_trace::instr_map::Selection;
 
+use super::convert::Toggle;
 use crate::{
     Pid,
     refusal::{Reason, Refusal},
-    session::{
-        AttachOptions, Caller, DetachReport, Family, Feed, Registry, Run, Session, ToggleReport,
-        Wanted,
-    },
+    session::{AttachOptions, Caller, DetachReport, Family, Feed, Registry, Session, ToggleReport},
     target::{Target, memory_owner},
 };
 
@@ -218,17 +215,25 @@ pub(super) fn sessions(
 // === impl Traced ===
 
 impl Traced {
-    /// As [`Family::toggle`].
-    pub(super) fn toggle(
-        &self,
-        selection: &Selection,
-        to: Wanted,
-        run: Run,
-    ) -> Outcomes<ToggleReport> {
+    /// Does to the functions of all what was asked for.
+    pub(super) fn toggle(&self, toggle: &Toggle) -> Outcomes<ToggleReport> {
         match self {
-            Self::Family(family) => family.toggle(selection, to, run),
+            Self::Family(family) => match toggle {
+                Toggle::ForGood(selection, to, run) => family.toggle(selection, *to, *run),
+                Toggle::Lend(selection, to, capture, run) => {
+                    family.lend(selection, *to, *capture, *run)
+                }
+                Toggle::TakeBack(from) => family.take_back(*from),
+            },
             Self::Session(session) => {
-                vec![(session.pid(), session.toggle(selection, to, run))]
+                let report = match toggle {
+                    Toggle::ForGood(selection, to, run) => session.toggle(selection, *to, *run),
+                    Toggle::Lend(selection, to, capture, run) => {
+                        session.lend(selection, *to, *capture, *run)
+                    }
+                    Toggle::TakeBack(from) => session.take_back(*from),
+                };
+                vec![(session.pid(), report)]
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Between the contract's messages and the engine's types. Nothing behind this file knows the messages.
 
-use std::time::Duration;
+use std::{num::NonZeroU64, time::Duration};
 
 use nix::unistd::{Uid, User};
 use xray_trace::{
@@ -14,8 +14,8 @@ use crate::{
     refusal::{Reason, Refusal},
     session::{
         AttachOptions, AttachReport, Capture, DetachReport, FamilyStatus, Follow, FunctionRow,
-        Kinship, ModuleStatus, NotFollowed, Noticing, Phase, Since, SkippedSleds, Status, Switch,
-        ToggleReport, Wanted,
+        Kinship, LoanId, ModuleStatus, NotFollowed, Noticing, Phase, Run, Since, SkippedSleds,
+        Status, Switch, ToggleReport, Wanted,
     },
     target::{Check, Outcome, ProcessState, ProcessSummary, Sleds},
 };
@@ -30,6 +30,41 @@ pub(super) fn required_selection(selection: Option<v1::Selection>) -> Result<Sel
     selection
         .ok_or_else(|| bad_selection("a selection is needed"))
         .and_then(self::selection)
+}
+
+/// What is to be done to functions.
+#[derive(Debug)]
+pub(super) enum Toggle {
+    /// Switched until somebody switches them again.
+    ForGood(Selection, Wanted, Run),
+    /// Switched on for a while.
+    Lend(Selection, LoanId, Capture, Run),
+    /// Made what they were.
+    TakeBack(LoanId),
+}
+
+/// What a request to switch functions means; `loan` is 0 where it is for good.
+pub(super) fn toggle(
+    selection: Option<v1::Selection>,
+    to: Wanted,
+    loan: u64,
+    run: Run,
+) -> Result<Toggle, Refusal> {
+    let loan = NonZeroU64::new(loan).map(LoanId);
+    match (loan, to) {
+        (None, to) => Ok(Toggle::ForGood(required_selection(selection)?, to, run)),
+        (Some(to), Wanted::On(capture)) => {
+            let selection = required_selection(selection)?;
+            Ok(Toggle::Lend(selection, to, capture, run))
+        }
+        (Some(_), Wanted::Off) if selection.is_some() => Err(bad_selection(
+            "a loan is taken back as a whole: no functions can be selected",
+        )),
+        (Some(_), Wanted::Off) if run == Run::Dry => Err(bad_selection(
+            "what taking a loan back would do cannot be told",
+        )),
+        (Some(from), Wanted::Off) => Ok(Toggle::TakeBack(from)),
+    }
 }
 
 /// What is wanted of the functions that a selection matches.
@@ -647,6 +682,31 @@ mod tests {
             required_selection(None).unwrap_err().reason,
             Reason::Selection
         );
+    }
+
+    #[test]
+    fn a_loan_is_taken_back_as_a_whole_and_at_once() {
+        let all = || {
+            let include = rules(&[v1::rule::Rule::All(true)]);
+            let exclude = Vec::new();
+            Some(v1::Selection { include, exclude })
+        };
+        let on = Wanted::On(Capture::NONE);
+        let real = |selection, to, loan| toggle(selection, to, loan, Run::Real);
+        assert!(matches!(real(all(), on, 0), Ok(Toggle::ForGood(..))));
+        assert!(matches!(real(all(), on, 7), Ok(Toggle::Lend(..))));
+        assert!(matches!(
+            real(None, Wanted::Off, 7),
+            Ok(Toggle::TakeBack(LoanId(number))) if number.get() == 7
+        ));
+        for refused in [
+            real(None, on, 7),
+            real(None, Wanted::Off, 0),
+            real(all(), Wanted::Off, 7),
+            toggle(None, Wanted::Off, 7, Run::Dry),
+        ] {
+            assert_eq!(refused.unwrap_err().reason, Reason::Selection);
+        }
     }
 
     #[test]

@@ -97,15 +97,16 @@ impl Service {
             selection,
             dry_run,
             capture,
+            loan,
         } = request.into_inner();
         let whom = Whom::try_from(pid)?;
-        let selection = convert::required_selection(selection)?;
         let to = convert::wanted(switch, capture)?;
         let run = if dry_run { Run::Dry } else { Run::Real };
+        let toggle = convert::toggle(selection, to, loan, run)?;
         let reports = self
             .blocking(caller, move |registry| {
                 for_each(registry, caller, whom, |traced| {
-                    let reports = traced.toggle(&selection, to, run);
+                    let reports = traced.toggle(&toggle);
                     for (pid, report) in &reports {
                         audit_toggle(caller, *pid, to, run, report);
                     }

@@ -1,7 +1,6 @@
 //! The control thread, as its session sees it: commands go in, and what it tells is read here.
 
 use std::{
-    collections::BTreeMap,
     io,
     os::fd::{AsFd, BorrowedFd},
     process::ExitStatus,
@@ -25,7 +24,10 @@ use xray_trace::{
 };
 
 use super::{
-    DetachReport, Noticing, Output, Phase, Run, ToggleReport, Wanted, rules::Rules, states::States,
+    DetachReport, LoanId, Noticing, Output, Phase, Run, ToggleReport, Wanted,
+    loans::{Loan, Loans},
+    rules::{Rules, Wishes},
+    states::States,
 };
 use crate::{
     collect::DrainHandle,
@@ -42,10 +44,13 @@ pub(super) enum Command {
         wish: Box<Wish>,
         answer: SyncSender<Result<ToggleReport>>,
     },
+    TakeBack {
+        from: LoanId,
+        answer: SyncSender<Result<ToggleReport>>,
+    },
     Begin {
         rules: Rules,
-        /// By what is recorded of them.
-        ids: BTreeMap<Capture, Vec<FunctionId>>,
+        wishes: Wishes,
         answer: SyncSender<Result<()>>,
     },
     Look {
@@ -72,6 +77,8 @@ pub(super) struct Wish {
     pub(super) ids: Vec<FunctionId>,
     pub(super) modules: usize,
     pub(super) to: Wanted,
+    /// Whose it is, if it is switched on for a while only.
+    pub(super) loan: Option<LoanId>,
     pub(super) run: Run,
 }
 
@@ -94,6 +101,8 @@ pub(super) struct Shared {
     pub(super) executed: OnceLock<Instant>,
     pub(super) copied: AtomicU64,
     pub(super) states: States,
+    /// What of that is for a while only. Written by the control thread.
+    pub(super) loans: Mutex<Loans>,
     /// Modules with sleds that are loaded and cannot be traced. Written by the control thread.
     refused: Mutex<Vec<RefusedModule>>,
     /// Written by the control thread.
@@ -116,6 +125,7 @@ impl Shared {
             executed: OnceLock::new(),
             copied: AtomicU64::new(0),
             states: States::new(functions),
+            loans: Mutex::default(),
             refused: Mutex::new(refused),
             noticing: Mutex::default(),
             drain: Mutex::new(Some(drain)),
@@ -204,6 +214,11 @@ impl Control {
         self.shared.states.recorded(id)
     }
 
+    /// Who has the function on loan, if anybody has.
+    pub(super) fn loan(&self, id: FunctionId) -> Option<Loan> {
+        lock(&self.shared.loans).get(id).cloned()
+    }
+
     /// Of how many functions values are recorded.
     pub(super) fn functions_with_values(&self) -> u32 {
         match self.phase() {
@@ -245,16 +260,24 @@ impl Control {
         self.ask(|answer| Command::Toggle { wish, answer })
     }
 
+    /// Puts back what was lent.
+    ///
+    /// # Errors
+    /// As [`Self::toggle`]. What could not be switched back then counts as on; the loan is over.
+    pub(super) fn take_back(&self, from: LoanId) -> Result<ToggleReport> {
+        self.ask(|answer| Command::TakeBack { from, answer })
+    }
+
     /// Takes these rules, and switches these functions on.
     ///
     /// # Errors
     /// As [`Self::toggle`].
-    pub(super) fn begin(
-        &self,
-        rules: Rules,
-        ids: BTreeMap<Capture, Vec<FunctionId>>,
-    ) -> Result<()> {
-        self.ask(|answer| Command::Begin { rules, ids, answer })
+    pub(super) fn begin(&self, rules: Rules, wishes: Wishes) -> Result<()> {
+        self.ask(|answer| Command::Begin {
+            rules,
+            wishes,
+            answer,
+        })
     }
 
     /// Looks for libraries that came or went.

@@ -95,9 +95,17 @@ impl Controller {
                     // Whoever asked may have gone; the toggle stands all the same.
                     let _ = answer.send(self.toggle(*wish));
                 }
-                Ok(Command::Begin { rules, ids, answer }) => {
+                Ok(Command::TakeBack { from, answer }) => {
+                    let _ = answer.send(self.take_back(from));
+                }
+                Ok(Command::Begin {
+                    rules,
+                    wishes,
+                    answer,
+                }) => {
                     self.loading.take_rules(rules);
-                    let done = ids.into_iter().try_for_each(|(capture, ids)| {
+                    lock(&self.shared.loans).extend(wishes.loans);
+                    let done = wishes.on.into_iter().try_for_each(|(capture, ids)| {
                         self.switch(&ids, Wanted::On(capture)).map(drop)
                     });
                     let _ = answer.send(done);
@@ -228,6 +236,7 @@ impl Controller {
             mut ids,
             modules,
             to,
+            loan,
             run,
         } = wish;
         // What has just been loaded is meant as well. What goes off needs no look: the rule holds for what is found later.
@@ -238,15 +247,11 @@ impl Controller {
             }
         }
         let functions = Arc::clone(&self.loading.functions);
-        let sample = ids.iter().take(SAMPLE);
-        let mut report = ToggleReport {
-            matched: u32::try_from(ids.len()).unwrap_or(u32::MAX),
-            sample: sample
-                .filter_map(|&id| Some(functions.describe(id)?.name))
-                .collect(),
-            ..ToggleReport::default()
+        let mut report = self.report_on(&ids);
+        let changing = match (loan, to) {
+            (Some(loan), Wanted::On(capture)) => self.lend(&ids, loan, capture, run),
+            _ => self.shared.states.changing(ids.clone(), to),
         };
-        let changing = self.shared.states.changing(ids, to);
         report.changed = u32::try_from(changing.len()).unwrap_or(u32::MAX);
         let started = Instant::now();
         if run == Run::Dry {
@@ -266,16 +271,32 @@ impl Controller {
         let switched = self.switch(&changing, to);
         // What could not be switched off is not to be switched on elsewhere either.
         if switched.is_ok() || to == Wanted::Off {
-            self.loading.add_rule(&selection, to);
+            match (loan, to) {
+                (Some(loan), Wanted::On(capture)) => {
+                    self.loading.lend_rule(&selection, loan, capture);
+                }
+                _ => {
+                    lock(&self.shared.loans).end(ids);
+                    self.loading.add_rule(&selection, to);
+                }
+            }
         }
         let (patched, copied) = switched?;
         report.elapsed = started.elapsed();
-        report.sleds = patched.sleds;
-        report.foreign = patched.foreign;
-        report.restaged = patched.restaged;
-        report.stopped = patched.stopped;
-        report.copied_bytes = copied;
+        report.add(&patched, copied);
         Ok(report)
+    }
+
+    /// What is told of a switch before it is made.
+    pub(super) fn report_on(&self, ids: &[FunctionId]) -> ToggleReport {
+        let sample = ids.iter().take(SAMPLE);
+        ToggleReport {
+            matched: u32::try_from(ids.len()).unwrap_or(u32::MAX),
+            sample: sample
+                .filter_map(|&id| Some(self.loading.functions.describe(id)?.name))
+                .collect(),
+            ..ToggleReport::default()
+        }
     }
 
     /// Switches functions, and returns with what was done the memory that it made private.

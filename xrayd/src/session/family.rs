@@ -12,8 +12,8 @@ use std::{
 use xray_trace::instr_map::Selection;
 
 use super::{
-    AttachOptions, Feed, Follow, Kinship, NotFollowed, Phase, Run, Session, Source, ToggleReport,
-    Wanted,
+    AttachOptions, Capture, Feed, Follow, Kinship, LoanId, NotFollowed, Phase, Run, Session,
+    Source, ToggleReport, Wanted,
     feed::{FeedInlet, feed},
     follow::Follower,
     rules::Rules,
@@ -242,6 +242,56 @@ impl Family {
     ) -> Vec<(Pid, Result<ToggleReport>)> {
         let to = to.into();
         let mut rules = lock(&self.rules);
+        let reports = self.each(|session, root| match root {
+            Some(root) => session.toggle_as(root, None, selection, to, run),
+            None => session.toggle(selection, to, run),
+        });
+        let any = reports.is_empty() || reports.iter().any(|(_, report)| report.is_ok());
+        if run == Run::Real && (to == Wanted::Off || any) {
+            rules.add(selection, to);
+        }
+        reports
+    }
+
+    /// Switches functions on for a while: until [`Self::take_back`] they are on, and then again what they were.
+    ///
+    /// # Errors
+    /// For each process, those of [`Session::toggle`].
+    pub fn lend(
+        &self,
+        selection: &Selection,
+        to: LoanId,
+        capture: Capture,
+        run: Run,
+    ) -> Vec<(Pid, Result<ToggleReport>)> {
+        let mut rules = lock(&self.rules);
+        let on = Wanted::On(capture);
+        let reports = self.each(|session, root| match root {
+            Some(root) => session.toggle_as(root, Some(to), selection, on, run),
+            None => session.lend(selection, to, capture, run),
+        });
+        let any = reports.is_empty() || reports.iter().any(|(_, report)| report.is_ok());
+        if run == Run::Real && any {
+            rules.lend(selection, to, capture);
+        }
+        reports
+    }
+
+    /// A loan is over: in everybody who is there, its functions are what the other loans say, or what they were.
+    ///
+    /// # Errors
+    /// For each process, those of [`Session::take_back`].
+    pub fn take_back(&self, from: LoanId) -> Vec<(Pid, Result<ToggleReport>)> {
+        let mut rules = lock(&self.rules);
+        rules.take_back(from);
+        self.each(|session, _| session.take_back(from))
+    }
+
+    /// Does something to everybody who is there; who is not the first process is shown it with that.
+    fn each(
+        &self,
+        call: impl Fn(&Session, Option<&Session>) -> Result<ToggleReport>,
+    ) -> Vec<(Pid, Result<ToggleReport>)> {
         let sessions = self.sessions();
         let root = self.root_session().or_else(|| sessions.first().cloned());
         let mut reports = Vec::new();
@@ -252,18 +302,14 @@ impl Family {
                 continue;
             }
             let report = match &root {
-                Some(root) if !is_root => session.toggle_as(root, selection, to, run),
-                _ => session.toggle(selection, to, run),
+                Some(root) if !is_root => call(session, Some(root)),
+                _ => call(session, None),
             };
             // It may have ended meanwhile, as others do.
             let ended = matches!(&report, Err(refusal) if refusal.reason == Reason::TargetExited);
             if !ended || sessions.len() == 1 {
                 reports.push((session.pid(), report));
             }
-        }
-        let any = reports.is_empty() || reports.iter().any(|(_, report)| report.is_ok());
-        if run == Run::Real && (to == Wanted::Off || any) {
-            rules.add(selection, to);
         }
         reports
     }

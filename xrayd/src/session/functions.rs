@@ -212,26 +212,38 @@ impl Functions {
         needs_source: bool,
         matches: impl Fn(&Candidate<'_>) -> bool,
     ) -> Vec<FunctionId> {
+        let mut ids = Vec::new();
+        self.each_in(loaded, needs_source, |id, candidate| {
+            if matches(candidate) {
+                ids.push(id);
+            }
+        });
+        ids
+    }
+
+    /// Shows each function of one module, by id.
+    pub(crate) fn each_in(
+        &self,
+        loaded: &Loaded,
+        needs_source: bool,
+        mut see: impl FnMut(FunctionId, &Candidate<'_>),
+    ) {
         let functions = loaded.module.object.functions();
-        loaded
-            .functions()
-            .zip(functions)
-            .filter(|(id, function)| {
-                let source = if needs_source {
-                    self.source(loaded, function.address)
-                } else {
-                    None
-                };
-                matches(&Candidate {
-                    id: id.0,
-                    module: &loaded.module.path,
-                    symbol: function.symbol.as_deref(),
-                    name: &function.name,
-                    source: source.as_ref().map(|source| source.file.as_str()),
-                })
-            })
-            .map(|(id, _)| id)
-            .collect()
+        for (id, function) in loaded.functions().zip(functions) {
+            let source = if needs_source {
+                self.source(loaded, function.address)
+            } else {
+                None
+            };
+            let candidate = Candidate {
+                id: id.0,
+                module: &loaded.module.path,
+                symbol: function.symbol.as_deref(),
+                name: &function.name,
+                source: source.as_ref().map(|source| source.file.as_str()),
+            };
+            see(id, &candidate);
+        }
     }
 
     /// As a trace describes it.

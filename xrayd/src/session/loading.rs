@@ -16,14 +16,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sled_encoders::Capture;
 use xray_trace::{instr_map::Selection, model::FunctionId};
 
 use super::{
-    Switch, Wanted,
+    LoanId, Switch, Wanted,
     controller::{Controller, maps_of},
     counts::Counts,
     functions::{Functions, Loaded},
-    rules::Rules,
+    rules::{Rules, Wishes},
     sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
     watch::Watch,
 };
@@ -191,6 +192,18 @@ impl Loading {
     /// Adds what has been done to the rules, and has libraries noticed soon if any may be switched on.
     pub(super) fn add_rule(&mut self, selection: &Selection, to: Wanted) {
         self.rules.add(selection, to);
+        self.note_rules();
+    }
+
+    /// Adds what has been lent.
+    pub(super) fn lend_rule(&mut self, selection: &Selection, to: LoanId, capture: Capture) {
+        self.rules.lend(selection, to, capture);
+        self.note_rules();
+    }
+
+    /// A loan is over.
+    pub(super) fn take_back(&mut self, from: LoanId) {
+        self.rules.take_back(from);
         self.note_rules();
     }
 
@@ -362,6 +375,7 @@ impl Controller {
                 loaded.note_copied(0);
                 loaded.note_armed(None);
                 self.shared.states.forget(loaded.functions());
+                lock(&self.shared.loans).end(loaded.functions());
                 self.patcher.remove(loaded.index, range);
             }
         }
@@ -490,7 +504,8 @@ impl Controller {
         let Some(loaded) = traced.get(&load).map(|traced| Arc::clone(&traced.loaded)) else {
             return;
         };
-        let wanted = rules.wanted_in(functions, &loaded);
+        let Wishes { on: wanted, loans } = rules.wishes_in(functions, &loaded);
+        lock(&self.shared.loans).extend(loans);
         let (mut on, mut patched) = (0, PatchReport::default());
         let result = wanted.into_iter().try_for_each(|(capture, ids)| {
             let to = Wanted::On(capture);

@@ -7,6 +7,7 @@
 //! | `control` | commands to the thread `ctl-<pid>`, and what it tells |
 //! | `controller` | that thread: patching, the watch on the target's life, detach |
 //! | `states` | what is on |
+//! | `loans` | what of it is for a while only |
 //! | `rules` | what is to be on in libraries that come later |
 //! | `loading` | libraries that come and go |
 //! | `watch` | how it is noticed that libraries come |
@@ -30,6 +31,7 @@ mod feed;
 mod follow;
 mod functions;
 mod loading;
+mod loans;
 mod output;
 mod registry;
 mod rules;
@@ -41,7 +43,6 @@ mod watch;
 
 use std::{
     any::Any,
-    collections::BTreeMap,
     io,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
@@ -61,6 +62,7 @@ pub use feed::{Feed, FeedItem, Published, Source};
 pub use follow::{Follow, NotFollowed};
 pub use functions::FunctionRow;
 pub use loading::{Armed, Since};
+pub use loans::LoanId;
 pub use registry::{Caller, LaunchOptions, Launched, Registry, RegistryConfig};
 pub use trace_writer::{NumberedModule, Tables, TraceWriter};
 
@@ -77,9 +79,10 @@ use self::{
     control::{Control, Wish},
     feed::{FeedInlet, feed},
     functions::Functions,
-    rules::{Rules, lasting},
+    rules::{Rules, Wishes, lasting},
 };
 use crate::{
+    inject::PatchReport,
     pid::Pid,
     refusal::{Reason, Refusal, Result},
     target::RefusedModule,
@@ -217,6 +220,18 @@ pub struct Kinship {
     pub within: Duration,
 }
 
+// === impl ToggleReport ===
+
+impl ToggleReport {
+    fn add(&mut self, patched: &PatchReport, copied_bytes: u64) {
+        self.sleds += patched.sleds;
+        self.foreign += patched.foreign;
+        self.restaged += patched.restaged;
+        self.stopped = self.stopped.max(patched.stopped);
+        self.copied_bytes += copied_bytes;
+    }
+}
+
 // === impl Kinship ===
 
 impl Kinship {
@@ -316,6 +331,38 @@ impl Session {
         to: impl Into<Wanted>,
         run: Run,
     ) -> Result<ToggleReport> {
+        self.toggle_for(None, selection, to.into(), run)
+    }
+
+    /// The same, on for a while: until [`Self::take_back`].
+    ///
+    /// # Errors
+    /// As [`Self::toggle`].
+    pub fn lend(
+        &self,
+        selection: &Selection,
+        to: LoanId,
+        capture: Capture,
+        run: Run,
+    ) -> Result<ToggleReport> {
+        self.toggle_for(Some(to), selection, Wanted::On(capture), run)
+    }
+
+    /// Puts back what was lent.
+    ///
+    /// # Errors
+    /// A process that ended, or memory that cannot be written.
+    pub fn take_back(&self, from: LoanId) -> Result<ToggleReport> {
+        self.control.take_back(from)
+    }
+
+    fn toggle_for(
+        &self,
+        loan: Option<LoanId>,
+        selection: &Selection,
+        to: Wanted,
+        run: Run,
+    ) -> Result<ToggleReport> {
         let compiled = compile(selection)?;
         let modules = self.functions.modules().len();
         self.control.toggle(Wish {
@@ -323,7 +370,8 @@ impl Session {
             selection: selection.clone(),
             later: Some(compiled),
             modules,
-            to: to.into(),
+            to,
+            loan,
             run,
         })
     }
@@ -332,6 +380,7 @@ impl Session {
     fn toggle_as(
         &self,
         other: &Self,
+        loan: Option<LoanId>,
         selection: &Selection,
         to: Wanted,
         run: Run,
@@ -356,6 +405,7 @@ impl Session {
             later: lasting(selection).map(|(_, compiled)| compiled),
             modules: modules.len(),
             to,
+            loan,
             run,
         })
     }
@@ -364,26 +414,32 @@ impl Session {
     fn begin_as(&self, rules: Rules, parent: Option<&Self>) -> Result<()> {
         let modules = self.functions.modules();
         let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
-        let mut ids = BTreeMap::<Capture, Vec<FunctionId>>::new();
+        let mut wishes = Wishes::default();
         for loaded in living {
             let like =
                 parent.and_then(|parent| Some((parent, parent.functions.first_of_same(loaded)?)));
             match like {
                 Some((parent, first)) => {
                     for (like, id) in (first..).zip(loaded.functions()) {
-                        if let Some(capture) = parent.control.recorded(FunctionId(like)) {
-                            ids.entry(capture).or_default().push(id);
+                        let like = FunctionId(like);
+                        if let Some(capture) = parent.control.recorded(like) {
+                            wishes.on.entry(capture).or_default().push(id);
+                        }
+                        if let Some(loan) = parent.control.loan(like) {
+                            wishes.loans.insert(id, loan);
                         }
                     }
                 }
                 None => {
-                    for (capture, its) in rules.wanted_in(&self.functions, loaded) {
-                        ids.entry(capture).or_default().extend(its);
+                    let Wishes { on, loans } = rules.wishes_in(&self.functions, loaded);
+                    for (capture, its) in on {
+                        wishes.on.entry(capture).or_default().extend(its);
                     }
+                    wishes.loans.extend(loans);
                 }
             }
         }
-        self.control.begin(rules, ids)
+        self.control.begin(rules, wishes)
     }
 
     /// State and counters.

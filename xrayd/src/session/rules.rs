@@ -2,7 +2,7 @@
 //!
 //! The last rule that names a function decides. A rule by id names no function that comes later, so ids are left out.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use sled_encoders::Capture;
 use xray_trace::{
@@ -11,8 +11,9 @@ use xray_trace::{
 };
 
 use super::{
-    Wanted,
+    LoanId, Wanted,
     functions::{Functions, Loaded},
+    loans::{Loan, Loans},
 };
 
 /// Rules kept. Who switches more than that by different selections, one by one, has the oldest forgotten.
@@ -27,32 +28,69 @@ struct Kept {
     selection: Selection,
     compiled: CompiledSelection,
     to: Wanted,
+    /// Whose it is, if it is for a while only.
+    loan: Option<LoanId>,
+}
+
+/// What becomes of a module that has come.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    /// What is to be switched on, by what is recorded of it.
+    pub(super) on: BTreeMap<Capture, Vec<FunctionId>>,
+    /// What of it is on for a while only.
+    pub(super) loans: Loans,
 }
 
 // === impl Rules ===
 
 impl Rules {
-    /// Adds what has been done. Switching off all but some, named by id, takes the rule back that was switched on by.
+    /// Adds what has been done for good.
     pub(super) fn add(&mut self, selection: &Selection, to: Wanted) {
-        let takes_back = to == Wanted::Off && selection.exclude.iter().any(is_id);
         let Some((selection, compiled)) = lasting(selection) else {
             return;
         };
-        self.0.retain(|kept| kept.selection != selection);
-        if !takes_back {
-            if selection.include.contains(&Rule::All) && selection.exclude.is_empty() {
-                self.0.clear();
-            }
-            self.0.push_back(Kept {
-                selection,
-                compiled,
-                to,
-            });
+        if selection.include.contains(&Rule::All) && selection.exclude.is_empty() {
+            self.0.clear();
         }
-        // What nobody has switched on is off.
+        self.0
+            .retain(|kept| kept.loan.is_some() || kept.selection != selection);
+        self.push(Kept {
+            selection,
+            compiled,
+            to,
+            loan: None,
+        });
+    }
+
+    /// Adds what is on for a while; the other rules are there when it is over.
+    pub(super) fn lend(&mut self, selection: &Selection, to: LoanId, capture: Capture) {
+        let Some((selection, compiled)) = lasting(selection) else {
+            return;
+        };
+        self.push(Kept {
+            selection,
+            compiled,
+            to: Wanted::On(capture),
+            loan: Some(to),
+        });
+    }
+
+    /// The while is over.
+    pub(super) fn take_back(&mut self, from: LoanId) {
+        self.0.retain(|kept| kept.loan != Some(from));
+        self.drop_needless();
+    }
+
+    /// What nobody has switched on is off.
+    fn drop_needless(&mut self) {
         while self.0.front().is_some_and(|kept| kept.to == Wanted::Off) {
             self.0.pop_front();
         }
+    }
+
+    fn push(&mut self, kept: Kept) {
+        self.0.push_back(kept);
+        self.drop_needless();
         if self.0.len() > MOST
             && let Some(oldest) = self.0.pop_front()
         {
@@ -73,41 +111,40 @@ impl Rules {
         self.0.iter().any(|kept| kept.compiled.needs_source())
     }
 
-    /// The functions of a module that are to be switched on, by what is recorded of them.
-    pub(super) fn wanted_in(
-        &self,
-        functions: &Functions,
-        loaded: &Loaded,
-    ) -> Vec<(Capture, Vec<FunctionId>)> {
-        let captures = self.captures().into_iter().map(|capture| {
-            let ids = functions.matching_in(loaded, self.needs_source(), |candidate| {
-                self.want(candidate) == Some(capture)
-            });
-            (capture, ids)
-        });
-        captures.collect()
-    }
-
-    /// All that is recorded of calls by any of the rules.
-    fn captures(&self) -> BTreeSet<Capture> {
-        let captures = self.0.iter().filter_map(|kept| match kept.to {
-            Wanted::On(capture) => Some(capture),
-            Wanted::Off => None,
-        });
-        captures.collect()
-    }
-
-    /// What a function that has just come is to record; `None` if it is not to be switched on.
-    fn want(&self, candidate: &Candidate<'_>) -> Option<Capture> {
-        let last = self
-            .0
-            .iter()
-            .rev()
-            .find(|kept| kept.compiled.matches(candidate));
-        match last?.to {
-            Wanted::On(capture) => Some(capture),
-            Wanted::Off => None,
+    /// What becomes of the functions of a module.
+    pub(super) fn wishes_in(&self, functions: &Functions, loaded: &Loaded) -> Wishes {
+        let mut wishes = Wishes::default();
+        if self.is_empty() {
+            return wishes;
         }
+        functions.each_in(loaded, self.needs_source(), |id, candidate| {
+            let loan = self.loan(candidate);
+            if let Wanted::On(capture) = loan.now() {
+                wishes.on.entry(capture).or_default().push(id);
+            }
+            wishes.loans.insert(id, loan);
+        });
+        wishes
+    }
+
+    /// What a function that has just come is for good, and who has it for a while.
+    fn loan(&self, candidate: &Candidate<'_>) -> Loan {
+        let (mut for_good, mut holders) = (Wanted::Off, Vec::new());
+        let naming = self.0.iter().rev();
+        for kept in naming.filter(|kept| kept.compiled.matches(candidate)) {
+            match (kept.loan, kept.to) {
+                (Some(holder), Wanted::On(capture)) => holders.push((holder, capture)),
+                (_, to) => {
+                    for_good = to;
+                    break;
+                }
+            }
+        }
+        let mut loan = Loan::new(for_good);
+        for (holder, capture) in holders.into_iter().rev() {
+            loan.add(holder, capture);
+        }
+        loan
     }
 }
 
@@ -138,16 +175,22 @@ mod tests {
 
     const ON: Wanted = Wanted::On(Capture::NONE);
 
+    fn loan(rules: &Rules, name: &str) -> Loan {
+        rules.loan(&Candidate {
+            id: 7,
+            module: "/lib/plugin.so",
+            symbol: Some(name),
+            name,
+            source: None,
+        })
+    }
+
     fn wanted(rules: &Rules, name: &str) -> bool {
-        rules
-            .want(&Candidate {
-                id: 7,
-                module: "/lib/plugin.so",
-                symbol: Some(name),
-                name,
-                source: None,
-            })
-            .is_some()
+        loan(rules, name).now() != Wanted::Off
+    }
+
+    fn holder(number: u64) -> LoanId {
+        LoanId(number.try_into().unwrap())
     }
 
     fn glob(include: &str, exclude: &[&str]) -> Selection {
@@ -179,15 +222,9 @@ mod tests {
     #[test]
     fn the_last_rule_also_says_what_is_recorded() {
         let mut rules = Rules::default();
-        let recorded = |rules: &Rules, name: &str| {
-            let candidate = Candidate {
-                id: 7,
-                module: "/lib/plugin.so",
-                symbol: Some(name),
-                name,
-                source: None,
-            };
-            rules.want(&candidate).map(Capture::arguments)
+        let recorded = |rules: &Rules, name: &str| match loan(rules, name).now() {
+            Wanted::On(capture) => Some(capture.arguments()),
+            Wanted::Off => None,
         };
         let with = |count| Wanted::On(Capture::NONE.with_arguments(count).unwrap());
         rules.add(&glob("a_*", &[]), with(2));
@@ -206,7 +243,6 @@ mod tests {
             (recorded(&rules, "a_b"), recorded(&rules, "a_c")),
             (Some(0), None)
         );
-        assert_eq!(rules.captures().len(), 1);
     }
 
     #[test]
@@ -233,14 +269,45 @@ mod tests {
             exclude: Vec::new(),
         };
         rules.add(&ids, ON);
+        rules.lend(&ids, holder(1), Capture::NONE);
         assert!(rules.is_empty());
-        // Switching off all but what was on before takes a rule back, and leaves the others.
+        // All but one that is loaded now: nothing that comes.
         rules.add(&glob("a", &[]), ON);
-        rules.add(&Selection::all(), ON);
-        rules.add(&glob("a*", &[]), ON);
-        let mut undo = Selection::all();
-        undo.exclude.push(Rule::Id(7));
-        rules.add(&undo, Wanted::Off);
-        assert!(wanted(&rules, "a") && !wanted(&rules, "b"));
+        let mut but_one = Selection::all();
+        but_one.exclude.push(Rule::Id(7));
+        rules.add(&but_one, Wanted::Off);
+        assert!(rules.is_empty());
+    }
+
+    #[test]
+    fn a_loan_leaves_the_rules_of_others() {
+        let with_values = Wanted::On(Capture::NONE.with_arguments(2).unwrap());
+        for lent in [Selection::all(), glob("a*", &[]), glob("a", &[])] {
+            let mut rules = Rules::default();
+            rules.add(&glob("a*", &[]), with_values);
+            rules.add(&glob("a_off", &[]), Wanted::Off);
+            rules.lend(&lent, holder(1), Capture::NONE);
+            rules.lend(&lent, holder(2), Capture::NONE);
+            // Their values too.
+            assert_eq!(loan(&rules, "a").now(), with_values);
+            assert_eq!(wanted(&rules, "b"), lent == Selection::all());
+            rules.take_back(holder(1));
+            assert_eq!(wanted(&rules, "b"), lent == Selection::all());
+            rules.take_back(holder(2));
+            assert_eq!(loan(&rules, "a").now(), with_values);
+            assert!(!wanted(&rules, "a_off") && !wanted(&rules, "b"));
+            rules.add(&glob("a*", &[]), Wanted::Off);
+            assert!(rules.is_empty());
+        }
+    }
+
+    #[test]
+    fn who_switches_for_good_ends_a_loan() {
+        let mut rules = Rules::default();
+        rules.lend(&glob("a*", &[]), holder(1), Capture::NONE);
+        rules.add(&glob("a_b", &[]), Wanted::Off);
+        assert!(wanted(&rules, "a") && !wanted(&rules, "a_b"));
+        rules.add(&Selection::all(), Wanted::Off);
+        assert!(rules.is_empty());
     }
 }

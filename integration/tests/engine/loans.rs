@@ -1,0 +1,122 @@
+//! Functions that are on for a while: afterwards everything is as others have it, in libraries and processes that came meanwhile too.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, Target, wait_until};
+use xray_trace::instr_map::{Rule, Selection};
+use xrayd::session::{AttachOptions, Capture, Follow, LoanId, Run, Session, Switch, Wanted};
+
+use crate::support::{attach, everything, pid_of, registry};
+
+fn glob(pattern: &str) -> Selection {
+    Selection {
+        include: vec![Rule::Glob(pattern.to_owned())],
+        exclude: Vec::new(),
+    }
+}
+
+fn loan(number: u64) -> Result<LoanId> {
+    Ok(LoanId(number.try_into()?))
+}
+
+/// What is on, and with how many arguments.
+fn on(session: &Session) -> Result<BTreeMap<String, u8>> {
+    let rows = session.functions(None)?.into_iter();
+    let on = rows.filter(|row| row.enabled);
+    Ok(on.map(|row| (row.name, row.capture.arguments())).collect())
+}
+
+#[test]
+fn a_loan_leaves_functions_values_and_rules_of_others() -> Result<()> {
+    for lent in [everything(), glob("plugin_*")] {
+        let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+        let registry = registry();
+        let session = attach(&registry, &target)?.session;
+        let two = Capture::NONE.with_arguments(2).context("two")?;
+        session.toggle(&glob("plugin_*_call"), Wanted::On(two), Run::Real)?;
+        session.toggle(&glob("plugin_*_noise"), Switch::Off, Run::Real)?;
+        target.ask("load 0 plugin_a.so", "loaded")?;
+        let before = on(&session)?;
+        ensure!(before == BTreeMap::from([("plugin_a_call".to_owned(), 2)]));
+        for number in [1, 2] {
+            session.lend(&lent, loan(number)?, Capture::NONE, Run::Real)?;
+        }
+        target.ask("load 1 plugin_b.so", "loaded")?;
+        let lent_now = on(&session)?;
+        for name in [
+            "a_call", "a_inner", "a_noise", "b_call", "b_inner", "b_noise",
+        ] {
+            let arguments = lent_now.get(&format!("plugin_{name}"));
+            let expected = if name.ends_with("call") { 2 } else { 0 };
+            ensure!(arguments == Some(&expected), "{name}: {lent_now:?}");
+        }
+        // Somebody has a say in what is lent.
+        session.toggle(&glob("plugin_a_inner"), Switch::On, Run::Real)?;
+        session.take_back(loan(1)?)?;
+        ensure!(on(&session)? == lent_now);
+        let report = session.take_back(loan(2)?)?;
+        ensure!(report.foreign == 0 && report.changed >= 3, "{report:?}");
+        let mut expected = before;
+        expected.insert("plugin_b_call".to_owned(), 2);
+        expected.insert("plugin_a_inner".to_owned(), 0);
+        ensure!(on(&session)? == expected, "{:?}", on(&session)?);
+        // The rules are what they were.
+        target.ask("unload 1", "unloaded")?;
+        target.ask("load 1 plugin_b.so", "loaded")?;
+        ensure!(on(&session)? == expected, "{:?}", on(&session)?);
+        let report = session.take_back(loan(2)?)?;
+        ensure!((report.matched, report.changed) == (0, 0), "{report:?}");
+    }
+    Ok(())
+}
+
+/// Each process has its own to come back to, and a child what its parent has.
+#[test]
+fn a_loan_leaves_every_process_of_a_family_as_it_was() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let registry = registry();
+    let options = AttachOptions {
+        follow: Follow::Fork,
+        ..AttachOptions::default()
+    };
+    registry.attach(pid_of(&target)?, options)?;
+    let family = registry.family(pid_of(&target)?).context("no family")?;
+    let mut sessions = |processes: usize| {
+        if family.sessions().len() < processes {
+            target.ask("child", "child ")?;
+        }
+        wait_until(DEADLINE, "they are followed", || {
+            let sessions = family.sessions();
+            let whole = sessions
+                .iter()
+                .skip(1)
+                .all(|session| session.kinship().is_some());
+            Ok((whole && sessions.len() == processes).then_some(sessions))
+        })
+    };
+    let two = sessions(2)?;
+    two[1].toggle(&glob("work*"), Switch::On, Run::Real)?;
+    let before = on(&two[1])?;
+    ensure!(on(&two[0])?.is_empty() && before.len() == 1, "{before:?}");
+    for (pid, report) in family.lend(&everything(), loan(7)?, Capture::NONE, Run::Real) {
+        let report = report.with_context(|| format!("process {pid}"))?;
+        ensure!(report.matched > 1, "{report:?}");
+    }
+    let three = sessions(3)?;
+    for session in &three {
+        ensure!(on(session)?.len() > 1, "{:?}", on(session)?);
+    }
+    for (pid, report) in family.take_back(loan(7)?) {
+        report.with_context(|| format!("process {pid}"))?;
+    }
+    let after = three.iter().map(|session| on(session));
+    let after = after.collect::<Result<Vec<_>>>()?;
+    ensure!(
+        after[0].is_empty() && after[1] == before && after[2].is_empty(),
+        "{after:?}"
+    );
+    let four = sessions(4)?;
+    ensure!(on(&four[3])?.is_empty(), "{:?}", on(&four[3])?);
+    Ok(())
+}
