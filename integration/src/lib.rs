@@ -9,6 +9,7 @@
 //! * [`GroundTruth`]: what the program `counted` says about its own calls;
 //! * [`Tool`]: external programs, each with the Debian package that has it.
 
+mod ability;
 mod binaries;
 mod build;
 mod cache;
@@ -25,6 +26,7 @@ mod user;
 mod variant;
 mod wait;
 
+pub use ability::{cannot_run, not_run};
 pub use binaries::{profile_dir, target_dir, workspace_dir, xrayctl, xrayd};
 pub use build::build;
 pub use fixture::Fixture;
