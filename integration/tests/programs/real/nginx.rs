@@ -18,8 +18,11 @@ use crate::scene::send;
 
 const WORKERS: usize = 4;
 
+/// The process that watches. Whoever drops it ends the workers, too, which outlive it otherwise.
+struct Master(Target);
+
 struct Nginx {
-    target: Mutex<Target>,
+    master: Mutex<Master>,
     /// The master, then its workers.
     pids: Vec<i32>,
     port: u16,
@@ -37,8 +40,8 @@ struct Nginx {
 fn nginx_works_on_under_every_kind_of_tracing() -> Result<()> {
     let mut nginx = Nginx::start()?;
     trace(&nginx)?;
-    let target = nginx
-        .target
+    let Master(target) = nginx
+        .master
         .get_mut()
         .unwrap_or_else(PoisonError::into_inner);
     send(target.pid().cast_unsigned(), Signal::SIGQUIT)?;
@@ -135,6 +138,24 @@ fn children(pid: i32) -> Result<Vec<i32>> {
     Ok(pids)
 }
 
+// === impl Master ===
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        if self.0.still_running().is_err() {
+            return;
+        }
+        let pid = self.0.pid();
+        // One that stands starts no new ones. Nobody is left to be told what goes wrong here.
+        let _ = send(pid.cast_unsigned(), Signal::SIGSTOP);
+        let workers = children(pid).unwrap_or_default();
+        let _ = send(pid.cast_unsigned(), Signal::SIGKILL);
+        for worker in workers {
+            let _ = send(worker.cast_unsigned(), Signal::SIGKILL);
+        }
+    }
+}
+
 // === impl Nginx ===
 
 impl Nginx {
@@ -150,10 +171,10 @@ impl Nginx {
             .arg(dir.path())
             .args(["-c", "nginx.conf", "-e", "error.log"])
             .stderr(File::create(dir.path().join("complaints"))?);
-        let mut target = Target::spawn_unready(command)?;
-        let pid = target.pid();
+        let mut master = Master(Target::spawn_unready(command)?);
+        let pid = master.0.pid();
         let workers = wait_until(DEADLINE, "nginx answers", || {
-            target.still_running()?;
+            master.0.still_running()?;
             let answers = TcpStream::connect(("127.0.0.1", port)).is_ok();
             let workers = children(pid)?;
             Ok((answers && workers.len() == WORKERS).then_some(workers))
@@ -162,7 +183,7 @@ impl Nginx {
         let expected = timeless(&converse(port, questions.as_bytes())?)?;
         ensure!(expected.len() > 1 << 20, "{} bytes", expected.len());
         Ok(Self {
-            target: Mutex::new(target),
+            master: Mutex::new(master),
             pids: [vec![pid], workers].concat(),
             port,
             program,
@@ -266,7 +287,8 @@ impl Work for Nginx {
     }
 
     fn healthy(&self) -> Result<()> {
-        let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut master = self.master.lock().unwrap_or_else(PoisonError::into_inner);
+        let Master(target) = &mut *master;
         target.still_running()?;
         ensure!(
             children(target.pid())? == self.pids[1..],
