@@ -79,8 +79,12 @@ pub(crate) async fn run(
             (Run::Real, Some(pending)) if args.selectors.may_wait(pending) => {
                 console.note(MATCHES_LATER);
             }
+            (Run::Dry, Some(pending)) if args.selectors.may_wait(pending) => {
+                console.note(WOULD_MATCH_LATER);
+            }
             (Run::Real, Some(_)) => return Err(nothing_matched_yet()),
-            (Run::Real, None) | (Run::Dry, _) => return Err(nothing_matched()),
+            (Run::Dry, Some(_)) => return Err(nothing_matched()),
+            (_, None) => return Err(nothing_to_disable()),
         }
     }
     if args.format.json {
@@ -99,10 +103,19 @@ pub(crate) async fn run(
 /// What is told where waiting was asked for.
 pub(crate) const MATCHES_LATER: &str = "the selectors name no function that is loaded now: waiting for libraries that are loaded later";
 
+/// The same, of what is only tried.
+const WOULD_MATCH_LATER: &str = "the selectors name no function that is loaded now: libraries that are loaded later would be waited for";
+
 /// No function is what the selectors name.
 pub(crate) fn nothing_matched() -> anyhow::Error {
     let what = "the selectors name no function; `xrayctl functions --pid PID` lists what there is, and with --pending what is loaded later \
                 is waited for";
+    Failure::NothingMatched(what.to_owned()).into()
+}
+
+/// The same, where nothing can be waited for.
+fn nothing_to_disable() -> anyhow::Error {
+    let what = "the selectors name no function; `xrayctl functions --pid PID` lists what there is";
     Failure::NothingMatched(what.to_owned()).into()
 }
 
