@@ -1,7 +1,7 @@
-//! Every command line that the documents show is one that `xrayctl` understands.
+//! Every command line that the documents show is one that `xrayctl` understands, and the files and tests that they name exist.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -116,6 +116,68 @@ fn the_documents_show_what_is_understood() -> Result<()> {
         }
     }
     ensure!(checked > 20, "only {checked} command lines were found");
+    Ok(())
+}
+
+/// Every file of Rust below a folder, with its path from there.
+fn sources(root: &Path) -> Result<Vec<(String, String)>> {
+    let (mut found, mut folders) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default();
+            let is_built = name == "target" && folder.join("Cargo.toml").exists();
+            if path.is_dir() && !is_built && !name.as_encoded_bytes().starts_with(b".") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path)?;
+                found.push((path.strip_prefix(root)?.display().to_string(), text));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// In the last column of the pitfalls stand tests, by their names or by their files, or as `module::*`.
+#[test]
+fn the_files_and_tests_that_documents_name_exist() -> Result<()> {
+    let sources = sources(&integration::workspace_dir())?;
+    let is_file = |name: &str| {
+        let end = format!("/{name}");
+        let mut files = sources.iter();
+        files.any(|(file, _)| file == name || file.ends_with(&end))
+    };
+    let is_test = |name: &str| {
+        let begin = format!("fn {name}(");
+        let is_tested = |text: &str| text.contains("#[test]") || text.contains("#[tokio::test");
+        let mut tests = sources.iter().filter(|(_, text)| is_tested(text));
+        tests.any(|(_, text)| text.contains(&begin))
+    };
+    let (mut missing, mut tests) = (Vec::new(), 0);
+    for file in documents()? {
+        let text = fs::read_to_string(&file)?;
+        let spans = text.split('`').skip(1).step_by(2);
+        let files = spans.filter(|span| span.ends_with(".rs") && !span.contains(' '));
+        missing.extend(files.filter(|name| !is_file(name)).map(str::to_owned));
+        if !file.ends_with("docs/pitfalls.md") {
+            continue;
+        }
+        for row in text.lines().filter(|line| line.starts_with("| ")) {
+            let last = row.trim_end_matches('|').rsplit(" | ").next().unwrap_or("");
+            for name in last.split('`').skip(1).step_by(2) {
+                tests += 1;
+                let there = match name.strip_suffix("::*") {
+                    Some(module) => is_file(&format!("{module}.rs")),
+                    None => name.ends_with(".rs") || is_test(name),
+                };
+                if !there {
+                    missing.push(name.to_owned());
+                }
+            }
+        }
+    }
+    ensure!(missing.is_empty(), "{missing:#?}");
+    ensure!(tests > 60, "{tests}");
     Ok(())
 }
 
