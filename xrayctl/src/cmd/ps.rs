@@ -1,5 +1,6 @@
 //! `xrayctl ps`: every process with sleds that the caller may see.
 
+use nix::unistd::geteuid;
 use xrayd_proto::v1::{ListProcessesRequest, ListProcessesResponse};
 
 use crate::args::Format;
@@ -30,8 +31,11 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         processes: processes.into_iter().map(ProcessRow::from).collect(),
     };
     if args.format.json {
-        console.json(&listing)
-    } else {
-        console.show(|out, look: Look| listing.render(out, look))
+        return console.json(&listing);
     }
+    console.show(|out, look: Look| listing.render(out, look))?;
+    if listing.processes.is_empty() && !geteuid().is_root() {
+        console.note("those of other users are not shown: only root may trace them");
+    }
+    Ok(())
 }

@@ -57,6 +57,9 @@ const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
+#[command(
+    override_usage = "xrayctl record [OPTIONS] <PID>\n       xrayctl record [OPTIONS] -- <CMD>..."
+)]
 pub(crate) struct Args {
     /// The process
     #[arg(value_parser = crate::parse::pid,
@@ -280,14 +283,14 @@ async fn attach(rpc: &mut Rpc, request: AttachRequest, console: &Console) -> any
     Ok(Undo::Detach)
 }
 
-/// Whether the process is attached already. If that cannot be told, attaching will say why.
-async fn is_attached(rpc: &mut Rpc, pid: u32) -> bool {
-    match rpc.get_status(StatusRequest { pid }).await {
 /// A number that no other recording has.
 fn some_number() -> u64 {
     RandomState::new().hash_one(std::process::id()).max(1)
 }
 
+/// Whether the process is attached already. If that cannot be told, attaching will say why.
+async fn is_attached(rpc: &mut Rpc, pid: u32) -> bool {
+    match rpc.get_status(StatusRequest { pid }).await {
         Ok(response) => {
             let processes = response.into_inner().processes;
             processes
@@ -415,9 +418,6 @@ fn outcome(
         Some(Failure::Refused { reason, .. }) => Some(reason.clone()),
         _ => None,
     };
-    match (cause, stream_end, released) {
-        (_, StreamEnd::Broken, _) => Ok(Outcome::DaemonGone),
-        (_, _, Ok(Undone::Detached(reports))) => {
     if let Ok(Undone::TakenBack(reports)) = &released {
         for report in reports {
             if let Some(refusal) = &report.refusal {
@@ -429,6 +429,9 @@ fn outcome(
             }
         }
     }
+    match (cause, stream_end, released) {
+        (_, StreamEnd::Broken, _) => Ok(Outcome::DaemonGone),
+        (_, _, Ok(Undone::Detached(reports))) => {
             for report in &reports {
                 let pid = report.pid;
                 if report.text_bytes_different > 0 || report.sleds_on > 0 {
