@@ -50,8 +50,8 @@ pub(crate) struct Unpaired {
     /// Tell of exits without an entry one by one, as llvm-xray does; without this they are counted. They never stop the work
     #[arg(short, long)]
     pub(crate) keep_going: bool,
-    /// Calls without an exit end when their caller exits, as if they had ended in a sibling call; for old logs, which have no
-    /// tail exits
+    /// Calls without an exit end when their caller exits, as if they had ended in a sibling call, but for those that the trace
+    /// says were left; for old logs, which have no tail exits
     #[arg(short, long)]
     pub(crate) deduce_sibling_calls: bool,
 }

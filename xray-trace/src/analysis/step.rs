@@ -111,7 +111,7 @@ pub enum Siblings {
 /// What was met that is not an ordinary call. With a window of time: exits and losses in it, and calls that began in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// Exits of calls that began before the trace, or before a loss.
+    /// Exits of calls that are not open: they began before the trace or before a loss, or had been left ([`Astray`](crate::model::EventBody::Astray)).
     pub exits_without_entry: u64,
     /// Calls closed because the trace says that they were left without an exit.
     pub unwound: u64,

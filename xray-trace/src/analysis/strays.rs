@@ -9,7 +9,7 @@ use crate::model::{CallKind, FunctionId, ThreadId, Ticks, Trace};
 /// Open calls that are named at most.
 const DEPTH: usize = 64;
 
-/// An exit of a function that is not open: its call began before the trace, or in a gap.
+/// An exit of a function that is not open: its call began before the trace or in a gap, or had been left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stray {
     /// The thread that it happened in.

@@ -358,7 +358,7 @@ impl LeftOut {
             thread_unknown,
         );
         report.leave_out(
-            "exits of calls that began before the trace or in a gap",
+            "exits of calls that began before the trace or in a gap, or that had been left",
             exits_without_entry,
         );
         report.leave_out(

@@ -285,7 +285,7 @@ impl Report {
     /// The same, for formats that say on which processor a thread ran.
     fn leave_out_of_notes(&mut self, notes: &Notes) {
         self.leave_out(
-            "exits of calls that began before the trace or in a gap",
+            "exits of calls that began before the trace or in a gap, or that had been left",
             notes.exits_without_entry,
         );
         self.leave_out(DAMAGED_BLOCKS, notes.damaged_blocks);

@@ -68,7 +68,8 @@ struct UnpairedEach {
     /// The same, for the trace after
     #[arg(long = "keep-going-2", visible_alias = "k2")]
     keep_going_after: bool,
-    /// Calls without an exit end when their caller exits, as if they had ended in a sibling call
+    /// Calls without an exit end when their caller exits, as if they had ended in a sibling call, but for those that the trace
+    /// says were left
     #[arg(short, long)]
     deduce_sibling_calls: bool,
     /// The same, for the trace before

@@ -234,7 +234,7 @@ impl TraceSummary {
             (
                 exits_without_entry,
                 "exit",
-                "of calls that began before the trace",
+                "of calls that began before the trace, or that had been left",
                 Tone::Dim,
             ),
         ];
