@@ -27,7 +27,8 @@ pub(crate) struct Args {
     pid: u32,
     #[command(flatten)]
     memory: Memory,
-    /// Trace what comes from it as well: the processes that it forks (fork), the program that it becomes (exec), everything (all)
+    /// Trace what comes from it as well: the processes that it forks (fork), the program that it becomes (exec), everything (all),
+    /// or nothing (none), as without this
     #[arg(long, value_name = "WHAT", default_value = "none", hide_default_value = true, value_parser = parse::follow)]
     follow: Follow,
     /// Attach also if nothing that is loaded has sleds: libraries that are loaded later may
