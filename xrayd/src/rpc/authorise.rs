@@ -186,10 +186,8 @@ pub(super) fn all_traced(
 /// A family is its first process's user's, and nobody's who may not trace everybody in it.
 fn check_family(caller: Caller, family: &Family) -> Result<(), Refusal> {
     check(caller, family.root(), family.uid())?;
-    let sessions = family.sessions().into_iter();
-    sessions
-        .map(|session| check_session(caller, &session))
-        .collect()
+    let mut sessions = family.sessions().into_iter();
+    sessions.try_for_each(|session| check_session(caller, &session))
 }
 
 /// The sessions that are meant, in the order of their pids.
