@@ -89,7 +89,6 @@ impl Sink for Basic {
                 }
                 What::Lost(_) => return Ok(()),
             };
-            values += record.what.values_but_first();
             let entered = u64::from(matches!(record.what, What::Enter(_)));
             let place = places[record.thread];
             match packed
@@ -99,6 +98,7 @@ impl Sink for Basic {
             {
                 Ok(id) => {
                     report.calls += entered;
+                    values += record.what.values_but_first();
                     cpus += u64::from(record.cpu > u8::MAX.into());
                     output.write_all(&function(kind, id, record, place))?;
                     if let Some(arg) = arg {

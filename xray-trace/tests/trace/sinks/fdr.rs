@@ -13,7 +13,9 @@ use xray_trace::sink::Report;
 
 use super::{NAMES, busy, count_of, export, rich};
 use crate::any_trace::any_trace;
-use crate::common::{Enter, Exit, TailExit, call, call_with, lost, module, process, thread, trace};
+use crate::common::{
+    Enter, Exit, TailExit, call, call_of, call_with, lost, module, process, thread, trace,
+};
 
 /// Runs `llvm-xray` on a log and gives what it prints.
 fn llvm_xray(log: &Path, args: &[&str]) -> String {
@@ -267,6 +269,24 @@ fn the_basic_log_tells_what_it_leaves_out() {
         (5, [1, 4, 9, 0, 0, 1]),
         "{report:?}"
     );
+}
+
+#[test]
+fn values_of_calls_that_are_left_out_are_not_counted_again() {
+    let events = [
+        call_of(1000, 0, Enter, &[1, 2]),
+        // Nothing describes this function.
+        call_of(1100, 99, Enter, &[3, 4, 5]),
+        call_of(1200, 99, Exit, &[6]),
+        call(1300, 0, Exit),
+    ];
+    let trace = trace(&NAMES, &[&events]);
+    for format in ["fdr", "basic", "yaml"] {
+        let (_, report) = export(format, &trace);
+        let counts = ["arguments of calls but", "does not describe"];
+        let counts = counts.map(|words| count_of(&report, words));
+        assert_eq!((report.calls, counts), (1, [1, 1]), "{format}: {report:?}");
+    }
 }
 
 #[test]
