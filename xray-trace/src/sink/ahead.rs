@@ -25,13 +25,6 @@ const WAITING: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Bytes(Vec<u8>);
 
-/// Where those of an item stand.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Kept {
-    pub(super) at: u32,
-    pub(super) len: u32,
-}
-
 /// Items, and the bytes that they refer to.
 #[derive(Debug)]
 struct Batch<T> {
@@ -93,21 +86,10 @@ pub(super) fn ahead<T: Send, R: Send>(
 
 impl Bytes {
     /// What an item refers to.
-    pub(super) fn get(&self, kept: impl Into<Kept>) -> &[u8] {
-        let Kept { at, len } = kept.into();
+    pub(super) fn get(&self, kept: DataRef) -> &[u8] {
+        let DataRef { at, len, .. } = kept;
         let [at, len] = [at, len].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
         self.0.get(at..at.saturating_add(len)).unwrap_or_default()
-    }
-}
-
-// === impl Kept ===
-
-impl From<DataRef> for Kept {
-    fn from(data: DataRef) -> Self {
-        Self {
-            at: data.at,
-            len: data.len,
-        }
     }
 }
 
@@ -156,15 +138,15 @@ impl<T> Outlet<T> {
         ControlFlow::Continue(())
     }
 
-    /// Keeps bytes that the next item refers to.
+    /// Keeps bytes that the next item refers to; gives where they are now that were at `data`.
     #[cold]
-    pub(super) fn keep(&mut self, bytes: &[u8]) -> Kept {
+    pub(super) fn keep(&mut self, bytes: &[u8], data: DataRef) -> DataRef {
         let kept = &mut self.batch.bytes.0;
         // Neither is ever near the limit: the bytes of an event are at most 1 MiB.
         let at = u32::try_from(kept.len()).unwrap_or(u32::MAX);
         let len = u32::try_from(bytes.len()).unwrap_or(0);
         kept.extend_from_slice(bytes);
-        Kept { at, len }
+        DataRef { at, len, ..data }
     }
 
     #[cold]
@@ -185,13 +167,19 @@ mod tests {
     #[test]
     fn everything_is_taken_in_order_with_its_bytes() {
         let count = 3 * ITEMS as u64 + 1;
+        let data = DataRef {
+            at: 9,
+            len: 9,
+            size: u32::MAX,
+            function: None,
+        };
         let mut seen = 0;
         let made = ahead(
             |outlet| {
                 for number in 0..count {
                     // Now and then more bytes than a batch is to have.
                     let len = if number % 1000 == 7 { SAID + 1 } else { 3 };
-                    let kept = outlet.keep(&vec![number.to_le_bytes()[0]; len]);
+                    let kept = outlet.keep(&vec![number.to_le_bytes()[0]; len], data);
                     outlet.put((number, kept))?;
                 }
                 ControlFlow::Continue("all")

@@ -11,7 +11,7 @@ use super::records::{self, Record, What, each_record};
 use super::text::{self, Text};
 use super::{Place, Report, Sink, said_name};
 use crate::analysis::{Ending, Order};
-use crate::model::{DataKind, FunctionId, ThreadId, Trace};
+use crate::model::{DataKind, DataRef, FunctionId, ThreadId, Trace};
 
 /// Chrome's trace_event JSON.
 #[derive(Debug, Clone, Copy)]
@@ -176,7 +176,7 @@ impl Output<'_> {
                 Ending::TailExit => ",\"args\":{\"end\":\"tail exit\"}}",
                 Ending::Closed => ",\"args\":{\"end\":\"no exit seen\"}}",
             }),
-            What::Data(kind, data) => self.said(kind, bytes.get(data)),
+            What::Data(kind, data) => self.said(kind, data, bytes),
             What::Lost(events) => {
                 self.text
                     .put(",\"name\":\"events lost\",\"s\":\"t\",\"args\":{\"events\":\"");
@@ -186,14 +186,19 @@ impl Output<'_> {
         }
     }
 
-    fn said(&mut self, kind: DataKind, data: &[u8]) {
+    fn said(&mut self, kind: DataKind, data: DataRef, bytes: &Bytes) {
         self.text.put(",\"name\":");
         self.text.json(&said_name(self.trace, self.of, kind));
         self.text.put(",\"s\":\"t\",\"args\":{\"data\":");
-        self.text.json_bytes(data);
+        self.text.json_bytes(bytes.get(data));
         if let DataKind::Typed(number) = kind {
             self.text.put(",\"type\":\"");
             self.text.number(number);
+            self.text.put("\"");
+        }
+        if data.is_cut() {
+            self.text.put(",\"size\":\"");
+            self.text.number(data.size());
             self.text.put("\"");
         }
         self.text.put("}}");

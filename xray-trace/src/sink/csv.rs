@@ -18,7 +18,7 @@ use crate::model::{
 pub struct Csv;
 
 const NAMES: &str = "time_ns,pid,process,tid,thread,event,function_id,function,module,arguments,result,event_type,event_type_name,\
-                     data,data_hex,processor,lost,unwound\r\n";
+                     data,data_hex,size,processor,lost,unwound\r\n";
 
 const NAMES_OF_SUMS: &str = "pid,tid,calls,self_ticks,function_id,function,module,stack\r\n";
 
@@ -177,7 +177,7 @@ impl EachEvent for Output<'_> {
                 if let Some(result) = result {
                     text.number(result);
                 }
-                text.put(",,,,,,,");
+                text.put(",,,,,,,,");
             }
             EventBody::Data { kind, data } => {
                 match data.function() {
@@ -196,8 +196,8 @@ impl EachEvent for Output<'_> {
                 }
                 text.put(",");
                 match std::str::from_utf8(bytes.get(data)) {
-                    Ok(data) => {
-                        put_field(text, data);
+                    Ok(said) => {
+                        put_field(text, said);
                         text.put(",");
                     }
                     Err(_) => {
@@ -205,23 +205,27 @@ impl EachEvent for Output<'_> {
                         text.hex(bytes.get(data));
                     }
                 }
+                text.put(",");
+                if data.is_cut() {
+                    text.number(data.size());
+                }
                 text.put(",,,");
             }
             EventBody::Cpu { cpu } => {
-                text.put(",,,,,,,,,,");
+                text.put(",,,,,,,,,,,");
                 text.number(cpu);
                 text.put(",,");
             }
             EventBody::Lost { events } => {
-                text.put(",,,,,,,,,,,");
+                text.put(",,,,,,,,,,,,");
                 text.number(events);
                 text.put(",");
             }
             EventBody::Unwound { calls } => {
-                text.put(",,,,,,,,,,,,");
+                text.put(",,,,,,,,,,,,,");
                 text.number(calls);
             }
-            EventBody::Astray => text.put(",,,,,,,,,,,,"),
+            EventBody::Astray => text.put(",,,,,,,,,,,,,"),
         }
         text.put("\r\n");
         text.pass()

@@ -77,8 +77,8 @@ event { id = 0; stream_id = 0; name = "function_enter"; fields := struct { funct
 event { id = 1; stream_id = 0; name = "function_enter_args"; fields := struct { function_t function; u8 count; value_t args[count]; }; };
 event { id = 2; stream_id = 0; name = "function_exit"; fields := struct { function_t function; }; };
 event { id = 3; stream_id = 0; name = "function_tail_exit"; fields := struct { function_t function; }; };
-event { id = 4; stream_id = 0; name = "custom_event"; fields := struct { u32 size; byte_t data[size]; }; };
-event { id = 5; stream_id = 0; name = "typed_event"; fields := struct { event_type_t type; u32 size; byte_t data[size]; }; };
+event { id = 4; stream_id = 0; name = "custom_event"; fields := struct { u32 said; u32 size; byte_t data[size]; }; };
+event { id = 5; stream_id = 0; name = "typed_event"; fields := struct { event_type_t type; u32 said; u32 size; byte_t data[size]; }; };
 event { id = 6; stream_id = 0; name = "processor"; fields := struct { u16 cpu; }; };
 event { id = 7; stream_id = 0; name = "events_lost"; fields := struct { u64 events; }; };
 event { id = 8; stream_id = 0; name = "calls_unwound"; fields := struct { u64 calls; }; };
@@ -274,6 +274,8 @@ impl EachEvent for Output<'_> {
                         self.packet.extend_from_slice(&event_type.to_le_bytes());
                     }
                 }
+                let said = u32::try_from(data.size()).map_err(io::Error::other)?;
+                self.packet.extend_from_slice(&said.to_le_bytes());
                 let data = bytes.get(data);
                 let size = u32::try_from(data.len()).map_err(io::Error::other)?;
                 self.packet.extend_from_slice(&size.to_le_bytes());

@@ -3,9 +3,9 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use super::ahead::{Bytes, Kept, Outlet, ahead};
+use super::ahead::{Bytes, Outlet, ahead};
 use super::{DAMAGED_BLOCKS, Report};
-use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, ThreadId, Trace};
+use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
 
 /// A taker of events.
 pub(super) trait EachEvent {
@@ -38,8 +38,7 @@ pub(super) fn each_event(trace: &Trace, taker: &mut impl EachEvent) -> io::Resul
                         break;
                     };
                     if let EventBody::Data { data, .. } = &mut event.body {
-                        let Kept { at, len } = outlet.keep(events.data(*data));
-                        *data = DataRef { at, len, ..*data };
+                        *data = outlet.keep(events.data(*data), *data);
                     }
                     outlet.put(Item::Event(event))?;
                 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::processor::{self, Processor};
-use super::records::VALUES;
+use super::records::{CUT, VALUES};
 use super::{Report, Sink};
 use crate::analysis::{Ending, Said, Step, Steps};
 use crate::container::Block;
@@ -62,6 +62,7 @@ struct LeftOut {
     exits_without_entry: u64,
     exits_added: u64,
     empty_events: u64,
+    cut: u64,
     values: u64,
     processors: u64,
     lost: u64,
@@ -204,6 +205,7 @@ impl KernelThread<'_> {
                     // Legal, but `llvm-xray` refuses the whole log for one.
                     Step::Data(said) if said.data.is_empty() => left_out.empty_events += 1,
                     Step::Data(said) => {
+                        left_out.cut += u64::from(said.data.is_cut());
                         records.run_on(processor.of_record(&steps), said.ticks)?;
                         records.said(&said, steps.data(&said))?;
                     }
@@ -337,6 +339,7 @@ impl LeftOut {
             exits_without_entry,
             exits_added,
             empty_events,
+            cut,
             values,
             processors,
             lost,
@@ -366,6 +369,7 @@ impl LeftOut {
             exits_added,
         );
         report.leave_out("custom and typed events without data", empty_events);
+        report.leave_out(CUT, cut);
         report.leave_out(VALUES, values);
         report.leave_out(processor::UNSAID, processors);
         report.leave_out("lost events", lost);

@@ -46,6 +46,7 @@ const EVENTS: &str = "message events {
     optional int64 event_type (INTEGER(64, false));
     optional binary event_type_name (STRING);
     optional binary data;
+    optional int64 size (INTEGER(64, false));
     optional int64 processor (INTEGER(64, false));
     optional int64 lost (INTEGER(64, false));
     optional int64 unwound (INTEGER(64, false));
@@ -83,6 +84,7 @@ struct Rows {
     event_type: Vec<Option<i64>>,
     event_type_name: Vec<Option<ByteArray>>,
     data: Vec<Option<ByteArray>>,
+    size: Vec<Option<i64>>,
     processor: Vec<Option<i64>>,
     lost: Vec<Option<i64>>,
     unwound: Vec<Option<i64>>,
@@ -275,7 +277,8 @@ impl EachEvent for Output<'_> {
         let (mut arguments, mut result) = (Values::NONE, None);
         let (mut event_type, mut event_type_name) = (None, None);
         let mut function = None;
-        let (mut said, mut processor, mut lost, mut unwound) = (None, None, None, None);
+        let (mut said, mut size) = (None, None);
+        let (mut processor, mut lost, mut unwound) = (None, None, None);
         match event.body {
             EventBody::Call {
                 function: called,
@@ -295,6 +298,7 @@ impl EachEvent for Output<'_> {
                     event_type_name = self.trace.event_type_in(self.id, number).map(text);
                 }
                 said = Some(ByteArray::from(bytes.get(data).to_vec()));
+                size = data.is_cut().then(|| bits(data.size()));
             }
             EventBody::Cpu { cpu } => processor = Some(cpu.into()),
             EventBody::Lost { events } => lost = Some(bits(events)),
@@ -323,6 +327,7 @@ impl EachEvent for Output<'_> {
         rows.event_type_name.push(event_type_name);
         rows.data_len += said.as_ref().map_or(0, ByteArray::len);
         rows.data.push(said);
+        rows.size.push(size);
         rows.processor.push(processor);
         rows.lost.push(lost);
         rows.unwound.push(unwound);
@@ -351,6 +356,7 @@ impl Output<'_> {
             event_type,
             event_type_name,
             data,
+            size,
             processor,
             lost,
             unwound,
@@ -374,6 +380,7 @@ impl Output<'_> {
         optional::<Int64Type>(&mut group, &event_type)?;
         optional::<ByteArrayType>(&mut group, &event_type_name)?;
         optional::<ByteArrayType>(&mut group, &data)?;
+        optional::<Int64Type>(&mut group, &size)?;
         optional::<Int64Type>(&mut group, &processor)?;
         optional::<Int64Type>(&mut group, &lost)?;
         optional::<Int64Type>(&mut group, &unwound)?;

@@ -22,7 +22,7 @@ use super::{Place, Report, Sink, said_name};
 use crate::analysis::{Ending, Order};
 use crate::container::varint;
 use crate::function_map::FunctionMap;
-use crate::model::{DataKind, Function, FunctionId, Module, ModuleId, ThreadId, Trace};
+use crate::model::{DataKind, DataRef, Function, FunctionId, Module, ModuleId, ThreadId, Trace};
 
 /// Perfetto's protobuf trace.
 #[derive(Debug, Clone, Copy)]
@@ -369,7 +369,7 @@ impl Output<'_> {
             }
             What::Leave(Ending::TailExit, _) => self.end(ns, ended("tail exit")),
             What::Leave(Ending::Closed, _) => self.end(ns, ended("no exit seen")),
-            What::Data(kind, data) => self.said(ns, kind, bytes.get(data)),
+            What::Data(kind, data) => self.said(ns, kind, data, bytes),
             What::Lost(events) => {
                 let lost = annotation("events", Some(events), None);
                 self.instant(ns, "events lost".to_owned(), vec![lost]);
@@ -408,12 +408,15 @@ impl Output<'_> {
     }
 
     /// As text, with what is not UTF-8 escaped.
-    fn said(&mut self, ns: u64, kind: DataKind, data: &[u8]) {
+    fn said(&mut self, ns: u64, kind: DataKind, data: DataRef, bytes: &Bytes) {
         let name = said_name(self.trace, self.of, kind);
-        let text = readable(data).into_owned();
+        let text = readable(bytes.get(data)).into_owned();
         let mut annotations = vec![annotation("data", None, Some(text))];
         if let DataKind::Typed(number) = kind {
             annotations.push(annotation("type", Some(number.into()), None));
+        }
+        if data.is_cut() {
+            annotations.push(annotation("size", Some(data.size()), None));
         }
         self.instant(ns, name.into_owned(), annotations);
     }

@@ -8,10 +8,10 @@ use std::io;
 use std::ops::ControlFlow;
 
 use super::Report;
-use super::ahead::{Bytes, Kept, Outlet, ahead};
+use super::ahead::{Bytes, Outlet, ahead};
 use super::processor::{self, Processor};
 use crate::analysis::{Call, Ending, Notes, Open, Order, Said, Step, Steps, Visitor};
-use crate::model::{Clock, DataKind, FunctionId, ThreadId, Ticks, Trace, Values};
+use crate::model::{Clock, DataKind, DataRef, FunctionId, ThreadId, Ticks, Trace, Values};
 
 /// Something that one thread did.
 #[derive(Debug, Clone, Copy)]
@@ -35,13 +35,16 @@ pub(super) enum What {
     Enter(Values),
     /// With the result, where recorded.
     Leave(Ending, Option<u64>),
-    Data(DataKind, Kept),
+    Data(DataKind, DataRef),
     /// So many events are missing.
     Lost(u64),
 }
 
 /// What formats leave out that have room for one argument of a call.
 pub(super) const VALUES: &str = "arguments of calls but the first, and results";
+/// What formats leave out that cannot say of what the program said that there was more.
+pub(super) const CUT: &str =
+    "sizes of custom and typed events that a limit cut, whose beginning stands for the whole";
 
 /// What was met that is in no record, or not in all.
 #[derive(Debug, Default)]
@@ -175,7 +178,7 @@ impl<'a> Thread<'a> {
             if let (Some(last), Some(said)) = (due.last_mut(), &self.said)
                 && let What::Data(_, data) = &mut last.what
             {
-                *data = outlet.keep(self.steps.data(said));
+                *data = outlet.keep(self.steps.data(said), said.data);
             }
             self.put += count;
             outlet.put_all(due)?;
@@ -237,7 +240,7 @@ impl<'a> Thread<'a> {
             }
             Step::Data(said) => {
                 self.said = Some(said);
-                let what = What::Data(said.kind, said.data.into());
+                let what = What::Data(said.kind, said.data);
                 (self.latest(), said.ticks, said.ns, what)
             }
             Step::Lost { ticks, events } => {

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use super::records::{self, VALUES, What, each_record};
+use super::records::{self, CUT, VALUES, What, each_record};
 use super::{Place, Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::function_map::FunctionMap;
@@ -73,7 +73,7 @@ impl Sink for Yaml {
         let mut known = FunctionMap::<Option<Known>>::default();
         let threads = records::threads(trace).map(|thread| Thread::new(trace, thread));
         let mut threads: Vec<_> = threads.collect();
-        let (mut unknown, mut too_great, mut values) = (0, 0, 0);
+        let (mut unknown, mut too_great, mut values, mut cut) = (0, 0, 0, 0);
         let met = each_record(trace, self.order, |record, bytes| {
             let Known { misfit, callee } = known
                 .entry(record.function)
@@ -109,6 +109,7 @@ impl Sink for Yaml {
                         DataKind::Custom => (Kind::Custom, 0),
                         DataKind::Typed(event_type) => (Kind::Typed, event_type),
                     };
+                    cut += u64::from(data.is_cut());
                     let data = bytes.get(data);
                     writer.record_of(callee, place, &with(kind, tsc, record_type, &[], data))
                 }
@@ -117,6 +118,7 @@ impl Sink for Yaml {
         })?;
         met.tell(trace, &mut report);
         report.leave_out("events whose data is no text", writer.altered());
+        report.leave_out(CUT, cut);
         report.leave_out(VALUES, values);
         writer.finish()?;
         report.leave_out("calls of functions whose id does not fit 32 bits (more than 256 modules, or 2^24 functions in one)", too_great);

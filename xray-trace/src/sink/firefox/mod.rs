@@ -1,6 +1,6 @@
 //! The Firefox Profiler's JSON, as profiler.firefox.com reads it: for each thread a sample whenever its stack changed, which
 //! weighs as many milliseconds as that stack stood. So call tree, flame graph and stack chart have exact times, and no time
-//! is in two samples. Arguments, events of the program's own and losses are markers.
+//! is in two samples. Arguments, results, events of the program's own and losses are markers.
 //!
 //! Times are milliseconds with six decimals, from the trace's first event on. Readers take them for floating point, which
 //! is exact to the nanosecond for 104 days.
@@ -20,7 +20,7 @@ use super::frames::Frames;
 use super::stacks::Stacks;
 use super::text::Text;
 use super::{Place, Report, Sink};
-use crate::analysis::{Ending, Open, Step, Steps};
+use crate::analysis::{Call, Ending, Open, Step, Steps};
 use crate::container::Block;
 use crate::model::{DataKind, ThreadId, Trace};
 
@@ -31,7 +31,8 @@ pub struct Firefox;
 /// What the reader is to know of markers.
 const MARKER_SCHEMA: &str = r#"[
 {"name":"XRayArguments","tableLabel":"{marker.name}({marker.data.arguments})","chartLabel":"{marker.data.arguments}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"arguments","label":"Arguments","format":"string"}]},
-{"name":"XRayEvent","tableLabel":"{marker.data.data}","chartLabel":"{marker.data.data}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"eventType","label":"Type","format":"integer"},{"key":"typeName","label":"Type's name","format":"string"},{"key":"data","label":"Data","format":"string"}]},
+{"name":"XRayResult","tableLabel":"{marker.name} = {marker.data.result}","chartLabel":"{marker.data.result}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"result","label":"Result","format":"string"}]},
+{"name":"XRayEvent","tableLabel":"{marker.data.data}","chartLabel":"{marker.data.data}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"eventType","label":"Type","format":"integer"},{"key":"typeName","label":"Type's name","format":"string"},{"key":"data","label":"Data","format":"string"},{"key":"size","label":"Bytes before a limit cut it","format":"integer"}]},
 {"name":"XRayLoss","tableLabel":"{marker.data.events}","chartLabel":"{marker.data.events}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"events","label":"Events","format":"string"}]}
 ]"#;
 
@@ -208,12 +209,18 @@ impl Output<'_, '_> {
     fn markers(&mut self, thread: &Thread<'_>, count: u64) -> io::Result<()> {
         // Most threads have none and need not be gone through.
         let steps = || (count > 0).then(|| thread.steps()).into_iter().flatten();
+        // The names of functions stand behind the other strings.
+        let frames = &mut self.frames;
+        let mut name = |function| frames.get(function) + STRINGS.len() as u64;
         let mut column = Column::begin(&mut self.text, "name");
         for step in steps() {
             let name = match step {
-                Step::Enter(open) if !open.args.is_empty() => {
-                    self.frames.get(open.function) + STRINGS.len() as u64
-                }
+                Step::Enter(open) if !open.args.is_empty() => name(open.function),
+                Step::Leave(Call {
+                    open,
+                    result: Some(_),
+                    ..
+                }) => name(open.function),
                 Step::Data(said) if said.kind == DataKind::Custom => shared::CUSTOM_EVENT,
                 Step::Data(_) => shared::TYPED_EVENT,
                 Step::Lost { .. } => shared::EVENTS_LOST,
@@ -240,10 +247,20 @@ impl Output<'_, '_> {
                         "{{\"type\":\"XRayArguments\",\"arguments\":\"{args}\"}}"
                     ));
                 }
+                Step::Leave(Call {
+                    result: Some(result),
+                    ..
+                }) => column.cell()?.put(&format!(
+                    "{{\"type\":\"XRayResult\",\"result\":\"{result:#x}\"}}"
+                )),
                 Step::Data(said) => {
                     let text = column.cell()?;
                     text.put("{\"type\":\"XRayEvent\",\"data\":");
                     text.json_bytes(all.data(&said));
+                    if said.data.is_cut() {
+                        text.put(",\"size\":");
+                        text.number(said.data.size());
+                    }
                     if let DataKind::Typed(event_type) = said.kind {
                         text.put(",\"eventType\":");
                         text.number(event_type);
@@ -284,7 +301,7 @@ impl<'a> Thread<'a> {
     fn marked_ns(&self, step: &Step) -> Option<u64> {
         match step {
             Step::Enter(open) => (!open.args.is_empty()).then_some(open.start_ns),
-            Step::Leave(_) => None,
+            Step::Leave(call) => call.result.map(|_| call.end_ns),
             Step::Data(said) => Some(said.ns),
             Step::Lost { ticks, .. } => Some(self.trace.clock().monotonic_ns(*ticks)),
         }

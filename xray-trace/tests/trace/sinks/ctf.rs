@@ -71,7 +71,8 @@ fn expected(trace: &Trace) -> Vec<String> {
                         let bytes = events.data(data).iter().enumerate();
                         let bytes = bytes.map(|(at, byte)| format!(" [{at}] = 0x{byte:X}"));
                         let bytes = bytes.collect::<Vec<_>>().join(",");
-                        let data = format!("size = {}, data = [{bytes} ]", data.len());
+                        let (said, size) = (data.size(), data.len());
+                        let data = format!("said = {said}, size = {size}, data = [{bytes} ]");
                         match kind {
                             DataKind::Custom => ("custom_event", data),
                             DataKind::Typed(number) => {

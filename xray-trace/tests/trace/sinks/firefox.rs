@@ -108,6 +108,7 @@ fn what_samples_do_not_tell_is_in_markers_and_the_rest_is_said() {
         {"type": "XRayEvent", "data": "\\xff\\x00", "eventType": 7},
         {"type": "XRayEvent", "data": "8", "eventType": 8, "typeName": "a \"type\""},
         {"type": "XRayEvent", "data": ""},
+        {"type": "XRayResult", "result": "0x5"},
         {"type": "XRayLoss", "events": "9"},
     ]);
     assert_eq!(markers["data"], expected);
@@ -169,6 +170,7 @@ fn the_profiler_shows_markers_with_their_data() {
         ("custom event", 533),
         ("\\xff\\x00", 533),
         ("8", 533),
+        ("c = 0x5", 667),
         ("9", 1333),
     ];
     let mut expected = expected.map(|(label, ns)| (label.to_owned(), ns)).to_vec();

@@ -185,6 +185,42 @@ fn every_format_counts_calls_alike() {
 }
 
 #[test]
+fn what_a_limit_cut_is_marked_or_counted() {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    writer.process(&process(0)).unwrap();
+    writer.module(&module(0, 0)).unwrap();
+    writer.function(&function(0, 0, "a")).unwrap();
+    writer.thread(&thread(0, 0)).unwrap();
+    let mut encoder = BlockEncoder::new(ThreadId(0));
+    push(&mut encoder, call(1000, 0, Enter));
+    encoder.push_said(Ticks(1500), DataKind::Custom, None, 5000, b"beginning");
+    push(&mut encoder, call(2000, 0, Exit));
+    writer.block(&encoder.finish().unwrap()).unwrap();
+    let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
+    for (format, mark) in [
+        ("chrome", &b"\"data\":\"beginning\",\"size\":\"5000\""[..]),
+        // The annotation's value, 5000, in front of its name.
+        ("perfetto", b"\x18\x88\x27\x52\x04size"),
+        ("firefox", b"\"data\":\"beginning\",\"size\":5000}"),
+        ("csv", b",beginning,,5000,,,\r\n"),
+        ("jsonl", b"\"size\":5000,\"data\":\"beginning\""),
+    ] {
+        let (bytes, report) = export(format, &trace);
+        let marked = bytes.windows(mark.len()).any(|window| window == mark);
+        assert!(marked, "{format}: {}", bytes.escape_ascii());
+        assert_eq!(count_of(&report, "custom and typed"), 0, "{format}");
+    }
+    for format in ["fdr", "yaml"] {
+        let (_, report) = export(format, &trace);
+        assert_eq!(count_of(&report, "that a limit cut"), 1, "{format}");
+    }
+    for format in ["basic", "speedscope", "folded", "pprof", "callgrind"] {
+        let (_, report) = export(format, &trace);
+        assert_eq!(count_of(&report, "custom and typed"), 1, "{format}");
+    }
+}
+
+#[test]
 fn formats_are_found_by_name_and_by_extension() {
     let check = |path: &str, expected: Option<&str>| {
         assert_eq!(

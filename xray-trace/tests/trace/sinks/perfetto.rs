@@ -54,6 +54,9 @@ fn expected(trace: &Trace) -> Vec<Value> {
                     if let DataKind::Typed(number) = said.kind {
                         row.push(json!({ "type": number }));
                     }
+                    if said.data.is_cut() {
+                        row.push(json!({ "size": said.data.size() }));
+                    }
                 }
                 Step::Lost { ticks, events } => {
                     let ns = trace.clock().monotonic_ns(ticks);

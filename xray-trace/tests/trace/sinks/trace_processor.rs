@@ -120,6 +120,9 @@ fn slices(trace: &Trace, from: From) -> Vec<Value> {
                     if let DataKind::Typed(number) = said.kind {
                         slice[9][from.key("type")] = from.count(number.into());
                     }
+                    if said.data.is_cut() {
+                        slice[9][from.key("size")] = from.count(said.data.size());
+                    }
                     slices.push(slice);
                 }
                 Step::Lost { ticks, events } => {
