@@ -41,7 +41,7 @@ fn any_doing() -> impl Strategy<Value = Doing> {
     let kind = prop_oneof![
         Just(DataKind::Custom),
         any::<u16>().prop_map(DataKind::Typed),
-        (0..12_u16).prop_map(DataKind::Typed)
+        (0..21_u16).prop_map(DataKind::Typed)
     ];
     // No comma: `llvm-xray` prints texts with one in a way that nobody can read, itself included.
     let text = "[ -+\\--~é日\n]{0,12}".prop_map(String::into_bytes);
@@ -87,12 +87,14 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
                 };
                 writer.function(&described).unwrap();
             }
-            // Other names for the same numbers in each program; most numbers have none.
-            for (number, name) in (program as u16..).step_by(3).zip(TYPES) {
+            // Other names for the same numbers in each program; most numbers have none, and one name is the same in all.
+            let types = TYPES.iter().cycle().skip(program as usize % 2);
+            let types = (0..).step_by(3).zip(types.take(TYPES.len()));
+            for (number, name) in types.chain([(20, &TYPES[0])]) {
                 let described = EventType {
                     process: ProcessId(program),
                     number,
-                    name: name.to_owned(),
+                    name: (*name).to_owned(),
                 };
                 writer.event_type(&described).unwrap();
             }

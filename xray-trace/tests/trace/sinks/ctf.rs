@@ -94,22 +94,29 @@ fn expected(trace: &Trace) -> Vec<String> {
     lines
 }
 
-/// A type as it is printed: with the names that any program has given it.
+/// A type as it is printed: with the names that any program has given it, each once. A name stands where the metadata first has it.
 fn label(trace: &Trace, number: u16) -> String {
     if trace.event_types().is_empty() {
         return format!("type = {number}");
     }
-    let known = trace.event_types().iter();
-    let mut names: Vec<String> = known
-        .filter(|known| known.number == number)
-        .map(|known| known.name.replace('\\', "\\\\").replace('"', "\\\""))
-        .map(|name| format!("\"{name}\""))
-        .collect();
-    names.sort();
-    let names = match names.len() {
-        0 => "<unknown>".to_owned(),
-        1 => names.remove(0),
-        _ => format!("{{ {} }}", names.join(", ")),
+    let mut names = Vec::new();
+    for known in trace.event_types() {
+        if !names.contains(&known.name.as_str()) {
+            names.push(known.name.as_str());
+        }
+    }
+    let named = |name: &str| {
+        let mut types = trace.event_types().iter();
+        types.any(|known| known.number == number && known.name == name)
+    };
+    names.retain(|name| named(name));
+    let names = names.into_iter().map(|name| {
+        let escaped = name.replace('\\', "\\\\").replace('"', "\\\"");
+        format!("\"{escaped}\"")
+    });
+    let names = match names.collect::<Vec<_>>() {
+        names if names.is_empty() => "<unknown>".to_owned(),
+        names => names.join(", "),
     };
     format!("type = ( {names} : container = {number} )")
 }
