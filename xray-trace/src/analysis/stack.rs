@@ -50,7 +50,7 @@ pub struct Steps<'a> {
     now: (Ticks, u64),
     /// Calls that are to be closed before anything else.
     closing: Option<Closing>,
-    /// The next event is an exit of no open call.
+    /// The next event of the block is an exit of no open call.
     astray: bool,
     /// What was met so far.
     notes: Notes,
@@ -276,7 +276,11 @@ impl<'a> Steps<'a> {
                             body: EventBody::Lost { events: 0 },
                         });
                     }
-                    None => self.events = None,
+                    None => {
+                        self.events = None;
+                        // Whoever begins with the next block has not seen it either.
+                        self.astray = false;
+                    }
                 }
             }
             let next = self.blocks.as_slice().first()?;

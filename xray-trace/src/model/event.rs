@@ -52,7 +52,7 @@ pub enum EventBody {
         /// How many.
         calls: u64,
     },
-    /// The next event is the exit of a call that is not open, though one of the same function may be.
+    /// The next event of the block is the exit of a call that is not open, though one of the same function may be.
     Astray,
     /// Events are missing here: what stood on the thread's stack before is no longer certain.
     Lost {

@@ -10,7 +10,7 @@ use xray_trace::analysis::{
     Siblings, Side, StackRoots, Stacks, Step, Steps, Survey, Tree, Visitor, account, strays,
 };
 use xray_trace::container::{OpenCalls, Payload};
-use xray_trace::model::{Event, ThreadId, Ticks, Trace};
+use xray_trace::model::{Event, EventBody, ThreadId, Ticks, Trace};
 
 use crate::any_trace::any_trace;
 use crate::common::{Enter, Exit, any_events, call, call_with, file_in_blocks, lost};
@@ -159,6 +159,29 @@ fn check(trace: &Trace, spacing: u64, windows: &[(prop::sample::Index, prop::sam
                 check_calls(form, &filter);
             }
         }
+    }
+}
+
+#[test]
+fn what_is_said_of_the_next_event_is_not_of_the_next_block() {
+    let astray = Event {
+        ticks: Ticks(120),
+        body: EventBody::Astray,
+    };
+    let events = [
+        call(100, 0, Enter),
+        call(110, 1, Enter),
+        astray,
+        call(130, 1, Exit),
+        call(140, 0, Exit),
+    ];
+    let filter = Filter {
+        since: Some(Ticks(125)),
+        ..Filter::default()
+    };
+    for form in forms(&of_blocks(&events, 3), 0) {
+        let notes = account(&form, &filter, Default::default()).notes;
+        assert_eq!(notes.exits_without_entry, 0);
     }
 }
 
