@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{ProcessId, Ticks};
 
-/// A module's index in its trace, from 0. The first module of a process is its main program.
+/// A module's index in its trace, from 0. The first module of a process is its main program, where that has sleds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleId(pub u32);
 

@@ -101,9 +101,9 @@ mod tests {
         assert_ne!(Values::new([0]), Values::new([0, 0]));
     }
 
-    /// The loops of the analyses copy it with every call.
+    /// The loops of the analyses copy it with every call: only its count has to be written where there are none.
     #[test]
-    fn a_call_without_any_costs_one_byte_to_make() {
+    fn they_take_a_word_each_and_one_for_the_count() {
         assert_eq!(size_of::<Values>(), 8 * (Values::MOST + 1));
     }
 }
