@@ -138,8 +138,8 @@ enum At {
     Chunk,
     Rest,
     NewChunk,
-    SetStarted,
     SetOwner,
+    SetStarted,
     Publish,
     SetLimit,
     CompareSince,
@@ -407,16 +407,16 @@ impl Recording {
                     .rings
                     .load(target.line(self.index, control::RELEASED));
                 let room = self.started.wrapping_sub(released) < g.chunks();
-                if room { At::SetStarted } else { At::Full }
-            }
-            At::SetStarted => {
-                slot.started.store(self.started + 1, Ordering::Relaxed);
-                At::SetOwner
+                if room { At::SetOwner } else { At::Full }
             }
             At::SetOwner => {
                 target
                     .rings
                     .store(target.line(self.index, control::OWNER), u64::from(self.tid));
+                At::SetStarted
+            }
+            At::SetStarted => {
+                slot.started.store(self.started + 1, Ordering::Relaxed);
                 At::Publish
             }
             At::Publish => {

@@ -102,6 +102,22 @@ pub(crate) fn now() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+// === impl Saved ===
+
+impl Saved {
+    /// The words of the control line, then those of the ring.
+    pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
+        let control = self.control.as_chunks().0.iter();
+        let words = control.chain(self.ring.as_chunks().0);
+        words.map(|word| u64::from_le_bytes(*word))
+    }
+
+    /// Whether control line and ring are the same; the slot may not be.
+    pub(crate) fn is_same_ring(&self, other: &Self) -> bool {
+        (&self.control, &self.ring) == (&other.control, &other.ring)
+    }
+}
+
 // === impl Function ===
 
 impl Function {
@@ -200,6 +216,7 @@ impl Machine {
             code,
             view,
             tid,
+            clock: Cell::default(),
             called: RefCell::default(),
         };
         for function in Function::PLAIN
@@ -213,7 +230,6 @@ impl Machine {
             }
         }
         machine.code.make_executable();
-            clock: Cell::default(),
         machine.reset();
         machine
     }
@@ -468,9 +484,14 @@ impl Machine {
 
     /// And as they were.
     pub(crate) fn restore(&self, saved: &Saved) {
-        let home = self.home();
         self.table
-            .write(self.geometry.slot_offset(home), &saved.slot);
+            .write(self.geometry.slot_offset(self.home()), &saved.slot);
+        self.restore_ring(saved);
+    }
+
+    /// The control line and the ring alone.
+    pub(crate) fn restore_ring(&self, saved: &Saved) {
+        let home = self.home();
         self.rings
             .write(self.geometry.control_offset(home), &saved.control);
         self.rings

@@ -9,6 +9,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]
 
 mod area;
+mod forks;
 mod machine;
 mod nested;
 mod paths;

@@ -23,7 +23,7 @@ const CALLS: u64 = CHUNK - GUARD_BYTES / 8 + 1;
 
 /// What the ring is like before the interrupted event.
 #[derive(Debug, Clone, Copy)]
-struct Before {
+pub(crate) struct Before {
     /// Chunks begun, words left in the last one, and words that have not been read.
     chunk: u64,
     left: u64,
@@ -44,7 +44,7 @@ const FUNCTIONS: [Function; 7] = [
 ];
 
 /// The machine in that state, as often as wanted.
-struct Prepared {
+pub(crate) struct Prepared {
     before: Before,
     saved: Saved,
     consumer: Consumer,
@@ -55,7 +55,7 @@ struct Prepared {
 // === impl Prepared ===
 
 impl Prepared {
-    fn new(machine: &Machine, before: Before) -> Self {
+    pub(crate) fn new(machine: &Machine, before: Before) -> Self {
         let (consumer, earlier) = machine.fill(before.chunk, before.left, before.undrained);
         Self {
             before,
@@ -66,7 +66,7 @@ impl Prepared {
     }
 
     /// Puts the machine into the state.
-    fn set_up(&self, machine: &Machine) -> Consumer {
+    pub(crate) fn set_up(&self, machine: &Machine) -> Consumer {
         machine.restore(&self.saved);
         if self.before.late {
             machine.set_slot(machine.home(), slot::SINCE, 0);
@@ -128,7 +128,7 @@ fn check(machine: &Machine, consumer: &mut Consumer, prepared: &Prepared, attemp
     assert!(full || matches!(items.last(), Some(Item::Call { site: s, .. }) if *s == site));
 }
 
-fn situations(machine: &Machine) -> Vec<Before> {
+pub(crate) fn situations(machine: &Machine) -> Vec<Before> {
     let chunks = machine.geometry.chunks();
     let ring = chunks * CHUNK;
     let rows = [
@@ -223,7 +223,29 @@ fn a_handler_that_fills_the_ring_is_harmless() {
     }
 }
 
-/// Runs `function` once for each of its instructions, with a handler there. Of loops, only the first two rounds count.
+/// The steps that `function` takes, of loops the first two rounds.
+pub(crate) fn places(
+    machine: &Machine,
+    stepper: &Stepper,
+    prepared: &Prepared,
+    function: Function,
+) -> Vec<u64> {
+    let places = RefCell::new(Vec::<(u64, u64)>::new());
+    prepared.set_up(machine);
+    stepper.call(machine, (function, 0, u64::MAX), &|step| {
+        let mut places = places.borrow_mut();
+        let rounds = places.iter().filter(|place| place.1 == step.address);
+        if rounds.count() < 2 {
+            places.push((step.number, step.address));
+        }
+        Go::Step
+    });
+    let places = places.into_inner();
+    assert!(places.len() > 15, "it stepped: {places:x?}");
+    places.into_iter().map(|(number, _)| number).collect()
+}
+
+/// Runs `function` once for each of its instructions, with a handler there.
 fn interrupt_each(
     machine: &Machine,
     stepper: &Stepper,
@@ -231,23 +253,7 @@ fn interrupt_each(
     function: Function,
     burst: Burst,
 ) {
-    let places = RefCell::new(Vec::<(u64, u64)>::new());
-    prepared.set_up(machine);
-    stepper.call(machine, (function, 0, u64::MAX), &|step| {
-        let mut places = places.borrow_mut();
-        if places
-            .iter()
-            .filter(|&&(_, address)| address == step.address)
-            .count()
-            < 2
-        {
-            places.push((step.number, step.address));
-        }
-        Go::Step
-    });
-    let places = places.into_inner();
-    assert!(places.len() > 15, "it stepped: {places:x?}");
-    for (at, _) in places {
+    for at in places(machine, stepper, prepared, function) {
         let mut consumer = prepared.set_up(machine);
         // This time the way may be shorter, since less time has passed.
         let handled = Cell::new(0);

@@ -39,7 +39,8 @@
 //!   it, and what is tried after it ends in the slow path, sees `busy`, and is counted as lost.
 //! * An event with a payload can be longer than a guard. It is reserved by compare and exchange, if it fits into its chunk, so that the head
 //!   never stands behind the guard of the next one; a handler in between makes it try again.
-//! * Copying takes long enough for a handler to fork in it. The child, whose table is wiped, stops at the next word.
+//! * Copying takes long enough for a handler to fork in it. The child, whose table is wiped, stops at the next word. The slow path looks for that
+//!   between reading the table and storing into the rings.
 
 use iced_x86::code_asm::{
     AsmRegister64, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edi, edx, ptr, qword_ptr,

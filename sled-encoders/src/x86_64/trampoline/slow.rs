@@ -1,8 +1,8 @@
 //! The slow path, which all flavours share.
 
 use iced_x86::code_asm::{
-    CodeAssembler, CodeLabel, dword_ptr, eax, ebx, edi, edx, ptr, qword_ptr, r8, r8d, r9, r9d, r10,
-    r10d, r11, r12d, rax, rbx, rcx, rdi, rdx, rsi,
+    AsmRegister64, CodeAssembler, CodeLabel, dword_ptr, eax, ebx, edi, edx, ptr, qword_ptr, r8,
+    r8d, r9, r9d, r10, r10d, r11, r12d, rax, rbx, rcx, rdi, rdx, rsi,
 };
 use shm_ring::{
     layout::{
@@ -18,6 +18,10 @@ use super::{
 
 /// The slow path: rcx, r12d as drawn in the header of `super`, rdx = address of the site's name, rdi the argument. Keeps every register
 /// that the flavours do not save themselves.
+///
+/// A handler may fork between any two instructions, and the child goes on here with a table that is wiped and rings that are its parent's (P58). So what
+/// the table says is read into registers, then `mine` is looked at, then those are stored: what a child that is forked after the look still
+/// stores is what its parent stores there as well.
 pub(super) fn emit_slow(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
@@ -114,6 +118,7 @@ pub(super) fn emit_slow(
 
     // rdi = control line, rcx = the ring, r8 = its end.
     a.set_label(&mut found)?;
+    leave_if_child(a, rbx, out)?;
     a.mov(rdi, controls)?;
     a.add(rdi, rcx)?;
     a.shl(rcx, g.ring_shift() - LINE_SHIFT)?;
@@ -163,15 +168,18 @@ pub(super) fn emit_slow(
     // Pairs with the collector's store of RELEASED after it zeroed the chunk.
     a.sub(r9, field64(rdi, control::RELEASED))?;
     a.cmp(r9, small(g.chunks()))?;
+    a.mov(r9d, dword_ptr(spec.tid_offset).fs())?;
+    a.mov(r8, spec.table)?;
     a.jae(full)?;
+    leave_if_child(a, r8, out)?;
+    a.mov(field64(rdi, control::OWNER), r9)?;
+    a.lea(r8, ptr(rcx + small(g.ring_bytes())))?;
     a.mov(r9d, ebx)?;
     a.and(r9d, small(g.chunks() - 1))?;
     a.shl(r9, g.chunk_shift())?;
     a.add(rcx, r9)?;
     a.inc(rbx)?;
     a.mov(field64(r11, slot::STARTED), rbx)?;
-    a.mov(r9d, dword_ptr(spec.tid_offset).fs())?;
-    a.mov(field64(rdi, control::OWNER), r9)?;
     a.mov(field64(rdi, control::STARTED), rbx)?;
     a.mov(field64(r11, slot::LIMIT), r8)?;
     // rbx = where the guard ends: filled up to there below.
@@ -189,6 +197,8 @@ pub(super) fn emit_slow(
     a.cmp(r9, small(view::WINDOW_BYTES))?;
     a.jb(same_view)?;
     a.set_label(&mut write_view)?;
+    a.mov(r8, spec.table)?;
+    leave_if_child(a, r8, out)?;
     a.inc(field32(r11, slot::VIEW))?;
     a.mov(r9, rax)?;
     a.and(r9, -small(view::SINCE_STEP))?;
@@ -213,6 +223,9 @@ pub(super) fn emit_slow(
     // Losses since the last gap word; one word tells at most u32::MAX of them.
     a.mov(r9, field64(rdi, control::LOST))?;
     a.sub(r9, field64(r11, slot::REPORTED))?;
+    a.mov(r8, spec.table)?;
+    leave_if_child(a, r8, out)?;
+    a.test(r9, r9)?;
     a.jz(no_gap)?;
     a.mov(r8d, u32::MAX)?;
     a.cmp(r9, r8)?;
@@ -247,6 +260,8 @@ pub(super) fn emit_slow(
     a.add(rcx, 8)?;
     a.jmp(fill_guard)?;
     a.set_label(&mut guarded)?;
+    a.mov(r8, spec.table)?;
+    leave_if_child(a, r8, out)?;
     // From here on handlers use the chunk.
     a.mov(field64(r11, slot::HEAD), rcx)?;
     a.mov(field64(rdi, control::BUSY), 0)?;
@@ -263,6 +278,7 @@ pub(super) fn emit_slow(
     a.jmp(out)?;
 
     a.set_label(&mut full)?;
+    leave_if_child(a, r8, out)?;
     a.inc(field64(rdi, control::LOST))?;
     a.mov(field64(rdi, control::BUSY), 0)?;
     a.jmp(out)?;
@@ -276,5 +292,12 @@ pub(super) fn emit_slow(
     a.set_label(&mut not_parked)?;
     a.inc(field64(rdi, control::LOST))?;
     a.jmp(out)?;
+    Ok(())
+}
+
+/// Goes to `out` if the table, whose address the register holds, is wiped: this is a forked child.
+fn leave_if_child(a: &mut CodeAssembler, register: AsmRegister64, out: CodeLabel) -> Result<()> {
+    a.cmp(field64(register, table::MINE), 0)?;
+    a.je(out)?;
     Ok(())
 }
