@@ -10,12 +10,13 @@
 //! The *rings* are shared with the collector:
 //!
 //! ```text
-//! +0                 header page: u64 at NO_SLOT and NO_SLOT_TOLD, else zero
+//! +0                 header page: u64 at NO_SLOT, NO_SLOT_TOLD and BUCKETS_TAKEN, else zero
 //! +4096              control line 0 (64 bytes) | control line 1 | …
+//! +bucket_offset(0)  bucket 0 (32 bytes) | bucket 1 | …
 //! +rings_offset      ring 0 | ring 1 | …         each `ring_bytes`, a sequence of chunks
 //! ```
 //!
-//! Slot, control line and ring of the same index belong together. Every field is 8 bytes wide but for the
+//! Slot, control line and ring of the same index belong together. Buckets are for threads without a slot: each counts what one of them loses. Every field is 8 bytes wide but for the
 //! first two of a slot.
 //!
 //! The first [`GUARD_BYTES`] of a chunk are written by the slow path alone. A context that reserves a word past the end
@@ -30,7 +31,11 @@ pub const HEADER_BYTES: u64 = 4096;
 pub const LINE_BYTES: u64 = 64;
 /// log2 of [`LINE_BYTES`].
 pub const LINE_SHIFT: u32 = 6;
-/// How many slots a thread looks at before it gives up and counts its event as lost.
+/// Size of a bucket.
+pub const BUCKET_BYTES: u64 = 32;
+/// log2 of [`BUCKET_BYTES`].
+pub const BUCKET_SHIFT: u32 = 5;
+/// How many slots a thread looks at before it gives up and counts its event as lost, and then how many buckets.
 pub const PROBES: u32 = 64;
 /// Most words that the slow path writes at once beside those with bytes of a payload: sync, stack, gap, size and type or the two halves of
 /// an argument, call.
@@ -96,11 +101,24 @@ pub mod control {
 
 /// Offsets in the rings' header page.
 pub mod rings {
-    /// u64: events dropped because no slot was free. By producers, with a locked increment.
+    /// u64: events dropped because no slot was free, of threads that found no bucket either. By producers, with a locked increment.
     pub const NO_SLOT: u64 = 0;
     /// u64: of those, the ones that were told to whoever reads the trace. By the collector, for the collector that
     /// comes after it.
     pub const NO_SLOT_TOLD: u64 = 8;
+    /// u64: how often a bucket was taken; while it is 0 nobody has to look at them. By producers, with a locked increment.
+    pub const BUCKETS_TAKEN: u64 = 16;
+}
+
+/// Offsets in a bucket.
+pub mod bucket {
+    /// u64: in its low half the thread that the bucket counts for, 0 for nobody. By producers, with a compare and exchange; freed by the collector when the
+    /// thread is gone.
+    pub const TID: u64 = 0;
+    /// u64: events that it lost because no slot was free. By its thread, with a locked increment.
+    pub const LOST: u64 = 8;
+    /// u64: of those, the ones that were told to whoever reads the trace. By the collector, for the collector that comes after it.
+    pub const TOLD: u64 = 16;
 }
 
 /// The sizes of one target's rings.
@@ -118,6 +136,8 @@ impl Geometry {
     pub const MIN_RING_BYTES: u64 = 64 << 10;
     /// Largest ring of a thread.
     pub const MAX_RING_BYTES: u64 = 1 << 30;
+    /// Most threads whose losses are told apart while there is no slot for them.
+    pub const MAX_BUCKETS: u32 = 1 << 12;
     /// Most threads with a ring at the same time.
     pub const MAX_THREADS: u32 = 1 << 16;
     /// All rings together may not take more address space than this.
@@ -238,10 +258,24 @@ impl Geometry {
         HEADER_BYTES + ((index as u64) << LINE_SHIFT)
     }
 
+    /// Buckets: as many as slots, up to [`Self::MAX_BUCKETS`]; a power of two.
+    pub const fn buckets(self) -> u32 {
+        if self.slots() < Self::MAX_BUCKETS {
+            self.slots()
+        } else {
+            Self::MAX_BUCKETS
+        }
+    }
+
+    /// Where in the rings' mapping the bucket `index` lies.
+    pub const fn bucket_offset(self, index: u32) -> u64 {
+        self.control_offset(self.slots()) + ((index as u64) << BUCKET_SHIFT)
+    }
+
     /// Where in the rings' mapping the first ring begins: a multiple of the chunk size.
     pub const fn rings_offset(self) -> u64 {
-        let lines = HEADER_BYTES + ((self.slots() as u64) << LINE_SHIFT);
-        lines.next_multiple_of(self.chunk_bytes())
+        let end = self.bucket_offset(self.buckets());
+        end.next_multiple_of(self.chunk_bytes())
     }
 
     /// Where in the rings' mapping the ring `index` begins.
@@ -310,7 +344,12 @@ mod tests {
                     continue;
                 };
                 assert!(g.chunks() >= 4 && g.chunks() * g.chunk_bytes() == g.ring_bytes());
-                assert!(g.control_offset(g.slots() - 1) + LINE_BYTES <= g.rings_offset());
+                assert_eq!(
+                    g.control_offset(g.slots() - 1) + LINE_BYTES,
+                    g.bucket_offset(0)
+                );
+                assert!(g.buckets().is_power_of_two() && g.buckets() >= PROBES);
+                assert!(g.bucket_offset(g.buckets() - 1) + BUCKET_BYTES <= g.rings_offset());
                 assert_eq!(
                     g.ring_offset(g.slots() - 1) + g.ring_bytes(),
                     g.rings_bytes()

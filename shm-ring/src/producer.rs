@@ -19,7 +19,7 @@
 //! ```
 
 use crate::{
-    layout::{GUARD_BYTES, Geometry, PAYLOAD_WORDS, PROBES, SLOW_WORDS, control, rings},
+    layout::{GUARD_BYTES, Geometry, PAYLOAD_WORDS, PROBES, SLOW_WORDS, bucket, control, rings},
     memory::SharedMemory,
     sync::Ordering,
     table::Table,
@@ -155,6 +155,10 @@ enum At {
     Repark,
     CountLoss,
     NoSlot,
+    Bucket,
+    TakeBucket,
+    CountInBucket,
+    CountForAll,
     Done,
 }
 
@@ -510,8 +514,44 @@ impl Recording {
                 At::Done
             }
             At::NoSlot => {
-                let lost = target.rings.load(rings::NO_SLOT);
-                target.rings.store(rings::NO_SLOT, lost + 1);
+                self.index = self.tid & (g.buckets() - 1);
+                self.probes = PROBES;
+                if self.tid == 0 {
+                    At::CountForAll
+                } else {
+                    At::Bucket
+                }
+            }
+            At::Bucket => {
+                let owner = target.rings.load(g.bucket_offset(self.index) + bucket::TID);
+                match owner {
+                    0 => At::TakeBucket,
+                    owner if owner == u64::from(self.tid) => At::CountInBucket,
+                    _ => {
+                        self.index = (self.index + 1) & (g.buckets() - 1);
+                        self.probes -= 1;
+                        if self.probes == 0 {
+                            At::CountForAll
+                        } else {
+                            At::Bucket
+                        }
+                    }
+                }
+            }
+            At::TakeBucket => {
+                let place = g.bucket_offset(self.index) + bucket::TID;
+                target.rings.store(place, self.tid.into());
+                increment(target.rings, rings::BUCKETS_TAKEN);
+                At::CountInBucket
+            }
+            At::CountInBucket => {
+                let place = g.bucket_offset(self.index) + bucket::LOST;
+                increment(target.rings, place);
+                self.outcome = Outcome::Lost;
+                At::Done
+            }
+            At::CountForAll => {
+                increment(target.rings, rings::NO_SLOT);
                 self.outcome = Outcome::Lost;
                 At::Done
             }
@@ -624,4 +664,8 @@ const fn lower(value: u64) -> u32 {
 
 const fn upper(value: u64) -> u32 {
     lower(value >> 32)
+}
+
+fn increment<M: SharedMemory>(memory: &M, place: u64) {
+    memory.store(place, memory.load(place) + 1);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, opens_map_files, wait_until};
 use shm_ring::Geometry;
-use shm_ring::layout::control;
+use shm_ring::layout::{bucket, control, rings};
 use xrayd::session::{AttachOptions, Follow, Switch};
 use xrayd::target::Sleds;
 
@@ -68,9 +68,12 @@ impl Rings {
     }
 
     fn store(&self, index: u32, field: u64, value: u64) -> Result<()> {
-        Ok(self
-            .memory
-            .write_all_at(&value.to_le_bytes(), self.at(index, field))?)
+        self.put(self.geometry.control_offset(index) + field, value)
+    }
+
+    fn put(&self, offset: u64, value: u64) -> Result<()> {
+        let at = self.start + offset;
+        Ok(self.memory.write_all_at(&value.to_le_bytes(), at)?)
     }
 
     fn at(&self, index: u32, field: u64) -> u64 {
@@ -120,6 +123,47 @@ fn a_slow_path_that_was_never_left_is_freed() -> Result<()> {
     GroundTruth::parse(&target.ask("stop", "result ")?)?;
     let report = detach(&registry, &target)?;
     ensure!(report.lost > 0, "{report:?}");
+    Ok(())
+}
+
+/// Buckets name threads that do not exist, one thread twice, another one each time, and counts of all kinds: what is told of them is the target's own loss.
+#[test]
+fn buckets_may_say_what_they_like() -> Result<()> {
+    let mut target = busy_thread()?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, SMALL)?.session;
+    switch(&session, Switch::On)?;
+    let seen = Rings::of(&target)?;
+    let owner = wait_until(DEADLINE, "a ring has an owner", || {
+        let index = seen.owned()?.first().copied();
+        index
+            .map(|index| seen.load(index, control::OWNER))
+            .transpose()
+    })?;
+    seen.put(rings::BUCKETS_TAKEN, 1)?;
+    for round in 1..=40u64 {
+        for index in 0..seen.geometry.buckets() {
+            let place = seen.geometry.bucket_offset(index);
+            let number = u64::from(index) + 64 * round;
+            let tid = match index % 4 {
+                0 => owner,
+                1 => number % 7,
+                2 => number << 30,
+                _ => 1_000_000 + number,
+            };
+            let count = [number, u64::MAX, 1 << 40, 0][usize::try_from(number / 4 % 4)?];
+            seen.put(place + bucket::TID, tid)?;
+            seen.put(place + bucket::LOST, count)?;
+            seen.put(place + bucket::TOLD, number % 3)?;
+        }
+        wait_for_events(&session, 20_000)?;
+    }
+    GroundTruth::parse(&target.ask("stop", "result ")?)?;
+    let report = detach(&registry, &target)?;
+    ensure!(
+        report.events > 800_000 && report.lost > 1 << 40,
+        "{report:?}"
+    );
     Ok(())
 }
 

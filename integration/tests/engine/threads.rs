@@ -1,6 +1,8 @@
 //! Processes with no main thread, with very many threads, and with threads that come and go.
 
-use anyhow::{Result, ensure};
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, opens_map_files, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
@@ -77,12 +79,62 @@ fn attaching_while_threads_come_and_go_never_fails() -> Result<()> {
     Ok(())
 }
 
-/// More threads than there is room for: those without a ring lose everything, and every loss is counted.
+/// More threads than there is room for: those without a ring lose everything, and every loss is counted for the thread whose it is.
+#[test]
+fn losses_of_threads_without_a_ring_are_told_apart() -> Result<()> {
+    // The smallest table has 64 slots, and as many buckets.
+    let mut target = Target::spawn(
+        Fixture::Counted,
+        ["--threads", "120", "--calls", "3000", "--first", "0"],
+    )?;
+    let registry = registry();
+    let options = AttachOptions {
+        max_threads: 4,
+        ..AttachOptions::default()
+    };
+    let session = attach_with(&registry, &target, options)?.session;
+    switch(&session, Switch::On)?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    detach(&registry, &target)?;
+    let trace = retained(&session)?;
+    let mut told = BTreeMap::<u32, (u64, u64)>::new();
+    for block in trace.blocks() {
+        let thread = trace.thread(block.thread).context("a thread")?;
+        let (calls, lost) = told.entry(thread.tid).or_default();
+        *calls += u64::from(block.calls);
+        *lost += block.lost;
+    }
+    for thread in &truth.threads {
+        let tid = u32::try_from(thread.tid)?;
+        let (calls, lost) = told.remove(&tid).unwrap_or_default();
+        ensure!(
+            calls + lost == thread.events,
+            "thread {tid}: {calls} and {lost} lost of {}",
+            thread.events
+        );
+    }
+    ensure!(told.is_empty(), "no such threads: {told:?}");
+    // Each is described once, also one that got a ring later.
+    let mut tids: Vec<u32> = trace.threads().iter().map(|thread| thread.tid).collect();
+    let threads = tids.len();
+    tids.sort_unstable();
+    tids.dedup();
+    ensure!(tids.len() == threads, "{:?}", trace.threads());
+    let without = trace.threads().iter().filter(|thread| {
+        let blocks = trace.blocks().iter();
+        let mut blocks = blocks.filter(|block| block.thread == thread.id);
+        blocks.all(|block| block.calls == 0)
+    });
+    ensure!(without.count() > 0, "the slots have run out");
+    Ok(())
+}
+
+/// So many that their losses cannot all be told apart: they are counted all the same.
 #[test]
 fn threads_without_a_ring_are_counted() -> Result<()> {
     let mut target = Target::spawn(
         Fixture::Counted,
-        ["--threads", "32", "--calls", "300", "--first", "0"],
+        ["--threads", "300", "--calls", "300", "--first", "0"],
     )?;
     let registry = registry();
     let options = AttachOptions {

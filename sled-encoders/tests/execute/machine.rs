@@ -446,6 +446,19 @@ impl Machine {
         self.view.load(rings::NO_SLOT)
     }
 
+    pub(crate) fn buckets_taken(&self) -> u64 {
+        self.view.load(rings::BUCKETS_TAKEN)
+    }
+
+    pub(crate) fn bucket(&self, index: u32, field: u64) -> u64 {
+        self.view.load(self.geometry.bucket_offset(index) + field)
+    }
+
+    pub(crate) fn set_bucket(&self, index: u32, field: u64, value: u64) {
+        self.view
+            .store(self.geometry.bucket_offset(index) + field, value);
+    }
+
     pub(crate) fn word(&self, index: u32, word: u64) -> u64 {
         self.view.load(self.geometry.ring_offset(index) + 8 * word)
     }

@@ -2,7 +2,7 @@
 
 use shm_ring::{
     Item, Word,
-    layout::{GUARD_BYTES, PROBES, control, slot},
+    layout::{GUARD_BYTES, PROBES, bucket, control, slot},
 };
 
 use crate::{
@@ -375,16 +375,36 @@ fn a_slot_that_is_taken_sends_the_thread_to_the_next() {
     }
 }
 
+/// In the thread's bucket, which is its home one or the next that is nobody's; for all if there is none.
 #[test]
 fn without_a_slot_events_are_counted() {
     let machine = Machine::new();
-    for index in 0..machine.geometry.slots() {
-        machine.set_slot_owner(index, u32::MAX);
+    let buckets = machine.geometry.buckets();
+    let home = machine.tid() & (buckets - 1);
+    for taken in [0, 1, 5, PROBES - 1, PROBES] {
+        machine.reset();
+        for index in 0..machine.geometry.slots() {
+            machine.set_slot_owner(index, u32::MAX);
+        }
+        for i in 0..taken {
+            machine.set_bucket((home + i) % buckets, bucket::TID, u32::MAX.into());
+        }
+        for _ in 0..3 {
+            for function in Function::EACH {
+                machine.call(function, 0, 0);
+            }
+        }
+        let lost = 3 * Function::EACH.len() as u64;
+        if taken == PROBES {
+            assert_eq!((machine.no_slot(), machine.buckets_taken()), (lost, 0));
+            continue;
+        }
+        let index = (home + taken) % buckets;
+        let owner = machine.bucket(index, bucket::TID);
+        assert_eq!(owner, u64::from(machine.tid()), "after {taken}");
+        assert_eq!(machine.bucket(index, bucket::LOST), lost);
+        assert_eq!((machine.no_slot(), machine.buckets_taken()), (0, 1));
     }
-    for function in Function::EACH {
-        machine.call(function, 0, 0);
-    }
-    assert_eq!(machine.no_slot(), Function::EACH.len() as u64);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::{
     any::Any,
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -26,8 +26,8 @@ use crate::{
     session::Output,
     sys::{Memory, now_anchor},
 };
-use shm_ring::{Consumer, Producer};
-use xray_trace::model::Ticks;
+use shm_ring::{Consumer, Item, Producer};
+use xray_trace::model::{ThreadId, Ticks};
 
 /// Words read from one ring before the next one has its turn.
 const TURN_WORDS: u64 = 1 << 16;
@@ -82,6 +82,14 @@ struct Ring {
     suspicious: bool,
 }
 
+/// A thread that found no slot. It may have got one later.
+#[derive(Debug)]
+struct Ringless {
+    thread: ThreadId,
+    /// As of when its losses were told last, 0 if that was in order with its events.
+    told: Ticks,
+}
+
 /// The thread's state.
 #[derive(Debug)]
 pub(crate) struct Drain {
@@ -93,6 +101,8 @@ pub(crate) struct Drain {
     names: Names,
     /// By slot index.
     rings: HashMap<u32, Ring>,
+    /// Threads that have lost something because they found no slot, by their id in the target. Those whose buckets are free again are taken out.
+    ringless: HashMap<u32, Ringless>,
     /// For what is open in their threads.
     room: Room,
     /// Rings there were after the last look for threads that have ended.
@@ -183,6 +193,7 @@ impl Drain {
             output,
             names: Names::of(pid),
             rings: HashMap::new(),
+            ringless: HashMap::new(),
             room: Room::new(),
             rings_seen: 0,
             more_ended: false,
@@ -296,32 +307,43 @@ impl Drain {
     /// Rings claimed since the last time.
     fn discover(&mut self) {
         self.names.expect_news();
-        for index in 0..self.layout().geometry.slots() {
-            let owner = self.slots.owner(index);
-            if owner == 0 || self.rings.contains_key(&index) {
-                continue;
-            }
+        let slots = 0..self.layout().geometry.slots();
+        let owners = slots.map(|index| (index, self.slots.owner(index)));
+        let news = owners.filter(|(index, owner)| *owner != 0 && !self.rings.contains_key(index));
+        let news: Vec<(u32, u32)> = news.collect();
+        for &(index, owner) in &news {
             self.take_up(index, owner);
+        }
+        if !news.is_empty() {
+            // What they lost before they had a ring comes first.
+            self.publish_without_slot();
         }
     }
 
     /// A ring from now on belongs to the thread `owner`.
     fn take_up(&mut self, index: u32, owner: u32) {
-        let (tid, name) = self.names.describe(owner);
-        let thread = self.output.new_thread(tid, name);
+        let (thread, told) = match self.ringless.get(&owner) {
+            Some(known) => (known.thread, known.told),
+            None => (self.new_thread(owner), Ticks(0)),
+        };
         let mut consumer = Consumer::resume(&self.slots.rings, self.layout().geometry, index);
         if self.sites.has_events() {
             consumer.expect_payloads();
         }
         let ring = Ring {
             consumer,
-            lane: Lane::new(thread, &self.room),
+            lane: Lane::new(thread, told, &self.room),
             owner,
             lost_seen: self.slots.lost(index),
             cursor_seen: 0,
             suspicious: false,
         };
         self.rings.insert(index, ring);
+    }
+
+    fn new_thread(&mut self, owner: u32) -> ThreadId {
+        let (tid, name) = self.names.describe(owner);
+        self.output.new_thread(tid, name)
     }
 
     fn chores(&mut self) {
@@ -338,7 +360,7 @@ impl Drain {
         self.retire_dead();
         self.tell_quiet();
         self.free_stuck();
-        self.publish_without_slot();
+        self.retire_ringless();
         let lost: u64 = self
             .rings
             .values()
@@ -407,7 +429,9 @@ impl Drain {
             if let Err(error) = self.slots.retire(&self.memory, index) {
                 tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not freed");
             }
-            if let Some(ring) = self.rings.remove(&index) {
+            if let Some(ring) = self.rings.remove(&index)
+                && !self.ringless.contains_key(&ring.owner)
+            {
                 self.output.thread_ended(ring.lane.thread());
             }
         }
@@ -472,10 +496,64 @@ impl Drain {
         }
     }
 
+    /// Tells what threads lost that found no slot.
     fn publish_without_slot(&mut self) {
         let news = self.slots.take_lost_without_slot();
         if news > 0 {
             self.output.lost_without_ring(news);
+        }
+        if !self.slots.has_buckets() {
+            return;
+        }
+        let rings = self.rings.iter();
+        let rings: HashMap<u32, u32> = rings.map(|(&index, ring)| (ring.owner, index)).collect();
+        let told: Vec<(u32, u64)> = self.slots.take_lost_in_buckets().collect();
+        for &(owner, lost) in &told {
+            let index = rings.get(&owner);
+            if let Some(ring) = index.and_then(|index| self.rings.get_mut(index)) {
+                let known = Ringless {
+                    thread: ring.lane.thread(),
+                    told: Ticks(0),
+                };
+                self.ringless.entry(owner).or_insert(known);
+                if lost > 0 {
+                    ring.lane.take(Item::Lost(lost), &self.sites, &self.output);
+                }
+                continue;
+            }
+            if lost == 0 {
+                continue;
+            }
+            let thread = match self.ringless.get(&owner) {
+                Some(known) => known.thread,
+                None => self.new_thread(owner),
+            };
+            let told = self.output.lost_by(thread, lost);
+            self.ringless.insert(owner, Ringless { thread, told });
+        }
+        let owners: HashSet<u32> = told.into_iter().map(|(owner, _)| owner).collect();
+        self.ringless.retain(|owner, known| {
+            let stays = owners.contains(owner);
+            if !stays && !rings.contains_key(owner) {
+                self.output.thread_ended(known.thread);
+            }
+            stays
+        });
+    }
+
+    /// Tells what threads lost that found no slot, and frees the buckets of those that have ended.
+    fn retire_ringless(&mut self) {
+        let mut gone: HashSet<u32> = self.slots.bucket_owners().collect();
+        if !gone.is_empty() {
+            let living = self.names.living();
+            // As for rings: an empty list is that of a process that is ending.
+            let ended = |owner: &u32| !living.contains(owner) && self.names.is_gone(*owner);
+            gone.retain(|owner| !living.is_empty() && ended(owner));
+        }
+        // Those that are gone lose nothing more.
+        self.publish_without_slot();
+        if !gone.is_empty() {
+            self.slots.free_buckets(&gone);
         }
     }
 
@@ -485,21 +563,21 @@ impl Drain {
                 break;
             }
         }
+        self.publish_without_slot();
         for ring in self.rings.values_mut() {
             ring.lane.tell_early();
             ring.lane.publish(&self.output);
         }
-        self.publish_without_slot();
         self.anchor();
     }
 
     fn finish(&mut self, producer: Producer) {
         self.discover();
         let indexes: Vec<u32> = self.rings.keys().copied().collect();
+        self.publish_without_slot();
         for &index in &indexes {
             self.end_ring(index, producer);
         }
-        self.publish_without_slot();
         self.anchor();
         for index in indexes {
             self.slots.give_back(index);

@@ -30,7 +30,7 @@ pub(super) struct Lane {
     encoder: BlockEncoder,
     /// The open calls. Emptied by a loss.
     stacks: Stacks,
-    /// Time of the last event; 0 before the first. Time does not run backwards in a block: a handler's events come
+    /// Time of the last event; 0 before the first. Time does not run backwards in a thread: a handler's events come
     /// before the one that it interrupted.
     last: u64,
     /// Losses before the first event: they wait for it to have a time. Emptied by it or by `tell_early`.
@@ -46,12 +46,13 @@ pub(super) struct Lane {
 // === impl Lane ===
 
 impl Lane {
-    pub(super) fn new(thread: ThreadId, room: &Room) -> Self {
+    /// Of the thread something was told already as of `told`; 0 if not.
+    pub(super) fn new(thread: ThreadId, told: Ticks, room: &Room) -> Self {
         Self {
             thread,
             encoder: BlockEncoder::new(thread),
             stacks: Stacks::new(room),
-            last: 0,
+            last: told.0,
             early: 0,
             begun: None,
             said: 0,
@@ -306,7 +307,7 @@ mod tests {
             for read in 0..=items.len() {
                 let output = Output::new(ProcessId(0), 1, 1 << 20);
                 let thread = output.new_thread(1, String::new());
-                let mut lane = Lane::new(thread, &Room::new());
+                let mut lane = Lane::new(thread, Ticks(0), &Room::new());
                 for (at, item) in items.iter().enumerate() {
                     if at == read {
                         lane.tell_early();

@@ -65,13 +65,61 @@ impl Slots {
             .collect())
     }
 
-    /// Events lost because no slot was free that nobody has told so far. They count as told from now on, also for
+    /// Events lost because neither a slot nor a bucket was free that nobody has told so far. They count as told from now on, also for
     /// the collector after this one.
     pub(crate) fn take_lost_without_slot(&self) -> u64 {
         let lost = self.rings.load(layout::rings::NO_SLOT);
         let told = self.rings.load(layout::rings::NO_SLOT_TOLD);
         self.rings.store(layout::rings::NO_SLOT_TOLD, lost);
         lost.saturating_sub(told)
+    }
+
+    /// True if a thread that found no slot has ever taken a bucket.
+    pub(crate) fn has_buckets(&self) -> bool {
+        self.rings.load(layout::rings::BUCKETS_TAKEN) != 0
+    }
+
+    /// The buckets that threads have taken, and those threads as the target knows them.
+    fn buckets(&self) -> impl Iterator<Item = (u64, u32)> {
+        let geometry = self.layout.geometry;
+        let buckets = if self.has_buckets() {
+            geometry.buckets()
+        } else {
+            0
+        };
+        let places = (0..buckets).map(move |index| geometry.bucket_offset(index));
+        places.filter_map(move |place| {
+            let owner = self.rings.load(place + layout::bucket::TID);
+            let owner = u32::try_from(owner).ok().filter(|owner| *owner != 0)?;
+            Some((place, owner))
+        })
+    }
+
+    /// Threads that have a bucket, as the target knows them.
+    pub(crate) fn bucket_owners(&self) -> impl Iterator<Item = u32> {
+        self.buckets().map(|(_, owner)| owner)
+    }
+
+    /// What each of them lost that nobody has told so far. It counts as told from now on, as above.
+    pub(crate) fn take_lost_in_buckets(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.buckets().map(move |(place, owner)| {
+            let lost = self.rings.load(place + layout::bucket::LOST);
+            let told = self.rings.load(place + layout::bucket::TOLD);
+            if lost != told {
+                self.rings.store(place + layout::bucket::TOLD, lost);
+            }
+            (owner, lost.saturating_sub(told))
+        })
+    }
+
+    /// Makes the buckets of threads that are gone free for others.
+    pub(crate) fn free_buckets(&self, gone: &HashSet<u32>) {
+        for (place, _) in self.buckets().filter(|(_, owner)| gone.contains(owner)) {
+            self.rings.store(place + layout::bucket::LOST, 0);
+            self.rings.store(place + layout::bucket::TOLD, 0);
+            // Last: whoever takes it finds it as new.
+            self.rings.store(place + layout::bucket::TID, 0);
+        }
     }
 
     /// Events lost in slot `index` since it was claimed.

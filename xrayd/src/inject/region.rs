@@ -19,7 +19,7 @@ use sled_encoders::{
 
 use crate::{pid::TargetAddr, sys::Memory, target::MapEntry};
 
-const MAGIC: [u8; 8] = *b"xrayd\0\0\x03";
+const MAGIC: [u8; 8] = *b"xrayd\0\0\x04";
 const HANDSHAKE_WORDS: usize = 8;
 const TRAMPOLINES_AT: u64 = 256;
 const STUBS_AT: u64 = 4096;

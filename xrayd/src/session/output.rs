@@ -11,7 +11,7 @@ use std::{
 
 use xray_trace::{
     container::{Block, BlockEncoder},
-    model::{ClockAnchor, EventType, FunctionId, Origin, ProcessId, Thread, ThreadId},
+    model::{ClockAnchor, EventType, FunctionId, Origin, ProcessId, Thread, ThreadId, Ticks},
 };
 
 use super::{
@@ -241,12 +241,19 @@ impl Output {
             lock(&self.retained).ringless = Some(thread);
             thread
         });
+        self.lost_by(thread, events);
+    }
+
+    /// A thread that has no ring has lost events. Says as of when that is told.
+    pub(crate) fn lost_by(&self, thread: ThreadId, events: u64) -> Ticks {
+        let now = crate::sys::ticks_now();
         let mut encoder = BlockEncoder::new(thread);
-        encoder.push_lost(crate::sys::ticks_now(), events);
+        encoder.push_lost(now, events);
         self.count(0, events);
         if let Some(block) = encoder.finish() {
             self.publish(Published { block, said: 0 });
         }
+        now
     }
 
     /// Counter and clocks now.

@@ -1,12 +1,13 @@
 //! The slow path, which all flavours share.
 
 use iced_x86::code_asm::{
-    AsmRegister64, CodeAssembler, CodeLabel, dword_ptr, eax, ebx, edi, edx, ptr, qword_ptr, r8,
-    r8d, r9, r9d, r10, r10d, r11, r12d, rax, rbx, rcx, rdi, rdx, rsi,
+    AsmRegister64, CodeAssembler, CodeLabel, dword_ptr, eax, ebx, ecx, edi, edx, ptr, qword_ptr,
+    r8, r8d, r9, r9d, r10, r10d, r11, r12d, rax, rbx, rcx, rdi, rdx, rsi,
 };
 use shm_ring::{
     layout::{
-        GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, control, rings, slot, table,
+        BUCKET_SHIFT, GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, bucket, control,
+        rings, slot, table,
     },
     view, word,
 };
@@ -105,9 +106,7 @@ pub(super) fn emit_slow(
     a.dec(edx)?;
     a.jnz(probe)?;
     a.set_label(&mut no_slot)?;
-    a.mov(rdi, spec.rings)?;
-    a.lock().inc(field64(rdi, rings::NO_SLOT))?;
-    a.jmp(out)?;
+    emit_no_slot(a, spec, out)?;
     // A free slot's limit is 0, so a handler that comes in after the claim takes the slow path, too.
     a.set_label(&mut claim)?;
     a.mov(edi, eax)?;
@@ -291,6 +290,48 @@ pub(super) fn emit_slow(
     a.mov(field64(r11, slot::HEAD), r8)?;
     a.set_label(&mut not_parked)?;
     a.inc(field64(rdi, control::LOST))?;
+    a.jmp(out)?;
+    Ok(())
+}
+
+/// Counts the event as lost: for thread eax in its bucket, the home one or the next that is its own or nobody's; if there is none, or no thread, for all.
+/// rbx = the table.
+fn emit_no_slot(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) -> Result<()> {
+    let g = spec.geometry;
+    let mask = small(u64::from(g.buckets() - 1));
+    let [mut probe, mut count, mut take, mut no_bucket] = labels(a);
+    a.mov(rdi, spec.rings)?;
+    a.test(eax, eax)?;
+    a.jz(no_bucket)?;
+    a.mov(r9d, eax)?;
+    a.mov(edx, PROBES)?;
+    a.set_label(&mut probe)?;
+    a.and(r9d, mask)?;
+    a.mov(r11, rdi)?;
+    a.mov(rcx, r9)?;
+    a.shl(rcx, BUCKET_SHIFT)?;
+    a.lea(r11, ptr(r11 + rcx + small(g.bucket_offset(0))))?;
+    a.mov(ecx, field32(r11, bucket::TID))?;
+    a.cmp(ecx, eax)?;
+    a.je(count)?;
+    a.test(ecx, ecx)?;
+    a.jz(take)?;
+    a.inc(r9d)?;
+    a.dec(edx)?;
+    a.jnz(probe)?;
+    a.set_label(&mut no_bucket)?;
+    a.lock().inc(field64(rdi, rings::NO_SLOT))?;
+    a.jmp(out)?;
+    a.set_label(&mut take)?;
+    leave_if_child(a, rbx, out)?;
+    a.mov(ecx, eax)?;
+    a.xor(eax, eax)?;
+    a.lock().cmpxchg(field32(r11, bucket::TID), ecx)?;
+    a.mov(eax, ecx)?;
+    a.jnz(probe)?;
+    a.lock().inc(field64(rdi, rings::BUCKETS_TAKEN))?;
+    a.set_label(&mut count)?;
+    a.lock().inc(field64(r11, bucket::LOST))?;
     a.jmp(out)?;
     Ok(())
 }
