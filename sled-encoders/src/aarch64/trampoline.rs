@@ -32,7 +32,8 @@ use dynasmrt::{DynamicLabel, DynasmApi, DynasmLabelApi, VecAssembler, aarch64::A
 use shm_ring::{
     Geometry,
     layout::{
-        GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, control, rings, slot, table,
+        BUCKET_SHIFT, GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, bucket, control,
+        rings, slot, table,
     },
     view, word,
 };
@@ -104,6 +105,11 @@ const PUBLISHED: u32 = offset(control::STARTED);
 const LOST: u32 = offset(control::LOST);
 const BUSY: u32 = offset(control::BUSY);
 const LIVE: u32 = offset(table::LIVE);
+const MINE: u32 = offset(table::MINE);
+const NO_SLOT: u32 = offset(rings::NO_SLOT);
+const BUCKETS_TAKEN: u32 = offset(rings::BUCKETS_TAKEN);
+const BUCKET_TID: u32 = offset(bucket::TID);
+const BUCKET_LOST: u32 = offset(bucket::LOST);
 /// What is left of a difference that the view has, shifted by so much, is 0.
 const TICKS_SHIFT: u32 = view::TICKS.trailing_zeros();
 const WINDOW_SHIFT: u32 = view::WINDOW_BYTES.trailing_zeros();
@@ -293,8 +299,8 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
     );
     emit_find_slot(a, spec);
     emit_take_head(a, spec);
-    emit_new_chunk(a, g);
-    emit_words(a);
+    emit_new_chunk(a, spec);
+    emit_words(a, spec);
     dynasm!(a
         ; .arch aarch64
         ; out:
@@ -360,15 +366,9 @@ fn emit_find_slot(a: &mut Assembler, spec: &TrampolineSpec) {
         ; cbnz w10, <probe
         ; no_slot:
     );
-    load64(a, 7, spec.rings + rings::NO_SLOT);
+    emit_no_slot(a, spec);
     dynasm!(a
         ; .arch aarch64
-        ; count_no_slot:
-        ; ldxr x6, [x7]
-        ; add x6, x6, #1
-        ; stxr w10, x6, [x7]
-        ; cbnz w10, <count_no_slot
-        ; b >out
         // A free slot's limit is 0, so a handler that comes in after the claim takes the slow path, too.
         ; claim:
         ; ldaxr w6, [x7]
@@ -379,10 +379,72 @@ fn emit_find_slot(a: &mut Assembler, spec: &TrampolineSpec) {
     );
 }
 
+/// Counts the event as lost: for thread w8 in its bucket, the home one or the next that is its own or nobody's; if there is none, or no thread, for all.
+fn emit_no_slot(a: &mut Assembler, spec: &TrampolineSpec) {
+    let g = spec.geometry;
+    load64(a, 11, spec.rings);
+    load64(a, 12, g.bucket_offset(0));
+    dynasm!(a
+        ; .arch aarch64
+        ; add x12, x11, x12
+        ; cbz w8, >no_bucket
+        ; and w9, w8, buckets_mask(g)
+        ; movz w10, PROBES
+        ; probe_bucket:
+        ; add x7, x12, x9, lsl BUCKET_SHIFT
+        ; ldr x6, [x7, BUCKET_TID]
+        ; cbz x6, >take_bucket
+        ; sub x6, x6, x8
+        ; cbz x6, >count_bucket
+        ; add w9, w9, #1
+        ; and w9, w9, buckets_mask(g)
+        ; sub w10, w10, #1
+        ; cbnz w10, <probe_bucket
+        ; no_bucket:
+        ; add x7, x11, NO_SLOT
+        ; b >count_lost
+        ; take_bucket:
+    );
+    leave_if_child(a, spec, 6);
+    dynasm!(a
+        ; .arch aarch64
+        ; retake:
+        ; ldxr x6, [x7]
+        ; cbnz x6, <probe_bucket
+        ; stxr w6, x8, [x7]
+        ; cbnz w6, <retake
+        ; add x13, x11, BUCKETS_TAKEN
+        ; count_taken:
+        ; ldxr x6, [x13]
+        ; add x6, x6, #1
+        ; stxr w10, x6, [x13]
+        ; cbnz w10, <count_taken
+        ; count_bucket:
+        ; add x7, x7, BUCKET_LOST
+        ; count_lost:
+        ; ldxr x6, [x7]
+        ; add x6, x6, #1
+        ; stxr w10, x6, [x7]
+        ; cbnz w10, <count_lost
+        ; b >out
+    );
+}
+
+/// Goes to `out` if the table is wiped: this is a forked child. x`register` is lost.
+fn leave_if_child(a: &mut Assembler, spec: &TrampolineSpec, register: u8) {
+    load64(a, register, spec.table);
+    dynasm!(a
+        ; .arch aarch64
+        ; ldr X(register), [X(register), MINE]
+        ; cbz X(register), >out
+    );
+}
+
 /// x4 = control line, x11 = the ring, x12 = its end, x0 = the head as it was, x2 = the counter, x3 = where the stack stood at the sled. Goes to `have_room`
 /// or, after the chunk's rest is filled, on.
 fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec) {
     let g = spec.geometry;
+    leave_if_child(a, spec, 6);
     load64(a, 4, spec.rings + HEADER_BYTES);
     load64(a, 11, spec.rings + g.rings_offset());
     load64(a, 12, g.ring_bytes());
@@ -429,7 +491,8 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec) {
 }
 
 /// Begins a chunk: x0 = its first word, x13 = where its guard ends. Goes to `write_view`.
-fn emit_new_chunk(a: &mut Assembler, g: Geometry) {
+fn emit_new_chunk(a: &mut Assembler, spec: &TrampolineSpec) {
+    let g = spec.geometry;
     let chunks_shift = g.ring_shift() - g.chunk_shift();
     dynasm!(a
         ; .arch aarch64
@@ -440,6 +503,10 @@ fn emit_new_chunk(a: &mut Assembler, g: Geometry) {
         ; ldar x7, [x7]
         ; sub x7, x6, x7
         ; lsr x7, x7, chunks_shift
+    );
+    leave_if_child(a, spec, 10);
+    dynasm!(a
+        ; .arch aarch64
         ; cbnz x7, >full
         ; and x7, x6, low_bits(chunks_shift)
         ; add x0, x11, x7, lsl g.chunk_shift()
@@ -456,7 +523,7 @@ fn emit_new_chunk(a: &mut Assembler, g: Geometry) {
 }
 
 /// Writes the event, and before it what must be told; what is left of the guard becomes filler.
-fn emit_words(a: &mut Assembler) {
+fn emit_words(a: &mut Assembler, spec: &TrampolineSpec) {
     dynasm!(a
         ; .arch aarch64
         ; have_room:
@@ -470,6 +537,10 @@ fn emit_words(a: &mut Assembler) {
         ; lsr x6, x6, WINDOW_SHIFT
         ; cbz x6, >same_view
         ; write_view:
+    );
+    leave_if_child(a, spec, 6);
+    dynasm!(a
+        ; .arch aarch64
         ; ldr w6, [x1, VIEW]
         ; add w6, w6, #1
         ; str w6, [x1, VIEW]
@@ -498,6 +569,10 @@ fn emit_words(a: &mut Assembler) {
         ; ldr x6, [x4, LOST]
         ; ldr x7, [x1, REPORTED]
         ; sub x6, x6, x7
+    );
+    leave_if_child(a, spec, 10);
+    dynasm!(a
+        ; .arch aarch64
         ; cbz x6, >no_gap
         ; lsr x10, x6, #32
         ; cbz x10, >gap_fits
@@ -529,6 +604,10 @@ fn emit_words(a: &mut Assembler) {
         ; str x7, [x0], #8
         ; b <fill_guard
         ; guarded:
+    );
+    leave_if_child(a, spec, 6);
+    dynasm!(a
+        ; .arch aarch64
         // From here on handlers use the chunk.
         ; str x0, [x1, HEAD]
         ; str xzr, [x4, BUSY]
@@ -573,6 +652,10 @@ fn chunk_mask(g: Geometry) -> u64 {
 
 fn slots_mask(g: Geometry) -> u32 {
     g.slots() - 1
+}
+
+fn buckets_mask(g: Geometry) -> u32 {
+    g.buckets() - 1
 }
 
 fn low_bits(count: u32) -> u64 {

@@ -438,6 +438,19 @@ impl Machine {
         self.rings.load(rings::NO_SLOT)
     }
 
+    pub(crate) fn buckets_taken(&self) -> u64 {
+        self.rings.load(rings::BUCKETS_TAKEN)
+    }
+
+    pub(crate) fn bucket(&self, index: u32, field: u64) -> u64 {
+        self.rings.load(self.geometry.bucket_offset(index) + field)
+    }
+
+    pub(crate) fn set_bucket(&self, index: u32, field: u64, value: u64) {
+        self.rings
+            .store(self.geometry.bucket_offset(index) + field, value);
+    }
+
     pub(crate) fn word(&self, index: u32, word: u64) -> u64 {
         self.rings.load(self.geometry.ring_offset(index) + 8 * word)
     }
@@ -456,6 +469,7 @@ impl Machine {
                 .zero(self.geometry.ring_offset(index), self.geometry.ring_bytes());
         }
         self.set_live(1);
+        self.table.store(table::MINE, 1);
     }
 
     pub(crate) fn save(&self) -> Saved {

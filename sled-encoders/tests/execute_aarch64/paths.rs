@@ -2,7 +2,7 @@
 
 use shm_ring::{
     Item, Word,
-    layout::{GUARD_BYTES, control, slot},
+    layout::{GUARD_BYTES, PROBES, bucket, control, slot},
 };
 
 use crate::machine::{COPIES, Function, Machine, OTHER_STACK, SP, TID, site};
@@ -215,16 +215,32 @@ fn a_slot_that_is_taken_sends_the_thread_to_the_next() {
     }
 }
 
+/// In the thread's bucket, which is its home one or the next that is nobody's; for all if there is none.
 #[test]
 fn without_a_slot_events_are_counted() {
     let mut machine = Machine::new();
-    for index in 0..machine.geometry.slots() {
-        machine.set_slot(index, slot::TID, u32::MAX.into());
+    let buckets = machine.geometry.buckets();
+    for taken in [0, 1, PROBES - 1, PROBES] {
+        machine.reset();
+        for index in 0..machine.geometry.slots() {
+            machine.set_slot(index, slot::TID, u32::MAX.into());
+        }
+        for i in 0..taken {
+            let index = (machine.home() + i) % buckets;
+            machine.set_bucket(index, bucket::TID, u32::MAX.into());
+        }
+        for function in Function::PLAIN {
+            machine.call(function, 0, 0);
+        }
+        let lost = Function::PLAIN.len() as u64;
+        if taken == PROBES {
+            assert_eq!((machine.no_slot(), machine.buckets_taken()), (lost, 0));
+            continue;
+        }
+        let index = (machine.home() + taken) % buckets;
+        assert_eq!(machine.bucket(index, bucket::LOST), lost, "after {taken}");
+        assert_eq!((machine.no_slot(), machine.buckets_taken()), (0, 1));
     }
-    for function in Function::PLAIN {
-        machine.call(function, 0, 0);
-    }
-    assert_eq!(machine.no_slot(), Function::PLAIN.len() as u64);
 }
 
 #[test]
