@@ -29,7 +29,8 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     sys::{Claim, Memory, now_anchor, ptrace::Stopped},
     target::{
-        Module, Objects, Preflight, RefusedModule, Sleds, Survey, Target, Threads, preflight,
+        Hearing, Module, Objects, Preflight, RefusedModule, Sleds, Survey, Target, Threads,
+        preflight,
     },
 };
 
@@ -128,7 +129,7 @@ impl Default for AttachOptions {
 /// Attaches, on the thread that will control the session.
 pub(super) fn prepare(
     target: Target,
-    objects: Arc<Objects>,
+    (objects, hearing): (Arc<Objects>, Arc<Hearing>),
     retain_bytes: u64,
     options: AttachOptions,
     started: Option<Started>,
@@ -245,7 +246,7 @@ pub(super) fn prepare(
         Arc::clone(&functions),
         layout,
         &flight.maps,
-        Watch::new(pid, Arc::clone(&shared)),
+        Watch::new(pid, Arc::clone(&shared), hearing, commands.bell()),
     );
     let session = Session {
         pid,

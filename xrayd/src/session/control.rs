@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::AsFd as _,
     process::ExitStatus,
     sync::{
         Arc, Mutex, OnceLock,
@@ -347,13 +347,17 @@ pub(super) struct Commands {
 // === impl Commands ===
 
 impl Commands {
-    /// The next command. Waits for it until one of `others` is readable or the time is over.
+    /// Rung, it has [`Self::next`] return.
+    pub(super) fn bell(&self) -> Arc<EventFd> {
+        Arc::clone(&self.bell)
+    }
+
+    /// The next command. Waits for it until the bell is rung or the time is over.
     ///
     /// # Errors
     /// None came, or none will come any more.
     pub(super) fn next(
         &self,
-        others: Vec<BorrowedFd<'_>>,
         patience: Duration,
     ) -> std::result::Result<Command, RecvTimeoutError> {
         match self.received.try_recv() {
@@ -361,8 +365,7 @@ impl Commands {
             Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
             Ok(command) => return Ok(command),
         }
-        let fds = std::iter::once(self.bell.as_fd()).chain(others);
-        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let mut fds = [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
         // Rounded up: a wait that ends too early would be begun again and again.
         let milliseconds = patience.as_micros().div_ceil(1000);
         let milliseconds = u16::try_from(milliseconds).unwrap_or(u16::MAX);

@@ -77,8 +77,8 @@ impl Controller {
         self.read_event_types();
         let mut seen = Instant::now();
         loop {
-            let pause = self.loading.pause().min(WATCH_EVERY);
-            let command = commands.next(self.loading.watch.descriptors(), pause);
+            let pause = self.loading.until_look().min(WATCH_EVERY);
+            let command = commands.next(pause);
             self.loading.hear();
             let now = Instant::now();
             if self.is_gone() {
@@ -331,6 +331,9 @@ impl Controller {
         }
         if patched.is_ok() && to != Wanted::Off {
             self.loading.staged(&sites);
+        }
+        if patched.as_ref().is_ok_and(|report| report.foreign > 0) {
+            self.loading.suspect();
         }
         let after = self.patcher.copied_bytes();
         if after != before {

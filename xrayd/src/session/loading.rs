@@ -90,7 +90,7 @@ pub(super) struct Loading {
     room: usize,
     /// Says when something was mapped.
     pub(super) watch: Watch,
-    /// It has, or may have, and the maps were not looked at since.
+    /// It has, or may have, or something may be gone, and the maps were not looked at since.
     heard: bool,
     /// When the last look began, and how long it took to see what had changed; `None` if that could not be seen.
     last: Instant,
@@ -157,14 +157,6 @@ impl Loading {
         }
     }
 
-    /// How long the control thread may sleep.
-    pub(super) fn pause(&self) -> Duration {
-        let look = self.until_look();
-        self.watch
-            .patience()
-            .map_or(look, |patience| look.min(patience))
-    }
-
     /// How long until the next look.
     pub(super) fn until_look(&self) -> Duration {
         let pace = if self.heard {
@@ -187,6 +179,11 @@ impl Loading {
     /// Hears what the target has mapped.
     pub(super) fn hear(&mut self) {
         self.heard |= self.watch.hear();
+    }
+
+    /// Sleds were found gone, perhaps with their library.
+    pub(super) fn suspect(&mut self) {
+        self.heard = true;
     }
 
     /// Adds what has been done to the rules, and has libraries noticed soon if any may be switched on.

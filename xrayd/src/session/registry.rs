@@ -35,7 +35,8 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     session::{Run, ToggleReport},
     target::{
-        Check, Objects, ProcessState, ProcessSummary, Sleds, Target, has_sleds, list, preflight,
+        Check, Hearing, Objects, ProcessState, ProcessSummary, Sleds, Subject, Target, has_sleds,
+        list, preflight,
     },
 };
 use sled_encoders::Capture;
@@ -97,6 +98,9 @@ pub struct Registry(pub(super) Arc<Inner>);
 pub(super) struct Inner {
     config: RegistryConfig,
     objects: Arc<Objects>,
+    /// What processes map, and what becomes of them.
+    mappings: Arc<Hearing>,
+    processes: Arc<Hearing>,
     sessions: Mutex<HashMap<Pid, Entry>>,
     /// By their first processes. Never locked after `sessions`.
     families: Mutex<HashMap<Pid, Arc<Family>>>,
@@ -184,6 +188,8 @@ impl Registry {
         let inner = Inner {
             config,
             objects: Arc::default(),
+            mappings: Hearing::new(Subject::Mappings),
+            processes: Hearing::new(Subject::Processes),
             sessions: Mutex::default(),
             families: Mutex::default(),
         };
@@ -321,7 +327,7 @@ impl Registry {
             let target = Target::open(pid)?;
             let prepared = prepare(
                 target,
-                Arc::clone(&inner.objects),
+                inner.common(),
                 inner.config.retain_bytes,
                 options,
                 None,
@@ -377,7 +383,7 @@ impl Registry {
             }
             let prepared = prepare(
                 target,
-                Arc::clone(&inner.objects),
+                inner.common(),
                 inner.config.retain_bytes,
                 attach,
                 Some(started),
@@ -594,6 +600,16 @@ impl Registry {
 // === impl Inner ===
 
 impl Inner {
+    /// What sessions share.
+    fn common(&self) -> (Arc<Objects>, Arc<Hearing>) {
+        (Arc::clone(&self.objects), Arc::clone(&self.mappings))
+    }
+
+    /// Where it is heard what becomes of processes.
+    pub(super) fn processes(&self) -> &Arc<Hearing> {
+        &self.processes
+    }
+
     /// Of what is retained of processes that have ended, drops what goes beyond a user's share, the oldest first.
     fn drop_oldest_exited(&self) {
         let families: Vec<_> = lock(&self.families).values().cloned().collect();

@@ -6,25 +6,16 @@
 //! | perf | one can, and the kernel gives notice of what is mapped | each notice; once a second, for what got lost |
 //! | maps | one can, and it does not | every few milliseconds |
 
-use std::{
-    collections::VecDeque,
-    ops::Range,
-    os::fd::BorrowedFd,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
+
+use nix::sys::eventfd::EventFd;
 
 use super::control::Shared;
 use crate::{
     pid::Pid,
-    sys::monotonic_now,
-    target::{Notice, Notices},
+    sys::instant_of,
+    target::{Ear, Hearing},
 };
-
-/// Mappings remembered, so that it can be said how long a library had been mapped when it was armed.
-const MARKS: usize = 256;
-/// Programs that map without pause wake a session once in this time.
-const COALESCE: Duration = Duration::from_millis(1);
 
 /// How libraries that come are noticed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,37 +34,35 @@ pub enum Noticing {
 pub(super) struct Watch {
     pid: Pid,
     shared: Arc<Shared>,
+    hearing: Arc<Hearing>,
+    /// Wakes the control thread.
+    bell: Arc<EventFd>,
     state: State,
-    /// What was mapped lately, the oldest first.
-    marks: VecDeque<Mark>,
-    /// When the kernel was listened to last.
-    heard: Instant,
 }
 
 #[derive(Debug)]
 enum State {
     Idle,
-    Perf(Notices),
+    Perf(Ear),
     Maps,
-}
-
-#[derive(Debug)]
-struct Mark {
-    range: Range<u64>,
-    /// Nanoseconds of `CLOCK_MONOTONIC`.
-    when: u64,
 }
 
 // === impl Watch ===
 
 impl Watch {
-    pub(super) fn new(pid: Pid, shared: Arc<Shared>) -> Self {
+    /// `bell` is rung when there is something to hear.
+    pub(super) fn new(
+        pid: Pid,
+        shared: Arc<Shared>,
+        hearing: Arc<Hearing>,
+        bell: Arc<EventFd>,
+    ) -> Self {
         Self {
             pid,
             shared,
+            hearing,
+            bell,
             state: State::Idle,
-            marks: VecDeque::new(),
-            heard: Instant::now(),
         }
     }
 
@@ -98,75 +87,30 @@ impl Watch {
         matches!(self.state, State::Perf(_))
     }
 
-    /// What becomes readable when there is something to hear; nothing just after something was heard.
-    pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        match &self.state {
-            State::Perf(notices) if self.heard.elapsed() >= COALESCE => {
-                notices.descriptors().collect()
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    /// How long what is heard may wait.
-    pub(super) fn patience(&self) -> Option<Duration> {
-        let left = COALESCE.saturating_sub(self.heard.elapsed());
-        (self.hears() && !left.is_zero()).then_some(left)
-    }
-
     /// Hears what there is, and says whether the maps are to be looked at for it.
-    pub(super) fn hear(&mut self) -> bool {
-        self.heard.elapsed() >= COALESCE && self.catch_up()
+    pub(super) fn hear(&self) -> bool {
+        matches!(&self.state, State::Perf(ear) if ear.take())
     }
 
-    /// The same, however little time has passed. What the maps show has been written down before they show it.
-    pub(super) fn catch_up(&mut self) -> bool {
-        let Self {
-            pid, state, marks, ..
-        } = self;
-        let State::Perf(notices) = state else {
-            return false;
-        };
-        let mut changed = false;
-        let mut any = false;
-        notices.take(|notice| {
-            any = true;
-            match notice {
-                Notice::Mapped {
-                    process,
-                    range,
-                    when,
-                } if process == pid.as_u32() => {
-                    changed = true;
-                    if marks.len() == MARKS {
-                        marks.pop_front();
-                    }
-                    marks.push_back(Mark { range, when });
-                }
-                // Another one's.
-                Notice::Mapped { .. } => {}
-                Notice::Lost => changed = true,
-            }
-        });
-        if any {
-            self.heard = Instant::now();
-        }
-        changed
+    /// The same, at once. What the maps show has been written down before they show it.
+    pub(super) fn catch_up(&self) -> bool {
+        matches!(&self.state, State::Perf(ear) if ear.catch_up())
     }
 
     /// When the text at `address` was mapped, if that was heard.
     pub(super) fn mapped_at(&self, address: u64) -> Option<Instant> {
-        let marks = self.marks.iter().rev();
-        let mark = marks
-            .into_iter()
-            .find(|mark| mark.range.contains(&address))?;
-        let ago = monotonic_now().ok()?.saturating_sub(mark.when);
-        Instant::now().checked_sub(Duration::from_nanos(ago))
+        let State::Perf(ear) = &self.state else {
+            return None;
+        };
+        instant_of(ear.mapped_at(address)?)
     }
 
     fn listen(&mut self) {
-        match Notices::new() {
-            Ok(notices) => self.enter(State::Perf(notices), Noticing::Perf),
+        match self.hearing.listen(Arc::clone(&self.bell)) {
+            Ok(ear) => {
+                ear.to(self.pid);
+                self.enter(State::Perf(ear), Noticing::Perf);
+            }
             Err(why) => {
                 let why = Noticing::Maps(why.to_string());
                 self.enter(State::Maps, why);
@@ -176,8 +120,6 @@ impl Watch {
 
     fn enter(&mut self, state: State, noticing: Noticing) {
         self.state = state;
-        self.heard = Instant::now() - COALESCE;
-        self.marks.clear();
         if self.shared.noticing() != noticing {
             tracing::info!(
                 pid = self.pid.as_raw(),

@@ -1,5 +1,7 @@
 //! The counter that trampolines read, and the clocks it is tied to.
 
+use std::time::{Duration, Instant};
+
 use nix::time::{ClockId, clock_gettime};
 use xray_trace::model::{ClockAnchor, Ticks};
 
@@ -23,6 +25,12 @@ pub(crate) fn ticks_now() -> Ticks {
 /// What `clock_gettime` says.
 pub(crate) fn monotonic_now() -> std::io::Result<u64> {
     Ok(nanoseconds(clock_gettime(ClockId::CLOCK_MONOTONIC)?))
+}
+
+/// When `CLOCK_MONOTONIC` showed so many nanoseconds.
+pub(crate) fn instant_of(monotonic: u64) -> Option<Instant> {
+    let ago = monotonic_now().ok()?.saturating_sub(monotonic);
+    Instant::now().checked_sub(Duration::from_nanos(ago))
 }
 
 /// Counter, monotonic and wall time at one moment: the tightest of a few tries.

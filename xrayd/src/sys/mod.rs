@@ -15,10 +15,12 @@ mod wait;
 mod xstate;
 
 pub(crate) use claim::Claim;
-pub(crate) use clock::{monotonic_now, now_anchor, ticks_now};
+#[cfg(test)]
+pub(crate) use clock::monotonic_now;
+pub(crate) use clock::{instant_of, now_anchor, ticks_now};
 pub(crate) use memory::Memory;
 pub(crate) use naming::{PR_SET_VMA, kernel_names_mappings};
-pub(crate) use perf::open_mapping_event;
+pub(crate) use perf::{open_mapping_event, open_task_event};
 pub(crate) use pidfd::PidFd;
 pub(crate) use robust::robust_list;
 pub(crate) use spawn::spawn_traced;

@@ -1,4 +1,4 @@
-//! Software perf events that count nothing: they have the kernel write down what is mapped.
+//! Software perf events that count nothing: they have the kernel write down what is mapped, and who is forked.
 
 use std::{fs::File, io, os::fd::FromRawFd};
 
@@ -13,8 +13,11 @@ const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
 const MMAP: u64 = 1 << 8;
+const COMM: u64 = 1 << 9;
+const TASK: u64 = 1 << 13;
 const WATERMARK: u64 = 1 << 14;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
+const COMM_EXEC: u64 = 1 << 24;
 const USE_CLOCKID: u64 = 1 << 25;
 
 /// The third version of `perf_event_attr`, include/uapi/linux/perf_event.h, which every kernel since 4.1 knows.
@@ -44,20 +47,31 @@ const _: () = assert!(size_of::<Attributes>() == ATTRIBUTES_BYTES as usize);
 /// Has the kernel write a record of each executable mapping that any process makes while it runs on processor `cpu`. Each record ends with
 /// the thread and the time by `CLOCK_MONOTONIC`; each wakes who polls.
 ///
+/// # Errors
+/// As [`open_task_event`].
+pub(crate) fn open_mapping_event(cpu: i32) -> io::Result<File> {
+    open(cpu, MMAP)
+}
+
+/// The same of each process and thread that is forked, ends, or becomes another program.
+///
+/// # Errors
+/// What perf_event_open(2) says; EACCES without `CAP_PERFMON`, where `kernel.perf_event_paranoid` is more than 0.
+pub(crate) fn open_task_event(cpu: i32) -> io::Result<File> {
+    open(cpu, TASK | COMM | COMM_EXEC)
+}
+
 /// Of processors, not of a process: whose threads have events of their own pays for them whenever it is switched to or from, 0.2 µs here; this costs it
 /// nothing.
 ///
 /// Closing the file takes everything back.
-///
-/// # Errors
-/// What perf_event_open(2) says; EACCES without `CAP_PERFMON`, where `kernel.perf_event_paranoid` is more than 0.
-pub(crate) fn open_mapping_event(cpu: i32) -> io::Result<File> {
+fn open(cpu: i32, what: u64) -> io::Result<File> {
     let attributes = Attributes {
         kind: PERF_TYPE_SOFTWARE,
         size: ATTRIBUTES_BYTES,
         config: PERF_COUNT_SW_DUMMY,
         sample_type: PERF_SAMPLE_TID | PERF_SAMPLE_TIME,
-        flags: EXCLUDE_KERNEL | EXCLUDE_HV | MMAP | WATERMARK | SAMPLE_ID_ALL | USE_CLOCKID,
+        flags: what | EXCLUDE_KERNEL | EXCLUDE_HV | WATERMARK | SAMPLE_ID_ALL | USE_CLOCKID,
         wakeup_watermark: 1,
         clockid: libc::CLOCK_MONOTONIC,
         ..Attributes::default()

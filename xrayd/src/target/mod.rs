@@ -2,6 +2,7 @@
 
 mod check;
 mod event_types;
+mod hearing;
 mod identity;
 mod image;
 mod linked;
@@ -25,6 +26,7 @@ pub use mapped::{MappedFile, mapped_files};
 
 pub(crate) use check::{Preflight, has_pending_signal, preflight, tracer_of};
 pub(crate) use event_types::{MOST_TYPE_NAMES, new_type_names};
+pub(crate) use hearing::{Ear, Hearing};
 pub(crate) use identity::{Target, command_of};
 pub(crate) use image::{Image, Parts};
 pub(crate) use linked::linked;
@@ -32,10 +34,9 @@ pub(crate) use listing::list;
 pub(crate) use maps::{MapEntry, Maps, stack_limit};
 pub(crate) use memory_limit::memory_room;
 pub(crate) use modules::{Load, Module, RefusedModule, Stay, loads_of, modules_among};
-pub(crate) use notices::Notices;
+pub(crate) use notices::{Deaf, Notices, Subject};
 pub(crate) use objects::{Objects, open_mapped};
 pub(crate) use owner::memory_owner;
-pub(crate) use record::Notice;
 pub(crate) use seccomp::Passage;
 pub(crate) use sleds::{Survey, survey};
 pub(crate) use threads::{ThreadState, ThreadStatus, Threads};

@@ -1,10 +1,11 @@
-//! The kernel's notices of what processes map: one event with a ring for each processor.
+//! The kernel's notices of what processes do: one event with a ring for each processor.
 
 use std::{
     fmt,
     fs::{self, File},
     io,
     os::fd::{AsFd, BorrowedFd},
+    sync::Mutex,
 };
 
 use nix::{
@@ -15,20 +16,29 @@ use nix::{
 use shm_ring::Mapping;
 
 use super::record::{Notice, RING_BYTES, Ring};
-use crate::sys::open_mapping_event;
+use crate::{
+    lock::lock,
+    sys::{open_mapping_event, open_task_event},
+};
 
 /// The part of all descriptors that this process may have.
 const SHARE_OF_DESCRIPTORS: u64 = 16;
 
-/// The kernel writes down what processes map. Dropping it takes everything back.
-#[derive(Debug)]
-pub(crate) struct Notices(Vec<Owner>);
+/// Of what the kernel gives notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// What processes map executable.
+    Mappings,
+    /// Who is forked, and who becomes another program.
+    Processes,
+}
 
-/// An event with a ring.
+/// The kernel writes down what processes do. Dropping it takes everything back.
 #[derive(Debug)]
-struct Owner {
-    event: File,
-    ring: Ring<Mapping>,
+pub(crate) struct Notices {
+    events: Vec<File>,
+    /// One for each event.
+    rings: Mutex<Vec<Ring<Mapping>>>,
 }
 
 /// Why the kernel gives no notice.
@@ -40,53 +50,58 @@ pub(crate) enum Deaf {
     Refused(io::Error),
 }
 
+// === impl Subject ===
+
+impl Subject {
+    fn open(self, cpu: i32) -> io::Result<(File, Ring<Mapping>)> {
+        let event = match self {
+            Self::Mappings => open_mapping_event(cpu)?,
+            Self::Processes => open_task_event(cpu)?,
+        };
+        let ring = Ring::new(Mapping::new(&event, 0, RING_BYTES)?);
+        Ok((event, ring))
+    }
+}
+
 // === impl Notices ===
 
 impl Notices {
     /// Listens. What happened before this returns may go unnoticed.
-    pub(crate) fn new() -> Result<Self, Deaf> {
+    pub(crate) fn new(subject: Subject) -> Result<Self, Deaf> {
         let cpus = online_cpus().map_err(Deaf::Refused)?;
         let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(refused)?;
         if cpus.len() as u64 > limit / SHARE_OF_DESCRIPTORS {
             return Err(Deaf::TooMany(cpus.len()));
         }
-        let rings: Result<_, _> = cpus.into_iter().map(Owner::new).collect();
-        rings.map(Self).map_err(Deaf::Refused)
+        let opened: io::Result<Vec<_>> = cpus.into_iter().map(|cpu| subject.open(cpu)).collect();
+        let (events, rings) = opened.map_err(Deaf::Refused)?.into_iter().unzip();
+        let rings = Mutex::new(rings);
+        Ok(Self { events, rings })
     }
 
     /// Whether the kernel would give notice: one event is opened, and closed.
     pub(crate) fn probe() -> Result<(), Deaf> {
         let cpus = online_cpus().map_err(Deaf::Refused)?;
         let first = cpus.first().copied().unwrap_or(0);
-        Owner::new(first).map(drop).map_err(Deaf::Refused)
+        let opened = Subject::Mappings.open(first);
+        opened.map(drop).map_err(Deaf::Refused)
     }
 
     /// What can be polled: readable when there is something to [`take`](Self::take).
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.0.iter().map(|owner| owner.event.as_fd())
+        self.events.iter().map(AsFd::as_fd)
     }
 
-    /// Everything since the last time, processor by processor.
-    pub(crate) fn take(&mut self, mut each: impl FnMut(Notice)) {
-        let fds = self.0.iter();
-        let mut fds: Vec<_> = fds
-            .map(|owner| PollFd::new(owner.event.as_fd(), PollFlags::POLLIN))
-            .collect();
+    /// Everything since the last time, processor by processor. Whoever else asks meanwhile waits until all of it has been handed on.
+    pub(crate) fn take(&self, mut each: impl FnMut(Notice)) {
+        let mut rings = lock(&self.rings);
+        let fds = self.descriptors();
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // First: asking makes the descriptors unreadable until something is written after it. The answer does not matter.
         let _ = poll(&mut fds, PollTimeout::ZERO);
-        for owner in &mut self.0 {
-            owner.ring.take(&mut each);
+        for ring in &mut *rings {
+            ring.take(&mut each);
         }
-    }
-}
-
-// === impl Owner ===
-
-impl Owner {
-    fn new(cpu: i32) -> io::Result<Self> {
-        let event = open_mapping_event(cpu)?;
-        let ring = Ring::new(Mapping::new(&event, 0, RING_BYTES)?);
-        Ok(Self { event, ring })
     }
 }
 

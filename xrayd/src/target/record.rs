@@ -5,6 +5,8 @@
 //!  page 1 on        records, each a multiple of 8 bytes, going on at the beginning:
 //!                   type u32 | flags u16 | bytes u16 | body | process u32, thread u32 | time
 //!  mapped           process u32, thread u32 | address | bytes | offset in the file | name
+//!  forked, ended    process u32, parent u32 | thread u32, parent's thread u32 | time
+//!  named            process u32, thread u32 | name; a flag says that this was by exec
 //!  lost             event | records
 //! ```
 
@@ -23,6 +25,11 @@ pub(super) const RING_BYTES: u64 = PAGE + DATA_BYTES;
 
 const MMAP: u32 = 1;
 const LOST: u32 = 2;
+const COMM: u32 = 3;
+const EXIT: u32 = 4;
+const FORK: u32 = 7;
+/// PERF_RECORD_MISC_COMM_EXEC
+const BY_EXEC: u64 = 1 << 13;
 /// Words of the header, and of what ends each record.
 const HEADER_WORDS: usize = 1;
 const END_WORDS: usize = 2;
@@ -36,6 +43,13 @@ pub(crate) enum Notice {
         process: u32,
         /// Where.
         range: Range<u64>,
+        /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+        when: u64,
+    },
+    /// It has forked, ended or become another program.
+    Turned {
+        /// The process.
+        process: u32,
         /// When, in nanoseconds of `CLOCK_MONOTONIC`.
         when: u64,
     },
@@ -122,6 +136,19 @@ impl Notice {
                     when: *rest.last()?,
                 })
             }
+            // A thread is its process's own, and its process ends with the first one, or soon after it.
+            (FORK, &[_, both, _, .., when]) if low(both) != low(both >> 32) => Some(Self::Turned {
+                process: low(both >> 32),
+                when,
+            }),
+            (EXIT, &[_, both, threads, .., when]) if low(both) == low(threads) => {
+                let process = low(both);
+                Some(Self::Turned { process, when })
+            }
+            (COMM, &[header, process, .., when]) if header >> 32 & BY_EXEC != 0 => {
+                let process = low(process);
+                Some(Self::Turned { process, when })
+            }
             _ => None,
         }
     }
@@ -204,6 +231,29 @@ mod tests {
             assert_eq!(taken(&mut ring), expected);
         }
         assert_eq!(taken(&mut ring), []);
+    }
+
+    #[test]
+    fn who_forks_or_ends_or_becomes_another_program_is_told() {
+        let mut ring = ring();
+        let task = |kind, process: u64, parent: u64, thread: u64| {
+            let (processes, threads) = (process | parent << 32, thread | 7 << 32);
+            record(kind, &[processes, threads, 1, threads, 1])
+        };
+        let named = |process: u64, flags: u64| {
+            let mut words = record(COMM, &[process | 9 << 32, 0, process | 9 << 32, 1]);
+            words[0] |= flags << 32;
+            words
+        };
+        write(&ring, &task(FORK, 8, 7, 8));
+        write(&ring, &task(EXIT, 8, 7, 8));
+        write(&ring, &named(9, BY_EXEC));
+        // Threads, and threads with other names.
+        write(&ring, &task(FORK, 10, 10, 11));
+        write(&ring, &task(EXIT, 10, 7, 11));
+        write(&ring, &named(10, 0));
+        let expected = [7, 8, 9].map(|process| Notice::Turned { process, when: 1 });
+        assert_eq!(taken(&mut ring), expected);
     }
 
     #[test]

@@ -1,91 +1,43 @@
-//! Finding the processes that come from one that is traced. No tracer stays with them, so nobody tells: they are looked for.
-//!
-//! ```text
-//!             a look finds it         it has sleds, and the policy means it
-//!  (unknown) ─────────────────► watched ─────────────────────────────────► traced
-//!                                  ▲  ▲                                      │
-//!                exec, no sleds ───┘  └────────────────────────── exec ──────┘
-//!                                                      detached by somebody, or exec that is not followed
-//!                                     traced ─────────────────────────────────────────────────────────────► left
-//! ```
-//!
-//! Whoever is watched or traced has its children looked for. A child is told from a fork of its parent by what it runs
-//! ([`Program`]): after `exec` it is another program, be it the same file.
+//! A look at everybody who is known, and what is done for them.
 
 use std::{
     collections::BTreeMap,
     io,
-    sync::{
-        Arc, Weak,
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
-    },
-    thread::JoinHandle,
+    os::fd::AsFd as _,
+    sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
 };
 
-use super::{
-    AttachOptions, Family, Kinship, Phase, Session,
-    registry::{Inner, Registry},
-};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use xray_trace::model::Birth;
 
+use super::{
+    AttachOptions, Family, Follow, Inner, Kinship, NotFollowed, Phase, Registry, Session, Signal,
+    known::{Known, State, may_be_same},
+    pace::{Cost, Pace, SELDOM, WHILE},
+};
 use crate::{
     pid::Pid,
-    refusal::{Reason, Refusal, Result},
+    refusal::{Reason, Result},
+    sys::instant_of,
     target::{
-        Children, Glance, Incarnation, Objects, Program, age_of, command_of, has_sleds, is_older,
+        Children, Deaf, Ear, Glance, Incarnation, Objects, age_of, command_of, has_sleds, is_older,
         is_there,
     },
 };
 
-/// Between looks.
-const PACE: Duration = Duration::from_millis(4);
-/// Looking takes one in so many parts of the time at most, and seeing what programs have loaded.
-const SHARE: u32 = 100;
-const SHARE_OF_READING: u32 = 2;
 /// Processes that are known of at most, those without sleds among them.
 const MOST_KNOWN: usize = 4096;
-/// Tries to attach, after which it is told that one failed; it is tried on, ever more seldom.
-const TOLD_AFTER: u32 = 5;
-const SELDOM: Duration = Duration::from_secs(1);
-
-/// Which processes are traced besides the one that is attached to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Follow {
-    /// None.
-    #[default]
-    None,
-    /// Those that it forks, and that those fork, for as long as they run the same program.
-    Fork,
-    /// The program that it becomes by `exec`.
-    Exec,
-    /// Everything that comes from it, whichever program it runs.
-    All,
-}
-
-/// A process with sleds that comes from a traced one and is not traced itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotFollowed {
-    /// Its id.
-    pub pid: Pid,
-    /// Its command line.
-    pub command: String,
-    /// Why.
-    pub refusal: Refusal,
-}
-
-/// The thread that looks.
-#[derive(Debug)]
-pub(super) struct Follower {
-    /// Dropping it ends the thread.
-    alive: SyncSender<()>,
-    thread: JoinHandle<()>,
-}
 
 /// What the thread knows.
 #[derive(Debug)]
-struct Search {
+pub(super) struct Search {
     family: Arc<Family>,
+    signal: Arc<Signal>,
+    /// Rings when something becomes of those that are watched or traced; `None` where the kernel gives no notice.
+    ear: Option<Ear>,
+    /// When it did last.
+    heard: Instant,
     known: BTreeMap<Pid, Known>,
     /// When the last look began, and how long it took.
     last: Instant,
@@ -94,96 +46,21 @@ struct Search {
     full: bool,
 }
 
-/// How long a look took, without attaching.
-#[derive(Debug, Clone, Copy, Default)]
-struct Cost {
-    /// To see who is there.
-    looking: Duration,
-    /// To see what programs have loaded, which includes parsing their files when they come for the first time.
-    reading: Duration,
-}
-
-/// A process of the tree.
-#[derive(Debug)]
-struct Known {
-    parent: Pid,
-    start_time: u64,
-    /// What it runs, and how it came to.
-    program: Program,
-    incarnation: Option<Incarnation>,
-    by: Birth,
-    /// When it did not run it yet; `None` if it was there before anybody looked.
-    before: Option<Instant>,
-    /// When it was last seen to run it.
-    seen: Instant,
-    /// It was seen to have sleds.
-    sleds: bool,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    /// Not traced, but will be if it gets sleds or can be attached to: when to try again, if that is of any use before it becomes
-    /// another program, and how often that failed.
-    Watched {
-        next: Option<Instant>,
-        tries: u32,
-    },
-    Traced(Arc<Session>),
-    /// Nobody's business any more.
-    Left,
-}
-
-// === impl Follow ===
-
-impl Follow {
-    /// Whether children are followed.
-    pub fn forks(self) -> bool {
-        matches!(self, Self::Fork | Self::All)
-    }
-
-    /// Whether who becomes another program is followed.
-    pub fn execs(self) -> bool {
-        matches!(self, Self::Exec | Self::All)
-    }
-}
-
-// === impl Follower ===
-
-impl Follower {
-    /// Begins to look for those that come from the family's first process.
-    ///
-    /// # Errors
-    /// It has ended, or there can be no thread.
-    pub(super) fn spawn(registry: &Arc<Inner>, family: Arc<Family>) -> Result<Self> {
-        let (alive, stop) = sync_channel(0);
-        // Not strong: a registry that is dropped drops its sessions.
-        let registry = Arc::downgrade(registry);
-        let root = family.root();
-        let search =
-            Search::new(family).map_err(|error| Refusal::from_io(root, "look at it", &error))?;
-        let thread = std::thread::Builder::new()
-            .name(format!("follow-{root}"))
-            .spawn(move || search.run(&registry, &stop))
-            .map_err(|error| Refusal::from_io(root, "start a thread", &error))?;
-        Ok(Self { alive, thread })
-    }
-
-    /// Ends it, and waits for its end.
-    pub(super) fn stop(self) {
-        let Self { alive, thread } = self;
-        drop(alive);
-        if thread.join().is_err() {
-            tracing::error!("a thread that follows processes panicked");
-        }
-    }
-}
-
 // === impl Search ===
 
 impl Search {
-    fn new(family: Arc<Family>) -> io::Result<Self> {
+    pub(super) fn new(
+        family: Arc<Family>,
+        signal: Arc<Signal>,
+        ear: std::result::Result<Ear, Deaf>,
+    ) -> io::Result<Self> {
         let root = family.root();
+        let by = match &ear {
+            Ok(_) => "notices of the kernel".to_owned(),
+            Err(why) => format!("looking every few milliseconds: {why}"),
+        };
+        tracing::info!(%root, by, "how processes that come from it are found");
+        let ear = ear.ok().inspect(|ear| ear.to(root));
         let state = match family.root_session() {
             Some(session) => State::Traced(session),
             None => State::watched(),
@@ -203,6 +80,9 @@ impl Search {
         });
         Ok(Self {
             family,
+            signal,
+            ear,
+            heard: Instant::now(),
             known: first.map(|known| (root, known)).into_iter().collect(),
             last: Instant::now(),
             cost: Cost::default(),
@@ -211,24 +91,63 @@ impl Search {
     }
 
     /// Looks until nobody can come any more, or nobody is interested.
-    fn run(mut self, registry: &Weak<Inner>, stop: &Receiver<()>) {
+    pub(super) fn run(mut self, registry: &Weak<Inner>) {
         let mut first = true;
         loop {
             let Some(registry) = registry.upgrade() else {
                 break;
             };
             let before = std::mem::replace(&mut self.last, Instant::now());
+            // Before looking: what comes after that rings again. Whatever this look finds has come since the first that was heard.
+            let since = self.ear.as_ref().and_then(Ear::catch_up_since);
+            if since.is_some() {
+                self.heard = self.last;
+            }
+            let before = before.max(since.and_then(instant_of).unwrap_or(before));
             self.look(&Registry(registry), (!first).then_some(before));
             first = false;
             if self.is_over() {
                 break;
             }
-            let pause = self.cost.pause().saturating_sub(self.last.elapsed());
-            if stop.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+            self.wait();
+            if self.signal.over.load(Ordering::Acquire) {
                 break;
             }
         }
         self.family.finish();
+    }
+
+    /// Until it is time for the next look.
+    fn wait(&self) {
+        let mut pause = self.pause();
+        loop {
+            let left = pause.saturating_sub(self.last.elapsed());
+            if left.is_zero() || self.signal.over.load(Ordering::Acquire) {
+                return;
+            }
+            let mut fds = [PollFd::new(self.signal.bell.as_fd(), PollFlags::POLLIN)];
+            // Rounded up: a wait that ends too early would be begun again and again.
+            let left = u16::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
+            // An error, as an interruption, is a wait that ends early.
+            let _ = poll(&mut fds, PollTimeout::from(left));
+            if self.signal.bell.read().is_ok() {
+                pause = pause.min(self.cost.pause(Pace::Heard));
+            }
+        }
+    }
+
+    /// From the beginning of the last look to that of the next, if nothing is heard.
+    fn pause(&self) -> Duration {
+        if self.ear.is_none() || self.heard.elapsed() < WHILE {
+            return self.cost.pause(Pace::Poll);
+        }
+        let due = |known: &Known| match known.state {
+            State::Watched { next, .. } => next,
+            State::Traced(_) | State::Left => None,
+        };
+        let due = self.known.values().filter_map(due).min();
+        let due = due.map_or(SELDOM, |due| due.saturating_duration_since(self.last));
+        due.clamp(self.cost.pause(Pace::Poll), SELDOM)
     }
 
     /// Nobody is left who could start anybody.
@@ -245,7 +164,7 @@ impl Search {
         let pids: Vec<Pid> = self.known.keys().copied().collect();
         let (mut reading, mut attaching) = (Duration::ZERO, Duration::ZERO);
         for pid in pids {
-            if !self.visit(pid) {
+            if !self.visit(pid, before) {
                 continue;
             }
             let begun = Instant::now();
@@ -257,6 +176,9 @@ impl Search {
                 attaching += begun.elapsed();
             }
         }
+        let left = |known: &Known| matches!(known.state, State::Left);
+        let left = self.known.iter().filter(|(_, known)| left(known));
+        left.for_each(|(&pid, _)| self.ignore(pid));
         let watched = |known: &&Known| matches!(known.state, State::Watched { .. });
         let untraced = self.known.values().filter(watched).count();
         let untraced = u32::try_from(untraced).unwrap_or(u32::MAX);
@@ -287,21 +209,27 @@ impl Search {
                 }
                 // It may have ended without its parent's knowing it yet, or be another one's by now; what cannot be looked at is
                 // found again.
+                // Before looking at it, so that whatever becomes of it since is heard.
+                self.listen_to(pid);
                 let seen = Instant::now();
                 if let Ok(Some(glance)) = Glance::at(pid)
                     && glance.parent == Some(parent)
                 {
                     found.push((pid, seen, glance));
+                } else {
+                    self.ignore(pid);
                 }
             }
             // Asked afterwards: then it was there all the time, and its number was no other process's.
             if found.is_empty() || !is_there(parent, start_time) {
+                found.iter().for_each(|(pid, ..)| self.ignore(*pid));
                 continue;
             }
             for (pid, seen, glance) in found {
                 if self.known.len() >= MOST_KNOWN {
+                    self.ignore(pid);
                     self.tell_full();
-                    return;
+                    continue;
                 }
                 let own = Incarnation::of(pid);
                 let by = match glance.program == program && may_be_same(own, incarnation) {
@@ -327,6 +255,18 @@ impl Search {
         }
     }
 
+    fn listen_to(&self, pid: Pid) {
+        if let Some(ear) = &self.ear {
+            ear.to(pid);
+        }
+    }
+
+    fn ignore(&self, pid: Pid) {
+        if let Some(ear) = &self.ear {
+            ear.not_to(pid);
+        }
+    }
+
     fn tell_full(&mut self) {
         if !std::mem::replace(&mut self.full, true) {
             tracing::warn!(
@@ -337,7 +277,7 @@ impl Search {
     }
 
     /// Sees what became of a process. True if it may be attached to, if it has sleds.
-    fn visit(&mut self, pid: Pid) -> bool {
+    fn visit(&mut self, pid: Pid, before: Option<Instant>) -> bool {
         let Some(known) = self.known.get_mut(&pid) else {
             return false;
         };
@@ -353,6 +293,7 @@ impl Search {
                 self.family.tell(|news| news.missed += 1);
             }
             self.known.remove(&pid);
+            self.ignore(pid);
             return false;
         };
         let is_another = program != known.program;
@@ -371,7 +312,9 @@ impl Search {
                     return false;
                 }
             },
-            State::Watched { .. } if is_another => known.becomes(pid, program, Some(known.seen)),
+            State::Watched { .. } if is_another => {
+                known.becomes(pid, program, Some(known.seen).max(before));
+            }
             State::Watched { .. } => {}
         }
         known.seen = now;
@@ -387,7 +330,11 @@ impl Search {
             return false;
         };
         // It may have become itself, without address space randomisation, and nobody knows when.
-        if !may_be_same(Incarnation::of(pid), known.incarnation) {
+        let now = Incarnation::of(pid);
+        if known.incarnation.is_none() {
+            known.incarnation = now;
+        }
+        if !may_be_same(now, known.incarnation) {
             known.becomes(pid, known.program, None);
             if !known.is_meant(follow) {
                 return false;
@@ -486,155 +433,5 @@ impl Search {
             "followed"
         );
         Ok(Some(session))
-    }
-}
-
-// === impl Cost ===
-
-impl Cost {
-    /// From the beginning of one look to that of the next.
-    fn pause(self) -> Duration {
-        let Self { looking, reading } = self;
-        let least = looking
-            .saturating_mul(SHARE)
-            .max(reading.saturating_mul(SHARE_OF_READING));
-        // However long it took: the machine may have been busy, or asleep.
-        PACE.max(least).min(SELDOM)
-    }
-}
-
-// === impl Known ===
-
-impl Known {
-    /// It runs another program, or the same from the beginning; at `before` it did not.
-    fn becomes(&mut self, pid: Pid, program: Program, before: Option<Instant>) {
-        self.program = program;
-        self.incarnation = Incarnation::of(pid);
-        self.by = Birth::Exec;
-        self.before = before;
-        self.sleds = false;
-        self.state = State::watched();
-    }
-
-    /// Whether it is to be traced, as it came to run what it runs; if not, it is left.
-    fn is_meant(&mut self, follow: Follow) -> bool {
-        let meant = match self.by {
-            Birth::Fork => follow.forks(),
-            Birth::Exec => follow.execs(),
-        };
-        if !meant {
-            self.state = State::Left;
-        }
-        meant
-    }
-}
-
-/// Whether nothing tells one run of a program from another.
-fn may_be_same(one: Option<Incarnation>, other: Option<Incarnation>) -> bool {
-    one.zip(other).is_none_or(|(one, other)| one == other)
-}
-
-// === impl State ===
-
-impl State {
-    /// To be looked at soon.
-    fn watched() -> Self {
-        Self::Watched {
-            next: Some(Instant::now()),
-            tries: 0,
-        }
-    }
-
-    /// A try failed. True if that is to be told now.
-    fn failed(&mut self, why: Option<Reason>) -> bool {
-        let Self::Watched { next, tries } = self else {
-            return false;
-        };
-        *tries = tries.saturating_add(1);
-        if why.is_some_and(is_lasting) {
-            *next = None;
-            return true;
-        }
-        let pause = PACE.saturating_mul(1 << (*tries).min(10)).min(SELDOM);
-        *next = Some(Instant::now() + pause);
-        why.is_some() && *tries == TOLD_AFTER
-    }
-}
-
-/// Whether a process that was refused for this will be refused for it again, for as long as it runs the same program.
-fn is_lasting(reason: Reason) -> bool {
-    match reason {
-        Reason::Permission
-        | Reason::Not64Bit
-        | Reason::Tsc
-        | Reason::SeccompStrict
-        | Reason::SeccompFilter
-        | Reason::AlreadyPatched
-        | Reason::KernelThread
-        | Reason::OtherVersion
-        | Reason::MemoryWrite => true,
-        Reason::NoSuchProcess
-        | Reason::NoSleds
-        | Reason::ForeignTracer
-        | Reason::Zombie
-        | Reason::PidReused
-        | Reason::Busy
-        | Reason::TooMany
-        // Others end.
-        | Reason::Limit
-        | Reason::TargetExited
-        | Reason::NotAttached
-        | Reason::SessionFailed
-        | Reason::Selection
-        | Reason::NoMemory
-        | Reason::ThreadId
-        | Reason::StopTimeout
-        | Reason::Io
-        | Reason::Launch => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whoever is looked for is found within a second, also if the last look took minutes.
-    #[test]
-    fn a_look_that_took_long_does_not_make_blind() {
-        let pause = |looking, reading| {
-            let (looking, reading) = (
-                Duration::from_micros(looking),
-                Duration::from_micros(reading),
-            );
-            Cost { looking, reading }.pause()
-        };
-        assert_eq!(pause(10, 0), PACE);
-        assert_eq!(pause(100, 0), Duration::from_millis(10));
-        assert_eq!(pause(10, 100_000), Duration::from_millis(200));
-        assert_eq!(pause(10, 3_000_000), SELDOM);
-        assert_eq!(pause(60_000_000, 0), SELDOM);
-        assert_eq!(pause(u64::MAX, u64::MAX), SELDOM);
-    }
-
-    #[test]
-    fn a_process_is_tried_ever_more_seldom_and_told_of_once() {
-        let mut state = State::watched();
-        let told: Vec<u32> = (1..=50)
-            .filter(|_| state.failed(Some(Reason::Busy)))
-            .collect();
-        assert_eq!(told, [TOLD_AFTER]);
-        let State::Watched {
-            next: Some(next), ..
-        } = state
-        else {
-            panic!("{state:?}");
-        };
-        assert!(next <= Instant::now() + SELDOM);
-        // Without sleds, nobody is told.
-        let mut plain = State::watched();
-        assert!(!(1..=50).any(|_| plain.failed(None)));
-        let mut lasting = State::watched();
-        assert!(lasting.failed(Some(Reason::Permission)));
-        assert!(matches!(lasting, State::Watched { next: None, .. }));
     }
 }

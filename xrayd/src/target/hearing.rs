@@ -1,0 +1,375 @@
+//! The kernel's notices, heard once for everybody: however many sessions there are, the machine pays for one event and one ring on
+//! each processor, as long as anybody listens.
+//!
+//! ```text
+//!  kernel ─► rings ─► the thread `notices` ──────────► what is noted for each ear, and its bell
+//!               └───► whoever has to know it now ──────────┘
+//! ```
+
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::Range,
+    os::fd::AsFd as _,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::{EfdFlags, EventFd},
+};
+
+use super::{
+    notices::{Deaf, Notices, Subject},
+    record::Notice,
+};
+use crate::{lock::lock, pid::Pid};
+
+/// Mappings remembered for each ear.
+const MARKS: usize = 256;
+/// Programs that do without pause what is listened to wake the thread once in this time.
+const COALESCE: Duration = Duration::from_millis(1);
+
+/// Where everybody listens. One for a registry and subject.
+#[derive(Debug)]
+pub(crate) struct Hearing {
+    subject: Subject,
+    /// While anybody listens.
+    open: Mutex<Option<Open>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    shared: Arc<Shared>,
+    ears: usize,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    notices: Notices,
+    /// Who listens to which processes. Never locked before the rings of `notices`.
+    listeners: Mutex<HashMap<u32, Vec<Arc<Noted>>>>,
+    /// Rung when nobody listens any more.
+    over: EventFd,
+}
+
+/// Hears what some processes do.
+#[derive(Debug)]
+pub(crate) struct Ear {
+    hearing: Arc<Hearing>,
+    shared: Arc<Shared>,
+    noted: Arc<Noted>,
+}
+
+/// What was heard for an ear.
+#[derive(Debug)]
+struct Noted {
+    /// Since the last time it was asked for.
+    any: AtomicBool,
+    /// When the first of that happened, in nanoseconds of `CLOCK_MONOTONIC`; the greatest number if nothing has.
+    since: AtomicU64,
+    /// What was mapped lately, the oldest first.
+    marks: Mutex<VecDeque<Mark>>,
+    bell: Arc<EventFd>,
+}
+
+#[derive(Debug)]
+struct Mark {
+    range: Range<u64>,
+    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    when: u64,
+}
+
+// === impl Hearing ===
+
+impl Hearing {
+    pub(crate) fn new(subject: Subject) -> Arc<Self> {
+        Arc::new(Self {
+            subject,
+            open: Mutex::default(),
+        })
+    }
+
+    /// Listens, to nobody yet. `bell` is rung when there is something to [`Ear::take`]; whoever waits for it clears it before that.
+    pub(crate) fn listen(self: &Arc<Self>, bell: Arc<EventFd>) -> Result<Ear, Deaf> {
+        let mut open = lock(&self.open);
+        let shared = match &mut *open {
+            Some(open) => {
+                open.ears += 1;
+                Arc::clone(&open.shared)
+            }
+            None => {
+                let begun = Open::new(self.subject)?;
+                Arc::clone(&open.insert(begun).shared)
+            }
+        };
+        let noted = Arc::new(Noted {
+            any: AtomicBool::new(false),
+            since: AtomicU64::new(u64::MAX),
+            marks: Mutex::default(),
+            bell,
+        });
+        Ok(Ear {
+            hearing: Arc::clone(self),
+            shared,
+            noted,
+        })
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    /// With one ear.
+    fn new(subject: Subject) -> Result<Self, Deaf> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let shared = Arc::new(Shared {
+            notices: Notices::new(subject)?,
+            listeners: Mutex::default(),
+            over: EventFd::from_flags(flags).map_err(|error| Deaf::Refused(error.into()))?,
+        });
+        let heard = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("notices".to_owned())
+            .spawn(move || heard.run())
+            .map_err(Deaf::Refused)?;
+        Ok(Self {
+            shared,
+            ears: 1,
+            thread,
+        })
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Hands on what is heard until nobody listens any more.
+    fn run(&self) {
+        loop {
+            let fds = std::iter::once(self.over.as_fd()).chain(self.notices.descriptors());
+            let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+            // An error, as an interruption, is a wait that ends early.
+            let _ = poll(&mut fds, PollTimeout::NONE);
+            if self.over.read().is_ok() {
+                break;
+            }
+            self.hand_on();
+            std::thread::sleep(COALESCE);
+        }
+    }
+
+    /// When this returns, everything that was written before it began has been noted.
+    fn hand_on(&self) {
+        self.notices.take(|notice| {
+            let listeners = lock(&self.listeners);
+            let to = |process: u32| listeners.get(&process).into_iter().flatten();
+            match notice {
+                Notice::Mapped {
+                    process,
+                    range,
+                    when,
+                } => to(process).for_each(|noted| noted.mark(range.clone(), when)),
+                Notice::Turned { process, when } => {
+                    to(process).for_each(|noted| noted.ring_since(when));
+                }
+                // Nobody knows since when.
+                Notice::Lost => {
+                    let all = listeners.values().flatten();
+                    all.for_each(|noted| noted.ring_since(0));
+                }
+            }
+        });
+    }
+}
+
+// === impl Ear ===
+
+impl Ear {
+    /// From now on, what this process does is heard.
+    pub(crate) fn to(&self, pid: Pid) {
+        let mut listeners = lock(&self.shared.listeners);
+        let its = listeners.entry(pid.as_u32()).or_default();
+        if !its.iter().any(|noted| Arc::ptr_eq(noted, &self.noted)) {
+            its.push(Arc::clone(&self.noted));
+        }
+    }
+
+    /// It is not heard any more.
+    pub(crate) fn not_to(&self, pid: Pid) {
+        let mut listeners = lock(&self.shared.listeners);
+        if let Some(its) = listeners.get_mut(&pid.as_u32()) {
+            its.retain(|noted| !Arc::ptr_eq(noted, &self.noted));
+            if its.is_empty() {
+                listeners.remove(&pid.as_u32());
+            }
+        }
+    }
+
+    /// Whether anything was heard since the last time.
+    pub(crate) fn take(&self) -> bool {
+        self.noted.any.swap(false, Ordering::AcqRel)
+    }
+
+    /// The same, at once: everything that has happened before this is called.
+    pub(crate) fn catch_up(&self) -> bool {
+        self.shared.hand_on();
+        self.take()
+    }
+
+    /// The same; when the first of it happened, or 0 if nobody knows.
+    pub(crate) fn catch_up_since(&self) -> Option<u64> {
+        self.catch_up();
+        let since = self.noted.since.swap(u64::MAX, Ordering::AcqRel);
+        (since != u64::MAX).then_some(since)
+    }
+
+    /// When what is at `address` was mapped, in nanoseconds of `CLOCK_MONOTONIC`, if that was heard.
+    pub(crate) fn mapped_at(&self, address: u64) -> Option<u64> {
+        let marks = lock(&self.noted.marks);
+        let mark = marks
+            .iter()
+            .rev()
+            .find(|mark| mark.range.contains(&address))?;
+        Some(mark.when)
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        let mut listeners = lock(&self.shared.listeners);
+        listeners.retain(|_, its| {
+            its.retain(|noted| !Arc::ptr_eq(noted, &self.noted));
+            !its.is_empty()
+        });
+        drop(listeners);
+        let mut open = lock(&self.hearing.open);
+        let Some(Open { ears, .. }) = &mut *open else {
+            return;
+        };
+        *ears -= 1;
+        if *ears == 0
+            && let Some(Open { shared, thread, .. }) = open.take()
+        {
+            // It cannot overflow: it is written once.
+            let _ = shared.over.write(1);
+            if thread.join().is_err() {
+                tracing::error!("the thread that hears the kernel's notices panicked");
+            }
+        }
+    }
+}
+
+// === impl Noted ===
+
+impl Noted {
+    fn mark(&self, range: Range<u64>, when: u64) {
+        let mut marks = lock(&self.marks);
+        if marks.len() == MARKS {
+            marks.pop_front();
+        }
+        marks.push_back(Mark { range, when });
+        drop(marks);
+        self.ring_since(when);
+    }
+
+    fn ring_since(&self, when: u64) {
+        self.since.fetch_min(when, Ordering::AcqRel);
+        if !self.any.swap(true, Ordering::AcqRel) {
+            // One that has been rung so often that it overflows is heard all the same.
+            let _ = self.bell.write(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::sys::monotonic_now;
+
+    fn bell() -> Arc<EventFd> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        Arc::new(EventFd::from_flags(flags).unwrap())
+    }
+
+    /// `None`, said aloud, where the kernel gives no notice.
+    fn ear(hearing: &Arc<Hearing>) -> Option<Ear> {
+        match hearing.listen(bell()) {
+            Ok(ear) => Some(ear),
+            Err(why) => {
+                assert!(std::env::var_os("CI").is_none(), "{why}");
+                eprintln!("NOT RUN: {why}");
+                None
+            }
+        }
+    }
+
+    fn is_rung(ear: &Ear) -> bool {
+        let mut fds = [PollFd::new(ear.noted.bell.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::from(10_000_u16)).unwrap() == 1
+    }
+
+    #[test]
+    fn everybody_shares_the_events_and_the_last_one_closes_them() {
+        let hearing = Hearing::new(Subject::Mappings);
+        let Some(first) = ear(&hearing) else { return };
+        let others: Vec<Ear> = (0..100).map(|_| ear(&hearing).unwrap()).collect();
+        for other in &others {
+            assert!(Arc::ptr_eq(&other.shared, &first.shared));
+            other.to(Pid::this());
+        }
+        drop(others);
+        assert!(lock(&first.shared.listeners).is_empty());
+        let shared = Arc::downgrade(&first.shared);
+        drop(first);
+        assert!(shared.upgrade().is_none() && lock(&hearing.open).is_none());
+        assert!(ear(&hearing).is_some());
+    }
+
+    #[test]
+    fn who_listens_to_a_process_hears_that_it_forks() {
+        let hearing = Hearing::new(Subject::Processes);
+        let Some(own) = ear(&hearing) else { return };
+        let other = ear(&hearing).unwrap();
+        // Other tests fork, too.
+        let before = monotonic_now().unwrap();
+        own.to(Pid::this());
+        other.to(Pid::try_from(1).unwrap());
+        Command::new("true").status().unwrap();
+        let after = monotonic_now().unwrap();
+        assert!(is_rung(&own));
+        let since = own.catch_up_since().unwrap();
+        // Or something was lost.
+        assert!(
+            (before..=after).contains(&since) || since == 0,
+            "{before} {since} {after}"
+        );
+        own.not_to(Pid::this());
+        own.catch_up();
+        Command::new("true").status().unwrap();
+        let lost = other.catch_up();
+        assert!(!own.take() || lost);
+    }
+
+    #[test]
+    fn who_loses_notices_is_told() {
+        let noted = Noted {
+            any: AtomicBool::new(false),
+            since: AtomicU64::new(u64::MAX),
+            marks: Mutex::default(),
+            bell: bell(),
+        };
+        for when in 0..10 * MARKS as u64 {
+            noted.mark(0..1, when);
+        }
+        assert_eq!(lock(&noted.marks).len(), MARKS);
+        assert_eq!(noted.bell.read().unwrap(), 1);
+    }
+}
