@@ -20,7 +20,6 @@ struct Group {
 
 impl Group {
     /// `None` if none can be made here, which is told.
-    #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
     fn new(name: &str) -> Result<Option<Group>> {
         let name = format!("xrayd-test-{name}-{}", std::process::id());
         let groups = fs::read_to_string("/proc/self/cgroup")?;
