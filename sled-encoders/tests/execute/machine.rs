@@ -426,8 +426,8 @@ impl Machine {
                     waiting = 0;
                 }
             }
-            // A view more than expected, since time has passed, can lead past the place.
-            if self.written() == wanted {
+            // A view more than expected, since time has passed, can lead past the place, or find a full ring.
+            if self.written() == wanted && self.control(self.home(), control::LOST) == 0 {
                 return (consumer, waiting);
             }
         }
