@@ -342,13 +342,14 @@ impl Machine {
         // SAFETY: the address is that of a function of this machine, which keeps the calling convention's stack.
         let after = unsafe { registers.call(self.address(function, copy)) };
         let flags = match function {
-            Function::Entry | Function::Argument | Function::Arguments(_) => 0,
-            Function::Exit
-            | Function::Result
-            | Function::Tail
-            | Function::Custom
-            | Function::Typed
-            | Function::Conditional(_) => Registers::STATUS_FLAGS,
+            Function::Entry
+            | Function::Argument
+            | Function::Arguments(_)
+            | Function::Exit
+            | Function::Result => 0,
+            Function::Tail | Function::Custom | Function::Typed | Function::Conditional(_) => {
+                Registers::STATUS_FLAGS
+            }
         };
         registers.assert_kept(&after, flags, function);
         if function.kind().is_event() {

@@ -1,12 +1,13 @@
 //! The code that staged sleds call.
 //!
-//! Five flavours, one slow path, and seven more that call the flavour for events (`values`). They keep every register; all but the entries' keep
-//! the flags (at an entry they are dead). They touch no vector or x87 state, make no system call, never wait, and use at most 136 bytes of stack,
-//! 48 on the hot path; the flavour for events 168 and 96, those with values up to 256 and 184.
+//! Five flavours, one slow path, and seven more that call the flavour for events (`values`). They keep every register; all but that of entries
+//! and exits keep the flags. There these are dead: no calling convention passes or returns anything in them (x86-64 System V ABI, §3.2.1;
+//! LLVM's `__xray_FunctionExit` does not keep them either). They touch no vector or x87 state, make no system call, never wait, and use
+//! at most 136 bytes of stack, 48 on the hot path; the flavour for events 168 and 96, those with values up to 256 and 184.
 //!
 //! ```text
 //!  stack on the hot path           registers after the preamble
-//!  +0   flags (not at entries)     eax  thread id, then time and stack as a call word has them
+//!  +0   flags (where kept)         eax  thread id, then time and stack as a call word has them
 //!  +8   r11                        edx  how many views were begun
 //!  +16  rdx                        rcx  reserved word
 //!  +24  rcx                        r11  slot
@@ -83,8 +84,8 @@ pub struct TrampolineSpec {
 pub struct Trampolines {
     /// The machine code, to stand at the spec's origin.
     pub code: Vec<u8>,
-    entry: u64,
-    exit: u64,
+    /// For entries and exits: the record's name tells them apart.
+    plain: u64,
     tail: u64,
     argument: u64,
     stub: u64,
@@ -149,8 +150,7 @@ impl Trampolines {
     /// Address of the trampoline that a staged sled of `kind` calls; an event's, that its stub calls.
     pub const fn target(&self, kind: SledKind) -> u64 {
         match kind {
-            SledKind::Entry => self.entry,
-            SledKind::Exit => self.exit,
+            SledKind::Entry | SledKind::Exit => self.plain,
             SledKind::TailExit => self.tail,
             SledKind::EntryArgument => self.argument,
             SledKind::CustomEvent | SledKind::TypedEvent | SledKind::CustomEventV0 => self.event,
@@ -243,7 +243,7 @@ impl Trampolines {
         let options = iced_x86::BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
         let made = a.assemble_options(spec.origin, options)?;
         let at = |i: usize| made.label_ip(&starts[i]);
-        let (entry, exit, argument, stub) = (at(0)?, at(1)?, at(2)?, at(3)?);
+        let (plain, tail, argument, stub) = (at(0)?, at(1)?, at(2)?, at(3)?);
         let mut with_arguments = [0; Capture::MOST_ARGUMENTS as usize];
         for (address, start) in with_arguments.iter_mut().zip(&arguments) {
             *address = made.label_ip(start)?;
@@ -253,9 +253,8 @@ impl Trampolines {
             arguments: with_arguments,
             result: made.label_ip(&result)?,
             code: made.inner.code_buffer,
-            entry,
-            exit,
-            tail: exit,
+            plain,
+            tail,
             argument,
             stub,
         })

@@ -1,7 +1,7 @@
 //! The flavours that record what registers hold: arguments at entries, the result at exits.
 //!
 //! They put the registers onto the stack, as the payload of an event whose name is the sled's, and call the flavour for events, which keeps
-//! all registers and the status flags. Below the stack pointer nothing is alive at a function's first instruction, nor at its `ret`.
+//! all registers and the status flags. Below the stack pointer nothing is alive at a function's first instruction, nor at its `ret`; the flags are dead.
 //!
 //! ```text
 //!  stack             entry, n arguments               exit
@@ -24,7 +24,7 @@ const FRAME: i32 = 32;
 /// Where size and type end, which is where values begin.
 const VALUES: i32 = 16;
 
-/// The flavour for entries with `count` arguments. The flags are dead there.
+/// The flavour for entries with `count` arguments.
 pub(super) fn emit_entry(a: &mut CodeAssembler, count: u8, event: CodeLabel) -> Result<()> {
     let bytes = 8 * i32::from(count);
     let registers = ARGUMENTS.into_iter().take(count.into());
@@ -41,7 +41,7 @@ pub(super) fn emit_entry(a: &mut CodeAssembler, count: u8, event: CodeLabel) -> 
     a.ret()
 }
 
-/// The flavour for exits. No instruction of it touches a flag.
+/// The flavour for exits.
 pub(super) fn emit_exit(a: &mut CodeAssembler, event: CodeLabel) -> Result<()> {
     a.push(rax)?;
     a.push(word::VALUES.cast_signed())?;
