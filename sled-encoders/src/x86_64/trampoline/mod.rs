@@ -34,7 +34,7 @@
 //!
 //! * A reservation is judged by its address alone. In the guard of a chunk (see `shm_ring::layout`) it is none, anywhere
 //!   else below the ring's end it is this context's own, wherever handlers have moved the head meanwhile.
-//! * How many views were begun is read before moment and place of the view, and compared after the reservation: if it is the same, the
+//! * How many views were begun is read before the counter and moment and place of the view, and compared after the reservation: if it is the same, the
 //!   view is still that of the words before, and was not written while it was read.
 //! * The slow path parks the head at the ring's end by one exchange: what was reserved before is not touched by
 //!   it, and what is tried after it ends in the slow path, sees `busy`, and is counted as lost.
@@ -323,7 +323,6 @@ fn emit_flavour(
     a.cmp(field32(r11, slot::TID), eax)?;
     a.jne(nothing_reserved)?;
     // Counter, view, reservation, view again: see the header on handlers in between.
-    a.rdtsc()?;
     emit_view(a, nothing_reserved)?;
     a.lea(rcx, ptr(rsp + (name + to_stack)))?;
     emit_place(a, nothing_reserved)?;
@@ -388,19 +387,22 @@ fn emit_flavour(
     Ok(())
 }
 
-/// edx:eax = the counter: makes rax the ticks since the view began, and edx how many were begun. Goes to `slow` if the view has not these
-/// ticks.
+/// Makes eax the ticks since the view began, and edx how many were begun; spoils rcx. Goes to `slow` if the view has not these ticks, or if
+/// the counter's high half has changed since it began (every second or two).
 fn emit_view(a: &mut CodeAssembler, slow: CodeLabel) -> Result<()> {
-    a.shl(rdx, 32)?;
-    a.or(rax, rdx)?;
     // First: what a handler changes while the rest is read shows in it.
-    a.mov(edx, field32(r11, slot::VIEW))?;
-    a.sub(rax, field64(r11, slot::SINCE))?;
-    a.cmp(rax, small(view::TICKS))?;
-    a.jae(slow)
+    a.mov(ecx, field32(r11, slot::VIEW))?;
+    a.rdtsc()?;
+    // Halves by themselves: an instruction less than 64 bits at once.
+    a.cmp(edx, field32(r11, slot::SINCE + 4))?;
+    a.jne(slow)?;
+    a.sub(eax, field32(r11, slot::SINCE))?;
+    a.cmp(eax, small(view::TICKS))?;
+    a.jae(slow)?;
+    a.mov(edx, ecx)
 }
 
-/// rax = ticks since the view began, rcx = where the stack stands: makes eax a call word's high half. Goes to `slow` if the view has not
+/// eax = ticks since the view began, rcx = where the stack stands: makes eax a call word's high half. Goes to `slow` if the view has not
 /// that place. Spoils rcx.
 fn emit_place(a: &mut CodeAssembler, slow: CodeLabel) -> Result<()> {
     a.sub(rcx, field64(r11, slot::BASE))?;

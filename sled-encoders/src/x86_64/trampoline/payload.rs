@@ -112,7 +112,6 @@ pub(super) fn emit_event(
     a.cmp(field32(r11, slot::TID), eax)?;
     a.jne(nothing_reserved)?;
     a.set_label(&mut again)?;
-    a.rdtsc()?;
     emit_view(a, nothing_reserved)?;
     match maker {
         Maker::Stub => a.lea(rcx, ptr(rsi + STUB_TO_STACK))?,
