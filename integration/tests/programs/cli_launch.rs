@@ -135,7 +135,7 @@ fn the_end_of_the_program_is_told() -> Result<()> {
     let scene = Scene::new()?;
     let program = build(Fixture::Counted)?;
     // Too many threads: it says so and ends with 2.
-    let mut recorder = launch(&scene, &[], program.as_os_str(), &["--threads", "99"])?;
+    let mut recorder = launch(&scene, &[], program.as_os_str(), &["--threads", "9999"])?;
     let recorded = summary(&mut recorder)?;
     ensure!(
         recorded["program"] == "exit status: 2" && recorded["events"] == 0,
