@@ -2,13 +2,14 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
+    fs::{File, Metadata},
     io,
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
 
+use nix::sys::stat::{major, minor};
 use xray_trace::instr_map::{Object, ObjectError};
 
 use super::{
@@ -19,6 +20,9 @@ use crate::{lock::lock, pid::Pid};
 
 /// Parsed files kept.
 const MAX_CACHED: usize = 512;
+
+/// Looks at the maps where they show another inode than the file has.
+const LOOKS: usize = 4;
 
 /// What a file turned out to be.
 pub(crate) type Parsed = std::result::Result<Arc<Object>, ObjectError>;
@@ -139,18 +143,17 @@ pub(crate) fn open_mapped(pid: Pid, entry: &MapEntry) -> io::Result<File> {
         let metadata = file.metadata().ok()?;
         (metadata.ino() == entry.inode).then_some(file)
     };
-    if let Ok(file) = File::open(format!("{dir}/map_files/{range}")) {
-        // Another file may have been mapped there meanwhile. Some file systems show another inode in the maps than in the file.
-        let still_there = || -> io::Result<bool> {
-            let tid = Threads::live(pid).unwrap_or(pid.leader());
-            let maps = Maps::read(pid, tid)?;
-            let now = maps.at(entry.range.start);
-            Ok(now.is_some_and(|now| (now.device, now.inode) == (entry.device, entry.inode)))
-        };
-        return match same(file.try_clone()?) {
-            Some(file) => Ok(file),
-            None if still_there()? => Ok(file),
-            None => Err(io::Error::other("it is not mapped any more")),
+    let open = || File::open(format!("{dir}/map_files/{range}"));
+    if let Ok(file) = open() {
+        return match is_of(&file.metadata()?, entry) {
+            Some(true) => Ok(file),
+            Some(false) => Err(other_file()),
+            None => settled(file, open, || {
+                let tid = Threads::live(pid).unwrap_or(pid.leader());
+                let maps = Maps::read(pid, tid)?;
+                let now = maps.at(entry.range.start);
+                Ok(now.is_some_and(|now| (now.device, now.inode) == (entry.device, entry.inode)))
+            }),
         };
     }
     if let Some(file) = File::open(format!("{dir}/exe")).ok().and_then(same) {
@@ -163,6 +166,40 @@ pub(crate) fn open_mapped(pid: Pid, entry: &MapEntry) -> io::Result<File> {
             "the file on disk is no longer the one that is mapped, and reading the mapped one needs CAP_CHECKPOINT_RESTORE",
         )
     })
+}
+
+/// Whether this is the file that `entry` maps. `None` if that cannot be told: some file systems show another device and inode in the maps than
+/// in the file (overlayfs).
+fn is_of(metadata: &Metadata, entry: &MapEntry) -> Option<bool> {
+    let device = (major(metadata.dev()), minor(metadata.dev()));
+    let (shown_major, shown_minor) = entry.device;
+    let same_device = device == (shown_major.into(), shown_minor.into());
+    match (metadata.ino() == entry.inode, same_device) {
+        (true, _) => Some(true),
+        (false, true) => Some(false),
+        (false, false) => None,
+    }
+}
+
+/// Opens it again and again, and looks after each time whether the maps still show what they showed. Where libraries take turns, another one may
+/// be there as it is opened, and the right one again as the maps are read: not as often as this.
+fn settled(
+    file: File,
+    open: impl Fn() -> io::Result<File>,
+    still_there: impl Fn() -> io::Result<bool>,
+) -> io::Result<File> {
+    let name = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
+    let first = name(&file)?;
+    for _ in 0..LOOKS {
+        if !still_there()? || name(&open()?)? != first {
+            return Err(other_file());
+        }
+    }
+    Ok(file)
+}
+
+fn other_file() -> io::Error {
+    io::Error::other("it is not mapped any more")
 }
 
 #[cfg(test)]
@@ -198,5 +235,49 @@ mod tests {
         let first = keep(&mut cache, key(0), Ok(Arc::new(0))).unwrap();
         let second = keep(&mut cache, key(0), Ok(Arc::new(0))).unwrap();
         assert!(Arc::ptr_eq(&first, &second));
+    }
+
+    fn entry_of(device: (u32, u32), inode: u64) -> MapEntry {
+        let line = format!(
+            "1000-2000 r-xp 00000000 {:x}:{:x} {inode} /some/file\n",
+            device.0, device.1
+        );
+        Maps::parse(line.as_bytes()).iter().next().unwrap().clone()
+    }
+
+    /// Another library at the same place is no file system that shows other numbers (P63).
+    #[test]
+    fn another_file_of_the_same_device_is_not_the_one_that_is_mapped() {
+        let metadata = tempfile::tempfile().unwrap().metadata().unwrap();
+        let device = (major(metadata.dev()), minor(metadata.dev()));
+        let device = (
+            u32::try_from(device.0).unwrap(),
+            u32::try_from(device.1).unwrap(),
+        );
+        let elsewhere = (device.0, device.1 ^ 1);
+        let rows = [
+            (device, metadata.ino(), Some(true)),
+            (elsewhere, metadata.ino(), Some(true)),
+            (device, metadata.ino() ^ 1, Some(false)),
+            (elsewhere, metadata.ino() ^ 1, None),
+        ];
+        for (device, inode, expected) in rows {
+            assert_eq!(is_of(&metadata, &entry_of(device, inode)), expected);
+        }
+    }
+
+    #[test]
+    fn a_file_that_takes_turns_with_another_is_not_taken_for_it() {
+        let file = || tempfile::tempfile().unwrap();
+        let (one, other) = (file(), file());
+        let copy = || one.try_clone().unwrap();
+        assert!(settled(copy(), || one.try_clone(), || Ok(true)).is_ok());
+        assert!(settled(copy(), || one.try_clone(), || Ok(false)).is_err());
+        let turns = std::cell::Cell::new(0);
+        let in_turn = || {
+            turns.set(turns.get() + 1);
+            if turns.get() % 2 == 0 { &one } else { &other }.try_clone()
+        };
+        assert!(settled(copy(), in_turn, || Ok(true)).is_err());
     }
 }
