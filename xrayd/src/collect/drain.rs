@@ -184,24 +184,7 @@ impl Drain {
             ..
         } = installed;
         let slots = Slots::new(layout, rings, rings_file);
-        let now = Instant::now();
-        let mut drain = Self {
-            pid,
-            memory,
-            slots,
-            sites,
-            output,
-            names: Names::of(pid),
-            rings: HashMap::new(),
-            ringless: HashMap::new(),
-            room: Room::new(),
-            rings_seen: 0,
-            more_ended: false,
-            swept: 0,
-            started: now,
-            last_chores: now,
-            next_anchor: now,
-        };
+        let mut drain = Self::new(pid, memory, slots, sites, output);
         let (requests, received) = sync_channel(4);
         let thread = std::thread::Builder::new()
             .name(format!("drain-{pid}"))
@@ -217,6 +200,34 @@ impl Drain {
             requests,
             thread: Some(thread),
         })
+    }
+
+    /// Nothing is read so far.
+    fn new(
+        pid: Pid,
+        memory: Arc<Memory>,
+        slots: Slots,
+        sites: SiteTable,
+        output: Arc<Output>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            pid,
+            memory,
+            slots,
+            sites,
+            output,
+            names: Names::of(pid),
+            rings: HashMap::new(),
+            ringless: HashMap::new(),
+            room: Room::new(),
+            rings_seen: 0,
+            more_ended: false,
+            swept: 0,
+            started: now,
+            last_chores: now,
+            next_anchor: now,
+        }
     }
 
     fn layout(&self) -> &Layout {
@@ -320,9 +331,15 @@ impl Drain {
         }
     }
 
-    /// A ring from now on belongs to the thread `owner`.
+    /// A ring from now on belongs to the thread `owner`. A thread can have two: it takes the first slot that is free, which one
+    /// of a thread that has ended may be, before it comes to its own. What the two say is in no order: each is a thread's.
     fn take_up(&mut self, index: u32, owner: u32) {
-        let (thread, told) = match self.ringless.get(&owner) {
+        let has_one = |known: &&Ringless| {
+            let mut lanes = self.rings.values().map(|ring| &ring.lane);
+            lanes.any(|lane| lane.thread() == known.thread)
+        };
+        let known = self.ringless.get(&owner).filter(|known| !has_one(known));
+        let (thread, told) = match known {
             Some(known) => (known.thread, known.told),
             None => (self.new_thread(owner), Ticks(0)),
         };
@@ -429,10 +446,12 @@ impl Drain {
             if let Err(error) = self.slots.retire(&self.memory, index) {
                 tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not freed");
             }
-            if let Some(ring) = self.rings.remove(&index)
-                && !self.ringless.contains_key(&ring.owner)
-            {
-                self.output.thread_ended(ring.lane.thread());
+            if let Some(Ring { lane, owner, .. }) = self.rings.remove(&index) {
+                // One whose losses are still counted elsewhere ends with those.
+                let known = self.ringless.get(&owner);
+                if known.is_none_or(|known| known.thread != lane.thread()) {
+                    self.output.thread_ended(lane.thread());
+                }
             }
         }
         self.rings_seen = self.rings.len();
@@ -532,9 +551,11 @@ impl Drain {
             self.ringless.insert(owner, Ringless { thread, told });
         }
         let owners: HashSet<u32> = told.into_iter().map(|(owner, _)| owner).collect();
+        let lanes = self.rings.values().map(|ring| ring.lane.thread());
+        let recording: HashSet<ThreadId> = lanes.collect();
         self.ringless.retain(|owner, known| {
             let stays = owners.contains(owner);
-            if !stays && !rings.contains_key(owner) {
+            if !stays && !recording.contains(&known.thread) {
                 self.output.thread_ended(known.thread);
             }
             stays
@@ -622,4 +643,78 @@ fn drain_ring(
     });
     lane.settle(output);
     drained.words
+}
+
+#[cfg(test)]
+mod tests {
+    use shm_ring::{Geometry, Mapping, SharedMemory, layout};
+    use xray_trace::model::ProcessId;
+
+    use super::*;
+
+    /// No thread has such an id.
+    const ENDED: u32 = 0x3fff_ffff;
+
+    /// A drain of this process, whose rings are empty.
+    fn drain() -> Drain {
+        let geometry = Geometry::new(1 << 16, 8).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(geometry.rings_bytes()).unwrap();
+        let rings = Mapping::new(&file, 0, geometry.rings_bytes()).unwrap();
+        let layout = Layout {
+            table: 0,
+            rings: 0,
+            rings_map: (0, geometry.rings_bytes()),
+            geometry,
+            tid_offset: 0,
+        };
+        let pid = Pid::this();
+        let memory = Arc::new(Memory::open(pid, pid.leader()).unwrap());
+        let slots = Slots::new(layout, rings, file);
+        let output = Arc::new(Output::new(ProcessId(0), 0, 1 << 20));
+        Drain::new(pid, memory, slots, SiteTable::new(), output)
+    }
+
+    /// A thread that found no slot first, and then two, as it may when others end meanwhile: each of its rings is told as a
+    /// thread of its own, since what they say is in no order, and each of them ends once.
+    #[test]
+    fn two_rings_of_one_thread_are_told_as_two() {
+        for rings_end_first in [true, false] {
+            let mut drain = drain();
+            let g = drain.slots.layout.geometry;
+            let store = |drain: &Drain, place, value| drain.slots.rings.store(place, value);
+            store(
+                &drain,
+                g.bucket_offset(1) + layout::bucket::TID,
+                ENDED.into(),
+            );
+            store(&drain, g.bucket_offset(1) + layout::bucket::LOST, 3);
+            store(&drain, layout::rings::BUCKETS_TAKEN, 1);
+            drain.publish_without_slot();
+            let known = drain.ringless[&ENDED].thread;
+            for index in [4, 6] {
+                store(
+                    &drain,
+                    g.control_offset(index) + layout::control::OWNER,
+                    ENDED.into(),
+                );
+                drain.discover();
+            }
+            let threads = [4, 6].map(|index| drain.rings[&index].lane.thread());
+            assert_eq!(threads[0], known);
+            assert_ne!(threads[1], known);
+            assert_eq!(drain.output.counters().threads, 2);
+            if rings_end_first {
+                drain.retire_dead();
+                assert_eq!(drain.output.counters().threads, 1);
+            }
+            // Frees the bucket, then notices that it is free.
+            drain.retire_ringless();
+            drain.retire_ringless();
+            assert!(drain.ringless.is_empty());
+            drain.retire_dead();
+            assert!(drain.rings.is_empty());
+            assert_eq!(drain.output.counters().threads, 0);
+        }
+    }
 }
