@@ -30,8 +30,9 @@ pub(super) struct States {
 enum State {
     Off,
     On(Capture),
-    /// A toggle is under way or failed half way, or left sleds of the request alone: any of its sleds may be on.
-    Unsure,
+    /// A toggle is under way or failed half way, or left sleds of the request alone: any of its sleds may be on. What was asked for
+    /// last when it was to be on.
+    Unsure(Capture),
 }
 
 // === impl States ===
@@ -56,8 +57,7 @@ impl States {
     /// What is recorded of the function's calls; `None` if every sled of it is known to be off.
     pub(super) fn recorded(&self, id: FunctionId) -> Option<Capture> {
         match lock(&self.states).get(id.0 as usize)? {
-            State::On(capture) => Some(*capture),
-            State::Unsure => Some(Capture::NONE),
+            State::On(capture) | State::Unsure(capture) => Some(*capture),
             State::Off => None,
         }
     }
@@ -96,7 +96,9 @@ impl States {
         all: impl Fn(&T) -> bool,
     ) -> Result<T> {
         let before = self.by_state(ids);
-        self.set(ids, State::Unsure);
+        for (state, ids) in &before {
+            self.set(ids, state.unsure(to));
+        }
         let done = switch(ids, to);
         match (&done, to) {
             (Ok(done), Wanted::On(_)) if !all(done) => {}
@@ -107,8 +109,12 @@ impl States {
                     let back = match state {
                         State::Off => Wanted::Off,
                         State::On(capture) => Wanted::On(capture),
-                        State::Unsure => continue,
+                        State::Unsure(_) => {
+                            self.set(&ids, state);
+                            continue;
+                        }
                     };
+                    self.set(&ids, state.unsure(back));
                     if switch(&ids, back).is_ok_and(|done| back == Wanted::Off || all(&done)) {
                         self.set(&ids, state);
                     }
@@ -158,7 +164,17 @@ impl States {
 
 impl State {
     fn has_values(self) -> bool {
-        matches!(self, Self::On(capture) if !capture.is_none())
+        matches!(self, Self::On(capture) | Self::Unsure(capture) if !capture.is_none())
+    }
+
+    /// On the way from this to what is wanted.
+    fn unsure(self, to: Wanted) -> Self {
+        match (to, self) {
+            (Wanted::On(capture), _) | (Wanted::Off, Self::On(capture) | Self::Unsure(capture)) => {
+                Self::Unsure(capture)
+            }
+            (Wanted::Off, Self::Off) => Self::Unsure(Capture::NONE),
+        }
     }
 }
 
@@ -267,6 +283,36 @@ mod tests {
             assert_eq!(again(to), left, "{to:?} {all}");
             assert_eq!(states.recorded(FunctionId(0)).is_some(), to == ON);
         }
+    }
+
+    #[test]
+    fn what_may_be_on_has_the_values_that_were_asked_for() {
+        let two = Capture::NONE.with_arguments(2).unwrap();
+        let states = States::new(1);
+        let of = || {
+            (
+                states.recorded(FunctionId(0)),
+                states.functions_with_values(),
+            )
+        };
+        // Somebody else had patched a part of it.
+        states
+            .toggle(&IDS, Wanted::On(two), |_, _| Ok(()), |()| false)
+            .unwrap();
+        assert_eq!(of(), (Some(two), 1));
+        let again = states.changing(IDS.to_vec(), Wanted::On(two));
+        assert_eq!(again, IDS);
+        // It cannot be switched off, nor to record something else.
+        for to in [Wanted::Off, ON] {
+            states
+                .toggle(&IDS, to, |_, _| refused(), |()| true)
+                .unwrap_err();
+            assert_eq!(of(), (Some(two), 1), "{to:?}");
+        }
+        states
+            .toggle(&IDS, Wanted::Off, |_, _| Ok(()), |()| true)
+            .unwrap();
+        assert_eq!(of(), (None, 0));
     }
 
     #[test]
