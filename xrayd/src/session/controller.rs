@@ -242,15 +242,16 @@ impl Controller {
         // What has just been loaded is meant as well. What goes off needs no look: the rule holds for what is found later.
         if to != Wanted::Off || run == Run::Dry {
             self.look()?;
-            if let Some(later) = later {
-                ids.extend(self.loading.functions.matching_from(modules, &later));
-            }
+        }
+        // But what was found since it was matched is on already.
+        if let Some(later) = later {
+            ids.extend(self.loading.functions.matching_from(modules, &later));
         }
         let functions = Arc::clone(&self.loading.functions);
         let mut report = self.report_on(&ids);
-        let changing = match (loan, to) {
+        let (changing, lent) = match (loan, to) {
             (Some(loan), Wanted::On(capture)) => self.lend(&ids, loan, capture, run),
-            _ => self.shared.states.changing(ids.clone(), to),
+            _ => (self.shared.states.changing(ids.clone(), to), Vec::new()),
         };
         report.changed = u32::try_from(changing.len()).unwrap_or(u32::MAX);
         let started = Instant::now();
@@ -269,6 +270,9 @@ impl Controller {
             return Ok(report);
         }
         let switched = self.switch(&changing, to);
+        if switched.is_err() {
+            self.unlend(lent);
+        }
         // What could not be switched off is not to be switched on elsewhere either.
         if switched.is_ok() || to == Wanted::Off {
             match (loan, to) {

@@ -37,11 +37,28 @@ pub(super) struct Loan {
 // === impl Loans ===
 
 impl Loans {
-    /// Lends a function, which is `now`. If that is all that is asked for, it stays as it is when the loan is over.
-    pub(super) fn lend(&mut self, id: FunctionId, now: Wanted, to: LoanId, capture: Capture) {
-        let mut loan = self.0.remove(&id).unwrap_or_else(|| Loan::new(now));
+    /// Lends a function, which is `now`. If that is all that is asked for, it stays as it is when the loan is over. What it was on
+    /// loan before.
+    pub(super) fn lend(
+        &mut self,
+        id: FunctionId,
+        now: Wanted,
+        to: LoanId,
+        capture: Capture,
+    ) -> Option<Loan> {
+        let before = self.0.remove(&id);
+        let mut loan = before.clone().unwrap_or_else(|| Loan::new(now));
         loan.add(to, capture);
         self.insert(id, loan);
+        before
+    }
+
+    /// A function is on loan as it was `before`.
+    fn restore(&mut self, id: FunctionId, before: Option<Loan>) {
+        match before {
+            Some(loan) => self.0.insert(id, loan),
+            None => self.0.remove(&id),
+        };
     }
 
     /// What a function is on, if it is on loan.
@@ -121,6 +138,14 @@ impl Loan {
     }
 }
 
+/// A function that was lent, and what it was before that.
+#[derive(Debug)]
+pub(super) struct Lent {
+    id: FunctionId,
+    was: Wanted,
+    loan: Option<Loan>,
+}
+
 /// Whether a loan leaves a function as it `is`: who asks for no values leaves those that others record.
 fn leaves(is: Wanted, capture: Capture) -> bool {
     match is {
@@ -130,14 +155,14 @@ fn leaves(is: Wanted, capture: Capture) -> bool {
 }
 
 impl Controller {
-    /// Notes a loan; those of `ids` that it changes.
+    /// Notes a loan; those of `ids` that it changes, and what [`Self::unlend`] needs.
     pub(super) fn lend(
         &self,
         ids: &[FunctionId],
         to: LoanId,
         capture: Capture,
         run: Run,
-    ) -> Vec<FunctionId> {
+    ) -> (Vec<FunctionId>, Vec<Lent>) {
         let states = &self.shared.states;
         let mut loans = lock(&self.shared.loans);
         let mut changing = states.changing(ids.to_vec(), Wanted::On(capture));
@@ -145,13 +170,27 @@ impl Controller {
         changing.retain(|&id| {
             !capture.is_none() || states.recorded(id).is_none_or(|now| now.is_none())
         });
+        let mut lent = Vec::new();
         if run == Run::Real {
-            for &id in ids {
-                let now = states.recorded(id).map_or(Wanted::Off, Wanted::On);
-                loans.lend(id, now, to, capture);
+            lent.extend(ids.iter().map(|&id| {
+                let was = states.recorded(id).map_or(Wanted::Off, Wanted::On);
+                let loan = loans.lend(id, was, to, capture);
+                Lent { id, was, loan }
+            }));
+        }
+        (changing, lent)
+    }
+
+    /// A loan was refused. What could not be switched back stays on loan, so that it is switched back when that is over.
+    pub(super) fn unlend(&self, lent: Vec<Lent>) {
+        let states = &self.shared.states;
+        let mut loans = lock(&self.shared.loans);
+        // A function can be named twice.
+        for Lent { id, was, loan } in lent.into_iter().rev() {
+            if states.recorded(id).map_or(Wanted::Off, Wanted::On) == was {
+                loans.restore(id, loan);
             }
         }
-        changing
     }
 
     /// Puts back what was lent. What cannot be is no reason to leave the rest.
@@ -242,6 +281,20 @@ mod tests {
         for number in 1..100 {
             loans.take_back(loan(number));
         }
+        assert!(loans.get(F).is_none());
+    }
+
+    #[test]
+    fn a_loan_that_is_refused_leaves_those_of_others() {
+        let mut loans = Loans::default();
+        let none = loans.lend(F, Wanted::Off, loan(1), Capture::NONE);
+        let before = loans.get(F).cloned();
+        assert!(none.is_none() && before.is_some());
+        let first = loans.lend(F, ON, loan(2), Capture::NONE.with_result());
+        assert_eq!(first, before);
+        loans.restore(F, first);
+        assert_eq!(loans.get(F), before.as_ref());
+        loans.restore(F, none);
         assert!(loans.get(F).is_none());
     }
 
