@@ -67,6 +67,8 @@ impl Rules {
         let Some((selection, compiled)) = lasting(selection) else {
             return;
         };
+        self.0
+            .retain(|kept| kept.loan != Some(to) || kept.selection != selection);
         self.push(Kept {
             selection,
             compiled,
@@ -91,8 +93,10 @@ impl Rules {
     fn push(&mut self, kept: Kept) {
         self.0.push_back(kept);
         self.drop_needless();
+        // Who was killed never gives back: what was done for good stays rather than that.
+        let loan = self.0.iter().position(|kept| kept.loan.is_some());
         if self.0.len() > MOST
-            && let Some(oldest) = self.0.pop_front()
+            && let Some(oldest) = self.0.remove(loan.unwrap_or(0))
         {
             tracing::warn!(
                 rule = ?oldest.selection,
@@ -259,6 +263,23 @@ mod tests {
             rules.add(&glob(&number.to_string(), &[]), ON);
         }
         assert_eq!(rules.0.len(), MOST);
+    }
+
+    #[test]
+    fn loans_do_not_crowd_out_what_was_done_for_good() {
+        let mut rules = Rules::default();
+        rules.add(&glob("a", &[]), ON);
+        for number in 1..2 * MOST as u64 {
+            rules.lend(&glob("b", &[]), holder(1), Capture::NONE);
+            assert_eq!(rules.0.len(), 2, "{number}");
+        }
+        for number in 1..2 * MOST as u64 {
+            rules.lend(&glob("b", &[]), holder(number), Capture::NONE);
+        }
+        assert_eq!(rules.0.len(), MOST);
+        assert!(wanted(&rules, "a"));
+        let newest = holder(2 * MOST as u64 - 1);
+        assert!(rules.0.back().is_some_and(|kept| kept.loan == Some(newest)));
     }
 
     #[test]
