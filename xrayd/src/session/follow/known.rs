@@ -90,6 +90,11 @@ impl State {
         }
     }
 
+    /// True if it is time for a try.
+    pub(super) fn is_due(&self) -> bool {
+        matches!(self, Self::Watched { next: Some(next), .. } if *next <= Instant::now())
+    }
+
     /// A try failed. True if that is to be told now.
     pub(super) fn failed(&mut self, why: Option<Reason>) -> bool {
         let Self::Watched { next, tries } = self else {
@@ -159,9 +164,11 @@ mod tests {
         assert!(next <= Instant::now() + SELDOM);
         // Without sleds, nobody is told.
         let mut plain = State::watched();
+        assert!(plain.is_due());
         assert!(!(1..=50).any(|_| plain.failed(None)));
+        assert!(!plain.is_due());
         let mut lasting = State::watched();
-        assert!(lasting.failed(Some(Reason::Permission)));
+        assert!(lasting.failed(Some(Reason::Permission)) && !lasting.is_due());
         assert!(matches!(lasting, State::Watched { next: None, .. }));
     }
 }

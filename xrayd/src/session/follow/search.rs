@@ -283,8 +283,11 @@ impl Search {
         };
         let follow = self.family.follow();
         let now = Instant::now();
-        // Of what cannot be looked at nothing is known; the next look may be luckier.
+        // Of what cannot be looked at nothing is known; a later look may be luckier.
         let Ok(glance) = Glance::at(pid) else {
+            if known.state.is_due() {
+                known.state.failed(None);
+            }
             return false;
         };
         let its = |glance: &Glance| glance.start_time == known.start_time;
@@ -318,9 +321,7 @@ impl Search {
             State::Watched { .. } => {}
         }
         known.seen = now;
-        let meant = known.is_meant(follow);
-        meant
-            && matches!(known.state, State::Watched { next: Some(next), .. } if next <= Instant::now())
+        known.is_meant(follow) && known.state.is_due()
     }
 
     /// Sees whether a process has sleds. True if it is to be attached to.
