@@ -465,7 +465,12 @@ impl Registry {
         let reports = in_parallel(&sessions, |session| {
             let report = match self.end(session) {
                 // It is another program by now, or was let go just now.
-                Err(refusal) if refusal.reason == Reason::NotAttached => session.detach(),
+                Err(refusal)
+                    if refusal.reason == Reason::NotAttached
+                        || refusal.reason == Reason::Busy && session.has_exited() =>
+                {
+                    session.detach()
+                }
                 report => report,
             };
             (session.pid(), report)
