@@ -106,7 +106,7 @@ pub mod rings {
     /// u64: of those, the ones that were told to whoever reads the trace. By the collector, for the collector that
     /// comes after it.
     pub const NO_SLOT_TOLD: u64 = 8;
-    /// u64: how often a bucket was taken; while it is 0 nobody has to look at them. By producers, with a locked increment.
+    /// u64: how often taking a bucket was begun; while it is 0 nobody has to look at them. By producers, with a locked increment.
     pub const BUCKETS_TAKEN: u64 = 16;
 }
 

@@ -539,9 +539,10 @@ impl Recording {
                 }
             }
             At::TakeBucket => {
+                // First: a handler may leave by a jump before it is taken.
+                increment(target.rings, rings::BUCKETS_TAKEN);
                 let place = g.bucket_offset(self.index) + bucket::TID;
                 target.rings.store(place, self.tid.into());
-                increment(target.rings, rings::BUCKETS_TAKEN);
                 At::CountInBucket
             }
             At::CountInBucket => {

@@ -408,17 +408,18 @@ fn emit_no_slot(a: &mut Assembler, spec: &TrampolineSpec) {
     leave_if_child(a, spec, 6);
     dynasm!(a
         ; .arch aarch64
+        // First: a handler may leave by a jump before any of these.
+        ; add x13, x11, BUCKETS_TAKEN
+        ; count_taken:
+        ; ldxr x6, [x13]
+        ; add x6, x6, #1
+        ; stxr w4, x6, [x13]
+        ; cbnz w4, <count_taken
         ; retake:
         ; ldxr x6, [x7]
         ; cbnz x6, <probe_bucket
         ; stxr w6, x8, [x7]
         ; cbnz w6, <retake
-        ; add x13, x11, BUCKETS_TAKEN
-        ; count_taken:
-        ; ldxr x6, [x13]
-        ; add x6, x6, #1
-        ; stxr w10, x6, [x13]
-        ; cbnz w10, <count_taken
         ; count_bucket:
         ; add x7, x7, BUCKET_LOST
         ; count_lost:

@@ -324,12 +324,13 @@ fn emit_no_slot(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) ->
     a.jmp(out)?;
     a.set_label(&mut take)?;
     leave_if_child(a, rbx, out)?;
+    // First: a handler may leave by a jump before any of these.
+    a.lock().inc(field64(rdi, rings::BUCKETS_TAKEN))?;
     a.mov(ecx, eax)?;
     a.xor(eax, eax)?;
     a.lock().cmpxchg(field32(r11, bucket::TID), ecx)?;
     a.mov(eax, ecx)?;
     a.jnz(probe)?;
-    a.lock().inc(field64(rdi, rings::BUCKETS_TAKEN))?;
     a.set_label(&mut count)?;
     a.lock().inc(field64(r11, bucket::LOST))?;
     a.jmp(out)?;
