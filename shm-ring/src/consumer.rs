@@ -398,8 +398,12 @@ impl Consumer {
         let chunk = self.geometry.chunk_bytes();
         let rest = chunk - self.cursor % chunk;
         let started = memory.load(self.geometry.control_offset(self.index) + control::STARTED);
-        let later_chunk = started > self.cursor / chunk + 1
-            && started - self.cursor / chunk <= self.geometry.chunks();
+        // Nobody writes to a chunk that was not begun, but for a child that was forked when its turn was last.
+        let begun = started.checked_sub(self.cursor / chunk)?;
+        if begun == 0 {
+            return None;
+        }
+        let later_chunk = begun > 1 && begun <= self.geometry.chunks();
         let limit = self.geometry.payload_limit();
         let to_come = self.payload.as_ref().map(|payload| payload.to_come(limit));
         let look = match producer {

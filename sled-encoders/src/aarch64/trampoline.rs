@@ -303,25 +303,22 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
     emit_words(a, spec);
     dynasm!(a
         ; .arch aarch64
-        ; out:
-        ; ldp x12, x13, [sp, #48]
-        ; ldp x10, x11, [sp, #32]
-        ; ldp x8, x9, [sp, #16]
-        ; ldp x6, x7, [sp], #64
-        ; ldp x4, x5, [sp, #32]
-        ; ldp x2, x3, [sp, #16]
-        ; ldp x0, x1, [sp], #48
-        ; ret
+        ; b >out
 
         ; full:
         ; add x7, x4, LOST
+        // A fork between the two accesses makes the loop begin again: the look is part of it, here and below.
         ; count_full:
+    );
+    leave_if_child(a, spec, 6);
+    dynasm!(a
+        ; .arch aarch64
         ; ldxr x6, [x7]
         ; add x6, x6, #1
         ; stxr w10, x6, [x7]
         ; cbnz w10, <count_full
         ; str xzr, [x4, BUSY]
-        ; b <out
+        ; b >out
 
         // Whoever is busy below us goes on from the head that it took, or begins a chunk if that is past its end. Head grows
         // with every vain attempt; parking it again keeps any number of them away from the next valid address.
@@ -331,11 +328,24 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; not_parked:
         ; add x7, x4, LOST
         ; count_busy:
+    );
+    leave_if_child(a, spec, 6);
+    dynasm!(a
+        ; .arch aarch64
         ; ldxr x6, [x7]
         ; add x6, x6, #1
         ; stxr w10, x6, [x7]
         ; cbnz w10, <count_busy
-        ; b <out
+
+        ; out:
+        ; ldp x12, x13, [sp, #48]
+        ; ldp x10, x11, [sp, #32]
+        ; ldp x8, x9, [sp, #16]
+        ; ldp x6, x7, [sp], #64
+        ; ldp x4, x5, [sp, #32]
+        ; ldp x2, x3, [sp, #16]
+        ; ldp x0, x1, [sp], #48
+        ; ret
     );
 }
 
@@ -404,11 +414,7 @@ fn emit_no_slot(a: &mut Assembler, spec: &TrampolineSpec) {
         ; add x7, x11, NO_SLOT
         ; b >count_lost
         ; take_bucket:
-    );
-    leave_if_child(a, spec, 6);
-    dynasm!(a
-        ; .arch aarch64
-        // First: a handler may leave by a jump before any of these.
+        // First: a handler may leave by a jump before the bucket is taken. How often does not matter.
         ; add x13, x11, BUCKETS_TAKEN
         ; count_taken:
         ; ldxr x6, [x13]
@@ -416,6 +422,10 @@ fn emit_no_slot(a: &mut Assembler, spec: &TrampolineSpec) {
         ; stxr w4, x6, [x13]
         ; cbnz w4, <count_taken
         ; retake:
+    );
+    leave_if_child(a, spec, 6);
+    dynasm!(a
+        ; .arch aarch64
         ; ldxr x6, [x7]
         ; cbnz x6, <probe_bucket
         ; stxr w6, x8, [x7]
@@ -423,6 +433,10 @@ fn emit_no_slot(a: &mut Assembler, spec: &TrampolineSpec) {
         ; count_bucket:
         ; add x7, x7, BUCKET_LOST
         ; count_lost:
+    );
+    leave_if_child(a, spec, 6);
+    dynasm!(a
+        ; .arch aarch64
         ; ldxr x6, [x7]
         ; add x6, x6, #1
         ; stxr w10, x6, [x7]
@@ -445,7 +459,6 @@ fn leave_if_child(a: &mut Assembler, spec: &TrampolineSpec, register: u8) {
 /// or, after the chunk's rest is filled, on.
 fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec) {
     let g = spec.geometry;
-    leave_if_child(a, spec, 6);
     load64(a, 4, spec.rings + HEADER_BYTES);
     load64(a, 11, spec.rings + g.rings_offset());
     load64(a, 12, g.ring_bytes());
@@ -457,6 +470,10 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec) {
         // One at a time: a handler that interrupts the slow path counts its event as lost.
         ; ldr x6, [x4, BUSY]
         ; cbnz x6, >busy
+    );
+    leave_if_child(a, spec, 6);
+    dynasm!(a
+        ; .arch aarch64
         ; movz w6, #1
         ; str x6, [x4, BUSY]
         // What handlers reserve before the exchange stays theirs, what they try after it comes to nothing.
@@ -504,11 +521,11 @@ fn emit_new_chunk(a: &mut Assembler, spec: &TrampolineSpec) {
         ; ldar x7, [x7]
         ; sub x7, x6, x7
         ; lsr x7, x7, chunks_shift
+        ; cbnz x7, >full
     );
     leave_if_child(a, spec, 10);
     dynasm!(a
         ; .arch aarch64
-        ; cbnz x7, >full
         ; and x7, x6, low_bits(chunks_shift)
         ; add x0, x11, x7, lsl g.chunk_shift()
         ; add x6, x6, #1

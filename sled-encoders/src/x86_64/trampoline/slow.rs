@@ -22,7 +22,8 @@ use super::{
 ///
 /// A handler may fork between any two instructions, and the child goes on here with a table that is wiped and rings that are its parent's (P58). So what
 /// the table says is read into registers, then `mine` is looked at, then those are stored: what a child that is forked after the look still
-/// stores is what its parent stores there as well.
+/// stores is what its parent stores there as well. That holds for a child that goes on before its parent has come around the ring. Marking
+/// the ring busy and counting are the exceptions: a child that is forked in the instruction or two between the look and those does them, too.
 pub(super) fn emit_slow(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
@@ -117,7 +118,6 @@ pub(super) fn emit_slow(
 
     // rdi = control line, rcx = the ring, r8 = its end.
     a.set_label(&mut found)?;
-    leave_if_child(a, rbx, out)?;
     a.mov(rdi, controls)?;
     a.add(rdi, rcx)?;
     a.shl(rcx, g.ring_shift() - LINE_SHIFT)?;
@@ -127,6 +127,7 @@ pub(super) fn emit_slow(
     // One at a time: a handler that interrupts the slow path counts its event as lost.
     a.cmp(field64(rdi, control::BUSY), 0)?;
     a.jne(busy)?;
+    leave_if_child(a, rbx, out)?;
     a.mov(field64(rdi, control::BUSY), 1)?;
     // One instruction: what handlers reserve before it stays theirs, what they try after it comes to nothing.
     a.mov(rbx, r8)?;
@@ -289,6 +290,7 @@ pub(super) fn emit_slow(
     a.jz(not_parked)?;
     a.mov(field64(r11, slot::HEAD), r8)?;
     a.set_label(&mut not_parked)?;
+    leave_if_child(a, rbx, out)?;
     a.inc(field64(rdi, control::LOST))?;
     a.jmp(out)?;
     Ok(())
@@ -320,18 +322,20 @@ fn emit_no_slot(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) ->
     a.dec(edx)?;
     a.jnz(probe)?;
     a.set_label(&mut no_bucket)?;
+    leave_if_child(a, rbx, out)?;
     a.lock().inc(field64(rdi, rings::NO_SLOT))?;
     a.jmp(out)?;
     a.set_label(&mut take)?;
-    leave_if_child(a, rbx, out)?;
-    // First: a handler may leave by a jump before any of these.
+    // First: a handler may leave by a jump before the bucket is taken. How often does not matter.
     a.lock().inc(field64(rdi, rings::BUCKETS_TAKEN))?;
     a.mov(ecx, eax)?;
     a.xor(eax, eax)?;
+    leave_if_child(a, rbx, out)?;
     a.lock().cmpxchg(field32(r11, bucket::TID), ecx)?;
     a.mov(eax, ecx)?;
     a.jnz(probe)?;
     a.set_label(&mut count)?;
+    leave_if_child(a, rbx, out)?;
     a.lock().inc(field64(r11, bucket::LOST))?;
     a.jmp(out)?;
     Ok(())
