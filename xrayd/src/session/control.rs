@@ -50,7 +50,9 @@ pub(super) enum Command {
     },
     Begin {
         rules: Rules,
+        /// Of the first `modules` modules; what has come since is for the rules.
         wishes: Wishes,
+        modules: usize,
         answer: SyncSender<Result<()>>,
     },
     Look {
@@ -268,14 +270,16 @@ impl Control {
         self.ask(|answer| Command::TakeBack { from, answer })
     }
 
-    /// Takes these rules, and switches these functions on.
+    /// Takes these rules, and switches on these functions, which are among the first `modules` modules, and what the rules name in
+    /// modules that came after those.
     ///
     /// # Errors
     /// As [`Self::toggle`].
-    pub(super) fn begin(&self, rules: Rules, wishes: Wishes) -> Result<()> {
+    pub(super) fn begin(&self, rules: Rules, wishes: Wishes, modules: usize) -> Result<()> {
         self.ask(|answer| Command::Begin {
             rules,
             wishes,
+            modules,
             answer,
         })
     }

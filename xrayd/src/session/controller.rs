@@ -14,6 +14,7 @@ use super::{
     control::{Command, Commands, Shared, Wish},
     event_types::Reading,
     loading::Loading,
+    rules::{Rules, Wishes},
 };
 use crate::{
     inject::{PatchReport, PatchSite, Patcher, SETTLE, Stance, clear_live, is_ours_still},
@@ -101,14 +102,10 @@ impl Controller {
                 Ok(Command::Begin {
                     rules,
                     wishes,
+                    modules,
                     answer,
                 }) => {
-                    self.loading.take_rules(rules);
-                    lock(&self.shared.loans).extend(wishes.loans);
-                    let done = wishes.on.into_iter().try_for_each(|(capture, ids)| {
-                        self.switch(&ids, Wanted::On(capture)).map(drop)
-                    });
-                    let _ = answer.send(done);
+                    let _ = answer.send(self.begin(rules, wishes, modules));
                 }
                 Ok(Command::Look { answer }) => {
                     let _ = answer.send(self.look());
@@ -227,6 +224,17 @@ impl Controller {
         if let Err(error) = reaper {
             tracing::warn!(%error, "a child will not be collected before the daemon ends");
         }
+    }
+
+    fn begin(&mut self, rules: Rules, wishes: Wishes, modules: usize) -> Result<()> {
+        self.loading.take_rules(rules);
+        lock(&self.shared.loans).extend(wishes.loans);
+        wishes
+            .on
+            .into_iter()
+            .try_for_each(|(capture, ids)| self.switch(&ids, Wanted::On(capture)).map(drop))?;
+        self.arm_since(modules);
+        Ok(())
     }
 
     fn toggle(&mut self, wish: Wish) -> Result<ToggleReport> {

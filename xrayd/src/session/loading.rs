@@ -115,8 +115,10 @@ struct Traced {
     range: Range<u64>,
     /// A sled that was staged, and stays so while the module is loaded.
     staged: Option<PatchSite>,
-    /// How often what the rules name could not be switched on, and since when it is loaded.
-    failures: Option<(u8, Arrival)>,
+    /// Since when it is loaded, if it was not there from the beginning.
+    arrival: Option<Arrival>,
+    /// How often what the rules name could not be switched on.
+    failures: Option<u8>,
 }
 
 // === impl Loading ===
@@ -136,6 +138,7 @@ impl Loading {
             let traced = Traced {
                 range,
                 staged: None,
+                arrival: None,
                 failures: None,
                 loaded,
             };
@@ -173,7 +176,7 @@ impl Loading {
     fn is_unsettled(&self) -> bool {
         let mut failures = self.traced.values().filter_map(|traced| traced.failures);
         self.doubtful.values().any(|&looks| looks < LOOKS)
-            || failures.any(|(failures, _)| failures < LOOKS)
+            || failures.any(|failures| failures < LOOKS)
     }
 
     /// Hears what the target has mapped.
@@ -460,6 +463,7 @@ impl Controller {
                 loaded,
                 range,
                 staged: None,
+                arrival: Some(arrival),
                 failures: None,
             },
         );
@@ -468,7 +472,7 @@ impl Controller {
         {
             tracing::error!(pid = pid.as_raw(), %refusal, "sleds of a library stay on");
         }
-        self.arm(load, arrival);
+        self.arm(load);
         Ok(())
     }
 
@@ -489,8 +493,8 @@ impl Controller {
         }
     }
 
-    /// Switches on in a module, which came at `arrival`, what the rules name. If that cannot be done, the next looks try again.
-    fn arm(&mut self, load: Load, arrival: Arrival) {
+    /// Switches on in a module what the rules name. If that cannot be done, the next looks try again.
+    fn arm(&mut self, load: Load) {
         let pid = self.target.pid().as_raw();
         let Loading {
             functions,
@@ -498,7 +502,10 @@ impl Controller {
             traced,
             ..
         } = &self.loading;
-        let Some(loaded) = traced.get(&load).map(|traced| Arc::clone(&traced.loaded)) else {
+        let traced = traced.get(&load);
+        let Some((loaded, arrival)) =
+            traced.map(|traced| (Arc::clone(&traced.loaded), traced.arrival))
+        else {
             return;
         };
         let Wishes { on: wanted, loans } = rules.wishes_in(functions, &loaded);
@@ -520,7 +527,7 @@ impl Controller {
         match result {
             Ok(()) => {
                 traced.failures = None;
-                let armed = (on > 0).then(|| Armed {
+                let armed = arrival.filter(|_| on > 0).map(|arrival| Armed {
                     within: arrival.at.elapsed(),
                     since: arrival.since,
                 });
@@ -538,8 +545,8 @@ impl Controller {
                 );
             }
             Err(refusal) => {
-                let failures = traced.failures.map_or(1, |(failures, _)| failures + 1);
-                traced.failures = Some((failures, arrival));
+                let failures = traced.failures.map_or(1, |failures| failures + 1);
+                traced.failures = Some(failures);
                 if failures == LOOKS {
                     tracing::warn!(pid, module = path, %refusal, "a library cannot be switched on");
                     let path = path.clone();
@@ -556,13 +563,18 @@ impl Controller {
     /// Tries again what failed.
     fn arm_again(&mut self) {
         let traced = self.loading.traced.iter();
-        let failed = traced.filter_map(|(&load, traced)| Some((load, traced.failures?)));
-        let failed: Vec<_> = failed
-            .filter(|(_, (failures, _))| *failures < LOOKS)
-            .collect();
-        for (load, (_, arrival)) in failed {
-            self.arm(load, arrival);
-        }
+        let again = |traced: &Traced| traced.failures.is_some_and(|failures| failures < LOOKS);
+        let failed = traced.filter(|(_, traced)| again(traced));
+        let failed: Vec<Load> = failed.map(|(&load, _)| load).collect();
+        failed.into_iter().for_each(|load| self.arm(load));
+    }
+
+    /// Switches on what the rules name in what has come after the first `modules` modules.
+    pub(super) fn arm_since(&mut self, modules: usize) {
+        let traced = self.loading.traced.iter();
+        let later = traced.filter(|(_, traced)| traced.loaded.index as usize >= modules);
+        let later: Vec<Load> = later.map(|(&load, _)| load).collect();
+        later.into_iter().for_each(|load| self.arm(load));
     }
 
     /// Leaves out sleds, which lie in `range`, whose events could not be told from those of a library that is there already.

@@ -439,7 +439,7 @@ impl Session {
                 }
             }
         }
-        self.control.begin(rules, wishes)
+        self.control.begin(rules, wishes, modules.len())
     }
 
     /// State and counters.
