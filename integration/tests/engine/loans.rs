@@ -71,6 +71,34 @@ fn a_loan_leaves_functions_values_and_rules_of_others() -> Result<()> {
     Ok(())
 }
 
+/// Who comes from a process that has a loan by itself has it as well, until that is over.
+#[test]
+fn a_loan_of_one_process_is_over_in_those_that_came_from_it() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let registry = registry();
+    let options = AttachOptions {
+        follow: Follow::Fork,
+        ..AttachOptions::default()
+    };
+    let parent = registry.attach(pid_of(&target)?, options)?.session;
+    let family = registry.family_of(&parent).context("no family")?;
+    parent.lend(&everything(), loan(7)?, Capture::NONE, Run::Real)?;
+    target.ask("child", "child ")?;
+    let child = wait_until(DEADLINE, "it is followed", || {
+        let child = family.sessions().into_iter().nth(1);
+        Ok(child.filter(|child| child.kinship().is_some()))
+    })?;
+    ensure!(!on(&child)?.is_empty());
+    let reports = family.take_back_of(&parent, loan(7)?, |_| false);
+    ensure!(reports.len() == 1 && on(&parent)?.is_empty() && !on(&child)?.is_empty());
+    let reports = family.take_back_of(&parent, loan(7)?, |_| true);
+    for (pid, report) in reports {
+        report.with_context(|| format!("process {pid}"))?;
+    }
+    ensure!(on(&child)?.is_empty(), "{:?}", on(&child)?);
+    Ok(())
+}
+
 /// Each process has its own to come back to, and a child what its parent has.
 #[test]
 fn a_loan_leaves_every_process_of_a_family_as_it_was() -> Result<()> {

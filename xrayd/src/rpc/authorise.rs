@@ -30,6 +30,15 @@ pub(super) enum Whom {
     All,
 }
 
+/// What is to be done to those who are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Deed {
+    /// To look at them, or to switch what they record.
+    Use,
+    /// To let them be as they were: a detach, or the end of a loan.
+    Release,
+}
+
 /// What a process that is named means.
 #[derive(Debug)]
 pub(super) enum Traced {
@@ -147,10 +156,15 @@ pub(super) fn session(
 }
 
 /// What a process that is attached means, for a caller who may use it.
-pub(super) fn traced(registry: &Registry, caller: Caller, pid: Pid) -> Result<Traced, Refusal> {
+pub(super) fn traced(
+    registry: &Registry,
+    caller: Caller,
+    pid: Pid,
+    deed: Deed,
+) -> Result<Traced, Refusal> {
     match registry.family(pid) {
         Some(family) => {
-            check_family(caller, &family)?;
+            check_family(caller, &family, deed)?;
             Ok(Traced::Family(family))
         }
         None => session(registry, caller, pid).map(Traced::Session),
@@ -162,13 +176,15 @@ pub(super) fn all_traced(
     registry: &Registry,
     caller: Caller,
     whom: Whom,
+    deed: Deed,
 ) -> Result<Vec<Traced>, Refusal> {
     if let Whom::One(pid) = whom {
-        return Ok(vec![traced(registry, caller, pid)?]);
+        return Ok(vec![traced(registry, caller, pid, deed)?]);
     }
     let mut families = registry.families();
-    families
-        .retain(|family| caller.may_trace(family.uid()) && check_family(caller, family).is_ok());
+    families.retain(|family| {
+        caller.may_trace(family.uid()) && check_family(caller, family, deed).is_ok()
+    });
     let mut strays = sessions(registry, caller, Whom::All)?;
     strays.retain(|session| {
         let theirs = |family: &Arc<Family>| {
@@ -183,9 +199,13 @@ pub(super) fn all_traced(
         .collect())
 }
 
-/// A family is its first process's user's, and nobody's who may not trace everybody in it.
-fn check_family(caller: Caller, family: &Family) -> Result<(), Refusal> {
+/// A family is its first process's user's, and nobody's who may not trace everybody in it. But whoever had it followed may always
+/// have it let go: none of its processes can keep it by becoming one that its user may not look at.
+fn check_family(caller: Caller, family: &Family, deed: Deed) -> Result<(), Refusal> {
     check(caller, family.root(), family.uid())?;
+    if deed == Deed::Release {
+        return Ok(());
+    }
     let mut sessions = family.sessions().into_iter();
     sessions.try_for_each(|session| check_session(caller, &session))
 }
@@ -214,7 +234,12 @@ pub(super) fn sessions(
 
 impl Traced {
     /// Does to the functions of all what was asked for.
-    pub(super) fn toggle(&self, toggle: &Toggle) -> Outcomes<ToggleReport> {
+    pub(super) fn toggle(
+        &self,
+        registry: &Registry,
+        caller: Caller,
+        toggle: &Toggle,
+    ) -> Outcomes<ToggleReport> {
         match self {
             Self::Family(family) => match toggle {
                 Toggle::ForGood(selection, to, run) => family.toggle(selection, *to, *run),
@@ -224,6 +249,11 @@ impl Traced {
                 Toggle::TakeBack(from) => family.take_back(*from),
             },
             Self::Session(session) => {
+                if let Toggle::TakeBack(from) = toggle
+                    && let Some(family) = registry.family_of(session)
+                {
+                    return family.take_back_of(session, *from, |uid| caller.may_trace(uid));
+                }
                 let report = match toggle {
                     Toggle::ForGood(selection, to, run) => session.toggle(selection, *to, *run),
                     Toggle::Lend(selection, to, capture, run) => {

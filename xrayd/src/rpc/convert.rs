@@ -9,6 +9,7 @@ use xray_trace::{
 };
 use xrayd_proto::v1;
 
+use super::authorise::Deed;
 use crate::{
     Pid,
     refusal::{Reason, Refusal},
@@ -41,6 +42,16 @@ pub(super) enum Toggle {
     Lend(Selection, LoanId, Capture, Run),
     /// Made what they were.
     TakeBack(LoanId),
+}
+
+impl Toggle {
+    /// What of that must be allowed.
+    pub(super) fn deed(&self) -> Deed {
+        match self {
+            Self::ForGood(..) | Self::Lend(..) => Deed::Use,
+            Self::TakeBack(_) => Deed::Release,
+        }
+    }
 }
 
 /// What a request to switch functions means; `loan` is 0 where it is for good.

@@ -10,7 +10,7 @@ use xrayd_proto::v1::{self, xrayd_server::Xrayd};
 
 use super::{
     admission::{Admission, Admitted},
-    authorise::{self, Outcomes, Traced, Whom},
+    authorise::{self, Deed, Outcomes, Traced, Whom},
     convert, error,
     fetch::{CHUNKS, ChunkPipe, READER_PATIENCE},
     live::{self, EventMessages, TraceMessages},
@@ -105,8 +105,8 @@ impl Service {
         let toggle = convert::toggle(selection, to, loan, run)?;
         let reports = self
             .blocking(caller, move |registry| {
-                for_each(registry, caller, whom, |traced| {
-                    let reports = traced.toggle(&toggle);
+                for_each(registry, caller, whom, toggle.deed(), |traced| {
+                    let reports = traced.toggle(registry, caller, &toggle);
                     for (pid, report) in &reports {
                         audit_toggle(caller, *pid, to, run, report);
                     }
@@ -130,10 +130,11 @@ fn for_each<T>(
     registry: &Registry,
     caller: Caller,
     whom: Whom,
+    deed: Deed,
     mut call: impl FnMut(&Traced) -> Outcomes<T>,
 ) -> Result<Outcomes<T>, Refusal> {
     let mut reports = Vec::new();
-    for traced in authorise::all_traced(registry, caller, whom)? {
+    for traced in authorise::all_traced(registry, caller, whom, deed)? {
         reports.extend(call(&traced));
     }
     if let (Whom::One(_), [(_, Err(_))]) = (whom, &*reports)
@@ -255,7 +256,7 @@ impl Xrayd for Service {
         let whom = Whom::try_from(pid)?;
         let reports = self
             .blocking(caller, move |registry| {
-                for_each(registry, caller, whom, |traced| {
+                for_each(registry, caller, whom, Deed::Release, |traced| {
                     let reports = traced.end(registry);
                     for (pid, report) in &reports {
                         match report {
@@ -329,7 +330,7 @@ impl Xrayd for Service {
         let whom = Whom::try_from(pid)?;
         let processes = self
             .blocking(caller, move |registry| {
-                let traced = authorise::all_traced(registry, caller, whom)?;
+                let traced = authorise::all_traced(registry, caller, whom, Deed::Use)?;
                 Ok(traced.iter().flat_map(statuses).collect())
             })
             .await?;
@@ -347,7 +348,7 @@ impl Xrayd for Service {
         let admitted = self.stream(caller)?;
         let (feed, encoder) = self
             .blocking(caller, move |registry| {
-                let traced = authorise::traced(registry, caller, pid)?;
+                let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
                 let feed = traced.subscribe();
                 let first = traced.sessions().into_iter().next();
                 let mut anchors = first.map(|first| first.anchors()).unwrap_or_default();
@@ -373,7 +374,7 @@ impl Xrayd for Service {
         let admitted = self.stream(caller)?;
         let (feed, encoder) = self
             .blocking(caller, move |registry| {
-                let feed = authorise::traced(registry, caller, pid)?.subscribe();
+                let feed = authorise::traced(registry, caller, pid, Deed::Use)?.subscribe();
                 let encoder = TraceMessages::new()
                     .map_err(|error| Refusal::new(Reason::Io, format!("no trace: {error}")))?;
                 Ok((feed, encoder))
@@ -394,7 +395,7 @@ impl Xrayd for Service {
         let admitted = self.stream(caller)?;
         let traced = self
             .blocking(caller, move |registry| {
-                authorise::traced(registry, caller, pid)
+                authorise::traced(registry, caller, pid, Deed::Use)
             })
             .await?;
         tracing::info!(uid = caller.uid, caller = caller.pid, %pid, "trace fetched");

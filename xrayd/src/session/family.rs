@@ -287,6 +287,33 @@ impl Family {
         self.each(|session, _| session.take_back(from))
     }
 
+    /// The same of a loan that `session` has by itself: whoever came from it since has it as well. Tells of others what was put back
+    /// in them, if they are of users that `may` be touched.
+    pub fn take_back_of(
+        &self,
+        session: &Arc<Session>,
+        from: LoanId,
+        may: impl Fn(u32) -> bool,
+    ) -> Vec<(Pid, Result<ToggleReport>)> {
+        // Nobody comes meanwhile who would take over what is on loan.
+        let _rules = lock(&self.rules);
+        let mut reports = vec![(session.pid(), session.take_back(from))];
+        for other in self.sessions() {
+            if Arc::ptr_eq(&other, session) || !is_living(&other) || !may(other.uid()) {
+                continue;
+            }
+            let report = other.take_back(from);
+            let is_told = match &report {
+                Ok(report) => report.matched > 0,
+                Err(refusal) => refusal.reason != Reason::TargetExited,
+            };
+            if is_told {
+                reports.push((other.pid(), report));
+            }
+        }
+        reports
+    }
+
     /// Does something to everybody who is there; who is not the first process is shown it with that.
     fn each(
         &self,
@@ -372,6 +399,31 @@ impl Family {
             follower.stop();
         }
         self.finish();
+    }
+
+    /// What a family follows is for whoever may trace everybody in it: its first process may be another user's by now.
+    ///
+    /// # Errors
+    /// `owner` is not the user of all.
+    pub(super) fn check_owner(&self, owner: u32) -> Result<()> {
+        let others = self.sessions();
+        let others = others.iter().map(|session| (session.pid(), session.uid()));
+        let mut all = std::iter::once((self.root, self.uid)).chain(others);
+        let Some((pid, uid)) = all.find(|(_, uid)| *uid != owner) else {
+            return Ok(());
+        };
+        let message = format!(
+            "process {pid} was user {uid}'s when it was attached to; user {owner} may not say what is followed from process {}",
+            self.root
+        );
+        Err(Refusal::new(Reason::Permission, message))
+    }
+
+    /// True if it is one of those whom [`Self::sessions`] tells.
+    pub(super) fn has(&self, session: &Arc<Session>) -> bool {
+        let kin = self.kin();
+        let mut members = kin.members.iter();
+        members.any(|(_, member)| Arc::ptr_eq(member, session))
     }
 
     /// Forgets a session; false if it was none of the family's.

@@ -254,6 +254,13 @@ impl Registry {
         session.as_ref().is_none_or(same).then_some(family)
     }
 
+    /// The family that has a session as a member.
+    pub fn family_of(&self, session: &Arc<Session>) -> Option<Arc<Family>> {
+        self.families()
+            .into_iter()
+            .find(|family| family.has(session))
+    }
+
     /// All families, by their first processes.
     pub fn families(&self) -> Vec<Arc<Family>> {
         let mut families: Vec<_> = self.families_lock().values().cloned().collect();
@@ -290,6 +297,9 @@ impl Registry {
         } else if options.follow != Follow::None
             && let Some(family) = self.family(pid)
         {
+            if let Some(owner) = options.owner {
+                family.check_owner(owner)?;
+            }
             self.follow(&family, options.follow)?;
         }
         Ok(attached)
