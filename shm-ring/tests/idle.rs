@@ -86,3 +86,30 @@ fn a_hole_as_long_as_a_payload_is_found_in_a_while() {
     assert_eq!(found, Some(100));
     assert_eq!(left, Some(100 + Consumer::HOLE_PATIENCE_MS));
 }
+
+/// A child that was forked in the slow path may write there late. The events before it are all read, so it stands behind no hole.
+#[test]
+fn what_stands_in_a_chunk_that_was_not_begun_is_left_alone() {
+    let geometry = Geometry::new(1 << 20, 1).unwrap();
+    let (memory, mut consumer) = begun(geometry);
+    let store = |at, word| memory.words.store(geometry.ring_offset(0) + at, word);
+    for at in (layout::GUARD_BYTES..geometry.chunk_bytes()).step_by(8) {
+        store(at, word::FILLER.into());
+    }
+    consumer.drain(&memory, Producer::Alive, 0, u64::MAX, |_| {});
+    assert_eq!(consumer.cursor(), geometry.chunk_bytes());
+    store(geometry.chunk_bytes() + 24, word::FILLER.into());
+    let mut lost = 0;
+    let mut read = |producer, now| {
+        let sink = |item| lost += u64::from(matches!(item, Item::Lost(_)));
+        consumer.drain(&memory, producer, now, u64::MAX, sink).words
+    };
+    for producer in [Producer::Alive, Producer::Gone] {
+        assert_eq!((read(producer, 1), read(producer, 1 << 20)), (0, 0));
+    }
+    let started = geometry.control_offset(0) + layout::control::STARTED;
+    memory.words.store(started, 2);
+    read(Producer::Gone, 1 << 20);
+    assert_eq!(lost, 1);
+    assert_eq!(consumer.cursor(), geometry.chunk_bytes() + 32);
+}
