@@ -33,7 +33,7 @@ use crate::{
     lock::lock,
     refusal::{Reason, Refusal, Result},
     sys::ticks_now,
-    target::{Load, Maps, Module, Objects, RefusedModule, loads_of, modules_among, survey},
+    target::{Heard, Load, Maps, Module, Objects, RefusedModule, loads_of, modules_among, survey},
 };
 
 /// Modules of a session at most, those that are unloaded among them.
@@ -91,7 +91,7 @@ pub(super) struct Loading {
     /// Says when something was mapped.
     pub(super) watch: Watch,
     /// It has, or may have, or something may be gone, and the maps were not looked at since.
-    heard: bool,
+    heard: Heard,
     /// When the last look began, and how long it took to see what had changed; `None` if that could not be seen.
     last: Instant,
     cost: Option<Duration>,
@@ -154,7 +154,7 @@ impl Loading {
             functions,
             doubtful: HashMap::new(),
             watch,
-            heard: false,
+            heard: Heard::Nothing,
             last: Instant::now(),
             cost: Some(Duration::ZERO),
         }
@@ -162,12 +162,11 @@ impl Loading {
 
     /// How long until the next look.
     pub(super) fn until_look(&self) -> Duration {
-        let pace = if self.heard {
-            Pace::Heard
-        } else if self.rules.is_empty() || self.watch.hears() && !self.is_unsettled() {
-            Pace::Idle
-        } else {
-            Pace::Poll
+        let hears = self.watch.hears() && !self.is_unsettled();
+        let pace = match self.heard {
+            Heard::Something => Pace::Heard,
+            Heard::Nothing if self.rules.is_empty() || hears => Pace::Idle,
+            Heard::Nothing | Heard::Lost => Pace::Poll,
         };
         pace.pause(self.cost).saturating_sub(self.last.elapsed())
     }
@@ -181,12 +180,12 @@ impl Loading {
 
     /// Hears what the target has mapped.
     pub(super) fn hear(&mut self) {
-        self.heard |= self.watch.hear();
+        self.heard = self.heard.max(self.watch.hear());
     }
 
     /// Sleds were found gone, perhaps with their library.
     pub(super) fn suspect(&mut self) {
-        self.heard = true;
+        self.heard = Heard::Something;
     }
 
     /// Adds what has been done to the rules, and has libraries noticed soon if any may be switched on.
@@ -218,7 +217,7 @@ impl Loading {
             self.watch.end();
         } else if self.watch.begin() {
             // What came before it began.
-            self.heard = true;
+            self.heard = Heard::Something;
         }
     }
 

@@ -14,7 +14,7 @@ use super::control::Shared;
 use crate::{
     pid::Pid,
     sys::instant_of,
-    target::{Ear, Hearing},
+    target::{Ear, Heard, Hearing},
 };
 
 /// How libraries that come are noticed.
@@ -87,14 +87,20 @@ impl Watch {
         matches!(self.state, State::Perf(_))
     }
 
-    /// Hears what there is, and says whether the maps are to be looked at for it.
-    pub(super) fn hear(&self) -> bool {
-        matches!(&self.state, State::Perf(ear) if ear.take())
+    /// Hears what there is for which the maps are to be looked at.
+    pub(super) fn hear(&self) -> Heard {
+        match &self.state {
+            State::Perf(ear) => ear.take(),
+            State::Idle | State::Maps => Heard::Nothing,
+        }
     }
 
     /// The same, at once. What the maps show has been written down before they show it.
-    pub(super) fn catch_up(&self) -> bool {
-        matches!(&self.state, State::Perf(ear) if ear.catch_up())
+    pub(super) fn catch_up(&self) -> Heard {
+        match &self.state {
+            State::Perf(ear) => ear.catch_up(),
+            State::Idle | State::Maps => Heard::Nothing,
+        }
     }
 
     /// When the text at `address` was mapped, if that was heard.

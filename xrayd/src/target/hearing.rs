@@ -66,11 +66,23 @@ pub(crate) struct Ear {
     noted: Arc<Noted>,
 }
 
+/// What an ear has heard since the last time it was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Heard {
+    /// Nothing.
+    Nothing,
+    /// Notices were lost, most likely of others: whoever makes many could else have everybody look as often as for their own.
+    Lost,
+    /// Something that is listened to.
+    Something,
+}
+
 /// What was heard for an ear.
 #[derive(Debug)]
 struct Noted {
     /// Since the last time it was asked for.
     any: AtomicBool,
+    lost: AtomicBool,
     /// When the first of that happened, in nanoseconds of `CLOCK_MONOTONIC`; the greatest number if nothing has.
     since: AtomicU64,
     /// What was mapped lately, the oldest first.
@@ -108,12 +120,7 @@ impl Hearing {
                 Arc::clone(&open.insert(begun).shared)
             }
         };
-        let noted = Arc::new(Noted {
-            any: AtomicBool::new(false),
-            since: AtomicU64::new(u64::MAX),
-            marks: Mutex::default(),
-            bell,
-        });
+        let noted = Arc::new(Noted::new(bell));
         Ok(Ear {
             hearing: Arc::clone(self),
             shared,
@@ -178,10 +185,9 @@ impl Shared {
                 Notice::Turned { process, when } => {
                     to(process).for_each(|noted| noted.ring_since(when));
                 }
-                // Nobody knows since when.
                 Notice::Lost => {
                     let all = listeners.values().flatten();
-                    all.for_each(|noted| noted.ring_since(0));
+                    all.for_each(|noted| noted.ring_lost());
                 }
             }
         });
@@ -211,13 +217,18 @@ impl Ear {
         }
     }
 
-    /// Whether anything was heard since the last time.
-    pub(crate) fn take(&self) -> bool {
-        self.noted.any.swap(false, Ordering::AcqRel)
+    /// What was heard since the last time.
+    pub(crate) fn take(&self) -> Heard {
+        self.noted.take()
+    }
+
+    /// True if something is there to be taken that is not just a loss.
+    pub(crate) fn has_something(&self) -> bool {
+        self.noted.any.load(Ordering::Acquire)
     }
 
     /// The same, at once: everything that has happened before this is called.
-    pub(crate) fn catch_up(&self) -> bool {
+    pub(crate) fn catch_up(&self) -> Heard {
         self.shared.hand_on();
         self.take()
     }
@@ -268,6 +279,16 @@ impl Drop for Ear {
 // === impl Noted ===
 
 impl Noted {
+    fn new(bell: Arc<EventFd>) -> Self {
+        Self {
+            any: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            since: AtomicU64::new(u64::MAX),
+            marks: Mutex::default(),
+            bell,
+        }
+    }
+
     fn mark(&self, range: Range<u64>, when: u64) {
         let mut marks = lock(&self.marks);
         if marks.len() == MARKS {
@@ -283,6 +304,23 @@ impl Noted {
         if !self.any.swap(true, Ordering::AcqRel) {
             // One that has been rung so often that it overflows is heard all the same.
             let _ = self.bell.write(1);
+        }
+    }
+
+    fn ring_lost(&self) {
+        // Nobody knows since when.
+        self.since.fetch_min(0, Ordering::AcqRel);
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            let _ = self.bell.write(1);
+        }
+    }
+
+    fn take(&self) -> Heard {
+        let lost = self.lost.swap(false, Ordering::AcqRel);
+        match (self.any.swap(false, Ordering::AcqRel), lost) {
+            (true, _) => Heard::Something,
+            (false, true) => Heard::Lost,
+            (false, false) => Heard::Nothing,
         }
     }
 }
@@ -354,22 +392,34 @@ mod tests {
         own.not_to(Pid::this());
         own.catch_up();
         Command::new("true").status().unwrap();
-        let lost = other.catch_up();
-        assert!(!own.take() || lost);
+        // Or something was lost.
+        assert_ne!(other.catch_up(), Heard::Something);
+        assert_ne!(own.take(), Heard::Something);
     }
 
     #[test]
     fn who_loses_notices_is_told() {
-        let noted = Noted {
-            any: AtomicBool::new(false),
-            since: AtomicU64::new(u64::MAX),
-            marks: Mutex::default(),
-            bell: bell(),
-        };
+        let noted = Noted::new(bell());
         for when in 0..10 * MARKS as u64 {
             noted.mark(0..1, when);
         }
         assert_eq!(lock(&noted.marks).len(), MARKS);
         assert_eq!(noted.bell.read().unwrap(), 1);
+        assert_eq!(noted.take(), Heard::Something);
+    }
+
+    #[test]
+    fn what_was_lost_is_told_apart_from_what_was_heard() {
+        let noted = Noted::new(bell());
+        noted.ring_lost();
+        noted.ring_lost();
+        assert_eq!(noted.bell.read().unwrap(), 1);
+        assert_eq!(noted.since.load(Ordering::Acquire), 0);
+        assert_eq!(noted.take(), Heard::Lost);
+        assert_eq!(noted.take(), Heard::Nothing);
+        noted.ring_lost();
+        noted.ring_since(7);
+        assert_eq!(noted.take(), Heard::Something);
+        assert_eq!(noted.take(), Heard::Nothing);
     }
 }

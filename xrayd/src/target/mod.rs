@@ -26,7 +26,7 @@ pub use mapped::{MappedFile, mapped_files};
 
 pub(crate) use check::{Preflight, has_pending_signal, preflight, tracer_of};
 pub(crate) use event_types::{MOST_TYPE_NAMES, new_type_names};
-pub(crate) use hearing::{Ear, Hearing};
+pub(crate) use hearing::{Ear, Heard, Hearing};
 pub(crate) use identity::{Target, command_of};
 pub(crate) use image::{Image, Parts};
 pub(crate) use linked::linked;

@@ -131,7 +131,9 @@ impl Search {
             // An error, as an interruption, is a wait that ends early.
             let _ = poll(&mut fds, PollTimeout::from(left));
             if self.signal.bell.read().is_ok() {
-                pause = pause.min(self.cost.pause(Pace::Heard));
+                let lost = self.ear.as_ref().is_some_and(|ear| !ear.has_something());
+                let pace = if lost { Pace::Poll } else { Pace::Heard };
+                pause = pause.min(self.cost.pause(pace));
             }
         }
     }
