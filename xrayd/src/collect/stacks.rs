@@ -42,6 +42,8 @@ pub(super) struct Stacks {
     segments: Vec<usize>,
     /// Calls further in than those, for which there was no room. While there are any, no frame is added.
     beyond: u64,
+    /// Where the outermost of those stands.
+    beyond_from: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +81,7 @@ impl Stacks {
             share: room.share(),
             segments: Vec::new(),
             beyond: 0,
+            beyond_from: 0,
         }
     }
 
@@ -89,7 +92,10 @@ impl Stacks {
         match self.frames.last() {
             // Below the innermost call, not further than a frame.
             Some(top) if top.sp.wrapping_sub(sp).wrapping_sub(1) < NEAR => self.push(frame, 0),
-            None => self.push(frame, 0),
+            None => {
+                let over = self.leave_beyond(sp, 0);
+                self.push(frame, over)
+            }
             Some(_) => {
                 let over = self.settle(sp, sp);
                 self.push(frame, over)
@@ -119,7 +125,7 @@ impl Stacks {
     pub(super) fn pass(&mut self, sp: u64) -> u64 {
         match self.frames.last() {
             Some(top) if top.sp.wrapping_sub(sp) < NEAR => 0,
-            None => 0,
+            None => self.leave_beyond(sp, 1),
             Some(_) => {
                 // A call whose return address is at `sp` itself is the one that this happens in.
                 let over = self.settle(sp, sp.wrapping_sub(1));
@@ -149,9 +155,24 @@ impl Stacks {
         if self.has_room() {
             self.frames.push(frame);
         } else {
+            if self.beyond == 0 {
+                self.beyond_from = frame.sp;
+            }
             self.beyond = self.beyond.saturating_add(1);
         }
         over
+    }
+
+    /// Nothing is open but, perhaps, calls for which there was no room, and the stack stands at `sp`: if that is where the outermost of them
+    /// stands, or at least `above` higher, they are over. Says how many were left.
+    #[inline]
+    fn leave_beyond(&mut self, sp: u64, above: u64) -> u64 {
+        let higher = sp.wrapping_sub(self.beyond_from);
+        if self.beyond > 0 && (above..NEAR).contains(&higher) {
+            std::mem::take(&mut self.beyond)
+        } else {
+            0
+        }
     }
 
     /// Whether a frame can be added; makes room for it.
@@ -189,6 +210,19 @@ impl Stacks {
 
     #[cold]
     fn exit_elsewhere(&mut self, function: FunctionId, sp: u64) -> Shown {
+        if self.frames.is_empty() && self.beyond > 0 {
+            // Of the outermost call that had no room, of one further out, or of one further in.
+            let over = match self.leave_beyond(sp, 0) {
+                0 => {
+                    self.beyond -= 1;
+                    0
+                }
+                left if sp == self.beyond_from => left - 1,
+                left => left,
+            };
+            let of = Exit::Unknown;
+            return Shown { over, of };
+        }
         let segments = 0..=self.segments.len();
         let fitting = segments.rev().find(|segment| self.fits(*segment, sp));
         let further_in = fitting.is_none() || self.frames.last().is_some_and(|top| sp < top.sp);
@@ -298,6 +332,30 @@ mod tests {
 
     fn shown(over: u64, of: Exit) -> Shown {
         Shown { over, of }
+    }
+
+    /// A thread that got no room at all is followed again when what it had open is over, also if that is left without exits.
+    #[test]
+    fn calls_without_room_are_over_where_their_outermost_one_is() {
+        let full = Room::with(0, 64, 4);
+        let rows: [(fn(&mut Stacks) -> u64, u64); 4] = [
+            (|stacks| stacks.exit(A, TOP).over, 2),
+            (|stacks| stacks.exit(C, TOP + 64).over, 3),
+            (|stacks| stacks.enter(B, TOP), 3),
+            (|stacks| stacks.pass(TOP + 8), 3),
+        ];
+        for (next, over) in rows {
+            let mut stacks = Stacks::new(&full);
+            for (function, depth) in [(A, 0), (B, 64), (C, 128)] {
+                assert_eq!(stacks.enter(function, TOP - depth), 0);
+            }
+            assert_eq!(stacks.pass(TOP), 0, "within the outermost");
+            assert_eq!(stacks.exit(C, TOP - 128), shown(0, Exit::Unknown));
+            assert_eq!(stacks.enter(C, TOP - 128), 0);
+            assert_eq!(next(&mut stacks), over);
+            let entered = stacks.frames.len() as u64 + stacks.beyond;
+            assert!(entered <= 1, "{stacks:?}");
+        }
     }
 
     /// The functions that are open, outermost first, and their places.
