@@ -337,8 +337,9 @@ mod tests {
     /// A thread that got no room at all is followed again when what it had open is over, also if that is left without exits.
     #[test]
     fn calls_without_room_are_over_where_their_outermost_one_is() {
+        type Next = fn(&mut Stacks) -> u64;
         let full = Room::with(0, 64, 4);
-        let rows: [(fn(&mut Stacks) -> u64, u64); 4] = [
+        let rows: [(Next, u64); 4] = [
             (|stacks| stacks.exit(A, TOP).over, 2),
             (|stacks| stacks.exit(C, TOP + 64).over, 3),
             (|stacks| stacks.enter(B, TOP), 3),
