@@ -258,6 +258,15 @@ impl Running {
         })
     }
 
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// What it has written to standard error so far.
+    pub(crate) fn said(&self) -> Result<String> {
+        Ok(fs::read_to_string(&self.err)?)
+    }
+
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         send(self.child.id(), signal)
     }

@@ -140,6 +140,9 @@ pub struct AttachReport {
     /// Things worth knowing, a line each.
     #[prost(string, repeated, tag = "6")]
     pub notes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// True if it was attached already: nothing was done, but that `follow` holds from now on.
+    #[prost(bool, tag = "7")]
+    pub already: bool,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

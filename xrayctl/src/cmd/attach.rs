@@ -1,16 +1,17 @@
 //! `xrayctl attach`: puts trampolines and rings into a process. Switches nothing on.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use xrayd::session::{AttachOptions, Follow};
 use xrayd::target::Sleds;
-use xrayd_proto::v1::{self, AttachRequest};
+use xrayd_proto::v1::{self, AttachRequest, AttachResponse, DetachRequest};
 
 use crate::args::Format;
-use crate::client::Daemon;
+use crate::client::{Daemon, Rpc};
 use crate::failure;
 use crate::output::Console;
 use crate::output::attached::Attached;
 use crate::parse;
+use crate::signals::Signals;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -101,14 +102,51 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let request = args
         .memory
         .request(args.pid, args.follow, sleds(args.pending));
-    let response = rpc.attach(request).await;
-    let response = response
-        .map_err(|status| failure::from_status(&status))
-        .with_context(|| format!("cannot attach to {}", args.pid))?;
-    let attached = Attached::from(response.into_inner());
+    let attached = Attached::from(attach(&mut rpc, request, console).await?);
     if args.format.json {
         console.json(&attached)
     } else {
         console.show(|out, look| attached.render(out, look))
     }
+}
+
+/// Attaches. The daemon goes on with it though nobody waits any more, so Ctrl-C has it undone.
+async fn attach(
+    rpc: &mut Rpc,
+    request: AttachRequest,
+    console: &Console,
+) -> anyhow::Result<AttachResponse> {
+    let pid = request.pid;
+    let mut signals = Signals::hold()?;
+    let mut interrupted = false;
+    let response = {
+        let mut attaching = std::pin::pin!(rpc.attach(request));
+        loop {
+            tokio::select! {
+                response = &mut attaching => break response,
+                () = signals.next() => {
+                    if std::mem::replace(&mut interrupted, true) {
+                        bail!("interrupted: the daemon goes on attaching to {pid}; `xrayctl detach {pid}` undoes it");
+                    }
+                    console.note("attaching is under way, and will be undone; another Ctrl-C leaves that to you");
+                }
+            }
+        }
+    };
+    let response = response
+        .map_err(|status| failure::from_status(&status))
+        .with_context(|| format!("cannot attach to {pid}"))?
+        .into_inner();
+    let already = response
+        .report
+        .as_ref()
+        .is_some_and(|report| report.already);
+    if interrupted && !already {
+        let detached = rpc.detach(DetachRequest { pid }).await;
+        detached
+            .map_err(|status| failure::from_status(&status))
+            .with_context(|| format!("interrupted: cannot detach from {pid} again"))?;
+        bail!("interrupted: process {pid} was let go of again");
+    }
+    Ok(response)
 }

@@ -19,6 +19,7 @@ pub(crate) struct Attached {
 impl Attached {
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let AttachReport {
+            already,
             adopted,
             stopped_ns,
             stopped_tid,
@@ -31,10 +32,17 @@ impl Attached {
         };
         let functions = units::counted(self.status.functions.into(), "function");
         let pid = self.status.pid;
-        writeln!(
-            out,
-            "{pid}: attached, {functions} can be switched on; {how}"
-        )?;
+        if already {
+            writeln!(
+                out,
+                "{pid}: was attached already, {functions} can be switched on"
+            )?;
+        } else {
+            writeln!(
+                out,
+                "{pid}: attached, {functions} can be switched on; {how}"
+            )?;
+        }
         let warn = |out: &mut dyn io::Write, line: String| {
             writeln!(
                 out,
@@ -88,6 +96,7 @@ mod tests {
             message: "no room within 2 GiB".into(),
         };
         let report = AttachReport {
+            already: false,
             adopted: false,
             stopped_ns: 123_456,
             stopped_tid: 813,
@@ -101,6 +110,15 @@ mod tests {
             }],
             notes: vec!["the program is stripped".into()],
         };
+        let again = Attached::from(AttachResponse {
+            status: Some(status.clone()),
+            report: Some(AttachReport {
+                already: true,
+                notes: vec!["the process has rings of 1024 KiB for 1024 threads from an earlier attach; they stay".into()],
+                ..AttachReport::default()
+            }),
+        });
+        golden::check("attach-again.txt", |out| again.render(out, Look::PLAIN));
         let attached = Attached::from(AttachResponse {
             status: Some(status),
             report: Some(report),

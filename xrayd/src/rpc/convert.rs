@@ -484,6 +484,7 @@ pub(super) fn retained(statuses: &[Status]) -> v1::TraceChunk {
 
 pub(super) fn attach_report(report: AttachReport) -> v1::AttachReport {
     let AttachReport {
+        already,
         adopted,
         stopped,
         skipped,
@@ -508,6 +509,7 @@ pub(super) fn attach_report(report: AttachReport) -> v1::AttachReport {
             })
             .collect(),
         notes,
+        already,
     }
 }
 

@@ -62,6 +62,8 @@ pub struct AttachOptions {
 /// What attaching did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttachReport {
+    /// It was attached already: nothing was done.
+    pub already: bool,
     /// Everything was in the process already.
     pub adopted: bool,
     /// Which thread stood still, and for how long; `None` if none did.
@@ -126,6 +128,18 @@ impl Default for AttachOptions {
     }
 }
 
+/// What to tell whoever wants other rings than the process has: those stay as long as it lives.
+pub(super) fn other_rings(wanted: Geometry, there: Geometry) -> Option<String> {
+    let note = || {
+        format!(
+            "the process has rings of {} KiB for {} threads from an earlier attach; they stay",
+            there.ring_bytes() >> 10,
+            there.slots() / 2,
+        )
+    };
+    (wanted != there).then(note)
+}
+
 /// Attaches, on the thread that will control the session.
 pub(super) fn prepare(
     target: Target,
@@ -175,13 +189,8 @@ pub(super) fn prepare(
         stopped: installed.stopped,
         ..AttachReport::default()
     };
-    if installed.layout.geometry != geometry {
-        report.notes.push(format!(
-            "the process has rings of {} KiB for {} threads from an earlier attach; they stay",
-            installed.layout.geometry.ring_bytes() >> 10,
-            installed.layout.geometry.slots() / 2,
-        ));
-    }
+    let other = other_rings(geometry, installed.layout.geometry);
+    report.notes.extend(other);
     let gathered = gather(&flight.surveyed, &flight.refused, &mut report);
     let functions = Functions::new(pid);
     let mut by_module = gathered.sites.into_iter();

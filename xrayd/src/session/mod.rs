@@ -48,6 +48,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use shm_ring::Geometry;
 use xray_trace::{
     instr_map::{Candidate, CompiledSelection, Selection},
     model::{
@@ -278,6 +279,13 @@ impl Session {
     /// Its effective user at attach.
     pub fn uid(&self) -> u32 {
         self.uid
+    }
+
+    /// What to tell whoever attaches to it again and wants other rings than it has.
+    pub(super) fn other_rings(&self, options: &AttachOptions) -> Option<String> {
+        let wanted = Geometry::new(options.ring_bytes, options.max_threads).ok()?;
+        let there = Geometry::new(self.ring_bytes, self.max_threads).ok()?;
+        attach::other_rings(wanted, there)
     }
 
     /// The process as a trace describes it.

@@ -327,7 +327,11 @@ impl Registry {
                 {
                     return Err(busy(pid));
                 }
-                let report = AttachReport::default();
+                let report = AttachReport {
+                    already: true,
+                    notes: session.other_rings(&options).into_iter().collect(),
+                    ..AttachReport::default()
+                };
                 return Ok((Attached { session, report }, false));
             }
             Reservation::Free(reserved) => reserved,
