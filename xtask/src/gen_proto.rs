@@ -28,6 +28,7 @@ const JSON: &[&str] = &[
     "Refusal",
     "RefusedModule",
     "SkippedSleds",
+    "ThreadLoss",
     "ToggleReport",
 ];
 

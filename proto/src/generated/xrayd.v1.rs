@@ -467,6 +467,24 @@ pub struct ProcessStatus {
     /// Functions that are on and of whose calls values are recorded.
     #[prost(uint32, tag = "27")]
     pub functions_with_values: u32,
+    /// Threads that lost events, the 16 that lost the most first, whether they have a ring or never got one.
+    #[prost(message, repeated, tag = "28")]
+    pub losses: ::prost::alloc::vec::Vec<ThreadLoss>,
+    /// The rest of `lost`: of other threads, of such as have ended and of which nothing is retained any more, and what rings have counted and not told
+    /// yet.
+    #[prost(uint64, tag = "29")]
+    pub lost_by_others: u64,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ThreadLoss {
+    /// 0 in the row of those that nobody can tell apart: neither a ring nor a place to count was free.
+    #[prost(uint32, tag = "1")]
+    pub tid: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub lost: u64,
 }
 /// How a process came to be traced that nobody attached to.
 #[derive(serde::Serialize)]

@@ -3,7 +3,7 @@
 use std::io;
 
 use serde::Serialize;
-use xrayd_proto::v1::{ModuleStatus, ProcessStatus};
+use xrayd_proto::v1::{ModuleStatus, ProcessStatus, ThreadLoss};
 
 use super::text::printable;
 use super::{Cell, Column, Look, Table, Tone, family_status, units};
@@ -50,6 +50,7 @@ impl Statuses {
         ]);
         self.processes.iter().for_each(|row| table.push(cells(row)));
         table.render(out, look)?;
+        self.render_losses(out, look)?;
         self.render_families(out, look)?;
         for row in self.processes.iter().filter(|row| !row.failure.is_empty()) {
             let failure = printable(&row.failure);
@@ -69,6 +70,45 @@ impl Statuses {
             Detail::Processes => Ok(()),
             Detail::Modules => self.render_modules(out, look),
         }
+    }
+
+    /// Which threads lost events, where any did.
+    fn render_losses(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let mut table = Table::new([
+            Column::right("PID"),
+            Column::right("TID"),
+            Column::right("LOST"),
+            Column::elastic("THREAD"),
+        ]);
+        let losers = self.processes.iter().filter(|row| !row.losses.is_empty());
+        let mut any = false;
+        for row in losers {
+            any = true;
+            let mut push = |tid: u32, lost: u64, name: &str| {
+                let tid = if tid == 0 {
+                    String::new()
+                } else {
+                    tid.to_string()
+                };
+                table.push([
+                    row.pid.to_string().into(),
+                    tid.into(),
+                    Cell::toned(units::count(lost), Tone::Bad),
+                    name.into(),
+                ]);
+            };
+            for ThreadLoss { tid, name, lost } in &row.losses {
+                push(*tid, *lost, name);
+            }
+            if row.lost_by_others > 0 {
+                push(0, row.lost_by_others, "(others)");
+            }
+        }
+        if any {
+            writeln!(out)?;
+            table.render(out, look)?;
+        }
+        Ok(())
     }
 
     /// Who comes from whom, where anybody is followed.
@@ -264,6 +304,22 @@ mod tests {
             ],
             noticing: "maps".into(),
             noticing_why: "no perf events: Permission denied".into(),
+            losses: Vec::new(),
+            lost_by_others: 0,
+        };
+        let loss = |tid, name: &str, lost| ThreadLoss {
+            tid,
+            name: name.into(),
+            lost,
+        };
+        let losing = ProcessStatus {
+            lost: 12_345,
+            losses: vec![
+                loss(815, "worker-\u{1b}[2J", 12_000),
+                loss(0, "(threads without a ring)", 300),
+            ],
+            lost_by_others: 45,
+            ..status.clone()
         };
         let failed = ProcessStatus {
             state: "failed".into(),
@@ -321,6 +377,12 @@ mod tests {
             detail: Detail::Processes,
         };
         golden::check("status-failed.txt", |out| failed.render(out, Look::PLAIN));
+        let losing = Statuses {
+            processes: vec![losing],
+            detail: Detail::Processes,
+        };
+        golden::check("status-losses.txt", |out| losing.render(out, Look::PLAIN));
+        golden::check_json("status-losses.json", &losing);
         let none = Statuses {
             processes: Vec::new(),
             detail: Detail::Modules,

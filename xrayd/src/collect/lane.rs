@@ -162,7 +162,7 @@ impl Lane {
     pub(super) fn settle(&mut self, output: &Output) {
         self.stacks.tidy();
         let (events, lost) = std::mem::take(&mut self.tally);
-        output.count(events, lost);
+        output.count(self.thread, events, lost);
         if self.encoder.is_empty() {
             return;
         }

@@ -16,7 +16,7 @@ use crate::{
     session::{
         AttachOptions, AttachReport, Capture, DetachReport, FamilyStatus, Follow, FunctionRow,
         Kinship, LoanId, ModuleStatus, NotFollowed, Noticing, Phase, Run, Since, SkippedSleds,
-        Status, Switch, ToggleReport, Wanted,
+        Status, Switch, ThreadLoss, ToggleReport, Wanted,
     },
     target::{Check, Outcome, ProcessState, ProcessSummary, Sleds},
 };
@@ -307,6 +307,7 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         events,
         events_per_second,
         lost,
+        losses,
         ring_use_permille,
         ring_bytes,
         max_threads,
@@ -318,6 +319,7 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         modules,
         noticing,
     } = status;
+    let told: u64 = losses.iter().map(|loss| loss.lost).sum();
     let (noticing, noticing_why) = match noticing {
         Noticing::Idle => ("idle", String::new()),
         Noticing::Perf => ("perf", String::new()),
@@ -351,7 +353,14 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         kinship: kinship.map(self::kinship),
         family: None,
         executed,
+        losses: losses.into_iter().map(thread_loss).collect(),
+        lost_by_others: lost.saturating_sub(told),
     }
+}
+
+fn thread_loss(loss: ThreadLoss) -> v1::ThreadLoss {
+    let ThreadLoss { tid, name, lost } = loss;
+    v1::ThreadLoss { tid, name, lost }
 }
 
 fn kinship(kinship: Kinship) -> v1::Kinship {

@@ -74,6 +74,7 @@ pub(crate) use attach::Started;
 #[cfg(test)]
 pub(crate) use feed::closed_feed;
 pub(crate) use output::Output;
+pub use output::ThreadLoss;
 pub use sled_encoders::Capture;
 
 use self::{
@@ -167,6 +168,8 @@ pub struct Status {
     pub events_per_second: f64,
     /// Events lost in the target.
     pub lost: u64,
+    /// By which threads, those that lost the most first; never more than `lost` in sum.
+    pub losses: Vec<ThreadLoss>,
     /// The fullest ring at the last drain, in permille.
     pub ring_use_permille: u32,
     /// Bytes of a ring.
@@ -452,6 +455,8 @@ impl Session {
 
     /// State and counters.
     pub fn status(&self) -> Status {
+        // Before the sum, which is never less then.
+        let losses = self.output.losses();
         let counters = self.output.counters();
         Status {
             pid: self.pid,
@@ -468,6 +473,7 @@ impl Session {
             events: counters.events,
             events_per_second: counters.events_per_second,
             lost: counters.lost,
+            losses,
             ring_use_permille: counters.ring_use_permille,
             ring_bytes: self.ring_bytes,
             max_threads: self.max_threads,

@@ -1,6 +1,7 @@
 //! Where the drain's blocks go: counted, retained up to a limit, and fed to the live readers.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, VecDeque},
     sync::{
         Mutex, OnceLock,
@@ -23,6 +24,8 @@ use crate::lock::lock;
 
 /// Clock anchors kept; when there are more, every second one goes.
 const MAX_ANCHORS: usize = 4096;
+/// Threads of which it is told what they lost.
+const MOST_LOSERS: usize = 16;
 /// What a block costs beside its bytes, and what a thread costs: their entries, with what the allocator adds.
 const BLOCK_COST: u64 = 128;
 const THREAD_COST: u64 = 256;
@@ -40,6 +43,17 @@ pub(crate) struct Counters {
     pub(crate) retained_bytes: u64,
     pub(crate) retained_events: u64,
     pub(crate) evicted_events: u64,
+}
+
+/// What a thread has lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThreadLoss {
+    /// Its id; 0 stands for threads that nobody can tell apart.
+    pub tid: u32,
+    /// Its name.
+    pub name: String,
+    /// Events, at least 1.
+    pub lost: u64,
 }
 
 /// Everything retained, at one moment.
@@ -107,6 +121,8 @@ struct Known {
     blocks: u32,
     /// Events that were retained and dropped.
     evicted: u64,
+    /// Events that it has lost itself.
+    lost: u64,
     /// It has no ring any more.
     ended: bool,
 }
@@ -177,6 +193,7 @@ impl Output {
             thread: thread.clone(),
             blocks: 0,
             evicted: 0,
+            lost: 0,
             ended: false,
         };
         if retained.threads.insert(id, known).is_none() {
@@ -198,12 +215,19 @@ impl Output {
         self.counts.mark_seen(function);
     }
 
-    /// So many more events and losses.
-    pub(crate) fn count(&self, events: u64, lost: u64) {
+    /// So many more events and losses of a thread.
+    pub(crate) fn count(&self, thread: ThreadId, events: u64, lost: u64) {
         self.events
             .store(self.events.load(Relaxed) + events, Relaxed);
+        if lost == 0 {
+            return;
+        }
         self.lost
             .store(self.lost.load(Relaxed).saturating_add(lost), Relaxed);
+        // After the sum, so that no thread has lost more than all.
+        if let Some(known) = lock(&self.retained).threads.get_mut(&thread) {
+            known.lost = known.lost.saturating_add(lost);
+        }
     }
 
     /// So many losses have rings counted that are not in the stream now.
@@ -249,7 +273,7 @@ impl Output {
         let now = crate::sys::ticks_now();
         let mut encoder = BlockEncoder::new(thread);
         encoder.push_lost(now, events);
-        self.count(0, events);
+        self.count(thread, 0, events);
         if let Some(block) = encoder.finish() {
             self.publish(Published { block, said: 0 });
         }
@@ -431,6 +455,21 @@ impl Output {
         self.counts.was_seen(function)
     }
 
+    /// The threads that lost the most, those first; 0 to [`MOST_LOSERS`].
+    pub(crate) fn losses(&self) -> Vec<ThreadLoss> {
+        let retained = lock(&self.retained);
+        let losers = retained.threads.values().filter(|known| known.lost > 0);
+        let mut losers: Vec<&Known> = losers.collect();
+        losers.sort_unstable_by_key(|known| (Reverse(known.lost), known.thread.id));
+        let most = losers.into_iter().take(MOST_LOSERS);
+        most.map(|known| ThreadLoss {
+            tid: known.thread.tid,
+            name: known.thread.name.clone(),
+            lost: known.lost,
+        })
+        .collect()
+    }
+
     pub(crate) fn counters(&self) -> Counters {
         let retained = lock(&self.retained);
         Counters {
@@ -565,15 +604,55 @@ mod tests {
     #[test]
     fn losses_are_counted_once() {
         let output = Output::new(ProcessId(0), 7, 1 << 30);
+        let thread = output.new_thread(1, String::new());
         let lost = || output.counters().lost;
         output.untold_losses(100);
         assert_eq!(lost(), 100);
-        output.count(5, 60);
+        output.count(thread, 5, 60);
         assert_eq!(lost(), 100);
-        output.count(5, 60);
+        output.count(thread, 5, 60);
         assert_eq!(lost(), 120);
         output.untold_losses(10);
         assert_eq!(lost(), 130);
+    }
+
+    #[test]
+    fn the_threads_that_lost_the_most_are_told_and_no_more_than_is_bearable() {
+        let output = Output::new(ProcessId(0), 7, 1 << 30);
+        output.new_thread(99, "diligent".to_owned());
+        let loss = |tid: u32, name: &str, lost| ThreadLoss {
+            tid,
+            name: name.to_owned(),
+            lost,
+        };
+        assert_eq!(output.losses(), []);
+        // One with a ring, one that never had one, and some that nobody knows.
+        let thread = output.new_thread(1, "worker".to_owned());
+        output.count(thread, 0, 2);
+        output.count(thread, 7, 3);
+        let late = output.new_thread(2, "late".to_owned());
+        output.lost_by(late, 9);
+        output.lost_without_ring(1);
+        let nobody = loss(0, "(threads without a ring)", 1);
+        let expected = [loss(2, "late", 9), loss(1, "worker", 5), nobody];
+        assert_eq!(output.losses(), expected);
+        for tid in 100..200 {
+            let thread = output.new_thread(tid, String::new());
+            output.count(thread, 0, u64::from(tid));
+        }
+        let told = output.losses();
+        assert_eq!(told.len(), MOST_LOSERS);
+        assert_eq!(told.first(), Some(&loss(199, "", 199)));
+        assert!(
+            told.iter()
+                .map(|loss| loss.lost)
+                .is_sorted_by(|a, b| a >= b)
+        );
+        // Of a thread of which nothing is retained any more the sum alone knows.
+        output.retain(0);
+        output.thread_ended(late);
+        assert!(output.losses().iter().all(|loss| loss.tid != 2));
+        assert_eq!(output.counters().lost, 15 + (100..200).sum::<u64>());
     }
 
     #[tokio::test]
