@@ -141,12 +141,15 @@ fn a_family_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
     let both = rows(&status, "processes")?;
     ensure!(both.len() == 2, "{status}");
     ensure!(both[0]["family"]["follow"] == "fork", "{status}");
+    let how = &both[0]["family"]["noticing"];
+    ensure!(how == "perf" || how == "looks", "{status}");
     ensure!(
         both[1]["kinship"]["parent"] == target.pid() && both[1]["kinship"]["by_exec"] == false,
         "{status}"
     );
     let shown = cli.ok(["status"])?;
     ensure!(shown.contains("its forks are followed"), "{shown}");
+    ensure!(shown.contains("\n  who comes is noticed "), "{shown}");
     let listed = cli.ok(["ps"])?;
     ensure!(listed.contains(&format!("traced, from {root}")), "{listed}");
 

@@ -531,6 +531,12 @@ pub struct FamilyStatus {
     /// The latest of those that have sleds and cannot be traced.
     #[prost(message, repeated, tag = "8")]
     pub not_followed: ::prost::alloc::vec::Vec<NotFollowed>,
+    /// How it is noticed who comes: "perf": by the kernel's perf events, at once; "looks": by looking every few milliseconds, and `noticing_why` says
+    /// why.
+    #[prost(string, tag = "9")]
+    pub noticing: ::prost::alloc::string::String,
+    #[prost(string, tag = "10")]
+    pub noticing_why: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -762,8 +768,8 @@ impl CheckResult {
         }
     }
 }
-/// Which processes are traced that come from one that is. They are looked for every few milliseconds, since no tracer stays with them: what one
-/// does before it is found is in no trace, and ProcessStatus tells how long that was at most. What is switched on in the root is
+/// Which processes are traced that come from one that is. No tracer stays with them: the kernel's perf events tell of them, or they are looked for
+/// every few milliseconds (see FamilyStatus.noticing). What one does before it is found is in no trace, and ProcessStatus tells how long that was at most. What is switched on in the root is
 /// switched on in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

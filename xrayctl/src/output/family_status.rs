@@ -43,6 +43,8 @@ pub(crate) fn counts(root: u32, family: &FamilyStatus) -> String {
         dropped,
         untraced,
         not_followed: _,
+        noticing: _,
+        noticing_why: _,
     } = family;
     let what = match follow.as_str() {
         "fork" => "its forks are followed",
@@ -57,6 +59,21 @@ pub(crate) fn counts(root: u32, family: &FamilyStatus) -> String {
     format!(
         "process {root}: {what}{over}; {traced} traced, {followed} followed so far, {untraced} without sleds or not traceable{dropped}"
     )
+}
+
+/// How it is noticed who comes, as long as anybody can.
+pub(crate) fn noticing(family: &FamilyStatus) -> Option<String> {
+    match family.noticing.as_str() {
+        _ if family.over => None,
+        "perf" => Some("who comes is noticed at once, by perf events".to_owned()),
+        "looks" => {
+            let why = printable(&family.noticing_why);
+            Some(format!(
+                "who comes is noticed by looking every few milliseconds: {why}"
+            ))
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -82,6 +99,23 @@ pub(crate) mod tests {
                     message: "process 977 belongs to user 0 now; user 1000 may not trace it".into(),
                 }),
             }],
+            noticing: "looks".into(),
+            noticing_why: "no perf events: Permission denied".into(),
         }
+    }
+
+    #[test]
+    fn how_who_comes_is_noticed_is_told_while_anybody_can() {
+        let looks = sample();
+        let perf = FamilyStatus {
+            noticing: "perf".into(),
+            noticing_why: String::new(),
+            ..sample()
+        };
+        let told = |family| noticing(family).unwrap();
+        assert!(told(&looks).ends_with("milliseconds: no perf events: Permission denied"));
+        assert!(told(&perf).ends_with("at once, by perf events"));
+        let over = FamilyStatus { over: true, ..perf };
+        assert_eq!(noticing(&over), None);
     }
 }

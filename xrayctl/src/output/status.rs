@@ -140,6 +140,9 @@ impl Statuses {
         let families = self.processes.iter();
         for (root, family) in families.filter_map(|row| Some((row.pid, row.family.as_ref()?))) {
             writeln!(out, "{}", family_status::counts(root, family))?;
+            if let Some(how) = family_status::noticing(family) {
+                writeln!(out, "  {how}")?;
+            }
             for line in family_status::not_whole(family) {
                 writeln!(out, "  {}", look.paint(Tone::Warning, &line))?;
             }

@@ -14,9 +14,9 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        AttachOptions, AttachReport, Capture, DetachReport, FamilyStatus, Follow, FunctionRow,
-        Kinship, LoanId, ModuleStatus, NotFollowed, Noticing, Phase, Run, Since, SkippedSleds,
-        Status, Switch, ThreadLoss, ToggleReport, Wanted,
+        AttachOptions, AttachReport, Capture, DetachReport, FamilyStatus, Finding, Follow,
+        FunctionRow, Kinship, LoanId, ModuleStatus, NotFollowed, Noticing, Phase, Run, Since,
+        SkippedSleds, Status, Switch, ThreadLoss, ToggleReport, Wanted,
     },
     target::{Check, Outcome, ProcessState, ProcessSummary, Sleds},
 };
@@ -396,6 +396,7 @@ pub(super) fn family(
         dropped,
         untraced,
         not_followed,
+        finding,
     } = status;
     let root = root.as_u32();
     if follow == Follow::None {
@@ -431,6 +432,11 @@ pub(super) fn family(
             refusal: Some(refusal(why)),
         }
     });
+    let (noticing, noticing_why) = match finding {
+        None => ("", String::new()),
+        Some(Finding::Perf) => ("perf", String::new()),
+        Some(Finding::Looks(why)) => ("looks", why),
+    };
     let family = v1::FamilyStatus {
         follow: follow.to_owned(),
         over,
@@ -440,6 +446,8 @@ pub(super) fn family(
         dropped,
         untraced,
         not_followed: not_followed.collect(),
+        noticing: noticing.to_owned(),
+        noticing_why,
     };
     // Of a root that became another program, the latest.
     if let Some(row) = rows.iter_mut().rev().find(|row| row.pid == root) {

@@ -12,8 +12,8 @@ use std::{
 use xray_trace::instr_map::Selection;
 
 use super::{
-    AttachOptions, Capture, Feed, Follow, Kinship, LoanId, NotFollowed, Phase, Run, Session,
-    Source, ToggleReport, Wanted,
+    AttachOptions, Capture, Feed, Finding, Follow, Kinship, LoanId, NotFollowed, Phase, Run,
+    Session, Source, ToggleReport, Wanted,
     feed::{FeedInlet, feed},
     follow::Follower,
     rules::Rules,
@@ -79,6 +79,8 @@ pub(super) struct News {
     pub(super) untraced: u32,
     /// The latest that cannot be, and why.
     not_followed: VecDeque<NotFollowed>,
+    /// How it is noticed who comes, once somebody looks.
+    pub(super) finding: Option<Finding>,
 }
 
 /// State of a family.
@@ -109,6 +111,8 @@ pub struct FamilyStatus {
     pub untraced: u32,
     /// The latest of those that have sleds, and why they are not traced.
     pub not_followed: Vec<NotFollowed>,
+    /// How it is noticed who comes, or was; `None` before anybody was followed.
+    pub finding: Option<Finding>,
 }
 
 /// What a family begins with.
@@ -227,6 +231,7 @@ impl Family {
             dropped: kin.news.dropped,
             untraced: kin.news.untraced,
             not_followed: kin.news.not_followed.iter().cloned().collect(),
+            finding: kin.news.finding.clone(),
         }
     }
 

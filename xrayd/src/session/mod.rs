@@ -60,7 +60,7 @@ pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
 pub use controller::DetachReport;
 pub use family::{Family, FamilyStatus};
 pub use feed::{Feed, FeedItem, Published, Source};
-pub use follow::{Follow, NotFollowed};
+pub use follow::{Finding, Follow, NotFollowed};
 pub use functions::FunctionRow;
 pub use loading::{Armed, Since};
 pub use loans::LoanId;

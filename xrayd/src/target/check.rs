@@ -443,10 +443,12 @@ fn check_copying(flight: &mut Preflight) {
 
 fn check_noticing(flight: &mut Preflight) {
     let finding = match Notices::probe() {
-        Ok(()) => "noticed at once, by perf events".to_owned(),
-        Err(why) => format!("noticed by looking at its maps every 4 ms: {why}"),
+        Ok(()) => "libraries and followed processes are noticed at once, by perf events".to_owned(),
+        Err(why) => {
+            format!("libraries and followed processes are looked for every 4 ms: {why}")
+        }
     };
-    flight.add(Reason::Io, "later libraries", Outcome::Ok, finding);
+    flight.add(Reason::Io, "what comes later", Outcome::Ok, finding);
 }
 
 /// Pending and unblocked signals of a thread: the kernel may have interrupted a system call for one of them.

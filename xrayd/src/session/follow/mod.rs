@@ -53,6 +53,15 @@ pub enum Follow {
     All,
 }
 
+/// How it is noticed who comes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// By the kernel's perf events.
+    Perf,
+    /// By looking every few milliseconds, and why.
+    Looks(String),
+}
+
 /// A process with sleds that comes from a traced one and is not traced itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotFollowed {

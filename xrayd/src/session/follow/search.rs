@@ -12,7 +12,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use xray_trace::model::Birth;
 
 use super::{
-    AttachOptions, Family, Follow, Inner, Kinship, NotFollowed, Phase, Registry, Session, Signal,
+    AttachOptions, Family, Finding, Follow, Inner, Kinship, NotFollowed, Phase, Registry, Session,
+    Signal,
     known::{Known, State, may_be_same},
     pace::{Cost, Pace, SELDOM, WHILE},
 };
@@ -56,10 +57,11 @@ impl Search {
     ) -> io::Result<Self> {
         let root = family.root();
         let by = match &ear {
-            Ok(_) => "notices of the kernel".to_owned(),
-            Err(why) => format!("looking every few milliseconds: {why}"),
+            Ok(_) => Finding::Perf,
+            Err(why) => Finding::Looks(why.to_string()),
         };
-        tracing::info!(%root, by, "how processes that come from it are found");
+        tracing::info!(%root, ?by, "how processes that come from it are found");
+        family.tell(|news| news.finding = Some(by));
         let ear = ear.ok().inspect(|ear| ear.to(root));
         let state = match family.root_session() {
             Some(session) => State::Traced(session),
