@@ -35,6 +35,8 @@ pub enum Reason {
     TooMany,
     /// The process ended meanwhile.
     TargetExited,
+    /// The process was followed from another one, which says what is followed.
+    Followed,
     /// The process is not attached.
     NotAttached,
     /// xrayd itself failed in the session; it has to be detached from.
@@ -76,7 +78,7 @@ pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::NoSuchProcess,
         Self::Permission,
         Self::NoSleds,
@@ -92,6 +94,7 @@ impl Reason {
         Self::Busy,
         Self::TooMany,
         Self::TargetExited,
+        Self::Followed,
         Self::NotAttached,
         Self::SessionFailed,
         Self::Selection,
@@ -123,6 +126,7 @@ impl Reason {
             Self::Busy => "busy",
             Self::TooMany => "too-many",
             Self::TargetExited => "target-exited",
+            Self::Followed => "followed",
             Self::NotAttached => "not-attached",
             Self::SessionFailed => "session-failed",
             Self::Selection => "selection",
@@ -211,6 +215,11 @@ impl Reason {
                 "The process ended while xrayd worked on it, or has ended since. What was recorded up to its last \
                  event is retained until `xrayctl detach`, or until newer ones need its room (`xrayd --retain-exited`); \
                  `xrayctl fetch` writes it."
+            }
+            Self::Followed => {
+                "The process is traced already, because it was followed from another one: what is followed is said there, \
+                 once for all that come from it, `xrayctl attach ROOT --follow WHAT`; `xrayctl status` tells the root. To \
+                 have it by itself, `xrayctl detach PID`, then attach again."
             }
             Self::NotAttached => {
                 "The daemon is not attached to this process. `xrayctl attach PID` first, or use `xrayctl record PID`."

@@ -147,6 +147,18 @@ fn a_family_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
         both[1]["kinship"]["parent"] == target.pid() && both[1]["kinship"]["by_exec"] == false,
         "{status}"
     );
+    // What is followed is said of the root.
+    let follow = |pid: &str, what| cli.run(["attach", pid, "--follow", what]);
+    let one = child.to_string();
+    ensure!(follow(&one, "fork")?.code == Some(0));
+    follow(&one, "all")?.refused("followed")?;
+    follow(&one, "exec")?.refused("followed")?;
+    let status = cli.json(["status", "--pid", &root])?;
+    ensure!(
+        status["processes"][0]["family"]["follow"] == "fork",
+        "{status}"
+    );
+
     let shown = cli.ok(["status"])?;
     ensure!(shown.contains("its forks are followed"), "{shown}");
     ensure!(shown.contains("\n  who comes is noticed "), "{shown}");

@@ -105,7 +105,8 @@ pub struct AttachRequest {
     /// If not 0: refuse unless the process has this start time (see ProcessInfo).
     #[prost(uint64, tag = "4")]
     pub start_time: u64,
-    /// What is traced besides it. Of a process that is attached already: if set, from now on.
+    /// What is traced besides it. Of a process that is attached already: if set, from now on; refused (`followed`) of one that was itself followed
+    /// from another one, unless as much is followed there.
     #[prost(enumeration = "Follow", tag = "5")]
     pub follow: i32,
     /// Attach also if nothing in the process has sleds: libraries that are loaded later may.

@@ -72,6 +72,7 @@ fn code(reason: Reason) -> Code {
         | Reason::AlreadyPatched
         | Reason::KernelThread
         | Reason::Zombie
+        | Reason::Followed
         | Reason::OtherVersion
         | Reason::ThreadId
         | Reason::MemoryWrite

@@ -406,6 +406,22 @@ impl Family {
         self.finish();
     }
 
+    /// Somebody wants this followed from `member`, which was followed itself.
+    ///
+    /// # Errors
+    /// The family does not follow as much.
+    pub(super) fn check_follows(&self, member: Pid, wanted: Follow) -> Result<()> {
+        let kin = self.kin();
+        if !kin.over && kin.follow.covers(wanted) {
+            return Ok(());
+        }
+        let root = self.root;
+        let message = format!(
+            "process {member} was followed from process {root}, and what is followed is said there: `xrayctl attach {root} --follow WHAT`"
+        );
+        Err(Refusal::new(Reason::Followed, message))
+    }
+
     /// What a family follows is for whoever may trace everybody in it: its first process may be another user's by now.
     ///
     /// # Errors

@@ -278,10 +278,11 @@ impl Registry {
         attached.collect()
     }
 
-    /// Attaches to a process, or finds the session that it has. What is followed from it is what was asked for last.
+    /// Attaches to a process, or finds the session that it has. What is followed from it is what was asked for last, if it is the
+    /// first one of its family.
     ///
     /// # Errors
-    /// A refusal; the process is as it was.
+    /// A refusal; the process is as it was. It was followed from another one, whose family does not follow as much.
     pub fn attach(&self, pid: Pid, options: AttachOptions) -> Result<Attached> {
         let (attached, is_new) = self.attach_session(pid, options)?;
         if is_new {
@@ -294,13 +295,17 @@ impl Registry {
                 }
                 return Err(refusal);
             }
-        } else if options.follow != Follow::None
-            && let Some(family) = self.family(pid)
-        {
-            if let Some(owner) = options.owner {
-                family.check_owner(owner)?;
+        } else if options.follow != Follow::None {
+            if let Some(family) = self.family(pid) {
+                if let Some(owner) = options.owner {
+                    family.check_owner(owner)?;
+                }
+                self.follow(&family, options.follow)?;
+            } else if let Some(family) = self.family_of(&attached.session) {
+                family.check_follows(pid, options.follow)?;
+            } else {
+                return Err(orphan(pid));
             }
-            self.follow(&family, options.follow)?;
         }
         Ok(attached)
     }
@@ -808,6 +813,14 @@ fn busy(pid: Pid) -> Refusal {
         Reason::Busy,
         format!("process {pid}: another attach or detach is under way"),
     )
+}
+
+/// Its family was taken out when its root's number became another process's.
+fn orphan(pid: Pid) -> Refusal {
+    let message = format!(
+        "process {pid} was followed from a process that has ended; detach from it, then attach again"
+    );
+    Refusal::new(Reason::Followed, message)
 }
 
 fn not_attached(pid: Pid) -> Refusal {

@@ -127,6 +127,7 @@ fn is_lasting(reason: Reason) -> bool {
         | Reason::NoSleds
         | Reason::ForeignTracer
         | Reason::Zombie
+        | Reason::Followed
         | Reason::PidReused
         | Reason::Busy
         | Reason::TooMany

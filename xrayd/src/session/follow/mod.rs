@@ -100,6 +100,11 @@ impl Follow {
     pub fn execs(self) -> bool {
         matches!(self, Self::Exec | Self::All)
     }
+
+    /// Whether everybody is followed whom `other` follows.
+    pub(super) fn covers(self, other: Self) -> bool {
+        (self.forks() || !other.forks()) && (self.execs() || !other.execs())
+    }
 }
 
 // === impl Follower ===
