@@ -10,12 +10,13 @@ use std::{
     collections::{HashMap, VecDeque},
     ops::Range,
     os::fd::AsFd as _,
+    path::PathBuf,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -24,7 +25,7 @@ use nix::{
 };
 
 use super::{
-    notices::{Deaf, Notices, Subject},
+    notices::{Deaf, Notices, ONLINE, Processors, Subject},
     record::Notice,
 };
 use crate::{lock::lock, pid::Pid};
@@ -33,11 +34,15 @@ use crate::{lock::lock, pid::Pid};
 const MARKS: usize = 256;
 /// Programs that do without pause what is listened to wake the thread once in this time.
 const COALESCE: Duration = Duration::from_millis(1);
+/// Processors that came are looked for once in this time, in milliseconds.
+const PROCESSORS_EVERY: u16 = 1000;
 
 /// Where everybody listens. One for a registry and subject.
 #[derive(Debug)]
 pub(crate) struct Hearing {
     subject: Subject,
+    /// The file that lists the processors.
+    online: PathBuf,
     /// While anybody listens.
     open: Mutex<Option<Open>>,
 }
@@ -101,8 +106,13 @@ struct Mark {
 
 impl Hearing {
     pub(crate) fn new(subject: Subject) -> Arc<Self> {
+        Self::on(subject, PathBuf::from(ONLINE))
+    }
+
+    fn on(subject: Subject, online: PathBuf) -> Arc<Self> {
         Arc::new(Self {
             subject,
+            online,
             open: Mutex::default(),
         })
     }
@@ -116,7 +126,7 @@ impl Hearing {
                 Arc::clone(&open.shared)
             }
             None => {
-                let begun = Open::new(self.subject)?;
+                let begun = Open::new(self.subject, self.online.clone())?;
                 Arc::clone(&open.insert(begun).shared)
             }
         };
@@ -133,10 +143,10 @@ impl Hearing {
 
 impl Open {
     /// With one ear.
-    fn new(subject: Subject) -> Result<Self, Deaf> {
+    fn new(subject: Subject, online: PathBuf) -> Result<Self, Deaf> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let shared = Arc::new(Shared {
-            notices: Notices::new(subject)?,
+            notices: Notices::new(subject, online)?,
             listeners: Mutex::default(),
             over: EventFd::from_flags(flags).map_err(|error| Deaf::Refused(error.into()))?,
         });
@@ -158,13 +168,26 @@ impl Open {
 impl Shared {
     /// Hands on what is heard until nobody listens any more.
     fn run(&self) {
+        let mut events = self.notices.descriptors();
+        let mut asked = Instant::now();
         loop {
-            let fds = std::iter::once(self.over.as_fd()).chain(self.notices.descriptors());
+            let fds = events.iter().map(|event| event.as_fd());
+            let fds = std::iter::once(self.over.as_fd()).chain(fds);
             let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
             // An error, as an interruption, is a wait that ends early.
-            let _ = poll(&mut fds, PollTimeout::NONE);
+            let _ = poll(&mut fds, PollTimeout::from(PROCESSORS_EVERY));
             if self.over.read().is_ok() {
                 break;
+            }
+            if asked.elapsed() >= Duration::from_millis(PROCESSORS_EVERY.into()) {
+                asked = Instant::now();
+                if self.notices.follow_processors() == Processors::Others {
+                    events = self.notices.descriptors();
+                    // What was done there before.
+                    let listeners = lock(&self.listeners);
+                    let all = listeners.values().flatten();
+                    all.for_each(|noted| noted.ring_lost());
+                }
             }
             self.hand_on();
             std::thread::sleep(COALESCE);
@@ -329,6 +352,8 @@ impl Noted {
 mod tests {
     use std::process::Command;
 
+    use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+
     use super::*;
     use crate::sys::monotonic_now;
 
@@ -395,6 +420,57 @@ mod tests {
         // Or something was lost.
         assert_ne!(other.catch_up(), Heard::Something);
         assert_ne!(own.take(), Heard::Something);
+    }
+
+    /// A processor that comes while somebody listens: what was done on it before is told as a loss, what is done then is heard.
+    #[test]
+    fn what_is_done_on_a_processor_that_comes_is_heard() {
+        let online = std::fs::read_to_string(ONLINE).unwrap();
+        let allowed = sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
+        let cpus: Vec<usize> = (0..CpuSet::count())
+            .filter(|&cpu| allowed.is_set(cpu).unwrap())
+            .collect();
+        let &[first, .., last] = &*cpus else {
+            assert!(std::env::var_os("CI").is_none(), "a single processor");
+            eprintln!("NOT RUN: a single processor");
+            return;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let list = dir.path().join("online");
+        std::fs::write(&list, first.to_string()).unwrap();
+        let hearing = Hearing::on(Subject::Processes, list.clone());
+        let Some(ear) = ear(&hearing) else { return };
+        ear.to(Pid::this());
+        // Other tests fork on other processors; of this list all but one are unheard of.
+        let fork = || {
+            let mut there = CpuSet::new();
+            there.set(last).unwrap();
+            let mut command = Command::new("true");
+            std::thread::spawn(move || {
+                sched_setaffinity(nix::unistd::Pid::from_raw(0), &there).unwrap();
+                command.status().unwrap();
+            })
+            .join()
+            .unwrap();
+        };
+        let events = || ear.shared.notices.descriptors().len();
+        assert_eq!(events(), 1);
+        std::fs::write(&list, &online).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !ear.noted.lost.load(Ordering::Acquire) {
+            assert!(Instant::now() < deadline, "the processor is not found");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(events() > 1);
+        ear.catch_up();
+        fork();
+        assert_eq!(ear.catch_up(), Heard::Something);
+        // One that goes is let go of.
+        std::fs::write(&list, first.to_string()).unwrap();
+        while events() > 1 {
+            assert!(Instant::now() < deadline, "the processor is not let go of");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::{
     fmt,
     fs::{self, File},
     io,
-    os::fd::{AsFd, BorrowedFd},
-    sync::Mutex,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
 };
 
 use nix::{
@@ -23,6 +24,8 @@ use crate::{
 
 /// The part of all descriptors that this process may have.
 const SHARE_OF_DESCRIPTORS: u64 = 16;
+/// Where the kernel lists the processors that there are now. They can come and go.
+pub(super) const ONLINE: &str = "/sys/devices/system/cpu/online";
 
 /// Of what the kernel gives notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +39,34 @@ pub(crate) enum Subject {
 /// The kernel writes down what processes do. Dropping it takes everything back.
 #[derive(Debug)]
 pub(crate) struct Notices {
-    events: Vec<File>,
-    /// One for each event.
-    rings: Mutex<Vec<Ring<Mapping>>>,
+    subject: Subject,
+    /// The file that lists the processors.
+    online: PathBuf,
+    heard: Mutex<Heard>,
+}
+
+/// Where it does.
+#[derive(Debug)]
+struct Heard {
+    /// What the list was when it was last read.
+    cpus: Vec<i32>,
+    /// One for each of them, but for those that could not be heard.
+    sources: Vec<Source>,
+}
+
+/// What happens on one processor.
+#[derive(Debug)]
+struct Source {
+    cpu: i32,
+    event: Arc<File>,
+    ring: Ring<Mapping>,
+}
+
+/// Whether processors came or went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Processors {
+    Same,
+    Others,
 }
 
 /// Why the kernel gives no notice.
@@ -53,55 +81,96 @@ pub(crate) enum Deaf {
 // === impl Subject ===
 
 impl Subject {
-    fn open(self, cpu: i32) -> io::Result<(File, Ring<Mapping>)> {
+    fn open(self, cpu: i32) -> io::Result<Source> {
         let event = match self {
             Self::Mappings => open_mapping_event(cpu)?,
             Self::Processes => open_task_event(cpu)?,
         };
         let ring = Ring::new(Mapping::new(&event, 0, RING_BYTES)?);
-        Ok((event, ring))
+        Ok(Source {
+            cpu,
+            event: Arc::new(event),
+            ring,
+        })
     }
 }
 
 // === impl Notices ===
 
 impl Notices {
-    /// Listens. What happened before this returns may go unnoticed.
-    pub(crate) fn new(subject: Subject) -> Result<Self, Deaf> {
-        let cpus = online_cpus().map_err(Deaf::Refused)?;
-        let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(refused)?;
-        if cpus.len() as u64 > limit / SHARE_OF_DESCRIPTORS {
-            return Err(Deaf::TooMany(cpus.len()));
-        }
-        let opened: io::Result<Vec<_>> = cpus.into_iter().map(|cpu| subject.open(cpu)).collect();
-        let (events, rings) = opened.map_err(Deaf::Refused)?.into_iter().unzip();
-        let rings = Mutex::new(rings);
-        Ok(Self { events, rings })
+    /// Listens to the processors that the file `online` lists, which is [`ONLINE`] but for tests. What happened before this returns
+    /// may go unnoticed.
+    pub(super) fn new(subject: Subject, online: PathBuf) -> Result<Self, Deaf> {
+        let cpus = online_cpus(&online).map_err(Deaf::Refused)?;
+        check_number(&cpus)?;
+        let opened: io::Result<Vec<_>> = cpus.iter().map(|&cpu| subject.open(cpu)).collect();
+        let sources = opened.map_err(Deaf::Refused)?;
+        Ok(Self {
+            subject,
+            online,
+            heard: Mutex::new(Heard { cpus, sources }),
+        })
     }
 
     /// Whether the kernel would give notice: one event is opened, and closed.
     pub(crate) fn probe() -> Result<(), Deaf> {
-        let cpus = online_cpus().map_err(Deaf::Refused)?;
+        let cpus = online_cpus(Path::new(ONLINE)).map_err(Deaf::Refused)?;
         let first = cpus.first().copied().unwrap_or(0);
         let opened = Subject::Mappings.open(first);
         opened.map(drop).map_err(Deaf::Refused)
     }
 
     /// What can be polled: readable when there is something to [`take`](Self::take).
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.events.iter().map(AsFd::as_fd)
+    pub(crate) fn descriptors(&self) -> Vec<Arc<File>> {
+        let heard = lock(&self.heard);
+        let events = heard.sources.iter();
+        events.map(|source| Arc::clone(&source.event)).collect()
     }
 
     /// Everything since the last time, processor by processor. Whoever else asks meanwhile waits until all of it has been handed on.
     pub(crate) fn take(&self, mut each: impl FnMut(Notice)) {
-        let mut rings = lock(&self.rings);
-        let fds = self.descriptors();
-        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let mut heard = lock(&self.heard);
+        let events = heard.sources.iter().map(|source| source.event.as_fd());
+        let mut fds: Vec<_> = events
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
         // First: asking makes the descriptors unreadable until something is written after it. The answer does not matter.
         let _ = poll(&mut fds, PollTimeout::ZERO);
-        for ring in &mut *rings {
-            ring.take(&mut each);
+        for source in &mut heard.sources {
+            source.ring.take(&mut each);
         }
+    }
+
+    /// Listens to the processors that have come since, too, and to those no more that went: of one that comes back, its old event hears
+    /// nothing. If there are others, what was done on them before this returns may have gone unnoticed. One that cannot be heard is told
+    /// of in the log.
+    pub(super) fn follow_processors(&self) -> Processors {
+        // Of a list that cannot be read nothing is known.
+        let Ok(cpus) = online_cpus(&self.online) else {
+            return Processors::Same;
+        };
+        let mut heard = lock(&self.heard);
+        if cpus == heard.cpus {
+            return Processors::Same;
+        }
+        heard.sources.retain(|source| cpus.contains(&source.cpu));
+        let is_new = |cpu: &&i32| !heard.cpus.contains(cpu);
+        let new: Vec<i32> = cpus.iter().filter(is_new).copied().collect();
+        let allowed = check_number(&cpus);
+        for cpu in new {
+            let opened = match &allowed {
+                Ok(()) => self.subject.open(cpu).map_err(Deaf::Refused),
+                Err(_) => Err(Deaf::TooMany(cpus.len())),
+            };
+            match opened {
+                Ok(source) => heard.sources.push(source),
+                Err(why) => {
+                    tracing::warn!(cpu, %why, "what is done on a processor that came is not heard");
+                }
+            }
+        }
+        heard.cpus = cpus;
+        Processors::Others
     }
 }
 
@@ -129,8 +198,17 @@ fn refused(error: Errno) -> Deaf {
     Deaf::Refused(error.into())
 }
 
-fn online_cpus() -> io::Result<Vec<i32>> {
-    let list = fs::read_to_string("/sys/devices/system/cpu/online")?;
+/// Whether so many descriptors may be taken.
+fn check_number(cpus: &[i32]) -> Result<(), Deaf> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(refused)?;
+    if cpus.len() as u64 > limit / SHARE_OF_DESCRIPTORS {
+        return Err(Deaf::TooMany(cpus.len()));
+    }
+    Ok(())
+}
+
+fn online_cpus(online: &Path) -> io::Result<Vec<i32>> {
+    let list = fs::read_to_string(online)?;
     parse_cpus(&list).ok_or_else(|| io::Error::other("the list of processors is none"))
 }
 
