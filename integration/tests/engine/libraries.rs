@@ -100,6 +100,32 @@ fn a_rule_holds_for_a_library_that_is_loaded_later() -> Result<()> {
     Ok(())
 }
 
+/// A library that was unloaded and is back when a rule is made is meant by it: it has its old ids, and nobody had looked yet (P63).
+#[test]
+fn a_rule_holds_for_a_library_that_has_just_come_back() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    // Each time it may be found by chance before the rule is made: without a rule it is looked for once a second.
+    for round in 0..10 {
+        target.ask("load 0 plugin_a.so", "loaded")?;
+        session.functions(None)?;
+        ensure!(modules(&session, "plugin_a.so").len() == 1);
+        target.ask("unload 0", "unloaded")?;
+        session.functions(None)?;
+        ensure!(modules(&session, "plugin_a.so").is_empty());
+        target.ask("load 0 plugin_a.so", "loaded")?;
+        let report = session.toggle(&glob("plugin_*"), Switch::On, Run::Real)?;
+        ensure!(report.matched == 3, "{round}: {report:?}");
+        ensure!(modules(&session, "plugin_a.so")[0].functions_on == 3);
+        session.toggle(&everything(), Switch::Off, Run::Real)?;
+        target.ask("unload 0", "unloaded")?;
+        session.functions(None)?;
+    }
+    detach(&registry, &target)?;
+    target.still_running()
+}
+
 /// By the kernel's word where it gives it, else by looking at the maps; either way it is said which, and how soon (P63).
 #[test]
 fn a_library_is_noticed_with_perf_events_and_without() -> Result<()> {

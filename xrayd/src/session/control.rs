@@ -25,6 +25,7 @@ use xray_trace::{
 
 use super::{
     DetachReport, LoanId, Noticing, Output, Phase, Run, ToggleReport, Wanted,
+    functions::Indexes,
     loans::{Loan, Loans},
     rules::{Rules, Wishes},
     states::States,
@@ -50,9 +51,9 @@ pub(super) enum Command {
     },
     Begin {
         rules: Rules,
-        /// Of the first `modules` modules; what has come since is for the rules.
+        /// Of these modules; what has come since is for the rules.
         wishes: Wishes,
-        modules: usize,
+        of: Indexes,
         answer: SyncSender<Result<()>>,
     },
     Look {
@@ -75,9 +76,9 @@ pub(super) struct Wish {
     pub(super) selection: Selection,
     /// What it means in modules that have come since.
     pub(super) later: Option<CompiledSelection>,
-    /// What it matches among the first `modules` modules.
+    /// What it matches in these modules.
     pub(super) ids: Vec<FunctionId>,
-    pub(super) modules: usize,
+    pub(super) of: Indexes,
     pub(super) to: Wanted,
     /// Whose it is, if it is switched on for a while only.
     pub(super) loan: Option<LoanId>,
@@ -270,16 +271,16 @@ impl Control {
         self.ask(|answer| Command::TakeBack { from, answer })
     }
 
-    /// Takes these rules, and switches on these functions, which are among the first `modules` modules, and what the rules name in
-    /// modules that came after those.
+    /// Takes these rules, and switches on these functions, which are of these modules, and what the rules name in modules that came, or
+    /// came back, after those.
     ///
     /// # Errors
     /// As [`Self::toggle`].
-    pub(super) fn begin(&self, rules: Rules, wishes: Wishes, modules: usize) -> Result<()> {
+    pub(super) fn begin(&self, rules: Rules, wishes: Wishes, of: Indexes) -> Result<()> {
         self.ask(|answer| Command::Begin {
             rules,
             wishes,
-            modules,
+            of,
             answer,
         })
     }

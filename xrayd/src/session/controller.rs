@@ -13,6 +13,7 @@ use super::{
     Output, Phase, Run, ToggleReport, Wanted,
     control::{Command, Commands, Shared, Wish},
     event_types::Reading,
+    functions::Indexes,
     loading::Loading,
     rules::{Rules, Wishes},
 };
@@ -102,10 +103,10 @@ impl Controller {
                 Ok(Command::Begin {
                     rules,
                     wishes,
-                    modules,
+                    of,
                     answer,
                 }) => {
-                    let _ = answer.send(self.begin(rules, wishes, modules));
+                    let _ = answer.send(self.begin(rules, wishes, &of));
                 }
                 Ok(Command::Look { answer }) => {
                     let _ = answer.send(self.look());
@@ -226,14 +227,14 @@ impl Controller {
         }
     }
 
-    fn begin(&mut self, rules: Rules, wishes: Wishes, modules: usize) -> Result<()> {
+    fn begin(&mut self, rules: Rules, wishes: Wishes, of: &Indexes) -> Result<()> {
         self.loading.take_rules(rules);
         lock(&self.shared.loans).extend(wishes.loans);
         wishes
             .on
             .into_iter()
             .try_for_each(|(capture, ids)| self.switch(&ids, Wanted::On(capture)).map(drop))?;
-        self.arm_since(modules);
+        self.arm_others(of);
         Ok(())
     }
 
@@ -242,7 +243,7 @@ impl Controller {
             selection,
             later,
             mut ids,
-            modules,
+            of,
             to,
             loan,
             run,
@@ -253,7 +254,9 @@ impl Controller {
         }
         // But what was found since it was matched is on already.
         if let Some(later) = later {
-            ids.extend(self.loading.functions.matching_from(modules, &later));
+            let mut others = self.loading.functions.loaded();
+            others.retain(|loaded| !of.has(loaded));
+            ids.extend(self.loading.functions.matching(&others, &later));
         }
         let functions = Arc::clone(&self.loading.functions);
         let mut report = self.report_on(&ids);

@@ -1,7 +1,7 @@
 //! The functions of a target, with names, source lines and sleds.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     ops::Range,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard,
@@ -63,6 +63,10 @@ pub(crate) struct Functions {
     /// By index, which is the module's id in the trace.
     modules: RwLock<Vec<Arc<Loaded>>>,
 }
+
+/// Some of the modules, by index. One that is gone and comes back has the index that it had, so a number of modules would not do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Indexes(HashSet<u32>);
 
 /// Times for which one module was loaded that are remembered.
 const MOST_LIFETIMES: usize = 1 << 12;
@@ -163,9 +167,9 @@ impl Functions {
 
     /// Those that there are now.
     pub(crate) fn living(&self) -> Vec<FunctionId> {
-        let modules = self.modules();
-        let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
-        living.flat_map(|loaded| loaded.functions()).collect()
+        let modules = self.loaded();
+        let ids = modules.iter().flat_map(|loaded| loaded.functions());
+        ids.collect()
     }
 
     /// The usable sleds of these functions, ordered by address.
@@ -182,21 +186,21 @@ impl Functions {
         sites
     }
 
-    /// The functions that a selection matches, by id.
-    pub(crate) fn matching(&self, selection: &CompiledSelection) -> Vec<FunctionId> {
-        self.matching_from(0, selection)
+    /// The modules that there are now.
+    pub(crate) fn loaded(&self) -> Vec<Arc<Loaded>> {
+        let modules = self.read();
+        let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
+        living.cloned().collect()
     }
 
-    /// The same, among the modules from index `from` on.
-    pub(crate) fn matching_from(
+    /// The functions of these modules that a selection matches, by id.
+    pub(crate) fn matching(
         &self,
-        from: usize,
+        modules: &[Arc<Loaded>],
         selection: &CompiledSelection,
     ) -> Vec<FunctionId> {
-        let modules = self.modules();
-        let living = modules.iter().skip(from);
-        living
-            .filter(|loaded| !loaded.is_unloaded())
+        modules
+            .iter()
             .flat_map(|loaded| {
                 self.matching_in(loaded, selection.needs_source(), |candidate| {
                     selection.matches(candidate)
@@ -331,6 +335,20 @@ impl Functions {
             file: place.file.to_owned(),
             line: place.line,
         })
+    }
+}
+
+// === impl Indexes ===
+
+impl Indexes {
+    /// Those of these modules.
+    pub(crate) fn of(modules: &[Arc<Loaded>]) -> Self {
+        Self(modules.iter().map(|loaded| loaded.index).collect())
+    }
+
+    /// Whether it is one of them.
+    pub(crate) fn has(&self, loaded: &Loaded) -> bool {
+        self.0.contains(&loaded.index)
     }
 }
 

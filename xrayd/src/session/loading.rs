@@ -23,7 +23,7 @@ use super::{
     LoanId, Switch, Wanted,
     controller::{Controller, maps_of},
     counts::Counts,
-    functions::{Functions, Loaded},
+    functions::{Functions, Indexes, Loaded},
     rules::{Rules, Wishes},
     sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
     watch::Watch,
@@ -568,12 +568,12 @@ impl Controller {
         failed.into_iter().for_each(|load| self.arm(load));
     }
 
-    /// Switches on what the rules name in what has come after the first `modules` modules.
-    pub(super) fn arm_since(&mut self, modules: usize) {
+    /// Switches on what the rules name in all modules but these.
+    pub(super) fn arm_others(&mut self, known: &Indexes) {
         let traced = self.loading.traced.iter();
-        let later = traced.filter(|(_, traced)| traced.loaded.index as usize >= modules);
-        let later: Vec<Load> = later.map(|(&load, _)| load).collect();
-        later.into_iter().for_each(|load| self.arm(load));
+        let others = traced.filter(|(_, traced)| !known.has(&traced.loaded));
+        let others: Vec<Load> = others.map(|(&load, _)| load).collect();
+        others.into_iter().for_each(|load| self.arm(load));
     }
 
     /// Leaves out sleds, which lie in `range`, whose events could not be told from those of a library that is there already.

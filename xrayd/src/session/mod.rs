@@ -80,7 +80,7 @@ pub use sled_encoders::Capture;
 use self::{
     control::{Control, Wish},
     feed::{FeedInlet, feed},
-    functions::Functions,
+    functions::{Functions, Indexes},
     rules::{Rules, Wishes, lasting},
 };
 use crate::{
@@ -321,7 +321,7 @@ impl Session {
         let rows = match selection {
             Some(selection) => {
                 let compiled = compile(selection)?;
-                self.functions.matching(&compiled)
+                self.functions.matching(&self.functions.loaded(), &compiled)
             }
             None => self.functions.living(),
         };
@@ -375,12 +375,12 @@ impl Session {
         run: Run,
     ) -> Result<ToggleReport> {
         let compiled = compile(selection)?;
-        let modules = self.functions.modules().len();
+        let modules = self.functions.loaded();
         self.control.toggle(Wish {
-            ids: self.functions.matching(&compiled),
+            ids: self.functions.matching(&modules, &compiled),
+            of: Indexes::of(&modules),
             selection: selection.clone(),
             later: Some(compiled),
-            modules,
             to,
             loan,
             run,
@@ -397,9 +397,8 @@ impl Session {
         run: Run,
     ) -> Result<ToggleReport> {
         let compiled = compile(selection)?;
-        let modules = self.functions.modules();
-        let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
-        let matching = living.flat_map(|loaded| {
+        let modules = self.functions.loaded();
+        let matching = modules.iter().flat_map(|loaded| {
             let first = other.functions.first_of_same(loaded);
             let needs_source = compiled.needs_source();
             self.functions
@@ -412,9 +411,9 @@ impl Session {
         });
         self.control.toggle(Wish {
             ids: matching.collect(),
+            of: Indexes::of(&modules),
             selection: selection.clone(),
             later: lasting(selection).map(|(_, compiled)| compiled),
-            modules: modules.len(),
             to,
             loan,
             run,
@@ -423,10 +422,9 @@ impl Session {
 
     /// Begins to record what `rules` name; of what is loaded in `parent`, too, what is on there.
     fn begin_as(&self, rules: Rules, parent: Option<&Self>) -> Result<()> {
-        let modules = self.functions.modules();
-        let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
+        let modules = self.functions.loaded();
         let mut wishes = Wishes::default();
-        for loaded in living {
+        for loaded in &modules {
             let like =
                 parent.and_then(|parent| Some((parent, parent.functions.first_of_same(loaded)?)));
             match like {
@@ -450,7 +448,7 @@ impl Session {
                 }
             }
         }
-        self.control.begin(rules, wishes, modules.len())
+        self.control.begin(rules, wishes, Indexes::of(&modules))
     }
 
     /// State and counters.
@@ -488,9 +486,8 @@ impl Session {
     }
 
     fn module_statuses(&self) -> Vec<ModuleStatus> {
-        let modules = self.functions.modules();
-        let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
-        let traced = living.map(|loaded| {
+        let modules = self.functions.loaded();
+        let traced = modules.iter().map(|loaded| {
             let on = loaded
                 .functions()
                 .filter(|&id| self.control.recorded(id).is_some());
