@@ -1,7 +1,8 @@
 //! Preflight: may this process be traced, row by row. Changes nothing.
 
-use std::{cmp::Reverse, collections::BTreeSet, fmt::Write as _, fs};
+use std::{cmp::Reverse, collections::BTreeSet, fmt::Write as _, fs, io::ErrorKind};
 
+use nix::unistd::geteuid;
 use procfs::process::Process;
 use xray_trace::instr_map::XrayRuntime;
 
@@ -19,6 +20,9 @@ use crate::{
 
 /// What the kernel calls the code that an attach leaves in a process.
 const OUR_CODE: &str = "[anon:xrayd-code]";
+
+/// Root may trace everything, but for this.
+const NOT_EVEN_ROOT: &str = "; this is root already: it lacks CAP_SYS_PTRACE (as in a container), or a security module forbids it";
 
 /// Modules that are named with their memory.
 const MODULES_TOLD: usize = 8;
@@ -181,18 +185,24 @@ fn check_access(flight: &mut Preflight, target: &Target, tid: Tid) -> Option<Mem
         }
         Err(error) => {
             let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-            let finding = match yama.trim() {
-                "" | "0" => format!(
-                    "process {pid} (uid {}) may not be traced: {error}",
-                    target.uid()
-                ),
-                scope => format!(
-                    "process {pid} (uid {}) may not be traced: {error} (yama/ptrace_scope is {scope})",
-                    target.uid()
-                ),
-            };
+            let mut finding = format!(
+                "process {pid} (uid {}) may not be traced: {error}",
+                target.uid()
+            );
+            match yama.trim() {
+                "" | "0" => {}
+                scope => {
+                    let _ = write!(finding, " (yama/ptrace_scope is {scope})");
+                }
+            }
+            let is_root = geteuid().is_root();
+            if is_root && error.kind() == ErrorKind::PermissionDenied {
+                finding.push_str(NOT_EVEN_ROOT);
+            }
             flight.add(Reason::Permission, "permission", Outcome::Failed, finding);
-            flight.remedy(format!("sudo xrayctl record {pid}"));
+            if !is_root {
+                flight.remedy(format!("sudo xrayctl record {pid}"));
+            }
             None
         }
     }
