@@ -33,7 +33,7 @@ pub use consumer::{Consumer, Data, Drained, Item, Producer};
 pub use error::GeometryError;
 pub use layout::Geometry;
 pub use mapping::Mapping;
-pub use memory::SharedMemory;
+pub use memory::{Half, LOAD, STORE, SharedMemory};
 pub use producer::{Content, Event, Outcome, Recording, Target};
 pub use table::Table;
 pub use view::View;

@@ -15,7 +15,7 @@ use std::{
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::memory::SharedMemory;
+use crate::memory::{LOAD, STORE, SharedMemory};
 
 /// A shared mapping of the rings.
 #[derive(Debug)]
@@ -66,13 +66,13 @@ impl SharedMemory for Mapping {
     fn load(&self, offset: u64) -> u64 {
         self.words(offset, 1)
             .first()
-            .map_or(0, |word| word.load(Ordering::Acquire))
+            .map_or(0, |word| word.load(LOAD))
     }
 
     #[inline]
     fn store(&self, offset: u64, value: u64) {
         if let Some(word) = self.words(offset, 1).first() {
-            word.store(value, Ordering::Release);
+            word.store(value, STORE);
         }
     }
 
@@ -88,7 +88,7 @@ impl SharedMemory for Mapping {
         let words = self.words(offset, into.len());
         for (i, (word, into)) in words.iter().zip(into).enumerate() {
             // Pairs with the trampoline's store of the word's low half.
-            *into = word.load(Ordering::Acquire);
+            *into = word.load(LOAD);
             if *into & 0xffff_ffff == 0 {
                 return i;
             }
@@ -100,7 +100,7 @@ impl SharedMemory for Mapping {
         // Pairs with the trampoline's store of the word's low half.
         self.words(offset, usize::try_from(count).unwrap_or(usize::MAX))
             .iter()
-            .position(|word| word.load(Ordering::Acquire) & 0xffff_ffff != 0)
+            .position(|word| word.load(LOAD) & 0xffff_ffff != 0)
             .map(|found| found as u64)
     }
 }

@@ -1,5 +1,21 @@
 //! Access to the rings' memory, which another process writes.
 
+use crate::sync::Ordering;
+
+/// How a word is read. Pairs with [`STORE`], and with the trampolines' stores: of a word's low half in a ring, of a control line's fields.
+pub const LOAD: Ordering = Ordering::Acquire;
+/// How a word is written that publishes what was written before it. Pairs with [`LOAD`], and with the trampolines' load of RELEASED.
+pub const STORE: Ordering = Ordering::Release;
+
+/// Half of a word. Trampolines store the halves of a ring's word one by one, the low one last: it makes the word whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Half {
+    /// Bits 32..64.
+    High,
+    /// Bits 0..32.
+    Low,
+}
+
 /// The rings' mapping, as the consumer sees it: whole 8-byte words at offsets that are multiples of 8.
 ///
 /// An offset beyond the memory reads as 0 and is not written: offsets come from a [`crate::Geometry`] and the memory
@@ -9,6 +25,15 @@ pub trait SharedMemory {
     fn load(&self, offset: u64) -> u64;
     /// Writes a word; whoever reads it sees everything that was written here before it.
     fn store(&self, offset: u64, value: u64);
+    /// Writes one half of a word that nobody else writes.
+    fn store_half(&self, offset: u64, half: Half, value: u32) {
+        let (word, value) = (self.load(offset), u64::from(value));
+        let whole = match half {
+            Half::High => word & 0xffff_ffff | value << 32,
+            Half::Low => word & !0xffff_ffff | value,
+        };
+        self.store(offset, whole);
+    }
     /// Zeroes `bytes` bytes (a multiple of 8).
     fn zero(&self, offset: u64, bytes: u64);
 

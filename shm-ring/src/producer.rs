@@ -20,7 +20,7 @@
 
 use crate::{
     layout::{GUARD_BYTES, Geometry, PAYLOAD_WORDS, PROBES, SLOW_WORDS, bucket, control, rings},
-    memory::SharedMemory,
+    memory::{Half, SharedMemory},
     sync::Ordering,
     table::Table,
     view::View,
@@ -107,12 +107,6 @@ pub enum Outcome {
     Untraced,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Half {
-    High,
-    Low,
-}
-
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
@@ -176,19 +170,6 @@ impl<M: SharedMemory> Target<'_, M> {
 
     fn line(&self, index: u32, field: u64) -> u64 {
         self.geometry.control_offset(index) + field
-    }
-
-    /// Stores one half of a word, as the trampolines do.
-    fn store_half(&self, offset: u64, half: Half, value: u32) {
-        let word = self.rings.load(offset);
-        let value = u64::from(value);
-        self.rings.store(
-            offset,
-            match half {
-                Half::High => word & 0xffff_ffff | value << 32,
-                Half::Low => word & !0xffff_ffff | value,
-            },
-        );
     }
 }
 
@@ -597,11 +578,11 @@ impl Recording {
         match self.half {
             // The high half of a filler is left as it is.
             Half::High if low != word::FILLER => {
-                target.store_half(self.cursor, Half::High, high);
+                target.rings.store_half(self.cursor, Half::High, high);
                 self.half = Half::Low;
             }
             Half::High | Half::Low => {
-                target.store_half(self.cursor, Half::Low, low);
+                target.rings.store_half(self.cursor, Half::Low, low);
                 self.half = Half::High;
                 self.cursor += 8;
                 self.words.pop_front();

@@ -1,19 +1,35 @@
-//! Memory ordering: the producer and the consumer under every execution that C11 allows, within loom's bounds.
+//! Memory ordering: the producer and the consumer under every execution that C11 allows.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shm-ring --test loom --release`
+//!
+//! Each model explores one race, and has of the ring only the words that it is about:
+//!
+//! ```text
+//! word     0      1      2     3     4 … 62   63    64     65    66    67     68    69     70     71
+//!        ┌──────┬──────┬─────┬─────┬────────┬─────┬─────┬──────┬──────┬──────┬──────┬──────┬──────┬──────┐
+//!        │ sync │stack │call │fill │ fill … │fill │call │ size │ type │ data │ call │ sync │stack │ call │
+//!        └──────┴──────┴─────┴─────┴────────┴─────┴─────┴──────┴──────┴──────┴──────┴──────┴──────┴──────┘
+//!  event   0: slow path, new chunk: the whole guard    1    2: hot path                 3: slow path, new view
+//! ```
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]
 
+use std::{collections::BTreeSet, ops::Range, sync::Mutex};
+
 use loom::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 use shm_ring::{
-    Consumer, Content, Data, Event, Geometry, Item, Outcome, Producer, SharedMemory, Table, Target,
+    Consumer, Content, Data, Event, Geometry, Half, Item, LOAD, Outcome, Producer, STORE,
+    SharedMemory, Table, Target, layout::GUARD_BYTES,
 };
 
-/// Words of the first ring that a few events touch: the guard and some more.
-const WORDS: u64 = 80;
+/// Words of the ring that the four events touch.
+const WORDS: u64 = GUARD_BYTES / 8 + 8;
+
+/// The guard's fillers but the first and the last. Nothing tells them apart from those, so their order is not explored.
+const ALIKE: Range<u64> = 4..GUARD_BYTES / 8 - 1;
 
 /// Where the stack stands.
 const SP: u64 = 0x7ffd_0000_8008;
@@ -22,40 +38,71 @@ const SP: u64 = 0x7ffd_0000_8008;
 struct Few {
     geometry: Geometry,
     line: Vec<AtomicU64>,
-    ring: Vec<AtomicU64>,
+    ring: Vec<Word>,
+}
+
+/// A word of the ring.
+enum Word {
+    /// In the halves that trampolines store.
+    Explored { low: AtomicU32, high: AtomicU32 },
+    /// Written and read at once.
+    Alike(std::sync::atomic::AtomicU32),
 }
 
 impl Few {
     fn new(geometry: Geometry) -> Self {
-        let words = |n: u64| (0..n).map(|_| AtomicU64::new(0)).collect();
+        let word = |i| match i {
+            i if ALIKE.contains(&i) => Word::Alike(0.into()),
+            _ => Word::Explored {
+                low: AtomicU32::new(0),
+                high: AtomicU32::new(0),
+            },
+        };
         Self {
             geometry,
-            line: words(8),
-            ring: words(WORDS),
+            line: (0..8).map(|_| AtomicU64::new(0)).collect(),
+            ring: (0..WORDS).map(word).collect(),
         }
     }
 
-    fn word(&self, offset: u64) -> Option<&AtomicU64> {
-        let (line, ring) = (
-            self.geometry.control_offset(0),
-            self.geometry.ring_offset(0),
-        );
-        if offset >= ring {
-            self.ring.get(usize::try_from((offset - ring) / 8).unwrap())
-        } else {
-            self.line.get(usize::try_from((offset - line) / 8).unwrap())
-        }
+    fn line(&self, offset: u64) -> Option<&AtomicU64> {
+        let words = offset.checked_sub(self.geometry.control_offset(0))? / 8;
+        self.line.get(usize::try_from(words).unwrap())
+    }
+
+    fn word(&self, offset: u64) -> Option<&Word> {
+        let words = offset.checked_sub(self.geometry.ring_offset(0))? / 8;
+        self.ring.get(usize::try_from(words).unwrap())
     }
 }
 
 impl SharedMemory for Few {
     fn load(&self, offset: u64) -> u64 {
-        self.word(offset)
-            .map_or(0, |word| word.load(Ordering::Acquire))
+        if let Some(word) = self.line(offset) {
+            return word.load(LOAD);
+        }
+        match self.word(offset) {
+            Some(Word::Explored { low, high }) => match low.load(LOAD) {
+                0 => 0,
+                // Only what the low half publishes makes this the half that belongs to it.
+                whole => u64::from(high.load(Ordering::Relaxed)) << 32 | u64::from(whole),
+            },
+            Some(Word::Alike(low)) => low.load(Ordering::Relaxed).into(),
+            None => 0,
+        }
     }
 
     fn store(&self, offset: u64, value: u64) {
-        self.word(offset).unwrap().store(value, Ordering::Release);
+        self.line(offset).unwrap().store(value, STORE);
+    }
+
+    fn store_half(&self, offset: u64, half: Half, value: u32) {
+        match (self.word(offset).unwrap(), half) {
+            (Word::Explored { high, .. }, Half::High) => high.store(value, Ordering::Relaxed),
+            (Word::Explored { low, .. }, Half::Low) => low.store(value, STORE),
+            (Word::Alike(low), Half::Low) => low.store(value, Ordering::Relaxed),
+            (Word::Alike(_), Half::High) => panic!("a filler has no high half"),
+        }
     }
 
     fn zero(&self, _: u64, _: u64) {
@@ -63,73 +110,98 @@ impl SharedMemory for Few {
     }
 }
 
-#[test]
-fn a_word_that_is_seen_is_whole() {
+fn event(number: u64) -> Event {
+    Event {
+        site: site(number),
+        sp: SP,
+        // As an argument takes, and a word more.
+        content: match number {
+            2 => Content::Payload {
+                kind: 3,
+                size: 7,
+                bytes: b"1234567".to_vec(),
+            },
+            _ => Content::Nothing,
+        },
+    }
+}
+
+fn item(number: u64) -> Item {
+    let (site, ticks, sp) = (site(number), ticks(number), SP);
+    match number {
+        2 => Item::Data(Box::new(Data {
+            site,
+            ticks,
+            sp,
+            kind: 3,
+            size: 7,
+            bytes: b"1234567".to_vec(),
+        })),
+        _ => Item::Call {
+            site,
+            ticks,
+            sp,
+            argument: None,
+        },
+    }
+}
+
+fn site(number: u64) -> u32 {
+    2 * u32::try_from(number).unwrap() + 1
+}
+
+/// A view reaches as far as 2^19: only the last event is outside of the first one's.
+fn ticks(number: u64) -> u64 {
+    let high = if number == 3 { 9 } else { 7 };
+    high << 32 | (number + 5)
+}
+
+/// A reader while the events `race` are recorded; those before it are recorded and read already. Every number of events must be
+/// come upon, and whatever is come upon must be whole.
+fn check(race: Range<u64>) {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
     model.max_branches = 100_000;
-    // How many items were there before the thread was over: every number must occur.
-    let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
-    let seen_in_model = std::sync::Arc::clone(&seen);
+    let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
+    let (seen_in_model, all) = (std::sync::Arc::clone(&seen), race.clone());
     model.check(move || {
         let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap();
         let memory = Arc::new(Few::new(geometry));
-        let shared = Arc::clone(&memory);
-        let reader = loom::thread::spawn(move || {
-            let mut consumer = Consumer::resume(&*shared, geometry, 0);
-            let mut items = Vec::new();
-            consumer.drain(&*shared, Producer::Alive, 0, 1000, |item| items.push(item));
-            (consumer, items)
-        });
         let table = Table::new(geometry);
         let target = Target {
             table: &table,
             rings: &*memory,
             geometry,
         };
-        for number in 0..3u64 {
-            // As an argument takes, and a word more.
-            let content = match number {
-                2 => Content::Payload {
-                    kind: 3,
-                    size: 7,
-                    bytes: b"1234567".to_vec(),
-                },
-                _ => Content::Nothing,
-            };
-            let event = Event {
-                site: 2 * u32::try_from(number).unwrap() + 1,
-                sp: SP,
-                content,
-            };
-            let outcome = target.record(geometry.slots(), event, (number + 7) << 32 | number);
+        let record = |number| {
+            let outcome = target.record(geometry.slots(), event(number), ticks(number));
             assert_eq!(outcome, Outcome::Recorded);
-        }
-        let (mut consumer, mut items) = reader.join().unwrap();
-        let early = items.len();
+        };
+        let mut consumer = Consumer::resume(&*memory, geometry, 0);
+        let mut items = Vec::new();
+        (0..race.start).for_each(record);
         consumer.drain(&*memory, Producer::Alive, 0, 1000, |item| items.push(item));
-        let expected = [0u64, 1, 2].map(|number| {
-            let site = 2 * u32::try_from(number).unwrap() + 1;
-            let ticks = (number + 7) << 32 | number;
-            match number {
-                2 => Item::Data(Box::new(Data {
-                    site,
-                    ticks,
-                    sp: SP,
-                    kind: 3,
-                    size: 7,
-                    bytes: b"1234567".to_vec(),
-                })),
-                _ => Item::Call {
-                    site,
-                    ticks,
-                    sp: SP,
-                    argument: None,
-                },
-            }
+        let shared = Arc::clone(&memory);
+        let reader = loom::thread::spawn(move || {
+            consumer.drain(&*shared, Producer::Alive, 0, 1000, |item| items.push(item));
+            (consumer, items)
         });
+        race.clone().for_each(record);
+        let (mut consumer, mut items) = reader.join().unwrap();
+        let early = items.len() as u64;
+        consumer.drain(&*memory, Producer::Alive, 0, 1000, |item| items.push(item));
+        let expected: Vec<_> = (0..race.end).map(item).collect();
         assert_eq!(items, expected, "{early} of them early");
         seen_in_model.lock().unwrap().insert(early);
     });
-    assert_eq!(*seen.lock().unwrap(), (0..=3).collect());
+    assert_eq!(*seen.lock().unwrap(), (all.start..=all.end).collect());
+}
+
+#[test]
+fn a_word_of_a_new_chunk_that_is_seen_is_whole() {
+    check(0..2);
+}
+
+#[test]
+fn a_word_of_the_hot_path_and_of_a_new_view_that_is_seen_is_whole() {
+    check(1..4);
 }
