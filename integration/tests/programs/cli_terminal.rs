@@ -41,6 +41,7 @@ fn a_recording_shows_its_progress_and_ends_on_ctrl_c() -> Result<()> {
         ended.seen.contains("open it: xrayctl report f.xtrace"),
         "{ended:?}"
     );
+    ensure!(ended.seen.contains("reading the trace back"), "{ended:?}");
     ensure!(!ended.seen.contains("xrayctl: "), "{ended:?}");
     ensure_exact(&scene.path("f.xtrace"), &truth)?;
     ensure_as_compiled(&target)?;

@@ -34,7 +34,7 @@ use crate::selectors::{self, Pending, Selectors};
 use crate::signals::Signals;
 use crate::target::Target;
 use crate::toggle::{self, Switching};
-use crate::trace_file::{OutputFile, Overwrite, Unfinished};
+use crate::trace_file::{OutputFile, Overwrite, Tally, Unfinished};
 use crate::values::Values;
 
 const EXAMPLES: &str = "\
@@ -195,12 +195,12 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         recording.finish().await
     };
     drop(progress);
-    let (mut file, stream_end) = finished?;
-
-    let tally = file.finish_trace(match stream_end {
+    let (file, stream_end) = finished?;
+    let unfinished = match stream_end {
         StreamEnd::Left => Unfinished::Finish,
         StreamEnd::Finished | StreamEnd::Broken => Unfinished::Leave,
-    })?;
+    };
+    let (file, tally) = read_back(file, unfinished, &mut signals, console).await?;
     let outcome = outcome(cause, stream_end, stays, released, console)?;
     let mut recorded = Recorded::new(file.path(), target.pid(), outcome, &tally);
     if outcome == Outcome::ProcessEnded {
@@ -378,6 +378,26 @@ async fn wait(
             () = signals.next() => return Cause::Asked,
             () = &mut up => return Cause::Asked,
             _ = tick.tick() => progress.recorded(counts.events, counts.lost, counts.bytes),
+        }
+    }
+}
+
+/// Reads a long trace, which takes a while: says so, also to who presses Ctrl-C.
+async fn read_back(
+    mut file: OutputFile,
+    unfinished: Unfinished,
+    signals: &mut Signals,
+    console: &Console,
+) -> anyhow::Result<(OutputFile, Tally)> {
+    let progress = Progress::spinner(console, "reading the trace back");
+    let mut reading = tokio::task::spawn_blocking(move || {
+        let tally = file.finish_trace(unfinished)?;
+        anyhow::Ok((file, tally))
+    });
+    loop {
+        tokio::select! {
+            done = &mut reading => return done.context("reading the trace back failed")?,
+            () = signals.next() => progress.note(console, "the trace is being read back"),
         }
     }
 }
