@@ -271,7 +271,7 @@ async fn attach(rpc: &mut Rpc, request: AttachRequest, console: &Console) -> any
     if is_attached(rpc, pid).await {
         if request.follow() != v1::Follow::Unspecified {
             console.note(&format!(
-                "process {pid} is attached already: what is followed from it is what was said then"
+                "process {pid} is attached already: what is followed from it is what was said then; `xrayctl attach {pid} --follow WHAT` says it anew"
             ));
         }
         return Ok(Undo::TakeBack(some_number()));
