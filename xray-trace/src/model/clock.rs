@@ -35,26 +35,26 @@ pub struct Clock {
 }
 
 /// Reads a [`Clock`] at moments that are near each other, as those of a thread are: the same answers as
-/// [`Clock::monotonic_ns`], without a division.
+/// [`Clock::monotonic_ns`], mostly without a division.
 #[derive(Debug, Clone)]
 pub struct ClockReader<'a> {
     clock: &'a Clock,
     stretch: Stretch,
 }
 
-/// From some tick on, the clock runs at one rate: `passed` ticks later, `passed * (whole + rest / span)` nanoseconds have
-/// passed.
+/// From some tick on, the clock runs at one rate: `passed` ticks later, `passed * whole + (rest + passed * fraction) / 2^64`
+/// nanoseconds have passed, rounded down.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stretch {
     from: u64,
-    /// How many ticks it holds for; few enough that nothing overflows.
+    /// How many ticks it holds for; few enough that the result is exact, and nothing overflows.
     len: u64,
-    /// The time at `from`.
+    /// The time at `from`, rounded down.
     ns: u64,
     whole: u64,
+    /// What rounding took from `ns`, in units of 2^-64, rounded up.
     rest: u64,
-    span: u64,
-    /// `rest / span`, in units of 2^-64, rounded down.
+    /// What a tick has beyond `whole`, in units of 2^-64, rounded up.
     fraction: u64,
 }
 
@@ -171,7 +171,7 @@ impl<'a> ClockReader<'a> {
 
     #[cold]
     fn elsewhere(&mut self, ticks: Ticks) -> u64 {
-        if let Some(stretch) = Stretch::around(self.clock, ticks) {
+        if let Some(stretch) = Stretch::at(self.clock, ticks) {
             self.stretch = stretch;
         }
         self.clock.monotonic_ns(ticks)
@@ -181,59 +181,86 @@ impl<'a> ClockReader<'a> {
 // === impl Stretch ===
 
 impl Stretch {
-    /// The stretch that `ticks` is in; `None` before the first anchor, and for anchors so far apart that they are nonsense.
-    fn around(clock: &Clock, ticks: Ticks) -> Option<Self> {
-        let (from, len, rise, span) = match clock.anchors.as_slice() {
-            [] => return Some(Self::new(0, u64::MAX, 0, (1, 1))),
-            [only] => (only, u64::MAX, 1, 1),
+    /// One that begins at `ticks`; `None` before the first anchor, and for anchors so far apart that they are nonsense.
+    fn at(clock: &Clock, ticks: Ticks) -> Option<Self> {
+        let Ticks(from) = ticks;
+        let (anchor, until, rise, span) = match clock.anchors.as_slice() {
+            [] => return Some(Self::of_nanoseconds(from, from)),
+            [only] => {
+                let ns = from.checked_sub(only.ticks.0)?;
+                return Some(Self::of_nanoseconds(
+                    from,
+                    only.monotonic_ns.checked_add(ns)?,
+                ));
+            }
             anchors => {
                 let after = anchors.partition_point(|anchor| anchor.ticks <= ticks);
                 let to = after.clamp(1, anchors.len() - 1);
-                let (from, next) = (&anchors[to - 1], &anchors[to]);
-                let span = next.ticks.0 - from.ticks.0;
-                let len = if to == anchors.len() - 1 {
+                let (anchor, next) = (&anchors[to - 1], &anchors[to]);
+                let until = if to == anchors.len() - 1 {
                     u64::MAX
                 } else {
-                    span
+                    next.ticks.0
                 };
-                (from, len, next.monotonic_ns - from.monotonic_ns, span)
+                let rise = next.monotonic_ns - anchor.monotonic_ns;
+                (anchor, until, rise, next.ticks.0 - anchor.ticks.0)
             }
         };
-        let fits = ticks >= from.ticks && span < 1 << 63;
-        fits.then(|| Self::new(from.ticks.0, len, from.monotonic_ns, (rise, span)))
-    }
-
-    fn new(from: u64, len: u64, ns: u64, (rise, span): (u64, u64)) -> Self {
-        let (whole, rest) = (rise / span, rise % span);
-        let fraction = (u128::from(rest) << 64) / u128::from(span);
-        Self {
+        let passed = from.checked_sub(anchor.ticks.0)?;
+        let (rise, span) = (u128::from(rise), u128::from(span));
+        let risen = u128::from(passed) * rise;
+        let ns = u64::try_from(risen / span).ok()?;
+        let ns = anchor.monotonic_ns.checked_add(ns)?;
+        let whole = u64::try_from(rise / span).ok()?;
+        // Both numbers are less than `span`, so these are less than 2^64.
+        let part = |part: u128| u64::try_from((part << 64).div_ceil(span)).ok();
+        // Rounded up, the sum is too great by less than `(passed + 1) / 2^64`. The true one is a multiple of `1 / span`, so nothing
+        // gets to the next whole number for as long as that is less.
+        let exact = u64::try_from((1 << 64) / span).unwrap_or(u64::MAX) - 1;
+        Some(Self {
             from,
-            len: len.min(u64::MAX / whole.saturating_add(2)),
+            len: (until - from)
+                .min(exact)
+                .min((u64::MAX - ns) / whole.checked_add(2)?),
             ns,
             whole,
-            rest,
-            span,
-            // `rest` is less than `span`.
-            fraction: u64::try_from(fraction).unwrap_or(u64::MAX),
+            rest: part(risen % span)?,
+            fraction: part(rise % span)?,
+        })
+    }
+
+    /// One in which a tick is a nanosecond.
+    fn of_nanoseconds(from: u64, ns: u64) -> Self {
+        Self {
+            from,
+            len: u64::MAX - from.max(ns),
+            ns,
+            whole: 1,
+            ..Self::default()
         }
     }
 
     #[inline]
     fn monotonic_ns(&self, ticks: u64) -> Option<u64> {
-        let passed = ticks.checked_sub(self.from)?;
+        // Ticks before it are as those long after it.
+        let passed = ticks.wrapping_sub(self.from);
         if passed >= self.len {
             return None;
         }
-        // `fraction` is too small by less than 2^-64 and `passed` is less than 2^64, so this is too small by 1 at most.
-        let product = u128::from(passed) * u128::from(self.fraction);
-        let part = u64::try_from(product >> 64).unwrap_or(u64::MAX);
-        // What is left is less than twice `span`, so it is right although the products are not.
-        let left = passed
-            .wrapping_mul(self.rest)
-            .wrapping_sub(part.wrapping_mul(self.span));
-        let part = part + u64::from(left >= self.span);
-        Some(self.ns.saturating_add(passed * self.whole + part))
+        let part = u128::from(passed) * u128::from(self.fraction) + u128::from(self.rest);
+        let [.., part] = halves(part);
+        Some(self.ns + passed * self.whole + part)
     }
+}
+
+/// The lower and the upper half of a number.
+#[inline]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the halves are what is asked for"
+)]
+fn halves(number: u128) -> [u64; 2] {
+    [number as u64, (number >> 64) as u64]
 }
 
 fn saturate(ns: i128) -> u64 {
