@@ -14,8 +14,8 @@ use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ti
 /// No event of the common kinds is longer: a head and a number.
 const COMMON_LEN: usize = 5 + varint::MAX_LEN;
 
-/// [`HEAD_LEN`], four bits for each.
-const HEAD_LENS: u64 = 0x5321;
+/// The bits of a head, by its length's code.
+const HEAD_BITS: [u64; 4] = [0xff, 0xffff, 0xff_ffff, 0xff_ffff_ffff];
 
 /// Why the events of a block cannot be unpacked from here on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -154,10 +154,9 @@ impl Common for Packed {
     fn next_common(&mut self) -> Option<(Ticks, FunctionId, CallKind)> {
         let bytes = self.payload.get(self.at..)?.first_chunk::<COMMON_LEN>()?;
         let word = u64::from_le_bytes(*bytes.first_chunk()?);
-        let len = HEAD_LENS >> (word & 0xc) & 7;
-        let head = word & (u64::MAX >> (64 - 8 * len));
-        let ticks = self.ticks.checked_add(head >> 4)?;
-        let mut end = len as usize;
+        let code = (word >> 2 & 3) as usize;
+        let ticks = self.ticks.checked_add((word & HEAD_BITS[code]) >> 4)?;
+        let mut end = HEAD_LEN[code];
         let (function, kind) = match word & 3 {
             what::EXIT_INNERMOST => (self.predictor.exit_expected()?, CallKind::Exit),
             what::ENTER_EXPECTED => (self.predictor.enter_expected()?, CallKind::Enter),

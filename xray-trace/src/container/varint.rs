@@ -35,8 +35,17 @@ pub(super) enum VarintError {
 }
 
 /// Reads the number at the front of `bytes`, and says how many bytes it took.
-#[inline]
+#[inline(always)]
 pub(super) fn read(bytes: &[u8]) -> Result<(u64, usize), VarintError> {
+    match *bytes {
+        [only @ 0..0x80, ..] => Ok((only.into(), 1)),
+        [low, high @ 0..0x80, ..] => Ok((u64::from(low & 0x7f) | u64::from(high) << 7, 2)),
+        _ => read_any(bytes),
+    }
+}
+
+#[inline(never)]
+fn read_any(bytes: &[u8]) -> Result<(u64, usize), VarintError> {
     let mut value = 0;
     for (at, byte) in bytes.iter().take(MAX_LEN).enumerate() {
         let bits = u64::from(byte & 0x7f);
