@@ -2,6 +2,7 @@
 
 mod account;
 mod filter;
+mod frames;
 mod gathered;
 mod graph;
 mod histogram;

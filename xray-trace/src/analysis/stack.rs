@@ -13,11 +13,11 @@
 use std::vec;
 
 use super::Filter;
+use super::frames::{Frames, Moment};
 use super::step::{Call, Ending, Notes, Open, Said, Siblings, Step, Visitor};
 use super::strays::{Stray, Strays};
 use super::window::{Window, wanted};
 use crate::container::{Block, Common, Events, Form, OpenCall};
-use crate::function_map::FunctionMap;
 use crate::model::{
     CallKind, Clock, ClockReader, Event, EventBody, FunctionId, ThreadId, Ticks, Trace, Values,
 };
@@ -42,12 +42,10 @@ pub struct Steps<'a> {
     begun: vec::IntoIter<Open>,
     /// Enough was seen when fewer calls are open than this. 0 until the window is over.
     enough: usize,
-    /// The calls that are open, outermost first.
-    frames: Vec<Frame>,
-    /// How often each function is open.
-    open: FunctionMap<u32>,
-    /// When the latest event happened.
-    now: (Ticks, u64),
+    /// The calls that are open.
+    frames: Frames,
+    /// When the latest event happened; 0 if none has.
+    now: Moment,
     /// Calls that are to be closed before anything else.
     closing: Option<Closing>,
     /// The next event of the block is an exit of no open call.
@@ -62,13 +60,6 @@ pub struct Steps<'a> {
     processor: Option<u16>,
 }
 
-#[derive(Debug)]
-struct Frame {
-    open: Open,
-    /// Time within the calls it made, in nanoseconds.
-    callees_ns: u64,
-}
-
 /// Does not look.
 struct Nobody;
 
@@ -78,7 +69,7 @@ struct Closing {
     /// How many calls stay open.
     keep: usize,
     /// When the calls that saw no exit were last known to be open.
-    last_seen: (Ticks, u64),
+    last_seen: Moment,
     cause: Cause,
 }
 
@@ -100,9 +91,11 @@ impl<'a> Steps<'a> {
     /// The steps of one thread. `blocks` are its blocks, in order of time.
     #[must_use]
     pub fn new(clock: &'a Clock, thread: ThreadId, blocks: Vec<&'a Block>) -> Self {
+        let mut clock = ClockReader::new(clock);
+        let now = (Ticks(0), clock.monotonic_ns(Ticks(0)));
         Self {
             thread,
-            clock: ClockReader::new(clock),
+            clock,
             siblings: Siblings::Closed,
             blocks: blocks.into_iter(),
             events: None,
@@ -111,9 +104,8 @@ impl<'a> Steps<'a> {
             turn: Window::default().until,
             begun: Vec::new().into_iter(),
             enough: 0,
-            frames: Vec::new(),
-            open: FunctionMap::default(),
-            now: (Ticks(0), 0),
+            frames: Frames::new(thread),
+            now,
             closing: None,
             astray: false,
             notes: Notes::default(),
@@ -161,7 +153,7 @@ impl<'a> Steps<'a> {
         } in open
         {
             self.now = (start, self.clock.monotonic_ns(start));
-            self.enter(function, args, self.now);
+            self.frames.enter(function, args, self.now);
         }
         self.window = window;
         if window.since > Ticks(0) {
@@ -184,11 +176,8 @@ impl<'a> Steps<'a> {
             damaged_blocks: self.notes.damaged_blocks,
             ..Notes::default()
         };
-        for frame in &mut self.frames {
-            frame.callees_ns = 0;
-        }
-        let begun = self.frames.iter().map(|frame| frame.open);
-        self.begun = begun.collect::<Vec<_>>().into_iter();
+        self.frames.forget_callees();
+        self.begun = self.frames.opens().collect::<Vec<_>>().into_iter();
     }
 
     /// The thread.
@@ -254,11 +243,7 @@ impl<'a> Steps<'a> {
     #[cold]
     fn ends(&mut self) -> bool {
         self.turn = Window::default().until;
-        let since = self.window.since;
-        let before = self
-            .frames
-            .partition_point(|frame| frame.open.start < since);
-        self.enough = before + 1;
+        self.enough = self.frames.begun_before(self.window.since) + 1;
         self.frames.len() < self.enough
     }
 
@@ -303,7 +288,7 @@ impl<'a> Steps<'a> {
                 function,
                 kind: CallKind::Enter,
                 values,
-            } => Some(Step::Enter(self.enter(function, values, now))),
+            } => Some(Step::Enter(self.frames.enter(function, values, now))),
             EventBody::Call {
                 function,
                 kind,
@@ -323,43 +308,14 @@ impl<'a> Steps<'a> {
                     return None;
                 }
                 // As a rule the innermost call ends.
-                match self.frames.pop_if(|frame| frame.open.function == function) {
-                    Some(frame) => Some(Step::Leave(self.leave(frame, how, now, result))),
-                    None => {
-                        self.exit_further_out(function, how, result, before);
-                        None
-                    }
+                let call = self.frames.leave(function, how, now, result);
+                if call.is_none() {
+                    self.exit_further_out(function, how, result, before);
                 }
+                call.map(Step::Leave)
             }
             body => self.take_other(body, before),
         }
-    }
-
-    /// A call begins now.
-    #[inline(always)]
-    fn enter(
-        &mut self,
-        function: FunctionId,
-        args: Values,
-        (start, start_ns): (Ticks, u64),
-    ) -> Open {
-        let count = self.open.entry(function);
-        let nesting = *count;
-        *count = nesting.saturating_add(1);
-        let open = Open {
-            thread: self.thread,
-            function,
-            depth: self.frames.len(),
-            nesting,
-            start,
-            start_ns,
-            args,
-        };
-        self.frames.push(Frame {
-            open,
-            callees_ns: 0,
-        });
-        open
     }
 
     /// A call ends now that is not the innermost.
@@ -369,16 +325,11 @@ impl<'a> Steps<'a> {
         function: FunctionId,
         how: Ending,
         result: Option<u64>,
-        last_seen: (Ticks, u64),
+        last_seen: Moment,
     ) {
-        if *self.open.entry(function) == 0 {
+        let Some(keep) = self.frames.depth_of(function) else {
             return self.stray(function, how);
-        }
-        let inner = self.frames.iter().rev();
-        let inner = inner
-            .take_while(|frame| frame.open.function != function)
-            .count();
-        let keep = self.frames.len().saturating_sub(inner + 1);
+        };
         self.closing = Some(Closing {
             keep,
             last_seen,
@@ -398,14 +349,13 @@ impl<'a> Steps<'a> {
             Ending::TailExit => CallKind::TailExit,
             Ending::Normal | Ending::Closed => CallKind::Exit,
         };
-        let open = self.frames.iter().rev();
-        let open = open.map(|frame| frame.open.function);
+        let open = self.frames.functions();
         self.strays.keep(self.thread, function, kind, ticks, open);
     }
 
     /// Takes in what is not a call.
     #[cold]
-    fn take_other(&mut self, body: EventBody, last_seen: (Ticks, u64)) -> Option<Step> {
+    fn take_other(&mut self, body: EventBody, last_seen: Moment) -> Option<Step> {
         let (ticks, ns) = self.now;
         match body {
             EventBody::Data { kind, data } => Some(Step::Data(Said {
@@ -474,11 +424,7 @@ impl<'a> Steps<'a> {
 
     /// The calls that are open.
     pub(super) fn open_calls(&self) -> impl ExactSizeIterator<Item = OpenCall> + Clone {
-        self.frames.iter().map(|frame| OpenCall {
-            function: frame.open.function,
-            start: frame.open.start,
-            args: frame.open.args,
-        })
+        self.frames.open_calls()
     }
 
     /// Follows the stack for as long as there are events.
@@ -524,10 +470,12 @@ impl<'a> Steps<'a> {
     /// it needs in registers, and makes nothing that is not looked at.
     #[inline(always)]
     fn visit_common(&mut self, events: &mut impl Common, visitor: &mut impl Visitor) {
+        let (turn, enough) = (self.turn, self.enough);
+        let mut now = self.now;
         while !visitor.enough()
             && let Some((ticks, function, kind)) = events.next_common()
         {
-            if ticks >= self.turn {
+            if ticks >= turn {
                 let values = Values::NONE;
                 let body = EventBody::Call {
                     function,
@@ -537,39 +485,38 @@ impl<'a> Steps<'a> {
                 self.pending = Some(Event { ticks, body });
                 break;
             }
-            let before = self.now;
-            let now = self.pass_to(ticks);
+            let before = now;
+            if ticks > before.0 {
+                now = (ticks, self.clock.monotonic_ns(ticks));
+            }
             let how = match kind {
                 CallKind::Enter => {
-                    visitor.enter(&self.enter(function, Values::NONE, now));
+                    visitor.enter(&self.frames.enter(function, Values::NONE, now));
                     continue;
                 }
                 CallKind::Exit => Ending::Normal,
                 CallKind::TailExit => Ending::TailExit,
             };
-            let innermost = self.frames.pop_if(|frame| frame.open.function == function);
-            let Some(frame) = innermost else {
+            let Some(call) = self.frames.leave(function, how, now, None) else {
+                self.now = now;
                 self.exit_further_out(function, how, None, before);
                 break;
             };
-            visitor.leave(&self.leave(frame, how, now, None));
-            if self.frames.len() < self.enough {
+            visitor.leave(&call);
+            if self.frames.len() < enough {
                 break;
             }
         }
+        self.now = now;
     }
 
-    /// It is that time now. A hostile file may hold blocks in any order; time does not run backwards for that. Gives
-    /// the time: read back, it would have to wait until it is written.
-    #[inline(always)]
-    fn pass_to(&mut self, ticks: Ticks) -> (Ticks, u64) {
-        let (before, before_ns) = self.now;
-        if ticks <= before && (before, before_ns) != (Ticks(0), 0) {
-            return (before, before_ns);
+    /// It is that time now. A hostile file may hold blocks in any order; time does not run backwards for that.
+    #[inline]
+    fn pass_to(&mut self, ticks: Ticks) -> Moment {
+        if ticks > self.now.0 {
+            self.now = (ticks, self.clock.monotonic_ns(ticks));
         }
-        let ns = self.clock.monotonic_ns(ticks);
-        self.now = (ticks, ns);
-        (ticks, ns)
+        self.now
     }
 
     /// Closes the innermost call as `closing` says; after the last one, what follows from its cause.
@@ -581,11 +528,11 @@ impl<'a> Steps<'a> {
                 Cause::Exit(..) | Cause::Unwound | Cause::End => None,
             };
         }
-        let frame = self.frames.pop()?;
-        let noted = u64::from(self.window.has(frame.open.start));
+        let start = self.frames.innermost_start()?;
+        let noted = u64::from(self.window.has(start));
         let mut its = None;
         let (how, end) = match closing.cause {
-            Cause::Exit(how, result) if self.frames.len() == closing.keep => {
+            Cause::Exit(how, result) if self.frames.len() == closing.keep + 1 => {
                 its = result;
                 (how, self.now)
             }
@@ -610,33 +557,7 @@ impl<'a> Steps<'a> {
                 (Ending::Closed, closing.last_seen)
             }
         };
-        Some(Step::Leave(self.leave(frame, how, end, its)))
-    }
-
-    /// A call that was open ended then.
-    #[inline(always)]
-    fn leave(
-        &mut self,
-        frame: Frame,
-        how: Ending,
-        (end, end_ns): (Ticks, u64),
-        result: Option<u64>,
-    ) -> Call {
-        let Frame { open, callees_ns } = frame;
-        let duration = end_ns.saturating_sub(open.start_ns);
-        if let Some(caller) = self.frames.last_mut() {
-            caller.callees_ns = caller.callees_ns.saturating_add(duration);
-        }
-        *self.open.entry(open.function) = open.nesting;
-        let self_ns = duration.saturating_sub(callees_ns);
-        Call {
-            open,
-            end,
-            end_ns,
-            self_ns,
-            how,
-            result,
-        }
+        self.frames.close(how, end, its).map(Step::Leave)
     }
 }
 
@@ -653,7 +574,7 @@ impl Iterator for Steps<'_> {
                 Some(closing) => self.close(closing),
                 None => match self.event() {
                     Some(event) => self.take(event),
-                    None if self.frames.is_empty() => return None,
+                    None if self.frames.len() == 0 => return None,
                     None => {
                         let last_seen = self.now;
                         self.closing = Some(Closing {
