@@ -1,6 +1,7 @@
 //! The table of functions: how often, how long. Also of threads, processes and modules.
 
 use super::Filter;
+use super::filter::Choice;
 use super::part::{NOBODY, Part};
 use super::stack::Steps;
 use super::step::{Notes, Siblings};
@@ -151,25 +152,22 @@ pub enum Direction {
 /// Makes the table.
 #[must_use]
 pub fn account(trace: &Trace, filter: &Filter, options: AccountOptions) -> Account {
+    let choice = Choice::new(filter, options.counted);
     let look = |part: &mut Part, steps: Steps<'_>| match options.by {
-        GroupBy::Function => part.add(steps, filter, options.counted, |call| {
+        GroupBy::Function => part.add(steps, choice, |call| {
             (call.open.function.0, call.open.nesting as usize)
         }),
         // Every call of a thread stands within all others that are open.
         GroupBy::Thread => {
             let thread = steps.thread().0;
-            part.add(steps, filter, options.counted, |call| {
-                (thread, call.open.depth)
-            });
+            part.add(steps, choice, |call| (thread, call.open.depth));
         }
         GroupBy::Process => {
             let thread = trace.thread(steps.thread());
             let process = thread.map_or(NOBODY, |thread| thread.process.0);
-            part.add(steps, filter, options.counted, |call| {
-                (process, call.open.depth)
-            });
+            part.add(steps, choice, |call| (process, call.open.depth));
         }
-        GroupBy::Module => part.add_modules(steps, trace, filter, options.counted),
+        GroupBy::Module => part.add_modules(steps, trace, choice),
     };
     let parts = by_thread(trace, filter, options.siblings, look);
     let mut parts = parts.into_iter();

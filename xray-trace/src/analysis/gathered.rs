@@ -1,27 +1,16 @@
 //! What is gathered of one function's calls, or of another subject's, as they end.
 
-use super::account::{AccountRow, Distribution, Subject};
+use super::account::{AccountRow, Subject};
 use super::histogram::{Histograms, Slot};
 use super::step::{Call, Ending};
 
-/// The durations of calls, as they are gathered.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Durations {
-    finished: u64,
-    sum_ns: u64,
-    /// The greatest number if there are none.
-    min_ns: u64,
-    max_ns: u64,
-}
-
-/// What is gathered about one subject. It fills one line of a processor's cache.
+/// What is gathered about one subject, but for the durations of its calls.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(align(32))]
 pub(super) struct Gathered {
     unfinished: u64,
     total_ns: u64,
     self_ns: u64,
-    durations: Durations,
     /// What only subjects have whose calls stand within one another.
     recursion: Option<Box<Recursion>>,
 }
@@ -35,71 +24,9 @@ struct Recursion {
     met: bool,
 }
 
-// === impl Durations ===
-
-impl Default for Durations {
-    fn default() -> Self {
-        Self {
-            finished: 0,
-            sum_ns: 0,
-            min_ns: u64::MAX,
-            max_ns: 0,
-        }
-    }
-}
-
-impl Durations {
-    #[inline(always)]
-    pub(super) fn add(&mut self, duration: u64) {
-        self.min_ns = self.min_ns.min(duration);
-        self.max_ns = self.max_ns.max(duration);
-        self.finished += 1;
-        self.sum_ns = self.sum_ns.saturating_add(duration);
-    }
-
-    pub(super) fn merge(&mut self, other: Self) {
-        self.min_ns = self.min_ns.min(other.min_ns);
-        self.max_ns = self.max_ns.max(other.max_ns);
-        self.finished += other.finished;
-        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
-    }
-
-    pub(super) fn finished(&self) -> u64 {
-        self.finished
-    }
-
-    pub(super) fn sum_ns(&self) -> u64 {
-        self.sum_ns
-    }
-
-    /// What they come to; `None` if there are none.
-    pub(super) fn distribution(
-        &self,
-        slot: Slot,
-        histograms: &mut Histograms,
-    ) -> Option<Distribution> {
-        let ranks = histograms.ranks(slot, [500, 900, 990, 999])?;
-        let within = |ns: u64| ns.clamp(self.min_ns, self.max_ns);
-        let [median_ns, p90_ns, p99_ns, p999_ns] = ranks.map(within);
-        Some(Distribution {
-            min_ns: self.min_ns,
-            mean_ns: self.sum_ns.checked_div(self.finished)?,
-            median_ns,
-            p90_ns,
-            p99_ns,
-            p999_ns,
-            max_ns: self.max_ns,
-        })
-    }
-}
-
 // === impl Gathered ===
 
 impl Gathered {
-    pub(super) fn calls(&self) -> u64 {
-        self.durations.finished + self.unfinished
-    }
-
     /// Whether a call that ends was part of a recursion.
     pub(super) fn recurs(&mut self, call: &Call) -> bool {
         let within = call.open.nesting > 0;
@@ -120,7 +47,6 @@ impl Gathered {
         let duration = call.duration_ns();
         if finished {
             self.self_ns = self.self_ns.saturating_add(call.self_ns);
-            self.durations.add(duration);
         } else {
             self.unfinished += u64::from(counts);
         }
@@ -145,13 +71,11 @@ impl Gathered {
             unfinished,
             total_ns,
             self_ns,
-            durations,
             recursion: _,
         } = other;
         self.unfinished += unfinished;
         self.total_ns = self.total_ns.saturating_add(total_ns);
         self.self_ns = self.self_ns.saturating_add(self_ns);
-        self.durations.merge(durations);
     }
 
     pub(super) fn row(
@@ -160,15 +84,14 @@ impl Gathered {
         slot: Slot,
         histograms: &mut Histograms,
     ) -> AccountRow {
-        let durations = self.durations.distribution(slot, histograms);
         AccountRow {
             subject,
-            calls: self.calls(),
+            calls: histograms.finished(slot) + self.unfinished,
             unfinished: self.unfinished,
             total_ns: self.total_ns,
             self_ns: self.self_ns,
-            sum_ns: self.durations.sum_ns(),
-            durations,
+            sum_ns: histograms.sum_ns(slot),
+            durations: histograms.distribution(slot),
         }
     }
 }

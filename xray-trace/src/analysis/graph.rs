@@ -3,7 +3,7 @@
 use foldhash::HashMap;
 
 use super::account::{Account, AccountOptions, AccountRow, Distribution};
-use super::gathered::Durations;
+use super::filter::Choice;
 use super::histogram::{Histograms, Slot};
 use super::part::Part;
 use super::stack::Steps;
@@ -50,10 +50,11 @@ const RECENT: usize = 4096;
 
 #[derive(Debug, Default)]
 struct Edges {
-    indexes: HashMap<(Option<FunctionId>, FunctionId), usize>,
-    /// Where edges were found lately, by a few bits of caller and callee.
-    recent: Vec<u32>,
-    edges: Vec<((Option<FunctionId>, FunctionId), Gathered, Slot)>,
+    slots: HashMap<(Option<FunctionId>, FunctionId), Slot>,
+    /// Edges that were found lately, by a few bits of caller and callee.
+    recent: Vec<Option<Slot>>,
+    /// The edges, and how many calls of each have no duration. Their durations have the same index.
+    edges: Vec<((Option<FunctionId>, FunctionId), u64)>,
     histograms: Histograms,
     functions: Part,
     beyond: u64,
@@ -62,15 +63,8 @@ struct Edges {
 /// Follows the calls of one thread.
 struct Walk<'a> {
     edges: &'a mut Edges,
-    filter: &'a Filter,
+    choice: Choice<'a>,
     open: Vec<FunctionId>,
-}
-
-/// What is gathered about one edge.
-#[derive(Debug, Clone, Copy, Default)]
-struct Gathered {
-    unfinished: u64,
-    durations: Durations,
 }
 
 impl Graph {
@@ -88,24 +82,22 @@ impl Graph {
             mut histograms,
             mut functions,
             beyond,
-            indexes: _,
+            slots: _,
             recent: _,
         } = all;
-        histograms.count();
-        for ((_, callee), _, slot) in &edges {
-            functions.add_durations(callee.0, &histograms, *slot);
+        for (slot, ((_, callee), _)) in (0..).filter_map(Slot::new).zip(&edges) {
+            functions.add_durations(callee.0, &histograms, slot);
         }
         let Account { rows, notes } = functions.into_account(AccountOptions::default().by);
-        let edges = edges
-            .into_iter()
-            .map(|((caller, callee), edge, slot)| GraphEdge {
-                caller,
-                callee,
-                calls: edge.calls(),
-                unfinished: edge.unfinished,
-                sum_ns: edge.durations.sum_ns(),
-                durations: edge.durations.distribution(slot, &mut histograms),
-            });
+        let edges = (0..).filter_map(Slot::new).zip(edges);
+        let edges = edges.map(|(slot, ((caller, callee), unfinished))| GraphEdge {
+            caller,
+            callee,
+            calls: histograms.finished(slot) + unfinished,
+            unfinished,
+            sum_ns: histograms.sum_ns(slot),
+            durations: histograms.distribution(slot),
+        });
         let mut edges: Vec<_> = edges.collect();
         edges.sort_by_key(|edge| (edge.caller, edge.callee));
         Self {
@@ -129,7 +121,7 @@ impl Visitor for Walk<'_> {
     fn leave(&mut self, call: &Call) {
         self.open.pop();
         self.edges
-            .leave(self.open.last().copied(), call, self.filter);
+            .leave(self.open.last().copied(), call, self.choice);
     }
 }
 
@@ -139,97 +131,85 @@ impl Edges {
     fn add_thread(&mut self, mut steps: Steps<'_>, filter: &Filter) {
         steps.visit(&mut Walk {
             edges: self,
-            filter,
+            choice: Choice::new(filter, Counted::All),
             open: Vec::new(),
         });
         self.functions.note(steps.notes());
     }
 
     #[inline(always)]
-    fn leave(&mut self, caller: Option<FunctionId>, call: &Call, filter: &Filter) {
+    fn leave(&mut self, caller: Option<FunctionId>, call: &Call, choice: Choice<'_>) {
         let (function, level) = (call.open.function, call.open.nesting as usize);
         let functions = &mut self.functions;
-        let slot = functions.leave(call, function.0, level, filter, Counted::All);
-        if !filter.wants_call(&call.open) {
+        let slot = functions.leave(call, function.0, level, choice);
+        if !choice.wants(&call.open) {
             return;
         }
-        let Some(index) = self.index((caller, function)) else {
+        let Some(edge) = self.slot((caller, function)) else {
             self.beyond += 1;
             if let Some(slot) = slot {
                 self.functions.add_duration(slot, call.duration_ns());
             }
             return;
         };
-        let (_, edge, slot) = &mut self.edges[index];
         if call.how == Ending::Closed {
-            edge.unfinished += 1;
+            let (_, unfinished) = &mut self.edges[edge.index()];
+            *unfinished += 1;
         } else {
             // The function's distribution is made of those of its edges.
-            edge.durations.add(call.duration_ns());
-            self.histograms.add(*slot, call.duration_ns());
+            self.histograms.add(edge, call.duration_ns());
         }
     }
 
     /// Where an edge is; `None` if there is no room for it. It is at first looked for where edges like it were found the last time.
     #[inline(always)]
-    fn index(&mut self, edge: (Option<FunctionId>, FunctionId)) -> Option<usize> {
+    fn slot(&mut self, edge: (Option<FunctionId>, FunctionId)) -> Option<Slot> {
         let (caller, callee) = edge;
         let caller = caller.map_or(u32::MAX, |caller| caller.0);
         let place = caller.wrapping_mul(31).wrapping_add(callee.0) as usize % RECENT;
-        if let Some(index) = self.recent.get(place).copied()
-            && let Some((found, ..)) = self.edges.get(index as usize)
+        if let Some(slot) = self.recent.get(place).copied().flatten()
+            && let Some((found, _)) = self.edges.get(slot.index())
             && *found == edge
         {
-            return Some(index as usize);
+            return Some(slot);
         }
-        let index = self.find(edge)?;
-        self.recent.resize(RECENT, 0);
-        self.recent[place] = u32::try_from(index).unwrap_or(0);
-        Some(index)
+        let slot = self.find(edge)?;
+        self.recent.resize(RECENT, None);
+        self.recent[place] = Some(slot);
+        Some(slot)
     }
 
     #[inline(never)]
-    fn find(&mut self, edge: (Option<FunctionId>, FunctionId)) -> Option<usize> {
-        if let Some(index) = self.indexes.get(&edge) {
-            return Some(*index);
+    fn find(&mut self, edge: (Option<FunctionId>, FunctionId)) -> Option<Slot> {
+        if let Some(slot) = self.slots.get(&edge) {
+            return Some(*slot);
         }
-        let index = self.edges.len();
-        if index >= LIMIT {
+        if self.edges.len() >= LIMIT {
             return None;
         }
         let slot = self.histograms.create()?;
-        self.edges.push((edge, Gathered::default(), slot));
-        self.indexes.insert(edge, index);
-        Some(index)
+        self.edges.push((edge, 0));
+        self.slots.insert(edge, slot);
+        Some(slot)
     }
 
-    fn merge(&mut self, mut other: Self) {
+    fn merge(&mut self, other: Self) {
         self.functions.merge(other.functions);
         self.beyond += other.beyond;
-        other.histograms.count();
-        for (edge, gathered, slot) in other.edges {
-            match self.index(edge) {
+        let others = (0..).filter_map(Slot::new).zip(other.edges);
+        for (slot, (edge, unfinished)) in others {
+            match self.slot(edge) {
                 None => {
-                    self.beyond += gathered.calls();
+                    self.beyond += other.histograms.finished(slot) + unfinished;
                     let (_, callee) = edge;
                     self.functions
                         .add_durations(callee.0, &other.histograms, slot);
                 }
-                Some(index) => {
-                    let (_, own, own_slot) = &mut self.edges[index];
-                    own.unfinished += gathered.unfinished;
-                    own.durations.merge(gathered.durations);
-                    self.histograms.merge(*own_slot, &other.histograms, slot);
+                Some(own) => {
+                    self.edges[own.index()].1 += unfinished;
+                    self.histograms.merge(own, &other.histograms, slot);
                 }
             }
         }
-    }
-}
-
-// === impl Gathered ===
-
-impl Gathered {
-    fn calls(&self) -> u64 {
-        self.durations.finished() + self.unfinished
     }
 }

@@ -1,10 +1,17 @@
 //! Distributions of durations: exact while they are few, within 1 % when they are many.
 //!
 //! The counts of thousands of distributions do not fit a processor's cache. So durations are put aside and counted many at a
-//! time: then the processor waits for many of them at once, and not for one after the other.
+//! time, those of one distribution one after the other.
+
+use std::num::NonZeroU32;
+
+use super::account::Distribution;
 
 /// As many durations are kept as they are.
 const EXACT: usize = 256;
+
+/// So many are put aside of a distribution that has had more.
+const ASIDE: usize = 64;
 
 /// Buckets per power of two, as a number of bits. A bucket is at most 1/64 as wide as its values are great, and stands for
 /// its middle: so a duration is off by less than 0.8 %.
@@ -14,89 +21,170 @@ const BUCKETS: usize = 1 << BUCKET_BITS;
 /// Powers of two with buckets: the lowest has all durations that have a bucket of their own.
 const POWERS: usize = (u64::BITS - BUCKET_BITS + 1) as usize;
 
-/// How many durations are put aside at most.
-const ASIDE: usize = 1024;
-
-/// The number of a distribution.
+/// The number of a distribution, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Slot(u32);
+pub(super) struct Slot(NonZeroU32);
 
 /// Many distributions of durations, in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Histograms {
-    /// Per distribution, where its powers of two are in `powers`, + 1; 0 if all its durations are in `exact`.
-    places: Vec<u32>,
-    /// Per distribution, the durations that were kept as they are.
-    exact: Vec<Vec<u64>>,
-    /// Per power of two, where its buckets are in `counts`, + 1; 0 if it has none.
+    /// What each of them has that is not counted yet: all of its durations if it has no counts.
+    waiting: Vec<Waiting>,
+    /// What is known of the durations of each that were counted.
+    counted: Vec<Counted>,
+    /// Per distribution with counts and power of two, where its buckets are in `counts`, + 1; 0 if it has none.
     powers: Vec<[u32; POWERS]>,
     /// The buckets of all powers of two that occur: what they count beyond a multiple of 256. A power of two fills one line of a
     /// processor's cache.
     counts: Vec<Line>,
     /// The multiples of 256 of the same buckets.
     carried: Vec<Option<Box<[u64; BUCKETS]>>>,
-    /// What is to be counted yet.
-    aside: Vec<(Slot, u64)>,
-    /// Room for the buckets that these belong to.
-    found: Vec<(u32, u8)>,
+}
+
+/// Durations that were put aside.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// How many there are.
+    len: usize,
+    /// These, and room.
+    durations: Box<[u64]>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    /// Where its powers of two are in `powers`, + 1; 0 if nothing of it was counted.
+    powers: u32,
+    finished: u64,
+    sum_ns: u64,
+    /// The greatest number if nothing was counted.
+    min_ns: u64,
+    max_ns: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 struct Line([u8; BUCKETS]);
 
+// === impl Slot ===
+
+impl Slot {
+    /// That of the distribution that was made after `index` others; `None` if there are too many of them.
+    #[inline]
+    pub(super) fn new(index: usize) -> Option<Self> {
+        let number = u32::try_from(index).ok()?.checked_add(1)?;
+        NonZeroU32::new(number).map(Self)
+    }
+
+    /// How many distributions were made before.
+    #[inline]
+    pub(super) fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
 // === impl Histograms ===
 
 impl Histograms {
     /// A distribution of nothing yet; `None` if there are too many of them.
     pub(super) fn create(&mut self) -> Option<Slot> {
-        let slot = Slot(u32::try_from(self.places.len()).ok()?);
-        self.places.push(0);
-        self.exact.push(Vec::new());
+        let slot = Slot::new(self.waiting.len())?;
+        self.waiting.push(Waiting::default());
+        self.counted.push(Counted::default());
         Some(slot)
     }
 
     #[inline]
     pub(super) fn add(&mut self, slot: Slot, duration: u64) {
-        self.aside.push((slot, duration));
-        if self.aside.len() >= ASIDE {
-            self.count();
+        let Waiting { len, durations } = &mut self.waiting[slot.index()];
+        match durations.get_mut(*len) {
+            Some(place) => {
+                *place = duration;
+                *len += 1;
+            }
+            None => self.add_to_full(slot, duration),
         }
     }
 
-    /// Takes all durations of a distribution of `others` into one of its own. Nothing may be put aside in `others`.
-    pub(super) fn merge(&mut self, slot: Slot, others: &Self, other: Slot) {
-        for duration in &others.exact[other.0 as usize] {
-            self.add(slot, *duration);
+    /// Adds a duration where no more can be put aside.
+    #[cold]
+    #[inline(never)]
+    fn add_to_full(&mut self, slot: Slot, duration: u64) {
+        let Waiting { len, durations } = &mut self.waiting[slot.index()];
+        if self.counted[slot.index()].powers == 0 && *len < EXACT {
+            let mut longer = vec![0; (*len * 2).clamp(4, EXACT)];
+            longer[..*len].copy_from_slice(&durations[..*len]);
+            *durations = longer.into();
+        } else {
+            self.count(slot);
         }
-        let mut counts = others.counts_of(other).peekable();
-        if counts.peek().is_some() {
-            self.count();
+        let Waiting { len, durations } = &mut self.waiting[slot.index()];
+        durations[*len] = duration;
+        *len += 1;
+    }
+
+    /// Takes all durations of a distribution of `others` into one of its own.
+    pub(super) fn merge(&mut self, slot: Slot, others: &Self, other: Slot) {
+        let index = other.index();
+        if others.counted[index].powers > 0 {
             let powers = self.buckets(slot);
-            for (power, bucket, count) in counts {
+            for (power, bucket, count) in others.counts_of(other) {
                 self.add_times(powers, (power, bucket), count);
             }
+            self.counted[slot.index()].merge(&others.counted[index]);
         }
+        for duration in others.waiting[index].durations() {
+            self.add(slot, *duration);
+        }
+    }
+
+    /// How many durations a distribution has.
+    pub(super) fn finished(&self, slot: Slot) -> u64 {
+        self.counted[slot.index()].finished + self.waiting[slot.index()].len as u64
+    }
+
+    /// Their sum.
+    pub(super) fn sum_ns(&self, slot: Slot) -> u64 {
+        let durations = self.waiting[slot.index()].durations().iter();
+        durations.fold(self.counted[slot.index()].sum_ns, |sum, duration| {
+            sum.saturating_add(*duration)
+        })
+    }
+
+    /// What a distribution comes to; `None` if it has no durations.
+    pub(super) fn distribution(&mut self, slot: Slot) -> Option<Distribution> {
+        let mut all = self.counted[slot.index()];
+        let durations = self.waiting[slot.index()].durations().iter();
+        durations.for_each(|duration| all.add(*duration));
+        let mean_ns = all.sum_ns.checked_div(all.finished)?;
+        let ranks = self.ranks(slot, [500, 900, 990, 999])?;
+        let within = |ns: u64| ns.clamp(all.min_ns, all.max_ns);
+        let [median_ns, p90_ns, p99_ns, p999_ns] = ranks.map(within);
+        Some(Distribution {
+            min_ns: all.min_ns,
+            mean_ns,
+            median_ns,
+            p90_ns,
+            p99_ns,
+            p999_ns,
+            max_ns: all.max_ns,
+        })
     }
 
     /// The durations with these ranks, where a rank is a count of thousandths: of `n` durations in order of size, the one
     /// with the number `n * rank / 1000`, rounded down, from 0. `None` if there are no durations.
-    pub(super) fn ranks<const N: usize>(
-        &mut self,
-        slot: Slot,
-        ranks: [u16; N],
-    ) -> Option<[u64; N]> {
-        self.count();
+    fn ranks<const N: usize>(&mut self, slot: Slot, ranks: [u16; N]) -> Option<[u64; N]> {
         let number = |len: u64, rank: u16| {
             let last = len.saturating_sub(1);
             let at = u128::from(len) * u128::from(rank) / 1000;
             u64::try_from(at).unwrap_or(last).min(last)
         };
-        if self.places[slot.0 as usize] > 0 {
+        if self.counted[slot.index()].powers > 0 {
+            self.count(slot);
             let total = self.counts_of(slot).map(|(_, _, count)| count).sum();
             return Some(ranks.map(|rank| self.number(slot, number(total, rank))));
         }
-        let durations = &mut self.exact[slot.0 as usize];
+        let Waiting { len, durations } = &mut self.waiting[slot.index()];
+        let durations = &mut durations[..*len];
         durations.sort_unstable();
         let at = |rank| {
             let at = usize::try_from(number(durations.len() as u64, rank)).ok()?;
@@ -105,53 +193,41 @@ impl Histograms {
         (!durations.is_empty()).then(|| ranks.map(|rank| at(rank).unwrap_or_default()))
     }
 
-    /// Counts what was put aside.
-    #[inline(never)]
-    pub(super) fn count(&mut self) {
-        let mut aside = std::mem::take(&mut self.aside);
-        let mut found = std::mem::take(&mut self.found);
-        for (slot, duration) in &aside {
-            let powers = match self.places[slot.0 as usize].checked_sub(1) {
-                Some(powers) => powers as usize,
-                None => {
-                    let exact = &mut self.exact[slot.0 as usize];
-                    if exact.len() < EXACT {
-                        exact.push(*duration);
-                        continue;
-                    }
-                    self.buckets(*slot)
-                }
-            };
+    /// Counts what was put aside of a distribution.
+    fn count(&mut self, slot: Slot) {
+        let powers = self.buckets(slot);
+        let Waiting { len, durations } = std::mem::take(&mut self.waiting[slot.index()]);
+        let mut counted = self.counted[slot.index()];
+        for duration in &durations[..len] {
+            counted.add(*duration);
             let (power, bucket) = place(*duration);
-            found.extend(self.line(powers, power).map(|line| (line, bucket)));
-        }
-        for (line, bucket) in &found {
-            let (line, bucket) = (*line as usize, usize::from(*bucket) % BUCKETS);
+            let Some(line) = self.line(powers, power) else {
+                continue;
+            };
+            let (line, bucket) = (line as usize, usize::from(bucket) % BUCKETS);
             let count = &mut self.counts[line].0[bucket];
             *count = count.wrapping_add(1);
             if *count == 0 {
                 self.carry(line, bucket, 256);
             }
         }
-        aside.clear();
-        found.clear();
-        (self.aside, self.found) = (aside, found);
+        self.counted[slot.index()] = counted;
+        self.waiting[slot.index()].durations = if durations.len() == ASIDE {
+            durations
+        } else {
+            [0; ASIDE].into()
+        };
     }
 
-    /// The powers of two of a distribution, made of the durations that were kept so far if need be.
-    #[cold]
+    /// The powers of two of a distribution, made if need be.
     fn buckets(&mut self, slot: Slot) -> usize {
-        if let Some(powers) = self.places[slot.0 as usize].checked_sub(1) {
-            return powers as usize;
+        let counted = &mut self.counted[slot.index()];
+        if counted.powers == 0 {
+            self.powers.push([0; POWERS]);
+            // There are no more of them than slots.
+            counted.powers = u32::try_from(self.powers.len()).unwrap_or(u32::MAX);
         }
-        let powers = self.powers.len();
-        self.powers.push([0; POWERS]);
-        // There are no more of them than slots.
-        self.places[slot.0 as usize] = u32::try_from(powers + 1).unwrap_or(u32::MAX);
-        for duration in std::mem::take(&mut self.exact[slot.0 as usize]) {
-            self.add_times(powers, place(duration), 1);
-        }
-        powers
+        counted.powers as usize - 1
     }
 
     /// Counts something many times.
@@ -195,7 +271,7 @@ impl Histograms {
 
     /// Every bucket of a distribution that is not empty: its power of two, its number and its count, in order of size.
     fn counts_of(&self, slot: Slot) -> impl Iterator<Item = (usize, u8, u64)> {
-        let powers = self.places[slot.0 as usize].checked_sub(1);
+        let powers = self.counted[slot.index()].powers.checked_sub(1);
         let powers = powers.map(|powers| self.powers[powers as usize].iter().enumerate());
         powers
             .into_iter()
@@ -221,6 +297,45 @@ impl Histograms {
             before > wanted
         });
         found.map_or(0, |(power, bucket, _)| middle(power, bucket))
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    fn durations(&self) -> &[u64] {
+        &self.durations[..self.len]
+    }
+}
+
+// === impl Counted ===
+
+impl Counted {
+    #[inline(always)]
+    fn add(&mut self, duration: u64) {
+        self.finished += 1;
+        self.sum_ns = self.sum_ns.saturating_add(duration);
+        self.min_ns = self.min_ns.min(duration);
+        self.max_ns = self.max_ns.max(duration);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.finished += other.finished;
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.min_ns = self.min_ns.min(other.min_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        Self {
+            powers: 0,
+            finished: 0,
+            sum_ns: 0,
+            min_ns: u64::MAX,
+            max_ns: 0,
+        }
     }
 }
 
@@ -299,8 +414,7 @@ mod tests {
                 let durations = |range: std::ops::Range<u64>| range.map(move |at| at * step);
                 let (mut whole, slot) = of(durations(0..len));
                 let (mut part, _) = of(durations(0..cut));
-                let (mut rest, _) = of(durations(cut..len));
-                rest.count();
+                let (rest, _) = of(durations(cut..len));
                 part.merge(slot, &rest, slot);
                 let ranks = [0, 1, 250, 500, 900, 999, 1000];
                 assert_eq!(
@@ -318,11 +432,12 @@ mod tests {
         let slot = once.create().unwrap();
         (0..700).for_each(|_| once.add(slot, 10));
         (0..7).for_each(|_| once.add(slot, 5));
-        once.count();
+        once.count(slot);
         let powers = once.buckets(slot);
         once.add_times(powers, place(10), 1 << 40);
         let (mut twice, _) = of([5; 257].into_iter());
         twice.merge(slot, &once, slot);
+        twice.count(slot);
         for (histograms, fives) in [(&once, 7), (&twice, 264)] {
             let counts: Vec<_> = histograms.counts_of(slot).collect();
             assert_eq!(counts, [(0, 5, fives), (0, 10, (1 << 40) + 700)]);

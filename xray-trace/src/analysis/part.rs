@@ -1,7 +1,7 @@
 //! Counts the calls of threads into a table.
 
-use super::Filter;
-use super::account::{Account, Counted, GroupBy, Subject};
+use super::account::{Account, GroupBy, Subject};
+use super::filter::Choice;
 use super::gathered::Gathered;
 use super::histogram::{Histograms, Slot};
 use super::stack::Steps;
@@ -15,10 +15,9 @@ pub(super) const NOBODY: u32 = u32::MAX;
 /// What is gathered about some threads.
 #[derive(Debug, Default)]
 pub(super) struct Part {
-    /// Per subject, its index in `subjects`, + 1; 0 if it has none.
-    indexes: FunctionMap<u32>,
-    subjects: Vec<(FunctionId, Slot)>,
-    /// What was gathered about each of `subjects`.
+    /// Per subject, where its durations are; what else is gathered about it has the same index.
+    slots: FunctionMap<Option<Slot>>,
+    subjects: Vec<FunctionId>,
     gathered: Vec<Gathered>,
     histograms: Histograms,
     notes: Notes,
@@ -27,8 +26,7 @@ pub(super) struct Part {
 /// Counts calls whose place is known from themselves.
 struct Placed<'a, P> {
     part: &'a mut Part,
-    filter: &'a Filter,
-    counted: Counted,
+    choice: Choice<'a>,
     place: P,
 }
 
@@ -36,8 +34,7 @@ struct Placed<'a, P> {
 struct InModules<'a> {
     part: &'a mut Part,
     trace: &'a Trace,
-    filter: &'a Filter,
-    counted: Counted,
+    choice: Choice<'a>,
     /// How many calls are open in each.
     open: FunctionMap<usize>,
 }
@@ -49,31 +46,22 @@ impl Part {
     pub(super) fn add(
         &mut self,
         mut steps: Steps<'_>,
-        filter: &Filter,
-        counted: Counted,
+        choice: Choice<'_>,
         place: impl Fn(&Call) -> (u32, usize),
     ) {
         steps.visit(&mut Placed {
             part: self,
-            filter,
-            counted,
+            choice,
             place,
         });
         self.notes.add(steps.notes());
     }
 
-    pub(super) fn add_modules(
-        &mut self,
-        mut steps: Steps<'_>,
-        trace: &Trace,
-        filter: &Filter,
-        counted: Counted,
-    ) {
+    pub(super) fn add_modules(&mut self, mut steps: Steps<'_>, trace: &Trace, choice: Choice<'_>) {
         steps.visit(&mut InModules {
             part: self,
             trace,
-            filter,
-            counted,
+            choice,
             open: FunctionMap::default(),
         });
         self.notes.add(steps.notes());
@@ -81,15 +69,8 @@ impl Part {
 
     /// A call of that subject's ended, within `level` others of it.
     #[inline(always)]
-    fn count(
-        &mut self,
-        call: &Call,
-        subject: u32,
-        level: usize,
-        filter: &Filter,
-        counted: Counted,
-    ) {
-        if let Some(slot) = self.leave(call, subject, level, filter, counted) {
+    fn count(&mut self, call: &Call, subject: u32, level: usize, choice: Choice<'_>) {
+        if let Some(slot) = self.leave(call, subject, level, choice) {
             self.histograms.add(slot, call.duration_ns());
         }
     }
@@ -101,33 +82,22 @@ impl Part {
         call: &Call,
         subject: u32,
         level: usize,
-        filter: &Filter,
-        counted: Counted,
+        choice: Choice<'_>,
     ) -> Option<Slot> {
-        let wants = filter.wants_call(&call.open);
-        let index = self.indexes.entry(FunctionId(subject));
-        if *index == 0 && !wants {
-            return None;
-        }
-        let index = match index.checked_sub(1) {
-            Some(index) => index as usize,
-            None => self.create(FunctionId(subject))?,
+        let wants = choice.wants(&call.open);
+        let slot = match *self.slots.entry(FunctionId(subject)) {
+            Some(slot) => slot,
+            None if wants => self.create(FunctionId(subject))?,
+            None => return None,
         };
-        let gathered = &mut self.gathered[index];
-        let counts = match counted {
-            Counted::All => wants,
-            Counted::Recursive => gathered.recurs(call) && wants,
-        };
-        gathered
-            .leave(call, level, counts)
-            .then(|| self.subjects[index].1)
+        let gathered = &mut self.gathered[slot.index()];
+        let counts = (!choice.recursive() || gathered.recurs(call)) && wants;
+        gathered.leave(call, level, counts).then_some(slot)
     }
 
     /// Takes in durations of a subject that were gathered elsewhere.
     pub(super) fn add_durations(&mut self, subject: u32, others: &Histograms, other: Slot) {
-        let index = self.indexes.entry(FunctionId(subject)).checked_sub(1);
-        if let Some(index) = index {
-            let (_, slot) = self.subjects[index as usize];
+        if let Some(slot) = *self.slots.entry(FunctionId(subject)) {
             self.histograms.merge(slot, others, other);
         }
     }
@@ -139,13 +109,12 @@ impl Part {
 
     /// Makes room for a subject; `None` if there are more than can be counted.
     #[cold]
-    fn create(&mut self, subject: FunctionId) -> Option<usize> {
-        let index = self.subjects.len();
+    fn create(&mut self, subject: FunctionId) -> Option<Slot> {
         let slot = self.histograms.create()?;
-        self.subjects.push((subject, slot));
+        self.subjects.push(subject);
         self.gathered.push(Gathered::default());
-        *self.indexes.entry(subject) = u32::try_from(index + 1).ok()?;
-        Some(index)
+        *self.slots.entry(subject) = Some(slot);
+        Some(slot)
     }
 
     /// Takes note of what was met in a thread.
@@ -160,21 +129,19 @@ impl Part {
             gathered,
             mut histograms,
             notes,
-            indexes: _,
+            slots: _,
         } = self;
         let known = |id: u32| (id != NOBODY).then_some(id);
-        let rows = subjects
-            .into_iter()
-            .zip(gathered)
-            .filter(|(_, gathered)| gathered.calls() > 0);
-        let rows = rows.map(|((FunctionId(id), slot), gathered)| {
+        let rows = subjects.into_iter().zip(gathered).enumerate();
+        let rows = rows.filter_map(|(index, (FunctionId(id), gathered))| {
             let subject = match by {
                 GroupBy::Function => Subject::Function(FunctionId(id)),
                 GroupBy::Thread => Subject::Thread(ThreadId(id)),
                 GroupBy::Process => Subject::Process(known(id).map(ProcessId)),
                 GroupBy::Module => Subject::Module(known(id).map(ModuleId)),
             };
-            gathered.row(subject, slot, &mut histograms)
+            let row = gathered.row(subject, Slot::new(index)?, &mut histograms);
+            (row.calls > 0).then_some(row)
         });
         let mut rows: Vec<_> = rows.collect();
         rows.sort_by_key(|row| row.subject);
@@ -182,18 +149,17 @@ impl Part {
     }
 
     /// Takes in what was gathered about other threads.
-    pub(super) fn merge(&mut self, mut other: Self) {
+    pub(super) fn merge(&mut self, other: Self) {
         self.notes.add(other.notes);
-        other.histograms.count();
-        for ((subject, slot), gathered) in other.subjects.into_iter().zip(other.gathered) {
-            let index = match self.indexes.entry(subject).checked_sub(1) {
-                Some(index) => Some(index as usize),
+        let others = other.subjects.into_iter().zip(other.gathered);
+        for (index, (subject, gathered)) in others.enumerate() {
+            let own = match *self.slots.entry(subject) {
                 None => self.create(subject),
+                own => own,
             };
-            if let Some(index) = index {
-                self.gathered[index].merge(gathered);
-                let (_, own_slot) = self.subjects[index];
-                self.histograms.merge(own_slot, &other.histograms, slot);
+            if let (Some(own), Some(slot)) = (own, Slot::new(index)) {
+                self.gathered[own.index()].merge(gathered);
+                self.histograms.merge(own, &other.histograms, slot);
             }
         }
     }
@@ -208,8 +174,7 @@ impl<P: Fn(&Call) -> (u32, usize)> Visitor for Placed<'_, P> {
     #[inline(always)]
     fn leave(&mut self, call: &Call) {
         let (subject, level) = (self.place)(call);
-        self.part
-            .count(call, subject, level, self.filter, self.counted);
+        self.part.count(call, subject, level, self.choice);
     }
 }
 
@@ -231,7 +196,6 @@ impl Visitor for InModules<'_> {
         let module = self.module(call.open.function);
         let level = self.open.entry(FunctionId(module));
         *level = level.saturating_sub(1);
-        self.part
-            .count(call, module, *level, self.filter, self.counted);
+        self.part.count(call, module, *level, self.choice);
     }
 }

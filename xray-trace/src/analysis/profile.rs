@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::account::{Account, AccountRow, GroupBy, Subject};
-use super::trie::{Key, Side, StackCounts, StackRoots, Stacks, Trie};
+use super::trie::{Key, NodeCounts, Side, StackRoots, Stacks, Trie};
 use super::{Filter, Notes};
 use crate::model::{Profile, ProfiledStack, Visit};
 
@@ -103,12 +103,11 @@ impl Stacks {
             let leaf = !continued;
             trie.count(
                 place,
-                &StackCounts {
+                &NodeCounts {
                     calls: stack.calls,
                     unfinished: 0,
                     leaf_calls: if leaf { stack.calls } else { 0 },
                     leaf_ns: if leaf { stack.self_ns } else { 0 },
-                    total_ns: 0,
                     self_ns: stack.self_ns,
                 },
             );

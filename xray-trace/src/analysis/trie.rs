@@ -93,7 +93,9 @@ pub(super) enum Key {
     More,
 }
 
+/// It fills one line of a processor's cache.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Node {
     parent: u32,
     key: Key,
@@ -101,8 +103,17 @@ struct Node {
     /// repeat themselves, so it mostly comes again and need not be looked for.
     first: u32,
     next: u32,
-    /// The total is not in use.
-    counts: StackCounts,
+    counts: NodeCounts,
+}
+
+/// [`StackCounts`] without the total, which follows from all of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct NodeCounts {
+    pub(super) calls: u64,
+    pub(super) unfinished: u64,
+    pub(super) leaf_calls: u64,
+    pub(super) leaf_ns: u64,
+    pub(super) self_ns: u64,
 }
 
 /// Follows one thread through the trie.
@@ -122,13 +133,12 @@ struct Path<'a> {
 // === impl StackCounts ===
 
 impl StackCounts {
-    fn add(&mut self, other: &Self) {
-        let Self {
+    fn add(&mut self, other: &NodeCounts, total_ns: u64) {
+        let NodeCounts {
             calls,
             unfinished,
             leaf_calls,
             leaf_ns,
-            total_ns,
             self_ns,
         } = *other;
         self.calls += calls;
@@ -213,11 +223,7 @@ impl Stacks {
             let parent = parent.map(|parent| places[parent as usize]);
             let place = self.child(parent, name);
             places.push(place);
-            let counts = StackCounts {
-                total_ns,
-                ..node.counts
-            };
-            self.nodes[place].counts[side as usize].add(&counts);
+            self.nodes[place].counts[side as usize].add(&node.counts, total_ns);
         }
     }
 
@@ -319,7 +325,7 @@ impl Trie {
             key,
             first: 0,
             next: 0,
-            counts: StackCounts::default(),
+            counts: NodeCounts::default(),
         });
         let child = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         self.children.insert((parent, key), child);
@@ -327,7 +333,8 @@ impl Trie {
     }
 
     /// Adds to what was met in a node, which is given + 1.
-    pub(super) fn count(&mut self, node: u32, counts: &StackCounts) {
+    #[inline(always)]
+    pub(super) fn count(&mut self, node: u32, counts: &NodeCounts) {
         let node = node
             .checked_sub(1)
             .map(|node| &mut self.nodes[node as usize]);
@@ -339,6 +346,26 @@ impl Trie {
             };
             node.counts.add(counts);
         }
+    }
+}
+
+// === impl NodeCounts ===
+
+impl NodeCounts {
+    #[inline(always)]
+    fn add(&mut self, other: &Self) {
+        let Self {
+            calls,
+            unfinished,
+            leaf_calls,
+            leaf_ns,
+            self_ns,
+        } = *other;
+        self.calls += calls;
+        self.unfinished += unfinished;
+        self.leaf_calls += leaf_calls;
+        self.leaf_ns = self.leaf_ns.saturating_add(leaf_ns);
+        self.self_ns = self.self_ns.saturating_add(self_ns);
     }
 }
 
@@ -376,7 +403,7 @@ impl Visitor for Path<'_> {
         let Some(node) = node.filter(|_| self.filter.wants_time(call.open.start)) else {
             return;
         };
-        let counts = StackCounts {
+        let counts = NodeCounts {
             calls: 1,
             unfinished: u64::from(call.how == Ending::Closed),
             leaf_calls: u64::from(called_nothing),
@@ -385,7 +412,6 @@ impl Visitor for Path<'_> {
             } else {
                 0
             },
-            total_ns: 0,
             self_ns: call.self_ns,
         };
         self.trie.count(node, &counts);
