@@ -53,8 +53,9 @@ impl Area {
         self.start.as_ptr().expose_provenance() as u64
     }
 
+    /// It can be written on.
     pub(crate) fn make_executable(&self) {
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE | ProtFlags::PROT_EXEC;
         // SAFETY: no reference into the area exists.
         unsafe { mprotect(self.start.cast(), self.length.get(), protection) }.unwrap();
     }

@@ -14,7 +14,7 @@ use shm_ring::layout::control;
 use crate::{
     machine::{Function, Machine, Saved},
     nested::{Prepared, places, situations},
-    step::{Go, HandlerStack, Stepper},
+    step::{HandlerStack, Place, Stepper},
 };
 
 /// How a child ends that came through; one that panics has another code, since its last thread ends.
@@ -43,7 +43,7 @@ fn a_child_that_is_forked_at_any_instruction_leaves_its_parents_ring_alone() {
             (Function::Custom, 0),
         ] {
             let places = places(&machine, &stepper, &prepared, function);
-            let fork_at = |at| fork_at(&machine, &stepper, &prepared, (function, lost), at);
+            let fork_at = |place| fork_at(&machine, &stepper, &prepared, (function, lost), place);
             let (mut counted, mut marked) = (BTreeSet::new(), BTreeSet::new());
             for (address, alone) in places.into_iter().filter_map(fork_at) {
                 counted.extend(alone.counted.then_some(address));
@@ -59,13 +59,13 @@ fn a_child_that_is_forked_at_any_instruction_leaves_its_parents_ring_alone() {
     }
 }
 
-/// Forks before the step of this number, with so many losses that no gap word has told. Says which instruction was next, and what the child has done alone.
+/// Forks at this place, with so many losses that no gap word has told. Says which instruction was next, and what the child has done alone.
 fn fork_at(
     machine: &Machine,
     stepper: &Stepper,
     prepared: &Prepared,
     (function, lost): (Function, u64),
-    at: u64,
+    place: Place,
 ) -> Option<(u64, Alone)> {
     prepared.set_up(machine);
     let home = machine.home();
@@ -73,10 +73,7 @@ fn fork_at(
     machine.set_control(home, control::LOST, losses);
     let in_child = Cell::new(false);
     let seen = RefCell::new(None);
-    stepper.call(machine, (function, 0, u64::MAX), &|step| {
-        if step.number < at {
-            return Go::Step;
-        }
+    stepper.interrupt(machine, (function, 0, u64::MAX), place, &|| {
         let before = machine.save();
         // SAFETY: the handler interrupts the machine's code, which holds no lock; the child ends below, after that code.
         match unsafe { fork() }.unwrap() {
@@ -89,18 +86,17 @@ fn fork_at(
                 assert_eq!(ended, WaitStatus::Exited(child, FINISHED));
                 let after = machine.save();
                 machine.restore_ring(&before);
-                *seen.borrow_mut() = Some((step.address, before, after));
+                *seen.borrow_mut() = Some((before, after));
             }
         }
-        Go::Free
     });
     if in_child.get() {
         // SAFETY: ends the process, whatever the harness' other threads were doing.
         unsafe { nix::libc::_exit(FINISHED) };
     }
     // The way may be shorter this time.
-    let (address, before, after) = seen.into_inner()?;
-    Some((address, compare(&before, &after, &machine.save())))
+    let (before, after) = seen.into_inner()?;
+    Some((place.address, compare(&before, &after, &machine.save())))
 }
 
 /// What the child has done alone; anything but counting a loss and marking the ring busy is a failure.

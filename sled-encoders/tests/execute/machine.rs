@@ -298,6 +298,14 @@ impl Machine {
         self.code.address()..self.code.address() + CODE_BYTES as u64
     }
 
+    /// Writes a byte of the code, and says which one was there.
+    pub(crate) fn exchange_code(&self, address: u64, byte: u8) -> u8 {
+        let offset = address - self.code.address();
+        let before = self.code.copy(offset, 1)[0];
+        self.code.write(offset, &[byte]);
+        before
+    }
+
     /// Calls a function with arbitrary registers, which must all come back. Says where the stack stood at its sled.
     pub(crate) fn call(&self, function: Function, copy: u32, argument: u64) -> u64 {
         self.call_with(function, copy, self.registers(function, argument))

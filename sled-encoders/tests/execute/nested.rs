@@ -13,7 +13,7 @@ use shm_ring::{
 
 use crate::{
     machine::{Function, Machine, Saved},
-    step::{Go, HandlerStack, Stepper, step_into},
+    step::{Go, HandlerStack, Place, Stepper, step_into},
 };
 
 /// Words of the smallest chunk.
@@ -164,8 +164,7 @@ struct Burst {
 
 #[test]
 fn a_handler_at_any_one_instruction_is_harmless() {
-    let machine = Machine::new();
-    let bursts = [
+    interrupt_everything(&[
         Burst {
             function: Function::Exit,
             events: 1,
@@ -178,12 +177,19 @@ fn a_handler_at_any_one_instruction_is_harmless() {
             function: Function::Custom,
             events: 2,
         },
-        // It moves the thread to the chunk after the next.
-        Burst {
-            function: Function::Exit,
-            events: CALLS + 2,
-        },
-    ];
+    ]);
+}
+
+#[test]
+fn a_handler_that_moves_the_thread_to_the_chunk_after_the_next_is_harmless() {
+    interrupt_everything(&[Burst {
+        function: Function::Exit,
+        events: CALLS + 2,
+    }]);
+}
+
+fn interrupt_everything(bursts: &[Burst]) {
+    let machine = Machine::new();
     // A handler on another stack begins a view of its own.
     let others = [Function::Argument, Function::Custom];
     for (stack, functions) in [
@@ -195,7 +201,7 @@ fn a_handler_at_any_one_instruction_is_harmless() {
             let prepared = Prepared::new(&machine, before);
             for function in functions {
                 for burst in bursts {
-                    interrupt_each(&machine, &stepper, &prepared, *function, burst);
+                    interrupt_each(&machine, &stepper, &prepared, *function, *burst);
                 }
             }
         }
@@ -229,20 +235,25 @@ pub(crate) fn places(
     stepper: &Stepper,
     prepared: &Prepared,
     function: Function,
-) -> Vec<u64> {
-    let places = RefCell::new(Vec::<(u64, u64)>::new());
+) -> Vec<Place> {
+    let places = RefCell::new(Vec::<Place>::new());
     prepared.set_up(machine);
     stepper.call(machine, (function, 0, u64::MAX), &|step| {
         let mut places = places.borrow_mut();
-        let rounds = places.iter().filter(|place| place.1 == step.address);
-        if rounds.count() < 2 {
-            places.push((step.number, step.address));
+        let rounds = places.iter().filter(|place| place.address == step.address);
+        let rounds = rounds.count();
+        if rounds < 2 {
+            places.push(Place {
+                number: step.number,
+                address: step.address,
+                is_first: rounds == 0,
+            });
         }
         Go::Step
     });
     let places = places.into_inner();
     assert!(places.len() > 15, "it stepped: {places:x?}");
-    places.into_iter().map(|(number, _)| number).collect()
+    places
 }
 
 /// Runs `function` once for each of its instructions, with a handler there.
@@ -253,24 +264,24 @@ fn interrupt_each(
     function: Function,
     burst: Burst,
 ) {
-    for at in places(machine, stepper, prepared, function) {
+    let places = places(machine, stepper, prepared, function);
+    let mut reached = 0;
+    for &place in &places {
         let mut consumer = prepared.set_up(machine);
         // This time the way may be shorter, since less time has passed.
         let handled = Cell::new(0);
-        stepper.call(machine, (function, 0, u64::MAX), &|step| {
-            if step.number < at {
-                return Go::Step;
-            }
+        stepper.interrupt(machine, (function, 0, u64::MAX), place, &|| {
             for i in 0..burst.events {
                 machine.call(burst.function, 1, i);
             }
             handled.set(burst.events);
-            Go::Free
         });
         let mut attempts = vec![(machine.site(function, 0), u64::MAX)];
         attempts.extend((0..handled.get()).map(|i| (machine.site(burst.function, 1), i)));
         check(machine, &mut consumer, prepared, &attempts);
+        reached += usize::from(handled.get() > 0);
     }
+    assert!(reached > 15, "{reached} of {places:x?}");
 }
 
 #[test]

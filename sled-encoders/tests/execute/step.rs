@@ -1,12 +1,6 @@
 //! Single steps: something of the test's choice runs in a signal handler after each instruction of the machine's code.
 
-use std::{
-    cell::Cell,
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicPtr, Ordering},
-    },
-};
+use std::{cell::Cell, ptr};
 
 use nix::{
     libc,
@@ -42,14 +36,48 @@ pub(crate) enum Go {
     Free,
 }
 
-struct Stepped<'a> {
-    code: std::ops::Range<u64>,
-    between: Between<'a>,
-    steps: Cell<u64>,
-    depth: Cell<u32>,
+/// An instruction that a call of a function comes to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// Of the step before it.
+    pub(crate) number: u64,
+    pub(crate) address: u64,
+    /// The call has not been there before.
+    pub(crate) is_first: bool,
 }
 
-static STEPPED: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// What a SIGTRAP means to a thread that calls a function of the machine.
+enum Trap<'a> {
+    /// A step is done.
+    Step {
+        code: std::ops::Range<u64>,
+        between: Between<'a>,
+        steps: &'a Cell<u64>,
+        depth: Cell<u32>,
+    },
+    /// The breakpoint was reached.
+    Breakpoint {
+        breakpoint: &'a Breakpoint<'a>,
+        at: &'a dyn Fn(),
+    },
+}
+
+/// In place of an instruction's first byte until it is reached, or dropped.
+struct Breakpoint<'a> {
+    machine: &'a Machine,
+    address: u64,
+    /// What was there.
+    byte: Cell<Option<u8>>,
+}
+
+/// The flags of calls that are interrupted.
+const FLAGS: u64 = 0x8d5;
+const INT3: u8 = 0xcc;
+
+thread_local! {
+    /// Without a destructor, and so within a handler's reach.
+    static TRAP: Cell<*const libc::c_void> = const { Cell::new(ptr::null()) };
+}
 
 /// Where handlers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,9 +88,10 @@ pub(crate) enum HandlerStack {
     Other,
 }
 
-/// The handler is one for the process: one stepping test at a time. Its stack is the thread's.
+/// The handler of this thread: its traps are its own, so that every thread can have one.
 pub(crate) struct Stepper {
-    _alone: MutexGuard<'static, ()>,
+    /// The thread's signal stack before.
+    before: libc::stack_t,
     _stack: Area,
 }
 
@@ -70,26 +99,22 @@ pub(crate) struct Stepper {
 
 impl Stepper {
     pub(crate) fn new(handlers: HandlerStack) -> Self {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let stack = Area::private(4 << 20);
         let description = libc::stack_t {
-            ss_sp: std::ptr::with_exposed_provenance_mut(usize::try_from(stack.address()).unwrap()),
-            ss_flags: 0,
+            ss_sp: ptr::with_exposed_provenance_mut(usize::try_from(stack.address()).unwrap()),
+            ss_flags: match handlers {
+                HandlerStack::Same => libc::SS_DISABLE,
+                HandlerStack::Other => 0,
+            },
             ss_size: 4 << 20,
         };
-        // SAFETY: the memory is the stack's alone; the thread ends with the test, before or after it without a signal.
-        let set = unsafe { libc::sigaltstack(&raw const description, std::ptr::null_mut()) };
-        assert_eq!(set, 0);
-        let mut flags = SaFlags::SA_SIGINFO | SaFlags::SA_NODEFER;
-        flags.set(SaFlags::SA_ONSTACK, handlers == HandlerStack::Other);
+        let before = set_signal_stack(&description);
+        let flags = SaFlags::SA_SIGINFO | SaFlags::SA_NODEFER | SaFlags::SA_ONSTACK;
         let action = SigAction::new(SigHandler::SigAction(on_trap), flags, SigSet::empty());
         // SAFETY: the handler interrupts the machine's code only, which holds no lock and no allocation.
         unsafe { sigaction(Signal::SIGTRAP, &action) }.unwrap();
         Self {
-            _alone: alone,
+            before,
             _stack: stack,
         }
     }
@@ -98,19 +123,92 @@ impl Stepper {
     pub(crate) fn call(
         &self,
         machine: &Machine,
-        (function, copy, argument): (Function, u32, u64),
+        call: (Function, u32, u64),
         between: Between<'_>,
     ) -> u64 {
-        let stepped = Stepped {
+        let steps = Cell::new(0);
+        let trap = Trap::Step {
             code: machine.code(),
             between,
-            steps: Cell::new(0),
+            steps: &steps,
             depth: Cell::new(0),
         };
-        STEPPED.store((&raw const stepped).cast_mut().cast(), Ordering::Relaxed);
-        step_into(machine, (function, copy, argument));
-        STEPPED.store(std::ptr::null_mut(), Ordering::Relaxed);
-        stepped.steps.get()
+        trap.during(|| step_into(machine, call));
+        steps.get()
+    }
+
+    /// Calls a function of the machine with `at` before the instruction at this place, if the call comes there.
+    pub(crate) fn interrupt(
+        &self,
+        machine: &Machine,
+        (function, copy, argument): (Function, u32, u64),
+        place: Place,
+        at: &dyn Fn(),
+    ) {
+        // The breakpoint is gone when the call comes there again.
+        if !place.is_first {
+            self.call(machine, (function, copy, argument), &|step| {
+                if step.number < place.number {
+                    return Go::Step;
+                }
+                at();
+                Go::Free
+            });
+            return;
+        }
+        let breakpoint = Breakpoint {
+            machine,
+            address: place.address,
+            byte: Cell::new(Some(machine.exchange_code(place.address, INT3))),
+        };
+        let trap = Trap::Breakpoint {
+            breakpoint: &breakpoint,
+            at,
+        };
+        let registers = machine.registers(function, argument).with_flags(FLAGS);
+        trap.during(|| machine.call_with(function, copy, registers));
+    }
+}
+
+impl Drop for Stepper {
+    fn drop(&mut self) {
+        set_signal_stack(&self.before);
+    }
+}
+
+/// Says which one was there before.
+fn set_signal_stack(stack: &libc::stack_t) -> libc::stack_t {
+    let mut before = *stack;
+    // SAFETY: the stack's memory is its owner's alone and outlives its being set; nothing runs on a signal stack meanwhile.
+    let set = unsafe { libc::sigaltstack(&raw const *stack, &raw mut before) };
+    assert_eq!(set, 0);
+    before
+}
+
+// === impl Trap ===
+
+impl Trap<'_> {
+    /// Calls what may trap.
+    fn during<T>(&self, call: impl FnOnce() -> T) {
+        TRAP.set((&raw const *self).cast());
+        call();
+        TRAP.set(ptr::null());
+    }
+}
+
+// === impl Breakpoint ===
+
+impl Breakpoint<'_> {
+    fn remove(&self) {
+        if let Some(byte) = self.byte.take() {
+            self.machine.exchange_code(self.address, byte);
+        }
+    }
+}
+
+impl Drop for Breakpoint<'_> {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -118,7 +216,7 @@ impl Stepper {
 pub(crate) fn step_into(machine: &Machine, (function, copy, argument): (Function, u32, u64)) {
     let registers = machine
         .registers(function, argument)
-        .with_flags(Registers::TRAP | 0x8d5);
+        .with_flags(Registers::TRAP | FLAGS);
     machine.call_with(function, copy, registers);
 }
 
@@ -126,23 +224,36 @@ extern "C" fn on_trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut lib
     let context = context.cast::<libc::ucontext_t>();
     // SAFETY: the kernel hands the interrupted context to a SA_SIGINFO handler; nobody else refers to it.
     let registers = unsafe { &mut (*context).uc_mcontext.gregs };
-    let stepped = STEPPED.load(Ordering::Relaxed).cast::<Stepped<'_>>();
-    // SAFETY: set by `Stepper::call`, on whose stack it lives until the call is over; only shared references are made.
-    let stepped = unsafe { stepped.as_ref() };
+    // SAFETY: set by `Trap::during`, which borrows it until the call is over; only shared references are made.
+    let trap = unsafe { TRAP.get().cast::<Trap<'_>>().as_ref() };
     let at = registers[libc::REG_RIP as usize].cast_unsigned();
-    match stepped {
-        Some(stepped) if stepped.code.contains(&at) => {
-            let number = stepped.steps.replace(stepped.steps.get() + 1);
-            let depth = stepped.depth.replace(stepped.depth.get() + 1) + 1;
-            if (stepped.between)(Step {
+    match trap {
+        Some(Trap::Step {
+            code,
+            between,
+            steps,
+            depth,
+        }) if code.contains(&at) => {
+            let number = steps.replace(steps.get() + 1);
+            let deep = depth.replace(depth.get() + 1) + 1;
+            let go = between(Step {
                 number,
-                depth,
+                depth: deep,
                 address: at,
-            }) == Go::Free
-            {
+            });
+            if go == Go::Free {
                 registers[libc::REG_EFL as usize] &= !Registers::TRAP.cast_signed();
             }
-            stepped.depth.set(depth - 1);
+            depth.set(deep - 1);
+        }
+        Some(Trap::Breakpoint {
+            breakpoint,
+            at: handler,
+        }) => {
+            assert_eq!(at, breakpoint.address + 1, "behind the breakpoint");
+            breakpoint.remove();
+            registers[libc::REG_RIP as usize] = breakpoint.address.cast_signed();
+            handler();
         }
         // Back in the test.
         _ => registers[libc::REG_EFL as usize] &= !Registers::TRAP.cast_signed(),
