@@ -1,7 +1,7 @@
 //! As much of the debugger's remote protocol as drives a process in the emulator.
 
 use std::{
-    io::{Read, Write},
+    io::{BufReader, Read, Write},
     os::unix::net::UnixStream,
     path::Path,
     process::{Child, Command, Stdio},
@@ -12,7 +12,8 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct Gdb {
     process: Child,
-    stream: UnixStream,
+    /// Buffered: an answer has hundreds of bytes, and each is looked at.
+    stream: BufReader<UnixStream>,
 }
 
 /// x0 to x30, sp, pc and the flags.
@@ -51,6 +52,7 @@ impl Gdb {
         stream
             .set_read_timeout(Some(Duration::from_secs(120)))
             .unwrap();
+        let stream = BufReader::new(stream);
         let mut gdb = Self { process, stream };
         gdb.ask("?");
         gdb
@@ -70,11 +72,11 @@ impl Gdb {
 
     /// After `c` was sent: whether it has come to a breakpoint. After that it may be told to go again.
     pub(crate) fn has_stopped(&mut self) -> bool {
-        self.stream.set_nonblocking(true).unwrap();
+        self.stream.get_ref().set_nonblocking(true).unwrap();
         let mut byte = [0];
         // The acknowledgement of the command comes at once and tells nothing.
         let read = self.stream.read(&mut byte);
-        self.stream.set_nonblocking(false).unwrap();
+        self.stream.get_ref().set_nonblocking(false).unwrap();
         let something = match read {
             Ok(_) => byte[0] != b'+',
             Err(error) => {
@@ -94,7 +96,7 @@ impl Gdb {
     pub(crate) fn send(&mut self, command: &str) {
         let sum = command.bytes().fold(0u8, u8::wrapping_add);
         let packet = format!("${command}#{sum:02x}");
-        self.stream.write_all(packet.as_bytes()).unwrap();
+        self.stream.get_mut().write_all(packet.as_bytes()).unwrap();
     }
 
     pub(crate) fn break_at(&mut self, address: u64) {
@@ -158,7 +160,7 @@ impl Gdb {
         for _ in 0..2 {
             self.byte();
         }
-        self.stream.write_all(b"+").unwrap();
+        self.stream.get_mut().write_all(b"+").unwrap();
         String::from_utf8(text).unwrap()
     }
 }
