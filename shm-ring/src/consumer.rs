@@ -99,7 +99,7 @@ pub struct Consumer {
     payload: Option<Payload>,
     /// Words of the longest event that the producer writes.
     longest: u64,
-    /// Losses told by `tell_losses`, ahead of the gap word that will count them.
+    /// Losses told ahead of the gap word that will count them.
     ahead: u64,
     /// Losses of LOST that were handed to a sink, by gap words or ahead of them.
     told: u64,
@@ -270,8 +270,30 @@ impl Consumer {
 
     /// Tells the losses that no gap word has told so far: at the end of a thread or of a session. A gap word that comes
     /// later does not tell them again, also not to the collector after this one.
-    pub fn tell_losses<M: SharedMemory>(&mut self, memory: &M, mut sink: impl FnMut(Item)) {
+    pub fn tell_losses<M: SharedMemory>(&mut self, memory: &M, sink: impl FnMut(Item)) {
         let untold = self.untold_losses(memory);
+        self.tell(memory, untold, sink);
+    }
+
+    /// The same of a thread that goes on, unless there is something left to read: losses may stand behind that, and are told
+    /// where they belong by the gap word. Says whether there was nothing left.
+    pub fn tell_quiet_losses<M: SharedMemory>(
+        &mut self,
+        memory: &M,
+        now_ms: u64,
+        sink: impl FnMut(Item),
+    ) -> bool {
+        let untold = self.untold_losses(memory);
+        // What was recorded before them can be seen by now.
+        let all_read = memory.load_words(self.place(self.cursor), &mut [0]) == 0
+            && self.hole(memory, Producer::Alive, now_ms).is_none();
+        if all_read {
+            self.tell(memory, untold, sink);
+        }
+        all_read
+    }
+
+    fn tell<M: SharedMemory>(&mut self, memory: &M, untold: u64, mut sink: impl FnMut(Item)) {
         if untold > 0 {
             self.told = self.told.saturating_add(untold);
             self.ahead = self.ahead.saturating_add(untold);

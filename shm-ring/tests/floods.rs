@@ -21,6 +21,8 @@ enum Action {
     Wait(u64),
     /// The collector reads at most so many words.
     Drain(u64),
+    /// Losses are told if the ring has been read.
+    Tell,
     /// Another collector comes.
     Resume,
     /// The thread ends, and another one gets its slot.
@@ -34,18 +36,21 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => (1..1u64 << 34).prop_map(Action::Wait),
         3 => (1..3000u64).prop_map(Action::Drain),
         2 => Just(Action::Drain(u64::MAX)),
+        2 => Just(Action::Tell),
         1 => Just(Action::Resume),
         1 => Just(Action::Replace),
     ];
     proptest::collection::vec(action, 1..40)
 }
 
-/// Reads and checks: events in order, times as recorded.
+/// Reads and checks: events in order, times as recorded, losses where they were.
 #[derive(Debug, Default)]
 struct Reader {
     /// Numbers of the events recorded and not read yet, with their counters.
     expected: std::collections::VecDeque<(u64, u64)>,
     told: u64,
+    /// How many events were read.
+    read: u64,
     /// Most bytes of a payload that are recorded.
     limit: usize,
 }
@@ -80,6 +85,12 @@ impl Reader {
     fn expect(&mut self, place: (u32, u64, u64), content: &Content) {
         let (number, recorded) = self.expected.pop_front().expect("no more than recorded");
         assert_eq!(place, (site_of(number), recorded, sp_of(number)));
+        assert_eq!(
+            self.read + self.told,
+            number,
+            "losses are told in their place"
+        );
+        self.read += 1;
         let mut tried = content_of(number);
         if let Content::Payload { bytes, .. } = &mut tried {
             bytes.truncate(self.limit);
@@ -159,6 +170,9 @@ fn flood(ring_shift: u32, actions: Vec<Action>) {
                 let done = consumer.drain(&words, Producer::Alive, 0, max, |i| reader.take(i));
                 assert!(!done.at_hole, "{done:?}");
                 assert!(done.at_end || done.words >= max, "{done:?}");
+            }
+            Action::Tell => {
+                consumer.tell_quiet_losses(&words, 0, |i| reader.take(i));
             }
             Action::Resume => {
                 // Nothing is read twice, nothing is forgotten: the cursor and what belongs to it were saved.

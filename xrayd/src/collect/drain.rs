@@ -24,7 +24,7 @@ use crate::{
     inject::{Installed, Layout},
     pid::Pid,
     session::Output,
-    sys::{Memory, now_anchor},
+    sys::{Memory, now_anchor, ticks_now},
 };
 use shm_ring::{Consumer, Item, Producer};
 use xray_trace::model::{ThreadId, Ticks};
@@ -159,7 +159,26 @@ impl Ring {
     fn tell_losses(&mut self, slots: &Slots, sites: &SiteTable, output: &Output) {
         let Self { consumer, lane, .. } = self;
         consumer.tell_losses(&slots.rings, |item| lane.take(item, sites, output));
-        lane.tell_early();
+        lane.tell_early(ticks_now());
+    }
+
+    /// The same of a thread that goes on, if all that it has recorded was read.
+    fn tell_quiet_losses(
+        &mut self,
+        slots: &Slots,
+        sites: &SiteTable,
+        output: &Output,
+        started: Instant,
+    ) {
+        let Self { consumer, lane, .. } = self;
+        let now = ticks_now();
+        let all_read =
+            consumer.tell_quiet_losses(&slots.rings, milliseconds_since(started), |item| {
+                lane.take(item, sites, output);
+            });
+        if all_read {
+            lane.tell_early(now);
+        }
     }
 }
 
@@ -486,7 +505,7 @@ impl Drain {
     fn tell_quiet(&mut self) {
         for ring in self.rings.values_mut() {
             if ring.consumer.cursor() == ring.cursor_seen {
-                ring.tell_losses(&self.slots, &self.sites, &self.output);
+                ring.tell_quiet_losses(&self.slots, &self.sites, &self.output, self.started);
             }
         }
     }
@@ -579,6 +598,7 @@ impl Drain {
     }
 
     fn flush(&mut self) {
+        let now = ticks_now();
         for _ in 0..self.turns() {
             if self.round() != Busy::Full {
                 break;
@@ -586,7 +606,7 @@ impl Drain {
         }
         self.publish_without_slot();
         for ring in self.rings.values_mut() {
-            ring.lane.tell_early();
+            ring.lane.tell_early(now);
             ring.lane.publish(&self.output);
         }
         self.anchor();
@@ -636,13 +656,17 @@ fn drain_ring(
     started: Instant,
     producer: Producer,
 ) -> u64 {
-    let now = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let now = milliseconds_since(started);
     let Ring { consumer, lane, .. } = ring;
     let drained = consumer.drain(&slots.rings, producer, now, TURN_WORDS, |item| {
         lane.take(item, sites, output);
     });
     lane.settle(output);
     drained.words
+}
+
+fn milliseconds_since(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -181,16 +181,16 @@ impl Lane {
         }
     }
 
-    /// Everything that was in the ring has been taken: losses that no event has followed are told as of now.
-    pub(super) fn tell_early(&mut self) {
+    /// Everything that was in the ring by now has been taken: losses that no event has followed are told as of then.
+    pub(super) fn tell_early(&mut self, Ticks(now): Ticks) {
         if self.early > 0 {
-            self.pass(ticks_now().0);
+            self.pass(now);
         }
     }
 
     /// Nothing more will come: closes the block.
     pub(super) fn end(&mut self, output: &Output) {
-        self.tell_early();
+        self.tell_early(ticks_now());
         self.settle(output);
         self.publish(output);
     }
@@ -310,12 +310,12 @@ mod tests {
                 let mut lane = Lane::new(thread, Ticks(0), &Room::new());
                 for (at, item) in items.iter().enumerate() {
                     if at == read {
-                        lane.tell_early();
+                        lane.tell_early(ticks_now());
                     }
                     lane.take(item.clone(), &sites, &output);
                 }
                 if read == items.len() {
-                    lane.tell_early();
+                    lane.tell_early(ticks_now());
                     lane.publish(&output);
                 } else {
                     lane.end(&output);
