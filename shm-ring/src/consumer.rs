@@ -280,13 +280,12 @@ impl Consumer {
     pub fn tell_quiet_losses<M: SharedMemory>(
         &mut self,
         memory: &M,
-        now_ms: u64,
         sink: impl FnMut(Item),
     ) -> bool {
         let untold = self.untold_losses(memory);
-        // What was recorded before them can be seen by now.
+        // What was recorded before them can be seen by now; it is looked for as far as after a thread's end.
         let all_read = memory.load_words(self.place(self.cursor), &mut [0]) == 0
-            && self.hole(memory, Producer::Alive, now_ms).is_none();
+            && self.hole(memory, Producer::Gone, 0).is_none();
         if all_read {
             self.tell(memory, untold, sink);
         }

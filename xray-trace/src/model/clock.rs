@@ -144,7 +144,8 @@ impl Clock {
         let passed = i128::from(ticks.0) - i128::from(from.ticks.0);
         // Each factor is below 2^64 in magnitude, so the product can pass i128 only when both are near their limits;
         // such anchors are nonsense, and any answer in range is as good as another.
-        saturate(i128::from(time(from)) + passed.saturating_mul(rise).div_euclid(span))
+        let passed_ns = passed.saturating_mul(rise).div_euclid(span);
+        saturate(i128::from(time(from)).saturating_add(passed_ns))
     }
 }
 
@@ -181,7 +182,8 @@ impl<'a> ClockReader<'a> {
 // === impl Stretch ===
 
 impl Stretch {
-    /// One that begins at `ticks`; `None` before the first anchor, and for anchors so far apart that they are nonsense.
+    /// One that begins at `ticks`; `None` before the first anchor, and where a time or a rate is out of range. Where anchors are so far apart
+    /// that they are nonsense it holds for nothing.
     fn at(clock: &Clock, ticks: Ticks) -> Option<Self> {
         let Ticks(from) = ticks;
         let (anchor, until, rise, span) = match clock.anchors.as_slice() {
@@ -216,7 +218,11 @@ impl Stretch {
         let part = |part: u128| u64::try_from((part << 64).div_ceil(span)).ok();
         // Rounded up, the sum is too great by less than `(passed + 1) / 2^64`. The true one is a multiple of `1 / span`, so nothing
         // gets to the next whole number for as long as that is less.
-        let exact = u64::try_from((1 << 64) / span).unwrap_or(u64::MAX) - 1;
+        let exact = if risen % span == 0 && rise % span == 0 {
+            u64::MAX
+        } else {
+            u64::try_from((1 << 64) / span).unwrap_or(u64::MAX) - 1
+        };
         Some(Self {
             from,
             len: (until - from)
@@ -374,12 +380,12 @@ mod tests {
 
     #[test]
     fn extreme_anchors_do_not_overflow() {
-        let clock = Clock::new(vec![anchor(0, 0, u64::MAX), anchor(1, u64::MAX, 0)]);
-        for ticks in [0, 1, 2, u64::MAX] {
-            let _ = (
-                clock.monotonic_ns(Ticks(ticks)),
-                clock.wall_ns(Ticks(ticks)),
-            );
+        for (first, wall) in [(0, [u64::MAX, 0]), (1, [0, u64::MAX])] {
+            let anchors = [anchor(0, first, wall[0]), anchor(1, u64::MAX, wall[1])];
+            let clock = Clock::new(anchors.to_vec());
+            let all = [0, 1, 2, u64::MAX].map(|ticks| clock.monotonic_ns(Ticks(ticks)));
+            assert!(all.is_sorted(), "{all:?}");
+            let _ = [0, 1, 2, u64::MAX].map(|ticks| clock.wall_ns(Ticks(ticks)));
         }
     }
 }

@@ -163,20 +163,14 @@ impl Ring {
     }
 
     /// The same of a thread that goes on, if all that it has recorded was read.
-    fn tell_quiet_losses(
-        &mut self,
-        slots: &Slots,
-        sites: &SiteTable,
-        output: &Output,
-        started: Instant,
-    ) {
+    fn tell_quiet_losses(&mut self, slots: &Slots, sites: &SiteTable, output: &Output) {
         let Self { consumer, lane, .. } = self;
+        if consumer.untold_losses(&slots.rings) == 0 && !lane.has_early() {
+            return;
+        }
         let now = ticks_now();
-        let all_read =
-            consumer.tell_quiet_losses(&slots.rings, milliseconds_since(started), |item| {
-                lane.take(item, sites, output);
-            });
-        if all_read {
+        let take = |item| lane.take(item, sites, output);
+        if consumer.tell_quiet_losses(&slots.rings, take) {
             lane.tell_early(now);
         }
     }
@@ -505,7 +499,7 @@ impl Drain {
     fn tell_quiet(&mut self) {
         for ring in self.rings.values_mut() {
             if ring.consumer.cursor() == ring.cursor_seen {
-                ring.tell_quiet_losses(&self.slots, &self.sites, &self.output, self.started);
+                ring.tell_quiet_losses(&self.slots, &self.sites, &self.output);
             }
         }
     }
@@ -656,17 +650,13 @@ fn drain_ring(
     started: Instant,
     producer: Producer,
 ) -> u64 {
-    let now = milliseconds_since(started);
+    let now = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let Ring { consumer, lane, .. } = ring;
     let drained = consumer.drain(&slots.rings, producer, now, TURN_WORDS, |item| {
         lane.take(item, sites, output);
     });
     lane.settle(output);
     drained.words
-}
-
-fn milliseconds_since(start: Instant) -> u64 {
-    u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -181,6 +181,11 @@ impl Lane {
         }
     }
 
+    /// Whether losses wait for an event.
+    pub(super) fn has_early(&self) -> bool {
+        self.early > 0
+    }
+
     /// Everything that was in the ring by now has been taken: losses that no event has followed are told as of then.
     pub(super) fn tell_early(&mut self, Ticks(now): Ticks) {
         if self.early > 0 {
