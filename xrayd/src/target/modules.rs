@@ -267,17 +267,20 @@ pub(super) fn executable_files(maps: &Maps) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     // By file and by the offset that a group began at: its newest groups. A process may have 65,530 mappings.
     let mut newest: HashMap<(u64, (u32, u32)), Newest> = HashMap::new();
-    // Text that was copied into memory without a file: it lies between mappings of its file, with nothing else there. There can be gaps, where a
-    // linker gave each segment huge pages of its own.
+    // Text that was copied into memory without a file: it lies, without a gap, between mappings of its file.
     let mut between: Vec<&MapEntry> = Vec::new();
-    let mut before: Option<usize> = None;
+    let mut before: Option<(usize, u64)> = None;
     for entry in maps.iter() {
         if !entry.is_file() {
-            if entry.is_anonymous() && entry.executable() {
-                between.push(entry);
-            } else {
-                before = None;
-            }
+            before = match before {
+                Some((index, end))
+                    if entry.range.start == end && entry.is_anonymous() && entry.executable() =>
+                {
+                    between.push(entry);
+                    Some((index, entry.range.end))
+                }
+                _ => None,
+            };
             continue;
         }
         let copied = std::mem::take(&mut between);
@@ -286,12 +289,12 @@ pub(super) fn executable_files(maps: &Maps) -> Vec<Group<'_>> {
             .get(&file)
             .and_then(|newest| newest.of_other_offset(entry.offset));
         let index = group.unwrap_or(groups.len());
-        if before == Some(index)
+        if before == Some((index, entry.range.start))
             && let Some(group) = groups.get_mut(index)
         {
             group.executable.extend(copied);
         }
-        before = Some(index);
+        before = Some((index, entry.range.end));
         match groups.get_mut(index) {
             Some(group) if entry.executable() => group.executable.push(entry),
             Some(_) => {}
@@ -433,17 +436,10 @@ mod tests {
             a000-b000 r-xp 00000000 00:00 0 \n\
             b000-c000 r--p 00002000 fe:00 43 /b\n\
             c000-d000 r-xp 00000000 00:00 0 \n\
-            d000-e000 r--p 00000000 fe:00 44 /c\n\
-            20000-21000 r--p 00000000 fe:00 45 /d\n\
-            22000-23000 r-xp 00000000 00:00 0 \n\
-            24000-25000 r--p 00002000 fe:00 45 /d\n\
-            26000-27000 rw-p 00000000 00:00 0 [heap]\n\
-            28000-29000 r-xp 00000000 00:00 0 \n\
-            2a000-2b000 r--p 00003000 fe:00 45 /d\n";
+            d000-e000 r--p 00000000 fe:00 44 /c\n";
         let expected = [
             (0x1000, vec![0x2000, 0x3000, 0x5000]),
             (0x9000, vec![0xa000]),
-            (0x20000, vec![0x22000]),
         ];
         assert_eq!(groups(maps), expected);
     }
