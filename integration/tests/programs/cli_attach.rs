@@ -78,8 +78,11 @@ fn what_was_attached_before_is_told_and_stays_so_after_ctrl_c() -> Result<()> {
     let running = interrupted(&daemon, &cli, &pid)?;
     daemon.signal(Signal::SIGCONT)?;
     let ran = running.wait()?;
-    ensure!(ran.code == Some(0), "{ran:?}");
-    ensure!(ran.out.contains("was attached already"), "{ran:?}");
+    ensure!(ran.code == Some(1), "{ran:?}");
+    ensure!(
+        ran.err.contains("was attached before, and stays so"),
+        "{ran:?}"
+    );
     let status = cli.json(["status"])?;
     ensure!(row_of(&status, target.pid())?.is_some(), "{status}");
     Ok(())

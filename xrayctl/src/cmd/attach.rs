@@ -128,7 +128,7 @@ async fn attach(
                     if std::mem::replace(&mut interrupted, true) {
                         bail!("interrupted: the daemon goes on attaching to {pid}; `xrayctl detach {pid}` undoes it");
                     }
-                    console.note("attaching is under way, and will be undone; another Ctrl-C leaves that to you");
+                    console.note("attaching is under way; what it does will be undone; another Ctrl-C leaves that to you");
                 }
             }
         }
@@ -141,7 +141,12 @@ async fn attach(
         .report
         .as_ref()
         .is_some_and(|report| report.already);
-    if interrupted && !already {
+    if interrupted {
+        if already {
+            bail!(
+                "interrupted: process {pid} was attached before, and stays so; if --follow was given, that holds now"
+            );
+        }
         let detached = rpc.detach(DetachRequest { pid }).await;
         detached
             .map_err(|status| failure::from_status(&status))

@@ -277,10 +277,14 @@ async fn attach(rpc: &mut Rpc, request: AttachRequest, console: &Console) -> any
         return Ok(Undo::TakeBack(some_number()));
     }
     let response = rpc.attach(request).await;
-    response
+    let response = response
         .map_err(|status| failure::from_status(&status))
         .with_context(|| format!("cannot attach to {pid}"))?;
-    Ok(Undo::Detach)
+    // Somebody may have been faster.
+    match response.into_inner().report {
+        Some(report) if report.already => Ok(Undo::TakeBack(some_number())),
+        _ => Ok(Undo::Detach),
+    }
 }
 
 /// A number that no other recording has.

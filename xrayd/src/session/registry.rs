@@ -303,8 +303,11 @@ impl Registry {
                 self.follow(&family, options.follow)?;
             } else if let Some(family) = self.family_of(&attached.session) {
                 family.check_follows(pid, options.follow)?;
-            } else {
+            } else if attached.session.kinship().is_some() {
                 return Err(orphan(pid));
+            } else {
+                // Whoever attached to it has not founded its family yet.
+                return Err(busy(pid));
             }
         }
         Ok(attached)

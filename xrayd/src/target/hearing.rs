@@ -457,14 +457,19 @@ mod tests {
         assert_eq!(events(), 1);
         std::fs::write(&list, &online).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !ear.noted.lost.load(Ordering::Acquire) {
+        // On a busy machine something may be lost before.
+        while events() == 1 || !ear.noted.lost.load(Ordering::Acquire) {
             assert!(Instant::now() < deadline, "the processor is not found");
             std::thread::sleep(Duration::from_millis(10));
         }
-        assert!(events() > 1);
-        ear.catch_up();
-        fork();
-        assert_eq!(ear.catch_up(), Heard::Something);
+        loop {
+            ear.catch_up();
+            fork();
+            if ear.catch_up() == Heard::Something {
+                break;
+            }
+            assert!(Instant::now() < deadline, "a fork there is not heard");
+        }
         // One that goes is let go of.
         std::fs::write(&list, first.to_string()).unwrap();
         while events() > 1 {
