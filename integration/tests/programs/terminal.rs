@@ -45,9 +45,11 @@ impl Terminal {
             ws_ypixel: 0,
         };
         let pty = openpty(&size, None).context("no pseudo-terminal")?;
-        // In place: the program has this child's pid.
-        let mut started = Command::new("setsid");
-        started.arg("--ctty").arg(command.get_program());
+        // In place: the program has this child's pid. It is interrupted by signals as a user's is, also where these tests were begun in
+        // the background, with some of them ignored.
+        let mut started = Command::new("env");
+        started.args(["--default-signal", "setsid", "--ctty"]);
+        started.arg(command.get_program());
         started.args(command.get_args()).env("TERM", "xterm");
         for (name, value) in command.get_envs() {
             match value {
@@ -63,7 +65,7 @@ impl Terminal {
             .stdout(pty.slave.try_clone()?)
             .stderr(pty.slave)
             .spawn()
-            .context("cannot start setsid")?;
+            .context("cannot start env")?;
         Ok(Self {
             master: pty.master.into(),
             child,
