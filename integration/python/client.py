@@ -3,7 +3,7 @@
 
     client.py --socket PATH --pid PID (--function NAME | --all) --seconds S --out FILE
 
-attaches to the process, switches the functions on, reads live events for S seconds, fetches the retained trace to FILE,
+attaches to the process, switches the functions on, reads live events for S seconds from the first on, fetches the retained trace to FILE,
 switches the functions off and detaches. It ends with one line of JSON on standard output:
 
     {"pid": 1, "version": "0.1.0", "services": […], "matched": 3, "events_seen": 1000, "reader_lost": 0,
@@ -32,6 +32,8 @@ except ImportError:
 
 SERVICE = "xrayd.v1.Xrayd"
 REASON = "xrayd-reason"
+# How long the first live events are waited for, in seconds.
+PATIENCE = 30.0
 
 
 def reflection_messages():
@@ -122,18 +124,25 @@ def arguments():
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--function", help="name of the function to switch on")
     chosen.add_argument("--all", action="store_true", help="switch everything on")
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long to read live events")
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long to read live events, from the first on")
     parser.add_argument("--out", required=True, help="where the fetched trace goes")
     return parser.parse_args()
 
 
 def watch(stream, seconds):
-    """Reads live events for a while; returns their number, the names of their functions, and the losses of this reader."""
-    timer = threading.Timer(seconds, stream.cancel)
+    """Reads live events for a while; returns their number, the names of their functions, and the losses of this reader.
+
+    On a busy machine the first ones may take a while: the time runs from them on.
+    """
+    timer = threading.Timer(max(seconds, PATIENCE), stream.cancel)
     timer.start()
     events, lost, names = 0, 0, set()
     try:
         for batch in stream:
+            if events == 0 and batch.events:
+                timer.cancel()
+                timer = threading.Timer(seconds, stream.cancel)
+                timer.start()
             events += len(batch.events)
             lost += batch.reader_lost
             names.update(function.name for function in batch.functions)
