@@ -11,6 +11,16 @@ use crate::function_map::FunctionMap;
 use crate::llvm::fdr::{FunctionKind, Layout, PlainCall, Record};
 use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks, Values};
 
+/// What a function record of each kind tells, unless an argument follows. Looked up, because whether a call begins or ends cannot be
+/// guessed, neither by who reads this nor by a processor.
+const KINDS: [Option<CallKind>; 4] = {
+    let mut kinds = [None; 4];
+    kinds[FunctionKind::Enter as usize] = Some(CallKind::Enter);
+    kinds[FunctionKind::Exit as usize] = Some(CallKind::Exit);
+    kinds[FunctionKind::TailExit as usize] = Some(CallKind::TailExit);
+    kinds
+};
+
 /// A log that is open.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -99,14 +109,10 @@ impl Common for Events {
         }
         let bytes = self.bytes.get(self.at..)?.first_chunk::<9>()?;
         let call = PlainCall::new(*bytes.first_chunk()?)?;
-        let kind = match call.kind() {
-            FunctionKind::Enter if !PlainCall::is_argument(bytes[PlainCall::LEN]) => {
-                CallKind::Enter
-            }
-            FunctionKind::Exit => CallKind::Exit,
-            FunctionKind::TailExit => CallKind::TailExit,
-            FunctionKind::Enter | FunctionKind::EnterArg => return None,
-        };
+        let kind = KINDS[call.kind() as usize]?;
+        if PlainCall::is_argument(bytes[PlainCall::LEN]) {
+            return None;
+        }
         let function = self.log.functions.get(FunctionId(call.function()));
         let function = FunctionId(function.checked_sub(1)?);
         self.tsc = self.tsc.checked_add(call.delta().into())?;

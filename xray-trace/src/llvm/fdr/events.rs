@@ -64,6 +64,15 @@ pub struct Buffer {
     pub first: Option<u64>,
 }
 
+/// Calls that follow one on the other, see [`Events::calls`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Calls {
+    /// How many there are; not 0.
+    pub count: usize,
+    /// What the last one is.
+    pub last: FunctionKind,
+}
+
 /// What a record tells, with its payload still in the window.
 struct Happened {
     tsc: u64,
@@ -190,42 +199,47 @@ impl<R: Read> Events<R> {
     }
 
     /// Takes the calls that come next, one after the other with nothing in between, as far as they have been read already, and
-    /// shows each to `see` with its time. Many times as fast as [`Events::next`], which comes next in any case. None
-    /// of them is followed by an argument but the last. Gives how many they are.
+    /// shows the function of each to `see`. Many times as fast as [`Events::next`], which comes next in any case. Time only goes on in
+    /// them, from a counter that is not before `floor`; where it is, or might overflow, none are taken. None of them is followed by
+    /// an argument but the last.
     ///
     /// # Errors
     ///
     /// Those of the input.
-    pub fn calls(&mut self, mut see: impl FnMut(u64, FunctionKind, u32)) -> Result<usize, Error> {
-        let may = self.reader.layout().is_plain()
+    #[inline(never)]
+    pub fn calls(&mut self, floor: u64, mut see: impl FnMut(u32)) -> Result<Option<Calls>, Error> {
+        let may = self.tsc >= floor
+            && self.reader.layout().is_plain()
             && self.buffer.tid.is_some()
             && Verifier::step(&mut self.verifier.clone(), Kind::Function).is_ok();
         if !may {
-            return Ok(0);
+            return Ok(None);
         }
-        let mut tsc = self.tsc;
-        let mut last = None;
-        let mut len = 0;
-        for bytes in self.reader.read_ahead()?.as_chunks().0 {
+        let begun = self.tsc;
+        let records = self.reader.read_ahead()?.as_chunks().0;
+        let longest = (records.len() as u64).checked_mul(u32::MAX.into());
+        if longest.and_then(|ticks| begun.checked_add(ticks)).is_none() {
+            return Ok(None);
+        }
+        let (mut ticks, mut last) = (0, None);
+        let mut count = 0;
+        for bytes in records {
             let Some(call) = PlainCall::new(*bytes) else {
                 break;
             };
-            let Some(now) = tsc.checked_add(call.delta().into()) else {
-                break;
-            };
-            tsc = now;
-            see(tsc, call.kind(), call.function());
-            last = Some(call);
-            len += PlainCall::LEN;
+            ticks += u64::from(call.delta());
+            see(call.function());
+            last = Some(call.kind());
+            count += 1;
         }
         let Some(last) = last else {
-            return Ok(0);
+            return Ok(None);
         };
-        self.reader.take(len);
+        self.reader.take(count * PlainCall::LEN);
         self.verifier.force(Kind::Function);
-        self.tsc = tsc;
-        self.entered = matches!(last.kind(), FunctionKind::Enter | FunctionKind::EnterArg);
-        Ok(len / PlainCall::LEN)
+        self.tsc = begun + ticks;
+        self.entered = matches!(last, FunctionKind::Enter | FunctionKind::EnterArg);
+        Ok(Some(Calls { count, last }))
     }
 
     /// How the records of the log are laid out.

@@ -45,7 +45,7 @@ mod record;
 mod writer;
 
 pub use blocks::{BlockInfo, blocks};
-pub use events::{Body, Buffer, Event, Events};
+pub use events::{Body, Buffer, Calls, Event, Events};
 pub use layout::{Layout, PlainCall};
 pub use print::{BlockPrinter, print};
 pub use reader::{Item, MAX_EVENT_LEN, Reader};

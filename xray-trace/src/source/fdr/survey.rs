@@ -7,7 +7,7 @@ use super::super::importer::{Notes, Owner};
 use crate::container::MAX_DATA_LEN;
 use crate::container::in_log::Place;
 use crate::function_map::FunctionMap;
-use crate::llvm::fdr::{Body, Buffer, Event, Events, FunctionKind, Layout};
+use crate::llvm::fdr::{Body, Buffer, Calls, Event, Events, FunctionKind, Layout};
 use crate::llvm::{Header, SkippedList};
 use crate::model::FunctionId;
 
@@ -202,22 +202,14 @@ impl Scan {
         let Some(current) = &mut self.current else {
             return Ok(());
         };
-        let (mut last, mut backwards, mut last_kind) = (current.found.last, 0, None);
         let (met, functions) = (&mut self.met, &mut self.functions);
-        let calls = events.calls(|tsc, kind, function| {
-            backwards += u64::from(tsc < last);
-            last = last.max(tsc);
-            last_kind = Some(kind);
-            meet(met, functions, function);
-        })?;
-        if let Some(kind) = last_kind {
-            current.found.last = last;
-            current.entered = enters(kind);
-            current.found.calls = current
-                .found
-                .calls
-                .saturating_add(u32::try_from(calls).unwrap_or(u32::MAX));
-            self.notes.backwards += backwards;
+        let calls = events.calls(current.found.last, |id| meet(met, functions, id))?;
+        if let Some(Calls { count, last }) = calls {
+            let found = &mut current.found;
+            (found.last, _) = events.place();
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            found.calls = found.calls.saturating_add(count);
+            current.entered = enters(last);
             current.reach(events.offset())?;
         }
         Ok(())
@@ -250,9 +242,16 @@ impl Current {
 
 #[inline]
 fn meet(met: &mut FunctionMap<bool>, functions: &mut Vec<u32>, function: u32) {
-    if !std::mem::replace(met.entry(FunctionId(function)), true) {
-        functions.push(function);
+    if !met.get(FunctionId(function)) {
+        meet_first(met, functions, function);
     }
+}
+
+#[cold]
+#[inline(never)]
+fn meet_first(met: &mut FunctionMap<bool>, functions: &mut Vec<u32>, function: u32) {
+    *met.entry(FunctionId(function)) = true;
+    functions.push(function);
 }
 
 fn enters(kind: FunctionKind) -> bool {
