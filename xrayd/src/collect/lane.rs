@@ -60,11 +60,6 @@ impl Lane {
         }
     }
 
-    /// Whose ring it is.
-    pub(super) fn thread(&self) -> ThreadId {
-        self.thread
-    }
-
     /// Takes what came out of the ring.
     #[inline]
     pub(super) fn take(&mut self, item: Item, sites: &SiteTable, output: &Output) {

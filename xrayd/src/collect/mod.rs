@@ -2,6 +2,8 @@
 
 mod drain;
 mod lane;
+mod lanes;
+mod ring;
 mod room;
 mod sites;
 mod slots;

@@ -1,0 +1,132 @@
+//! The threads of one target, as the trace knows them. Each is one thread there for as long as it has a ring, or a bucket for what it
+//! loses without one.
+
+use std::collections::{HashMap, HashSet};
+
+use shm_ring::Item;
+use xray_trace::model::{ThreadId, Ticks};
+
+use super::{SiteTable, lane::Lane, room::Room, slots::Names};
+use crate::session::Output;
+
+/// Those threads, by their ids in the target.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    threads: HashMap<u32, Recorder>,
+    /// For what is open in them.
+    room: Room,
+}
+
+#[derive(Debug)]
+struct Recorder {
+    thread: ThreadId,
+    /// While it has rings.
+    lane: Option<Lane>,
+    /// How many: a thread that has gone on to another one keeps the one before for as long as it lives.
+    rings: u32,
+    /// It has a bucket.
+    in_bucket: bool,
+    /// As of when its losses without a ring were told last; 0 if none were.
+    told: Ticks,
+}
+
+// === impl Lanes ===
+
+impl Lanes {
+    pub(super) fn new() -> Self {
+        Self {
+            threads: HashMap::new(),
+            room: Room::new(),
+        }
+    }
+
+    /// The lane of a thread that has a ring.
+    pub(super) fn get_mut(&mut self, owner: u32) -> Option<&mut Lane> {
+        self.threads.get_mut(&owner)?.lane.as_mut()
+    }
+
+    /// All there are.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        let threads = self.threads.values_mut();
+        threads.filter_map(|known| known.lane.as_mut())
+    }
+
+    /// The thread has a ring, or one more.
+    pub(super) fn open(&mut self, owner: u32, names: &mut Names, output: &Output) {
+        let room = self.room.clone();
+        let known = self.known(owner, names, output);
+        known.rings += 1;
+        let (thread, told) = (known.thread, known.told);
+        known
+            .lane
+            .get_or_insert_with(|| Lane::new(thread, told, &room));
+    }
+
+    /// One of its rings was read to the end and taken back.
+    pub(super) fn close(&mut self, owner: u32, output: &Output) {
+        let Some(known) = self.threads.get_mut(&owner) else {
+            return;
+        };
+        known.rings = known.rings.saturating_sub(1);
+        if known.rings > 0 {
+            return;
+        }
+        if let Some(mut lane) = known.lane.take() {
+            lane.end(output);
+        }
+        if !known.in_bucket {
+            self.forget(owner, output);
+        }
+    }
+
+    /// Tells what threads have lost according to their buckets, which are all there are.
+    pub(super) fn lost_in_buckets(
+        &mut self,
+        losses: &[(u32, u64)],
+        names: &mut Names,
+        sites: &SiteTable,
+        output: &Output,
+    ) {
+        for &(owner, lost) in losses {
+            if lost == 0 && !self.threads.contains_key(&owner) {
+                continue;
+            }
+            let known = self.known(owner, names, output);
+            known.in_bucket = true;
+            match &mut known.lane {
+                _ if lost == 0 => {}
+                Some(lane) => lane.take(Item::Lost(lost), sites, output),
+                None => known.told = output.lost_by(known.thread, lost),
+            }
+        }
+        let owners: HashSet<u32> = losses.iter().map(|(owner, _)| *owner).collect();
+        let freed = |(owner, known): (&u32, &mut Recorder)| {
+            let freed = known.in_bucket && !owners.contains(owner);
+            known.in_bucket &= !freed;
+            (freed && known.rings == 0).then_some(*owner)
+        };
+        let ended: Vec<u32> = self.threads.iter_mut().filter_map(freed).collect();
+        for owner in ended {
+            self.forget(owner, output);
+        }
+    }
+
+    fn known(&mut self, owner: u32, names: &mut Names, output: &Output) -> &mut Recorder {
+        self.threads.entry(owner).or_insert_with(|| {
+            let (tid, name) = names.describe(owner);
+            Recorder {
+                thread: output.new_thread(tid, name),
+                lane: None,
+                rings: 0,
+                in_bucket: false,
+                told: Ticks(0),
+            }
+        })
+    }
+
+    fn forget(&mut self, owner: u32, output: &Output) {
+        if let Some(known) = self.threads.remove(&owner) {
+            output.thread_ended(known.thread);
+        }
+    }
+}
