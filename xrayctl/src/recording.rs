@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tonic::Streaming;
-use xrayd_proto::v1::{StreamTraceRequest, TraceChunk};
+use xrayd_proto::v1::{StreamTraceRequest, TraceChunk, stream_trace_request};
 
 use crate::client::Rpc;
 use crate::failure::{self, Failure};
@@ -66,13 +66,15 @@ pub(crate) struct Recording {
 // === impl Recording ===
 
 impl Recording {
-    /// Begins to record: from now on, everything that the process does goes to the file.
+    /// Begins to record: from now on, everything that the process does goes to the file. If we are killed, the engine undoes that.
     pub(crate) async fn begin(
         rpc: &mut Rpc,
         pid: u32,
+        undo: stream_trace_request::Undo,
         mut file: OutputFile,
     ) -> anyhow::Result<Self> {
-        let response = rpc.stream_trace(StreamTraceRequest { pid }).await;
+        let undo = Some(undo);
+        let response = rpc.stream_trace(StreamTraceRequest { pid, undo }).await;
         let response = response.map_err(|status| failure::from_status(&status));
         let chunks = response.context("cannot stream the trace")?.into_inner();
         file.begin()?;

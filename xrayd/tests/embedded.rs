@@ -178,7 +178,7 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
     denied(client.stream_events(events).await.unwrap_err());
     denied(
         client
-            .stream_trace(v1::StreamTraceRequest { pid })
+            .stream_trace(v1::StreamTraceRequest { pid, undo: None })
             .await
             .unwrap_err(),
     );

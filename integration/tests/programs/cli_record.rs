@@ -232,6 +232,47 @@ fn a_process_that_was_attached_stays_so() -> Result<()> {
     Ok(())
 }
 
+/// Who is killed cannot undo anything: the daemon does. What was attached stays so, with what others have switched on.
+#[test]
+fn a_killed_recording_leaves_a_process_as_it_was() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    for (more, attached) in [
+        (&["--force"][..], false),
+        (&["--force", "--follow", "fork"], false),
+        (&["--force"], true),
+    ] {
+        let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+        let pid = target.pid().to_string();
+        let before = ProcessState::of(target.pid())?;
+        if attached {
+            cli.ok(["attach", &pid])?;
+            cli.ok(["enable", "--function", "work::even"])?;
+        }
+        let running = record(&cli, &target, more)?;
+        running.signal(Signal::SIGKILL)?;
+        let ran = running.wait()?;
+        ensure!(ran.code.is_none(), "{ran:?}");
+        wait_until(DEADLINE, "it was undone", || {
+            let status = cli.json(["status"])?;
+            let on: Vec<_> = rows(&status, "processes")?
+                .iter()
+                .map(|row| row["functions_on"].as_u64())
+                .collect();
+            let wanted = if attached { vec![Some(1)] } else { vec![] };
+            Ok((on == wanted).then_some(()))
+        })?;
+        if attached {
+            cli.ok(["detach", &pid])?;
+        }
+        ensure_as_compiled(&target)?;
+        ensure_nothing_left(&before, target.pid())?;
+        target.still_running()?;
+    }
+    Ok(())
+}
+
 /// A recording ends, and what others have named is switched on in libraries as before.
 #[test]
 fn a_recording_leaves_the_rules_of_others() -> Result<()> {

@@ -681,6 +681,24 @@ pub struct FunctionName {
 pub struct StreamTraceRequest {
     #[prost(uint32, tag = "1")]
     pub pid: u32,
+    /// What the daemon undoes by itself if the reader leaves before the stream has ended, so that one who is killed leaves nothing behind. Of those who
+    /// have undone it themselves, nothing is left to be undone.
+    #[prost(oneof = "stream_trace_request::Undo", tags = "2, 3")]
+    pub undo: ::core::option::Option<stream_trace_request::Undo>,
+}
+/// Nested message and enum types in `StreamTraceRequest`.
+pub mod stream_trace_request {
+    /// What the daemon undoes by itself if the reader leaves before the stream has ended, so that one who is killed leaves nothing behind. Of those who
+    /// have undone it themselves, nothing is left to be undone.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Undo {
+        /// True: detach, as `Detach` with this pid does, unless the process was detached meanwhile. Only `true` is valid.
+        #[prost(bool, tag = "2")]
+        Detach(bool),
+        /// This loan is over, see `ToggleRequest.loan`. Not 0.
+        #[prost(uint64, tag = "3")]
+        Loan(u64),
+    }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FetchTraceRequest {

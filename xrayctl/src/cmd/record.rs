@@ -18,7 +18,7 @@ use xrayd::session::{Follow, Wanted};
 use xrayd::target::Sleds;
 use xrayd_proto::v1::{
     self, AttachRequest, DetachReport, DetachRequest, FamilyStatus, Selection, StatusRequest,
-    ToggleReport,
+    ToggleReport, stream_trace_request,
 };
 
 use super::attach::{Memory, sleds};
@@ -103,6 +103,15 @@ enum Undo {
     Detach,
     /// Attached by somebody else: what we switch on is on this loan.
     TakeBack(u64),
+}
+
+impl From<Undo> for stream_trace_request::Undo {
+    fn from(undo: Undo) -> Self {
+        match undo {
+            Undo::Detach => Self::Detach(true),
+            Undo::TakeBack(loan) => Self::Loan(loan),
+        }
+    }
 }
 
 /// What was undone.
@@ -343,7 +352,7 @@ async fn stream(
         }
         console.note(toggle::MATCHES_LATER);
     }
-    let recording = Recording::begin(rpc, pid, file).await?;
+    let recording = Recording::begin(rpc, pid, undo.into(), file).await?;
     let foreign: u64 = match target {
         Target::Running(_) => {
             let reports = toggle::toggle(rpc, switching, console).await?;

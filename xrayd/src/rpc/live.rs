@@ -49,27 +49,36 @@ pub(super) trait Encode: Send + 'static {
     fn end(&mut self) -> io::Result<Vec<Self::Message>>;
 }
 
+/// How a stream ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// With the session.
+    Over,
+    /// Before it: the client has left, or something failed.
+    Early,
+}
+
 /// Runs a stream until the session ends or the client leaves.
 pub(super) async fn run<E: Encode>(
     mut feed: Feed,
     mut encoder: E,
     sender: Sender<E::Message>,
     _admitted: Admitted,
-) {
+) -> Ending {
     for message in encoder.begin() {
         if sender.send(Ok(message)).await.is_err() {
-            return;
+            return Ending::Early;
         }
     }
     loop {
         let items = tokio::select! {
-            () = sender.closed() => return,
+            () = sender.closed() => return Ending::Early,
             items = gather(&mut feed) => items,
         };
         let ended = items.is_empty();
         if ended && let Some(refusal) = encoder.failure() {
             let _gone = sender.send(Err(refusal.into())).await;
-            return;
+            return Ending::Early;
         }
         let work = spawn_blocking(move || {
             let messages = if ended {
@@ -82,7 +91,7 @@ pub(super) async fn run<E: Encode>(
         // A panic was logged where it happened.
         let Ok((back, messages)) = work.await else {
             let _gone = sender.send(Err(error::bug())).await;
-            return;
+            return Ending::Early;
         };
         encoder = back;
         let messages = match messages {
@@ -90,16 +99,16 @@ pub(super) async fn run<E: Encode>(
             Err(error) => {
                 let status = Status::internal(format!("the stream broke off: {error}"));
                 let _gone = sender.send(Err(status)).await;
-                return;
+                return Ending::Early;
             }
         };
         for message in messages {
             if sender.send(Ok(message)).await.is_err() {
-                return;
+                return Ending::Early;
             }
         }
         if ended {
-            return;
+            return Ending::Over;
         }
     }
 }

@@ -22,6 +22,7 @@ mod fetch;
 mod live;
 mod server;
 mod service;
+mod undo;
 
 pub use embedded::embedded;
 pub use error::reason_of;

@@ -14,6 +14,7 @@ use super::{
     convert, error,
     fetch::{CHUNKS, ChunkPipe, READER_PATIENCE},
     live::{self, EventMessages, TraceMessages},
+    undo::Undo,
 };
 use crate::{
     Pid,
@@ -369,19 +370,30 @@ impl Xrayd for Service {
         request: Request<v1::StreamTraceRequest>,
     ) -> Answer<Self::StreamTraceStream> {
         let caller = authorise::caller(&request)?;
-        let v1::StreamTraceRequest { pid } = request.into_inner();
+        let v1::StreamTraceRequest { pid, undo } = request.into_inner();
         let pid = authorise::one(pid)?;
+        let what = undo.map(Undo::try_from).transpose()?;
         let admitted = self.stream(caller)?;
-        let (feed, encoder) = self
+        let (traced, feed, encoder) = self
             .blocking(caller, move |registry| {
-                let feed = authorise::traced(registry, caller, pid, Deed::Use)?.subscribe();
+                let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
+                let feed = traced.subscribe();
                 let encoder = TraceMessages::new()
                     .map_err(|error| Refusal::new(Reason::Io, format!("no trace: {error}")))?;
-                Ok((feed, encoder))
+                Ok((traced, feed, encoder))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
-        tokio::spawn(live::run(feed, encoder, sender, admitted));
+        let registry = self.registry.clone();
+        tokio::spawn(async move {
+            let ending = live::run(feed, encoder, sender, admitted).await;
+            if let (live::Ending::Early, Some(what)) = (ending, what) {
+                // Not among the calls that a user may have at a time: it has to be done.
+                let undoing = spawn_blocking(move || what.undo(&registry, caller, pid, &traced));
+                // A panic was logged where it happened.
+                let _ = undoing.await;
+            }
+        });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 

@@ -1,0 +1,109 @@
+//! What a recording has changed, undone when its reader is gone: one that is killed cannot do it, and a process must not stay traced
+//! for nobody.
+
+use std::{num::NonZeroU64, sync::Arc};
+
+use xrayd_proto::v1::stream_trace_request;
+
+use super::{
+    authorise::{self, Deed, Traced},
+    convert::Toggle,
+};
+use crate::{
+    Pid,
+    refusal::{Reason, Refusal},
+    session::{Caller, LoanId, Registry},
+};
+
+/// What is to be undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Undo {
+    /// The attach.
+    Attach,
+    /// A loan.
+    Loan(LoanId),
+}
+
+// === impl Undo ===
+
+impl Undo {
+    /// Undoes it for a process that meant `then` when the stream began.
+    pub(super) fn undo(self, registry: &Registry, caller: Caller, pid: Pid, then: &Traced) {
+        // It may be followed since, or have been let go.
+        let traced = match authorise::traced(registry, caller, pid, Deed::Release) {
+            Ok(traced) => traced,
+            Err(refusal) if refusal.reason == Reason::NotAttached => return,
+            Err(refusal) => return self.failed(caller, pid, &refusal),
+        };
+        let undone: Vec<(Pid, Result<bool, Refusal>)> = match self {
+            Self::Attach if !is_same(&traced, then) => return,
+            Self::Attach => {
+                let reports = traced.end(registry).into_iter();
+                let detached = |(pid, report): (_, Result<_, _>)| (pid, report.map(|_| true));
+                reports.map(detached).collect()
+            }
+            Self::Loan(loan) => {
+                let reports = traced.toggle(registry, caller, &Toggle::TakeBack(loan));
+                let changed = |(pid, report): (_, Result<_, _>)| {
+                    (
+                        pid,
+                        report.map(|report: crate::session::ToggleReport| report.changed > 0),
+                    )
+                };
+                reports.into_iter().map(changed).collect()
+            }
+        };
+        for (pid, undone) in undone {
+            match undone {
+                Ok(true) => {
+                    tracing::info!(uid = caller.uid, caller = caller.pid, %pid, what = ?self, "undone: who recorded is gone");
+                }
+                Ok(false) => {}
+                Err(refusal) if refusal.reason == Reason::NotAttached => {}
+                Err(refusal) => self.failed(caller, pid, &refusal),
+            }
+        }
+    }
+
+    fn failed(self, caller: Caller, pid: Pid, Refusal { reason, message }: &Refusal) {
+        tracing::warn!(
+            uid = caller.uid,
+            caller = caller.pid,
+            %pid,
+            what = ?self,
+            %reason,
+            message,
+            "who recorded is gone, and what was changed for it stays"
+        );
+    }
+}
+
+impl TryFrom<stream_trace_request::Undo> for Undo {
+    type Error = Refusal;
+
+    fn try_from(undo: stream_trace_request::Undo) -> Result<Self, Refusal> {
+        let loan = match undo {
+            stream_trace_request::Undo::Detach(true) => return Ok(Self::Attach),
+            stream_trace_request::Undo::Detach(false) => None,
+            stream_trace_request::Undo::Loan(number) => NonZeroU64::new(number),
+        };
+        let loan = loan.ok_or_else(|| {
+            let why = "what is to be undone is neither a detach nor a loan";
+            Refusal::new(Reason::Limit, why.to_owned())
+        })?;
+        Ok(Self::Loan(LoanId(loan)))
+    }
+}
+
+/// Whether the process was attached all the time.
+fn is_same(now: &Traced, then: &Traced) -> bool {
+    match (now, then) {
+        (Traced::Family(now), Traced::Family(then)) => Arc::ptr_eq(now, then),
+        _ => {
+            let then = then.sessions();
+            let sessions = now.sessions();
+            let mut sessions = sessions.iter();
+            sessions.any(|now| then.iter().any(|then| Arc::ptr_eq(now, then)))
+        }
+    }
+}
