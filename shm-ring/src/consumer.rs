@@ -142,18 +142,20 @@ impl Consumer {
         let line = geometry.control_offset(index);
         let released = memory.load(line + control::RELEASED);
         let saved = memory.load(line + control::CURSOR);
-        // The saved cursor lies in the first chunk that was not given back. Anything else is not ours.
+        // The saved cursor lies in the first chunk that was not given back, or at its end. Anything else is not ours.
         let first = released.checked_mul(geometry.chunk_bytes());
         let cursor = match first {
             Some(first) if first < MAX_CURSOR => {
                 let ours = saved.is_multiple_of(8)
                     && saved
                         .checked_sub(first)
-                        .is_some_and(|part| part < geometry.chunk_bytes());
+                        .is_some_and(|part| part <= geometry.chunk_bytes());
                 if ours { saved } else { first }
             }
             _ => 0,
         };
+        let at_end = first.is_some_and(|first| first < cursor)
+            && cursor.is_multiple_of(geometry.chunk_bytes());
         let mut consumer = Self {
             geometry,
             index,
@@ -168,6 +170,10 @@ impl Consumer {
             hole_since: None,
             looked_far: None,
         };
+        // Whoever was here died while giving that chunk back.
+        if at_end {
+            consumer.give_back(memory);
+        }
         // What was read of this chunk stands there still, unless the memory was given back (see `leave_view`): read it again for what
         // it says of the words to come.
         for at in (cursor - cursor % geometry.chunk_bytes()..cursor).step_by(8) {
@@ -402,11 +408,20 @@ impl Consumer {
         let chunk = self.geometry.chunk_bytes();
         self.cursor += bytes;
         if bytes > 0 && self.cursor.is_multiple_of(chunk) {
-            memory.zero(self.place(self.cursor - chunk), chunk);
-            // Publishes the zeroed chunk; pairs with the load of RELEASED in the producer's slow path.
-            let line = self.geometry.control_offset(self.index);
-            memory.store(line + control::RELEASED, self.cursor / chunk);
+            // First: else the collector after one that dies in the middle would take what is zeroed for words that are still to come,
+            // and wait for them.
+            self.save(memory);
+            self.give_back(memory);
         }
+    }
+
+    /// Gives the chunk back that was read to its end.
+    fn give_back<M: SharedMemory>(&self, memory: &M) {
+        let chunk = self.geometry.chunk_bytes();
+        memory.zero(self.place(self.cursor - chunk), chunk);
+        // Publishes the zeroed chunk; pairs with the load of RELEASED in the producer's slow path.
+        let line = self.geometry.control_offset(self.index);
+        memory.store(line + control::RELEASED, self.cursor / chunk);
     }
 
     /// Standing at an empty word: the hole if it is one, `None` if it is the end.

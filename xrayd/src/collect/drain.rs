@@ -56,8 +56,8 @@ enum Request {
     Learn(Vec<CallSite>, Ticks, SyncSender<()>),
     /// Read until nothing is left, close all blocks, answer.
     Flush(SyncSender<()>),
-    /// The producers are gone for good (`Gone`) or switched off (`Alive`): read the rest, give memory back, end.
-    Finish(Producer, SyncSender<()>),
+    /// The producers are gone for good or switched off: read the rest, give memory back, end.
+    Finish(SyncSender<()>),
 }
 
 /// The drain thread, as its owner sees it.
@@ -113,8 +113,8 @@ impl DrainHandle {
     }
 
     /// Reads the rest and ends the thread.
-    pub(crate) fn finish(mut self, producer: Producer) {
-        self.ask(|answer| Request::Finish(producer, answer));
+    pub(crate) fn finish(mut self) {
+        self.ask(Request::Finish);
         // A panic was caught where it happened, and is told by the output.
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -228,14 +228,14 @@ impl Drain {
                     // The asker may have given up waiting.
                     let _ = answer.send(());
                 }
-                Ok(Request::Finish(producer, answer)) => {
-                    self.finish(producer);
+                Ok(Request::Finish(answer)) => {
+                    self.finish();
                     let _ = answer.send(());
                     return;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    self.finish(Producer::Alive);
+                    self.finish();
                     return;
                 }
             }
@@ -406,7 +406,7 @@ impl Drain {
         self.more_ended = dead.len() == ENDS_AT_ONCE;
         for &index in &dead {
             self.with_ring(index, |ring, lane, around| {
-                ring.read_all(lane, around, Producer::Gone);
+                ring.read_all(lane, around);
             });
             if let Err(error) = self.slots.retire(&self.memory, index) {
                 tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not freed");
@@ -493,12 +493,12 @@ impl Drain {
         self.anchor();
     }
 
-    fn finish(&mut self, producer: Producer) {
+    fn finish(&mut self) {
         self.discover();
         self.publish_without_slot();
         for at in 0..self.order.len() {
             self.with_ring(self.order[at], |ring, lane, around| {
-                ring.read_all(lane, around, producer);
+                ring.read_all(lane, around);
             });
         }
         for lane in self.lanes.iter_mut() {
@@ -652,6 +652,32 @@ mod tests {
                 expected.insert(3, (40, EventBody::Lost { events: lost }));
             }
             assert_eq!(told, expected, "seen before: {seen_before}");
+        }
+    }
+
+    /// A hole is not waited for when a session ends: what stands behind it is read, and the ring is the next collector's as a whole.
+    #[test]
+    fn at_the_end_of_a_session_what_is_behind_a_hole_is_read() {
+        const TID: u32 = 64;
+        let events = 5000;
+        for hole in [1, 30, 400] {
+            let mut drain = drain();
+            let g = drain.layout().geometry;
+            let table = Table::new(g);
+            for now in 0..events {
+                record(&drain, &table, TID, 0x1007, now);
+            }
+            let first = g.ring_offset(0) + layout::GUARD_BYTES + 80;
+            drain.slots.rings.zero(first, 8 * hole);
+            drain.discover();
+            drain.finish();
+            let counters = drain.output.counters();
+            assert_eq!(counters.events, events - hole);
+            assert!((1..=hole).contains(&counters.lost), "{counters:?}");
+            let line = g.control_offset(0);
+            let word = |place| drain.slots.rings.load(line + place);
+            let begun = word(layout::control::STARTED);
+            assert!(begun > 1 && word(layout::control::RELEASED) == begun - 1);
         }
     }
 

@@ -63,11 +63,11 @@ impl Ring {
         drained.words
     }
 
-    /// Reads what is left and tells the losses that no gap word told.
-    pub(super) fn read_all(&mut self, lane: &mut Lane, around: &Around<'_>, producer: Producer) {
+    /// Reads what is left and tells the losses that no gap word told. A hole is not waited for: its ring is given back, or left.
+    pub(super) fn read_all(&mut self, lane: &mut Lane, around: &Around<'_>) {
         // So many turns read everything that was there; a target that goes on writing is not waited for.
         for _ in 0..around.slots.turns() {
-            if self.read(lane, around, producer) == 0 {
+            if self.read(lane, around, Producer::Gone) == 0 {
                 break;
             }
         }
@@ -79,8 +79,7 @@ impl Ring {
     /// Its owner has gone on to another ring, and what it recorded here comes before what is there.
     pub(super) fn leave(&mut self, lane: &mut Lane, around: &Around<'_>) {
         self.left = true;
-        // A hole is what a jump out of the slow path has left; nobody fills it.
-        self.read_all(lane, around, Producer::Gone);
+        self.read_all(lane, around);
     }
 
     /// Tells the losses of a thread that goes on and has recorded nothing since the last chore, if all that it has recorded was

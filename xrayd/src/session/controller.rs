@@ -6,7 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use shm_ring::Producer;
 use xray_trace::model::FunctionId;
 
 use super::{
@@ -154,7 +153,7 @@ impl Controller {
     fn end_of_target(&mut self, seen: Instant) {
         let drain = lock(&self.shared.drain).take();
         if let Some(drain) = drain {
-            drain.finish(Producer::Gone);
+            drain.finish();
         }
         self.output.close();
         self.claim = None;
@@ -423,12 +422,7 @@ impl Controller {
         }
         let drain = lock(&self.shared.drain).take();
         if let Some(drain) = drain {
-            let producer = if self.target.has_exited() {
-                Producer::Gone
-            } else {
-                Producer::Alive
-            };
-            drain.finish(producer);
+            drain.finish();
         }
         self.output.close();
         self.claim = None;
