@@ -310,15 +310,10 @@ impl Drain {
     /// recorded before, but by a slow path that a handler interrupted and took the other slot in: its event comes late, as of the time
     /// when it comes.
     fn take_up(&mut self, index: u32, owner: u32) {
-        let has_one = self.lanes.get_mut(owner).is_some();
-        for at in (0..self.order.len()).filter(|_| has_one) {
-            self.with_ring(self.order[at], |ring, lane, around| {
-                if ring.owner == owner && !ring.left {
-                    ring.leave(lane, around);
-                }
-            });
+        let left = self.lanes.open(owner, index, &mut self.names, &self.output);
+        if let Some(left) = left {
+            self.with_ring(left, Ring::leave);
         }
-        self.lanes.open(owner, &mut self.names, &self.output);
         let mut consumer = Consumer::resume(&self.slots.rings, self.layout().geometry, index);
         if self.sites.has_events() {
             consumer.expect_payloads();

@@ -24,6 +24,8 @@ struct Recorder {
     lane: Option<Lane>,
     /// How many: a thread that has gone on to another one keeps the one before for as long as it lives.
     rings: u32,
+    /// The slot of the one that it writes to.
+    latest: u32,
     /// It has a bucket.
     in_bucket: bool,
     /// As of when its losses without a ring were told last; 0 if none were.
@@ -51,15 +53,24 @@ impl Lanes {
         threads.filter_map(|known| known.lane.as_mut())
     }
 
-    /// The thread has a ring, or one more.
-    pub(super) fn open(&mut self, owner: u32, names: &mut Names, output: &Output) {
+    /// The thread has the ring at `index`. Says which one it has left for that.
+    pub(super) fn open(
+        &mut self,
+        owner: u32,
+        index: u32,
+        names: &mut Names,
+        output: &Output,
+    ) -> Option<u32> {
         let room = self.room.clone();
         let known = self.known(owner, names, output);
+        let left = (known.rings > 0).then_some(known.latest);
         known.rings += 1;
+        known.latest = index;
         let (thread, told) = (known.thread, known.told);
         known
             .lane
             .get_or_insert_with(|| Lane::new(thread, told, &room));
+        left
     }
 
     /// One of its rings was read to the end and taken back.
@@ -118,6 +129,7 @@ impl Lanes {
                 thread: output.new_thread(tid, name),
                 lane: None,
                 rings: 0,
+                latest: 0,
                 in_bucket: false,
                 told: Ticks(0),
             }

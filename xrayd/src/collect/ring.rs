@@ -17,7 +17,7 @@ pub(super) struct Ring {
     /// Whose it is, as the target knows it.
     pub(super) owner: u32,
     /// Its owner has gone on to another ring.
-    pub(super) left: bool,
+    left: bool,
     /// LOST at the last chore, to notice a slow path that a jump left.
     lost_seen: u64,
     /// Where the consumer stood then: in a ring that is merely overloaded it moves.
