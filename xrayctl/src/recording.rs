@@ -66,7 +66,7 @@ pub(crate) struct Recording {
 // === impl Recording ===
 
 impl Recording {
-    /// Begins to record: from now on, everything that the process does goes to the file. If we are killed, the engine undoes that.
+    /// Begins to record: from now on, everything that the process does goes to the file. If we are killed, a daemon does `undo`.
     pub(crate) async fn begin(
         rpc: &mut Rpc,
         pid: u32,

@@ -19,7 +19,7 @@ use super::{
     CallSite, SiteTable,
     lane::Lane,
     lanes::Lanes,
-    ring::{Around, Ring, TURN_WORDS},
+    ring::{Around, Ring, TURN_WORDS, turns},
     slots::{Names, Slots},
 };
 use crate::{
@@ -475,7 +475,7 @@ impl Drain {
 
     fn flush(&mut self) {
         let now = ticks_now();
-        for _ in 0..self.slots.turns() {
+        for _ in 0..turns(self.layout().geometry) {
             if self.round() != Busy::Full {
                 break;
             }

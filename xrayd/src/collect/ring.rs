@@ -2,13 +2,18 @@
 
 use std::time::Instant;
 
-use shm_ring::{Consumer, Producer};
+use shm_ring::{Consumer, Geometry, Producer};
 
 use super::{SiteTable, lane::Lane, slots::Slots};
 use crate::{session::Output, sys::ticks_now};
 
 /// Words read from one ring before the next one has its turn.
 pub(super) const TURN_WORDS: u64 = 1 << 16;
+
+/// Turns that read a ring which was full at the start, and a little more.
+pub(super) fn turns(geometry: Geometry) -> u64 {
+    geometry.ring_bytes() / 8 / TURN_WORDS + 2
+}
 
 /// A ring under way. What it yields goes into the lane of its owner.
 #[derive(Debug)]
@@ -66,7 +71,7 @@ impl Ring {
     /// Reads what is left and tells the losses that no gap word told. A hole is not waited for: its ring is given back, or left.
     pub(super) fn read_all(&mut self, lane: &mut Lane, around: &Around<'_>) {
         // So many turns read everything that was there; a target that goes on writing is not waited for.
-        for _ in 0..around.slots.turns() {
+        for _ in 0..turns(around.slots.layout.geometry) {
             if self.read(lane, around, Producer::Gone) == 0 {
                 break;
             }

@@ -9,7 +9,6 @@ use std::{
 use nix::fcntl::{FallocateFlags, fallocate};
 use shm_ring::{Mapping, SharedMemory, layout};
 
-use super::ring::TURN_WORDS;
 use crate::{
     inject::Layout,
     pid::{Pid, TargetAddr, Tid},
@@ -44,11 +43,6 @@ impl Slots {
     pub(crate) fn owner(&self, index: u32) -> u32 {
         let line = self.layout.geometry.control_offset(index);
         u32::try_from(self.rings.load(line + layout::control::OWNER)).unwrap_or(0)
-    }
-
-    /// Turns that read a ring which was full at the start, and a little more.
-    pub(crate) fn turns(&self) -> u64 {
-        self.layout.geometry.ring_bytes() / 8 / TURN_WORDS + 2
     }
 
     /// The slots from `first` on, at most `count`, that threads have claimed according to the table: slot and thread.

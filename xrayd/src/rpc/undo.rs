@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Pid,
     refusal::{Reason, Refusal},
-    session::{Caller, LoanId, Registry},
+    session::{Caller, LoanId, Registry, ToggleReport},
 };
 
 /// What is to be undone.
@@ -39,18 +39,17 @@ impl Undo {
             Self::Attach if !is_same(&traced, then) => return,
             Self::Attach => {
                 let reports = traced.end(registry).into_iter();
-                let detached = |(pid, report): (_, Result<_, _>)| (pid, report.map(|_| true));
-                reports.map(detached).collect()
+                reports
+                    .map(|(pid, report)| (pid, report.map(|_| true)))
+                    .collect()
             }
             Self::Loan(loan) => {
                 let reports = traced.toggle(registry, caller, &Toggle::TakeBack(loan));
-                let changed = |(pid, report): (_, Result<_, _>)| {
-                    (
-                        pid,
-                        report.map(|report: crate::session::ToggleReport| report.changed > 0),
-                    )
-                };
-                reports.into_iter().map(changed).collect()
+                let changed = |report: ToggleReport| report.changed > 0;
+                let reports = reports.into_iter();
+                reports
+                    .map(|(pid, report)| (pid, report.map(changed)))
+                    .collect()
             }
         };
         for (pid, undone) in undone {
@@ -104,6 +103,23 @@ fn is_same(now: &Traced, then: &Traced) -> bool {
             let sessions = now.sessions();
             let mut sessions = sessions.iter();
             sessions.any(|now| then.iter().any(|then| Arc::ptr_eq(now, then)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stream_trace_request::Undo::{Detach, Loan};
+
+    use super::*;
+
+    #[test]
+    fn what_is_neither_a_detach_nor_a_loan_is_refused() {
+        assert_eq!(Undo::try_from(Detach(true)).unwrap(), Undo::Attach);
+        let seven = LoanId(NonZeroU64::new(7).unwrap());
+        assert_eq!(Undo::try_from(Loan(7)).unwrap(), Undo::Loan(seven));
+        for nothing in [Detach(false), Loan(0)] {
+            assert_eq!(Undo::try_from(nothing).unwrap_err().reason, Reason::Limit);
         }
     }
 }
