@@ -5,7 +5,10 @@
 use std::cell::Cell;
 
 use libfuzzer_sys::fuzz_target;
-use shm_ring::{Consumer, Geometry, Producer, SharedMemory};
+use shm_ring::{
+    Consumer, Geometry, Producer, SharedMemory,
+    newest::{self, Picture, Words},
+};
 
 const INDEX: u32 = 3;
 
@@ -118,4 +121,16 @@ fuzz_target!(|input: &[u8]| {
             consumer = Consumer::resume(&memory, geometry, INDEX);
         }
     }
+    memory.accesses.set(0);
+    let words = Words::of(&memory, geometry, INDEX);
+    assert!(words.overwritten <= words.begun);
+    let picture = Picture::take(&memory, geometry, INDEX, u64::from(memory.byte()));
+    newest::finish_taking(&memory, geometry, INDEX);
+    let most = geometry.ring_bytes() / 8;
+    assert!(memory.accesses.get() <= 2 * most, "bounded work");
+    assert!(picture.bytes() <= geometry.ring_bytes());
+    let mut items = 0;
+    let mut reader = picture.consumer().with_payloads();
+    reader.drain(&picture, Producer::Gone, 0, u64::MAX, |_| items += 1);
+    assert!(items <= 2 * most, "{items} of {most} words");
 });

@@ -140,7 +140,7 @@ impl Consumer {
     pub fn resume<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> Self {
         assert!(index < geometry.slots(), "ring index within the geometry");
         let line = geometry.control_offset(index);
-        let released = memory.load(line + control::RELEASED);
+        let released = memory.load(line + control::RELEASED) & !control::TAKING;
         let saved = memory.load(line + control::CURSOR);
         // The saved cursor lies in the first chunk that was not given back, or at its end. Anything else is not ours.
         let first = released.checked_mul(geometry.chunk_bytes());

@@ -10,7 +10,7 @@
 //! The *rings* are shared with the collector:
 //!
 //! ```text
-//! +0                 header page: u64 at NO_SLOT, NO_SLOT_TOLD and BUCKETS_TAKEN, else zero
+//! +0                 header page: u64 at NO_SLOT, NO_SLOT_TOLD, BUCKETS_TAKEN and KEEP_NEWEST, else zero
 //! +4096              control line 0 (64 bytes) | control line 1 | …
 //! +bucket_offset(0)  bucket 0 (32 bytes) | bucket 1 | …
 //! +rings_offset      ring 0 | ring 1 | …         each `ring_bytes`, a sequence of chunks
@@ -83,8 +83,12 @@ pub mod slot {
 pub mod control {
     /// u64: thread id of the owner, written at each chunk's start; 0 for nobody. By the producer.
     pub const OWNER: u64 = 0;
-    /// u64: chunks given back, zeroed. By the collector.
+    /// u64: chunks given back, zeroed. By the collector; of a ring that keeps the newest (see [`super::rings::KEEP_NEWEST`]) by the
+    /// producer, with the bit [`TAKING`] while it zeroes the next one.
     pub const RELEASED: u64 = 8;
+    /// In RELEASED: the producer takes back the oldest chunk. Set with a locked instruction, so that of its KEEP_NEWEST and the collector's
+    /// look at this, one sees the other.
+    pub const TAKING: u64 = 1 << 63;
     /// u64: chunks begun. By the producer.
     pub const STARTED: u64 = 16;
     /// u64: events dropped. By the producer.
@@ -108,6 +112,8 @@ pub mod rings {
     pub const NO_SLOT_TOLD: u64 = 8;
     /// u64: how often taking a bucket was begun; while it is 0 nobody has to look at them. By producers, with a locked increment.
     pub const BUCKETS_TAKEN: u64 = 16;
+    /// u64: not 0 while full rings take back their oldest chunk themselves, and the collector gives none back. By the collector.
+    pub const KEEP_NEWEST: u64 = 24;
 }
 
 /// Offsets in a bucket.

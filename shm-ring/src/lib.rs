@@ -13,6 +13,7 @@
 //! The producer reserves a word by adding to its head and writes it; a word whose low half is not zero is whole. The
 //! consumer follows, zeroes a chunk when it has read it to the end, and publishes that in `RELEASED`. The producer
 //! begins a chunk only if fewer than all chunks are begun and not given back; else it counts the event in `LOST`.
+//! Or, where rings keep the newest events ([`newest`]), a producer whose ring is full zeroes and gives back the oldest chunk itself.
 //! Nothing here blocks the producer, and nothing a producer writes makes the consumer leave the ring.
 //!
 //! The crate knows nothing of processes, ptrace or files' contents.
@@ -23,6 +24,7 @@ pub mod layout;
 #[expect(unsafe_code, reason = "words of memory that another process writes")]
 mod mapping;
 mod memory;
+pub mod newest;
 mod producer;
 mod sync;
 mod table;

@@ -76,6 +76,14 @@ impl SharedMemory for Mapping {
         }
     }
 
+    fn set_bits(&self, offset: u64, bits: u64) -> u64 {
+        let words = self.words(offset, 1);
+        // Sequentially consistent: see `layout::control::TAKING`.
+        words
+            .first()
+            .map_or(0, |word| word.fetch_or(bits, Ordering::SeqCst))
+    }
+
     fn zero(&self, offset: u64, bytes: u64) {
         for word in self.words(offset, usize::try_from(bytes / 8).unwrap_or(usize::MAX)) {
             // The release store of RELEASED that follows publishes these.
@@ -94,6 +102,14 @@ impl SharedMemory for Mapping {
             }
         }
         words.len()
+    }
+
+    fn copy_words(&self, offset: u64, into: &mut [u64]) {
+        let words = self.words(offset, into.len());
+        for (into, word) in into.iter_mut().zip(words) {
+            // As `load_words`.
+            *into = word.load(LOAD);
+        }
     }
 
     fn find_word(&self, offset: u64, count: u64) -> Option<u64> {

@@ -34,6 +34,12 @@ pub trait SharedMemory {
         };
         self.store(offset, whole);
     }
+    /// Sets bits of a word and says what it was. Of what the writer of another word sees here and what is seen there after this, one is new.
+    fn set_bits(&self, offset: u64, bits: u64) -> u64 {
+        let word = self.load(offset);
+        self.store(offset, word | bits);
+        word
+    }
     /// Zeroes `bytes` bytes (a multiple of 8).
     fn zero(&self, offset: u64, bytes: u64);
 
@@ -46,6 +52,13 @@ pub trait SharedMemory {
             }
         }
         into.len()
+    }
+
+    /// Reads words, whatever they are; later reads see at least what the writers of these had written before them.
+    fn copy_words(&self, offset: u64, into: &mut [u64]) {
+        for (i, word) in into.iter_mut().enumerate() {
+            *word = self.load(offset + 8 * i as u64);
+        }
     }
 
     /// Which of `count` words from `offset` on is the first one whose low half is not 0, counted from 0.

@@ -13,7 +13,9 @@
 //!  slow  Live ─ filler ─ Probe ─ (Claim) ─ Found ─ MarkBusy ─ Park ─ Chunk ─┬─ (view) ─ Losses ─ words ─ Unpark
 //!                                  │                                │       │                              │
 //!                                  ▼ busy                           ▼ full  └─ rest ─ NewChunk ─ …         ▼
-//!                                (Repark) ─ CountLoss ─ Done      CountLoss ────────────────────────────► Idle ─ Done
+//!                                (Repark) ─ CountLoss ─ Done      CountLoss ────────────────────────────► Idle ─ Keep ─ Done
+//!                                                                                                                │
+//!  the newest are kept, and all chunks are begun:                    ReadBegun ─ Take ─ KeepStill ─ Zero … ─ GiveBack ─ Done
 //!
 //!  view  CompareSince ─ CompareBase ─ or else SetView ─ SetSince ─ SetBase, as at once in a new chunk
 //! ```
@@ -91,6 +93,8 @@ pub struct Recording {
     in_vain: bool,
     /// Chunks begun, as the slow path counts them.
     started: u64,
+    /// Chunks given back, as the slow path that takes one back counts them.
+    released: u64,
     outcome: Outcome,
 }
 
@@ -145,6 +149,12 @@ enum At {
     SlowWords,
     Unpark,
     Idle,
+    Keep,
+    ReadBegun,
+    Take,
+    KeepStill,
+    Zero,
+    GiveBack,
     Full,
     Repark,
     CountLoss,
@@ -192,6 +202,7 @@ impl Recording {
             probes: PROBES,
             in_vain: false,
             started: 0,
+            released: 0,
             outcome: Outcome::UnderWay,
         }
     }
@@ -208,6 +219,11 @@ impl Recording {
 
     /// True while words that carry nothing are written: interruptions there are all alike.
     pub fn is_filling(&self) -> bool {
+        let zeroes = self.at == At::Zero && !self.cursor.is_multiple_of(64);
+        zeroes || self.fills()
+    }
+
+    fn fills(&self) -> bool {
         self.words
             .front()
             .is_some_and(|&(low, _)| low == word::FILLER)
@@ -479,6 +495,55 @@ impl Recording {
                 target
                     .rings
                     .store(target.line(self.index, control::BUSY), 0);
+                At::Keep
+            }
+            At::Keep if target.rings.load(rings::KEEP_NEWEST) == 0 => At::Done,
+            At::Keep => {
+                self.started = slot.started.load(Ordering::Relaxed);
+                At::ReadBegun
+            }
+            At::ReadBegun => {
+                let line = target.line(self.index, control::RELEASED);
+                self.released = target.rings.load(line);
+                let full = self.started.wrapping_sub(self.released) >= g.chunks();
+                if full && self.released & control::TAKING == 0 {
+                    At::Take
+                } else {
+                    At::Done
+                }
+            }
+            At::Take => {
+                let line = target.line(self.index, control::RELEASED);
+                let before = target.rings.set_bits(line, control::TAKING);
+                // A handler may have taken the chunk meanwhile.
+                if before == self.released {
+                    At::KeepStill
+                } else if before & control::TAKING != 0 {
+                    At::Done
+                } else {
+                    self.released = before;
+                    At::GiveBack
+                }
+            }
+            At::KeepStill if target.rings.load(rings::KEEP_NEWEST) == 0 => At::GiveBack,
+            At::KeepStill => {
+                let place = (self.released & (g.chunks() - 1)) * g.chunk_bytes();
+                self.cursor = g.ring_offset(self.index) + place;
+                At::Zero
+            }
+            At::Zero => {
+                target.rings.store(self.cursor, 0);
+                self.cursor += 8;
+                if self.cursor.is_multiple_of(g.chunk_bytes()) {
+                    self.released += 1;
+                    At::GiveBack
+                } else {
+                    At::Zero
+                }
+            }
+            At::GiveBack => {
+                let line = target.line(self.index, control::RELEASED);
+                target.rings.store(line, self.released);
                 At::Done
             }
             At::Full => {

@@ -71,12 +71,16 @@ pub(crate) enum Command {
     Enable(cmd::enable::Args),
     /// Switch functions off
     Disable(cmd::disable::Args),
+    /// Change how events are kept
+    Mode(cmd::mode::Args),
     /// Show the state and the counters of attached processes
     Status(cmd::status::Args),
     /// Record a process, or a program from its start, into a file
     Record(cmd::record::Args),
-    /// Write what the daemon retains into a file
-    Fetch(cmd::fetch::Args),
+    /// Show calls as they happen, a line each
+    Watch(cmd::watch::Args),
+    /// Write what happened last into a file
+    Snapshot(cmd::snapshot::Args),
     /// Show the call tree and the table of functions of a trace
     Report(cmd::report::Args),
     /// Print the instrumentation map of a file, as llvm-xray does
@@ -222,7 +226,13 @@ mod tests {
             "record 12 --glob a* --duration 5s -o f --force --strict --ring-size 4MiB",
             "record -- ./server --port 80",
             "record --all -o f -- ./server",
-            "fetch -o f",
+            "attach 12 --mode stream",
+            "mode stream",
+            "mode flight --pid 12 --json",
+            "watch 12 --function f",
+            "watch 12 --glob ns::* --min-duration 1ms --limit 10 --duration 5s --args 2 --retval --json",
+            "snapshot -o f",
+            "snapshot -o f --pid 12 --last 100ms --force",
             "report f --tree --table --thread 12 --function f --since 1s --until 2s --limit 0",
             "report f --sort self --order thread --json",
             "extract f",
@@ -284,7 +294,13 @@ mod tests {
             "record 12 -- ./server",
             "record 12 --duration 0s",
             "record 12 --duration soon",
-            "fetch",
+            "attach 12 --mode luck",
+            "mode",
+            "mode luck",
+            "snapshot",
+            "snapshot -o f --last soon",
+            "watch",
+            "watch 12 --limit 0",
             "report",
             "report f --limit -1",
             "report f --sort luck",

@@ -20,6 +20,7 @@ mod recording;
 mod selectors;
 mod signals;
 mod target;
+mod tenure;
 mod toggle;
 mod trace_file;
 mod values;
@@ -70,7 +71,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Disable(args) => online(cmd::disable::run(args, &daemon, console)),
         Command::Status(args) => online(cmd::status::run(args, &daemon, console)),
         Command::Record(args) => online(cmd::record::run(args, &daemon, console)),
-        Command::Fetch(args) => online(cmd::fetch::run(args, &daemon, console)),
+        Command::Snapshot(args) => online(cmd::snapshot::run(args, &daemon, console)),
+        Command::Mode(args) => online(cmd::mode::run(args, &daemon, console)),
+        Command::Watch(args) => online(cmd::watch::run(args, &daemon, console)),
         Command::Report(args) => cmd::report::run(&args, console),
         Command::Extract(args) => cmd::extract::run(&args, console),
         Command::Info(args) => cmd::info::run(&args, console),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use xrayd::ByteSize;
-use xrayd::session::Follow;
+use xrayd::session::{Follow, Mode};
 
 const RING_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
 
@@ -49,6 +49,14 @@ pub(crate) fn follow(text: &str) -> Result<Follow, String> {
         "all" | "fork,exec" | "exec,fork" => Ok(Follow::All),
         _ => Err("expected none, fork, exec or all".to_owned()),
     }
+}
+
+/// How events are kept.
+pub(crate) fn mode(text: &str) -> Result<Mode, String> {
+    let mut modes = Mode::ALL.into_iter();
+    modes
+        .find(|mode| mode.name() == text)
+        .ok_or_else(|| "expected flight or stream".to_owned())
 }
 
 /// A length of time: `5s`, `1.5s`, `200ms`, `10us`, `2m`. A number alone means seconds.

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tonic::Streaming;
-use xrayd_proto::v1::{StreamTraceRequest, TraceChunk, stream_trace_request};
+use xrayd_proto::v1::{StreamTraceRequest, TraceChunk, Undo};
 
 use crate::client::Rpc;
 use crate::failure::{self, Failure};
@@ -70,7 +70,7 @@ impl Recording {
     pub(crate) async fn begin(
         rpc: &mut Rpc,
         pid: u32,
-        undo: stream_trace_request::Undo,
+        undo: Undo,
         mut file: OutputFile,
     ) -> anyhow::Result<Self> {
         let undo = Some(undo);

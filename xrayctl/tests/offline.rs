@@ -136,7 +136,7 @@ fn a_daemon_that_does_not_answer_exits_with_5_and_nothing_else_steps_in() {
         &["enable", "--all"],
         &["disable", "--all"],
         &["detach", "--all"],
-        &["fetch", "-o", "/tmp/never-written.xtrace"],
+        &["snapshot", "-o", "/tmp/never-written.xtrace"],
     ] {
         check(
             &[&["--socket", socket], args].concat(),

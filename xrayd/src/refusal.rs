@@ -208,13 +208,13 @@ impl Reason {
             }
             Self::TooMany => {
                 "Your user has as many connections, calls or streams under way at this daemon as one user may have. \
-                 The process is not concerned. Wait for one to end (a `record` or a `fetch` that still runs counts), or \
+                 The process is not concerned. Wait for one to end (a `record` or a `snapshot` that still runs counts), or \
                  end it, and try again."
             }
             Self::TargetExited => {
                 "The process ended while xrayd worked on it, or has ended since. What was recorded up to its last \
                  event is retained until `xrayctl detach`, or until newer ones need its room (`xrayd --retain-exited`); \
-                 `xrayctl fetch` writes it."
+                 `xrayctl snapshot` writes it."
             }
             Self::Followed => {
                 "The process is traced already, because it was followed from another one: what is followed is said there, \
@@ -226,7 +226,7 @@ impl Reason {
             }
             Self::SessionFailed => {
                 "A bug in xrayd ended the reading of this process's events; the message and the daemon's log say which. Every \
-                 function was switched off, and what was recorded before is retained: `xrayctl fetch` writes it. \
+                 function was switched off, and what was recorded before is retained: `xrayctl snapshot` writes it. \
                  `xrayctl detach PID` ends the session; then the process can be attached to again. Please report it."
             }
             Self::Selection => {

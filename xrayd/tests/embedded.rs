@@ -174,6 +174,7 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
     let events = v1::StreamEventsRequest {
         pid,
         selection: None,
+        undo: None,
     };
     denied(client.stream_events(events).await.unwrap_err());
     denied(
@@ -184,7 +185,7 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
     );
     denied(
         client
-            .fetch_trace(v1::FetchTraceRequest { pid })
+            .fetch_trace(v1::FetchTraceRequest { pid, last_ns: 0 })
             .await
             .unwrap_err(),
     );
@@ -232,7 +233,10 @@ async fn what_is_not_attached_or_not_there_says_so() {
         .await;
     check_refused(status, Code::NotFound, Reason::NotAttached);
     let fetch = client
-        .fetch_trace(v1::FetchTraceRequest { pid: sleeper.pid() })
+        .fetch_trace(v1::FetchTraceRequest {
+            pid: sleeper.pid(),
+            last_ns: 0,
+        })
         .await;
     check_refused(fetch, Code::NotFound, Reason::NotAttached);
     for pid in [0, u32::MAX, 0x3fff_fff0] {
@@ -306,7 +310,10 @@ async fn a_call_that_failed_gives_its_place_back() {
     let mut client = client(me()).await;
     // Far more than one user may have under way at a time.
     for _ in 0..200 {
-        let request = v1::FetchTraceRequest { pid: sleeper.pid() };
+        let request = v1::FetchTraceRequest {
+            pid: sleeper.pid(),
+            last_ns: 0,
+        };
         let fetch = client.fetch_trace(request).await;
         check_refused(fetch, Code::NotFound, Reason::NotAttached);
     }

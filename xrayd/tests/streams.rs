@@ -207,7 +207,7 @@ async fn what_is_retained_is_fetched_and_equals_what_was_counted() {
     events_at_least(&mut client, &target, 500).await;
     client.disable(toggle(&target, &["work"])).await.unwrap();
     let fetch = client
-        .fetch_trace(v1::FetchTraceRequest { pid })
+        .fetch_trace(v1::FetchTraceRequest { pid, last_ns: 0 })
         .await
         .unwrap()
         .into_inner();
@@ -233,6 +233,7 @@ async fn live_events_are_named_timed_and_selected() {
     let request = v1::StreamEventsRequest {
         pid,
         selection: selection(&["work"]),
+        undo: None,
     };
     let mut stream = client.stream_events(request).await.unwrap().into_inner();
     let now = || {

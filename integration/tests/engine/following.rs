@@ -63,7 +63,7 @@ fn work(target: &mut Target, descendant: i32) -> Result<()> {
 
 fn retained(family: &Family) -> Result<Trace> {
     let mut bytes = Vec::new();
-    family.write_retained(&mut bytes)?;
+    family.write_snapshot(None, &mut bytes)?;
     Trace::read(bytes.as_slice()).context("cannot read the trace")
 }
 
@@ -160,7 +160,7 @@ fn a_parent_and_its_workers_are_one_trace() -> Result<()> {
     let mut all = Vec::new();
     for session in &sessions {
         bytes.clear();
-        session.write_retained(&mut bytes)?;
+        session.write_snapshot(None, &mut bytes)?;
         all.extend(works(&Trace::read(bytes.as_slice())?)?);
     }
     all.sort_unstable();

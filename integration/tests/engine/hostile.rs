@@ -24,6 +24,7 @@ const SMALL: AttachOptions = AttachOptions {
     owner: None,
     follow: Follow::None,
     sleds: Sleds::Needed,
+    mode: xrayd::session::Mode::Stream,
 };
 
 /// The rings of a target, as somebody sees them who may write to its memory.

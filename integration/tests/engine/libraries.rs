@@ -179,7 +179,9 @@ fn armed_by(mut tracer: Tracer, noticing: &str) -> Result<Option<Vec<String>>> {
         ensure!(target.ask(&format!("call {slot} 5"), "done")? == "done 5");
     }
     tracer.ask("off")?;
-    ensure!(tracer.ask("noticing")? == "Idle");
+    wait_until(DEADLINE, "nothing is watched any more", || {
+        Ok((tracer.ask("noticing")? == "Idle").then_some(()))
+    })?;
     tracer.ask("detach")?;
     let counts = tally(&tracer.trace()?)?;
     for name in ["plugin_a_call", "plugin_b_call"] {

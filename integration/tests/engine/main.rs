@@ -13,6 +13,7 @@ mod departure;
 mod endings;
 mod events;
 mod families;
+mod flight;
 mod following;
 mod forks;
 mod hostile;

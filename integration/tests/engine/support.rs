@@ -100,7 +100,7 @@ pub(crate) fn detach(registry: &Registry, target: &Target) -> Result<DetachRepor
 pub(crate) fn retained(session: &Session) -> Result<Trace> {
     let mut bytes = Vec::new();
     session
-        .write_retained(&mut bytes)
+        .write_snapshot(None, &mut bytes)
         .context("cannot write the trace")?;
     Trace::read(bytes.as_slice()).context("cannot read the trace")
 }

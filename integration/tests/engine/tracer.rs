@@ -230,7 +230,7 @@ impl Server {
             }
             "write" => {
                 let mut out = BufWriter::new(File::create(argument)?);
-                self.session()?.write_retained(&mut out)?;
+                self.session()?.write_snapshot(None, &mut out)?;
                 Ok(String::new())
             }
             "detach" => {

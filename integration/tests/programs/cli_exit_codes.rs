@@ -25,14 +25,14 @@ fn usage_nothing_matched_refused_and_unreachable() -> Result<()> {
     }
     cli.run(["enable", "--all"])?
         .failed(3, &["nothing matched"])?;
-    cli.run(["fetch", "-o", "f"])?
+    cli.run(["snapshot", "-o", "f"])?
         .failed(3, &["nothing matched"])?;
     ensure!(!scene.path("f").exists());
     for command in [
         &["enable", "--pid", &pid, "--all"][..],
         &["disable", "--pid", &pid, "--all"],
         &["status", "--pid", &pid],
-        &["fetch", "--pid", &pid, "-o", "f"],
+        &["snapshot", "--pid", &pid, "-o", "f"],
         &["detach", &pid],
     ] {
         cli.run(command)?.refused("not-attached")?;
@@ -49,7 +49,7 @@ fn usage_nothing_matched_refused_and_unreachable() -> Result<()> {
         &["enable", "--all"],
         &["status"],
         &["record", &pid, "-o", "f"],
-        &["fetch", "-o", "f"],
+        &["snapshot", "-o", "f"],
         &["detach", "--all"],
     ] {
         cli.run(command)?

@@ -165,10 +165,10 @@ fn a_family_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
     let listed = cli.ok(["ps"])?;
     ensure!(listed.contains(&format!("traced, from {root}")), "{listed}");
 
-    let fetched = cli.json(["fetch", "-o", "all"])?;
+    let fetched = cli.json(["snapshot", "-o", "all"])?;
     ensure!(rows(&fetched, "files")?.len() == 1, "{fetched}");
     ensure!(works(&scene.path("all"))? == BTreeMap::from([(child, 1000)]));
-    cli.ok(["fetch", "--pid", &child.to_string(), "-o", "one"])?;
+    cli.ok(["snapshot", "--pid", &child.to_string(), "-o", "one"])?;
     ensure!(works(&scene.path("one"))? == BTreeMap::from([(child, 1000)]));
 
     let off = cli.json(["disable", "--pid", &root, "--all"])?;

@@ -232,6 +232,41 @@ fn a_process_that_was_attached_stays_so() -> Result<()> {
     Ok(())
 }
 
+/// In flight, a recording has what happens while it runs and nothing from before.
+#[test]
+fn a_recording_of_a_flight_is_a_stream() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+    let pid = target.pid().to_string();
+    let attached = cli.json(["attach", &pid])?;
+    ensure!(attached["status"]["mode"] == "flight", "{attached}");
+    ensure!(cli.ok(["mode", "stream"])? == format!("{pid}: stream, was flight\n"));
+    ensure!(cli.ok(["mode", "flight", "--pid", &pid])? == format!("{pid}: flight, was stream\n"));
+    let running = record(&cli, &target, &["--json"])?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    running.signal(Signal::SIGINT)?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    let recorded: Value = serde_json::from_str(&ran.out)?;
+    ensure!(recorded["outcome"] == "still-attached", "{recorded}");
+    ensure_counted(&recorded, &truth)?;
+    ensure_exact(&scene.path("f.xtrace"), &truth)?;
+    wait_until(DEADLINE, "it flies again", || {
+        let status = cli.json(["status"])?;
+        let row = &status["processes"][0];
+        ensure!(row["mode"] == "flight", "{row}");
+        Ok((row["retained_events"] == 0).then_some(()))
+    })?;
+    // What it was given since is nothing.
+    let taken = cli.json(["snapshot", "--last", "10ms", "-o", "s.xtrace"])?;
+    ensure!(taken["files"][0]["events"] == 0, "{taken}");
+    cli.run(["mode", "flight", "--pid", "1"])?
+        .failed(4, &["not attached"])?;
+    Ok(())
+}
+
 /// Who is killed cannot undo anything: the daemon does. What was attached stays so, with what others have switched on.
 #[test]
 fn a_killed_recording_leaves_a_process_as_it_was() -> Result<()> {

@@ -160,7 +160,7 @@ fn modules_are_told_apart_and_no_pid_means_every_process() -> Result<()> {
     ensure!(enabled(&cli, &second)?.is_empty());
 
     // Each gets a file of its own.
-    let fetched = cli.json(["fetch", "-o", "t.xtrace"])?;
+    let fetched = cli.json(["snapshot", "-o", "t.xtrace"])?;
     ensure!(rows(&fetched, "files")?.len() == 2, "{fetched}");
     for pid in [&first, &second] {
         ensure!(scene.path(&format!("t-{pid}.xtrace")).is_file());

@@ -42,7 +42,7 @@ fn a_killed_daemon_is_followed_by_another() -> Result<()> {
         let status = cli.json(["status"])?;
         Ok((status["processes"][0]["events"] == truth.events()).then_some(()))
     })?;
-    cli.ok(["fetch", "--pid", &pid, "-o", "f"])?;
+    cli.ok(["snapshot", "--pid", &pid, "-o", "f"])?;
     ensure_exact(&scene.path("f"), &truth)?;
     ensure_reported(&cli, &scene.path("f"), &truth)?;
     let detached = cli.ok(["detach", &pid])?;
@@ -88,6 +88,32 @@ fn a_daemon_that_is_told_to_stop_lets_everything_go() -> Result<()> {
         GroundTruth::parse(&targets[0].ask("go", "result ")?)?;
     }
     Ok(())
+}
+
+/// Rings keep the newest events by themselves: what a program did while there was no daemon at all is seen by the next one.
+#[test]
+fn a_flight_survives_its_daemon() -> Result<()> {
+    let scene = Scene::new()?;
+    let mut daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+    let pid = target.pid().to_string();
+    cli.ok(["attach", &pid])?;
+    cli.ok(["enable", "--all"])?;
+    daemon.signal(Signal::SIGKILL)?;
+    daemon.wait()?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let attached = cli.json(["attach", &pid])?;
+    let adopted = opens_map_files()?;
+    ensure!(attached["report"]["adopted"] == adopted, "{attached}");
+    cli.ok(["snapshot", "-o", "s.xtrace"])?;
+    if adopted {
+        ensure_exact(&scene.path("s.xtrace"), &truth)?;
+    }
+    cli.ok(["detach", &pid])?;
+    ensure_as_compiled(&target)
 }
 
 /// Whoever records hears of it, and keeps what came.

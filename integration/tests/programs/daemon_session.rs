@@ -60,7 +60,7 @@ fn from_ps_to_detach() -> Result<()> {
     let checks = cli.json(["doctor", &pid])?;
     ensure!(checks["ready"] == true, "{checks}");
 
-    let attached = cli.json(["attach", &pid])?;
+    let attached = cli.json(["attach", &pid, "--mode", "stream"])?;
     ensure!(attached["status"]["functions"] == 20, "{attached}");
     ensure!(attached["status"]["functions_on"] == 0, "{attached}");
     ensure!(attached["report"]["adopted"] == false, "{attached}");
@@ -139,14 +139,14 @@ fn from_ps_to_detach() -> Result<()> {
         );
     }
 
-    let fetched = cli.json(["fetch", "--pid", &pid, "-o", "now.xtrace"])?;
+    let fetched = cli.json(["snapshot", "--pid", &pid, "-o", "now.xtrace"])?;
     ensure_counted(&fetched["files"][0], &truth)?;
     let now = scene.path("now.xtrace");
     ensure_exact(&now, &truth)?;
     ensure_reported(&cli, &now, &truth)?;
     // An existing file stays as it is.
     let bytes = std::fs::read(&now)?;
-    cli.run(["fetch", "-o", "now.xtrace"])?
+    cli.run(["snapshot", "-o", "now.xtrace"])?
         .failed(1, &["now.xtrace is there already"])?;
     ensure!(std::fs::read(&now)? == bytes);
 
@@ -205,7 +205,7 @@ fn a_fetched_trace_is_shown_and_converted() -> Result<()> {
         let status = cli.json(["status"])?;
         Ok((status["processes"][0]["events"] == truth.events()).then_some(()))
     })?;
-    cli.ok(["fetch", "-o", "t.xtrace"])?;
+    cli.ok(["snapshot", "-o", "t.xtrace"])?;
     cli.ok(["detach", "--all"])?;
 
     let shown = cli.ok(["report", "t.xtrace", "--limit", "0"])?;

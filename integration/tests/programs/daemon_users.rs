@@ -90,7 +90,7 @@ fn roots_daemon_serves_each_user_their_own() -> Result<()> {
     ensure!(rows(&status, "processes")?.len() == 1, "{status}");
     // Root sees both.
     ensure!(rows(&root.json(["status"])?, "processes")?.len() == 2);
-    root.ok(["fetch", "--pid", &own_pid, "-o", "f"])?;
+    root.ok(["snapshot", "--pid", &own_pid, "-o", "f"])?;
     ensure_exact(&scene.path("f"), &truth)?;
     let detached = nobody.json(["detach", "--all"])?;
     ensure!(rows(&detached, "processes")?.len() == 1, "{detached}");

@@ -93,6 +93,30 @@ pub struct PreflightResponse {
     pub ready: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetModeRequest {
+    /// 0: every attached process that the caller owns.
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    #[prost(enumeration = "Mode", tag = "2")]
+    pub mode: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetModeResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub reports: ::prost::alloc::vec::Vec<ModeReport>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModeReport {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// What it was before.
+    #[prost(enumeration = "Mode", tag = "2")]
+    pub before: i32,
+    /// Set if it stays as it was.
+    #[prost(message, optional, tag = "3")]
+    pub refusal: ::core::option::Option<Refusal>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttachRequest {
     #[prost(uint32, tag = "1")]
     pub pid: u32,
@@ -112,6 +136,9 @@ pub struct AttachRequest {
     /// Attach also if nothing in the process has sleds: libraries that are loaded later may.
     #[prost(bool, tag = "6")]
     pub await_sleds: bool,
+    /// How events are kept, if it was not attached already.
+    #[prost(enumeration = "Mode", tag = "7")]
+    pub mode: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AttachResponse {
@@ -401,7 +428,7 @@ pub struct ProcessStatus {
     pub pid: u32,
     #[prost(string, tag = "2")]
     pub command: ::prost::alloc::string::String,
-    /// "stream": rings are drained without loss as far as they go.
+    /// "flight" | "stream", see Mode.
     #[prost(string, tag = "3")]
     pub mode: ::prost::alloc::string::String,
     /// "tracing" | "detaching" | "failed" | "exited"; "untraced" for a root that was started by the engine and has no sleds.
@@ -414,7 +441,7 @@ pub struct ProcessStatus {
     /// Threads that have a ring now.
     #[prost(uint32, tag = "7")]
     pub threads: u32,
-    /// Events drained since attach.
+    /// Events recorded since attach. In flight about so many: words of rings that nobody has read.
     #[prost(uint64, tag = "8")]
     pub events: u64,
     /// Events a second over the last second or so.
@@ -581,6 +608,9 @@ pub struct StreamEventsRequest {
     /// Unset: every event.
     #[prost(message, optional, tag = "2")]
     pub selection: ::core::option::Option<Selection>,
+    /// Unset: nothing.
+    #[prost(message, optional, tag = "3")]
+    pub undo: ::core::option::Option<Undo>,
 }
 /// Events of one batch are ordered by time; batches of different threads can overlap by a few drains.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -681,22 +711,26 @@ pub struct FunctionName {
 pub struct StreamTraceRequest {
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// What the daemon undoes by itself if the reader leaves before the stream has ended, so that one who is killed leaves nothing behind. Of those who
-    /// have undone it themselves, nothing is left to be undone.
-    #[prost(oneof = "stream_trace_request::Undo", tags = "2, 3")]
-    pub undo: ::core::option::Option<stream_trace_request::Undo>,
+    /// Unset: nothing.
+    #[prost(message, optional, tag = "2")]
+    pub undo: ::core::option::Option<Undo>,
 }
-/// Nested message and enum types in `StreamTraceRequest`.
-pub mod stream_trace_request {
-    /// What the daemon undoes by itself if the reader leaves before the stream has ended, so that one who is killed leaves nothing behind. Of those who
-    /// have undone it themselves, nothing is left to be undone.
+/// What the daemon undoes by itself if a stream's reader leaves before the stream has ended, so that one who is killed leaves nothing behind. Of those
+/// who have undone it themselves, nothing is left to be undone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Undo {
+    #[prost(oneof = "undo::What", tags = "1, 2")]
+    pub what: ::core::option::Option<undo::What>,
+}
+/// Nested message and enum types in `Undo`.
+pub mod undo {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
-    pub enum Undo {
-        /// True: detach, as `Detach` with this pid does, unless the process was detached meanwhile. Only `true` is valid.
-        #[prost(bool, tag = "2")]
+    pub enum What {
+        /// True: detach, as `Detach` with the stream's pid does, unless the process was detached meanwhile. Only `true` is valid.
+        #[prost(bool, tag = "1")]
         Detach(bool),
         /// This loan is over, see `ToggleRequest.loan`. Not 0.
-        #[prost(uint64, tag = "3")]
+        #[prost(uint64, tag = "2")]
         Loan(u64),
     }
 }
@@ -704,6 +738,9 @@ pub mod stream_trace_request {
 pub struct FetchTraceRequest {
     #[prost(uint32, tag = "1")]
     pub pid: u32,
+    /// Only events of the last so many nanoseconds before the picture is taken; of what is retained, blocks in which there are any. 0: all.
+    #[prost(uint64, tag = "2")]
+    pub last_ns: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TraceChunk {
@@ -783,6 +820,40 @@ impl CheckResult {
             "CHECK_RESULT_OK" => Some(Self::Ok),
             "CHECK_RESULT_WARNING" => Some(Self::Warning),
             "CHECK_RESULT_FAILED" => Some(Self::Failed),
+            _ => None,
+        }
+    }
+}
+/// What becomes of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Mode {
+    /// In AttachRequest: flight. Elsewhere not valid.
+    Unspecified = 0,
+    /// Rings hold the newest events of their threads; nobody reads them until FetchTrace, the end of a thread or of the process. While anybody reads a
+    /// live stream, it is as in stream.
+    Flight = 1,
+    /// All events are read and retained, the oldest go first. What finds a full ring is lost, and counted.
+    Stream = 2,
+}
+impl Mode {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "MODE_UNSPECIFIED",
+            Self::Flight => "MODE_FLIGHT",
+            Self::Stream => "MODE_STREAM",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "MODE_UNSPECIFIED" => Some(Self::Unspecified),
+            "MODE_FLIGHT" => Some(Self::Flight),
+            "MODE_STREAM" => Some(Self::Stream),
             _ => None,
         }
     }
@@ -1114,6 +1185,28 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "Disable"));
             self.inner.unary(req, path, codec).await
         }
+        /// From now on events are kept so.
+        pub async fn set_mode(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetModeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetModeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/xrayd.v1.Xrayd/SetMode");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetMode"));
+            self.inner.unary(req, path, codec).await
+        }
         /// State and counters of the attached processes.
         pub async fn get_status(
             &mut self,
@@ -1183,7 +1276,7 @@ pub mod xrayd_client {
                 .insert(GrpcMethod::new("xrayd.v1.Xrayd", "StreamTrace"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// What the daemon retains of a process, as the bytes of an `.xtrace` file.
+        /// What the rings of a process hold and what the daemon retains of it, taken at one moment while it runs on, as the bytes of an `.xtrace` file.
         pub async fn fetch_trace(
             &mut self,
             request: impl tonic::IntoRequest<super::FetchTraceRequest>,
@@ -1294,6 +1387,11 @@ pub mod xrayd_server {
             &self,
             request: tonic::Request<super::ToggleRequest>,
         ) -> std::result::Result<tonic::Response<super::ToggleResponse>, tonic::Status>;
+        /// From now on events are kept so.
+        async fn set_mode(
+            &self,
+            request: tonic::Request<super::SetModeRequest>,
+        ) -> std::result::Result<tonic::Response<super::SetModeResponse>, tonic::Status>;
         /// State and counters of the attached processes.
         async fn get_status(
             &self,
@@ -1333,7 +1431,7 @@ pub mod xrayd_server {
             >
             + std::marker::Send
             + 'static;
-        /// What the daemon retains of a process, as the bytes of an `.xtrace` file.
+        /// What the rings of a process hold and what the daemon retains of it, taken at one moment while it runs on, as the bytes of an `.xtrace` file.
         async fn fetch_trace(
             &self,
             request: tonic::Request<super::FetchTraceRequest>,
@@ -1711,6 +1809,49 @@ pub mod xrayd_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DisableSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/xrayd.v1.Xrayd/SetMode" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetModeSvc<T: Xrayd>(pub Arc<T>);
+                    impl<T: Xrayd> tonic::server::UnaryService<super::SetModeRequest>
+                    for SetModeSvc<T> {
+                        type Response = super::SetModeResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetModeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Xrayd>::set_mode(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetModeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -24,6 +24,7 @@ fn starts() -> Vec<Start> {
             to_new_view: NEVER,
             far: false,
             first: Carried::Argument,
+            newest: false,
         },
         // The next chunk is the ring's first.
         Start {
@@ -32,6 +33,7 @@ fn starts() -> Vec<Start> {
             to_new_view: NEVER,
             far: false,
             first: Carried::Argument,
+            newest: false,
         },
         Start {
             calls: RING - 1,
@@ -39,6 +41,7 @@ fn starts() -> Vec<Start> {
             to_new_view: 12,
             far: false,
             first: Carried::Argument,
+            newest: false,
         },
         // Full, or nearly.
         Start {
@@ -47,6 +50,7 @@ fn starts() -> Vec<Start> {
             to_new_view: NEVER,
             far: false,
             first: Carried::Argument,
+            newest: false,
         },
         Start {
             calls: RING - 1,
@@ -54,6 +58,7 @@ fn starts() -> Vec<Start> {
             to_new_view: NEVER,
             far: false,
             first: Carried::Argument,
+            newest: false,
         },
     ];
     for left in 0..7 {
@@ -63,6 +68,7 @@ fn starts() -> Vec<Start> {
             to_new_view: NEVER,
             far: false,
             first: Carried::Argument,
+            newest: false,
         });
     }
     for to_new_view in [0, 1, 2, 3, 5, 8, 20] {
@@ -72,6 +78,7 @@ fn starts() -> Vec<Start> {
             to_new_view,
             far: false,
             first: Carried::Argument,
+            newest: false,
         });
     }
     // Every other event is on another stack.
@@ -82,6 +89,7 @@ fn starts() -> Vec<Start> {
             to_new_view: NEVER,
             far: true,
             first: Carried::Nothing,
+            newest: false,
         });
     }
     // A payload of five words, where it fits, where it does not, and where it comes too late for its view.
@@ -92,6 +100,7 @@ fn starts() -> Vec<Start> {
             to_new_view: if left == 200 { 4 } else { NEVER },
             far: false,
             first: Carried::Payload,
+            newest: false,
         });
     }
     // Handlers with one, the inner or the outer of two.
@@ -101,8 +110,22 @@ fn starts() -> Vec<Start> {
         to_new_view: NEVER,
         far: false,
         first: Carried::Nothing,
+        newest: false,
     });
     starts
+}
+
+/// A ring that keeps the newest events, whose next event begins the last chunk, so that the oldest is taken back.
+fn before_the_last_chunk() -> [Start; 1] {
+    let calls = RING - CALLS;
+    [Start {
+        calls,
+        undrained: calls,
+        to_new_view: NEVER,
+        far: false,
+        first: Carried::Argument,
+        newest: true,
+    }]
 }
 
 /// Each of `starts`, with every schedule within `bounds`; says how many schedules that was.
@@ -163,6 +186,42 @@ fn a_handler_that_jumps_away() {
             handlers: 1,
             switches: 0,
             jumps: 1,
+        },
+    );
+}
+
+#[test]
+fn handlers_while_the_oldest_chunk_is_taken_back() {
+    check(
+        &before_the_last_chunk(),
+        Bounds {
+            handlers: 2,
+            switches: 0,
+            jumps: 0,
+        },
+    );
+}
+
+#[test]
+fn a_handler_and_a_picture() {
+    check(
+        &before_the_last_chunk(),
+        Bounds {
+            handlers: 1,
+            switches: 1,
+            jumps: 0,
+        },
+    );
+}
+
+#[test]
+fn a_picture_interrupted_by_the_thread() {
+    check(
+        &before_the_last_chunk(),
+        Bounds {
+            handlers: 0,
+            switches: 2,
+            jumps: 0,
         },
     );
 }

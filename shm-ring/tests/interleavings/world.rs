@@ -4,7 +4,10 @@ use std::cell::{Cell, RefCell};
 
 use shm_ring::{
     Consumer, Content, Data, Event, Geometry, Item, Outcome, Producer, Recording, SharedMemory,
-    Table, Target, layout::control, view::TICKS,
+    Table, Target,
+    layout::{control, rings},
+    newest::{Picture, keep_newest},
+    view::TICKS,
 };
 
 use crate::choices::Choices;
@@ -26,6 +29,8 @@ pub(crate) struct Start {
     pub(crate) far: bool,
     /// What the first event carries; the others go on from there.
     pub(crate) first: Carried,
+    /// The ring keeps the newest events, and is looked at by pictures.
+    pub(crate) newest: bool,
 }
 
 /// What an event carries beside its place and time.
@@ -66,6 +71,7 @@ struct World<'c> {
     clock: Cell<u64>,
     first: Carried,
     far: bool,
+    newest: bool,
     left: Cell<Bounds>,
     /// Contexts under way, the innermost last, with the number of their attempt.
     contexts: RefCell<Vec<(Recording, usize)>>,
@@ -93,6 +99,7 @@ pub(crate) fn explore(start: Start, bounds: Bounds) -> u64 {
             clock: Cell::new(TICKS - start.to_new_view),
             first: start.first,
             far: start.far,
+            newest: start.newest,
             left: Cell::new(bounds),
             contexts: RefCell::default(),
             attempts: RefCell::default(),
@@ -123,6 +130,7 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
         clock: Cell::new(0),
         first: start.first,
         far: false,
+        newest: start.newest,
         left: Cell::new(Bounds {
             handlers: 0,
             switches: 0,
@@ -133,6 +141,7 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
         items: RefCell::default(),
     };
     let mut consumer = Consumer::resume(&Consumers(&world), geometry, 0).with_payloads();
+    keep_newest(&Consumers(&world), start.newest);
     for call in 0..start.calls {
         if call == start.calls - start.undrained {
             world.drain(&mut consumer, Producer::Alive);
@@ -181,7 +190,21 @@ impl World<'_> {
             jumps: 0,
         });
         self.drain(&mut consumer, producer);
-        consumer.tell_losses(&Consumers(self), |item| self.items.borrow_mut().push(item));
+        if self.newest {
+            self.read_picture();
+            // A picture tells losses where their gap words stand; those that none stands for yet are told here.
+            let line = self.geometry.control_offset(0);
+            let lost = Consumers(self).load(line + control::LOST);
+            let told = |item: &Item| match item {
+                Item::Lost(count) => *count,
+                _ => 0,
+            };
+            let told: u64 = self.items.borrow().iter().map(told).sum();
+            let untold = lost.saturating_sub(told);
+            self.items.borrow_mut().push(Item::Lost(untold));
+        } else {
+            consumer.tell_losses(&Consumers(self), |item| self.items.borrow_mut().push(item));
+        }
         self.check(start);
     }
 
@@ -287,7 +310,22 @@ impl World<'_> {
         }
     }
 
+    /// What a picture shows now, in place of what one showed before.
+    fn read_picture(&self) {
+        let most = self.geometry.chunks();
+        let picture = Picture::take(&Consumers(self), self.geometry, 0, most);
+        let mut consumer = picture.consumer().with_payloads();
+        self.items.borrow_mut().clear();
+        let take = |item| self.items.borrow_mut().push(item);
+        let drained = consumer.drain(&picture, Producer::Gone, 0, u64::MAX, take);
+        assert!(drained.at_end);
+    }
+
     fn drain(&self, consumer: &mut Consumer, producer: Producer) {
+        if self.newest {
+            self.read_picture();
+            return;
+        }
         let view = Consumers(self);
         let drained = consumer.drain(&view, producer, 0, u64::MAX, |item| {
             self.items.borrow_mut().push(item)
@@ -302,7 +340,13 @@ impl World<'_> {
             .iter()
             .filter(|i| matches!(i, Item::Call { site: 1, .. }))
             .count();
-        assert_eq!(earlier as u64, start.undrained, "what was there before");
+        if self.newest {
+            // Of the last chunk that is kept whole, some may be an attempt's.
+            let most = start.calls.min((self.geometry.chunks() - 2) * 449 - 16);
+            assert!(earlier as u64 >= most, "{earlier} of what was there before");
+        } else {
+            assert_eq!(earlier as u64, start.undrained, "what was there before");
+        }
         let mut told = 0;
         let mut order = Vec::new();
         for item in items.iter() {
@@ -378,6 +422,12 @@ impl World<'_> {
         let line = self.geometry.control_offset(0);
         let busy = self.words[usize::try_from((line + control::BUSY) / 8).unwrap()].get();
         assert!(busy == 0 || left > 0);
+        let word = |field| self.words[usize::try_from((line + field) / 8).unwrap()].get();
+        let (started, released) = (word(control::STARTED), word(control::RELEASED));
+        if self.newest && left == 0 {
+            let held = started - released;
+            assert!(held < self.geometry.chunks(), "{held} chunks: none is free");
+        }
     }
 }
 
@@ -404,7 +454,7 @@ impl Producers<'_, '_> {
         let line = geometry.control_offset(0)..geometry.control_offset(1);
         let ring = geometry.ring_offset(0)..geometry.ring_offset(1);
         assert!(
-            line.contains(&offset) || ring.contains(&offset),
+            line.contains(&offset) || ring.contains(&offset) || offset == rings::KEEP_NEWEST,
             "{offset:#x} is not its own"
         );
         &self.0.words[usize::try_from(offset / 8).unwrap()]
@@ -459,6 +509,14 @@ impl SharedMemory for Consumers<'_, '_> {
         self.between();
         if let Some(word) = self.word(offset) {
             word.set(value);
+        }
+    }
+
+    /// In one go: a chunk of a picture.
+    fn copy_words(&self, offset: u64, into: &mut [u64]) {
+        self.between();
+        for (at, word) in (offset..).step_by(8).zip(into) {
+            *word = self.word(at).map_or(0, Cell::get);
         }
     }
 

@@ -27,6 +27,8 @@ struct Alone {
     counted: bool,
     /// It has left the ring marked busy.
     marked: bool,
+    /// It has left the oldest chunk marked as being taken back.
+    taking: bool,
 }
 
 /// Whatever the child stores, its parent stores there as well.
@@ -57,6 +59,23 @@ fn a_child_that_is_forked_at_any_instruction_leaves_its_parents_ring_alone() {
             );
         }
     }
+}
+
+/// The same of a ring that keeps the newest events, whose oldest chunk is taken back.
+#[test]
+fn a_child_that_is_forked_while_a_chunk_is_taken_back_leaves_the_ring_alone() {
+    let machine = Machine::new();
+    let stepper = Stepper::new(HandlerStack::Same);
+    let prepared = Prepared::before_the_last_chunk(&machine);
+    machine.keep_newest(true);
+    let function = Function::Exit;
+    let places = places(&machine, &stepper, &prepared, function);
+    let fork_at = |place| fork_at(&machine, &stepper, &prepared, (function, 0), place);
+    let taking = places.into_iter().filter_map(fork_at);
+    let taking: BTreeSet<u64> = taking
+        .filter_map(|(address, alone)| alone.taking.then_some(address))
+        .collect();
+    assert!(taking.len() <= 2, "marked at {taking:x?}");
 }
 
 /// Forks at this place, with so many losses that no gap word has told. Says which instruction was next, and what the child has done alone.
@@ -111,6 +130,9 @@ fn compare(before: &Saved, child: &Saved, parent: &Saved) -> Alone {
             control::BUSY => {
                 assert!(child <= 1);
                 alone.marked |= child > before;
+            }
+            control::RELEASED if child == before | control::TAKING => {
+                alone.taking |= before & control::TAKING == 0;
             }
             control::LOST if child == before + 1 => alone.counted = true,
             _ => assert!(

@@ -14,6 +14,7 @@ use nix::{
 use shm_ring::{
     Consumer, Data, Geometry, Item, Mapping, Producer, SharedMemory,
     layout::{LINE_BYTES, control, rings, slot, table},
+    newest::{self, Picture},
     view::TICKS,
     word,
 };
@@ -531,6 +532,22 @@ impl Machine {
         let drained = consumer.drain(&self.view, Producer::Alive, now, u64::MAX, |item| {
             items.push(item)
         });
+        assert!(drained.at_end && !drained.at_hole, "{drained:?}");
+        items
+    }
+
+    /// Whether full rings take back their oldest chunk.
+    pub(crate) fn keep_newest(&self, keep: bool) {
+        newest::keep_newest(&self.view, keep);
+    }
+
+    /// What a picture of the home ring shows.
+    pub(crate) fn picture(&self) -> Vec<Item> {
+        let picture = Picture::take(&self.view, self.geometry, self.home(), u64::MAX);
+        let mut consumer = picture.consumer().with_payloads();
+        let mut items = Vec::new();
+        let take = |item| items.push(item);
+        let drained = consumer.drain(&picture, Producer::Alive, 0, u64::MAX, take);
         assert!(drained.at_end && !drained.at_hole, "{drained:?}");
         items
     }

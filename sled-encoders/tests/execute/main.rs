@@ -12,6 +12,7 @@ mod area;
 mod forks;
 mod machine;
 mod nested;
+mod newest;
 mod paths;
 mod payloads;
 mod registers;

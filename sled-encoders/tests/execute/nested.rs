@@ -55,6 +55,17 @@ pub(crate) struct Prepared {
 // === impl Prepared ===
 
 impl Prepared {
+    /// A ring whose last chunk but one is full: the next event begins the last one.
+    pub(crate) fn before_the_last_chunk(machine: &Machine) -> Self {
+        let before = Before {
+            chunk: machine.geometry.chunks() - 1,
+            left: 0,
+            undrained: machine.geometry.chunks() * CHUNK,
+            late: false,
+        };
+        Self::new(machine, before)
+    }
+
     pub(crate) fn new(machine: &Machine, before: Before) -> Self {
         let (consumer, earlier) = machine.fill(before.chunk, before.left, before.undrained);
         Self {

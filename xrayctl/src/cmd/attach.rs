@@ -1,7 +1,7 @@
 //! `xrayctl attach`: puts trampolines and rings into a process. Switches nothing on.
 
 use anyhow::{Context as _, bail};
-use xrayd::session::{AttachOptions, Follow};
+use xrayd::session::{AttachOptions, Follow, Mode};
 use xrayd::target::Sleds;
 use xrayd_proto::v1::{self, AttachRequest, AttachResponse, DetachRequest};
 
@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   xrayctl attach 1234
   xrayctl attach 1234 --ring-size 4MiB --max-threads 64
+  xrayctl attach 1234 --mode stream
   xrayctl attach 1234 --follow fork
   xrayctl attach 1234 && xrayctl enable --pid 1234 --glob 'ns::*'";
 
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     pid: u32,
     #[command(flatten)]
     memory: Memory,
+    /// How events are kept: flight, the newest in rings until a snapshot is wanted, or stream, all read by the daemon; see `xrayctl mode --help`
+    #[arg(long, value_name = "MODE", default_value = "flight", value_parser = parse::mode)]
+    mode: Mode,
     /// Trace what comes from it as well: the processes that it forks (fork), the program that it becomes (exec), everything (all),
     /// or nothing (none), as without this
     #[arg(long, value_name = "WHAT", default_value = "none", hide_default_value = true, value_parser = parse::follow)]
@@ -55,7 +59,13 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// The request to attach to a process.
-    pub(crate) fn request(self, pid: u32, follow: Follow, sleds: Sleds) -> AttachRequest {
+    pub(crate) fn request(
+        self,
+        pid: u32,
+        follow: Follow,
+        sleds: Sleds,
+        mode: Mode,
+    ) -> AttachRequest {
         let Self {
             ring_size,
             max_threads,
@@ -73,6 +83,7 @@ impl Memory {
             }
             .into(),
             await_sleds: sleds == Sleds::Awaited,
+            mode: super::mode::wire(mode).into(),
         }
     }
 
@@ -101,7 +112,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let mut rpc = daemon.connect().await?;
     let request = args
         .memory
-        .request(args.pid, args.follow, sleds(args.pending));
+        .request(args.pid, args.follow, sleds(args.pending), args.mode);
     let attached = Attached::from(attach(&mut rpc, request, console).await?);
     if args.format.json {
         console.json(&attached)

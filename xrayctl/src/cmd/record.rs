@@ -9,22 +9,18 @@
 //! A process that was attached before stays so: only what was switched on here is switched off again.
 
 use std::ffi::OsString;
-use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use xrayd::session::{Follow, Wanted};
+use xrayd::session::{Follow, Mode, Wanted};
 use xrayd::target::Sleds;
-use xrayd_proto::v1::{
-    self, AttachRequest, DetachReport, DetachRequest, FamilyStatus, Selection, StatusRequest,
-    ToggleReport, stream_trace_request,
-};
+use xrayd_proto::v1::{FamilyStatus, Selection, StatusRequest, ToggleReport};
 
 use super::attach::{Memory, sleds};
 use crate::args::Format;
 use crate::client::{self, Daemon, Rpc};
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
 use crate::output::recorded::{Outcome, Recorded};
 use crate::output::{Console, units};
 use crate::parse;
@@ -33,6 +29,7 @@ use crate::recording::{Recording, Rest, StreamEnd};
 use crate::selectors::{self, Pending, Selectors};
 use crate::signals::Signals;
 use crate::target::Target;
+use crate::tenure::{self, Undo, Undone};
 use crate::toggle::{self, Switching};
 use crate::trace_file::{OutputFile, Overwrite, Tally, Unfinished};
 use crate::values::Values;
@@ -96,32 +93,6 @@ pub(crate) struct Args {
     format: Format,
 }
 
-/// What was there before us, and what is to be undone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Undo {
-    /// Attached by us: detach.
-    Detach,
-    /// Attached by somebody else: what we switch on is on this loan.
-    TakeBack(u64),
-}
-
-impl From<Undo> for stream_trace_request::Undo {
-    fn from(undo: Undo) -> Self {
-        match undo {
-            Undo::Detach => Self::Detach(true),
-            Undo::TakeBack(loan) => Self::Loan(loan),
-        }
-    }
-}
-
-/// What was undone.
-#[derive(Debug)]
-enum Undone {
-    Detached(Vec<DetachReport>),
-    /// Functions are again what they were.
-    TakenBack(Vec<ToggleReport>),
-}
-
 /// Why we stopped waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
@@ -178,7 +149,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let (family, released) = {
         let letting_go = async {
             let family = family(&mut rpc, target.pid()).await;
-            (family, release(&mut rpc, target.pid(), undo).await)
+            (family, tenure::release(&mut rpc, target.pid(), undo).await)
         };
         let mut letting_go = std::pin::pin!(letting_go);
         loop {
@@ -254,8 +225,8 @@ async fn begin(
     let undo = match target {
         Target::Running(_) => {
             let follow = args.follow.unwrap_or(Follow::None);
-            let request = args.memory.request(pid, follow, args.sleds());
-            attach(rpc, request, console).await?
+            let request = args.memory.request(pid, follow, args.sleds(), Mode::Stream);
+            tenure::attach(rpc, request, console).await?
         }
         // The engine attached as it started the program.
         Target::Launched(_) => Undo::Detach,
@@ -266,51 +237,11 @@ async fn begin(
             // Before it is let go, so that it does not run unrecorded for even a moment.
             target.abandon();
             // What went wrong first is what counts.
-            if let Err(second) = release(rpc, pid, undo).await {
+            if let Err(second) = tenure::release(rpc, pid, undo).await {
                 console.note(&format!("{second:#}"));
             }
             Err(error)
         }
-    }
-}
-
-/// Attaches, unless somebody has before.
-async fn attach(rpc: &mut Rpc, request: AttachRequest, console: &Console) -> anyhow::Result<Undo> {
-    let pid = request.pid;
-    if is_attached(rpc, pid).await {
-        if request.follow() != v1::Follow::Unspecified {
-            console.note(&format!(
-                "process {pid} is attached already: what is followed from it is what was said then; `xrayctl attach {pid} --follow WHAT` says it anew"
-            ));
-        }
-        return Ok(Undo::TakeBack(some_number()));
-    }
-    let response = rpc.attach(request).await;
-    let response = response
-        .map_err(|status| failure::from_status(&status))
-        .with_context(|| format!("cannot attach to {pid}"))?;
-    // Somebody may have been faster.
-    match response.into_inner().report {
-        Some(report) if report.already => Ok(Undo::TakeBack(some_number())),
-        _ => Ok(Undo::Detach),
-    }
-}
-
-/// A number that no other recording has.
-fn some_number() -> u64 {
-    RandomState::new().hash_one(std::process::id()).max(1)
-}
-
-/// Whether the process is attached already. If that cannot be told, attaching will say why.
-async fn is_attached(rpc: &mut Rpc, pid: u32) -> bool {
-    match rpc.get_status(StatusRequest { pid }).await {
-        Ok(response) => {
-            let processes = response.into_inner().processes;
-            processes
-                .iter()
-                .any(|process| process.pid == pid && process.state == "tracing")
-        }
-        Err(_) => false,
     }
 }
 
@@ -337,10 +268,7 @@ async fn stream(
         pid,
         selection,
         wanted: Wanted::On(args.values.capture()),
-        loan: match undo {
-            Undo::Detach => 0,
-            Undo::TakeBack(loan) => loan,
-        },
+        loan: undo.loan(),
     };
     // What matches nothing is found before the file is touched. In a program that was started, everything that matches
     // is on already.
@@ -420,22 +348,6 @@ async fn family(rpc: &mut Rpc, pid: u32) -> Option<FamilyStatus> {
     let response = rpc.get_status(StatusRequest { pid }).await.ok()?;
     let rows = response.into_inner().processes.into_iter();
     rows.filter_map(|row| row.family).next()
-}
-
-/// Lets the processes go, or as far as we had taken them.
-async fn release(rpc: &mut Rpc, pid: u32, undo: Undo) -> anyhow::Result<Undone> {
-    match undo {
-        Undo::Detach => {
-            let response = rpc.detach(DetachRequest { pid }).await;
-            let response = response.map_err(|status| failure::from_status(&status));
-            let reports = response.context("cannot detach")?.into_inner().reports;
-            Ok(Undone::Detached(reports))
-        }
-        Undo::TakeBack(loan) => {
-            let reports = toggle::take_back(rpc, pid, loan).await?;
-            Ok(Undone::TakenBack(reports))
-        }
-    }
 }
 
 /// Why the recording ended, from all that is known. What went wrong while letting the process go is an error only if

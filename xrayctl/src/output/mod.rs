@@ -18,6 +18,7 @@ pub(crate) mod functions;
 pub(crate) mod golden;
 mod gradient;
 pub(crate) mod instr_map;
+pub(crate) mod mode_set;
 pub(crate) mod numbers;
 pub(crate) mod processes;
 pub(crate) mod profile_info;
@@ -32,6 +33,7 @@ pub(crate) mod toggled;
 pub(crate) mod trace_info;
 pub(crate) mod trace_summary;
 pub(crate) mod units;
+pub(crate) mod watched;
 
 pub(crate) use console::{ColourChoice, Console, Look, Tone};
 pub(crate) use table::{Cell, Column, Table};

@@ -219,6 +219,9 @@ fn cells(row: &ProcessStatus) -> [Cell; 13] {
         Tone::Bad
     };
     let permille = row.ring_use_permille;
+    // Of what nobody has read it is not known better.
+    let about = if row.mode == "flight" { "~" } else { "" };
+    let events = format!("{about}{}", units::count(row.events));
     [
         row.pid.to_string().into(),
         row.command.as_str().into(),
@@ -227,7 +230,7 @@ fn cells(row: &ProcessStatus) -> [Cell; 13] {
         row.functions_on.to_string().into(),
         row.functions.to_string().into(),
         row.threads.to_string().into(),
-        units::count(row.events).into(),
+        events.into(),
         format!("{:.0}", row.events_per_second).into(),
         Cell::toned(units::count(row.lost), lost),
         format!("{}.{}%", permille / 10, permille % 10).into(),

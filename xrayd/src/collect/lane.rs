@@ -176,6 +176,17 @@ impl Lane {
         }
     }
 
+    /// What comes next does not follow upon what came before: nothing is known of open calls.
+    pub(super) fn restart(&mut self, output: &Output) {
+        self.publish(output);
+        self.stacks.clear();
+    }
+
+    /// The thread as the trace knows it.
+    pub(super) fn thread(&self) -> ThreadId {
+        self.thread
+    }
+
     /// Whether losses wait for an event.
     pub(super) fn has_early(&self) -> bool {
         self.early > 0

@@ -3,6 +3,7 @@
 mod drain;
 mod lane;
 mod lanes;
+mod pictures;
 mod ring;
 mod room;
 mod sites;
@@ -10,4 +11,5 @@ mod slots;
 mod stacks;
 
 pub(crate) use drain::{Drain, DrainHandle};
+pub(crate) use pictures::{Pictures, room};
 pub(crate) use sites::{CallSite, SiteKind, SiteTable};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use shm_ring::{Consumer, Geometry, Producer};
+use shm_ring::{Consumer, Geometry, Producer, newest};
 
 use super::{SiteTable, lane::Lane, slots::Slots};
 use crate::{session::Output, sys::ticks_now};
@@ -18,7 +18,9 @@ pub(super) fn turns(geometry: Geometry) -> u64 {
 /// A ring under way. What it yields goes into the lane of its owner.
 #[derive(Debug)]
 pub(super) struct Ring {
-    pub(super) consumer: Consumer,
+    index: u32,
+    /// `None` while it keeps the newest events by itself, and nobody reads it.
+    consumer: Option<Consumer>,
     /// Whose it is, as the target knows it.
     pub(super) owner: u32,
     /// Its owner has gone on to another ring.
@@ -29,6 +31,8 @@ pub(super) struct Ring {
     cursor_seen: u64,
     /// A sign of that was seen at the last chore.
     suspicious: bool,
+    /// What it had been given when the session began, or when reading it ended.
+    words_before: newest::Words,
 }
 
 /// What a ring is read with.
@@ -38,32 +42,102 @@ pub(super) struct Around<'a> {
     pub(super) output: &'a Output,
     /// When the drain was.
     pub(super) started: Instant,
+    /// Rings keep the newest events by themselves.
+    pub(super) newest: bool,
 }
 
 // === impl Ring ===
 
 impl Ring {
-    /// The ring of a thread that has counted so many losses there.
-    pub(super) fn new(consumer: Consumer, owner: u32, lost: u64) -> Self {
+    /// The ring of a thread, which nobody reads so far, and which was given `words_before` in an earlier session.
+    pub(super) fn new(index: u32, owner: u32, slots: &Slots, words_before: newest::Words) -> Self {
         Self {
-            consumer,
+            index,
+            consumer: None,
             owner,
             left: false,
-            lost_seen: lost,
+            lost_seen: slots.lost(index),
             cursor_seen: 0,
             suspicious: false,
+            words_before,
+        }
+    }
+
+    /// From now on it is read, unless its thread takes a chunk of it back just now.
+    pub(super) fn begin_reading(&mut self, around: &Around<'_>) {
+        let (rings, geometry) = (&around.slots.rings, around.slots.layout.geometry);
+        if self.consumer.is_some() || self.left || newest::is_taken(rings, geometry, self.index) {
+            return;
+        }
+        let words = self.words(around.slots);
+        around.output.overwritten(words.overwritten);
+        let consumer = Consumer::resume(rings, geometry, self.index);
+        self.consumer = Some(match around.sites.has_events() {
+            true => consumer.with_payloads(),
+            false => consumer,
+        });
+    }
+
+    /// From now on its thread keeps the newest by itself.
+    pub(super) fn end_reading(&mut self, slots: &Slots) {
+        if self.consumer.take().is_some() {
+            self.words_before = newest::Words::of(&slots.rings, slots.layout.geometry, self.index);
+        }
+    }
+
+    /// What it was given since nobody reads it; nothing if somebody does.
+    pub(super) fn words(&self, slots: &Slots) -> newest::Words {
+        match self.consumer {
+            Some(_) => newest::Words::default(),
+            None => newest::Words::of(&slots.rings, slots.layout.geometry, self.index)
+                .since(self.words_before),
+        }
+    }
+
+    /// Its owner has gone on to another ring.
+    pub(super) fn is_left(&self) -> bool {
+        self.left
+    }
+
+    /// Events may have payloads from now on.
+    pub(super) fn expect_payloads(&mut self) {
+        if let Some(consumer) = &mut self.consumer {
+            consumer.expect_payloads();
+        }
+    }
+
+    /// An upper bound of what waits to be read, in bytes.
+    pub(super) fn backlog(&self, slots: &Slots) -> u64 {
+        let consumer = self.consumer.as_ref();
+        consumer.map_or(0, |consumer| consumer.backlog(&slots.rings))
+    }
+
+    /// Losses that were not told so far.
+    pub(super) fn untold_losses(&self, slots: &Slots) -> u64 {
+        match &self.consumer {
+            Some(consumer) => consumer.untold_losses(&slots.rings),
+            None => slots.untold(self.index),
+        }
+    }
+
+    /// After its memory was given back.
+    pub(super) fn leave_view(&self, slots: &Slots) {
+        if let Some(consumer) = &self.consumer {
+            consumer.leave_view(&slots.rings);
         }
     }
 
     /// One turn; returns the words read.
     pub(super) fn read(&mut self, lane: &mut Lane, around: &Around<'_>, producer: Producer) -> u64 {
+        self.begin_reading(around);
+        let Some(consumer) = &mut self.consumer else {
+            return 0;
+        };
         let now = u64::try_from(around.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let rings = &around.slots.rings;
-        let drained = self
-            .consumer
-            .drain(rings, producer, now, TURN_WORDS, |item| {
-                lane.take(item, around.sites, around.output);
-            });
+        let drained = consumer.drain(rings, producer, now, TURN_WORDS, |item| {
+            lane.take(item, around.sites, around.output);
+        });
         lane.settle(around.output);
         drained.words
     }
@@ -76,45 +150,77 @@ impl Ring {
                 break;
             }
         }
-        self.consumer.tell_losses(&around.slots.rings, |item| {
-            lane.take(item, around.sites, around.output);
-        });
+        if let Some(consumer) = &mut self.consumer {
+            consumer.tell_losses(&around.slots.rings, |item| {
+                lane.take(item, around.sites, around.output);
+            });
+        }
     }
 
-    /// Its owner has gone on to another ring, and what it recorded here comes before what is there.
-    pub(super) fn leave(&mut self, lane: &mut Lane, around: &Around<'_>) {
-        self.left = true;
+    /// The same of a thread that is gone, or records no more: nobody takes a chunk back, whatever the ring says.
+    pub(super) fn read_last(&mut self, lane: &mut Lane, around: &Around<'_>) {
+        if self.consumer.is_none() {
+            let (rings, geometry) = (&around.slots.rings, around.slots.layout.geometry);
+            newest::finish_taking(rings, geometry, self.index);
+        }
         self.read_all(lane, around);
+    }
+
+    /// Its owner has gone on to another ring, and what it recorded here comes before what is there. While nobody reads, it is history that is
+    /// over: what is in the other one may have a gap before it.
+    pub(super) fn leave(&mut self, lane: &mut Lane, around: &Around<'_>) {
+        if !around.newest {
+            self.read_all(lane, around);
+        }
+        self.left = true;
     }
 
     /// Tells the losses of a thread that goes on and has recorded nothing since the last chore, if all that it has recorded was
     /// read: those that no gap word has told, and those that no event has followed.
     pub(super) fn tell_if_quiet(&mut self, lane: &mut Lane, around: &Around<'_>) {
+        let Some(consumer) = &mut self.consumer else {
+            return;
+        };
         let rings = &around.slots.rings;
-        let quiet = !self.left && self.consumer.cursor() == self.cursor_seen;
-        let untold = self.consumer.untold_losses(rings) > 0 || lane.has_early();
+        let quiet = !self.left && consumer.cursor() == self.cursor_seen;
+        let untold = consumer.untold_losses(rings) > 0 || lane.has_early();
         if !quiet || !untold {
             return;
         }
         let now = ticks_now();
         let take = |item| lane.take(item, around.sites, around.output);
-        if self.consumer.tell_quiet_losses(rings, take) {
+        if consumer.tell_quiet_losses(rings, take) {
             lane.tell_early(now);
         }
     }
 
-    /// Whether the slow path is marked busy that a handler has left by `longjmp`: losses grow in a ring that has room. Asked once a chore.
-    pub(super) fn is_stuck(&mut self, index: u32, slots: &Slots) -> bool {
-        let lost = slots.lost(index);
-        let roomy = self.consumer.backlog(&slots.rings) < slots.layout.geometry.ring_bytes() / 2;
-        let still = self.consumer.cursor() == self.cursor_seen;
-        let could_be = roomy && still && slots.busy(index);
+    /// Whether the slow path is marked that a handler has left by `longjmp`: losses grow in a ring that has room, or that its thread was to make
+    /// room in. Asked once a chore.
+    pub(super) fn is_stuck(&mut self, slots: &Slots) -> bool {
+        let geometry = slots.layout.geometry;
+        let lost = slots.lost(self.index);
+        let could_be = match &self.consumer {
+            Some(consumer) => {
+                let roomy = consumer.backlog(&slots.rings) < geometry.ring_bytes() / 2;
+                let still = consumer.cursor() == self.cursor_seen;
+                self.cursor_seen = consumer.cursor();
+                roomy && still && slots.busy(self.index)
+            }
+            None => slots.busy(self.index) || newest::is_taken(&slots.rings, geometry, self.index),
+        };
         let sign = could_be && lost > self.lost_seen;
         let stuck = sign && self.suspicious;
-        self.cursor_seen = self.consumer.cursor();
         // A thread may call rarely: no loss since is no sign that the slow path was left.
         self.suspicious = sign || could_be && self.suspicious;
         self.lost_seen = lost;
         stuck
+    }
+
+    /// Takes the marks away.
+    pub(super) fn unstick(&self, slots: &Slots) {
+        slots.clear_busy(self.index);
+        if self.consumer.is_none() {
+            newest::finish_taking(&slots.rings, slots.layout.geometry, self.index);
+        }
     }
 }

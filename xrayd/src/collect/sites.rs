@@ -40,7 +40,7 @@ pub(crate) enum SiteKind {
 }
 
 /// All sites of a target.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct SiteTable {
     /// What names mean and meant.
     meanings: Vec<Meaning>,

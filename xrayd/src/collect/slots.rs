@@ -128,6 +128,13 @@ impl Slots {
             .load(self.layout.geometry.control_offset(index) + layout::control::LOST)
     }
 
+    /// Of those, the ones that nobody has told so far.
+    pub(crate) fn untold(&self, index: u32) -> u64 {
+        let line = self.layout.geometry.control_offset(index);
+        let told = self.rings.load(line + layout::control::TOLD);
+        self.lost(index).saturating_sub(told)
+    }
+
     /// True while the slow path of slot `index` says it is under way.
     pub(crate) fn busy(&self, index: u32) -> bool {
         self.rings

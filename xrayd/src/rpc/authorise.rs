@@ -9,7 +9,7 @@
 //! Pid 0 means every attached process that the caller may trace. The user of a session was fixed when it attached, that
 //! of a process that is not attached is read anew for each call.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use tonic::{Request, Status};
 
@@ -17,7 +17,9 @@ use super::convert::Toggle;
 use crate::{
     Pid,
     refusal::{Reason, Refusal},
-    session::{AttachOptions, Caller, DetachReport, Family, Feed, Registry, Session, ToggleReport},
+    session::{
+        AttachOptions, Caller, DetachReport, Family, Feed, Mode, Registry, Session, ToggleReport,
+    },
     target::{Target, memory_owner},
 };
 
@@ -290,11 +292,23 @@ impl Traced {
         }
     }
 
-    /// Everything retained, as an `.xtrace` file.
-    pub(super) fn write_retained(&self, out: &mut dyn io::Write) -> io::Result<()> {
+    /// From now on events of all are kept so; says what it was before.
+    pub(super) fn set_mode(&self, mode: Mode) -> Outcomes<Mode> {
         match self {
-            Self::Family(family) => family.write_retained(out),
-            Self::Session(session) => session.write_retained(out),
+            Self::Family(family) => family.set_mode(mode),
+            Self::Session(session) => vec![(session.pid(), session.set_mode(mode))],
+        }
+    }
+
+    /// Everything that rings hold or that is retained, as an `.xtrace` file; of the `last` so long, if that is given.
+    pub(super) fn write_snapshot(
+        &self,
+        last: Option<Duration>,
+        out: &mut dyn io::Write,
+    ) -> io::Result<()> {
+        match self {
+            Self::Family(family) => family.write_snapshot(last, out),
+            Self::Session(session) => session.write_snapshot(last, out),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The RPCs: authorise, convert inward, call the registry on a blocking thread, convert outward.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, task::spawn_blocking};
 use tokio_stream::wrappers::ReceiverStream;
@@ -58,6 +58,25 @@ impl Service {
             calls: Admission::new(CALLS_PER_USER),
             streams: Admission::new(STREAMS_PER_USER),
         }
+    }
+
+    /// Runs a live stream to its end, and undoes what its reader wanted undone if that is gone before.
+    fn follow(
+        &self,
+        stream: impl Future<Output = live::Ending> + Send + 'static,
+        undo: Option<Undo>,
+        (caller, pid, traced): (Caller, Pid, Traced),
+    ) {
+        let registry = self.registry.clone();
+        tokio::spawn(async move {
+            let ending = stream.await;
+            if let (live::Ending::Early, Some(what)) = (ending, undo) {
+                // Not among the calls that a user may have at a time: it has to be done.
+                let undoing = spawn_blocking(move || what.undo(&registry, caller, pid, &traced));
+                // A panic was logged where it happened.
+                let _ = undoing.await;
+            }
+        });
     }
 
     /// Runs `call` on a thread that may block.
@@ -325,6 +344,34 @@ impl Xrayd for Service {
         self.toggle(request, Switch::Off).await
     }
 
+    async fn set_mode(&self, request: Request<v1::SetModeRequest>) -> Answer<v1::SetModeResponse> {
+        let caller = authorise::caller(&request)?;
+        let request = request.into_inner();
+        let mode = convert::mode(request.mode())?;
+        let whom = Whom::try_from(request.pid)?;
+        let reports = self
+            .blocking(caller, move |registry| {
+                for_each(registry, caller, whom, Deed::Use, |traced| {
+                    let reports = traced.set_mode(mode);
+                    for (pid, before) in &reports {
+                        match before {
+                            Ok(before) => {
+                                tracing::info!(uid = caller.uid, caller = caller.pid, %pid, %mode, %before, "mode set")
+                            }
+                            Err(refusal) => audit_refused(caller, *pid, "mode", refusal),
+                        }
+                    }
+                    reports
+                })
+            })
+            .await?;
+        let reports = reports.into_iter();
+        let reports = reports.map(|(pid, before)| convert::mode_report(pid, before));
+        Ok(Response::new(v1::SetModeResponse {
+            reports: reports.collect(),
+        }))
+    }
+
     async fn get_status(&self, request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
         let caller = authorise::caller(&request)?;
         let v1::StatusRequest { pid } = request.into_inner();
@@ -343,11 +390,16 @@ impl Xrayd for Service {
         request: Request<v1::StreamEventsRequest>,
     ) -> Answer<Self::StreamEventsStream> {
         let caller = authorise::caller(&request)?;
-        let v1::StreamEventsRequest { pid, selection } = request.into_inner();
+        let v1::StreamEventsRequest {
+            pid,
+            selection,
+            undo,
+        } = request.into_inner();
         let pid = authorise::one(pid)?;
+        let what = undo.map(Undo::try_from).transpose()?;
         let selection = selection.map(convert::selection).transpose()?;
         let admitted = self.stream(caller)?;
-        let (feed, encoder) = self
+        let (traced, feed, encoder) = self
             .blocking(caller, move |registry| {
                 let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
                 let feed = traced.subscribe();
@@ -357,11 +409,12 @@ impl Xrayd for Service {
                 anchors.push(now_anchor().map_err(|error| {
                     Refusal::new(Reason::Io, format!("cannot read the clock: {error}"))
                 })?);
-                Ok((feed, EventMessages::new(selection, anchors)))
+                Ok((traced, feed, EventMessages::new(selection, anchors)))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
-        tokio::spawn(live::run(feed, encoder, sender, admitted));
+        let stream = live::run(feed, encoder, sender, admitted);
+        self.follow(stream, what, (caller, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
@@ -384,16 +437,8 @@ impl Xrayd for Service {
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
-        let registry = self.registry.clone();
-        tokio::spawn(async move {
-            let ending = live::run(feed, encoder, sender, admitted).await;
-            if let (live::Ending::Early, Some(what)) = (ending, what) {
-                // Not among the calls that a user may have at a time: it has to be done.
-                let undoing = spawn_blocking(move || what.undo(&registry, caller, pid, &traced));
-                // A panic was logged where it happened.
-                let _ = undoing.await;
-            }
-        });
+        let stream = live::run(feed, encoder, sender, admitted);
+        self.follow(stream, what, (caller, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
@@ -402,15 +447,16 @@ impl Xrayd for Service {
         request: Request<v1::FetchTraceRequest>,
     ) -> Answer<Self::FetchTraceStream> {
         let caller = authorise::caller(&request)?;
-        let v1::FetchTraceRequest { pid } = request.into_inner();
+        let v1::FetchTraceRequest { pid, last_ns } = request.into_inner();
         let pid = authorise::one(pid)?;
+        let last = (last_ns > 0).then(|| Duration::from_nanos(last_ns));
         let admitted = self.stream(caller)?;
         let traced = self
             .blocking(caller, move |registry| {
                 authorise::traced(registry, caller, pid, Deed::Use)
             })
             .await?;
-        tracing::info!(uid = caller.uid, caller = caller.pid, %pid, "trace fetched");
+        tracing::info!(uid = caller.uid, caller = caller.pid, %pid, "snapshot asked for");
         let (sender, receiver) = mpsc::channel(CHUNKS);
         spawn_blocking(move || {
             let _admitted = admitted;
@@ -419,7 +465,7 @@ impl Xrayd for Service {
                 sessions.iter().map(|session| session.status()).collect();
             let template = convert::retained(&statuses);
             let mut pipe = ChunkPipe::new(sender, template, READER_PATIENCE);
-            let written = traced.write_retained(&mut pipe);
+            let written = traced.write_snapshot(last, &mut pipe);
             pipe.finish(written);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))

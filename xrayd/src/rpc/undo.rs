@@ -3,7 +3,7 @@
 
 use std::{num::NonZeroU64, sync::Arc};
 
-use xrayd_proto::v1::stream_trace_request;
+use xrayd_proto::v1::{self, undo::What};
 
 use super::{
     authorise::{self, Deed, Traced},
@@ -77,14 +77,14 @@ impl Undo {
     }
 }
 
-impl TryFrom<stream_trace_request::Undo> for Undo {
+impl TryFrom<v1::Undo> for Undo {
     type Error = Refusal;
 
-    fn try_from(undo: stream_trace_request::Undo) -> Result<Self, Refusal> {
-        let loan = match undo {
-            stream_trace_request::Undo::Detach(true) => return Ok(Self::Attach),
-            stream_trace_request::Undo::Detach(false) => None,
-            stream_trace_request::Undo::Loan(number) => NonZeroU64::new(number),
+    fn try_from(v1::Undo { what }: v1::Undo) -> Result<Self, Refusal> {
+        let loan = match what {
+            Some(What::Detach(true)) => return Ok(Self::Attach),
+            Some(What::Detach(false)) | None => None,
+            Some(What::Loan(number)) => NonZeroU64::new(number),
         };
         let loan = loan.ok_or_else(|| {
             let why = "what is to be undone is neither a detach nor a loan";
@@ -109,17 +109,16 @@ fn is_same(now: &Traced, then: &Traced) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use stream_trace_request::Undo::{Detach, Loan};
-
     use super::*;
 
     #[test]
     fn what_is_neither_a_detach_nor_a_loan_is_refused() {
-        assert_eq!(Undo::try_from(Detach(true)).unwrap(), Undo::Attach);
+        let undo = |what| Undo::try_from(v1::Undo { what });
+        assert_eq!(undo(Some(What::Detach(true))).unwrap(), Undo::Attach);
         let seven = LoanId(NonZeroU64::new(7).unwrap());
-        assert_eq!(Undo::try_from(Loan(7)).unwrap(), Undo::Loan(seven));
-        for nothing in [Detach(false), Loan(0)] {
-            assert_eq!(Undo::try_from(nothing).unwrap_err().reason, Reason::Limit);
+        assert_eq!(undo(Some(What::Loan(7))).unwrap(), Undo::Loan(seven));
+        for nothing in [Some(What::Detach(false)), Some(What::Loan(0)), None] {
+            assert_eq!(undo(nothing).unwrap_err().reason, Reason::Limit);
         }
     }
 }

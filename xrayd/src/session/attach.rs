@@ -12,7 +12,7 @@ use shm_ring::Geometry;
 use xray_trace::model::{FunctionId, Process, ProcessId, Ticks};
 
 use super::{
-    Follow, Output, Session,
+    Follow, Mode, Output, Session,
     control::{Commands, Control, Shared},
     controller::Controller,
     event_types::Reading,
@@ -57,6 +57,8 @@ pub struct AttachOptions {
     pub follow: Follow,
     /// Whether something must have sleds already.
     pub sleds: Sleds,
+    /// How events are kept.
+    pub mode: Mode,
 }
 
 /// What attaching did.
@@ -124,6 +126,7 @@ impl Default for AttachOptions {
             owner: None,
             follow: Follow::None,
             sleds: Sleds::Needed,
+            mode: Mode::Stream,
         }
     }
 }
@@ -237,6 +240,7 @@ pub(super) fn prepare(
     let output = Arc::new(Output::new(process.id, functions.ids(), retain_bytes));
     let attached = now_anchor().map_err(|error| Refusal::from_io(pid, "read the clock", &error))?;
     output.anchor(attached);
+    output.set_mode(options.mode);
     let layout = installed.layout;
     let drain = Drain::spawn(
         pid,

@@ -24,14 +24,14 @@ use xray_trace::{
 };
 
 use super::{
-    DetachReport, LoanId, Noticing, Output, Phase, Run, ToggleReport, Wanted,
+    DetachReport, LoanId, Mode, Noticing, Output, Phase, Run, ToggleReport, Wanted,
     functions::Indexes,
     loans::{Loan, Loans},
     rules::{Rules, Wishes},
     states::States,
 };
 use crate::{
-    collect::DrainHandle,
+    collect::{DrainHandle, Pictures},
     lock::lock,
     pid::Pid,
     refusal::{Reason, Refusal, Result},
@@ -248,6 +248,23 @@ impl Control {
         if let Some(drain) = &*lock(&self.shared.drain) {
             drain.flush();
         }
+        self.name_types();
+    }
+
+    /// What rings, at most so many bytes, and the output hold. `None` if the session is over: all that there is, is in the output.
+    pub(super) fn pictures(&self, bytes: u64) -> Option<Pictures> {
+        if self.output.mode() == Mode::Flight {
+            // What types were met nobody knows before pictures are developed.
+            let _ = self.ask(|answer| Command::NameTypes { answer });
+        }
+        let drain = lock(&self.shared.drain);
+        let pictures = drain.as_ref().and_then(|drain| drain.pictures(bytes));
+        drop(drain);
+        self.name_types();
+        pictures
+    }
+
+    fn name_types(&self) {
         if self.output.event_types.is_wanting() {
             // A control thread that has ended has read what it could.
             let _ = self.ask(|answer| Command::NameTypes { answer });

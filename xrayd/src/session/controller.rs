@@ -360,6 +360,9 @@ impl Controller {
 
     /// Pages that are written become private to the process, which could bring the OOM killer upon it.
     fn has_room_for(&self, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
         let pid = self.target.pid();
         match memory_room(pid) {
             Some(room) if room.bytes < bytes => {

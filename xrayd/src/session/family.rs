@@ -7,18 +7,19 @@ use std::{
     collections::VecDeque,
     io,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use xray_trace::instr_map::Selection;
 
 use super::{
-    AttachOptions, Capture, Feed, Finding, Follow, Kinship, LoanId, NotFollowed, Phase, Run,
+    AttachOptions, Capture, Feed, Finding, Follow, Kinship, LoanId, Mode, NotFollowed, Phase, Run,
     Session, Source, ToggleReport, Wanted,
     feed::{FeedInlet, feed},
     follow::Follower,
     rules::Rules,
     untraced::Untraced,
-    write_retained,
+    write_snapshot,
 };
 use crate::{
     lock::lock,
@@ -41,8 +42,10 @@ pub struct Family {
     start_time: u64,
     uid: u32,
     command: String,
-    /// How the others are attached to.
+    /// How the others are attached to, but for the mode.
     options: AttachOptions,
+    /// In which mode they are.
+    mode: Mutex<Mode>,
     /// A first process that has no sleds.
     untraced: Option<Untraced>,
     kin: Mutex<Kin>,
@@ -155,6 +158,7 @@ impl Family {
             start_time,
             uid,
             command,
+            mode: Mutex::new(options.mode),
             options,
             untraced,
             kin: Mutex::new(Kin {
@@ -363,13 +367,32 @@ impl Family {
         feed
     }
 
-    /// Everything that is retained of everybody, as an `.xtrace` file.
+    /// From now on events of everybody, and of whoever comes, are kept so; says how they were.
+    ///
+    /// # Errors
+    /// For each process, those of [`Session::set_mode`].
+    pub fn set_mode(&self, mode: Mode) -> Vec<(Pid, Result<Mode>)> {
+        *lock(&self.mode) = mode;
+        let sessions = self.sessions();
+        let living = sessions
+            .iter()
+            .filter(|session| is_living(session) || sessions.len() == 1);
+        living
+            .map(|session| (session.pid(), session.set_mode(mode)))
+            .collect()
+    }
+
+    /// Everything of everybody that rings hold or that is retained, as an `.xtrace` file; of the `last` so long, if that is given.
     ///
     /// # Errors
     /// What writing to `out` says.
-    pub fn write_retained(&self, out: &mut dyn io::Write) -> io::Result<()> {
+    pub fn write_snapshot(
+        &self,
+        last: Option<Duration>,
+        out: &mut dyn io::Write,
+    ) -> io::Result<()> {
         let sessions = self.sessions();
-        write_retained(sessions.iter().map(Arc::as_ref), out)
+        write_snapshot(sessions.iter().map(Arc::as_ref), last, out)
     }
 
     // --- by the registry
@@ -472,7 +495,10 @@ impl Family {
     // --- by the follower
 
     pub(super) fn options(&self) -> AttachOptions {
-        self.options
+        AttachOptions {
+            mode: *lock(&self.mode),
+            ..self.options
+        }
     }
 
     /// Takes a process in: what is switched on in the family is switched on in it, and the readers of the family read it, too.

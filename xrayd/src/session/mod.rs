@@ -14,6 +14,7 @@
 //! | `functions` | the functions of a target: names and sleds |
 //! | `sites` | what a survey of sleds found, for who wants it |
 //! | `counts` | how often each function was entered |
+//! | `mode` | what becomes of events |
 //! | `output` | where the drain's blocks go: retained, counted, fed to readers |
 //! | `feed` | one reader of a live stream |
 //! | `trace_writer` | the processes of a family as one trace |
@@ -32,6 +33,7 @@ mod follow;
 mod functions;
 mod loading;
 mod loans;
+mod mode;
 mod output;
 mod registry;
 mod rules;
@@ -43,6 +45,7 @@ mod watch;
 
 use std::{
     any::Any,
+    collections::HashSet,
     io,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
@@ -64,6 +67,7 @@ pub use follow::{Finding, Follow, NotFollowed};
 pub use functions::FunctionRow;
 pub use loading::{Armed, Since};
 pub use loans::LoanId;
+pub use mode::Mode;
 pub use registry::{Caller, LaunchOptions, Launched, Registry, RegistryConfig};
 pub use trace_writer::{NumberedModule, Tables, TraceWriter};
 
@@ -73,8 +77,8 @@ pub use crate::inject::{Switch, Wanted};
 pub(crate) use attach::Started;
 #[cfg(test)]
 pub(crate) use feed::closed_feed;
-pub(crate) use output::Output;
 pub use output::ThreadLoss;
+pub(crate) use output::{Output, Snapshot};
 pub use sled_encoders::Capture;
 
 use self::{
@@ -84,6 +88,7 @@ use self::{
     rules::{Rules, Wishes, lasting},
 };
 use crate::{
+    collect::{Pictures, room},
     inject::PatchReport,
     pid::Pid,
     refusal::{Reason, Refusal, Result},
@@ -154,6 +159,8 @@ pub struct Status {
     pub executed: bool,
     /// What failed, in [`Phase::Failed`].
     pub failure: Option<String>,
+    /// How events are kept, as was asked for.
+    pub mode: Mode,
     /// Functions with sleds.
     pub functions: u32,
     /// Functions that are on.
@@ -162,7 +169,7 @@ pub struct Status {
     pub functions_with_values: u32,
     /// Threads that have a ring.
     pub threads: u32,
-    /// Events drained since attach.
+    /// Events recorded since attach; of those that nobody has read, about so many.
     pub events: u64,
     /// Over the last second or so.
     pub events_per_second: f64,
@@ -284,11 +291,17 @@ impl Session {
         self.uid
     }
 
-    /// What to tell whoever attaches to it again and wants other rings than it has.
-    pub(super) fn other_rings(&self, options: &AttachOptions) -> Option<String> {
-        let wanted = Geometry::new(options.ring_bytes, options.max_threads).ok()?;
-        let there = Geometry::new(self.ring_bytes, self.max_threads).ok()?;
-        attach::other_rings(wanted, there)
+    /// What to tell whoever attaches to it again and wants something else than there is.
+    pub(super) fn otherwise(&self, options: &AttachOptions) -> impl Iterator<Item = String> {
+        let wanted = Geometry::new(options.ring_bytes, options.max_threads);
+        let there = Geometry::new(self.ring_bytes, self.max_threads);
+        let rings = wanted.ok().zip(there.ok());
+        let rings = rings.and_then(|(wanted, there)| attach::other_rings(wanted, there));
+        let mode = (options.mode != self.mode()).then(|| {
+            let (is, other) = (self.mode(), options.mode);
+            format!("it stays in mode {is}; `xrayctl mode {other}` changes that")
+        });
+        rings.into_iter().chain(mode)
     }
 
     /// The process as a trace describes it.
@@ -464,6 +477,7 @@ impl Session {
             kinship: self.kinship(),
             executed: self.control.executed().is_some(),
             failure: self.output.failure().map(str::to_owned),
+            mode: self.output.mode(),
             functions: u32::try_from(self.functions.len()).unwrap_or(u32::MAX),
             functions_on: self.control.functions_on(),
             functions_with_values: self.control.functions_with_values(),
@@ -529,24 +543,62 @@ impl Session {
         if let Some(kinship) = self.kinship() {
             sender.send(FeedItem::Origin(kinship.origin()));
         }
+        let _coming = self.output.expect_reader();
+        if self.output.mode() == Mode::Flight {
+            // What rings hold was recorded before.
+            self.control.flush();
+        }
         self.output.subscribe(sender);
     }
 
-    /// Everything retained, as an `.xtrace` file.
+    /// How events are kept.
+    pub fn mode(&self) -> Mode {
+        self.output.mode()
+    }
+
+    /// From now on events are kept so; says how they were. What was recorded in flight is retained from then on; what was retained before a flight
+    /// goes, and counts as evicted.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn set_mode(&self, mode: Mode) -> Result<Mode> {
+        self.control.look()?;
+        let before = self.output.mode();
+        self.output.set_mode(mode);
+        self.control.flush();
+        Ok(before)
+    }
+
+    /// Everything that rings hold or that is retained, as an `.xtrace` file; of the `last` so long, if that is given.
     ///
     /// # Errors
     /// What writing to `out` says.
-    pub fn write_retained(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        write_retained([self], out)
+    pub fn write_snapshot(
+        &self,
+        last: Option<Duration>,
+        out: &mut dyn io::Write,
+    ) -> io::Result<()> {
+        write_snapshot([self], last, out)
     }
 
     fn write_into<W: io::Write>(
         &self,
         source: Source,
+        pictures: Option<Pictures>,
+        last: Option<Duration>,
         writer: &mut TraceWriter<W>,
     ) -> io::Result<()> {
-        self.control.flush();
-        let snapshot = self.output.snapshot();
+        let mut seen = HashSet::new();
+        let snapshot = match pictures {
+            Some(pictures) => {
+                let functions = self.functions.ids();
+                pictures.develop(self.process.id, functions, last, |id| {
+                    seen.insert(id);
+                })
+            }
+            // Nothing comes any more.
+            None => self.output.snapshot(),
+        };
         writer.process(source, &self.process, self)?;
         if let Some(kinship) = self.kinship() {
             writer.origin(source, kinship.origin())?;
@@ -562,7 +614,7 @@ impl Session {
         }
         // Also those of which no block is left.
         for id in self.functions.all() {
-            if self.output.was_seen(id) {
+            if self.output.was_seen(id) || seen.contains(&id) {
                 writer.function(source, id, self)?;
             }
         }
@@ -627,14 +679,29 @@ impl Tables for Session {
     }
 }
 
-/// Everything that sessions retain, as one trace.
-fn write_retained<'a>(
+/// Everything that sessions have, as one trace. Of all of them it is taken before any is written, which takes longer.
+fn write_snapshot<'a>(
     sessions: impl IntoIterator<Item = &'a Session>,
+    last: Option<Duration>,
     out: &mut dyn io::Write,
 ) -> io::Result<()> {
+    let sessions: Vec<&Session> = sessions.into_iter().collect();
+    let bytes = room(sessions.len());
+    let begun = Instant::now();
+    let taken: Vec<_> = sessions
+        .into_iter()
+        .map(|session| (session, session.control.pictures(bytes)))
+        .collect();
+    let copied = taken.iter().filter_map(|(_, pictures)| pictures.as_ref());
+    tracing::info!(
+        processes = taken.len(),
+        copied_bytes = copied.map(Pictures::bytes).sum::<u64>(),
+        within_us = begun.elapsed().as_micros(),
+        "snapshot taken"
+    );
     let mut writer = TraceWriter::new(out)?;
-    for (source, session) in (0..).map(Source).zip(sessions) {
-        session.write_into(source, &mut writer)?;
+    for (source, (session, pictures)) in (0..).map(Source).zip(taken) {
+        session.write_into(source, pictures, last, &mut writer)?;
         writer.ended(source, session)?;
     }
     writer.end()

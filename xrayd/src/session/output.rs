@@ -19,6 +19,7 @@ use super::{
     counts::Counts,
     event_types::EventTypes,
     feed::{FeedItem, FeedSender, Published},
+    mode::Mode,
 };
 use crate::lock::lock;
 
@@ -36,6 +37,7 @@ const FORGOTTEN: ThreadId = ThreadId(u32::MAX - 1);
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counters {
     pub(crate) threads: u32,
+    /// In flight, about so many: nobody has read all of them.
     pub(crate) events: u64,
     pub(crate) events_per_second: f64,
     pub(crate) lost: u64,
@@ -57,7 +59,7 @@ pub struct ThreadLoss {
 }
 
 /// Everything retained, at one moment.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) threads: Vec<Thread>,
     pub(crate) event_types: Vec<EventType>,
@@ -83,6 +85,14 @@ pub(crate) struct Output {
     ring_use_permille: AtomicU32,
     /// Something is on, so events may come at any time. Written by the control thread.
     armed: AtomicBool,
+    /// The mode is [`Mode::Flight`]. Written by whoever is asked for a mode.
+    flight: AtomicBool,
+    /// Readers that will subscribe at once.
+    coming: AtomicU32,
+    /// Words that rings were given in flight, while they were not read: about as many as events. Of rings that there are, then of such as
+    /// were overwritten in those that were read since. Written by the drain.
+    unread: AtomicU64,
+    overwritten: AtomicU64,
     /// By function.
     counts: Counts,
     pub(crate) event_types: EventTypes,
@@ -147,6 +157,10 @@ impl Output {
             threads: AtomicU32::new(0),
             ring_use_permille: AtomicU32::new(0),
             armed: AtomicBool::new(false),
+            flight: AtomicBool::new(false),
+            coming: AtomicU32::new(0),
+            unread: AtomicU64::new(0),
+            overwritten: AtomicU64::new(0),
             counts: Counts::new(functions),
             event_types: EventTypes::new(),
             retained: Mutex::default(),
@@ -301,9 +315,10 @@ impl Output {
         if elapsed < 1.0 {
             return;
         }
-        let events = self.events.load(Relaxed);
+        let events = self.all_events();
+        // What was about right is counted exactly in the end, and may be less.
         #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-        let per_second = (events - rate.events) as f64 / elapsed;
+        let per_second = events.saturating_sub(rate.events) as f64 / elapsed;
         *rate = Rate {
             since: Instant::now(),
             events,
@@ -338,6 +353,37 @@ impl Output {
         }
     }
 
+    fn all_events(&self) -> u64 {
+        let parts = [&self.events, &self.unread, &self.overwritten];
+        let parts = parts.iter().map(|part| part.load(Relaxed));
+        parts.fold(0, u64::saturating_add)
+    }
+
+    /// So many words were given to rings that are not read.
+    pub(crate) fn unread(&self, words: u64) {
+        self.unread.store(words, Relaxed);
+    }
+
+    /// So many more of a ring were overwritten before it was read.
+    pub(crate) fn overwritten(&self, words: u64) {
+        self.overwritten.fetch_add(words, Relaxed);
+    }
+
+    /// Drops everything that is retained.
+    pub(crate) fn evict_all(&self) {
+        lock(&self.retained).shrink_to(0);
+    }
+
+    /// Whether rings are to keep the newest events by themselves: nobody reads.
+    pub(crate) fn keeps_newest(&self) -> bool {
+        self.mode() == Mode::Flight && self.coming.load(Relaxed) == 0 && !self.is_read()
+    }
+
+    fn is_read(&self) -> bool {
+        let feeds = lock(&self.feeds);
+        feeds.as_ref().is_some_and(|feeds| !feeds.is_empty())
+    }
+
     /// Whether events may come.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.load(Relaxed)
@@ -365,6 +411,25 @@ impl Output {
     }
 
     // --- by anybody
+
+    /// How events are kept.
+    pub(crate) fn mode(&self) -> Mode {
+        match self.flight.load(Relaxed) {
+            true => Mode::Flight,
+            false => Mode::Stream,
+        }
+    }
+
+    /// The drain finds it out by itself, soon.
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        self.flight.store(mode == Mode::Flight, Relaxed);
+    }
+
+    /// Until what is returned is dropped, it is as if somebody read.
+    pub(crate) fn expect_reader(&self) -> impl Drop {
+        self.coming.fetch_add(1, Relaxed);
+        Coming(self)
+    }
 
     /// The event types that have names.
     pub(crate) fn event_types(&self) -> Vec<EventType> {
@@ -474,7 +539,7 @@ impl Output {
         let retained = lock(&self.retained);
         Counters {
             threads: self.threads.load(Relaxed),
-            events: self.events.load(Relaxed),
+            events: self.all_events(),
             events_per_second: lock(&self.rate).per_second,
             lost: self.lost.load(Relaxed).max(self.lost_known.load(Relaxed)),
             ring_use_permille: self.ring_use_permille.load(Relaxed),
@@ -482,6 +547,15 @@ impl Output {
             retained_events: retained.events,
             evicted_events: retained.evicted,
         }
+    }
+}
+
+/// A reader who will subscribe at once.
+struct Coming<'a>(&'a Output);
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        self.0.coming.fetch_sub(1, Relaxed);
     }
 }
 

@@ -337,7 +337,7 @@ impl Registry {
                 }
                 let report = AttachReport {
                     already: true,
-                    notes: session.other_rings(&options).into_iter().collect(),
+                    notes: session.otherwise(&options).collect(),
                     ..AttachReport::default()
                 };
                 return Ok((Attached { session, report }, false));

@@ -5,8 +5,13 @@
 //! | idle | no rule can switch anything on | once a second |
 //! | perf | one can, and the kernel gives notice of what is mapped | each notice; once a second, for what got lost |
 //! | maps | one can, and it does not | every few milliseconds |
+//!
+//! It becomes idle a second after the last rule that could went: whoever switches on and off many times does not begin anew each time.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use nix::sys::eventfd::EventFd;
 
@@ -16,6 +21,9 @@ use crate::{
     sys::instant_of,
     target::{Ear, Heard, Hearing},
 };
+
+/// How long a watch goes on that nobody wants any more.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// How libraries that come are noticed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,6 +46,8 @@ pub(super) struct Watch {
     /// Wakes the control thread.
     bell: Arc<EventFd>,
     state: State,
+    /// Since when nobody wants it, as long as it goes on all the same.
+    unwanted: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -63,11 +73,13 @@ impl Watch {
             hearing,
             bell,
             state: State::Idle,
+            unwanted: None,
         }
     }
 
     /// Watches from now on, and says whether it did not yet: then what was mapped before this returns may have gone unnoticed.
     pub(super) fn begin(&mut self) -> bool {
+        self.unwanted = None;
         let begins = matches!(self.state, State::Idle);
         if begins {
             self.listen();
@@ -75,10 +87,10 @@ impl Watch {
         begins
     }
 
-    /// Gives the watch up, and with it what it takes from the target.
+    /// Gives the watch up soon, and with it what it takes from the target.
     pub(super) fn end(&mut self) {
         if !matches!(self.state, State::Idle) {
-            self.enter(State::Idle, Noticing::Idle);
+            self.unwanted.get_or_insert_with(Instant::now);
         }
     }
 
@@ -87,8 +99,12 @@ impl Watch {
         matches!(self.state, State::Perf(_))
     }
 
-    /// Hears what there is for which the maps are to be looked at.
-    pub(super) fn hear(&self) -> Heard {
+    /// Hears what there is for which the maps are to be looked at. Called again and again.
+    pub(super) fn hear(&mut self) -> Heard {
+        let unwanted = self.unwanted.take_if(|since| since.elapsed() >= LINGER);
+        if unwanted.is_some() {
+            self.enter(State::Idle, Noticing::Idle);
+        }
         match &self.state {
             State::Perf(ear) => ear.take(),
             State::Idle | State::Maps => Heard::Nothing,

@@ -1,9 +1,10 @@
 //! `/proc/<pid>/maps`, read as bytes: a mapped file's name need not be UTF-8, and its owner chose it.
 
-use std::{fs, io, ops::Range};
+use std::{io, ops::Range};
 
 use procfs::process::{LimitValue, Process};
 
+use super::proc_file;
 use crate::pid::{Pid, Tid};
 
 const PAGE: u64 = 4096;
@@ -66,9 +67,8 @@ impl MapEntry {
 impl Maps {
     /// Reads the maps of `pid` through its thread `tid`.
     pub(crate) fn read(pid: Pid, tid: Tid) -> io::Result<Self> {
-        Ok(Self::parse(&fs::read(format!(
-            "/proc/{pid}/task/{tid}/maps"
-        ))?))
+        let lines = proc_file::read(format!("/proc/{pid}/task/{tid}/maps"))?;
+        Ok(Self::parse(&lines))
     }
 
     /// Parses; a line that is not as the kernel writes them is passed over.

@@ -14,6 +14,7 @@ mod modules;
 mod notices;
 mod objects;
 mod owner;
+mod proc_file;
 mod record;
 mod seccomp;
 mod sleds;

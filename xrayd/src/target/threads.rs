@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::proc_file;
 use crate::pid::{Pid, Tid};
 
 /// What the kernel says a thread is doing.
@@ -59,9 +60,9 @@ impl Threads {
 
     /// A thread that has not ended: the leader unless it has exited before the others (P3).
     pub(crate) fn live(pid: Pid) -> Option<Tid> {
-        Self::of(pid)
-            .into_iter()
-            .find(|&tid| !Self::is_ending(pid, tid))
+        let lives = |tid: &Tid| !Self::is_ending(pid, *tid);
+        let leader = Some(pid.leader()).filter(lives);
+        leader.or_else(|| Self::of(pid).into_iter().find(lives))
     }
 
     /// Where `/proc` shows the memory and the files of the process: in its own directory, and in another thread's when
@@ -78,7 +79,7 @@ impl Threads {
 
     /// What a thread is doing; `Dead` if it is not there.
     pub(crate) fn state(pid: Pid, tid: Tid) -> ThreadState {
-        let Ok(stat) = fs::read(format!("/proc/{pid}/task/{tid}/stat")) else {
+        let Ok(stat) = proc_file::read(format!("/proc/{pid}/task/{tid}/stat")) else {
             return ThreadState::Dead;
         };
         // The name in parentheses may hold anything; the state follows the last closing one.
@@ -91,7 +92,7 @@ impl Threads {
 
     /// True if a thread is on its way out or gone: its memory may be gone already, whatever its state says.
     pub(crate) fn is_ending(pid: Pid, tid: Tid) -> bool {
-        fs::read(format!("/proc/{pid}/task/{tid}/stat"))
+        proc_file::read(format!("/proc/{pid}/task/{tid}/stat"))
             .ok()
             .and_then(|stat| flags_of(&stat))
             .is_none_or(|flags| flags & PF_EXITING != 0)
@@ -99,7 +100,7 @@ impl Threads {
 
     /// Its name, with what is not UTF-8 replaced; empty if it is gone.
     pub(crate) fn name(pid: Pid, tid: Tid) -> String {
-        fs::read(format!("/proc/{pid}/task/{tid}/comm"))
+        proc_file::read(format!("/proc/{pid}/task/{tid}/comm"))
             .map(|name| String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
             .unwrap_or_default()
     }
@@ -147,14 +148,14 @@ fn flags_of(stat: &[u8]) -> Option<u32> {
 impl ThreadStatus {
     /// Of one thread; `None` if it is gone.
     pub(crate) fn read(pid: Pid, tid: Tid) -> Option<Self> {
-        fs::read(format!("/proc/{pid}/task/{tid}/status"))
+        proc_file::read(format!("/proc/{pid}/task/{tid}/status"))
             .ok()
             .map(|status| Self::parse(&status))
     }
 
     /// Of the calling thread.
     pub(crate) fn own() -> Option<Self> {
-        fs::read("/proc/thread-self/status")
+        proc_file::read("/proc/thread-self/status")
             .ok()
             .map(|status| Self::parse(&status))
     }

@@ -115,7 +115,7 @@ impl Daemon {
 
     /// Attaches; gives the report.
     pub(crate) fn attach(&self, pid: i32) -> Result<Value> {
-        Ok(self.ctl(&["attach", &pid.to_string()])?["report"].take())
+        Ok(self.ctl(&["attach", &pid.to_string(), "--mode", "stream"])?["report"].take())
     }
 
     /// Switches everything on or off; gives the process's report.

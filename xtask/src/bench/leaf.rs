@@ -22,6 +22,9 @@ const PAUSE_MICROS: u64 = 20_000;
 /// A difference that is none on a machine that others use as well.
 const NO_COST_NS: f64 = 0.5;
 
+/// What records into rings that nobody reads.
+const FLYING: &str = "traced by xrayd, in flight";
+
 /// One line of the table.
 struct Variant {
     name: &'static str,
@@ -45,6 +48,11 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
     daemon.attach(traced.pid())?;
     daemon.toggle(traced.pid(), "enable")?;
     let traced_pid = traced.pid();
+    let flying = spawn(Command::new(build(Fixture::Leaf)?), &[])?;
+    daemon.attach(flying.pid())?;
+    daemon.ctl(&["mode", "flight", "--pid", &flying.pid().to_string()])?;
+    daemon.toggle(flying.pid(), "enable")?;
+    let flying_pid = flying.pid();
     let mut left = spawn(Command::new(build(Fixture::Leaf)?), &[])?;
     daemon.attach(left.pid())?;
     daemon.toggle(left.pid(), "enable")?;
@@ -65,6 +73,7 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
         ),
         Variant::new("sleds off, after detach", "sleds", left),
         Variant::new("traced by xrayd", "sleds", traced),
+        Variant::new(FLYING, "sleds", flying),
     ];
     for (name, log) in [
         ("LLVM XRay, FDR mode", "xray-fdr"),
@@ -102,6 +111,11 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
     ensure!(
         events + lost == expected,
         "{events} events and {lost} lost instead of {expected}"
+    );
+    let (about, none) = daemon.counters(flying_pid)?;
+    ensure!(
+        none == 0 && about.abs_diff(events) < events / 100,
+        "{about} events in flight, {none} lost"
     );
 
     let mut rows = rows(
@@ -148,6 +162,7 @@ fn rows(variants: &[Variant], recorded: &str, lost: u64) -> Result<Vec<Row>> {
                 Row::new(name, result, ratio)
                     .goal(format!("< {NO_COST_NS} ns"), cost - plain < NO_COST_NS)
             }
+            FLYING => Row::new(FLYING, result, ratio).goal("≤ 1.15 × floor", cost <= 1.15 * floor),
             name if name.starts_with("traced") => {
                 Row::new(name, format!("{result}; {recorded}"), ratio)
                     .goal("≤ 1.15 × floor, 0 lost", cost <= 1.15 * floor && lost == 0)

@@ -83,7 +83,7 @@ impl Way<'_> {
         }
         let file = bench.scratch("loads")?.join(self.name);
         let path = file.to_str().context("not UTF-8")?;
-        daemon.ctl(&["fetch", "--pid", &pid_word, "-o", path])?;
+        daemon.ctl(&["snapshot", "--pid", &pid_word, "-o", path])?;
         daemon.detach(pid)?;
         let trace = Trace::read(File::open(&file)?)?;
         let first = first_events(&trace, &begun)?;

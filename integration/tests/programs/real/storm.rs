@@ -121,6 +121,7 @@ impl<'work> Storm<'work> {
         self.recorded(progress).context("recorded")?;
         self.recorded_beside(progress).context("attached")?;
         self.recorded_alone(progress).context("alone")?;
+        self.flown(progress).context("in flight")?;
         self.killed(progress).context("killed")
     }
 
@@ -202,6 +203,36 @@ impl<'work> Storm<'work> {
         self.detach().map(drop)
     }
 
+    /// In flight: nobody reads, and what rings hold is seen whenever it is asked for.
+    fn flown(&mut self, progress: &Progress) -> Result<()> {
+        self.attach(RINGS[self.round % RINGS.len()])?;
+        self.cli.ok(["mode", "flight"])?;
+        self.switch("enable", &["--all"])?;
+        self.more_events(1000)?;
+        for _ in 0..3 {
+            let mut shown = 0;
+            for pid in &self.pids {
+                let file = file_of(pid);
+                let arguments = ["snapshot", "--pid", pid, "--force", "-o", &file];
+                let taken = self.cli.json(arguments)?;
+                let events = taken["files"][0]["events"].as_u64();
+                shown += events.with_context(|| format!("no events in {taken}"))?;
+                let account = ["account", &file, "--by", "process", "--format", "json"];
+                let account: Value = serde_json::from_str(&self.cli.ok(account)?)?;
+                let trace = &account["trace"];
+                ensure!(
+                    trace["completeness"] == "complete" && trace["notes"]["damaged_blocks"] == 0,
+                    "{account}"
+                );
+                std::fs::remove_file(self.scene.path(&file))?;
+            }
+            // One of them, as nginx's first process, may do nothing at all.
+            ensure!(shown > 0, "nothing was seen of any process");
+            progress.more(1)?;
+        }
+        self.detach().map(drop)
+    }
+
     /// The daemon dies while everything is on, or being switched, or attached to; the next one takes over.
     fn killed(&mut self, progress: &Progress) -> Result<()> {
         let attaching = self.round % 4 == 3;
@@ -241,7 +272,9 @@ impl<'work> Storm<'work> {
     fn attach(&self, ring: &str) -> Result<bool> {
         let mut adopted = true;
         for pid in &self.pids {
-            let attached = self.cli.json(["attach", pid, "--ring-size", ring])?;
+            let attached =
+                self.cli
+                    .json(["attach", pid, "--ring-size", ring, "--mode", "stream"])?;
             adopted &= attached["report"]["adopted"] == true;
         }
         Ok(adopted)

@@ -98,8 +98,9 @@ fn they_contain_nothing_but_harmless_instructions() {
     use Opcode::*;
     // No vector or x87 instruction, no system call, nothing that waits, serialises or may fault by itself.
     let allowed = [
-        ADD, AND, CALL, CMP, CMPXCHG, DEC, IMUL, INC, INT, JA, JB, JMP, JNA, JNB, JNZ, JZ, LAHF,
-        LEA, MOV, OR, POP, PUSH, RDTSC, RETURN, SAHF, SETO, SHL, SHR, SUB, TEST, XADD, XCHG, XOR,
+        ADD, AND, BTR, BTS, CALL, CMP, CMPXCHG, DEC, IMUL, INC, INT, JA, JB, JMP, JNA, JNB, JNZ,
+        JS, JZ, LAHF, LEA, MOV, OR, POP, PUSH, RDTSC, RETURN, SAHF, SETO, SHL, SHR, SUB, TEST,
+        XADD, XCHG, XOR,
     ];
     for spec in specs() {
         let trampolines = Trampolines::assemble(&spec).unwrap();

@@ -17,6 +17,9 @@ use super::{
     beyond_guard, chunk_mask, field32, field64, labels, small,
 };
 
+/// Bytes that are zeroed between two looks at the table: a cache line.
+const ZEROED_AT_ONCE: u64 = 64;
+
 /// The slow path: rcx, r12d as drawn in the header of `super`, rdx = address of the site's name, rdi the argument. Keeps every register
 /// that the flavours do not save themselves.
 ///
@@ -57,7 +60,7 @@ pub(super) fn emit_slow(
         mut guarded,
         mut not_parked,
     ] = labels(a);
-    let mut no_payload = a.create_label();
+    let [mut no_payload, mut idle, mut keep] = labels(a);
     let kept = [rbx, rsi, rdi, r8, r9, r10];
 
     a.set_label(slow)?;
@@ -264,7 +267,11 @@ pub(super) fn emit_slow(
     leave_if_child(a, r8, out)?;
     // From here on handlers use the chunk.
     a.mov(field64(r11, slot::HEAD), rcx)?;
+    a.set_label(&mut idle)?;
     a.mov(field64(rdi, control::BUSY), 0)?;
+    a.mov(r8, spec.rings)?;
+    a.cmp(field64(r8, rings::KEEP_NEWEST), 0)?;
+    a.jne(keep)?;
     a.set_label(&mut out)?;
     for register in kept.into_iter().rev() {
         a.pop(register)?;
@@ -280,8 +287,10 @@ pub(super) fn emit_slow(
     a.set_label(&mut full)?;
     leave_if_child(a, r8, out)?;
     a.inc(field64(rdi, control::LOST))?;
-    a.mov(field64(rdi, control::BUSY), 0)?;
-    a.jmp(out)?;
+    a.jmp(idle)?;
+
+    a.set_label(&mut keep)?;
+    emit_take_back(a, spec, out)?;
 
     // Whoever is busy below us goes on from the head that it took, or begins a chunk if that is past its end. Head grows with
     // every vain attempt; parking it again keeps any number of them away from the next valid address.
@@ -292,6 +301,64 @@ pub(super) fn emit_slow(
     a.set_label(&mut not_parked)?;
     leave_if_child(a, rbx, out)?;
     a.inc(field64(rdi, control::LOST))?;
+    a.jmp(out)?;
+    Ok(())
+}
+
+/// In a ring that keeps the newest events and whose chunks are all begun: zeroes the oldest and gives it back, so that the next chunk can be begun
+/// at once. Handlers go on in the chunk under way meanwhile; one that comes to its end finds the ring full. rdi = control line, r11 = slot, r8 = the
+/// rings.
+///
+/// A child that is forked in here stops at the next look at the table; until then it zeroes what its parent zeroes. One that is forked in the two
+/// instructions between the look and the mark sets that, which the collector takes away if it stays.
+fn emit_take_back(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) -> Result<()> {
+    let g = spec.geometry;
+    let [mut zero, mut give_back] = labels(a);
+    const { assert!(control::TAKING == 1 << 63, "the sign, and the highest bit") };
+    a.mov(rbx, field64(r11, slot::STARTED))?;
+    a.mov(r9, field64(rdi, control::RELEASED))?;
+    a.test(r9, r9)?;
+    a.js(out)?;
+    a.sub(rbx, r9)?;
+    a.cmp(rbx, small(g.chunks()))?;
+    a.jb(out)?;
+    a.mov(rax, spec.table)?;
+    leave_if_child(a, rax, out)?;
+    // Locked, so that the look at KEEP_NEWEST comes after it for everybody.
+    a.lock().bts(field64(rdi, control::RELEASED), 63)?;
+    a.jc(out)?;
+    // A handler may have done all of this meanwhile.
+    a.mov(rbx, field64(rdi, control::RELEASED))?;
+    a.btr(rbx, 63)?;
+    a.cmp(rbx, r9)?;
+    a.mov(r9, rbx)?;
+    a.jne(give_back)?;
+    a.cmp(field64(r8, rings::KEEP_NEWEST), 0)?;
+    a.je(give_back)?;
+    // rdx = the chunk.
+    a.mov(rdx, rdi)?;
+    a.mov(rcx, spec.rings + HEADER_BYTES)?;
+    a.sub(rdx, rcx)?;
+    a.shl(rdx, g.ring_shift() - LINE_SHIFT)?;
+    a.mov(rcx, spec.rings + g.rings_offset())?;
+    a.add(rdx, rcx)?;
+    a.and(ebx, small(g.chunks() - 1))?;
+    a.shl(rbx, g.chunk_shift())?;
+    a.add(rdx, rbx)?;
+    a.mov(ecx, small(g.chunk_bytes() / ZEROED_AT_ONCE))?;
+    a.xor(ebx, ebx)?;
+    a.set_label(&mut zero)?;
+    leave_if_child(a, rax, out)?;
+    for at in (0..ZEROED_AT_ONCE).step_by(8) {
+        a.mov(field64(rdx, at), rbx)?;
+    }
+    a.add(rdx, small(ZEROED_AT_ONCE))?;
+    a.dec(ecx)?;
+    a.jnz(zero)?;
+    a.inc(r9)?;
+    a.set_label(&mut give_back)?;
+    leave_if_child(a, rax, out)?;
+    a.mov(field64(rdi, control::RELEASED), r9)?;
     a.jmp(out)?;
     Ok(())
 }

@@ -1,208 +1,26 @@
-//! Between the contract's messages and the engine's types. Nothing behind this file knows the messages.
+//! From what the engine says to answers.
 
-use std::{num::NonZeroU64, time::Duration};
+use std::time::Duration;
 
 use nix::unistd::{Uid, User};
-use xray_trace::{
-    instr_map::{Candidate, CompiledSelection, Rule, Selection},
-    model::{Birth, SourceLine},
-};
+use xray_trace::model::{Birth, SourceLine};
 use xrayd_proto::v1;
 
-use super::authorise::Deed;
 use crate::{
     Pid,
-    refusal::{Reason, Refusal},
+    refusal::Refusal,
     session::{
-        AttachOptions, AttachReport, Capture, DetachReport, FamilyStatus, Finding, Follow,
-        FunctionRow, Kinship, LoanId, ModuleStatus, NotFollowed, Noticing, Phase, Run, Since,
-        SkippedSleds, Status, Switch, ThreadLoss, ToggleReport, Wanted,
+        AttachReport, DetachReport, FamilyStatus, Finding, Follow, FunctionRow, Kinship, Mode,
+        ModuleStatus, NotFollowed, Noticing, Phase, Since, SkippedSleds, Status, ThreadLoss,
+        ToggleReport,
     },
-    target::{Check, Outcome, ProcessState, ProcessSummary, Sleds},
+    target::{Check, Outcome, ProcessState, ProcessSummary},
 };
 
 /// Characters of a command line that are passed on: a list of processes has to fit a message.
 const MAX_COMMAND: usize = 4096;
 
-// === inward ===
-
-/// A selection that must be there.
-pub(super) fn required_selection(selection: Option<v1::Selection>) -> Result<Selection, Refusal> {
-    selection
-        .ok_or_else(|| bad_selection("a selection is needed"))
-        .and_then(self::selection)
-}
-
-/// What is to be done to functions.
-#[derive(Debug)]
-pub(super) enum Toggle {
-    /// Switched until somebody switches them again.
-    ForGood(Selection, Wanted, Run),
-    /// Switched on for a while.
-    Lend(Selection, LoanId, Capture, Run),
-    /// Made what they were.
-    TakeBack(LoanId),
-}
-
-impl Toggle {
-    /// What of that must be allowed.
-    pub(super) fn deed(&self) -> Deed {
-        match self {
-            Self::ForGood(..) | Self::Lend(..) => Deed::Use,
-            Self::TakeBack(_) => Deed::Release,
-        }
-    }
-}
-
-/// What a request to switch functions means; `loan` is 0 where it is for good.
-pub(super) fn toggle(
-    selection: Option<v1::Selection>,
-    to: Wanted,
-    loan: u64,
-    run: Run,
-) -> Result<Toggle, Refusal> {
-    let loan = NonZeroU64::new(loan).map(LoanId);
-    match (loan, to) {
-        (None, to) => Ok(Toggle::ForGood(required_selection(selection)?, to, run)),
-        (Some(to), Wanted::On(capture)) => {
-            let selection = required_selection(selection)?;
-            Ok(Toggle::Lend(selection, to, capture, run))
-        }
-        (Some(_), Wanted::Off) if selection.is_some() => Err(bad_selection(
-            "a loan is taken back as a whole: no functions can be selected",
-        )),
-        (Some(_), Wanted::Off) if run == Run::Dry => Err(bad_selection(
-            "what taking a loan back would do cannot be told",
-        )),
-        (Some(from), Wanted::Off) => Ok(Toggle::TakeBack(from)),
-    }
-}
-
-/// What is wanted of the functions that a selection matches.
-pub(super) fn wanted(switch: Switch, capture: Option<v1::Capture>) -> Result<Wanted, Refusal> {
-    let refused = |message: String| Err(Refusal::new(Reason::Limit, message));
-    match (switch, capture) {
-        (switch, None) => Ok(switch.into()),
-        (Switch::Off, Some(_)) => {
-            refused("what is switched off records nothing: no values can be named".to_owned())
-        }
-        (Switch::On, Some(v1::Capture { arguments, result })) => {
-            let Some(capture) = Capture::NONE.with_arguments(arguments) else {
-                let most = Capture::MOST_ARGUMENTS;
-                return refused(format!(
-                    "{arguments} arguments: at most {most} are in registers and can be recorded"
-                ));
-            };
-            Ok(Wanted::On(if result {
-                capture.with_result()
-            } else {
-                capture
-            }))
-        }
-    }
-}
-
-/// A selection that includes something.
-pub(super) fn selection(selection: v1::Selection) -> Result<Selection, Refusal> {
-    let v1::Selection { include, exclude } = selection;
-    if include.is_empty() {
-        return Err(bad_selection("the selection includes nothing"));
-    }
-    let rules = |rules: Vec<v1::Rule>| rules.into_iter().map(rule).collect::<Result<_, _>>();
-    let selection = Selection {
-        include: rules(include)?,
-        exclude: rules(exclude)?,
-    };
-    // Bad patterns are refused here, before any process is looked at.
-    compile(&selection)?;
-    Ok(selection)
-}
-
-fn rule(rule: v1::Rule) -> Result<Rule, Refusal> {
-    use v1::rule::Rule as Wire;
-    let v1::Rule { rule } = rule;
-    Ok(
-        match rule.ok_or_else(|| bad_selection("a rule says nothing"))? {
-            Wire::Function(name) => Rule::Function(name),
-            Wire::Glob(glob) => Rule::Glob(glob),
-            Wire::Regex(regex) => Rule::Regex(regex),
-            Wire::Module(module) => Rule::Module(module),
-            Wire::Source(source) => Rule::Source(source),
-            Wire::Id(id) => Rule::Id(id),
-            Wire::All(true) => Rule::All,
-            Wire::All(false) => return Err(bad_selection("a rule says `all` is false")),
-        },
-    )
-}
-
-fn compile(selection: &Selection) -> Result<CompiledSelection, Refusal> {
-    CompiledSelection::new(selection).map_err(|error| bad_selection(&error.to_string()))
-}
-
-fn bad_selection(problem: &str) -> Refusal {
-    Refusal::new(Reason::Selection, problem)
-}
-
-/// The rows that a selection means.
-pub(super) fn matching(
-    rows: Vec<FunctionRow>,
-    selection: &Selection,
-) -> Result<Vec<FunctionRow>, Refusal> {
-    let selection = compile(selection)?;
-    let candidate = |row: &FunctionRow| {
-        selection.matches(&Candidate {
-            id: row.id.0,
-            module: &row.module,
-            symbol: row.symbol.as_deref(),
-            name: &row.name,
-            source: row.source.as_ref().map(|source| source.file.as_str()),
-        })
-    };
-    Ok(rows.into_iter().filter(candidate).collect())
-}
-
-/// Zeros mean the defaults; the registry checks the ranges.
-pub(super) fn attach_options(request: v1::AttachRequest) -> AttachOptions {
-    let follow = match request.follow() {
-        v1::Follow::Unspecified => Follow::None,
-        v1::Follow::Fork => Follow::Fork,
-        v1::Follow::Exec => Follow::Exec,
-        v1::Follow::All => Follow::All,
-    };
-    let v1::AttachRequest {
-        pid: _,
-        ring_bytes,
-        max_threads,
-        start_time,
-        follow: _,
-        await_sleds,
-    } = request;
-    let default = AttachOptions::default();
-    AttachOptions {
-        ring_bytes: if ring_bytes == 0 {
-            default.ring_bytes
-        } else {
-            ring_bytes
-        },
-        max_threads: if max_threads == 0 {
-            default.max_threads
-        } else {
-            max_threads
-        },
-        start_time: (start_time != 0).then_some(start_time),
-        follow,
-        sleds: if await_sleds {
-            Sleds::Awaited
-        } else {
-            Sleds::Needed
-        },
-        ..default
-    }
-}
-
-// === outward ===
-
-pub(super) fn refusal(refusal: Refusal) -> v1::Refusal {
+fn refusal(refusal: Refusal) -> v1::Refusal {
     let Refusal { reason, message } = refusal;
     v1::Refusal {
         reason: reason.id().to_owned(),
@@ -210,7 +28,7 @@ pub(super) fn refusal(refusal: Refusal) -> v1::Refusal {
     }
 }
 
-pub(super) fn process(process: ProcessSummary) -> v1::ProcessInfo {
+pub(crate) fn process(process: ProcessSummary) -> v1::ProcessInfo {
     let ProcessSummary {
         pid,
         uid,
@@ -260,7 +78,7 @@ fn shorten(mut command: String) -> String {
     command
 }
 
-pub(super) fn preflight(pid: Pid, checks: Vec<Check>) -> v1::PreflightResponse {
+pub(crate) fn preflight(pid: Pid, checks: Vec<Check>) -> v1::PreflightResponse {
     let ready = checks.iter().all(|check| check.outcome != Outcome::Failed);
     v1::PreflightResponse {
         pid: pid.as_u32(),
@@ -291,7 +109,7 @@ fn check(check: Check) -> v1::Check {
     }
 }
 
-pub(super) fn status(status: Status) -> v1::ProcessStatus {
+pub(crate) fn status(status: Status) -> v1::ProcessStatus {
     let Status {
         pid,
         uid,
@@ -300,6 +118,7 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
         kinship,
         executed,
         failure,
+        mode,
         functions,
         functions_on,
         functions_with_values,
@@ -328,7 +147,7 @@ pub(super) fn status(status: Status) -> v1::ProcessStatus {
     v1::ProcessStatus {
         pid: pid.as_u32(),
         command: shorten(command),
-        mode: "stream".to_owned(),
+        mode: mode.name().to_owned(),
         state: phase_name(phase).to_owned(),
         functions,
         functions_on,
@@ -379,7 +198,7 @@ fn kinship(kinship: Kinship) -> v1::Kinship {
 }
 
 /// The rows of a family's processes: its state stands in that of its root, if it is more than one process.
-pub(super) fn family(
+pub(crate) fn family(
     status: FamilyStatus,
     mut rows: Vec<v1::ProcessStatus>,
 ) -> Vec<v1::ProcessStatus> {
@@ -488,7 +307,7 @@ fn phase_name(phase: Phase) -> &'static str {
 }
 
 /// What every chunk of a fetched trace says beside its bytes.
-pub(super) fn retained(statuses: &[Status]) -> v1::TraceChunk {
+pub(crate) fn retained(statuses: &[Status]) -> v1::TraceChunk {
     v1::TraceChunk {
         data: Vec::new(),
         events: statuses.iter().map(|status| status.retained_events).sum(),
@@ -499,7 +318,7 @@ pub(super) fn retained(statuses: &[Status]) -> v1::TraceChunk {
     }
 }
 
-pub(super) fn attach_report(report: AttachReport) -> v1::AttachReport {
+pub(crate) fn attach_report(report: AttachReport) -> v1::AttachReport {
     let AttachReport {
         already,
         adopted,
@@ -530,7 +349,7 @@ pub(super) fn attach_report(report: AttachReport) -> v1::AttachReport {
     }
 }
 
-pub(super) fn detach_report(pid: Pid, report: DetachReport) -> v1::DetachReport {
+pub(crate) fn detach_report(pid: Pid, report: DetachReport) -> v1::DetachReport {
     let DetachReport {
         sleds_off,
         sleds_on,
@@ -553,7 +372,7 @@ pub(super) fn detach_report(pid: Pid, report: DetachReport) -> v1::DetachReport 
     }
 }
 
-pub(super) fn detach_refused(pid: Pid, why: Refusal) -> v1::DetachReport {
+pub(crate) fn detach_refused(pid: Pid, why: Refusal) -> v1::DetachReport {
     v1::DetachReport {
         pid: pid.as_u32(),
         refusal: Some(refusal(why)),
@@ -561,7 +380,21 @@ pub(super) fn detach_refused(pid: Pid, why: Refusal) -> v1::DetachReport {
     }
 }
 
-pub(super) fn toggle_report(pid: Pid, report: ToggleReport) -> v1::ToggleReport {
+/// What became of a process whose mode was set: what it was before, or why it stays.
+pub(crate) fn mode_report(pid: Pid, before: Result<Mode, Refusal>) -> v1::ModeReport {
+    let (before, refused) = match before {
+        Ok(Mode::Flight) => (v1::Mode::Flight, None),
+        Ok(Mode::Stream) => (v1::Mode::Stream, None),
+        Err(refused) => (v1::Mode::Unspecified, Some(refusal(refused))),
+    };
+    v1::ModeReport {
+        pid: pid.as_u32(),
+        before: before.into(),
+        refusal: refused,
+    }
+}
+
+pub(crate) fn toggle_report(pid: Pid, report: ToggleReport) -> v1::ToggleReport {
     let ToggleReport {
         matched,
         changed,
@@ -592,7 +425,7 @@ pub(super) fn toggle_report(pid: Pid, report: ToggleReport) -> v1::ToggleReport 
     }
 }
 
-pub(super) fn toggle_refused(pid: Pid, why: Refusal) -> v1::ToggleReport {
+pub(crate) fn toggle_refused(pid: Pid, why: Refusal) -> v1::ToggleReport {
     v1::ToggleReport {
         pid: pid.as_u32(),
         refusal: Some(refusal(why)),
@@ -600,7 +433,7 @@ pub(super) fn toggle_refused(pid: Pid, why: Refusal) -> v1::ToggleReport {
     }
 }
 
-pub(super) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
+pub(crate) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
     let FunctionRow {
         id,
         module,
@@ -649,121 +482,8 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use xray_trace::model::FunctionId;
-
     use super::*;
-
-    fn rules(rules: &[v1::rule::Rule]) -> Vec<v1::Rule> {
-        rules
-            .iter()
-            .map(|rule| v1::Rule {
-                rule: Some(rule.clone()),
-            })
-            .collect()
-    }
-
-    fn check_bad(selection: v1::Selection, expected: &str) {
-        let refusal = super::selection(selection).unwrap_err();
-        assert_eq!(refusal.reason, Reason::Selection);
-        assert!(refusal.message.contains(expected), "{}", refusal.message);
-    }
-
-    #[test]
-    fn every_kind_of_rule_comes_in() {
-        use v1::rule::Rule as Wire;
-        let text = |text: &str| text.to_owned();
-        let include = rules(&[
-            Wire::Function(text("f")),
-            Wire::Glob(text("ns::*")),
-            Wire::Regex(text("^a")),
-            Wire::Module(text("libx.so")),
-            Wire::Source(text("src/*")),
-            Wire::Id(7),
-        ]);
-        let exclude = rules(&[Wire::All(true)]);
-        let selection = selection(v1::Selection { include, exclude }).unwrap();
-        assert_eq!(
-            selection.include,
-            [
-                Rule::Function(text("f")),
-                Rule::Glob(text("ns::*")),
-                Rule::Regex(text("^a")),
-                Rule::Module(text("libx.so")),
-                Rule::Source(text("src/*")),
-                Rule::Id(7),
-            ]
-        );
-        assert_eq!(selection.exclude, [Rule::All]);
-    }
-
-    #[test]
-    fn a_selection_that_means_nothing_is_refused() {
-        use v1::rule::Rule as Wire;
-        let of = |include| v1::Selection {
-            include,
-            exclude: Vec::new(),
-        };
-        check_bad(of(Vec::new()), "includes nothing");
-        check_bad(of(vec![v1::Rule { rule: None }]), "says nothing");
-        check_bad(of(rules(&[Wire::All(false)])), "is false");
-        check_bad(of(rules(&[Wire::Regex("(".to_owned())])), "(");
-        check_bad(of(rules(&[Wire::Glob("[".to_owned())])), "[");
-        assert_eq!(
-            required_selection(None).unwrap_err().reason,
-            Reason::Selection
-        );
-    }
-
-    #[test]
-    fn a_loan_is_taken_back_as_a_whole_and_at_once() {
-        let all = || {
-            let include = rules(&[v1::rule::Rule::All(true)]);
-            let exclude = Vec::new();
-            Some(v1::Selection { include, exclude })
-        };
-        let on = Wanted::On(Capture::NONE);
-        let real = |selection, to, loan| toggle(selection, to, loan, Run::Real);
-        assert!(matches!(real(all(), on, 0), Ok(Toggle::ForGood(..))));
-        assert!(matches!(real(all(), on, 7), Ok(Toggle::Lend(..))));
-        assert!(matches!(
-            real(None, Wanted::Off, 7),
-            Ok(Toggle::TakeBack(LoanId(number))) if number.get() == 7
-        ));
-        for refused in [
-            real(None, on, 7),
-            real(None, Wanted::Off, 0),
-            real(all(), Wanted::Off, 7),
-            toggle(None, Wanted::Off, 7, Run::Dry),
-        ] {
-            assert_eq!(refused.unwrap_err().reason, Reason::Selection);
-        }
-    }
-
-    #[test]
-    fn zeros_in_an_attach_request_mean_the_defaults() {
-        let default = AttachOptions::default();
-        let options = attach_options(v1::AttachRequest::default());
-        assert_eq!(
-            (options.ring_bytes, options.max_threads, options.start_time),
-            (default.ring_bytes, default.max_threads, None)
-        );
-        assert_eq!(options.follow, Follow::None);
-        let request = v1::AttachRequest {
-            pid: 1,
-            ring_bytes: 1 << 16,
-            max_threads: 3,
-            start_time: 9,
-            follow: v1::Follow::All.into(),
-            await_sleds: true,
-        };
-        let options = attach_options(request);
-        assert_eq!(
-            (options.ring_bytes, options.max_threads, options.start_time),
-            (1 << 16, 3, Some(9))
-        );
-        assert_eq!(options.follow, Follow::All);
-        assert_eq!(options.sleds, Sleds::Awaited);
-    }
+    use crate::refusal::Reason;
 
     #[test]
     fn a_refused_process_says_why() {
@@ -807,31 +527,6 @@ mod tests {
             }),
             "src/a.rs"
         );
-    }
-
-    #[test]
-    fn rows_are_matched_by_the_same_rules_as_a_sessions() {
-        let row = |id, name: &str| FunctionRow {
-            id: FunctionId(id),
-            module: "/usr/bin/demo".to_owned(),
-            name: name.to_owned(),
-            symbol: None,
-            source: None,
-            sleds: 2,
-            event_sleds: 0,
-            enabled: false,
-            capture: Capture::NONE,
-            calls: 0,
-            xray_id: id + 1,
-            address: 0,
-        };
-        let selection = Selection {
-            include: vec![Rule::Glob("a*".to_owned())],
-            exclude: vec![Rule::Id(1)],
-        };
-        let rows = matching(vec![row(0, "ab"), row(1, "ac"), row(2, "b")], &selection).unwrap();
-        assert_eq!(rows.len(), 1);
-        assert_eq!(rows[0].name, "ab");
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! `xrayctl fetch`: what the daemon retains, as a trace file.
+//! `xrayctl snapshot`: what rings hold and the daemon retains at one moment, as a trace file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -16,12 +17,15 @@ use crate::progress::Progress;
 use crate::trace_file::{OutputFile, Overwrite, Tally, Unfinished};
 
 const EXAMPLES: &str = "\
+The process is not stopped, and is recorded on. Of one that hangs it works as well, and of one that has ended, however that was, until it is
+detached or another one takes its place.
+
 Without --pid, every attached process is meant; if there are several, each gets a file of its own, with its pid in the
 name. Processes that are followed from another one are in its file.
 
 Examples:
-  xrayctl fetch -o now.xtrace
-  xrayctl fetch --pid 1234 -o now.xtrace --force";
+  xrayctl snapshot -o now.xtrace
+  xrayctl snapshot --pid 1234 --last 100ms -o now.xtrace --force";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -29,6 +33,9 @@ pub(crate) struct Args {
     /// Only this process; without this, every attached process
     #[arg(long, value_parser = crate::parse::pid)]
     pid: Option<u32>,
+    /// Only what happened in the last so long, like 100ms or 5s
+    #[arg(long, value_name = "TIME", value_parser = crate::parse::duration)]
+    last: Option<Duration>,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -40,12 +47,12 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Serialize)]
-struct Fetches {
-    files: Vec<Fetched>,
+struct Snapshots {
+    files: Vec<Snapshot>,
 }
 
 #[derive(Debug, Serialize)]
-struct Fetched {
+struct Snapshot {
     pid: u32,
     file: String,
     events: u64,
@@ -79,20 +86,20 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     }
     let mut files = Vec::new();
     for (pid, mut output) in outputs {
-        let progress = Progress::spinner(console, "fetching");
-        fetch(&mut rpc, pid, &mut output, &progress)
+        let progress = Progress::spinner(console, "taking a snapshot");
+        take(&mut rpc, pid, args.last, &mut output, &progress)
             .await
-            .with_context(|| format!("cannot fetch the trace of {pid}"))?;
+            .with_context(|| format!("cannot take a snapshot of {pid}"))?;
         let tally = output.finish_trace(Unfinished::Leave)?;
-        files.push(Fetched::new(pid, output.path(), &tally));
+        files.push(Snapshot::new(pid, output.path(), &tally));
     }
     if args.format.json {
-        return console.json(&Fetches { files });
+        return console.json(&Snapshots { files });
     }
     console.show(|out, _| {
         files
             .iter()
-            .try_for_each(|fetched| writeln!(out, "{}", fetched.line()))
+            .try_for_each(|taken| writeln!(out, "{}", taken.line()))
     })
 }
 
@@ -115,14 +122,17 @@ async fn attached(rpc: &mut Rpc) -> anyhow::Result<Vec<u32>> {
     Ok(pids.into_iter().collect())
 }
 
-async fn fetch(
+async fn take(
     rpc: &mut Rpc,
     pid: u32,
+    last: Option<Duration>,
     output: &mut OutputFile,
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let failed = |status: tonic::Status| failure::from_status(&status);
-    let response = rpc.fetch_trace(FetchTraceRequest { pid }).await;
+    let last_ns = last.map_or(0, |last| u64::try_from(last.as_nanos()).unwrap_or(u64::MAX));
+    let request = FetchTraceRequest { pid, last_ns };
+    let response = rpc.fetch_trace(request).await;
     let mut chunks = response.map_err(failed)?.into_inner();
     let mut bytes = 0;
     let mut begun = false;
@@ -159,9 +169,9 @@ fn with_pid(path: &Path, pid: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-// === impl Fetched ===
+// === impl Snapshot ===
 
-impl Fetched {
+impl Snapshot {
     fn new(pid: u32, path: &Path, tally: &Tally) -> Self {
         Self {
             pid,

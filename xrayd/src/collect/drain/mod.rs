@@ -1,6 +1,9 @@
 //! The thread `drain-<pid>`: reads every ring of a target in turn, turns words into blocks, and publishes them.
 //!
 //! It sleeps longer the less there is to read, and not at all while a ring fills up. It never waits for a reader.
+//!
+//! In flight, rings keep the newest events by themselves, and nobody reads them until their thread or the session ends, or a picture is wanted: then it
+//! looks after threads only.
 
 use std::{
     any::Any,
@@ -19,6 +22,7 @@ use super::{
     CallSite, SiteTable,
     lane::Lane,
     lanes::Lanes,
+    pictures::Pictures,
     ring::{Around, Ring, TURN_WORDS, turns},
     slots::{Names, Slots},
 };
@@ -28,7 +32,7 @@ use crate::{
     session::Output,
     sys::{Memory, now_anchor, ticks_now},
 };
-use shm_ring::{Consumer, Producer};
+use shm_ring::{Producer, newest};
 use xray_trace::model::Ticks;
 
 /// Sleep between rounds: while events come, the longest while they may come, and while nothing is on. A function of 20 ns
@@ -56,6 +60,8 @@ enum Request {
     Learn(Vec<CallSite>, Ticks, SyncSender<()>),
     /// Read until nothing is left, close all blocks, answer.
     Flush(SyncSender<()>),
+    /// Copy what rings, at most so many bytes, and the output hold.
+    Pictures(u64, SyncSender<Pictures>),
     /// The producers are gone for good or switched off: read the rest, give memory back, end.
     Finish(SyncSender<()>),
 }
@@ -73,9 +79,13 @@ pub(crate) struct Drain {
     pid: Pid,
     memory: Arc<Memory>,
     slots: Slots,
-    sites: SiteTable,
+    sites: Arc<SiteTable>,
     output: Arc<Output>,
     names: Names,
+    /// Rings keep the newest events by themselves.
+    newest: bool,
+    /// Rings that an earlier session left are known.
+    begun: bool,
     /// By slot index.
     rings: HashMap<u32, Ring>,
     /// The rings' slot indexes. Of one thread's rings, those that it has left come first.
@@ -110,6 +120,13 @@ impl DrainHandle {
     /// Reads everything that is there now and publishes it.
     pub(crate) fn flush(&self) {
         self.ask(Request::Flush);
+    }
+
+    /// What rings, at most so many bytes, and the output hold now; of rings that are read, after that was done. `None` if the thread is gone.
+    pub(crate) fn pictures(&self, bytes: u64) -> Option<Pictures> {
+        let (answer, answered) = sync_channel(1);
+        self.requests.send(Request::Pictures(bytes, answer)).ok()?;
+        answered.recv().ok()
     }
 
     /// Reads the rest and ends the thread.
@@ -179,8 +196,10 @@ impl Drain {
         Self {
             pid,
             memory,
+            newest: newest::keeps_newest(&slots.rings),
+            begun: false,
             slots,
-            sites,
+            sites: Arc::new(sites),
             output,
             names: Names::of(pid),
             rings: HashMap::new(),
@@ -200,26 +219,30 @@ impl Drain {
     }
 
     fn run(&mut self, requests: &Receiver<Request>) {
+        self.settle_mode();
         self.discover();
+        self.begun = true;
         let mut sleep = SHORT_SLEEP;
         loop {
+            self.settle_mode();
             let busy = self.round();
             self.chores();
             sleep = match busy {
                 Busy::Full => Duration::ZERO,
                 Busy::Some => SHORT_SLEEP,
+                Busy::Idle if self.newest => IDLE_SLEEP,
                 Busy::Idle if self.output.is_armed() => ARMED_SLEEP,
                 Busy::Idle => (sleep.max(SHORT_SLEEP) * 2).min(IDLE_SLEEP),
             };
             match requests.recv_timeout(sleep) {
                 Ok(Request::Wake) => {}
                 Ok(Request::Learn(sites, since, answer)) => {
+                    let table = Arc::make_mut(&mut self.sites);
                     for site in sites {
-                        self.sites.insert(site, since);
+                        table.insert(site, since);
                     }
                     if self.sites.has_events() {
-                        let rings = self.rings.values_mut();
-                        rings.for_each(|ring| ring.consumer.expect_payloads());
+                        self.rings.values_mut().for_each(Ring::expect_payloads);
                     }
                     let _ = answer.send(());
                 }
@@ -227,6 +250,9 @@ impl Drain {
                     self.flush();
                     // The asker may have given up waiting.
                     let _ = answer.send(());
+                }
+                Ok(Request::Pictures(bytes, answer)) => {
+                    let _ = answer.send(self.pictures(bytes));
                 }
                 Ok(Request::Finish(answer)) => {
                     self.finish();
@@ -242,14 +268,86 @@ impl Drain {
         }
     }
 
+    /// Does what the mode says, if that is another one now, or if a reader has come or gone.
+    fn settle_mode(&mut self) {
+        let newest = self.output.keeps_newest();
+        if newest == self.newest {
+            return;
+        }
+        if newest {
+            self.fly();
+        } else {
+            self.read_along();
+        }
+    }
+
+    /// From now on rings keep the newest by themselves. What was read before goes: there may be a gap between it and what a ring will hold.
+    fn fly(&mut self) {
+        self.newest = true;
+        for ring in self.rings.values_mut() {
+            ring.end_reading(&self.slots);
+        }
+        for lane in self.lanes.iter_mut() {
+            lane.restart(&self.output);
+        }
+        newest::keep_newest(&self.slots.rings, true);
+        self.output.ring_use(0, 1);
+        self.output.evict_all();
+    }
+
+    /// From now on rings are read, each once its thread has left it alone. All that is in them comes first.
+    fn read_along(&mut self) {
+        self.newest = false;
+        newest::keep_newest(&self.slots.rings, false);
+        self.count_unread();
+    }
+
+    /// Tells how much nobody has read.
+    fn count_unread(&self) {
+        let words = self.rings.values().map(|ring| ring.words(&self.slots));
+        let words = words.map(|words| words.begun).fold(0, u64::saturating_add);
+        self.output.unread(words);
+    }
+
+    /// What rings hold, and what the output does, at one moment.
+    fn pictures(&mut self, bytes: u64) -> Pictures {
+        self.settle_mode();
+        if self.newest {
+            self.discover();
+            self.anchor();
+        } else {
+            self.flush();
+        }
+        let mut pictures = Pictures::new(
+            self.layout().geometry,
+            Arc::clone(&self.sites),
+            self.order.len(),
+            bytes,
+        );
+        if self.newest {
+            for index in &self.order {
+                let Some(ring) = self.rings.get(index).filter(|ring| !ring.is_left()) else {
+                    continue;
+                };
+                if let Some(lane) = self.lanes.get_mut(ring.owner) {
+                    pictures.take(lane.thread(), &self.slots.rings, *index);
+                }
+            }
+        }
+        pictures.retained(self.output.snapshot())
+    }
+
     /// Every ring once.
     fn round(&mut self) -> Busy {
         self.discover();
+        if self.newest {
+            return Busy::Idle;
+        }
         let mut busy = Busy::Idle;
         let mut fullest = 0;
         for at in 0..self.order.len() {
             let read = self.with_ring(self.order[at], |ring, lane, around| {
-                let backlog = ring.consumer.backlog(&around.slots.rings);
+                let backlog = ring.backlog(around.slots);
                 (backlog, ring.read(lane, around, Producer::Alive))
             });
             let Some((backlog, words)) = read else {
@@ -282,6 +380,7 @@ impl Drain {
             sites: &self.sites,
             output: &self.output,
             started: self.started,
+            newest: self.newest,
         };
         Some(work(ring, lane, &around))
     }
@@ -314,12 +413,12 @@ impl Drain {
         if let Some(left) = left {
             self.with_ring(left, Ring::leave);
         }
-        let mut consumer = Consumer::resume(&self.slots.rings, self.layout().geometry, index);
-        if self.sites.has_events() {
-            consumer.expect_payloads();
-        }
-        let lost = self.slots.lost(index);
-        self.rings.insert(index, Ring::new(consumer, owner, lost));
+        let before = match self.begun {
+            true => newest::Words::default(),
+            false => newest::Words::of(&self.slots.rings, self.layout().geometry, index),
+        };
+        let ring = Ring::new(index, owner, &self.slots, before);
+        self.rings.insert(index, ring);
         self.order.push(index);
     }
 
@@ -341,9 +440,10 @@ impl Drain {
         let lost: u64 = self
             .rings
             .values()
-            .map(|ring| ring.consumer.untold_losses(&self.slots.rings))
+            .map(|ring| ring.untold_losses(&self.slots))
             .fold(0, u64::saturating_add);
         self.output.untold_losses(lost);
+        self.count_unread();
         self.output.measure_rate();
         if self.next_anchor <= self.last_chores {
             self.next_anchor = self.last_chores + ANCHOR_EVERY;
@@ -400,9 +500,7 @@ impl Drain {
         let dead: Vec<u32> = dead.copied().collect();
         self.more_ended = dead.len() == ENDS_AT_ONCE;
         for &index in &dead {
-            self.with_ring(index, |ring, lane, around| {
-                ring.read_all(lane, around);
-            });
+            self.with_ring(index, Ring::read_last);
             if let Err(error) = self.slots.retire(&self.memory, index) {
                 tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not freed");
             }
@@ -426,9 +524,9 @@ impl Drain {
 
     /// A handler that left the slow path by `longjmp` leaves it marked busy: losses grow in a ring that has room.
     fn free_stuck(&mut self) {
-        for (&index, ring) in &mut self.rings {
-            if ring.is_stuck(index, &self.slots) {
-                self.slots.clear_busy(index);
+        for ring in self.rings.values_mut() {
+            if ring.is_stuck(&self.slots) {
+                ring.unstick(&self.slots);
                 tracing::info!(
                     pid = self.pid.as_raw(),
                     tid = ring.owner,
@@ -474,6 +572,7 @@ impl Drain {
     }
 
     fn flush(&mut self) {
+        self.settle_mode();
         let now = ticks_now();
         for _ in 0..turns(self.layout().geometry) {
             if self.round() != Busy::Full {
@@ -491,11 +590,13 @@ impl Drain {
     fn finish(&mut self) {
         self.discover();
         self.publish_without_slot();
+        // Else a thread that stands in a trampoline would still take chunks back.
+        newest::keep_newest(&self.slots.rings, false);
         for at in 0..self.order.len() {
-            self.with_ring(self.order[at], |ring, lane, around| {
-                ring.read_all(lane, around);
-            });
+            self.with_ring(self.order[at], Ring::read_last);
         }
+        self.newest = false;
+        self.count_unread();
         for lane in self.lanes.iter_mut() {
             lane.end(&self.output);
         }
@@ -503,7 +604,7 @@ impl Drain {
         for &index in &self.order {
             self.slots.give_back(index);
             if let Some(ring) = self.rings.get(&index) {
-                ring.consumer.leave_view(&self.slots.rings);
+                ring.leave_view(&self.slots);
             }
         }
         self.output.ring_use(0, 1);
@@ -528,192 +629,4 @@ enum Busy {
 }
 
 #[cfg(test)]
-mod tests {
-    use shm_ring::{
-        Content, Event, Geometry, Mapping, Outcome, SharedMemory, Table, Target, layout,
-    };
-    use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
-
-    use super::*;
-    use crate::collect::SiteKind;
-
-    /// No thread has such an id.
-    const ENDED: u32 = 0x3fff_ffff;
-
-    /// A drain of this process, whose rings are empty.
-    fn drain() -> Drain {
-        let geometry = Geometry::new(1 << 16, 8).unwrap();
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(geometry.rings_bytes()).unwrap();
-        let rings = Mapping::new(&file, 0, geometry.rings_bytes()).unwrap();
-        let layout = Layout {
-            table: 0,
-            rings: 0,
-            rings_map: (0, geometry.rings_bytes()),
-            geometry,
-            tid_offset: 0,
-        };
-        let pid = Pid::this();
-        let memory = Arc::new(Memory::open(pid, pid.leader()).unwrap());
-        let slots = Slots::new(layout, rings, file);
-        let output = Arc::new(Output::new(ProcessId(0), 0, 1 << 20));
-        let mut sites = SiteTable::new();
-        for (name, kind) in [(0x1007, CallKind::Enter), (0x2007, CallKind::Exit)] {
-            let function = FunctionId(0);
-            let kind = SiteKind::Call(kind);
-            let site = CallSite {
-                name,
-                function,
-                kind,
-            };
-            sites.insert(site, Ticks(0));
-        }
-        Drain::new(pid, memory, slots, sites, output)
-    }
-
-    fn record(drain: &Drain, table: &Table, tid: u32, site: u32, now: u64) {
-        let target = Target {
-            table,
-            rings: &drain.slots.rings,
-            geometry: drain.layout().geometry,
-        };
-        let event = Event {
-            site,
-            sp: 0x7fff_0000,
-            content: Content::Nothing,
-        };
-        assert_eq!(target.record(tid, event, now), Outcome::Recorded);
-    }
-
-    /// A thread whose slot is another's goes on to that when the other has ended. It stays one thread of the trace, its events are in
-    /// order, and the call that was open then is one call; whoever collects saw its first ring before that, or finds both.
-    #[test]
-    fn a_thread_that_goes_on_to_another_ring_stays_one() {
-        let living = nix::unistd::gettid().as_raw().cast_unsigned();
-        for (seen_before, lost) in [(true, 0), (false, 0), (true, 2), (false, 2)] {
-            let mut drain = drain();
-            let g = drain.layout().geometry;
-            let table = Table::new(g);
-            let home = living & (g.slots() - 1);
-            let ended = ENDED & !(g.slots() - 1) | home;
-            record(&drain, &table, ended, 0x1007, 10);
-            record(&drain, &table, living, 0x1007, 20);
-            record(&drain, &table, living, 0x2007, 30);
-            record(&drain, &table, living, 0x1007, 40);
-            let first = g.control_offset((home + 1) & (g.slots() - 1));
-            let place = first + layout::control::LOST;
-            drain.slots.rings.store(place, lost);
-            drain.discover();
-            assert_eq!(drain.rings.len(), 2);
-            drain.retire_dead();
-            table.free(home);
-            assert_eq!(drain.rings.len(), 1);
-            if !seen_before {
-                drain = Drain {
-                    rings: HashMap::new(),
-                    order: Vec::new(),
-                    lanes: Lanes::new(),
-                    output: Arc::new(Output::new(ProcessId(0), 0, 1 << 20)),
-                    ..drain
-                };
-            }
-            record(&drain, &table, living, 0x2007, 50);
-            assert_eq!(table.owner(home), living);
-            drain.flush();
-            assert_eq!(drain.rings.len(), 2);
-            let snapshot = drain.output.snapshot();
-            let mut threads = snapshot.threads.iter();
-            let thread = threads.find(|thread| thread.tid == living).unwrap().id;
-            assert!(threads.all(|thread| thread.tid != living));
-            let blocks = snapshot.blocks.iter();
-            let blocks = blocks.filter(|block| block.thread == thread);
-            let events = blocks.flat_map(|block| block.events().map(Result::unwrap));
-            let told: Vec<_> = events.map(|event| (event.ticks.0, event.body)).collect();
-            let call = |ticks, kind| {
-                let body = EventBody::Call {
-                    function: FunctionId(0),
-                    kind,
-                    values: Values::NONE,
-                };
-                (ticks, body)
-            };
-            let mut expected = vec![
-                call(20, CallKind::Enter),
-                call(30, CallKind::Exit),
-                call(40, CallKind::Enter),
-                call(50, CallKind::Exit),
-            ];
-            if lost > 0 {
-                expected.insert(3, (40, EventBody::Lost { events: lost }));
-            }
-            assert_eq!(told, expected, "seen before: {seen_before}");
-        }
-    }
-
-    /// A hole is not waited for when a session ends: what stands behind it is read, and the ring is the next collector's as a whole.
-    #[test]
-    fn at_the_end_of_a_session_what_is_behind_a_hole_is_read() {
-        const TID: u32 = 64;
-        let events = 5000;
-        for hole in [1, 30, 400] {
-            let mut drain = drain();
-            let g = drain.layout().geometry;
-            let table = Table::new(g);
-            for now in 0..events {
-                record(&drain, &table, TID, 0x1007, now);
-            }
-            let first = g.ring_offset(0) + layout::GUARD_BYTES + 80;
-            drain.slots.rings.zero(first, 8 * hole);
-            drain.discover();
-            drain.finish();
-            let counters = drain.output.counters();
-            assert_eq!(counters.events, events - hole);
-            assert!((1..=hole).contains(&counters.lost), "{counters:?}");
-            let line = g.control_offset(0);
-            let word = |place| drain.slots.rings.load(line + place);
-            let begun = word(layout::control::STARTED);
-            assert!(begun > 1 && word(layout::control::RELEASED) == begun - 1);
-        }
-    }
-
-    /// A thread that found no slot first, and then two: one thread, which ends when nothing is left of it.
-    #[test]
-    fn a_thread_with_two_rings_and_a_bucket_ends_once() {
-        for rings_end_first in [true, false] {
-            let mut drain = drain();
-            let g = drain.layout().geometry;
-            let store = |drain: &Drain, place, value| drain.slots.rings.store(place, value);
-            store(
-                &drain,
-                g.bucket_offset(1) + layout::bucket::TID,
-                ENDED.into(),
-            );
-            store(&drain, g.bucket_offset(1) + layout::bucket::LOST, 3);
-            store(&drain, layout::rings::BUCKETS_TAKEN, 1);
-            drain.publish_without_slot();
-            for index in [4, 6] {
-                store(
-                    &drain,
-                    g.control_offset(index) + layout::control::OWNER,
-                    ENDED.into(),
-                );
-                drain.discover();
-            }
-            assert_eq!(drain.rings.len(), 2);
-            let threads = |drain: &Drain| drain.output.counters().threads;
-            assert_eq!(threads(&drain), 1);
-            assert_eq!(drain.output.snapshot().threads.len(), 1);
-            if rings_end_first {
-                drain.retire_dead();
-                assert_eq!(threads(&drain), 1);
-            }
-            // Frees the bucket, then notices that it is free.
-            drain.retire_ringless();
-            drain.retire_ringless();
-            assert_eq!(threads(&drain), if rings_end_first { 0 } else { 1 });
-            drain.retire_dead();
-            assert!(drain.rings.is_empty());
-            assert_eq!(threads(&drain), 0);
-        }
-    }
-}
+mod tests;

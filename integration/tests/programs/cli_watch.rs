@@ -1,0 +1,88 @@
+//! Calls as they happen.
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, ProcessState, Target, wait_until};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::scene::{Running, Scene, ensure_as_compiled, ensure_nothing_left, rows, sleds_on};
+
+const COUNTED: [&str; 4] = ["--threads", "2", "--calls", "300"];
+
+/// Waits until functions are on.
+fn watching(running: &mut Running, target: &Target) -> Result<()> {
+    running.until("functions are on", || {
+        Ok((sleds_on(target)? > 0).then_some(()))
+    })
+}
+
+/// With and without a daemon: so many lines as were asked for, of what was asked for, and the process is as it was.
+#[test]
+fn calls_are_shown_as_they_end() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    for cli in [scene.with(&daemon)?, scene.alone()?] {
+        let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+        let pid = target.pid().to_string();
+        let before = ProcessState::of(target.pid())?;
+        let arguments = ["watch", &pid, "--function", "work::even", "--json"];
+        let more = ["--limit", "100", "--args", "1"];
+        let mut running = cli.start([&arguments[..], &more].concat())?;
+        watching(&mut running, &target)?;
+        target.send("go")?;
+        let ran = running.wait()?;
+        ensure!(ran.code == Some(0), "{ran:?}");
+        let calls: Vec<Value> = ran
+            .out
+            .lines()
+            .map(|line| serde_json::from_str(line).context("a line is no JSON"))
+            .collect::<Result<_>>()?;
+        ensure!(calls.len() == 100, "{} calls", calls.len());
+        for call in &calls {
+            let its = call["pid"] == target.pid()
+                && call["function"]
+                    .as_str()
+                    .is_some_and(|name| name.contains("even"))
+                && call["duration_ns"].as_u64() > Some(0)
+                && call["arguments"]
+                    .as_array()
+                    .is_some_and(|all| all.len() == 1);
+            ensure!(its, "{call}");
+        }
+        ensure_as_compiled(&target)?;
+        ensure_nothing_left(&before, target.pid())?;
+        target.still_running()?;
+    }
+    Ok(())
+}
+
+/// What was attached stays so, in the mode in which it was, and nothing is left of who was interrupted, or killed.
+#[test]
+fn a_watch_leaves_an_attached_process_as_it_was() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let target = Target::spawn(Fixture::Counted, COUNTED)?;
+    let pid = target.pid().to_string();
+    cli.ok(["attach", &pid])?;
+    for signal in [Signal::SIGINT, Signal::SIGKILL] {
+        let mut running = cli.start(["watch", &pid, "--all"])?;
+        watching(&mut running, &target)?;
+        running.signal(signal)?;
+        let ran = running.wait()?;
+        ensure!(
+            (ran.code == Some(0)) == (signal == Signal::SIGINT),
+            "{ran:?}"
+        );
+        wait_until(DEADLINE, "it was undone", || {
+            let status = cli.json(["status"])?;
+            let row = &rows(&status, "processes")?[0];
+            ensure!(row["mode"] == "flight", "{row}");
+            Ok((row["functions_on"] == 0).then_some(()))
+        })?;
+    }
+    cli.run(["watch", &pid, "--function", "no such one"])?
+        .failed(3, &["nothing matched"])?;
+    cli.ok(["detach", &pid])?;
+    ensure_as_compiled(&target)
+}

@@ -1,0 +1,223 @@
+//! Rings that keep the newest events, as the collector sees them. A thread whose ring is full takes back its oldest chunk itself, so nobody has to
+//! read along; who wants to know what happened takes a picture while the thread goes on.
+//!
+//! ```text
+//!  chunks   …  n-1 ┊  n   n+1   n+2   …   n+14 ┊ n+15
+//!          zeroed  ┊ RELEASED              under way (STARTED - 1)
+//!                  ┊ the next that is taken back
+//! ```
+//!
+//! The thread sets TAKING in RELEASED, zeroes the chunk, then counts it: a chunk that was copied is whole if it was not taken before the copy
+//! was done. A picture is copied from the newest chunk to the oldest, so it has no gap, however fast the thread is.
+
+use std::cell::RefCell;
+
+use crate::{
+    consumer::Consumer,
+    layout::{GUARD_BYTES, Geometry, LINE_BYTES, control, rings},
+    memory::SharedMemory,
+    sync::{Ordering, fence},
+};
+
+/// What a ring held at one moment, to be read by a [`Consumer`] that believes it to be the ring.
+#[derive(Debug)]
+pub struct Picture {
+    geometry: Geometry,
+    index: u32,
+    /// The control line as it was, with the chunks that there are.
+    line: [u64; (LINE_BYTES / 8) as usize],
+    /// The number of the first of `chunks`.
+    first: u64,
+    /// `None` once read.
+    chunks: RefCell<Vec<Option<Box<[u64]>>>>,
+}
+
+/// Says whether rings keep the newest events from now on. While they do, no [`Consumer`] may read them; when they do no more, one may as soon as
+/// nothing [`is_taken`].
+pub fn keep_newest<M: SharedMemory>(memory: &M, keep: bool) {
+    memory.store(rings::KEEP_NEWEST, u64::from(keep));
+    // A thread that has not seen this yet shows that it takes a chunk, see TAKING.
+    fence(Ordering::SeqCst);
+}
+
+/// Whether rings keep the newest events.
+pub fn keeps_newest<M: SharedMemory>(memory: &M) -> bool {
+    memory.load(rings::KEEP_NEWEST) != 0
+}
+
+/// Whether the thread takes back a chunk of its ring just now.
+pub fn is_taken<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> bool {
+    let line = geometry.control_offset(index);
+    memory.load(line + control::RELEASED) & control::TAKING != 0
+}
+
+/// Finishes what a thread was about that will not: it is gone, or has left by a jump.
+pub fn finish_taking<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) {
+    let line = geometry.control_offset(index);
+    let released = memory.load(line + control::RELEASED);
+    if released & control::TAKING == 0 {
+        return;
+    }
+    let released = released & !control::TAKING;
+    let place = (released & (geometry.chunks() - 1)) * geometry.chunk_bytes();
+    memory.zero(geometry.ring_offset(index) + place, geometry.chunk_bytes());
+    memory.store(line + control::RELEASED, released.wrapping_add(1));
+}
+
+/// How much a ring was given: words, but for those in guards; about as many as events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Words {
+    /// Since the ring was claimed.
+    pub begun: u64,
+    /// Of those, the ones that are not there any more: they were read, or overwritten.
+    pub overwritten: u64,
+}
+
+// === impl Words ===
+
+impl Words {
+    /// Of ring `index` now.
+    pub fn of<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> Self {
+        let line = geometry.control_offset(index);
+        let started = memory.load(line + control::STARTED);
+        let released = memory.load(line + control::RELEASED) & !control::TAKING;
+        let usable = (geometry.chunk_bytes() - GUARD_BYTES) / 8;
+        let Some(whole) = started.checked_sub(1) else {
+            return Self::default();
+        };
+        let place = (whole & (geometry.chunks() - 1)) * geometry.chunk_bytes();
+        let words = geometry.ring_offset(index) + place + GUARD_BYTES;
+        // The words of a chunk are written one after the other.
+        let (mut written, mut free) = (0, usable);
+        while written < free {
+            let middle = written + (free - written) / 2;
+            match memory.load(words + 8 * middle) & 0xffff_ffff {
+                0 => free = middle,
+                _ => written = middle + 1,
+            }
+        }
+        Self {
+            begun: whole.saturating_mul(usable).saturating_add(written),
+            overwritten: released.min(whole).saturating_mul(usable),
+        }
+    }
+
+    /// What came after `before`; nothing if the ring was claimed anew.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            begun: self.begun.saturating_sub(before.begun),
+            overwritten: self.overwritten.saturating_sub(before.begun),
+        }
+    }
+}
+
+// === impl Picture ===
+
+impl Picture {
+    /// Copies the newest chunks of ring `index`, at most `most` of them.
+    pub fn take<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, most: u64) -> Self {
+        let mut line = [0; (LINE_BYTES / 8) as usize];
+        let offset = geometry.control_offset(index);
+        memory.copy_words(offset, &mut line);
+        let started = memory.load(offset + control::STARTED);
+        let words = usize::try_from(geometry.chunk_bytes() / 8).unwrap_or(0);
+        let mut chunks = Vec::new();
+        let mut first = started;
+        while let Some(number) = first.checked_sub(1)
+            && started - number <= most.min(geometry.chunks())
+        {
+            let place = (number & (geometry.chunks() - 1)) * geometry.chunk_bytes();
+            let mut copy = vec![0; words].into_boxed_slice();
+            memory.copy_words(geometry.ring_offset(index) + place, &mut copy);
+            // Pairs with the producer's store of TAKING before it zeroes: what was copied of a chunk that is not taken now is as it was.
+            let released = memory.load(offset + control::RELEASED);
+            let untouched =
+                (released & !control::TAKING) + u64::from(released & control::TAKING != 0);
+            if number < untouched {
+                break;
+            }
+            chunks.push(Some(copy));
+            first = number;
+        }
+        chunks.reverse();
+        for (field, value) in [
+            (control::STARTED, started),
+            (control::RELEASED, first),
+            // Nothing was read of it.
+            (control::CURSOR, 0),
+            (control::AHEAD, 0),
+            (control::TOLD, 0),
+        ] {
+            line[(field / 8) as usize] = value;
+        }
+        Self {
+            geometry,
+            index,
+            line,
+            first,
+            chunks: RefCell::new(chunks),
+        }
+    }
+
+    /// Reads it from its oldest event on.
+    pub fn consumer(&self) -> Consumer {
+        Consumer::resume(self, self.geometry, self.index)
+    }
+
+    /// Bytes that were copied.
+    pub fn bytes(&self) -> u64 {
+        self.chunks.borrow().len() as u64 * self.geometry.chunk_bytes()
+    }
+
+    /// Which of `chunks` holds the offset, and which word of it that is.
+    fn place(&self, offset: u64) -> Option<(usize, usize)> {
+        let at = offset
+            .checked_sub(self.geometry.ring_offset(self.index))
+            .filter(|at| *at < self.geometry.ring_bytes())?;
+        let chunk = self.geometry.chunk_bytes();
+        let turn = (at / chunk).wrapping_sub(self.first) & (self.geometry.chunks() - 1);
+        let word = at % chunk / 8;
+        Some((usize::try_from(turn).ok()?, usize::try_from(word).ok()?))
+    }
+}
+
+impl SharedMemory for Picture {
+    fn load(&self, offset: u64) -> u64 {
+        let line = offset.wrapping_sub(self.geometry.control_offset(self.index)) / 8;
+        if let Some(word) = usize::try_from(line).ok().and_then(|at| self.line.get(at)) {
+            return *word;
+        }
+        let mut word = [0];
+        self.copy_words(offset, &mut word);
+        word[0]
+    }
+
+    /// Nobody comes after the one who reads it.
+    fn store(&self, _: u64, _: u64) {}
+
+    fn zero(&self, offset: u64, _: u64) {
+        if let Some((chunk, _)) = self.place(offset)
+            && let Some(chunk) = self.chunks.borrow_mut().get_mut(chunk)
+        {
+            *chunk = None;
+        }
+    }
+
+    fn load_words(&self, offset: u64, into: &mut [u64]) -> usize {
+        self.copy_words(offset, into);
+        let empty = into.iter().position(|word| word & 0xffff_ffff == 0);
+        empty.unwrap_or(into.len())
+    }
+
+    fn copy_words(&self, offset: u64, into: &mut [u64]) {
+        into.fill(0);
+        let chunks = self.chunks.borrow();
+        if let Some((chunk, word)) = self.place(offset)
+            && let Some(Some(words)) = chunks.get(chunk)
+        {
+            let from = words.get(word..).unwrap_or_default();
+            into.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Rings that keep the newest events, and pictures of them.
+// Safe code, and too much of it for miri.
+#![cfg(not(any(loom, miri)))]
+#![expect(clippy::unwrap_used, reason = "helpers of a test")]
+
+use shm_ring::{
+    Consumer, Content, Event, Geometry, Item, Outcome, Producer, Recording, SharedMemory, Table,
+    Target,
+    layout::control,
+    newest::{self, Picture},
+};
+
+use support::Words;
+
+mod support;
+
+const TID: u32 = 64;
+
+struct World {
+    geometry: Geometry,
+    words: Words,
+    table: Table,
+}
+
+// === impl World ===
+
+impl World {
+    fn new() -> Self {
+        let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap();
+        let world = Self {
+            geometry,
+            words: Words::new(geometry),
+            table: Table::new(geometry),
+        };
+        newest::keep_newest(&world.words, true);
+        world
+    }
+
+    fn target(&self) -> Target<'_, Words> {
+        Target {
+            table: &self.table,
+            rings: &self.words,
+            geometry: self.geometry,
+        }
+    }
+
+    fn record(&self, numbers: std::ops::Range<u32>) {
+        for number in numbers {
+            let outcome = self.target().record(TID, event(number), number.into());
+            assert_eq!(outcome, Outcome::Recorded, "{number}");
+        }
+    }
+
+    /// The events that a picture shows, which have no gap, and how many were lost.
+    fn picture(&self, most: u64) -> (std::ops::Range<u32>, u64) {
+        let picture = Picture::take(&self.words, self.geometry, 0, most);
+        read(&mut picture.consumer(), &picture)
+    }
+
+    /// Events that fill the chunks of a ring but for `free`, each of which holds as many.
+    fn held(&self, free: u64) -> u32 {
+        let words = self.geometry.chunk_bytes() / 8 - 64;
+        u32::try_from((self.geometry.chunks() - free) * (words + 1)).unwrap()
+    }
+
+    /// A full ring, and an event that takes its oldest chunk back, as far as it comes in so many steps; and the event's number.
+    fn interrupted(steps: usize) -> (Self, Recording, u32) {
+        let world = Self::new();
+        let number = world.held(1);
+        world.record(0..number);
+        let mut recording = Recording::new(TID, event(number));
+        for _ in 0..steps {
+            recording.step(&world.target(), number.into());
+        }
+        (world, recording, number)
+    }
+
+    fn is_taken(&self) -> bool {
+        newest::is_taken(&self.words, self.geometry, 0)
+    }
+
+    fn released(&self) -> u64 {
+        self.words
+            .load(self.geometry.control_offset(0) + control::RELEASED)
+    }
+}
+
+fn length(numbers: &std::ops::Range<u32>) -> u32 {
+    numbers.end - numbers.start
+}
+
+fn event(number: u32) -> Event {
+    Event {
+        site: number << 1 | 1,
+        sp: 0x7fff_0000,
+        content: Content::Nothing,
+    }
+}
+
+fn read(consumer: &mut Consumer, memory: &impl SharedMemory) -> (std::ops::Range<u32>, u64) {
+    let (mut numbers, mut lost): (Vec<u32>, u64) = (Vec::new(), 0);
+    let drained = consumer.drain(memory, Producer::Gone, 0, u64::MAX, |item| match item {
+        Item::Call { site, ticks, .. } => {
+            assert_eq!(u64::from(site >> 1), ticks);
+            numbers.push(site >> 1);
+        }
+        Item::Lost(count) => lost += count,
+        Item::Data(data) => panic!("{data:?}"),
+    });
+    assert!(drained.at_end, "{drained:?}");
+    assert!(
+        numbers
+            .iter()
+            .zip(numbers.iter().skip(1))
+            .all(|(one, next)| one + 1 == *next)
+    );
+    let range = match (numbers.first(), numbers.last()) {
+        (Some(first), Some(last)) => *first..last + 1,
+        _ => 0..0,
+    };
+    (range, lost)
+}
+
+#[test]
+fn the_newest_events_are_kept_and_none_is_lost() {
+    let world = World::new();
+    let mut recorded = 0;
+    for more in [1, 100, 448, 449, 7000, 7184, 100_000] {
+        world.record(recorded..recorded + more);
+        recorded += more;
+        let (shown, lost) = world.picture(u64::MAX);
+        assert_eq!((shown.end, lost), (recorded, 0));
+        assert!(length(&shown) >= recorded.min(world.held(2)), "{shown:?}");
+        let (few, _) = world.picture(2);
+        assert!(few.end == recorded && few.len() < 2 * 449 + 1, "{few:?}");
+    }
+}
+
+/// What is asked for is there, whenever it is asked for in the event that takes the oldest chunk back.
+#[test]
+fn a_picture_taken_at_any_moment_has_no_gap() {
+    let (world, mut recording, before) = World::interrupted(0);
+    let mut taken = 0;
+    while !recording.is_done() {
+        recording.step(&world.target(), before.into());
+        if world.is_taken() {
+            taken += 1;
+        }
+        let (shown, lost) = world.picture(u64::MAX);
+        assert!(
+            [before, before + 1].contains(&shown.end) && lost == 0,
+            "{shown:?}"
+        );
+        assert!(length(&shown) >= world.held(2));
+    }
+    assert!(taken > 512, "{taken}");
+    assert_eq!(world.released(), 1);
+}
+
+/// Whoever reads along from some moment on, in the event that takes the oldest chunk back, gets all that is in the ring, and what comes.
+#[test]
+fn a_consumer_takes_over_at_any_moment() {
+    let mut waited = 0;
+    for steps in (0..).step_by(3) {
+        let (world, mut recording, before) = World::interrupted(steps);
+        newest::keep_newest(&world.words, false);
+        let over = recording.is_done();
+        let mut waits = 0;
+        while world.is_taken() {
+            recording.step(&world.target(), before.into());
+            waits += 1;
+        }
+        assert!(waits < 600 && world.released() <= 1);
+        waited += usize::from(waits > 0);
+        let mut consumer = Consumer::resume(&world.words, world.geometry, 0);
+        let (first, lost) = read(&mut consumer, &world.words);
+        assert!(lost == 0 && length(&first) >= world.held(2));
+        while !recording.is_done() {
+            recording.step(&world.target(), before.into());
+        }
+        let more = before + 1..before + 5000;
+        world.record(more.clone());
+        let (rest, lost) = read(&mut consumer, &world.words);
+        assert_eq!((rest.end, lost), (more.end, 0));
+        assert!(rest.start == first.end, "{first:?} {rest:?}");
+        if over {
+            break;
+        }
+    }
+    assert!(waited > 100, "{waited}");
+}
+
+/// A thread that was killed has left a chunk that is partly zeroed.
+#[test]
+fn what_a_killed_thread_was_about_is_finished() {
+    let mut taken = 0;
+    for steps in (0..700).step_by(7) {
+        let (world, _, before) = World::interrupted(steps);
+        taken += usize::from(world.is_taken());
+        newest::keep_newest(&world.words, false);
+        newest::finish_taking(&world.words, world.geometry, 0);
+        assert!(!world.is_taken());
+        let (shown, _) = read(
+            &mut Consumer::resume(&world.words, world.geometry, 0),
+            &world.words,
+        );
+        assert!([before, before + 1].contains(&shown.end), "{shown:?}");
+        assert!(length(&shown) >= world.held(2));
+    }
+    assert!(taken > 50, "{taken}");
+}
+
+#[test]
+fn how_much_was_recorded_is_known_without_reading_it() {
+    let world = World::new();
+    let mut recorded = 0;
+    let now = || newest::Words::of(&world.words, world.geometry, 0);
+    assert_eq!(now(), newest::Words::default());
+    for more in [1, 2, 446, 1, 1, 30_000] {
+        world.record(recorded..recorded + more);
+        recorded += more;
+        // Of each chunk one event stands in the guard.
+        let words = u64::from(recorded) - u64::from(recorded.div_ceil(449));
+        assert_eq!(now().begun, words);
+        let overwritten = world.released() * 448;
+        assert_eq!(now().overwritten, overwritten);
+    }
+    let before = now();
+    world.record(recorded..recorded + 100_000);
+    let since = now().since(before);
+    assert!((99_000..100_000).contains(&since.begun), "{since:?}");
+    assert!(since.begun - since.overwritten < 16 * 448);
+}

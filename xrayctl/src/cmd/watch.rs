@@ -1,0 +1,158 @@
+//! `xrayctl watch`: calls as they happen.
+//!
+//! A process that is not attached is attached to for that, and functions of one that is are on loan, as for a recording.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tonic::Streaming;
+use xrayd::session::{Follow, Mode, Wanted};
+use xrayd_proto::v1::{EventBatch, StreamEventsRequest};
+
+use super::attach::{Memory, sleds};
+use crate::args::Format;
+use crate::client::{Daemon, Rpc};
+use crate::failure;
+use crate::output::Console;
+use crate::output::watched::{Shown, Watched};
+use crate::parse;
+use crate::selectors::{self, Pending, Selectors};
+use crate::signals::Signals;
+use crate::tenure::{self, Undo};
+use crate::toggle::{self, Switching};
+use crate::values::Values;
+
+const EXAMPLES: &str = "\
+Without a selector, all functions are meant. A call is shown when it has ended, with how long it took. Calls that were left without an exit are not shown. Of a program that calls more than a
+terminal can show, some are left out, and a line says how many.
+
+Examples:
+  xrayctl watch 1234 --function ns::handle
+  xrayctl watch 1234 --glob 'ns::*' --min-duration 1ms
+  xrayctl watch 1234 --function read_block --args 3 --retval --limit 20
+  xrayctl watch 1234 --all --json | jq .duration_ns";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The process
+    #[arg(value_parser = crate::parse::pid)]
+    pid: u32,
+    #[command(flatten)]
+    selectors: Selectors,
+    #[command(flatten)]
+    pending: Pending,
+    #[command(flatten)]
+    values: Values,
+    /// Only calls that took so long, like 1ms
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    min_duration: Option<Duration>,
+    /// Stop after so many calls
+    #[arg(long, value_name = "N")]
+    limit: Option<NonZeroU64>,
+    /// Stop after this time; without this, when the process ends or on Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
+    duration: Option<Duration>,
+    #[command(flatten)]
+    memory: Memory,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let mut signals = Signals::hold()?;
+    let mut rpc = daemon.connect_or_embed().await?;
+    let sleds = sleds(args.selectors.may_wait(args.pending));
+    let request = args
+        .memory
+        .request(args.pid, Follow::None, sleds, Mode::Stream);
+    let undo = tenure::attach(&mut rpc, request, console).await?;
+    // Left last: else the daemon would undo at the same time what is undone here.
+    let mut stream = None;
+    let watched = watch(&mut rpc, &args, undo, &mut stream, &mut signals, console).await;
+    let released = tenure::release(&mut rpc, args.pid, undo).await;
+    drop(stream);
+    match (watched, released) {
+        // Of a process that has ended nothing is to be undone.
+        (Ok(Ended::Stream), Err(_)) => Ok(()),
+        (Ok(_), released) => released.map(drop),
+        (Err(error), released) => {
+            // What went wrong first is what counts.
+            if let Err(second) = released {
+                console.note(&format!("{second:#}"));
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Why nothing more is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// Somebody asked, the time is up, or there were enough calls.
+    Asked,
+    /// The process ended, or was let go of.
+    Stream,
+}
+
+async fn watch(
+    rpc: &mut Rpc,
+    args: &Args,
+    undo: Undo,
+    stream: &mut Option<Streaming<EventBatch>>,
+    signals: &mut Signals,
+    console: &mut Console,
+) -> anyhow::Result<Ended> {
+    let selection = selectors::wire(args.selectors.selection_or_all()?);
+    let switching = Switching {
+        pid: args.pid,
+        selection: selection.clone(),
+        wanted: Wanted::On(args.values.capture()),
+        loan: undo.loan(),
+    };
+    let planned = toggle::dry_run(rpc, &switching).await?;
+    if planned.iter().all(|report| report.matched == 0) {
+        if !args.selectors.may_wait(args.pending) {
+            return Err(toggle::nothing_matched());
+        }
+        console.note(toggle::MATCHES_LATER);
+    }
+    let request = StreamEventsRequest {
+        pid: args.pid,
+        selection: Some(selection),
+        undo: Some(undo.into()),
+    };
+    let response = rpc.stream_events(request).await;
+    let response = response.map_err(|status| failure::from_status(&status));
+    let response = response.context("cannot stream events")?;
+    let batches = stream.insert(response.into_inner());
+    toggle::toggle(rpc, switching, console).await?;
+
+    let mut watched = Watched::new(Shown {
+        least: args.min_duration.unwrap_or_default(),
+        most: args.limit.map_or(u64::MAX, NonZeroU64::get),
+        json: args.format.json,
+    });
+    let up = async {
+        match args.duration {
+            Some(duration) => tokio::time::sleep(duration).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut up = std::pin::pin!(up);
+    loop {
+        let batch = tokio::select! {
+            batch = batches.message() => batch,
+            () = signals.next() => return Ok(Ended::Asked),
+            () = &mut up => return Ok(Ended::Asked),
+        };
+        let Some(batch) = batch.map_err(|status| failure::from_status(&status))? else {
+            return Ok(Ended::Stream);
+        };
+        console.show(|out, look| watched.take(batch, out, look))?;
+        if watched.is_over() {
+            return Ok(Ended::Asked);
+        }
+    }
+}

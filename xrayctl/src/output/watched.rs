@@ -1,0 +1,338 @@
+//! `xrayctl watch`: a line for each call that has ended.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+use serde::Serialize;
+use xrayd_proto::v1::{Event, EventBatch, EventKind};
+
+use super::{Look, Tone, text, units};
+
+/// Open calls of a thread that are remembered: beyond that, those further out are not shown.
+const MOST_OPEN: usize = 4096;
+/// Threads of which anything is known.
+const MOST_THREADS: usize = 1 << 16;
+
+/// What is shown.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shown {
+    /// Calls that took so long.
+    pub(crate) least: Duration,
+    /// So many of them.
+    pub(crate) most: u64,
+    /// A JSON object a line.
+    pub(crate) json: bool,
+}
+
+/// What is under way.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    shown: Shown,
+    /// Calls that were shown.
+    calls: u64,
+    /// When the first event was.
+    begun: Option<u64>,
+    /// By process and id.
+    functions: HashMap<(u32, u32), String>,
+    threads: HashMap<(u32, u32), Thread>,
+}
+
+#[derive(Debug, Default)]
+struct Thread {
+    name: String,
+    /// The innermost last.
+    open: Vec<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    function: u32,
+    since: u64,
+    arguments: Vec<u64>,
+}
+
+/// A call that has ended, as JSON.
+#[derive(Debug, Serialize)]
+struct Call<'a> {
+    pid: u32,
+    tid: u32,
+    thread: &'a str,
+    function: &'a str,
+    start_monotonic_ns: u64,
+    duration_ns: u64,
+    #[serde(skip_serializing_if = "<[u64]>::is_empty")]
+    arguments: &'a [u64],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<u64>,
+}
+
+/// Events that are missing, as JSON.
+#[derive(Debug, Serialize)]
+struct Lost {
+    lost: u64,
+}
+
+// === impl Watched ===
+
+impl Watched {
+    pub(crate) fn new(shown: Shown) -> Self {
+        Self {
+            shown,
+            calls: 0,
+            begun: None,
+            functions: HashMap::new(),
+            threads: HashMap::new(),
+        }
+    }
+
+    /// As many calls as wanted were shown.
+    pub(crate) fn is_over(&self) -> bool {
+        self.calls >= self.shown.most
+    }
+
+    /// Shows the calls that end in this batch.
+    pub(crate) fn take(
+        &mut self,
+        batch: EventBatch,
+        out: &mut dyn io::Write,
+        look: Look,
+    ) -> io::Result<()> {
+        let EventBatch {
+            events,
+            functions,
+            reader_lost,
+            target_lost,
+            threads,
+            event_types: _,
+        } = batch;
+        for function in functions {
+            let key = (function.pid, function.id);
+            self.functions.insert(key, text::printable(&function.name));
+        }
+        for thread in threads {
+            self.thread(thread.pid, thread.tid).name = text::printable(&thread.name);
+        }
+        let lost = reader_lost.saturating_add(target_lost);
+        if lost > 0 {
+            self.lose(lost, out, look)?;
+        }
+        for event in events {
+            if self.is_over() {
+                break;
+            }
+            self.follow(event, out, look)?;
+        }
+        Ok(())
+    }
+
+    fn thread(&mut self, pid: u32, tid: u32) -> &mut Thread {
+        if self.threads.len() >= MOST_THREADS && !self.threads.contains_key(&(pid, tid)) {
+            self.threads.clear();
+        }
+        self.threads.entry((pid, tid)).or_default()
+    }
+
+    /// Between events that are missing and those that follow nothing is open: what stands where a call stood may be another one.
+    fn lose(&mut self, lost: u64, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        self.threads
+            .values_mut()
+            .for_each(|thread| thread.open.clear());
+        if self.shown.json {
+            return json_line(&Lost { lost }, out);
+        }
+        let line = format!("{} missing here", units::counted(lost, "event"));
+        writeln!(out, "{}", look.paint(Tone::Bad, &line))
+    }
+
+    fn follow(&mut self, event: Event, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let kind = event.kind();
+        let Event {
+            monotonic_ns,
+            tid,
+            function,
+            arguments,
+            pid,
+            calls,
+            result,
+            ..
+        } = event;
+        let begun = *self.begun.get_or_insert(monotonic_ns);
+        let open = &mut self.thread(pid, tid).open;
+        match kind {
+            EventKind::Enter => {
+                if open.len() == MOST_OPEN {
+                    open.clear();
+                }
+                open.push(Open {
+                    function,
+                    since: monotonic_ns,
+                    arguments,
+                });
+            }
+            EventKind::Exit | EventKind::TailExit => {
+                // What is open further in was left without an exit.
+                let Some(at) = open.iter().rposition(|call| call.function == function) else {
+                    return Ok(());
+                };
+                let call = open.swap_remove(at);
+                open.truncate(at);
+                let duration_ns = monotonic_ns.saturating_sub(call.since);
+                if u128::from(duration_ns) >= self.shown.least.as_nanos() {
+                    self.calls += 1;
+                    let ended = (call, duration_ns, result);
+                    return self.show((pid, tid), ended, begun, out, look);
+                }
+            }
+            EventKind::Unwound => {
+                let left = usize::try_from(calls.unwrap_or(0)).unwrap_or(usize::MAX);
+                open.truncate(open.len().saturating_sub(left));
+            }
+            EventKind::Unspecified | EventKind::Custom | EventKind::Typed | EventKind::Astray => {}
+        }
+        Ok(())
+    }
+
+    fn show(
+        &self,
+        (pid, tid): (u32, u32),
+        (call, duration_ns, result): (Open, u64, Option<u64>),
+        begun: u64,
+        out: &mut dyn io::Write,
+        look: Look,
+    ) -> io::Result<()> {
+        let function = self.functions.get(&(pid, call.function));
+        let function = function.map_or("?", String::as_str);
+        let thread = self.threads.get(&(pid, tid));
+        let thread = thread.map_or("", |thread| thread.name.as_str());
+        if self.shown.json {
+            let call = Call {
+                pid,
+                tid,
+                thread,
+                function,
+                start_monotonic_ns: call.since,
+                duration_ns,
+                arguments: &call.arguments,
+                result,
+            };
+            return json_line(&call, out);
+        }
+        let since = Duration::from_nanos(call.since.saturating_sub(begun));
+        let arguments: Vec<String> = call.arguments.iter().map(|value| hex(*value)).collect();
+        let arguments = match arguments.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", arguments.join(", ")),
+        };
+        let result = result.map_or(String::new(), |value| format!(" = {}", hex(value)));
+        writeln!(
+            out,
+            "{:>12.6} {:>11} {tid:>8} {thread:<15} {}{arguments}{result}",
+            since.as_secs_f64(),
+            units::time(duration_ns),
+            look.paint(Tone::Name, function),
+        )
+    }
+}
+
+fn hex(value: u64) -> String {
+    match value {
+        0..10 => value.to_string(),
+        _ => format!("{value:#x}"),
+    }
+}
+
+fn json_line(value: &impl Serialize, out: &mut dyn io::Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use xrayd_proto::v1::{FunctionName, ThreadName};
+
+    use super::super::golden;
+    use super::*;
+
+    fn event(monotonic_ns: u64, function: u32, kind: EventKind) -> Event {
+        Event {
+            monotonic_ns,
+            tid: 8,
+            pid: 7,
+            function,
+            kind: kind.into(),
+            ..Event::default()
+        }
+    }
+
+    fn batch(events: Vec<Event>) -> EventBatch {
+        let function = |id, name: &str| FunctionName {
+            id,
+            name: name.into(),
+            module: "m".into(),
+            pid: 7,
+        };
+        EventBatch {
+            events,
+            functions: vec![function(1, "ns::outer"), function(2, "ns::inner")],
+            threads: vec![ThreadName {
+                tid: 8,
+                name: "worker".into(),
+                pid: 7,
+            }],
+            ..EventBatch::default()
+        }
+    }
+
+    fn shown(json: bool) -> Shown {
+        Shown {
+            least: Duration::from_nanos(100),
+            most: 4,
+            json,
+        }
+    }
+
+    /// Calls left without an exit are not shown, short ones neither, and after a loss nothing is open.
+    fn some() -> [EventBatch; 2] {
+        use EventKind::{Enter, Exit, TailExit};
+        let mut entry = event(1_000, 1, Enter);
+        entry.arguments = vec![3, 0xdead_beef];
+        let mut exit = event(2_001_000, 1, Exit);
+        exit.result = Some(1);
+        let first = vec![
+            entry,
+            event(1_100, 2, Enter),
+            event(1_150, 2, Exit),
+            event(1_200, 2, Enter),
+            event(5_200, 2, TailExit),
+            event(6_000, 2, Enter),
+            exit,
+            event(3_000_000, 1, Enter),
+        ];
+        let mut second = batch(vec![
+            event(4_000_000, 1, Exit),
+            event(5_000_000, 2, Enter),
+            event(6_000_000, 2, Exit),
+            event(6_500_000, 2, Enter),
+            event(6_600_000, 2, Exit),
+            event(6_700_000, 2, Enter),
+            event(6_800_000, 2, Exit),
+        ]);
+        second.target_lost = 12;
+        [batch(first), second]
+    }
+
+    #[test]
+    fn calls_look_as_agreed() {
+        for (file, json) in [("watch.txt", false), ("watch.jsonl", true)] {
+            golden::check(file, |out| {
+                let mut watched = Watched::new(shown(json));
+                for batch in some() {
+                    watched.take(batch, out, Look::PLAIN)?;
+                }
+                assert!(watched.is_over());
+                Ok(())
+            });
+        }
+    }
+}

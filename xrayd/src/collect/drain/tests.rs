@@ -1,0 +1,187 @@
+//! What the drain makes of rings that a reference producer writes.
+
+use shm_ring::{Content, Event, Geometry, Mapping, Outcome, SharedMemory, Table, Target, layout};
+use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
+
+use super::*;
+use crate::collect::SiteKind;
+
+/// No thread has such an id.
+const ENDED: u32 = 0x3fff_ffff;
+
+/// A drain of this process, whose rings are empty.
+fn drain() -> Drain {
+    let geometry = Geometry::new(1 << 16, 8).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(geometry.rings_bytes()).unwrap();
+    let rings = Mapping::new(&file, 0, geometry.rings_bytes()).unwrap();
+    let layout = Layout {
+        table: 0,
+        rings: 0,
+        rings_map: (0, geometry.rings_bytes()),
+        geometry,
+        tid_offset: 0,
+    };
+    let pid = Pid::this();
+    let memory = Arc::new(Memory::open(pid, pid.leader()).unwrap());
+    let slots = Slots::new(layout, rings, file);
+    let output = Arc::new(Output::new(ProcessId(0), 0, 1 << 20));
+    let mut sites = SiteTable::new();
+    for (name, kind) in [(0x1007, CallKind::Enter), (0x2007, CallKind::Exit)] {
+        let function = FunctionId(0);
+        let kind = SiteKind::Call(kind);
+        let site = CallSite {
+            name,
+            function,
+            kind,
+        };
+        sites.insert(site, Ticks(0));
+    }
+    Drain::new(pid, memory, slots, sites, output)
+}
+
+fn record(drain: &Drain, table: &Table, tid: u32, site: u32, now: u64) {
+    let target = Target {
+        table,
+        rings: &drain.slots.rings,
+        geometry: drain.layout().geometry,
+    };
+    let event = Event {
+        site,
+        sp: 0x7fff_0000,
+        content: Content::Nothing,
+    };
+    assert_eq!(target.record(tid, event, now), Outcome::Recorded);
+}
+
+/// A thread whose slot is another's goes on to that when the other has ended. It stays one thread of the trace, its events are in
+/// order, and the call that was open then is one call; whoever collects saw its first ring before that, or finds both.
+#[test]
+fn a_thread_that_goes_on_to_another_ring_stays_one() {
+    let living = nix::unistd::gettid().as_raw().cast_unsigned();
+    for (seen_before, lost) in [(true, 0), (false, 0), (true, 2), (false, 2)] {
+        let mut drain = drain();
+        let g = drain.layout().geometry;
+        let table = Table::new(g);
+        let home = living & (g.slots() - 1);
+        let ended = ENDED & !(g.slots() - 1) | home;
+        record(&drain, &table, ended, 0x1007, 10);
+        record(&drain, &table, living, 0x1007, 20);
+        record(&drain, &table, living, 0x2007, 30);
+        record(&drain, &table, living, 0x1007, 40);
+        let first = g.control_offset((home + 1) & (g.slots() - 1));
+        let place = first + layout::control::LOST;
+        drain.slots.rings.store(place, lost);
+        drain.discover();
+        assert_eq!(drain.rings.len(), 2);
+        drain.retire_dead();
+        table.free(home);
+        assert_eq!(drain.rings.len(), 1);
+        if !seen_before {
+            drain = Drain {
+                rings: HashMap::new(),
+                order: Vec::new(),
+                lanes: Lanes::new(),
+                output: Arc::new(Output::new(ProcessId(0), 0, 1 << 20)),
+                ..drain
+            };
+        }
+        record(&drain, &table, living, 0x2007, 50);
+        assert_eq!(table.owner(home), living);
+        drain.flush();
+        assert_eq!(drain.rings.len(), 2);
+        let snapshot = drain.output.snapshot();
+        let mut threads = snapshot.threads.iter();
+        let thread = threads.find(|thread| thread.tid == living).unwrap().id;
+        assert!(threads.all(|thread| thread.tid != living));
+        let blocks = snapshot.blocks.iter();
+        let blocks = blocks.filter(|block| block.thread == thread);
+        let events = blocks.flat_map(|block| block.events().map(Result::unwrap));
+        let told: Vec<_> = events.map(|event| (event.ticks.0, event.body)).collect();
+        let call = |ticks, kind| {
+            let body = EventBody::Call {
+                function: FunctionId(0),
+                kind,
+                values: Values::NONE,
+            };
+            (ticks, body)
+        };
+        let mut expected = vec![
+            call(20, CallKind::Enter),
+            call(30, CallKind::Exit),
+            call(40, CallKind::Enter),
+            call(50, CallKind::Exit),
+        ];
+        if lost > 0 {
+            expected.insert(3, (40, EventBody::Lost { events: lost }));
+        }
+        assert_eq!(told, expected, "seen before: {seen_before}");
+    }
+}
+
+/// A hole is not waited for when a session ends: what stands behind it is read, and the ring is the next collector's as a whole.
+#[test]
+fn at_the_end_of_a_session_what_is_behind_a_hole_is_read() {
+    const TID: u32 = 64;
+    let events = 5000;
+    for hole in [1, 30, 400] {
+        let mut drain = drain();
+        let g = drain.layout().geometry;
+        let table = Table::new(g);
+        for now in 0..events {
+            record(&drain, &table, TID, 0x1007, now);
+        }
+        let first = g.ring_offset(0) + layout::GUARD_BYTES + 80;
+        drain.slots.rings.zero(first, 8 * hole);
+        drain.discover();
+        drain.finish();
+        let counters = drain.output.counters();
+        assert_eq!(counters.events, events - hole);
+        assert!((1..=hole).contains(&counters.lost), "{counters:?}");
+        let line = g.control_offset(0);
+        let word = |place| drain.slots.rings.load(line + place);
+        let begun = word(layout::control::STARTED);
+        assert!(begun > 1 && word(layout::control::RELEASED) == begun - 1);
+    }
+}
+
+/// A thread that found no slot first, and then two: one thread, which ends when nothing is left of it.
+#[test]
+fn a_thread_with_two_rings_and_a_bucket_ends_once() {
+    for rings_end_first in [true, false] {
+        let mut drain = drain();
+        let g = drain.layout().geometry;
+        let store = |drain: &Drain, place, value| drain.slots.rings.store(place, value);
+        store(
+            &drain,
+            g.bucket_offset(1) + layout::bucket::TID,
+            ENDED.into(),
+        );
+        store(&drain, g.bucket_offset(1) + layout::bucket::LOST, 3);
+        store(&drain, layout::rings::BUCKETS_TAKEN, 1);
+        drain.publish_without_slot();
+        for index in [4, 6] {
+            store(
+                &drain,
+                g.control_offset(index) + layout::control::OWNER,
+                ENDED.into(),
+            );
+            drain.discover();
+        }
+        assert_eq!(drain.rings.len(), 2);
+        let threads = |drain: &Drain| drain.output.counters().threads;
+        assert_eq!(threads(&drain), 1);
+        assert_eq!(drain.output.snapshot().threads.len(), 1);
+        if rings_end_first {
+            drain.retire_dead();
+            assert_eq!(threads(&drain), 1);
+        }
+        // Frees the bucket, then notices that it is free.
+        drain.retire_ringless();
+        drain.retire_ringless();
+        assert_eq!(threads(&drain), if rings_end_first { 0 } else { 1 });
+        drain.retire_dead();
+        assert!(drain.rings.is_empty());
+        assert_eq!(threads(&drain), 0);
+    }
+}

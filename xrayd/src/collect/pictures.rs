@@ -1,0 +1,154 @@
+//! What all rings of a target hold at one moment, taken while its threads go on.
+//!
+//! Rings are copied one after the other, in a fraction of a second; what was recorded after the first copy was begun is left out of all of them. Making
+//! events of the copies takes longer, and is done by whoever wants them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use shm_ring::{Geometry, Item, Mapping, Producer, newest::Picture};
+use xray_trace::model::{Clock, FunctionId, ProcessId, ThreadId, Ticks};
+
+use super::{SiteTable, lane::Lane, room::Room};
+use crate::{
+    session::{Output, Snapshot},
+    sys::ticks_now,
+};
+
+/// What all copies in this process together may take. Where there is no room, rings show their newest part only, a chunk at least.
+const MOST_BYTES: u64 = 4 << 30;
+/// What they take now.
+static HELD: AtomicU64 = AtomicU64::new(0);
+
+/// Copies of rings, and what the output retained at the same moment.
+#[derive(Debug)]
+pub(crate) struct Pictures {
+    geometry: Geometry,
+    sites: Arc<SiteTable>,
+    /// What was recorded later is not in the picture.
+    until: Ticks,
+    /// Chunks of a ring at most.
+    most: u64,
+    rings: Vec<(ThreadId, Picture, Held)>,
+    retained: Snapshot,
+}
+
+/// So many bytes of what all copies may take.
+#[derive(Debug)]
+struct Held(u64);
+
+/// What each of so many processes may have for the copies of its rings: half of what is left, since others may want some.
+pub(crate) fn room(processes: usize) -> u64 {
+    let left = MOST_BYTES.saturating_sub(HELD.load(Relaxed));
+    left / 2 / (processes.max(1) as u64)
+}
+
+// === impl Pictures ===
+
+impl Pictures {
+    /// None of `rings` rings so far, which may take so many bytes.
+    pub(super) fn new(geometry: Geometry, sites: Arc<SiteTable>, rings: usize, bytes: u64) -> Self {
+        let each = bytes / (rings.max(1) as u64) / geometry.chunk_bytes();
+        Self {
+            geometry,
+            sites,
+            until: ticks_now(),
+            most: each.max(1),
+            rings: Vec::new(),
+            retained: Snapshot::default(),
+        }
+    }
+
+    /// Copies the ring at `index`, of this thread.
+    pub(super) fn take(&mut self, thread: ThreadId, memory: &Mapping, index: u32) {
+        let picture = Picture::take(memory, self.geometry, index, self.most);
+        let held = Held(picture.bytes());
+        HELD.fetch_add(held.0, Relaxed);
+        self.rings.push((thread, picture, held));
+    }
+
+    /// With what the output retains.
+    pub(super) fn retained(self, retained: Snapshot) -> Self {
+        Self { retained, ..self }
+    }
+
+    /// Bytes of rings that were copied.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.rings
+            .iter()
+            .map(|(_, picture, _)| picture.bytes())
+            .sum()
+    }
+
+    /// Makes events of it: of rings, those of the `last` so long before the picture was taken, or all; of what is retained, the blocks in which there
+    /// is any of that time. `was_seen` is told which functions the rings have events of.
+    pub(crate) fn develop(
+        self,
+        process: ProcessId,
+        functions: usize,
+        last: Option<Duration>,
+        mut was_seen: impl FnMut(FunctionId),
+    ) -> Snapshot {
+        let Self {
+            geometry: _,
+            sites,
+            until,
+            most: _,
+            rings,
+            mut retained,
+        } = self;
+        let since = last.and_then(|last| {
+            let frequency = Clock::new(retained.anchors.clone()).frequency()?;
+            let ticks = u128::from(frequency) * last.as_nanos() / 1_000_000_000;
+            Some(
+                until
+                    .0
+                    .saturating_sub(u64::try_from(ticks).unwrap_or(u64::MAX)),
+            )
+        });
+        let since = since.unwrap_or(0);
+        retained.blocks.retain(|block| block.last.0 >= since);
+        // Blocks go where those go that are read along, but of this picture alone.
+        let output = Output::new(process, functions, u64::MAX);
+        let room = Room::new();
+        for (thread, picture, _held) in rings {
+            let mut lane = Lane::new(thread, Ticks(0), &room);
+            let mut consumer = picture.consumer();
+            if sites.has_events() {
+                consumer.expect_payloads();
+            }
+            // A loss has no time; it comes before the event behind it.
+            let mut at = 0;
+            let take = |item| {
+                at = match &item {
+                    Item::Call { ticks, .. } => *ticks,
+                    Item::Data(data) => data.ticks,
+                    Item::Lost(_) => at,
+                };
+                if (since..=until.0).contains(&at) {
+                    lane.take(item, &sites, &output);
+                }
+            };
+            consumer.drain(&picture, Producer::Gone, 0, u64::MAX, take);
+            lane.publish(&output);
+        }
+        for id in (0..functions).filter_map(|id| u32::try_from(id).ok()) {
+            if output.was_seen(FunctionId(id)) {
+                was_seen(FunctionId(id));
+            }
+        }
+        retained.blocks.extend(output.snapshot().blocks);
+        retained
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.0, Relaxed);
+    }
+}

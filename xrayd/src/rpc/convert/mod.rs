@@ -1,0 +1,10 @@
+//! Between the contract's messages and the engine's types. Nothing behind this folder knows the messages.
+
+mod inward;
+mod outward;
+
+pub(super) use inward::{Toggle, attach_options, matching, mode, selection, toggle, wanted};
+pub(super) use outward::{
+    attach_report, detach_refused, detach_report, family, function, mode_report, preflight,
+    process, retained, status, toggle_refused, toggle_report,
+};

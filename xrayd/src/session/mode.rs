@@ -1,0 +1,35 @@
+//! How the events of a session are kept.
+
+use std::fmt;
+
+/// What becomes of events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Rings hold the newest events of their threads, and nobody reads them until somebody wants to know. While a feed is read, it is as
+    /// [`Mode::Stream`].
+    Flight,
+    /// All events are read and retained, the oldest go first; what finds a full ring is lost, and counted.
+    #[default]
+    Stream,
+}
+
+// === impl Mode ===
+
+impl Mode {
+    /// All there are.
+    pub const ALL: [Self; 2] = [Self::Flight, Self::Stream];
+
+    /// Its name, as people write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Flight => "flight",
+            Self::Stream => "stream",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
