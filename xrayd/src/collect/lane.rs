@@ -1,6 +1,9 @@
 //! What one thread's ring yields, on its way into blocks.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use shm_ring::{Data, Item, word};
 use xray_trace::{
@@ -12,6 +15,7 @@ use super::{
     CallSite, SiteKind, SiteTable,
     room::Room,
     stacks::{Exit, Stacks},
+    switches::{Along, Switches},
 };
 use crate::{
     session::{Output, Published},
@@ -30,6 +34,9 @@ pub(super) struct Lane {
     encoder: BlockEncoder,
     /// The open calls. Emptied by a loss.
     stacks: Stacks,
+    /// When functions were switched, and how far the events have come along that.
+    switches: Arc<Switches>,
+    along: Along,
     /// Time of the last event; 0 before the first. Time does not run backwards in a thread: a handler's events come
     /// before the one that it interrupted.
     last: u64,
@@ -47,9 +54,11 @@ pub(super) struct Lane {
 
 impl Lane {
     /// Of the thread something was told already as of `told`; 0 if not.
-    pub(super) fn new(thread: ThreadId, told: Ticks, room: &Room) -> Self {
+    pub(super) fn new(thread: ThreadId, told: Ticks, room: &Room, switches: Arc<Switches>) -> Self {
         Self {
             thread,
+            switches,
+            along: Along::new(),
             encoder: BlockEncoder::new(thread),
             stacks: Stacks::new(room),
             last: told.0,
@@ -96,6 +105,7 @@ impl Lane {
         output: &Output,
     ) {
         self.pass(ticks);
+        self.shed();
         self.follow(function, kind, sp);
         self.encoder
             .push_call(Ticks(self.last), function, kind, values);
@@ -144,6 +154,7 @@ impl Lane {
             output.event_types.meet(number);
         }
         self.pass(ticks);
+        self.shed();
         let over = self.stacks.pass(sp);
         self.unwind(over);
         self.encoder
@@ -216,6 +227,16 @@ impl Lane {
         }
     }
 
+    /// Says which calls may have ended while their functions were off, before this event.
+    #[inline]
+    fn shed(&mut self) {
+        if self.last >= self.along.look_at {
+            self.along.meet(self.last, &self.switches, &mut self.stacks);
+        }
+        let over = self.stacks.shed();
+        self.unwind(over);
+    }
+
     /// Says which calls the stack shows to be over before this event.
     #[inline]
     fn follow(&mut self, function: FunctionId, kind: CallKind, sp: u64) {
@@ -262,7 +283,7 @@ fn values_at(kind: CallKind, bytes: &[u8]) -> Values {
 
 #[cfg(test)]
 mod tests {
-    use xray_trace::model::ProcessId;
+    use xray_trace::model::{EventBody, ProcessId};
 
     use super::*;
 
@@ -318,7 +339,7 @@ mod tests {
             for read in 0..=items.len() {
                 let output = Output::new(ProcessId(0), 1, 1 << 20);
                 let thread = output.new_thread(1, String::new());
-                let mut lane = Lane::new(thread, Ticks(0), &Room::new());
+                let mut lane = Lane::new(thread, Ticks(0), &Room::new(), Arc::default());
                 for (at, item) in items.iter().enumerate() {
                     if at == read {
                         lane.tell_early(ticks_now());
@@ -338,6 +359,54 @@ mod tests {
                 assert_eq!(output.counters().lost, expected);
                 let order = blocks.iter().flat_map(|block| [block.first, block.last]);
                 assert!(order.is_sorted());
+            }
+        }
+    }
+
+    /// A call is open when its function is switched off. Another one, in its place, is on when it returns: that is not the first one's end.
+    /// Whether the switch is known before or after the lane's last look makes no difference.
+    #[test]
+    fn an_exit_after_a_switch_is_not_that_of_an_entry_before_it() {
+        for looked in [false, true] {
+            for switched in [false, true] {
+                let mut sites = SiteTable::new();
+                for (name, kind) in [(0x1007, CallKind::Enter), (0x2007, CallKind::Exit)] {
+                    let site = CallSite {
+                        name,
+                        function: FunctionId(7),
+                        kind: SiteKind::Call(kind),
+                    };
+                    assert!(sites.insert(site, Ticks(0)));
+                }
+                let switches = Arc::new(Switches::default());
+                let output = Output::new(ProcessId(0), 8, 1 << 20);
+                let thread = output.new_thread(1, String::new());
+                let mut lane = Lane::new(thread, Ticks(0), &Room::new(), Arc::clone(&switches));
+                let call = |site, ticks: Ticks| Item::Call {
+                    site,
+                    ticks: ticks.0,
+                    sp: 0x7000,
+                    argument: None,
+                };
+                let enter = call(0x1007, ticks_now());
+                if looked {
+                    lane.take(enter.clone(), &sites, &output);
+                }
+                // Of a neighbour, and of a function that was off.
+                switches.mark(&[FunctionId(6), FunctionId(8)]);
+                if switched {
+                    switches.mark(&[FunctionId(3), FunctionId(7)]);
+                }
+                if !looked {
+                    lane.take(enter, &sites, &output);
+                }
+                lane.take(call(0x2007, ticks_now()), &sites, &output);
+                lane.end(&output);
+                let blocks = output.snapshot().blocks;
+                let events = blocks.iter().flat_map(|block| block.events());
+                let bodies: Vec<EventBody> = events.map(|event| event.unwrap().body).collect();
+                let left = bodies.contains(&EventBody::Unwound { calls: 1 });
+                assert_eq!(left, switched, "{bodies:?}");
             }
         }
     }

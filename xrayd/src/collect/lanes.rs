@@ -1,12 +1,15 @@
 //! The threads of one target, as the trace knows them. Each is one thread there for as long as it has a ring, or a bucket for what it
 //! loses without one.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use shm_ring::Item;
 use xray_trace::model::{ThreadId, Ticks};
 
-use super::{SiteTable, lane::Lane, room::Room, slots::Names};
+use super::{SiteTable, lane::Lane, room::Room, slots::Names, switches::Switches};
 use crate::session::Output;
 
 /// Those threads, by their ids in the target.
@@ -15,6 +18,7 @@ pub(super) struct Lanes {
     threads: HashMap<u32, Recorder>,
     /// For what is open in them.
     room: Room,
+    switches: Arc<Switches>,
 }
 
 #[derive(Debug)]
@@ -35,16 +39,22 @@ struct Recorder {
 // === impl Lanes ===
 
 impl Lanes {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(switches: Arc<Switches>) -> Self {
         Self {
             threads: HashMap::new(),
             room: Room::new(),
+            switches,
         }
     }
 
     /// The lane of a thread that has a ring.
     pub(super) fn get_mut(&mut self, owner: u32) -> Option<&mut Lane> {
         self.threads.get_mut(&owner)?.lane.as_mut()
+    }
+
+    /// When functions were switched.
+    pub(super) fn switches(&self) -> &Arc<Switches> {
+        &self.switches
     }
 
     /// All there are.
@@ -61,7 +71,7 @@ impl Lanes {
         names: &mut Names,
         output: &Output,
     ) -> Option<u32> {
-        let room = self.room.clone();
+        let (room, switches) = (self.room.clone(), Arc::clone(&self.switches));
         let known = self.known(owner, names, output);
         let left = (known.rings > 0).then_some(known.latest);
         known.rings += 1;
@@ -69,7 +79,7 @@ impl Lanes {
         let (thread, told) = (known.thread, known.told);
         known
             .lane
-            .get_or_insert_with(|| Lane::new(thread, told, &room));
+            .get_or_insert_with(|| Lane::new(thread, told, &room, switches));
         left
     }
 

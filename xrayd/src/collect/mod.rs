@@ -9,7 +9,9 @@ mod room;
 mod sites;
 mod slots;
 mod stacks;
+mod switches;
 
 pub(crate) use drain::{Drain, DrainHandle};
 pub(crate) use pictures::{Pictures, room};
 pub(crate) use sites::{CallSite, SiteKind, SiteTable};
+pub(crate) use switches::Switches;

@@ -14,7 +14,7 @@ use std::{
 use shm_ring::{Geometry, Item, Mapping, Producer, newest::Picture};
 use xray_trace::model::{Clock, FunctionId, ProcessId, ThreadId, Ticks};
 
-use super::{SiteTable, lane::Lane, room::Room};
+use super::{SiteTable, lane::Lane, room::Room, switches::Switches};
 use crate::{
     session::{Output, Snapshot},
     sys::ticks_now,
@@ -30,6 +30,7 @@ static HELD: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Pictures {
     geometry: Geometry,
     sites: Arc<SiteTable>,
+    switches: Arc<Switches>,
     /// What was recorded later is not in the picture.
     until: Ticks,
     /// Chunks of a ring at most.
@@ -52,12 +53,19 @@ pub(crate) fn room(processes: usize) -> u64 {
 
 impl Pictures {
     /// None of `rings` rings so far, which may take so many bytes.
-    pub(super) fn new(geometry: Geometry, sites: Arc<SiteTable>, rings: usize, bytes: u64) -> Self {
+    pub(super) fn new(
+        geometry: Geometry,
+        sites: Arc<SiteTable>,
+        switches: &Switches,
+        rings: usize,
+        bytes: u64,
+    ) -> Self {
         let each = bytes / (rings.max(1) as u64) / geometry.chunk_bytes();
         Self {
             geometry,
             sites,
             until: ticks_now(),
+            switches: Arc::new(switches.freeze()),
             most: each.max(1),
             rings: Vec::new(),
             retained: Snapshot::default(),
@@ -97,6 +105,7 @@ impl Pictures {
         let Self {
             geometry: _,
             sites,
+            switches,
             until,
             most: _,
             rings,
@@ -117,7 +126,7 @@ impl Pictures {
         let output = Output::new(process, functions, u64::MAX);
         let room = Room::new();
         for (thread, picture, _held) in rings {
-            let mut lane = Lane::new(thread, Ticks(0), &room);
+            let mut lane = Lane::new(thread, Ticks(0), &room, Arc::clone(&switches));
             let mut consumer = picture.consumer();
             if sites.has_events() {
                 consumer.expect_payloads();

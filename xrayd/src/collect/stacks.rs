@@ -44,11 +44,17 @@ pub(super) struct Stacks {
     beyond: u64,
     /// Where the outermost of those stands.
     beyond_from: u64,
+    /// No frame from here on is suspected.
+    suspects: usize,
+    /// Those for which there was no room are.
+    beyond_suspect: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Frame {
     function: FunctionId,
+    /// It may have ended unseen: it is open for certain only while one further in is.
+    suspect: bool,
     sp: u64,
 }
 
@@ -82,13 +88,53 @@ impl Stacks {
             segments: Vec::new(),
             beyond: 0,
             beyond_from: 0,
+            suspects: 0,
+            beyond_suspect: false,
         }
+    }
+
+    /// Calls of these functions may have ended unseen, and others of the same functions may stand in their places.
+    #[cold]
+    pub(super) fn suspect(&mut self, functions: impl Fn(FunctionId) -> bool) {
+        for (at, frame) in self.frames.iter_mut().enumerate() {
+            if functions(frame.function) {
+                frame.suspect = true;
+                self.suspects = self.suspects.max(at + 1);
+            }
+        }
+        // Which functions those are nobody knows.
+        self.beyond_suspect = self.beyond > 0;
+    }
+
+    /// Something happens: says how many of the innermost calls may have ended before, unseen. They count as over.
+    #[inline]
+    pub(super) fn shed(&mut self) -> u64 {
+        // Without a frame none is suspected.
+        match self.frames.len().wrapping_sub(1) < self.suspects || self.beyond_suspect {
+            true => self.shed_suspects(),
+            false => 0,
+        }
+    }
+
+    #[cold]
+    fn shed_suspects(&mut self) -> u64 {
+        let mut over = 0;
+        if std::mem::take(&mut self.beyond_suspect) {
+            over = std::mem::take(&mut self.beyond);
+        }
+        while self.beyond == 0 && self.frames.pop_if(|top| top.suspect).is_some() {
+            over += 1;
+        }
+        self.trim();
+        let innermost = self.frames.iter().rposition(|frame| frame.suspect);
+        self.suspects = innermost.map_or(0, |at| at + 1);
+        over
     }
 
     /// A call begins with its return address at `sp`. Says how many of the innermost calls had ended before, without an exit.
     #[inline]
     pub(super) fn enter(&mut self, function: FunctionId, sp: u64) -> u64 {
-        let frame = Frame { function, sp };
+        let frame = Frame::new(function, sp);
         match self.frames.last() {
             // Below the innermost call, not further than a frame.
             Some(top) if top.sp.wrapping_sub(sp).wrapping_sub(1) < NEAR => self.push(frame, 0),
@@ -106,7 +152,7 @@ impl Stacks {
     /// A call ends, with its return address at `sp`.
     #[inline]
     pub(super) fn exit(&mut self, function: FunctionId, sp: u64) -> Shown {
-        match self.frames.pop_if(|top| *top == Frame { function, sp }) {
+        match self.frames.pop_if(|top| *top == Frame::new(function, sp)) {
             Some(_) => {
                 self.trim();
                 let over = match self.beyond {
@@ -140,6 +186,8 @@ impl Stacks {
         self.frames.clear();
         self.segments.clear();
         self.beyond = 0;
+        self.suspects = 0;
+        self.beyond_suspect = false;
     }
 
     /// Gives back the memory of a recursion that is over. To be called now and then.
@@ -266,7 +314,7 @@ impl Stacks {
             let it = candidates.into_iter().flatten().find(|at| {
                 let frame = self.frames.get(*at).filter(|_| range.contains(at));
                 frame.is_some_and(|frame| {
-                    frame.function == function && frame.sp.abs_diff(sp) <= moved
+                    frame.function == function && !frame.suspect && frame.sp.abs_diff(sp) <= moved
                 })
             });
             it.map(|frame| (segment, frame))
@@ -312,6 +360,19 @@ impl Stacks {
             .pop_if(|at| *at >= self.frames.len())
             .is_some()
         {}
+    }
+}
+
+// === impl Frame ===
+
+impl Frame {
+    #[inline]
+    const fn new(function: FunctionId, sp: u64) -> Self {
+        Self {
+            function,
+            suspect: false,
+            sp,
+        }
     }
 }
 
@@ -451,6 +512,52 @@ mod tests {
         assert!(stacks.segments.is_empty());
     }
 
+    /// Calls whose functions were switched count as over where nothing further in is known to be open, and no exit is theirs.
+    #[test]
+    fn a_call_whose_function_was_switched_is_open_while_one_within_it_is() {
+        let mut stacks = stacks();
+        for (function, depth) in [(A, 0), (B, 64), (C, 128), (B, 192), (B, 256)] {
+            assert_eq!(stacks.enter(function, TOP - depth), 0);
+        }
+        stacks.suspect(|function| function == B);
+        assert_eq!(stacks.shed(), 2, "the innermost two");
+        assert_eq!(stacks.shed(), 0);
+        assert_eq!(open(&stacks), [(1, TOP), (2, TOP - 64), (3, TOP - 128)]);
+        // One that has begun since is known.
+        assert_eq!(stacks.enter(B, TOP - 192), 0);
+        assert_eq!(stacks.shed(), 0);
+        assert_eq!(stacks.exit(B, TOP - 192), shown(0, Exit::Innermost));
+        assert_eq!(stacks.shed(), 0);
+        // The outer one's place, whose exit it cannot be: `C` has been left then, too.
+        let mut other = Stacks::new(&Room::new());
+        other.enter(A, TOP);
+        other.enter(B, TOP - 64);
+        other.enter(C, TOP - 128);
+        other.suspect(|function| function == B);
+        assert_eq!(other.shed(), 0);
+        assert_eq!(other.exit(B, TOP - 64), shown(2, Exit::Astray));
+        assert_eq!(other.shed(), 0);
+        assert_eq!(open(&other), [(1, TOP)]);
+
+        assert_eq!(stacks.exit(C, TOP - 128), shown(0, Exit::Innermost));
+        assert_eq!(stacks.shed(), 1);
+        assert_eq!(stacks.exit(B, TOP - 64), shown(0, Exit::Astray));
+        assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
+        assert_eq!(stacks.shed(), 0);
+    }
+
+    /// Of calls without room nobody knows the functions.
+    #[test]
+    fn calls_without_room_are_over_at_a_switch() {
+        let mut stacks = Stacks::new(&Room::with(0, 64, 4));
+        stacks.enter(A, TOP);
+        stacks.enter(B, TOP - 64);
+        stacks.suspect(|function| function == C);
+        assert_eq!(stacks.shed(), 2);
+        assert_eq!(stacks.shed(), 0);
+        assert_eq!(stacks.exit(B, TOP - 64), shown(0, Exit::Unknown));
+    }
+
     /// What cannot be seen: whether what happens more than a neighbour's distance away is on the same stack.
     #[test]
     fn a_call_that_was_left_far_away_stays_open_until_something_happens_near_it_or_further_out() {
@@ -464,7 +571,7 @@ mod tests {
             assert_eq!(stacks.enter(C, near), 1);
             assert_eq!(open(&stacks), [(1, TOP), (3, near)]);
         }
-        // `B` was switched off while it was open, and has returned. What is called far above is within it, as it seems, each time anew.
+        // `B` was left, and what is called far above is within it, as it seems, each time anew.
         let mut stacks = stacks();
         stacks.enter(B, TOP - 2 * NEAR);
         for _ in 0..10 {

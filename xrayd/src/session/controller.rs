@@ -17,6 +17,7 @@ use super::{
     rules::{Rules, Wishes},
 };
 use crate::{
+    collect::DrainHandle,
     inject::{PatchReport, PatchSite, Patcher, SETTLE, Stance, clear_live, is_ours_still},
     lock::lock,
     pid::TargetAddr,
@@ -332,10 +333,23 @@ impl Controller {
         let before = self.patcher.copied_bytes();
         let shared = Arc::clone(&self.shared);
         let functions = Arc::clone(&self.loading.functions);
+        let switches = lock(&shared.drain).as_ref().map(DrainHandle::switches);
+        let switches = switches.unwrap_or_default();
+        if to != Wanted::Off {
+            let off = |id: &FunctionId| shared.states.recorded(*id).is_none();
+            let off: Vec<FunctionId> = ids.iter().copied().filter(off).collect();
+            switches.mark(&off);
+        }
         // All of them, or a part: of the same number are the same.
-        let patch = |part: &[FunctionId], to| match part.len() == ids.len() {
-            true => self.patch(&sites, to),
-            false => self.patch(&functions.sites(part), to),
+        let patch = |part: &[FunctionId], to| {
+            let patched = match part.len() == ids.len() {
+                true => self.patch(&sites, to),
+                false => self.patch(&functions.sites(part), to),
+            };
+            if to == Wanted::Off {
+                switches.mark(part);
+            }
+            patched
         };
         let patched = shared
             .states

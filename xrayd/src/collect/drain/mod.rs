@@ -19,7 +19,7 @@ use std::{
 };
 
 use super::{
-    CallSite, SiteTable,
+    CallSite, SiteTable, Switches,
     lane::Lane,
     lanes::Lanes,
     pictures::Pictures,
@@ -71,6 +71,7 @@ enum Request {
 pub(crate) struct DrainHandle {
     requests: SyncSender<Request>,
     thread: Option<JoinHandle<()>>,
+    switches: Arc<Switches>,
 }
 
 /// The thread's state.
@@ -110,6 +111,11 @@ impl DrainHandle {
     pub(crate) fn wake(&self) {
         // If the thread is gone, no event will be read, which its owner finds out when it asks for something.
         let _ = self.requests.try_send(Request::Wake);
+    }
+
+    /// When functions were switched, for who switches them.
+    pub(crate) fn switches(&self) -> Arc<Switches> {
+        Arc::clone(&self.switches)
     }
 
     /// Makes known what sites mean from `since` on. When this returns they may be switched on.
@@ -167,6 +173,7 @@ impl Drain {
         } = installed;
         let slots = Slots::new(layout, rings, rings_file);
         let mut drain = Self::new(pid, memory, slots, sites, output);
+        let switches = Arc::clone(drain.lanes.switches());
         let (requests, received) = sync_channel(4);
         let thread = std::thread::Builder::new()
             .name(format!("drain-{pid}"))
@@ -181,6 +188,7 @@ impl Drain {
         Ok(DrainHandle {
             requests,
             thread: Some(thread),
+            switches,
         })
     }
 
@@ -204,7 +212,7 @@ impl Drain {
             names: Names::of(pid),
             rings: HashMap::new(),
             order: Vec::new(),
-            lanes: Lanes::new(),
+            lanes: Lanes::new(Arc::default()),
             rings_seen: 0,
             more_ended: false,
             swept: 0,
@@ -321,6 +329,7 @@ impl Drain {
         let mut pictures = Pictures::new(
             self.layout().geometry,
             Arc::clone(&self.sites),
+            self.lanes.switches(),
             self.order.len(),
             bytes,
         );

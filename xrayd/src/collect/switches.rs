@@ -1,0 +1,235 @@
+//! When functions were switched: what is known of calls that were open then.
+//!
+//! A call that is open while its function is off returns unseen, and another one of the same function may stand in its place when the function is on
+//! again. So the entry from before says nothing of an exit from after.
+//!
+//! ```text
+//!  recorded     entry │           off            │ exit
+//!  what was       ▐ first call ▌ ▐ second ▌ ▐ third ▌
+//! ```
+//!
+//! The control thread marks the functions once they are off, and once more before they are switched on, for the threads that were in a trampoline
+//! at the first time. A lane looks for marks before each event that is later than its last look: the marks that matter for an event are older than it.
+
+use std::{
+    collections::VecDeque,
+    ops::RangeInclusive,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use xray_trace::model::FunctionId;
+
+use super::stacks::Stacks;
+use crate::{lock::lock, sys::ticks_now};
+
+/// Marks that are kept, and ranges of functions in them together. In flight, rings hold what is older than many of them.
+const MOST_MARKS: usize = 16 << 10;
+const MOST_RANGES: usize = 256 << 10;
+
+/// The marks of one target.
+#[derive(Debug, Default)]
+pub(crate) struct Switches {
+    marks: Mutex<Marks>,
+    /// How many there have ever been.
+    count: AtomicU64,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Marks {
+    kept: VecDeque<Mark>,
+    /// So many are not kept any more; the last of them was made then.
+    forgotten: u64,
+    forgotten_until: u64,
+    /// In those that are kept.
+    ranges: usize,
+}
+
+#[derive(Debug, Clone)]
+struct Mark {
+    at: u64,
+    functions: Functions,
+}
+
+/// A set of functions. Shared, since snapshots copy marks.
+#[derive(Debug, Clone)]
+struct Functions(Arc<[RangeInclusive<u32>]>);
+
+/// How far one thread's events have come along the marks.
+#[derive(Debug)]
+pub(super) struct Along {
+    /// Marks that were met.
+    met: u64,
+    /// Of an event that is not older than this, marks have to be looked for.
+    pub(super) look_at: u64,
+}
+
+// === impl Switches ===
+
+impl Switches {
+    /// These functions are off now.
+    pub(crate) fn mark(&self, functions: &[FunctionId]) {
+        if functions.is_empty() {
+            return;
+        }
+        let functions = Functions::new(functions);
+        let mut marks = lock(&self.marks);
+        marks.push(Mark {
+            at: ticks_now().0,
+            functions,
+        });
+        self.count.store(marks.count(), Ordering::Release);
+    }
+
+    /// As they are now, for events that are read later.
+    pub(super) fn freeze(&self) -> Self {
+        let marks = lock(&self.marks).clone();
+        Self {
+            count: AtomicU64::new(marks.count()),
+            marks: Mutex::new(marks),
+        }
+    }
+}
+
+// === impl Marks ===
+
+impl Marks {
+    fn count(&self) -> u64 {
+        self.forgotten + self.kept.len() as u64
+    }
+
+    fn push(&mut self, mark: Mark) {
+        self.ranges += mark.functions.0.len();
+        self.kept.push_back(mark);
+        while self.kept.len() > MOST_MARKS || self.ranges > MOST_RANGES && self.kept.len() > 1 {
+            let Some(oldest) = self.kept.pop_front() else {
+                break;
+            };
+            self.ranges -= oldest.functions.0.len();
+            self.forgotten += 1;
+            self.forgotten_until = oldest.at;
+        }
+    }
+}
+
+// === impl Along ===
+
+impl Along {
+    pub(super) fn new() -> Self {
+        Self { met: 0, look_at: 0 }
+    }
+
+    /// An event of this time comes next, not older than `look_at`: the open calls of which nothing is known any more are marked in `stacks`.
+    #[cold]
+    pub(super) fn meet(&mut self, ticks: u64, switches: &Switches, stacks: &mut Stacks) {
+        // Before looking: a mark that is made meanwhile is later.
+        let now = ticks_now().0;
+        if self.met >= switches.count.load(Ordering::Acquire) {
+            self.look_at = now;
+            return;
+        }
+        let marks = lock(&switches.marks);
+        if self.met < marks.forgotten {
+            // What they were of is not known.
+            stacks.suspect(|_| true);
+            if ticks <= marks.forgotten_until {
+                self.look_at = 0;
+                return;
+            }
+            self.met = marks.forgotten;
+        }
+        loop {
+            let at = usize::try_from(self.met - marks.forgotten);
+            let next = at.ok().and_then(|at| marks.kept.get(at));
+            match next {
+                Some(mark) if mark.at <= ticks => {
+                    stacks.suspect(|function| mark.functions.contains(function));
+                    self.met += 1;
+                }
+                Some(mark) => {
+                    self.look_at = mark.at;
+                    return;
+                }
+                None => {
+                    self.look_at = now;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+// === impl Functions ===
+
+impl Functions {
+    fn new(functions: &[FunctionId]) -> Self {
+        let mut ids: Vec<u32> = functions.iter().map(|id| id.0).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let runs = ids.chunk_by(|one, next| one.checked_add(1) == Some(*next));
+        let ranges = runs.filter_map(|run| Some(*run.first()?..=*run.last()?));
+        Self(ranges.collect())
+    }
+
+    fn contains(&self, function: FunctionId) -> bool {
+        let at = self.0.partition_point(|range| *range.end() < function.0);
+        self.0
+            .get(at)
+            .is_some_and(|range| range.contains(&function.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::room::Room;
+
+    const SP: u64 = 0x7000;
+
+    fn contained(functions: &[u32], ids: impl IntoIterator<Item = u32>) -> Vec<u32> {
+        let ids_of = |ids: &[u32]| ids.iter().copied().map(FunctionId).collect::<Vec<_>>();
+        let set = Functions::new(&ids_of(functions));
+        let contained = |id: &u32| set.contains(FunctionId(*id));
+        ids.into_iter().filter(contained).collect()
+    }
+
+    #[test]
+    fn a_set_contains_what_it_was_made_of() {
+        assert_eq!(contained(&[5, 3, 4, 9, 3, 1], 0..12), [1, 3, 4, 5, 9]);
+        assert_eq!(
+            contained(&[u32::MAX, 0], [0, 1, u32::MAX - 1, u32::MAX]),
+            [0, u32::MAX]
+        );
+    }
+
+    /// Of events older than the marks that are kept, none is matched with one before it; those after them are as always.
+    #[test]
+    fn marks_take_bounded_memory_and_what_is_forgotten_is_suspected() {
+        let switches = Switches::default();
+        let long_ago = ticks_now().0;
+        for _ in 0..MOST_MARKS + 10 {
+            switches.mark(&[FunctionId(1)]);
+        }
+        let many: Vec<FunctionId> = (0..100).map(|id| FunctionId(id * 2)).collect();
+        let kept = |switches: &Switches| lock(&switches.marks).kept.len();
+        assert_eq!(kept(&switches), MOST_MARKS);
+        let switches = switches.freeze();
+        for (at, function, over) in [(long_ago, 2, 1), (ticks_now().0, 2, 0)] {
+            let mut along = Along::new();
+            let mut stacks = Stacks::new(&Room::new());
+            along.meet(at, &switches, &mut stacks);
+            stacks.enter(FunctionId(function), SP);
+            if at >= along.look_at {
+                along.meet(at, &switches, &mut stacks);
+            }
+            assert_eq!(stacks.shed(), over, "at {at}");
+        }
+        for _ in 0..MOST_RANGES / many.len() + 10 {
+            switches.mark(&many);
+        }
+        assert!(lock(&switches.marks).ranges <= MOST_RANGES);
+        assert!(kept(&switches) >= MOST_RANGES / many.len());
+    }
+}
