@@ -66,7 +66,8 @@ pub(crate) struct Recording {
 // === impl Recording ===
 
 impl Recording {
-    /// Begins to record: from now on, everything that the process does goes to the file. If we are killed, a daemon does `undo`.
+    /// Begins to record: from now on, everything that the process does goes to the file. If we are killed, a daemon does `undo`, and the file can be
+    /// read: it has its header when this returns.
     pub(crate) async fn begin(
         rpc: &mut Rpc,
         pid: u32,
@@ -76,11 +77,17 @@ impl Recording {
         let undo = Some(undo);
         let response = rpc.stream_trace(StreamTraceRequest { pid, undo }).await;
         let response = response.map_err(|status| failure::from_status(&status));
-        let chunks = response.context("cannot stream the trace")?.into_inner();
+        let mut chunks = response.context("cannot stream the trace")?.into_inner();
         file.begin()?;
         let (leave, left) = oneshot::channel();
         let (publish, counts) = watch::channel(Counts::default());
-        let task = tokio::spawn(write(chunks, file, left, publish));
+        let begun = write_next(&mut chunks, &mut file, &publish).await?;
+        let task = tokio::spawn(async move {
+            match begun {
+                Some(end) => Ok((file, end)),
+                None => write(chunks, file, left, publish).await,
+            }
+        });
         Ok(Self {
             task,
             leave,
@@ -131,41 +138,51 @@ impl Recording {
     }
 }
 
+/// Writes what comes until nothing more does, or we leave.
 async fn write(
     mut chunks: Streaming<TraceChunk>,
     mut file: OutputFile,
     mut left: oneshot::Receiver<()>,
     publish: watch::Sender<Counts>,
 ) -> anyhow::Result<(OutputFile, StreamEnd)> {
-    let mut bytes = 0;
     loop {
-        let chunk = tokio::select! {
-            chunk = chunks.message() => chunk,
-            _ = &mut left => return Ok((file, StreamEnd::Left)),
+        let end = tokio::select! {
+            end = write_next(&mut chunks, &mut file, &publish) => end?,
+            _ = &mut left => Some(StreamEnd::Left),
         };
-        let TraceChunk {
-            data,
-            events,
-            lost,
-            reader_lost,
-        } = match chunk {
-            Ok(Some(chunk)) => chunk,
-            Ok(None) => return Ok((file, StreamEnd::Finished)),
-            Err(status) => {
-                let error = failure::from_status(&status);
-                return match error.downcast_ref() {
-                    Some(Failure::Unreachable(_)) => Ok((file, StreamEnd::Broken)),
-                    _ => Err(error.context("cannot stream the trace")),
-                };
-            }
-        };
-        tokio::task::block_in_place(|| file.write(&data))?;
-        bytes += data.len() as u64;
-        let lost = lost.saturating_add(reader_lost);
-        publish.send_replace(Counts {
-            events,
-            lost,
-            bytes,
-        });
+        if let Some(end) = end {
+            return Ok((file, end));
+        }
     }
+}
+
+/// Writes the next chunk; says why none comes. Can be dropped while it waits for one.
+async fn write_next(
+    chunks: &mut Streaming<TraceChunk>,
+    file: &mut OutputFile,
+    publish: &watch::Sender<Counts>,
+) -> anyhow::Result<Option<StreamEnd>> {
+    let TraceChunk {
+        data,
+        events,
+        lost,
+        reader_lost,
+    } = match chunks.message().await {
+        Ok(Some(chunk)) => chunk,
+        Ok(None) => return Ok(Some(StreamEnd::Finished)),
+        Err(status) => {
+            let error = failure::from_status(&status);
+            return match error.downcast_ref() {
+                Some(Failure::Unreachable(_)) => Ok(Some(StreamEnd::Broken)),
+                _ => Err(error.context("cannot stream the trace")),
+            };
+        }
+    };
+    tokio::task::block_in_place(|| file.write(&data))?;
+    publish.send_modify(|counts| {
+        counts.events = events;
+        counts.lost = lost.saturating_add(reader_lost);
+        counts.bytes += data.len() as u64;
+    });
+    Ok(None)
 }
