@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::account::{Account, AccountRow, GroupBy, Subject};
+use super::account::{Account, AccountRow, Distribution, GroupBy, Subject};
 use super::trie::{Key, NodeCounts, Side, StackRoots, Stacks, Trie};
 use super::{Filter, Notes};
-use crate::model::{Profile, ProfiledStack, Visit};
+use crate::model::{Profile, ProfiledStack, Times, Visit};
 
-/// Makes the table of a profile. Single durations are not known of any row; the filter's times do not apply.
+/// Makes the table of a profile. Single durations are known of rows of our own profiles only; the filter's times do not apply.
 #[must_use]
 pub fn account_profile(profile: &Profile, filter: &Filter, by: GroupBy) -> Account {
     let (stacks, totals) = (profile.stacks(), profile.totals_ns());
     let mut rows = BTreeMap::<Subject, AccountRow>::new();
+    let mut known = BTreeMap::<Subject, Known>::new();
     // How many counted calls of each subject are open.
     let mut open = HashMap::<Subject, u64>::new();
     profile.walk(|step| {
@@ -37,17 +38,92 @@ pub fn account_profile(profile: &Profile, filter: &Filter, by: GroupBy) -> Accou
             durations: None,
         });
         row.calls = row.calls.saturating_add(stack.calls);
+        if let Some(times) = profile.times(at) {
+            row.unfinished = row.unfinished.saturating_add(times.unfinished);
+            known.entry(subject).or_default().add(times, stack.calls);
+        }
         row.self_ns = row.self_ns.saturating_add(stack.self_ns);
         row.sum_ns = row.sum_ns.saturating_add(totals[at]);
         if *open == 0 {
             row.total_ns = row.total_ns.saturating_add(totals[at]);
         }
     });
+    for (subject, known) in known {
+        if let Some(row) = rows.get_mut(&subject) {
+            row.sum_ns = known.sum_ns;
+            row.durations = known.distribution();
+        }
+    }
     // A caller of which nothing but callees was counted is no row.
     let rows = rows.into_values().filter(|row| row.calls > 0);
+    let missing = profile.missing();
     Account {
         rows: rows.collect(),
-        notes: Notes::default(),
+        notes: Notes {
+            exits_without_entry: missing.exits_without_entry,
+            lost: missing.lost,
+            ..Notes::default()
+        },
+    }
+}
+
+/// What is known of the durations of a subject's calls.
+#[derive(Debug, Default)]
+struct Known {
+    finished: u64,
+    sum_ns: u64,
+    min_ns: Option<u64>,
+    max_ns: u64,
+    /// How many there are of each.
+    durations: BTreeMap<u64, u64>,
+}
+
+impl Known {
+    fn add(&mut self, times: &Times, calls: u64) {
+        let finished = calls.saturating_sub(times.unfinished);
+        if finished == 0 {
+            return;
+        }
+        self.finished = self.finished.saturating_add(finished);
+        self.sum_ns = self.sum_ns.saturating_add(times.sum_ns);
+        self.min_ns = Some(
+            self.min_ns
+                .map_or(times.min_ns, |min| min.min(times.min_ns)),
+        );
+        self.max_ns = self.max_ns.max(times.max_ns);
+        for (duration, count) in &times.durations {
+            let counted = self.durations.entry(*duration).or_default();
+            *counted = counted.saturating_add(*count);
+        }
+    }
+
+    /// `None` if no call finished.
+    fn distribution(&self) -> Option<Distribution> {
+        let mean_ns = self.sum_ns.checked_div(self.finished)?;
+        let (min_ns, max_ns) = (self.min_ns?, self.max_ns);
+        let all = self
+            .durations
+            .values()
+            .copied()
+            .fold(0, u64::saturating_add);
+        let rank = |thousandths: u128| {
+            let wanted = u128::from(all) * thousandths / 1000;
+            let mut before = 0_u128;
+            let found = self.durations.iter().find(|(_, count)| {
+                before += u128::from(**count);
+                before > wanted
+            });
+            found.map_or(max_ns, |(duration, _)| (*duration).max(min_ns).min(max_ns))
+        };
+        Some(Distribution {
+            min_ns,
+            mean_ns,
+            median_ns: rank(500),
+            p90_ns: rank(900),
+            p99_ns: rank(990),
+            p999_ns: rank(999),
+            max_ns,
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 
 use super::payload::{CHECKSUM_LEN, FRAME_LEN, Payload};
+use super::profile::{ProfilePart, part_fields};
 use super::section::{FieldError, FieldReader, SectionKind};
 use super::writer::End;
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
@@ -46,6 +47,8 @@ pub enum Item {
     },
     /// Calls that are open where blocks begin.
     OpenCalls(OpenCalls),
+    /// Sums of calls of a thread.
+    Profile(ProfilePart),
     /// The end of a finished trace, or what was that before something was added to it.
     End(End),
 }
@@ -315,6 +318,7 @@ impl<R: Read> Reader<R> {
                 tables::lost(fields).map(|(thread, events)| Item::Lost { thread, events })
             }
             SectionKind::OPEN => open_calls(payload).map(Item::OpenCalls),
+            SectionKind::PROFILE => profile_part(payload).map(Item::Profile),
             SectionKind::END => tables::end(fields).map(Item::End),
             _ => return Ok(None),
         };
@@ -361,6 +365,13 @@ fn open_calls(payload: &[u8]) -> Result<OpenCalls, FieldError> {
     let (mut open, begin) = open_calls_fields(payload)?;
     open.entries = Payload::from(&payload[begin..]);
     Ok(open)
+}
+
+/// Sums of calls, as a section's payload gives them. The stacks are not looked at.
+fn profile_part(payload: &[u8]) -> Result<ProfilePart, FieldError> {
+    let (mut part, begin) = part_fields(payload)?;
+    part.stacks = Payload::from(&payload[begin..]);
+    Ok(part)
 }
 
 /// Which calls are open, without the entries, and where these begin.

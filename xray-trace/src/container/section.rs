@@ -34,6 +34,8 @@ impl SectionKind {
     pub const LOST: Self = Self(*b"LOST");
     /// Calls that are open where blocks begin.
     pub const OPEN: Self = Self(*b"OPEN");
+    /// Sums of calls, by stack.
+    pub const PROFILE: Self = Self(*b"PROF");
     /// The end of a trace that was finished.
     pub const END: Self = Self(*b"END ");
 }

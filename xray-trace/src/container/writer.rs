@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use super::profile::{ProfilePart, put_part};
 use super::section::{Fields, SectionKind};
 use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION, tables};
 use crate::model::{
@@ -197,6 +198,16 @@ impl<W: Write> Writer<W> {
         } = open;
         self.begin_section(SectionKind::OPEN).number(thread.0);
         self.finish_with(entries)
+    }
+
+    /// Adds sums of calls of a thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::block`].
+    pub fn profile(&mut self, part: &ProfilePart) -> io::Result<()> {
+        put_part(&mut self.begin_section(SectionKind::PROFILE), part);
+        self.finish_with(&part.stacks)
     }
 
     /// Marks the trace as finished. A file without this mark was cut.

@@ -4,6 +4,7 @@
 //! Ids are indexes that are unique within one trace and mean nothing outside it. The kernel's numbers (`pid`, `tid`)
 //! can be reused while a trace is being taken; the ids are not.
 
+mod call_sums;
 mod clock;
 mod event;
 mod event_type;
@@ -16,13 +17,17 @@ mod trace;
 mod values;
 mod xray_ids;
 
+pub(crate) use call_sums::MOST_RANGES;
+pub use call_sums::{CallSums, Durations};
 pub use clock::{Calibration, Clock, ClockAnchor, ClockReader, Ticks};
 pub use event::{CallKind, DataKind, DataRef, Event, EventBody};
 pub use event_type::EventType;
 pub use function::{Function, FunctionId, SourceLine};
 pub use module::{BuildId, Lifetime, Module, ModuleId};
 pub use process::{Birth, Origin, Process, ProcessId};
-pub use profile::{Profile, ProfiledStack, Visit};
+#[cfg(feature = "import")]
+pub(crate) use profile::MOST_STACKS;
+pub use profile::{Missing, Profile, ProfiledStack, Times, Visit};
 pub use thread::{Thread, ThreadId};
 pub use trace::{Totals, Trace};
 pub use values::Values;

@@ -1,6 +1,12 @@
 //! What is known of a run of which no events were kept: how often each stack of calls was met in each thread, how long.
 
-use super::{FunctionId, ThreadId, Trace};
+use std::collections::BTreeMap;
+
+use super::{CallSums, FunctionId, ThreadId, Trace};
+use crate::container::ProfileError;
+
+/// The most different stacks of a file that are kept. LLVM's runtime, by default, has room for those that fit into 32 MiB.
+pub(crate) const MOST_STACKS: usize = 1 << 20;
 
 /// Sums of calls, by thread and stack.
 #[derive(Debug, Clone)]
@@ -8,6 +14,35 @@ pub struct Profile {
     tables: Trace,
     /// A caller stands before those that it called.
     stacks: Vec<ProfiledStack>,
+    /// Of each stack, if that is known.
+    times: Vec<Times>,
+    missing: Missing,
+}
+
+/// How long the calls of a stack were. Times are nanoseconds and of calls whose exit was seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Calls that saw no exit. No other time than self time is counted for them.
+    pub unfinished: u64,
+    /// The sum of the durations.
+    pub sum_ns: u64,
+    /// The shortest.
+    pub min_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Durations, each off by 1/32 at most, and how many there are of them, in order of length.
+    pub durations: Box<[(u64, u64)]>,
+}
+
+/// What the sums of a thread lack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// Exits of calls that are not open: they began before, or had been left.
+    pub exits_without_entry: u64,
+    /// Events that were lost.
+    pub lost: u64,
+    /// Calls that were not counted, because they were within too many others.
+    pub too_deep: u64,
 }
 
 /// The calls of a function within the same callers.
@@ -50,7 +85,91 @@ impl Profile {
             callers.all(|(at, stack)| stack.caller.is_none_or(|caller| caller < at)),
             "callers stand before those that they called"
         );
-        Self { tables, stacks }
+        Self {
+            tables,
+            stacks,
+            times: Vec::new(),
+            missing: Missing::default(),
+        }
+    }
+
+    /// The profile that a trace has instead of events; `None` if it has none.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or is not one.
+    pub fn of_trace(trace: Trace) -> Result<Option<Self>, ProfileError> {
+        if trace.profile_parts().is_empty() {
+            return Ok(None);
+        }
+        let frequency = trace.clock().frequency();
+        let ns = |ticks| in_ns(ticks, frequency);
+        let (mut stacks, mut times) = (Vec::new(), Vec::new());
+        let mut missing = Missing::default();
+        // Where the stacks of each thread are.
+        let mut places = BTreeMap::<ThreadId, Vec<usize>>::new();
+        for part in trace.profile_parts() {
+            missing.add(part.missing);
+            let places = places.entry(part.thread).or_default();
+            if u32::try_from(places.len()) != Ok(part.first) {
+                return Err(ProfileError {
+                    at: 0,
+                    reason: "the stacks before these are missing".to_owned(),
+                });
+            }
+            part.each(|calls| {
+                if stacks.len() >= MOST_STACKS {
+                    return Err(format!("there are more than {MOST_STACKS}"));
+                }
+                let caller = calls.caller.and_then(|at| places.get(at as usize)).copied();
+                let CallSums {
+                    calls: count,
+                    unfinished,
+                    self_ticks,
+                    total_ticks,
+                    min_ticks,
+                    max_ticks,
+                    durations,
+                } = calls.sums;
+                places.push(stacks.len());
+                stacks.push(ProfiledStack {
+                    thread: part.thread,
+                    caller,
+                    function: calls.function,
+                    calls: count,
+                    self_ns: ns(self_ticks),
+                });
+                times.push(Times {
+                    unfinished,
+                    sum_ns: ns(total_ticks),
+                    min_ns: ns(min_ticks),
+                    max_ns: ns(max_ticks),
+                    durations: durations
+                        .middles()
+                        .map(|(ticks, count)| (ns(ticks), count))
+                        .collect(),
+                });
+                Ok(())
+            })?;
+        }
+        Ok(Some(Self {
+            tables: trace,
+            stacks,
+            times,
+            missing,
+        }))
+    }
+
+    /// How long the calls of that stack were; `None` if that is not known.
+    #[must_use]
+    pub fn times(&self, stack: usize) -> Option<&Times> {
+        self.times.get(stack)
+    }
+
+    /// What is missing, in all threads.
+    #[must_use]
+    pub fn missing(&self) -> Missing {
+        self.missing
     }
 
     /// The processes, modules, functions and threads; it has no events.
@@ -106,4 +225,29 @@ impl Profile {
             }
         }
     }
+}
+
+// === impl Missing ===
+
+impl Missing {
+    /// Adds what others lack.
+    pub fn add(&mut self, other: Self) {
+        let Self {
+            exits_without_entry,
+            lost,
+            too_deep,
+        } = other;
+        self.exits_without_entry = self.exits_without_entry.saturating_add(exits_without_entry);
+        self.lost = self.lost.saturating_add(lost);
+        self.too_deep = self.too_deep.saturating_add(too_deep);
+    }
+}
+
+/// At a rate that is not known, a tick is a nanosecond.
+fn in_ns(ticks: u64, frequency: Option<u64>) -> u64 {
+    let Some(frequency) = frequency.filter(|frequency| *frequency > 0) else {
+        return ticks;
+    };
+    let ns = u128::from(ticks) * 1_000_000_000 / u128::from(frequency);
+    u64::try_from(ns).unwrap_or(u64::MAX)
 }

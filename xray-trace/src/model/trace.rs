@@ -10,7 +10,8 @@ use super::{
     Process, ProcessId, Thread, ThreadId,
 };
 use crate::container::{
-    Block, Completeness, End, Item, OpenCall, OpenCalls, ReadError, Reader, SectionKind, Writer,
+    Block, Completeness, End, Item, OpenCall, OpenCalls, ProfilePart, ReadError, Reader,
+    SectionKind, Writer,
 };
 
 /// A trace in memory. Its tables are sorted by id; its blocks stand in the order in which they were written, those of
@@ -30,6 +31,7 @@ pub struct Trace {
     losses: Vec<(ThreadId, u64)>,
     /// By thread, in order of their first blocks.
     open_calls: BTreeMap<ThreadId, Vec<OpenCalls>>,
+    profile: Vec<ProfilePart>,
     clock: Clock,
     completeness: Completeness,
 }
@@ -184,6 +186,12 @@ impl Trace {
     #[must_use]
     pub fn threads(&self) -> &[Thread] {
         &self.threads
+    }
+
+    /// Sums of calls, in the order in which they were written.
+    #[must_use]
+    pub fn profile_parts(&self) -> &[ProfilePart] {
+        &self.profile
     }
 
     /// All types of typed events that have names, by process and number.
@@ -354,6 +362,7 @@ struct Tables {
     blocks: Vec<Block>,
     losses: Vec<(ThreadId, u64)>,
     open_calls: BTreeMap<ThreadId, Vec<OpenCalls>>,
+    profile: Vec<ProfilePart>,
 }
 
 // === impl Tables ===
@@ -414,6 +423,7 @@ impl Tables {
             Item::Block(block) => self.blocks.push(block),
             Item::Lost { thread, events } => self.losses.push((thread, events)),
             Item::OpenCalls(open) => self.open_calls.entry(open.thread).or_default().push(open),
+            Item::Profile(part) => self.profile.push(part),
             Item::End(End { .. }) => {}
         }
         Ok(())
@@ -436,6 +446,7 @@ impl Tables {
             blocks: self.blocks,
             losses: self.losses,
             open_calls: self.open_calls,
+            profile: self.profile,
             clock: Clock::new(self.anchors),
             completeness,
         }

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _};
 
 use crate::FileAddr;
-use crate::container::ReadError;
+use crate::container::{ProfileError, ReadError};
 use crate::llvm::header::PREFIX_LEN;
 use crate::llvm::{self, Format, Mode};
 use crate::model::{Profile, SourceLine, Trace};
@@ -89,7 +89,7 @@ pub enum OpenError {
     #[error("the file is empty")]
     Empty,
     /// It is a profile, for [`open_profile`].
-    #[error("a profile of XRay's profiling mode has sums of calls, but no events: it is no trace")]
+    #[error("a profile has sums of calls, but no events: it is no trace")]
     Profile,
     /// It is a profile, but too large.
     #[error("the profile has more than {limit} different stacks of calls")]
@@ -98,8 +98,11 @@ pub enum OpenError {
         limit: usize,
     },
     /// It is no profile.
-    #[error("not a profile of XRay's profiling mode")]
+    #[error("not a profile")]
     NoProfile,
+    /// It is a profile of ours, but damaged.
+    #[error(transparent)]
+    Damaged(#[from] ProfileError),
     /// None of the formats that are known.
     #[error(
         "not a trace: neither an .xtrace nor an XRay log (basic mode, flight data recorder) nor llvm-xray's YAML"
@@ -115,7 +118,7 @@ pub enum OpenError {
 pub fn open(mut file: File, options: &Options) -> Result<Opened, OpenError> {
     let format = detect(&mut file)?;
     let (trace, notes) = match format {
-        Format::Xtrace => (Trace::open(file)?, Vec::new()),
+        Format::Xtrace => (xtrace(file)?, Vec::new()),
         Format::Basic(_) => basic::import(buffered(file), options)?,
         Format::Fdr(_) => fdr::open(file, options)?,
         Format::Yaml => yaml::import(buffered(file), options).map_err(|error| match error {
@@ -133,7 +136,7 @@ pub fn open(mut file: File, options: &Options) -> Result<Opened, OpenError> {
     })
 }
 
-/// Opens a profile of XRay's profiling mode, with the runtime's header or without.
+/// Opens a profile: our own, or one of XRay's profiling mode, with the runtime's header or without.
 ///
 /// # Errors
 ///
@@ -143,7 +146,25 @@ pub fn open_profile(mut file: File, options: &Options) -> Result<OpenedProfile, 
         format @ (Format::Profile(_) | Format::ProfileBlocks(_)) => {
             profile::import(buffered(file), format, options)
         }
+        Format::Xtrace => {
+            let profile = Profile::of_trace(Trace::open(file)?)?;
+            Ok(OpenedProfile {
+                profile: profile.ok_or(OpenError::NoProfile)?,
+                format: Format::Xtrace,
+                written_wall_ns: None,
+                notes: Vec::new(),
+            })
+        }
         _ => Err(OpenError::NoProfile),
+    }
+}
+
+/// A trace of ours, if it is one of events.
+fn xtrace(file: File) -> Result<Trace, OpenError> {
+    let trace = Trace::open(file)?;
+    match trace.blocks().is_empty() && !trace.profile_parts().is_empty() {
+        true => Err(OpenError::Profile),
+        false => Ok(trace),
     }
 }
 

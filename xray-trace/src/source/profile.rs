@@ -7,10 +7,7 @@ use super::importer::{Importer, Owner};
 use super::{OpenError, OpenedProfile, Options};
 use crate::llvm::Format;
 use crate::llvm::profile::Reader;
-use crate::model::{Profile, ProfiledStack};
-
-/// The most different stacks that are kept. The runtime's, by default, have to fit into 32 MiB.
-const MAX_STACKS: usize = 1 << 20;
+use crate::model::{MOST_STACKS, Profile, ProfiledStack};
 
 pub(super) fn import(
     input: impl BufRead,
@@ -43,8 +40,8 @@ pub(super) fn import(
             });
             caller = Some(*stack);
         }
-        if stacks.len() > MAX_STACKS {
-            return Err(OpenError::TooManyStacks { limit: MAX_STACKS });
+        if stacks.len() > MOST_STACKS {
+            return Err(OpenError::TooManyStacks { limit: MOST_STACKS });
         }
         if let Some(stack) = caller.map(|innermost| &mut stacks[innermost]) {
             stack.calls = stack.calls.saturating_add(path.calls);

@@ -1,0 +1,669 @@
+//! Sums of one thread's calls by stack, made as its events come: XRay's function call trie, but with distributions of durations.
+//!
+//! What does not fit is never guessed at. An exit ends the innermost open call of its function, and those further in were left; an exit of
+//! a function that is not open is counted, and otherwise ignored, as upstream's tests of the trie want it. After a loss nothing is open. A
+//! call without an exit counts up to the event before.
+//!
+//! Memory is bounded: by what all profilers of a process may take together, and by the depth of a stack. Stacks for which there is no room are
+//! counted as one, `[more stacks]`, within the stack that is known.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use crate::container::{ProfileEncoder, ProfilePart};
+use crate::model::{CallSums, FunctionId, Missing, ThreadId};
+
+/// The function that stands for all whose stacks are not told apart.
+pub const MORE_STACKS: FunctionId = FunctionId(u32::MAX);
+
+/// No call is followed that is within so many.
+const MOST_DEPTH: usize = 64 << 10;
+
+/// Memory that some profilers may take together.
+#[derive(Debug, Clone)]
+pub struct ProfileRoom {
+    used: Arc<AtomicUsize>,
+    most: usize,
+}
+
+/// Follows one thread.
+#[derive(Debug)]
+pub struct Profiler {
+    sums: StackSums,
+    /// The open calls, outermost first.
+    open: Vec<Open>,
+    /// Open calls further in than those.
+    deeper: u64,
+    /// The node of what the innermost open call has called last, + 1; 0 if it has called nothing yet.
+    called: u32,
+    /// When the event before happened.
+    last: u64,
+}
+
+/// Distinct stacks, as a prefix tree, with what is known of the calls of each.
+#[derive(Debug)]
+pub struct StackSums {
+    nodes: Vec<Node>,
+    /// By parent, + 1 with 0 for none, and function.
+    children: foldhash::HashMap<(u32, FunctionId), u32>,
+    missing: Missing,
+    room: ProfileRoom,
+    /// What was taken of that.
+    used: usize,
+}
+
+#[derive(Debug)]
+struct Node {
+    /// + 1; 0 for the outermost.
+    parent: u32,
+    function: FunctionId,
+    /// Which stack came next when this one was last met, + 1: what it called first, and what its caller called next. Programs repeat
+    /// themselves, so it mostly comes again and need not be looked for.
+    first: u32,
+    next: u32,
+    sums: CallSums,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    /// + 1.
+    node: u32,
+    function: FunctionId,
+    start: u64,
+    /// Time in what it called, as far as that has ended.
+    inner: u64,
+    /// Self time that was counted already.
+    told: u64,
+}
+
+// === impl ProfileRoom ===
+
+impl ProfileRoom {
+    /// So many bytes, about.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
+        Self {
+            used: Arc::default(),
+            most: bytes,
+        }
+    }
+
+    /// How many are taken.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
+    fn is_full(&self) -> bool {
+        self.used() >= self.most
+    }
+}
+
+// === impl Profiler ===
+
+impl Profiler {
+    /// Nothing is open.
+    #[must_use]
+    pub fn new(room: ProfileRoom) -> Self {
+        Self {
+            sums: StackSums::new(room),
+            open: Vec::new(),
+            deeper: 0,
+            called: 0,
+            last: 0,
+        }
+    }
+
+    /// A call begins. Time does not run backwards.
+    #[inline]
+    pub fn enter(&mut self, function: FunctionId, ticks: u64) {
+        self.last = ticks;
+        if self.open.len() >= MOST_DEPTH || self.deeper > 0 {
+            self.deeper += 1;
+            self.sums.missing.too_deep += 1;
+            return;
+        }
+        let caller = self.open.last().map_or(0, |open| open.node);
+        let called = std::mem::take(&mut self.called);
+        let node = self.sums.called(caller, called, function);
+        self.open.push(Open {
+            node,
+            function,
+            start: ticks,
+            inner: 0,
+            told: 0,
+        });
+    }
+
+    /// A call of that function ends: the innermost one.
+    #[inline]
+    pub fn exit(&mut self, function: FunctionId, ticks: u64) {
+        if self.deeper > 0 {
+            self.last = ticks;
+            self.deeper -= 1;
+            return;
+        }
+        if self.open.last().map(|open| open.function) != Some(function) {
+            let found = self.open.iter().rposition(|open| open.function == function);
+            let Some(found) = found else {
+                self.last = ticks;
+                return self.astray();
+            };
+            self.leave((self.open.len() - found - 1) as u64);
+        }
+        self.last = ticks;
+        let Some(open) = self.open.pop() else { return };
+        let duration = ticks.saturating_sub(open.start);
+        let own = duration.saturating_sub(open.inner);
+        self.sums
+            .finish(open.node, duration, own.saturating_sub(open.told));
+        self.called = open.node;
+        if let Some(caller) = self.open.last_mut() {
+            caller.inner = caller.inner.saturating_add(duration);
+        }
+    }
+
+    /// Something else happens: calls are known to be open until then.
+    #[inline]
+    pub fn pass(&mut self, ticks: u64) {
+        self.last = ticks;
+    }
+
+    /// An exit that is of no open call.
+    pub fn astray(&mut self) {
+        self.sums.missing.exits_without_entry += 1;
+    }
+
+    /// So many of the innermost calls were left without an exit, at some time since the event before. That is seen now.
+    pub fn unwind(&mut self, calls: u64, ticks: u64) {
+        self.leave(calls);
+        self.last = ticks;
+    }
+
+    fn leave(&mut self, calls: u64) {
+        let deeper = calls.min(self.deeper);
+        self.deeper -= deeper;
+        for _ in deeper..calls {
+            let Some(open) = self.open.pop() else { return };
+            let duration = self.last.saturating_sub(open.start);
+            let own = duration.saturating_sub(open.inner);
+            self.sums
+                .unfinished(open.node, own.saturating_sub(open.told));
+            self.called = open.node;
+            if let Some(caller) = self.open.last_mut() {
+                caller.inner = caller.inner.saturating_add(duration);
+            }
+        }
+    }
+
+    /// So many events are missing: nothing is known of what is open.
+    pub fn lose(&mut self, events: u64) {
+        let missing = &mut self.sums.missing;
+        missing.lost = missing.lost.saturating_add(events);
+        self.end();
+    }
+
+    /// No more events come: what is open is left.
+    pub fn end(&mut self) {
+        self.leave(u64::MAX);
+        self.deeper = 0;
+        self.called = 0;
+    }
+
+    /// Hands over what was counted so far. Calls that are open count when they end, but for their self time up to the event before.
+    #[must_use]
+    pub fn take(&mut self) -> StackSums {
+        let mut inner = 0;
+        for open in self.open.iter_mut().rev() {
+            let duration = self.last.saturating_sub(open.start);
+            let own = duration.saturating_sub(open.inner).saturating_sub(inner);
+            let news = own.saturating_sub(open.told);
+            open.told = own.max(open.told);
+            inner = duration;
+            if let Some(node) = self.sums.node_mut(open.node) {
+                node.sums.self_ticks = node.sums.self_ticks.saturating_add(news);
+            }
+        }
+        let next = StackSums::new(self.sums.room.clone());
+        let sums = std::mem::replace(&mut self.sums, next);
+        self.called = 0;
+        let mut caller = 0;
+        for open in &mut self.open {
+            caller = self.sums.child(caller, open.function);
+            open.node = caller;
+        }
+        sums
+    }
+}
+
+// === impl StackSums ===
+
+impl StackSums {
+    /// Nothing was met.
+    #[must_use]
+    pub fn new(room: ProfileRoom) -> Self {
+        Self {
+            nodes: Vec::new(),
+            children: foldhash::HashMap::default(),
+            missing: Missing::default(),
+            room,
+            used: 0,
+        }
+    }
+
+    /// Adds what was met elsewhere in the same process.
+    pub fn add(&mut self, other: &Self) {
+        self.missing.add(other.missing);
+        let mut places = Vec::with_capacity(other.nodes.len());
+        for node in &other.nodes {
+            let parent = node.parent.checked_sub(1);
+            let parent = parent.map_or(0, |parent| places[parent as usize]);
+            let place = self.child(parent, node.function);
+            places.push(place);
+            self.change(place, |sums| sums.add(&node.sums));
+        }
+    }
+
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.missing == Missing::default()
+    }
+
+    /// As parts of a trace, of that thread.
+    #[must_use]
+    pub fn parts(&self, thread: ThreadId) -> Vec<ProfilePart> {
+        let mut encoder = ProfileEncoder::new(thread, self.missing);
+        for node in &self.nodes {
+            encoder.push(node.parent.checked_sub(1), node.function, &node.sums);
+        }
+        encoder.finish()
+    }
+
+    /// The node within `parent` of that function: at first it is looked for where it was the last time, behind `sibling` if there is one.
+    #[inline]
+    fn called(&mut self, parent: u32, sibling: u32, function: FunctionId) -> u32 {
+        let before = if sibling == 0 { parent } else { sibling };
+        let expected = self.node(before).map_or(0, |before| match sibling {
+            0 => before.first,
+            _ => before.next,
+        });
+        if let Some(node) = self.node(expected)
+            && node.function == function
+            && node.parent == parent
+        {
+            return expected;
+        }
+        let child = self.child(parent, function);
+        if let Some(before) = self.node_mut(before) {
+            match sibling {
+                0 => before.first = child,
+                _ => before.next = child,
+            }
+        }
+        child
+    }
+
+    #[inline]
+    fn node(&self, node: u32) -> Option<&Node> {
+        self.nodes.get(node.checked_sub(1)? as usize)
+    }
+
+    #[inline]
+    fn node_mut(&mut self, node: u32) -> Option<&mut Node> {
+        self.nodes.get_mut(node.checked_sub(1)? as usize)
+    }
+
+    /// The node within `parent`, which is a node + 1 or 0, as is what comes back.
+    fn child(&mut self, parent: u32, function: FunctionId) -> u32 {
+        let in_more = |node: &Node| node.function == MORE_STACKS;
+        if self.node(parent).is_some_and(in_more) {
+            return parent;
+        }
+        if let Some(child) = self.children.get(&(parent, function)) {
+            return *child;
+        }
+        if self.room.is_full() && function != MORE_STACKS {
+            return self.child(parent, MORE_STACKS);
+        }
+        self.nodes.push(Node {
+            parent,
+            function,
+            first: 0,
+            next: 0,
+            sums: CallSums::default(),
+        });
+        let child = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        self.children.insert((parent, function), child);
+        self.charge(NODE_BYTES);
+        child
+    }
+
+    #[inline]
+    fn finish(&mut self, node: u32, duration: u64, own: u64) {
+        self.change(node, |sums| {
+            sums.finish(duration);
+            sums.self_ticks = sums.self_ticks.saturating_add(own);
+        });
+    }
+
+    fn unfinished(&mut self, node: u32, own: u64) {
+        self.change(node, |sums| {
+            sums.calls += 1;
+            sums.unfinished += 1;
+            sums.self_ticks = sums.self_ticks.saturating_add(own);
+        });
+    }
+
+    /// Changes what is known of a node, and takes note of the memory that this took.
+    #[inline]
+    fn change(&mut self, node: u32, change: impl FnOnce(&mut CallSums)) {
+        let Some(node) = self.node_mut(node) else {
+            return;
+        };
+        let before = node.sums.durations.heap_bytes();
+        change(&mut node.sums);
+        let after = node.sums.durations.heap_bytes();
+        if after != before {
+            self.charge(after.saturating_sub(before));
+        }
+    }
+
+    #[cold]
+    fn charge(&mut self, bytes: usize) {
+        self.used += bytes;
+        self.room.used.fetch_add(bytes, Relaxed);
+    }
+}
+
+/// What a node takes, with its entry among the children.
+const NODE_BYTES: usize = size_of::<Node>() + 32;
+
+impl Clone for StackSums {
+    fn clone(&self) -> Self {
+        let mut sums = Self::new(self.room.clone());
+        sums.add(self);
+        sums
+    }
+}
+
+impl Drop for StackSums {
+    fn drop(&mut self) {
+        self.room.used.fetch_sub(self.used, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::analysis::{Ending, Step, Steps};
+    use crate::container::{BlockEncoder, Writer};
+    use crate::model::{
+        CallKind, ClockAnchor, Process, ProcessId, Profile, Thread, Ticks, Trace, Values,
+    };
+
+    /// What happens in a thread.
+    #[derive(Debug, Clone, Copy)]
+    enum Happens {
+        Enter(u32),
+        Exit(u32),
+        Unwound(u64),
+        AstrayExit(u32),
+        Lost(u64),
+        /// What was counted is handed over.
+        HandOver,
+    }
+
+    fn happens() -> impl Strategy<Value = Happens> {
+        prop_oneof![
+            6 => (0_u32..4).prop_map(Happens::Enter),
+            6 => (0_u32..4).prop_map(Happens::Exit),
+            1 => (1_u64..4).prop_map(Happens::Unwound),
+            1 => (0_u32..4).prop_map(Happens::AstrayExit),
+            1 => (1_u64..9).prop_map(Happens::Lost),
+            1 => Just(Happens::HandOver),
+        ]
+    }
+
+    /// By path, outermost first: calls, of which without an exit, self time, sum, shortest and longest.
+    type Sums = BTreeMap<Vec<u32>, [u64; 6]>;
+
+    fn room() -> ProfileRoom {
+        ProfileRoom::new(1 << 30)
+    }
+
+    /// What the analyses of events say, of a trace of these.
+    fn by_steps(trace: &Trace) -> (Sums, u64, u64) {
+        let mut sums = Sums::new();
+        let (mut strays, mut lost) = (0, 0);
+        for mut steps in Steps::of_threads(trace) {
+            let mut path = Vec::new();
+            for step in &mut steps {
+                match step {
+                    Step::Enter(open) => path.push(open.function.0),
+                    Step::Leave(call) => {
+                        let known = sums.entry(path.clone()).or_default();
+                        let duration = call.duration_ns();
+                        known[0] += 1;
+                        known[2] += call.self_ns;
+                        if call.how == Ending::Closed {
+                            known[1] += 1;
+                        } else {
+                            let first = known[0] - known[1] == 1;
+                            known[3] += duration;
+                            known[4] = if first {
+                                duration
+                            } else {
+                                known[4].min(duration)
+                            };
+                            known[5] = known[5].max(duration);
+                        }
+                        path.pop();
+                    }
+                    Step::Data(_) | Step::Lost { .. } => {}
+                }
+            }
+            strays += steps.notes().exits_without_entry;
+            lost += steps.notes().lost;
+        }
+        (sums, strays, lost)
+    }
+
+    /// What a profile says that was written and read again.
+    fn by_profile(profile: &Profile) -> (Sums, u64, u64) {
+        let mut paths = Vec::<Vec<u32>>::new();
+        let mut sums = Sums::new();
+        for (at, stack) in profile.stacks().iter().enumerate() {
+            let mut path = stack.caller.map_or_else(Vec::new, |at| paths[at].clone());
+            path.push(stack.function.0);
+            let times = profile.times(at).unwrap();
+            let of_durations: u64 = times.durations.iter().map(|(_, count)| count).sum();
+            assert_eq!(of_durations, stack.calls - times.unfinished);
+            let all = [
+                stack.calls,
+                times.unfinished,
+                stack.self_ns,
+                times.sum_ns,
+                times.min_ns,
+                times.max_ns,
+            ];
+            if stack.calls > 0 {
+                assert!(sums.insert(path.clone(), all).is_none());
+            }
+            paths.push(path);
+        }
+        let missing = profile.missing();
+        (sums, missing.exits_without_entry, missing.lost)
+    }
+
+    proptest! {
+        /// Profile and trace of the same events say the same, whenever what was counted is handed over.
+        #[test]
+        fn a_profile_has_the_sums_of_the_full_trace(
+            events in prop::collection::vec((happens(), 0_u64..1000), 0..200),
+        ) {
+            let mut encoder = BlockEncoder::new(ThreadId(3));
+            let mut profiler = Profiler::new(room());
+            let mut sums = StackSums::new(room());
+            let mut now = 1;
+            for (event, later) in events {
+                now += later;
+                let ticks = Ticks(now);
+                match event {
+                    Happens::Enter(id) => {
+                        encoder.push_call(ticks, FunctionId(id), CallKind::Enter, Values::default());
+                        profiler.enter(FunctionId(id), now);
+                    }
+                    Happens::Exit(id) => {
+                        encoder.push_call(ticks, FunctionId(id), CallKind::Exit, Values::default());
+                        profiler.exit(FunctionId(id), now);
+                    }
+                    Happens::Unwound(calls) => {
+                        encoder.push_unwound(ticks, calls);
+                        profiler.unwind(calls, now);
+                    }
+                    Happens::AstrayExit(id) => {
+                        encoder.push_astray(ticks);
+                        encoder.push_call(ticks, FunctionId(id), CallKind::Exit, Values::default());
+                        profiler.astray();
+                        profiler.pass(now);
+                    }
+                    Happens::Lost(events) => {
+                        encoder.push_lost(ticks, events);
+                        profiler.lose(events);
+                    }
+                    Happens::HandOver => sums.add(&profiler.take()),
+                }
+            }
+            profiler.end();
+            sums.add(&profiler.take());
+            let mut writer = Writer::new(Vec::new()).unwrap();
+            for tick in [0, 1_000_000_000] {
+                let anchor = ClockAnchor { ticks: Ticks(tick), monotonic_ns: tick, wall_ns: tick };
+                writer.anchor(&anchor).unwrap();
+            }
+            let mut profile = writer.into_inner();
+            let mut trace = Writer::going_on(profile.clone(), Default::default());
+            if let Some(block) = encoder.finish() {
+                trace.block(&block).unwrap();
+            }
+            let mut writer = Writer::going_on(&mut profile, Default::default());
+            for part in sums.parts(ThreadId(3)) {
+                writer.profile(&part).unwrap();
+            }
+            let trace = Trace::read(&*trace.into_inner()).unwrap();
+            let profile = Profile::of_trace(Trace::read(&*profile).unwrap()).unwrap().unwrap();
+            prop_assert_eq!(by_profile(&profile), by_steps(&trace));
+        }
+    }
+
+    /// A call that is open counts for its self time, and with its whole duration when it has ended.
+    #[test]
+    fn what_is_open_is_told_once() {
+        let (outer, inner) = (FunctionId(1), FunctionId(2));
+        let mut profiler = Profiler::new(room());
+        profiler.enter(outer, 100);
+        profiler.enter(inner, 110);
+        profiler.exit(inner, 130);
+        profiler.enter(inner, 140);
+        let first = profiler.take();
+        let calls = |sums: &StackSums| -> Vec<(u64, u64, u64)> {
+            let nodes = sums.nodes.iter();
+            let known = nodes.map(|node| &node.sums);
+            known
+                .map(|sums| (sums.calls, sums.self_ticks, sums.total_ticks))
+                .collect()
+        };
+        assert_eq!(calls(&first), [(0, 20, 0), (1, 20, 20)]);
+        profiler.exit(inner, 200);
+        profiler.exit(outer, 205);
+        let second = profiler.take();
+        assert_eq!(calls(&second), [(1, 5, 105), (1, 60, 60)]);
+        let mut all = first.clone();
+        all.add(&second);
+        assert_eq!(calls(&all), [(1, 25, 105), (2, 80, 80)]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_comes_back() {
+        let room = ProfileRoom::new(64 << 10);
+        let mut profiler = Profiler::new(room.clone());
+        let mut calls = 0;
+        for round in 0..100_000_u32 {
+            profiler.enter(FunctionId(round), u64::from(round) * 10);
+            profiler.enter(FunctionId(round + 1), u64::from(round) * 10 + 1);
+            profiler.exit(FunctionId(round + 1), u64::from(round) * 10 + 2);
+            profiler.exit(FunctionId(round), u64::from(round) * 10 + 3);
+            calls += 2;
+        }
+        assert!(room.used() < 128 << 10, "{}", room.used());
+        let sums = profiler.take();
+        let counted = sums.nodes.iter().map(|node| node.sums.calls).sum::<u64>();
+        assert_eq!(counted, calls);
+        let more = sums.nodes.iter().find(|node| node.function == MORE_STACKS);
+        assert!(more.unwrap().sums.calls > 190_000);
+        drop((sums, profiler));
+        assert_eq!(room.used(), 0);
+    }
+
+    /// A recursion that never ends takes bounded memory, and who calls it is known again when it is over.
+    #[test]
+    fn a_stack_without_end_is_cut() {
+        let mut profiler = Profiler::new(ProfileRoom::new(1 << 20));
+        let function = FunctionId(1);
+        profiler.enter(FunctionId(0), 0);
+        let most = MOST_DEPTH as u64;
+        for tick in 1..most + 100 {
+            profiler.enter(function, tick);
+        }
+        for tick in most + 100..2 * most + 199 {
+            profiler.exit(function, tick);
+        }
+        profiler.exit(FunctionId(0), 3 * most);
+        let sums = profiler.take();
+        assert_eq!(sums.missing.too_deep, 100);
+        let outermost = &sums.nodes[0].sums;
+        assert_eq!((outermost.calls, outermost.total_ticks), (1, 3 * most));
+    }
+
+    /// Whose profile it is travels with it.
+    #[test]
+    fn a_profile_is_told_from_a_trace() {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        writer
+            .process(&Process {
+                id: ProcessId(0),
+                pid: 1,
+                start_time_ticks: 0,
+                command: "a".to_owned(),
+                executable: String::new(),
+                host: None,
+            })
+            .unwrap();
+        writer
+            .thread(&Thread {
+                id: ThreadId(0),
+                process: ProcessId(0),
+                tid: 1,
+                name: String::new(),
+            })
+            .unwrap();
+        let trace = Trace::read(writer.get_ref().as_slice()).unwrap();
+        assert!(Profile::of_trace(trace).unwrap().is_none());
+        let part = &StackSums::new(room()).parts(ThreadId(0))[0];
+        writer.profile(part).unwrap();
+        let trace = Trace::read(writer.get_ref().as_slice()).unwrap();
+        assert!(Profile::of_trace(trace).unwrap().is_some());
+        let mut behind = part.clone();
+        behind.first = 1;
+        writer.profile(&behind).unwrap();
+        let trace = Trace::read(writer.get_ref().as_slice()).unwrap();
+        Profile::of_trace(trace).unwrap_err();
+    }
+}

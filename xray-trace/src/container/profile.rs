@@ -1,0 +1,238 @@
+//! What is known of calls of which no events were kept, stack by stack.
+//!
+//! A section has some stacks of one thread, packed one after the other:
+//!
+//! ```text
+//!  number  its caller's stack, + 1: its index among the thread's; 0 for none
+//!  number  the function
+//!  number  calls
+//!  number  calls without an exit
+//!  number  ticks in the function itself
+//!  number  sum of the durations, in ticks; then the shortest, and how much longer the longest is
+//!  number  so many ranges have durations; of each, in order:
+//!          number  its number, less that of the range before, or less 0
+//!          number  how many durations are in it
+//! ```
+
+use super::payload::Payload;
+use super::section::{FieldError, FieldReader, Fields};
+use crate::model::{CallSums, FunctionId, MOST_RANGES, Missing, ThreadId};
+
+/// Some stacks of a thread: one section of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProfilePart {
+    /// The thread.
+    pub thread: ThreadId,
+    /// What is missing, beside what other parts of the thread say.
+    pub missing: Missing,
+    /// The index of the first stack among the thread's.
+    pub first: u32,
+    /// The packed stacks.
+    pub stacks: Payload,
+}
+
+/// The calls of a function with the same callers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProfiledCalls {
+    /// The caller's stack, by its index among the thread's, which is lower than its own.
+    pub caller: Option<u32>,
+    /// The function.
+    pub function: FunctionId,
+    /// Its calls.
+    pub sums: CallSums,
+}
+
+/// Why the stacks of a part cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a profile's stacks, byte {at}: {reason}")]
+pub struct ProfileError {
+    /// Where in the packed stacks.
+    pub at: usize,
+    /// In words.
+    pub reason: String,
+}
+
+/// Packs the stacks of one thread, the callers first.
+#[derive(Debug)]
+pub struct ProfileEncoder {
+    thread: ThreadId,
+    missing: Missing,
+    first: u32,
+    count: u32,
+    bytes: Vec<u8>,
+    finished: Vec<ProfilePart>,
+}
+
+/// A section does not become much longer than this before another one is begun.
+const LONG: usize = 256 << 10;
+
+// === impl ProfilePart ===
+
+impl ProfilePart {
+    /// Its stacks, one after the other; nothing after an error.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be fetched from the file.
+    pub fn each(
+        &self,
+        mut take: impl FnMut(ProfiledCalls) -> Result<(), String>,
+    ) -> Result<(), ProfileError> {
+        let bytes = self.stacks.load().map_err(|error| ProfileError {
+            at: 0,
+            reason: error.to_string(),
+        })?;
+        let mut fields = FieldReader::new(&bytes);
+        let mut own = self.first;
+        while fields.position() < bytes.len() {
+            let at = fields.position();
+            let calls = stack(&mut fields, own).map_err(|error| ProfileError {
+                at: error.at,
+                reason: error.reason,
+            })?;
+            take(calls).map_err(|reason| ProfileError { at, reason })?;
+            own = own.saturating_add(1);
+        }
+        Ok(())
+    }
+}
+
+/// Reads the stack with that index.
+fn stack(fields: &mut FieldReader<'_>, own: u32) -> Result<ProfiledCalls, FieldError> {
+    let at = fields.position();
+    let invalid = |reason: &str| FieldError {
+        at,
+        reason: reason.to_owned(),
+        short: false,
+    };
+    let caller = fields.number32("caller")?.checked_sub(1);
+    if caller.is_some_and(|caller| caller >= own) {
+        return Err(invalid("a caller that does not stand before"));
+    }
+    let function = FunctionId(fields.number32("function")?);
+    let mut sums = CallSums {
+        calls: fields.number("calls")?,
+        unfinished: fields.number("calls without an exit")?,
+        self_ticks: fields.number("self time")?,
+        total_ticks: fields.number("total time")?,
+        min_ticks: fields.number("shortest call")?,
+        ..CallSums::default()
+    };
+    if sums.unfinished > sums.calls {
+        return Err(invalid("more calls without an exit than calls"));
+    }
+    sums.max_ticks = sums
+        .min_ticks
+        .saturating_add(fields.number("longest call")?);
+    let mut range = 0_usize;
+    for nth in 0..fields.number("ranges")? {
+        let step = usize::try_from(fields.number("range")?).unwrap_or(usize::MAX);
+        range = range.saturating_add(step);
+        if range >= MOST_RANGES || nth > 0 && step == 0 {
+            return Err(invalid("a range of durations that there is not"));
+        }
+        sums.durations.add_to(range, fields.number("durations")?);
+    }
+    Ok(ProfiledCalls {
+        caller,
+        function,
+        sums,
+    })
+}
+
+// === impl ProfileEncoder ===
+
+impl ProfileEncoder {
+    /// No stacks of `thread` so far, of which so much is missing.
+    #[must_use]
+    pub fn new(thread: ThreadId, missing: Missing) -> Self {
+        Self {
+            thread,
+            missing,
+            first: 0,
+            count: 0,
+            bytes: Vec::new(),
+            finished: Vec::new(),
+        }
+    }
+
+    /// Adds the next stack; `caller` is the index of one that was added before.
+    pub fn push(&mut self, caller: Option<u32>, function: FunctionId, sums: &CallSums) {
+        let CallSums {
+            calls,
+            unfinished,
+            self_ticks,
+            total_ticks,
+            min_ticks,
+            max_ticks,
+            durations,
+        } = sums;
+        let mut out = Fields(&mut self.bytes);
+        out.number(caller.map_or(0, |caller| caller.saturating_add(1)))
+            .number(function.0)
+            .number(*calls)
+            .number(*unfinished)
+            .number(*self_ticks)
+            .number(*total_ticks)
+            .number(*min_ticks)
+            .number(max_ticks.saturating_sub(*min_ticks))
+            .number(durations.ranges().count() as u64);
+        let mut before = 0;
+        for (range, count) in durations.ranges() {
+            out.number((range - before) as u64).number(count);
+            before = range;
+        }
+        self.count += 1;
+        if self.bytes.len() >= LONG {
+            self.finish_part();
+        }
+    }
+
+    /// The sections, in order: at least one.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<ProfilePart> {
+        if !self.bytes.is_empty() || self.finished.is_empty() {
+            self.finish_part();
+        }
+        self.finished
+    }
+
+    fn finish_part(&mut self) {
+        self.finished.push(ProfilePart {
+            thread: self.thread,
+            missing: std::mem::take(&mut self.missing),
+            first: self.first,
+            stacks: Payload::from(std::mem::take(&mut self.bytes)),
+        });
+        self.first += std::mem::take(&mut self.count);
+    }
+}
+
+/// A part without its stacks, and where these begin.
+pub(super) fn part_fields(payload: &[u8]) -> Result<(ProfilePart, usize), FieldError> {
+    let mut fields = FieldReader::new(payload);
+    let part = ProfilePart {
+        thread: ThreadId(fields.number32("thread")?),
+        missing: Missing {
+            exits_without_entry: fields.number("exits without an entry")?,
+            lost: fields.number("lost events")?,
+            too_deep: fields.number("calls too far in")?,
+        },
+        first: fields.number32("first stack")?,
+        stacks: Payload::from([]),
+    };
+    Ok((part, fields.position()))
+}
+
+pub(super) fn put_part(out: &mut Fields<'_>, part: &ProfilePart) {
+    let Missing {
+        exits_without_entry,
+        lost,
+        too_deep,
+    } = part.missing;
+    out.number(part.thread.0)
+        .number(exits_without_entry)
+        .number(lost)
+        .number(too_deep)
+        .number(part.first);
+}

@@ -1,0 +1,210 @@
+//! Sums of calls: how many, how long, and a distribution of their durations that can be added up.
+
+/// Sub-ranges of each power of two, as a number of bits.
+const RANGE_BITS: u32 = 4;
+const RANGES: u64 = 1 << RANGE_BITS;
+/// Ranges of durations there are.
+pub(crate) const MOST_RANGES: usize = ((u64::BITS - RANGE_BITS + 1) << RANGE_BITS) as usize;
+
+/// What is known of the calls of one function with the same callers. Times are ticks of the trace's clock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallSums {
+    /// Calls that have ended, and those that were left.
+    pub calls: u64,
+    /// Those of them that saw no exit. They have self time up to when they were certainly open; no other time is counted for them.
+    pub unfinished: u64,
+    /// Time in the function, without traced functions that it called. Also of calls that have not ended yet.
+    pub self_ticks: u64,
+    /// The sum of the durations of calls whose exit was seen.
+    pub total_ticks: u64,
+    /// The shortest of these; 0 without any.
+    pub min_ticks: u64,
+    /// The longest of these; 0 without any.
+    pub max_ticks: u64,
+    /// How long these were.
+    pub durations: Durations,
+}
+
+/// A distribution of durations. A range of durations is at most 1/16 as wide as they are long, so that the middle of a range is off by
+/// 1/32 at most; those below 32 ticks are exact. Distributions can be added up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Durations {
+    /// The range that `counts` begins with.
+    first: usize,
+    counts: Vec<u64>,
+}
+
+// === impl CallSums ===
+
+impl CallSums {
+    /// A call has ended after so long.
+    #[inline]
+    pub fn finish(&mut self, duration: u64) {
+        self.min_ticks = match self.finished() {
+            0 => duration,
+            _ => self.min_ticks.min(duration),
+        };
+        self.max_ticks = self.max_ticks.max(duration);
+        self.calls += 1;
+        self.total_ticks = self.total_ticks.saturating_add(duration);
+        self.durations.add(duration, 1);
+    }
+
+    /// Calls whose exit was seen.
+    #[inline]
+    #[must_use]
+    pub fn finished(&self) -> u64 {
+        self.calls.saturating_sub(self.unfinished)
+    }
+
+    /// Adds other calls.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            calls,
+            unfinished,
+            self_ticks,
+            total_ticks,
+            min_ticks,
+            max_ticks,
+            ref durations,
+        } = *other;
+        self.min_ticks = match (self.finished(), other.finished()) {
+            (_, 0) => self.min_ticks,
+            (0, _) => min_ticks,
+            _ => self.min_ticks.min(min_ticks),
+        };
+        self.max_ticks = self.max_ticks.max(max_ticks);
+        self.calls = self.calls.saturating_add(calls);
+        self.unfinished = self.unfinished.saturating_add(unfinished);
+        self.self_ticks = self.self_ticks.saturating_add(self_ticks);
+        self.total_ticks = self.total_ticks.saturating_add(total_ticks);
+        for (range, count) in durations.ranges() {
+            self.durations.add_to(range, count);
+        }
+    }
+}
+
+// === impl Durations ===
+
+impl Durations {
+    /// So many more of this duration.
+    #[inline]
+    pub fn add(&mut self, duration: u64, times: u64) {
+        self.add_to(range_of(duration), times);
+    }
+
+    #[inline]
+    pub(crate) fn add_to(&mut self, range: usize, times: u64) {
+        match self.counts.get_mut(range.wrapping_sub(self.first)) {
+            Some(count) => *count = count.saturating_add(times),
+            None => self.add_outside(range, times),
+        }
+    }
+
+    #[cold]
+    fn add_outside(&mut self, range: usize, times: u64) {
+        if range >= MOST_RANGES || times == 0 {
+            return;
+        }
+        if self.counts.is_empty() {
+            self.first = range;
+        }
+        if range < self.first {
+            let more = self.first - range;
+            self.counts.splice(0..0, std::iter::repeat_n(0, more));
+            self.first = range;
+        }
+        let at = range - self.first;
+        if at >= self.counts.len() {
+            self.counts.resize(at + 1, 0);
+        }
+        self.counts[at] = self.counts[at].saturating_add(times);
+    }
+
+    /// Every range with durations, by its number, and how many there are, in order of length.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (usize, u64)> {
+        let counts = self.counts.iter().copied().enumerate();
+        counts
+            .filter(|(_, count)| *count > 0)
+            .map(|(at, count)| (self.first + at, count))
+    }
+
+    /// For each range with durations its middle, in ticks, and how many there are, in order of length.
+    pub fn middles(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.ranges().map(|(range, count)| (middle(range), count))
+    }
+
+    /// How much memory it takes beside itself, in bytes.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.counts.capacity() * size_of::<u64>()
+    }
+}
+
+/// The number of the range that a duration is in.
+#[inline]
+fn range_of(duration: u64) -> usize {
+    let power = duration.max(RANGES).ilog2() - RANGE_BITS;
+    let within = duration >> power;
+    // At most 60 powers of 16 ranges, and the first one's 16 more.
+    (u64::from(power) * RANGES + within) as usize
+}
+
+/// The middle of a range.
+fn middle(range: usize) -> u64 {
+    let range = range as u64;
+    let power = (range / RANGES).saturating_sub(1);
+    let within = range - power * RANGES;
+    let lowest = within << power;
+    lowest + ((1 << power) - 1) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_duration_has_a_range_and_short_ones_their_own() {
+        for duration in 0..32 {
+            assert_eq!(middle(range_of(duration)), duration);
+        }
+        assert_eq!(range_of(u64::MAX), MOST_RANGES - 1);
+        let middles: Vec<u64> = (0..MOST_RANGES).map(middle).collect();
+        assert!(middles.is_sorted());
+        for (range, middle) in middles.into_iter().enumerate() {
+            assert_eq!(range_of(middle), range);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_middle_is_off_by_one_in_32_at_most(duration: u64, shift in 0_u32..64) {
+            let duration = duration >> shift;
+            let middle = middle(range_of(duration));
+            prop_assert!(middle.abs_diff(duration) <= duration / 32, "{middle} for {duration}");
+        }
+
+        /// It does not matter in which order calls are added up, nor by which parts.
+        #[test]
+        fn sums_of_parts_are_the_sum(
+            parts in prop::collection::vec(prop::collection::vec((any::<u64>(), 0_u32..64), 0..9), 0..5),
+        ) {
+            let (mut whole, mut sum) = (CallSums::default(), CallSums::default());
+            for part in parts {
+                let mut sums = CallSums::default();
+                for (duration, shift) in part {
+                    sums.finish(duration >> shift);
+                    whole.finish(duration >> shift);
+                }
+                sum.add(&sums);
+            }
+            let all = |sums: &CallSums| sums.durations.ranges().collect::<Vec<_>>();
+            prop_assert_eq!(all(&whole), all(&sum));
+            whole.durations = Durations::default();
+            sum.durations = Durations::default();
+            prop_assert_eq!(whole, sum);
+        }
+    }
+}
