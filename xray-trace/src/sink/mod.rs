@@ -23,6 +23,7 @@ mod perfetto;
 #[cfg(feature = "export")]
 mod pprof;
 mod processor;
+mod profile;
 mod records;
 mod speedscope;
 mod stacks;
@@ -53,6 +54,7 @@ pub use parquet::Parquet;
 pub use perfetto::Perfetto;
 #[cfg(feature = "export")]
 pub use pprof::Pprof;
+pub use profile::Profile as LlvmProfile;
 pub use speedscope::Speedscope;
 pub use xtrace::Xtrace;
 pub use yaml::Yaml;
@@ -167,6 +169,7 @@ pub const FORMATS: &[Format] = &[
     #[cfg(feature = "export")]
     Format::File(&Pprof),
     Format::File(&Callgrind),
+    Format::File(&LlvmProfile),
     Format::File(&Csv),
     Format::File(&JsonLines),
     #[cfg(feature = "export")]

@@ -268,7 +268,56 @@ fn formats_of_events_have_no_place_for_sums() {
     let formats = sink::FORMATS.iter();
     let formats = formats.filter(|format| format.of_profile().is_some());
     let names = formats.map(sink::Format::name).collect::<Vec<_>>();
-    assert_eq!(names, ["speedscope", "folded", "pprof", "callgrind", "csv"]);
+    assert_eq!(
+        names,
+        [
+            "speedscope",
+            "folded",
+            "pprof",
+            "callgrind",
+            "profile",
+            "csv"
+        ]
+    );
+}
+
+/// As LLVM's loader wants it, which takes one path from each block; of a trace and of the profile of the same calls alike.
+#[test]
+fn a_profile_for_llvms_loader_is_read_back() {
+    let trace = demo();
+    let of_trace = export("profile", &trace).0;
+    let original = profile(&trace);
+    let sums = |profile: &Profile| {
+        let path = |mut at: usize| {
+            let mut path = Vec::new();
+            loop {
+                let stack = &profile.stacks()[at];
+                path.push(profile.tables().function_name(stack.function).into_owned());
+                match stack.caller {
+                    Some(caller) => at = caller,
+                    None => return path,
+                }
+            }
+        };
+        let stacks = profile.stacks().iter().enumerate();
+        let sums = stacks.map(|(at, stack)| {
+            let thread = profile.tables().thread(stack.thread).unwrap().tid;
+            ((thread, path(at)), (stack.calls, stack.self_ns))
+        });
+        sums.collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(sums(&original).len(), 8);
+    for bytes in [of_trace, export_profile("profile", &original)] {
+        let blocks = xray_trace::llvm::profile::Reader::new(&*bytes, Default::default());
+        let mut blocks = blocks.unwrap();
+        let mut numbers = Vec::new();
+        while let Some(path) = blocks.next().unwrap() {
+            numbers.push(path.block.number);
+        }
+        assert_eq!(numbers, (0..8).collect::<Vec<_>>());
+        let read = open_profile(stored(&bytes), &options()).unwrap().profile;
+        assert_eq!(sums(&read), sums(&original));
+    }
 }
 
 #[test]

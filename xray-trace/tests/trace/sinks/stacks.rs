@@ -60,7 +60,7 @@ fn folded_stacks_have_self_values() {
 #[test]
 fn sums_say_what_they_leave_out() {
     let rich = rich();
-    for format in ["folded", "callgrind", "pprof", "speedscope"] {
+    for format in ["folded", "callgrind", "pprof", "speedscope", "profile"] {
         let (_, report) = export(format, &rich);
         assert_eq!(report.calls, 5, "{format}");
         let left_out = report.left_out.iter().map(|(what, count)| {
