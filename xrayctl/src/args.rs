@@ -79,6 +79,8 @@ pub(crate) enum Command {
     Record(cmd::record::Args),
     /// Show calls as they happen, a line each
     Watch(cmd::watch::Args),
+    /// Show which functions the time goes to, without keeping events
+    Profile(cmd::profile::Args),
     /// Write what happened last into a file
     Snapshot(cmd::snapshot::Args),
     /// Show the call tree and the table of functions of a trace

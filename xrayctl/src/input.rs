@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use xray_trace::analysis::{self, Filter, Notes, PatternError, Siblings};
 use xray_trace::instr_map::{FunctionNames, InstrMap, MapFunction, SourceMap};
-use xray_trace::llvm::Mode;
+use xray_trace::llvm::{Format, Mode};
 use xray_trace::model::{Ticks, Trace};
 use xray_trace::source::{self, KnownFunction, OpenError, Opened, OpenedProfile, Options};
 
@@ -27,7 +27,7 @@ use crate::whole_file::WholeFile;
 const STRAYS: usize = 20;
 
 /// Which part of a trace is wanted.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Which part")]
 pub(crate) struct Selection {
     /// Only threads with this id or name, which may be a glob
@@ -45,7 +45,7 @@ pub(crate) struct Selection {
 }
 
 /// What llvm-xray can be told about logs that are not in order.
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct Unpaired {
     /// Tell of exits without an entry one by one, as llvm-xray does; without this they are counted. They never stop the work
     #[arg(short, long)]
@@ -115,7 +115,9 @@ impl Logs {
     /// The same, and how many bytes the file has.
     pub(crate) fn open_sized(&self, path: &Path, console: &Console) -> anyhow::Result<(Log, u64)> {
         let (log, bytes) = self.read(path, console)?;
-        if let Log::Profile(_) = log {
+        if let Log::Profile(opened) = &log
+            && opened.format != Format::Xtrace
+        {
             let path = path.display().to_string();
             let what = "a profile: its times are ticks of a counter whose rate it does not tell";
             console.note(&format!("{}: {what}", text::printable(&path)));

@@ -14,7 +14,7 @@ use crate::output::Console;
 pub(crate) enum Log {
     /// It has events.
     Trace(Opened),
-    /// It has sums of calls, of XRay's profiling mode.
+    /// It has sums of calls.
     Profile(OpenedProfile),
 }
 
@@ -78,7 +78,7 @@ impl Gathering<'_> {
             }
             Log::Profile(opened) => {
                 stacks.add_profile(&opened.profile, &filter, self.roots, side);
-                Ok(false)
+                Ok(opened.profile.tables().clock().calibration() == Calibration::Measured)
             }
         }
     }

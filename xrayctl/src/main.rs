@@ -74,6 +74,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Snapshot(args) => online(cmd::snapshot::run(args, &daemon, console)),
         Command::Mode(args) => online(cmd::mode::run(args, &daemon, console)),
         Command::Watch(args) => online(cmd::watch::run(args, &daemon, console)),
+        Command::Profile(args) => online(cmd::profile::run(args, &daemon, console)),
         Command::Report(args) => cmd::report::run(&args, console),
         Command::Extract(args) => cmd::extract::run(&args, console),
         Command::Info(args) => cmd::info::run(&args, console),

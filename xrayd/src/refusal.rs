@@ -39,6 +39,8 @@ pub enum Reason {
     Followed,
     /// The process is not attached.
     NotAttached,
+    /// The mode of the session does not keep what is wanted.
+    Mode,
     /// xrayd itself failed in the session; it has to be detached from.
     SessionFailed,
     /// A selection that cannot be understood.
@@ -78,7 +80,7 @@ pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::NoSuchProcess,
         Self::Permission,
         Self::NoSleds,
@@ -96,6 +98,7 @@ impl Reason {
         Self::TargetExited,
         Self::Followed,
         Self::NotAttached,
+        Self::Mode,
         Self::SessionFailed,
         Self::Selection,
         Self::Limit,
@@ -128,6 +131,7 @@ impl Reason {
             Self::TargetExited => "target-exited",
             Self::Followed => "followed",
             Self::NotAttached => "not-attached",
+            Self::Mode => "mode",
             Self::SessionFailed => "session-failed",
             Self::Selection => "selection",
             Self::Limit => "limit",
@@ -223,6 +227,10 @@ impl Reason {
             }
             Self::NotAttached => {
                 "The daemon is not attached to this process. `xrayctl attach PID` first, or use `xrayctl record PID`."
+            }
+            Self::Mode => {
+                "What is asked for is not kept in this mode: sums of calls since the mode was set are kept in mode profile alone. `xrayctl mode profile` \
+                 has them kept from then on; `xrayctl profile PID --duration TIME` has them made for a while, in any mode."
             }
             Self::SessionFailed => {
                 "A bug in xrayd ended the reading of this process's events; the message and the daemon's log say which. Every \

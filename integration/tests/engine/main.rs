@@ -25,6 +25,7 @@ mod libraries;
 mod llvm;
 mod loans;
 mod memory;
+mod profile;
 mod programs;
 mod refusals;
 mod registers;

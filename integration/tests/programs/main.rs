@@ -9,6 +9,7 @@ mod cli_exit_codes;
 mod cli_follow;
 mod cli_hostile_files;
 mod cli_launch;
+mod cli_profile;
 mod cli_record;
 mod cli_refusals;
 mod cli_selectors;

@@ -742,6 +742,18 @@ pub struct FetchTraceRequest {
     #[prost(uint64, tag = "2")]
     pub last_ns: u64,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FetchProfileRequest {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// Of what happens between the answer's beginning (its headers) and the end of the client's stream, or of the process, in the processes that are traced
+    /// at that beginning. Else of what has happened since the mode became MODE_PROFILE, which it has to be.
+    #[prost(bool, tag = "2")]
+    pub from_now: bool,
+    /// With `from_now`: what is undone if the client leaves before it has ended its stream. Unset: nothing.
+    #[prost(message, optional, tag = "3")]
+    pub undo: ::core::option::Option<Undo>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TraceChunk {
     #[prost(bytes = "vec", tag = "1")]
@@ -835,6 +847,8 @@ pub enum Mode {
     Flight = 1,
     /// All events are read and retained, the oldest go first. What finds a full ring is lost, and counted.
     Stream = 2,
+    /// Events are read and added up, by thread and stack of calls, for FetchProfile; none is kept. While anybody reads a live stream, that has them all.
+    Profile = 3,
 }
 impl Mode {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -846,6 +860,7 @@ impl Mode {
             Self::Unspecified => "MODE_UNSPECIFIED",
             Self::Flight => "MODE_FLIGHT",
             Self::Stream => "MODE_STREAM",
+            Self::Profile => "MODE_PROFILE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -854,6 +869,7 @@ impl Mode {
             "MODE_UNSPECIFIED" => Some(Self::Unspecified),
             "MODE_FLIGHT" => Some(Self::Flight),
             "MODE_STREAM" => Some(Self::Stream),
+            "MODE_PROFILE" => Some(Self::Profile),
             _ => None,
         }
     }
@@ -1300,6 +1316,34 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "FetchTrace"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Sums of calls, by thread and stack, as the bytes of an .xtrace file. The first message says of what; in the others nothing is set. The client ends its
+        /// stream when it wants the answer.
+        pub async fn fetch_profile(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<
+                Message = super::FetchProfileRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::TraceChunk>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/xrayd.v1.Xrayd/FetchProfile",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("xrayd.v1.Xrayd", "FetchProfile"));
+            self.inner.streaming(req, path, codec).await
+        }
         /// Version and limits of the daemon.
         pub async fn get_info(
             &mut self,
@@ -1436,6 +1480,21 @@ pub mod xrayd_server {
             &self,
             request: tonic::Request<super::FetchTraceRequest>,
         ) -> std::result::Result<tonic::Response<Self::FetchTraceStream>, tonic::Status>;
+        /// Server streaming response type for the FetchProfile method.
+        type FetchProfileStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::TraceChunk, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Sums of calls, by thread and stack, as the bytes of an .xtrace file. The first message says of what; in the others nothing is set. The client ends its
+        /// stream when it wants the answer.
+        async fn fetch_profile(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::FetchProfileRequest>>,
+        ) -> std::result::Result<
+            tonic::Response<Self::FetchProfileStream>,
+            tonic::Status,
+        >;
         /// Version and limits of the daemon.
         async fn get_info(
             &self,
@@ -2044,6 +2103,54 @@ pub mod xrayd_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/xrayd.v1.Xrayd/FetchProfile" => {
+                    #[allow(non_camel_case_types)]
+                    struct FetchProfileSvc<T: Xrayd>(pub Arc<T>);
+                    impl<
+                        T: Xrayd,
+                    > tonic::server::StreamingService<super::FetchProfileRequest>
+                    for FetchProfileSvc<T> {
+                        type Response = super::TraceChunk;
+                        type ResponseStream = T::FetchProfileStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::FetchProfileRequest>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Xrayd>::fetch_profile(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FetchProfileSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -16,7 +16,7 @@ use crate::container::{ProfileEncoder, ProfilePart};
 use crate::model::{CallSums, FunctionId, Missing, ThreadId};
 
 /// The function that stands for all whose stacks are not told apart.
-pub const MORE_STACKS: FunctionId = FunctionId(u32::MAX);
+pub const MORE_STACKS: FunctionId = FunctionId(u32::MAX - 1);
 
 /// No call is followed that is within so many.
 const MOST_DEPTH: usize = 64 << 10;
@@ -272,12 +272,22 @@ impl StackSums {
         self.nodes.is_empty() && self.missing == Missing::default()
     }
 
-    /// As parts of a trace, of that thread.
+    /// Its functions, each once for every stack that it is the innermost of.
+    pub fn functions(&self) -> impl Iterator<Item = FunctionId> {
+        self.nodes.iter().map(|node| node.function)
+    }
+
+    /// As parts of a trace, in which that is the thread's number, and `number` tells the functions'.
     #[must_use]
-    pub fn parts(&self, thread: ThreadId) -> Vec<ProfilePart> {
+    pub fn parts(
+        &self,
+        thread: ThreadId,
+        number: impl Fn(FunctionId) -> FunctionId,
+    ) -> Vec<ProfilePart> {
         let mut encoder = ProfileEncoder::new(thread, self.missing);
         for node in &self.nodes {
-            encoder.push(node.parent.checked_sub(1), node.function, &node.sums);
+            let caller = node.parent.checked_sub(1);
+            encoder.push(caller, number(node.function), &node.sums);
         }
         encoder.finish()
     }
@@ -554,7 +564,7 @@ mod tests {
                 trace.block(&block).unwrap();
             }
             let mut writer = Writer::going_on(&mut profile, Default::default());
-            for part in sums.parts(ThreadId(3)) {
+            for part in sums.parts(ThreadId(3), |id| id) {
                 writer.profile(&part).unwrap();
             }
             let trace = Trace::read(&*trace.into_inner()).unwrap();
@@ -656,7 +666,7 @@ mod tests {
             .unwrap();
         let trace = Trace::read(writer.get_ref().as_slice()).unwrap();
         assert!(Profile::of_trace(trace).unwrap().is_none());
-        let part = &StackSums::new(room()).parts(ThreadId(0))[0];
+        let part = &StackSums::new(room()).parts(ThreadId(0), |id| id)[0];
         writer.profile(part).unwrap();
         let trace = Trace::read(writer.get_ref().as_slice()).unwrap();
         assert!(Profile::of_trace(trace).unwrap().is_some());

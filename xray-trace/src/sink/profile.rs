@@ -85,7 +85,11 @@ fn blocks(
         let (stack, thread) = stacks.stack(node);
         let path: Result<Vec<i32>, NoXrayId> = stack
             .into_iter()
-            .map(|function| ids.packed(function).map(u32::cast_signed))
+            .map(|function| match ids.packed(function)?.cast_signed() {
+                // It would end the path.
+                0 => Err(NoXrayId::Unknown),
+                id => Ok(id),
+            })
             .collect();
         let path = match path {
             Ok(path) => path,

@@ -170,6 +170,8 @@ fn xtrace(file: File) -> Result<Trace, OpenError> {
 
 /// What kind of file it is, which is then at its beginning again.
 fn detect(file: &mut File) -> io::Result<Format> {
+    // Somebody may have looked into it before.
+    file.rewind()?;
     let mut start = Vec::new();
     let wanted = u64::try_from(PREFIX_LEN).unwrap_or(u64::MAX);
     file.by_ref().take(wanted).read_to_end(&mut start)?;

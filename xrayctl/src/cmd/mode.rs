@@ -15,19 +15,21 @@ const EXAMPLES: &str = "\
 flight: rings hold the newest events of each thread, and nobody reads them until a snapshot is taken, or the thread or the process ends. While a
 recording or another live stream runs, it is as in stream.
 stream: the daemon reads all events and retains the newest of them. What finds a full ring is lost, and counted.
+profile: the daemon reads all events and adds them up, by thread and stack of calls; `xrayctl profile PID --kept` shows the sums. No event is kept.
 
-What is retained when a flight begins goes.
+What is retained when a flight or a profile begins goes, and so does what was added up when a profile ends.
 
 Without --pid, every attached process is meant.
 
 Examples:
   xrayctl mode flight
-  xrayctl mode stream --pid 1234";
+  xrayctl mode stream --pid 1234
+  xrayctl mode profile --pid 1234";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// flight or stream
+    /// flight, stream or profile
     #[arg(value_parser = parse::mode)]
     mode: Mode,
     /// Only this process; without this, every attached process
@@ -71,5 +73,6 @@ pub(crate) fn wire(mode: Mode) -> xrayd_proto::v1::Mode {
     match mode {
         Mode::Flight => xrayd_proto::v1::Mode::Flight,
         Mode::Stream => xrayd_proto::v1::Mode::Stream,
+        Mode::Profile => xrayd_proto::v1::Mode::Profile,
     }
 }

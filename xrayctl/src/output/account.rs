@@ -117,6 +117,11 @@ impl Table {
         }
     }
 
+    /// What was met that is not an ordinary call, in words.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.trace.notes()
+    }
+
     /// Those that have times; llvm-xray knows no others.
     fn finished(&self) -> impl Iterator<Item = (&Row, [u64; 6])> {
         self.rows.iter().filter_map(|row| {

@@ -21,6 +21,7 @@ pub(crate) mod instr_map;
 pub(crate) mod mode_set;
 pub(crate) mod numbers;
 pub(crate) mod processes;
+pub(crate) mod profile_diff;
 pub(crate) mod profile_info;
 pub(crate) mod recorded;
 pub(crate) mod refused;

@@ -32,6 +32,7 @@ impl ModeSet {
                 v1::Mode::Unspecified => None,
                 v1::Mode::Flight => Some(Mode::Flight.name()),
                 v1::Mode::Stream => Some(Mode::Stream.name()),
+                v1::Mode::Profile => Some(Mode::Profile.name()),
             };
             let ModeReport { pid, refusal, .. } = report;
             Row {

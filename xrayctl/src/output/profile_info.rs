@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use serde::Serialize;
+use xray_trace::llvm::Format;
 use xray_trace::model::ThreadId;
 use xray_trace::source::OpenedProfile;
 
@@ -21,7 +22,11 @@ pub(crate) struct ProfileInfo {
     functions: usize,
     stacks: usize,
     calls: u64,
-    self_ticks: u64,
+    /// Events that were lost; of a profile of LLVM's nobody knows.
+    lost: Option<u64>,
+    /// One of the two: what is known of a profile of LLVM's, whose counter's rate is not, and of one of ours.
+    self_ticks: Option<u64>,
+    self_ns: Option<u64>,
     threads: Vec<ThreadInfo>,
 }
 
@@ -32,7 +37,8 @@ struct ThreadInfo {
     tid: u32,
     stacks: usize,
     calls: u64,
-    self_ticks: u64,
+    self_ticks: Option<u64>,
+    self_ns: Option<u64>,
 }
 
 // === impl ProfileInfo ===
@@ -40,12 +46,17 @@ struct ThreadInfo {
 impl ProfileInfo {
     pub(crate) fn new(file: &str, bytes: u64, opened: &OpenedProfile) -> Self {
         let (tables, stacks) = (opened.profile.tables(), opened.profile.stacks());
+        let ours = opened.format == Format::Xtrace;
         let mut threads = BTreeMap::<ThreadId, ThreadInfo>::new();
         for stack in stacks {
             let thread = threads.entry(stack.thread).or_default();
             thread.stacks += usize::from(stack.calls > 0);
             thread.calls = thread.calls.saturating_add(stack.calls);
-            thread.self_ticks = thread.self_ticks.saturating_add(stack.self_ns);
+            let own = match ours {
+                true => &mut thread.self_ns,
+                false => &mut thread.self_ticks,
+            };
+            *own = Some(own.unwrap_or(0).saturating_add(stack.self_ns));
         }
         for (id, info) in &mut threads {
             let thread = tables.thread(*id);
@@ -55,7 +66,8 @@ impl ProfileInfo {
         }
         let sum =
             |of: fn(&ThreadInfo) -> u64| threads.values().map(of).fold(0, u64::saturating_add);
-        let (calls, self_ticks) = (sum(|info| info.calls), sum(|info| info.self_ticks));
+        let calls = sum(|info| info.calls);
+        let own = sum(|info| info.self_ns.or(info.self_ticks).unwrap_or(0));
         let executable = tables.processes().first();
         let executable = executable.map(|process| process.executable.clone());
         Self {
@@ -67,7 +79,9 @@ impl ProfileInfo {
             functions: tables.functions().len(),
             stacks: threads.values().map(|info| info.stacks).sum(),
             calls,
-            self_ticks,
+            lost: ours.then(|| opened.profile.missing().lost),
+            self_ticks: (!ours).then_some(own),
+            self_ns: ours.then_some(own),
             threads: threads.into_values().collect(),
         }
     }
@@ -84,15 +98,22 @@ impl ProfileInfo {
             units::counted(self.functions as u64, "function"),
             units::counted(self.threads.len() as u64, "thread"),
             units::counted(self.stacks as u64, "stack"),
-            units::counted(self.self_ticks, "tick"),
+            own(self.self_ns, self.self_ticks),
         )?;
+        if let Some(lost) = self.lost.filter(|lost| *lost > 0) {
+            writeln!(out, "{} lost", units::counted(lost, "event"))?;
+        }
         writeln!(out, "{}, {}", self.format, units::bytes(self.bytes))?;
         let mut table = Table::new([
             Column::right("PID"),
             Column::right("TID"),
             Column::right("STACKS"),
             Column::right("CALLS"),
-            Column::right("TICKS"),
+            Column::right(if self.self_ns.is_some() {
+                "SELF"
+            } else {
+                "TICKS"
+            }),
         ]);
         for thread in &self.threads {
             let pid = thread
@@ -103,9 +124,19 @@ impl ProfileInfo {
                 thread.tid.to_string().into(),
                 units::count(thread.stacks as u64).into(),
                 units::count(thread.calls).into(),
-                units::count(thread.self_ticks).into(),
+                match (thread.self_ns, thread.self_ticks) {
+                    (None, ticks) => units::count(ticks.unwrap_or(0)).into(),
+                    (Some(ns), _) => units::time(ns).into(),
+                },
             ]);
         }
         table.render(out, look)
+    }
+}
+
+fn own(ns: Option<u64>, ticks: Option<u64>) -> String {
+    match ns {
+        Some(ns) => units::time(ns),
+        None => units::counted(ticks.unwrap_or(0), "tick"),
     }
 }

@@ -7,6 +7,7 @@ use std::{
 
 use shm_ring::{Data, Item, word};
 use xray_trace::{
+    analysis::Profiler,
     container::BlockEncoder,
     model::{CallKind, DataKind, FunctionId, ThreadId, Ticks, Values},
 };
@@ -18,7 +19,7 @@ use super::{
     switches::{Along, Switches},
 };
 use crate::{
-    session::{Output, Published},
+    session::{Keeps, Output, Published},
     sys::ticks_now,
 };
 
@@ -32,6 +33,9 @@ const BLOCK_AGE: Duration = Duration::from_millis(100);
 pub(super) struct Lane {
     thread: ThreadId,
     encoder: BlockEncoder,
+    keeps: Keeps,
+    /// While events are added up.
+    profiler: Option<Profiler>,
     /// The open calls. Emptied by a loss.
     stacks: Stacks,
     /// When functions were switched, and how far the events have come along that.
@@ -57,6 +61,11 @@ impl Lane {
     pub(super) fn new(thread: ThreadId, told: Ticks, room: &Room, switches: Arc<Switches>) -> Self {
         Self {
             thread,
+            keeps: Keeps {
+                blocks: true,
+                sums: false,
+            },
+            profiler: None,
             switches,
             along: Along::new(),
             encoder: BlockEncoder::new(thread),
@@ -107,8 +116,10 @@ impl Lane {
         self.pass(ticks);
         self.shed();
         self.follow(function, kind, sp);
-        self.encoder
-            .push_call(Ticks(self.last), function, kind, values);
+        if self.keeps.blocks {
+            self.encoder
+                .push_call(Ticks(self.last), function, kind, values);
+        }
         self.tally.0 += 1;
         if kind == CallKind::Enter {
             output.count_call(function);
@@ -157,9 +168,14 @@ impl Lane {
         self.shed();
         let over = self.stacks.pass(sp);
         self.unwind(over);
-        self.encoder
-            .push_said(Ticks(self.last), kind, Some(function), size, bytes);
-        self.said += 1;
+        if self.keeps.blocks {
+            self.encoder
+                .push_said(Ticks(self.last), kind, Some(function), size, bytes);
+            self.said += 1;
+        }
+        if let Some(profiler) = &mut self.profiler {
+            profiler.pass(self.last);
+        }
         self.tally.0 += 1;
         output.mark_seen(function);
     }
@@ -191,6 +207,32 @@ impl Lane {
     pub(super) fn restart(&mut self, output: &Output) {
         self.publish(output);
         self.stacks.clear();
+        if let Some(profiler) = &mut self.profiler {
+            profiler.end();
+        }
+    }
+
+    /// From now on that is what becomes of events. What was added up is handed over before.
+    pub(super) fn keep(&mut self, keeps: Keeps, output: &Output) {
+        if self.keeps.blocks && !keeps.blocks {
+            self.publish(output);
+        }
+        if keeps.sums != self.keeps.sums {
+            self.hand_over(output);
+            let room = output.profiles.room();
+            self.profiler = keeps.sums.then(|| Profiler::new(room));
+        }
+        self.keeps = keeps;
+    }
+
+    /// Hands over what was added up since the last time.
+    pub(super) fn hand_over(&mut self, output: &Output) {
+        if let Some(profiler) = &mut self.profiler {
+            let sums = profiler.take();
+            if !sums.is_empty() {
+                output.hand_over(self.thread, false, &sums);
+            }
+        }
     }
 
     /// The thread as the trace knows it.
@@ -215,6 +257,10 @@ impl Lane {
         self.tell_early(ticks_now());
         self.settle(output);
         self.publish(output);
+        if let Some(profiler) = &mut self.profiler {
+            profiler.end();
+            output.hand_over(self.thread, true, &profiler.take());
+        }
     }
 
     /// An event at `ticks` comes next.
@@ -223,7 +269,7 @@ impl Lane {
         self.last = ticks.max(self.last);
         if self.early > 0 {
             let early = std::mem::take(&mut self.early);
-            self.encoder.push_lost(Ticks(self.last), early);
+            self.tell_loss(early);
         }
     }
 
@@ -243,19 +289,50 @@ impl Lane {
         if kind == CallKind::Enter {
             let over = self.stacks.enter(function, sp);
             self.unwind(over);
+            if let Some(profiler) = &mut self.profiler {
+                profiler.enter(function, self.last);
+            }
             return;
         }
         let shown = self.stacks.exit(function, sp);
         self.unwind(shown.over);
-        if shown.of == Exit::Astray {
+        let astray = shown.of == Exit::Astray;
+        if astray && self.keeps.blocks {
             self.encoder.push_astray(Ticks(self.last));
+        }
+        match &mut self.profiler {
+            Some(profiler) if astray => {
+                profiler.pass(self.last);
+                profiler.astray();
+            }
+            Some(profiler) => profiler.exit(function, self.last),
+            None => {}
         }
     }
 
     #[inline]
     fn unwind(&mut self, calls: u64) {
         if calls > 0 {
+            self.tell_unwinding(calls);
+        }
+    }
+
+    #[cold]
+    fn tell_unwinding(&mut self, calls: u64) {
+        if self.keeps.blocks {
             self.encoder.push_unwound(Ticks(self.last), calls);
+        }
+        if let Some(profiler) = &mut self.profiler {
+            profiler.unwind(calls, self.last);
+        }
+    }
+
+    fn tell_loss(&mut self, count: u64) {
+        if self.keeps.blocks {
+            self.encoder.push_lost(Ticks(self.last), count);
+        }
+        if let Some(profiler) = &mut self.profiler {
+            profiler.lose(count);
         }
     }
 
@@ -265,7 +342,7 @@ impl Lane {
         if self.last == 0 {
             self.early = self.early.saturating_add(count);
         } else {
-            self.encoder.push_lost(Ticks(self.last), count);
+            self.tell_loss(count);
         }
     }
 }

@@ -79,7 +79,8 @@ impl Lanes {
         let (thread, told) = (known.thread, known.told);
         known
             .lane
-            .get_or_insert_with(|| Lane::new(thread, told, &room, switches));
+            .get_or_insert_with(|| Lane::new(thread, told, &room, switches))
+            .keep(output.keeps(), output);
         left
     }
 

@@ -73,6 +73,7 @@ fn code(reason: Reason) -> Code {
         | Reason::KernelThread
         | Reason::Zombie
         | Reason::Followed
+        | Reason::Mode
         | Reason::OtherVersion
         | Reason::ThreadId
         | Reason::MemoryWrite

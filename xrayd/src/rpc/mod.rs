@@ -20,6 +20,7 @@ mod error;
 mod events;
 mod fetch;
 mod live;
+mod profile;
 mod server;
 mod service;
 mod undo;

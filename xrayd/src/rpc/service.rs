@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, task::spawn_blocking};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 use xray_trace::instr_map::Selection;
 use xrayd_proto::v1::{self, xrayd_server::Xrayd};
 
@@ -14,6 +14,7 @@ use super::{
     convert, error,
     fetch::{CHUNKS, ChunkPipe, READER_PATIENCE},
     live::{self, EventMessages, TraceMessages},
+    profile::{self, Profiles},
     undo::Undo,
 };
 use crate::{
@@ -198,6 +199,7 @@ impl Xrayd for Service {
     type ListFunctionsStream = ReceiverStream<Result<v1::FunctionBatch, Status>>;
     type StreamEventsStream = ReceiverStream<Result<v1::EventBatch, Status>>;
     type StreamTraceStream = ReceiverStream<Result<v1::TraceChunk, Status>>;
+    type FetchProfileStream = ReceiverStream<Result<v1::TraceChunk, Status>>;
     type FetchTraceStream = ReceiverStream<Result<v1::TraceChunk, Status>>;
 
     async fn get_info(&self, request: Request<v1::GetInfoRequest>) -> Answer<v1::GetInfoResponse> {
@@ -468,6 +470,35 @@ impl Xrayd for Service {
             let written = traced.write_snapshot(last, &mut pipe);
             pipe.finish(written);
         });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn fetch_profile(
+        &self,
+        request: Request<Streaming<v1::FetchProfileRequest>>,
+    ) -> Answer<Self::FetchProfileStream> {
+        let caller = authorise::caller(&request)?;
+        let mut requests = request.into_inner();
+        let first = requests.message().await?;
+        let v1::FetchProfileRequest {
+            pid,
+            from_now,
+            undo,
+        } = first.ok_or_else(|| Status::invalid_argument("no request was sent"))?;
+        let pid = authorise::one(pid)?;
+        let what = undo.map(Undo::try_from).transpose()?;
+        let admitted = self.stream(caller)?;
+        let (traced, profiles) = self
+            .blocking(caller, move |registry| {
+                let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
+                let profiles = Profiles::begin(&traced, pid, from_now)?;
+                Ok((traced, profiles))
+            })
+            .await?;
+        tracing::info!(uid = caller.uid, caller = caller.pid, %pid, from_now, "profile asked for");
+        let (sender, receiver) = mpsc::channel(CHUNKS);
+        let stream = profile::run(profiles, requests, sender, admitted);
+        self.follow(stream, what, (caller, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }

@@ -27,6 +27,7 @@ use super::{
     DetachReport, LoanId, Mode, Noticing, Output, Phase, Run, ToggleReport, Wanted,
     functions::Indexes,
     loans::{Loan, Loans},
+    profiles::{Ask, ProfileSums},
     rules::{Rules, Wishes},
     states::States,
 };
@@ -262,6 +263,15 @@ impl Control {
         drop(drain);
         self.name_types();
         pictures
+    }
+
+    /// What somebody asks of sums, once everything that is there now is in them.
+    pub(super) fn profile(&self, ask: Ask) -> Option<ProfileSums> {
+        let drain = lock(&self.shared.drain);
+        let answer = drain.as_ref().and_then(|drain| drain.profile(ask));
+        drop(drain);
+        // A session that is over has everything in its sums.
+        answer.unwrap_or_else(|| self.output.profiles.answer(ask))
     }
 
     fn name_types(&self) {

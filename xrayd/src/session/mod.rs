@@ -16,6 +16,7 @@
 //! | `counts` | how often each function was entered |
 //! | `mode` | what becomes of events |
 //! | `output` | where the drain's blocks go: retained, counted, fed to readers |
+//! | `profiles` | sums of calls, and who wants them |
 //! | `feed` | one reader of a live stream |
 //! | `trace_writer` | the processes of a family as one trace |
 //! | `family` | a process and those that are followed from it |
@@ -35,6 +36,7 @@ mod loading;
 mod loans;
 mod mode;
 mod output;
+mod profiles;
 mod registry;
 mod rules;
 mod sites;
@@ -78,7 +80,9 @@ pub(crate) use attach::Started;
 #[cfg(test)]
 pub(crate) use feed::closed_feed;
 pub use output::ThreadLoss;
-pub(crate) use output::{Output, Snapshot};
+pub(crate) use output::{Keeps, Output, Snapshot};
+pub(crate) use profiles::Ask;
+pub use profiles::ProfileSums;
 pub use sled_encoders::Capture;
 
 use self::{
@@ -581,6 +585,42 @@ impl Session {
         write_snapshot([self], last, out)
     }
 
+    /// Has sums of calls made from now on, for as long as what is returned lives.
+    pub fn begin_profile(self: &Arc<Self>) -> Profiling {
+        let number = self.output.profiles.number();
+        // What rings hold was recorded before.
+        let _coming = self.output.expect_reader();
+        self.control.profile(Ask::Begin(number));
+        Profiling {
+            session: Arc::clone(self),
+            number,
+        }
+    }
+
+    /// The sums of calls that are kept in [`Mode::Profile`]; `None` in another mode.
+    pub fn kept_profile(&self) -> Option<ProfileSums> {
+        self.control.profile(Ask::Kept)
+    }
+
+    fn write_sums_into<W: io::Write>(
+        &self,
+        source: Source,
+        sums: &ProfileSums,
+        writer: &mut TraceWriter<W>,
+    ) -> io::Result<()> {
+        writer.process(source, &self.process, self)?;
+        if let Some(kinship) = self.kinship() {
+            writer.origin(source, kinship.origin())?;
+        }
+        for anchor in &self.output.anchors() {
+            writer.anchor(source, anchor)?;
+        }
+        for (thread, sums) in sums.threads() {
+            writer.sums(source, thread, sums, self)?;
+        }
+        Ok(())
+    }
+
     fn write_into<W: io::Write>(
         &self,
         source: Source,
@@ -704,6 +744,52 @@ fn write_snapshot<'a>(
         session.write_into(source, pictures, last, &mut writer)?;
         writer.ended(source, session)?;
     }
+    writer.end()
+}
+
+/// Sums of calls that are being made of a process.
+#[derive(Debug)]
+pub struct Profiling {
+    session: Arc<Session>,
+    number: u64,
+}
+
+// === impl Profiling ===
+
+impl Profiling {
+    /// The process.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The sums of what has happened since they were begun.
+    pub fn finish(self) -> ProfileSums {
+        let ask = Ask::End(self.number);
+        self.session.control.profile(ask).unwrap_or_default()
+    }
+}
+
+impl Drop for Profiling {
+    fn drop(&mut self) {
+        // After `finish` there are none.
+        self.session.output.profiles.answer(Ask::End(self.number));
+    }
+}
+
+/// Sums of calls of some processes, as one `.xtrace` file.
+///
+/// # Errors
+/// What writing to `out` says.
+pub fn write_profile(
+    profiles: &[(Arc<Session>, ProfileSums)],
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let mut writer = TraceWriter::new(out)?;
+    for (source, (session, sums)) in (0..).map(Source).zip(profiles) {
+        session.write_sums_into(source, sums, &mut writer)?;
+        writer.ended(source, session.as_ref())?;
+    }
+    writer.no_sums()?;
     writer.end()
 }
 

@@ -11,19 +11,27 @@ pub enum Mode {
     /// All events are read and retained, the oldest go first; what finds a full ring is lost, and counted.
     #[default]
     Stream,
+    /// Events are read and added up, by stack of calls, and none is kept. While a feed is read, it has them all.
+    Profile,
 }
 
 // === impl Mode ===
 
 impl Mode {
     /// All there are.
-    pub const ALL: [Self; 2] = [Self::Flight, Self::Stream];
+    pub const ALL: [Self; 3] = [Self::Flight, Self::Stream, Self::Profile];
+
+    /// Where it stands there.
+    pub(super) const fn index(self) -> usize {
+        self as usize
+    }
 
     /// Its name, as people write it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Flight => "flight",
             Self::Stream => "stream",
+            Self::Profile => "profile",
         }
     }
 }

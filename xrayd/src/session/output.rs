@@ -5,12 +5,13 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
         Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Instant,
 };
 
 use xray_trace::{
+    analysis::StackSums,
     container::{Block, BlockEncoder},
     model::{ClockAnchor, EventType, FunctionId, Origin, ProcessId, Thread, ThreadId, Ticks},
 };
@@ -20,6 +21,7 @@ use super::{
     event_types::EventTypes,
     feed::{FeedItem, FeedSender, Published},
     mode::Mode,
+    profiles::Profiles,
 };
 use crate::lock::lock;
 
@@ -58,6 +60,15 @@ pub struct ThreadLoss {
     pub lost: u64,
 }
 
+/// What becomes of the events of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keeps {
+    /// They become blocks.
+    pub(crate) blocks: bool,
+    /// They are added up.
+    pub(crate) sums: bool,
+}
+
 /// Everything retained, at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
@@ -85,8 +96,9 @@ pub(crate) struct Output {
     ring_use_permille: AtomicU32,
     /// Something is on, so events may come at any time. Written by the control thread.
     armed: AtomicBool,
-    /// The mode is [`Mode::Flight`]. Written by whoever is asked for a mode.
-    flight: AtomicBool,
+    /// The index of the mode in [`Mode::ALL`]. Written by whoever is asked for a mode.
+    mode: AtomicUsize,
+    pub(crate) profiles: Profiles,
     /// Readers that will subscribe at once.
     coming: AtomicU32,
     /// Words that rings were given in flight, while they were not read: about as many as events. Of rings that there are, then of such as
@@ -157,7 +169,8 @@ impl Output {
             threads: AtomicU32::new(0),
             ring_use_permille: AtomicU32::new(0),
             armed: AtomicBool::new(false),
-            flight: AtomicBool::new(false),
+            mode: AtomicUsize::new(Mode::default().index()),
+            profiles: Profiles::new(process),
             coming: AtomicU32::new(0),
             unread: AtomicU64::new(0),
             overwritten: AtomicU64::new(0),
@@ -376,7 +389,31 @@ impl Output {
 
     /// Whether rings are to keep the newest events by themselves: nobody reads.
     pub(crate) fn keeps_newest(&self) -> bool {
-        self.mode() == Mode::Flight && self.coming.load(Relaxed) == 0 && !self.is_read()
+        self.mode() == Mode::Flight && !self.profiles.are_asked_for() && !self.is_wanted()
+    }
+
+    /// What becomes of events that are read.
+    pub(crate) fn keeps(&self) -> Keeps {
+        let profile = self.mode() == Mode::Profile;
+        Keeps {
+            blocks: !profile || self.is_wanted(),
+            sums: profile || self.profiles.are_asked_for(),
+        }
+    }
+
+    /// A thread's sums since the last time.
+    pub(crate) fn hand_over(&self, thread: ThreadId, ended: bool, sums: &StackSums) {
+        let known = lock(&self.retained);
+        let thread = known.threads.get(&thread).map(|known| known.thread.clone());
+        drop(known);
+        if let Some(thread) = thread {
+            self.profiles.hand_over(thread, ended, sums);
+        }
+    }
+
+    /// Somebody reads events, or will at once.
+    fn is_wanted(&self) -> bool {
+        self.coming.load(Relaxed) > 0 || self.is_read()
     }
 
     fn is_read(&self) -> bool {
@@ -414,15 +451,13 @@ impl Output {
 
     /// How events are kept.
     pub(crate) fn mode(&self) -> Mode {
-        match self.flight.load(Relaxed) {
-            true => Mode::Flight,
-            false => Mode::Stream,
-        }
+        let index = self.mode.load(Relaxed);
+        Mode::ALL.get(index).copied().unwrap_or_default()
     }
 
     /// The drain finds it out by itself, soon.
     pub(crate) fn set_mode(&self, mode: Mode) {
-        self.flight.store(mode == Mode::Flight, Relaxed);
+        self.mode.store(mode.index(), Relaxed);
     }
 
     /// Until what is returned is dropped, it is as if somebody read.

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     inject::{Installed, Layout},
     pid::Pid,
-    session::Output,
+    session::{Ask, Keeps, Mode, Output, ProfileSums},
     sys::{Memory, now_anchor, ticks_now},
 };
 use shm_ring::{Producer, newest};
@@ -62,6 +62,8 @@ enum Request {
     Flush(SyncSender<()>),
     /// Copy what rings, at most so many bytes, and the output hold.
     Pictures(u64, SyncSender<Pictures>),
+    /// Read what is there, have it added up, and answer.
+    Profile(Ask, SyncSender<Option<ProfileSums>>),
     /// The producers are gone for good or switched off: read the rest, give memory back, end.
     Finish(SyncSender<()>),
 }
@@ -85,6 +87,10 @@ pub(crate) struct Drain {
     names: Names,
     /// Rings keep the newest events by themselves.
     newest: bool,
+    /// What becomes of events that are read.
+    keeps: Keeps,
+    /// The mode is [`Mode::Profile`].
+    profile: bool,
     /// Rings that an earlier session left are known.
     begun: bool,
     /// By slot index.
@@ -132,6 +138,13 @@ impl DrainHandle {
     pub(crate) fn pictures(&self, bytes: u64) -> Option<Pictures> {
         let (answer, answered) = sync_channel(1);
         self.requests.send(Request::Pictures(bytes, answer)).ok()?;
+        answered.recv().ok()
+    }
+
+    /// What somebody asks of sums, once everything that is there now is in them. `None` if the thread is gone.
+    pub(crate) fn profile(&self, ask: Ask) -> Option<Option<ProfileSums>> {
+        let (answer, answered) = sync_channel(1);
+        self.requests.send(Request::Profile(ask, answer)).ok()?;
         answered.recv().ok()
     }
 
@@ -205,6 +218,8 @@ impl Drain {
             pid,
             memory,
             newest: newest::keeps_newest(&slots.rings),
+            keeps: output.keeps(),
+            profile: false,
             begun: false,
             slots,
             sites: Arc::new(sites),
@@ -262,6 +277,9 @@ impl Drain {
                 Ok(Request::Pictures(bytes, answer)) => {
                     let _ = answer.send(self.pictures(bytes));
                 }
+                Ok(Request::Profile(ask, answer)) => {
+                    let _ = answer.send(self.profile(ask));
+                }
                 Ok(Request::Finish(answer)) => {
                     self.finish();
                     let _ = answer.send(());
@@ -279,14 +297,48 @@ impl Drain {
     /// Does what the mode says, if that is another one now, or if a reader has come or gone.
     fn settle_mode(&mut self) {
         let newest = self.output.keeps_newest();
-        if newest == self.newest {
-            return;
+        match newest {
+            _ if newest == self.newest => {}
+            true => self.fly(),
+            false => self.read_along(),
         }
-        if newest {
-            self.fly();
+        let profile = self.output.mode() == Mode::Profile;
+        if profile != self.profile {
+            self.enter_profile(profile);
+        }
+        let keeps = self.output.keeps();
+        if keeps != self.keeps {
+            self.keeps = keeps;
+            for lane in self.lanes.iter_mut() {
+                lane.keep(keeps, &self.output);
+            }
+        }
+    }
+
+    /// From now on sums are kept, and what was retained goes; or sums are not kept any more.
+    fn enter_profile(&mut self, profile: bool) {
+        self.profile = profile;
+        if profile {
+            self.output.evict_all();
         } else {
-            self.read_along();
+            self.hand_over();
         }
+        self.output.profiles.keep(profile);
+    }
+
+    fn hand_over(&mut self) {
+        for lane in self.lanes.iter_mut() {
+            lane.hand_over(&self.output);
+        }
+    }
+
+    /// Everything that is there is in the sums of those who had asked before, and in no others'.
+    fn profile(&mut self, ask: Ask) -> Option<ProfileSums> {
+        self.flush();
+        self.hand_over();
+        let answer = self.output.profiles.answer(ask);
+        self.settle_mode();
+        answer
     }
 
     /// From now on rings keep the newest by themselves. What was read before goes: there may be a gap between it and what a ring will hold.

@@ -153,6 +153,7 @@ pub(crate) fn mode(mode: v1::Mode) -> Result<Mode, tonic::Status> {
         v1::Mode::Unspecified => Err(tonic::Status::invalid_argument("no mode is given")),
         v1::Mode::Flight => Ok(Mode::Flight),
         v1::Mode::Stream => Ok(Mode::Stream),
+        v1::Mode::Profile => Ok(Mode::Profile),
     }
 }
 
@@ -161,6 +162,7 @@ pub(crate) fn attach_options(request: v1::AttachRequest) -> AttachOptions {
     let mode = match request.mode() {
         v1::Mode::Unspecified | v1::Mode::Flight => Mode::Flight,
         v1::Mode::Stream => Mode::Stream,
+        v1::Mode::Profile => Mode::Profile,
     };
     let follow = match request.follow() {
         v1::Follow::Unspecified => Follow::None,

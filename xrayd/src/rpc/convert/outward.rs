@@ -385,6 +385,7 @@ pub(crate) fn mode_report(pid: Pid, before: Result<Mode, Refusal>) -> v1::ModeRe
     let (before, refused) = match before {
         Ok(Mode::Flight) => (v1::Mode::Flight, None),
         Ok(Mode::Stream) => (v1::Mode::Stream, None),
+        Ok(Mode::Profile) => (v1::Mode::Profile, None),
         Err(refused) => (v1::Mode::Unspecified, Some(refusal(refused))),
     };
     v1::ModeReport {

@@ -135,6 +135,7 @@ fn is_lasting(reason: Reason) -> bool {
         | Reason::Limit
         | Reason::TargetExited
         | Reason::NotAttached
+        | Reason::Mode
         | Reason::SessionFailed
         | Reason::Selection
         | Reason::NoMemory

@@ -26,10 +26,12 @@ use std::{
 };
 
 use xray_trace::{
-    container::{Block, End, Writer},
+    FileAddr,
+    analysis::{MORE_STACKS, StackSums},
+    container::{Block, End, ProfileEncoder, Writer},
     model::{
-        ClockAnchor, Event, EventBody, EventType, Function, FunctionId, Lifetime, Module, ModuleId,
-        Origin, Process, ProcessId, Thread, ThreadId,
+        ClockAnchor, Event, EventBody, EventType, Function, FunctionId, Lifetime, Missing, Module,
+        ModuleId, Origin, Process, ProcessId, Thread, ThreadId,
     },
 };
 
@@ -84,6 +86,10 @@ pub struct TraceWriter<W> {
     described: Described,
     /// Whose anchor was the last one, and what time it told.
     anchored: Option<(Source, u64)>,
+    /// What stands for all functions whose stacks were not told apart was described.
+    more_stacks: bool,
+    /// Sums of calls were added.
+    sums: bool,
     /// Losses that the reader caused, over the whole stream.
     reader_lost: u64,
 }
@@ -110,6 +116,8 @@ impl<W: Write> TraceWriter<W> {
             threads: 0,
             described: Described::default(),
             anchored: None,
+            more_stacks: false,
+            sums: false,
             reader_lost: 0,
         })
     }
@@ -249,6 +257,71 @@ impl<W: Write> TraceWriter<W> {
             Some(block) => self.writer.block(&block),
             None => Ok(()),
         }
+    }
+
+    /// Adds sums of calls of a thread, after those of its functions that were not described yet, and their modules; `tables` are those of its
+    /// process.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn sums(
+        &mut self,
+        source: Source,
+        thread: &Thread,
+        sums: &StackSums,
+        tables: &dyn Tables,
+    ) -> io::Result<()> {
+        self.sums = true;
+        self.thread(source, thread)?;
+        for id in sums.functions() {
+            match id {
+                MORE_STACKS => self.more_stacks(source)?,
+                id => self.function(source, id, tables)?,
+            }
+        }
+        let thread = self.thread_number(source, thread.id);
+        let numbers = self.sources.get(&source);
+        let number = |id| match id {
+            MORE_STACKS => id,
+            id => numbers.map_or(id, |numbers| numbers.function(id).unwrap_or(NO_FUNCTION)),
+        };
+        let parts = sums.parts(thread, number);
+        parts.iter().try_for_each(|part| self.writer.profile(part))
+    }
+
+    /// Says that it is sums that are in the trace, if none were added.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn no_sums(&mut self) -> io::Result<()> {
+        if self.sums {
+            return Ok(());
+        }
+        let encoder = ProfileEncoder::new(Self::READER, Missing::default());
+        let parts = encoder.finish();
+        parts.iter().try_for_each(|part| self.writer.profile(part))
+    }
+
+    /// Describes what stands for all functions whose stacks were not told apart.
+    fn more_stacks(&mut self, source: Source) -> io::Result<()> {
+        let numbers = self.sources.get(&source);
+        let module = numbers.and_then(|numbers| numbers.modules.first());
+        let Some(module) = module.map(|module| module.row) else {
+            return Ok(());
+        };
+        if !std::mem::replace(&mut self.more_stacks, true) {
+            self.writer.function(&Function {
+                id: MORE_STACKS,
+                module,
+                xray_id: 0,
+                address: FileAddr(0),
+                symbol: None,
+                name: "[more stacks]".to_owned(),
+                source: None,
+                sleds: 0,
+            })?;
+        }
+        Ok(())
     }
 
     /// Notes losses of a thread whose place among its events is not known.

@@ -1,0 +1,194 @@
+//! Sums of calls that are made while a process runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
+use xray_trace::analysis::{Filter, Siblings, Side, StackRoots, Stacks};
+use xray_trace::model::{Missing, Profile, Trace};
+use xrayd::session::{AttachOptions, Mode, Phase, ProfileSums, Session, Switch, write_profile};
+
+use crate::support::{attach_with, detach, registry, retained, switch};
+
+/// Long enough for a thread that is paused by others on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn counted(calls: &str) -> Result<Target> {
+    let arguments = ["--threads", "3", "--calls", calls, "--seed", "7"];
+    Target::spawn(Fixture::Counted, arguments)
+}
+
+fn options(mode: Mode) -> AttachOptions {
+    AttachOptions {
+        ring_bytes: 16 << 20,
+        mode,
+        ..AttachOptions::default()
+    }
+}
+
+fn go(target: &mut Target) -> Result<GroundTruth> {
+    target.send("go")?;
+    GroundTruth::parse(&target.line_with("result ", PATIENCE)?)
+}
+
+/// As it is in a file.
+fn read(session: &Arc<Session>, sums: ProfileSums) -> Result<Profile> {
+    let mut file = Vec::new();
+    write_profile(&[(Arc::clone(session), sums)], &mut file)?;
+    let trace = Trace::read(&*file)?;
+    ensure!(trace.totals().calls == 0);
+    Profile::of_trace(trace)?.context("no profile is in the trace")
+}
+
+/// Calls and self time of each stack of each thread.
+fn by_stack(stacks: &Stacks) -> BTreeMap<Vec<String>, (u64, u64)> {
+    let nodes = stacks.nodes().iter().enumerate();
+    let paths = nodes.map(|(at, node)| {
+        let path = stacks.path(at).into_iter().map(str::to_owned).collect();
+        let [counts, _] = node.counts;
+        (path, (counts.calls, counts.self_ns))
+    });
+    paths.collect()
+}
+
+fn of_profile(profile: &Profile) -> BTreeMap<Vec<String>, (u64, u64)> {
+    let mut stacks = Stacks::default();
+    let (roots, side) = (StackRoots::PerThread, Side::Before);
+    stacks.add_profile(profile, &Filter::default(), roots, side);
+    by_stack(&stacks)
+}
+
+/// Calls of each function, in the order of the program's own list of them.
+fn calls(profile: &Profile, truth: &GroundTruth) -> Result<Vec<u64>> {
+    let mut calls = vec![0; truth.functions.len()];
+    for stack in profile.stacks() {
+        let name = profile.tables().function_name(stack.function);
+        let index = truth.function(&name).with_context(|| name.to_string())?;
+        calls[index] += stack.calls;
+    }
+    Ok(calls)
+}
+
+/// Of the same events: stack by stack, thread by thread, whatever others ask for meanwhile.
+#[test]
+fn a_profile_is_that_of_the_full_trace() -> Result<()> {
+    let mut target = counted("20000")?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, options(Mode::Stream))?.session;
+    let profiling = session.begin_profile();
+    switch(&session, Switch::On)?;
+    target.send("go")?;
+    for _ in 0..20 {
+        let others = session.begin_profile();
+        std::thread::sleep(Duration::from_millis(1));
+        others.finish();
+    }
+    let truth = GroundTruth::parse(&target.line_with("result ", PATIENCE)?)?;
+    let profile = read(&session, profiling.finish())?;
+    let trace = retained(&session)?;
+    ensure!(trace.totals().calls == truth.events() && trace.totals().lost == 0);
+    ensure!(profile.missing() == Missing::default());
+    ensure!(calls(&profile, &truth)? == truth.calls());
+    let mut stacks = Stacks::default();
+    let (roots, side) = (StackRoots::PerThread, Side::Before);
+    stacks.add(&trace, &Filter::default(), Siblings::Closed, roots, side);
+    let (expected, found) = (by_stack(&stacks), of_profile(&profile));
+    ensure!(found.len() == expected.len() && found.len() > 30);
+    for (path, (calls, self_ns)) in expected {
+        let (its_calls, its_self_ns) = found.get(&path).copied().unwrap_or_default();
+        // Durations are rounded to nanoseconds call by call there, and with a rate that is measured second by second.
+        let off = self_ns.abs_diff(its_self_ns);
+        ensure!(
+            calls == its_calls && off <= calls + self_ns / 500,
+            "{path:?}: {calls} calls in {self_ns} ns, profiled {its_calls} in {its_self_ns}"
+        );
+    }
+    for at in 0..profile.stacks().len() {
+        let (stack, times) = (profile.stacks()[at], profile.times(at).context("no times")?);
+        let counted: u64 = times.durations.iter().map(|(_, count)| count).sum();
+        ensure!(counted == stack.calls && times.unfinished == 0);
+        ensure!(times.min_ns <= times.max_ns && times.max_ns <= times.sum_ns);
+        ensure!(times.sum_ns >= stack.self_ns.saturating_sub(stack.calls));
+    }
+    detach(&registry, &target)?;
+    Ok(())
+}
+
+/// No event is kept. What was added up is there after the process has ended, and goes with the mode.
+#[test]
+fn in_profile_mode_sums_are_kept_and_no_events() -> Result<()> {
+    let mut target = counted("20000")?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, options(Mode::Profile))?.session;
+    switch(&session, Switch::On)?;
+    let truth = go(&mut target)?;
+    for _ in 0..2 {
+        let kept = session.kept_profile().context("nothing is kept")?;
+        ensure!(calls(&read(&session, kept)?, &truth)? == truth.calls());
+    }
+    let status = session.status();
+    ensure!(
+        (status.events, status.lost, status.retained_events) == (truth.events(), 0, 0),
+        "{status:?}"
+    );
+    ensure!(retained(&session)?.blocks().is_empty());
+    target.kill()?;
+    wait_until(DEADLINE, "the session has noticed", || {
+        Ok((session.status().phase == Phase::Exited).then_some(()))
+    })?;
+    let kept = session.kept_profile().context("nothing is kept")?;
+    ensure!(calls(&read(&session, kept)?, &truth)? == truth.calls());
+
+    let mut target = counted("4000")?;
+    let session = attach_with(&registry, &target, options(Mode::Profile))?.session;
+    switch(&session, Switch::On)?;
+    let truth = go(&mut target)?;
+    ensure!(session.set_mode(Mode::Stream)? == Mode::Profile);
+    ensure!(session.kept_profile().is_none());
+    session.set_mode(Mode::Profile)?;
+    let kept = session.kept_profile().context("nothing is kept")?;
+    ensure!(read(&session, kept)?.stacks().is_empty());
+    ensure!(session.status().events == truth.events());
+    detach(&registry, &target)?;
+    Ok(())
+}
+
+/// A live reader has all events, and the sums go on.
+#[test]
+fn a_profile_goes_on_while_somebody_reads() -> Result<()> {
+    let mut target = counted("20000")?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, options(Mode::Profile))?.session;
+    switch(&session, Switch::On)?;
+    let feed = session.subscribe();
+    let truth = go(&mut target)?;
+    let trace = retained(&session)?;
+    ensure!(trace.totals().calls == truth.events());
+    drop(feed);
+    let kept = session.kept_profile().context("nothing is kept")?;
+    ensure!(calls(&read(&session, kept)?, &truth)? == truth.calls());
+    detach(&registry, &target)?;
+    Ok(())
+}
+
+/// What rings held before is not in it, and rings keep the newest again afterwards.
+#[test]
+fn a_flight_is_profiled_for_a_while() -> Result<()> {
+    let mut target = counted("4000")?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, options(Mode::Flight))?.session;
+    switch(&session, Switch::On)?;
+    let profiling = session.begin_profile();
+    let truth = go(&mut target)?;
+    let profile = read(&session, profiling.finish())?;
+    ensure!(calls(&profile, &truth)? == truth.calls());
+    let profiling = session.begin_profile();
+    let nothing = read(&session, profiling.finish())?;
+    ensure!(nothing.stacks().is_empty(), "{:?}", nothing.stacks());
+    drop(session.begin_profile());
+    ensure!(session.mode() == Mode::Flight);
+    detach(&registry, &target)?;
+    Ok(())
+}

@@ -1,0 +1,296 @@
+//! `xrayctl profile`: which functions the time goes to, by stack, without keeping events. And how two profiles differ.
+
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use xray_trace::analysis::{self, Direction, GroupBy, Side, SortBy, StackRoots, Stacks};
+use xray_trace::source::{self, Options};
+use xrayd::session::{Capture, Follow, Mode, Wanted};
+use xrayd_proto::v1::{FetchProfileRequest, TraceChunk};
+
+use super::attach::{Memory, sleds};
+use crate::args::Format;
+use crate::client::{Daemon, Rpc};
+use crate::failure;
+use crate::input::{Logs, Selection, Unpaired};
+use crate::log::{Gathering, Log};
+use crate::output::Console;
+use crate::output::account::{self, Columns, Table};
+use crate::output::profile_diff::ProfileDiff;
+use crate::parse;
+use crate::selectors::{self, Pending, Selectors};
+use crate::signals::Signals;
+use crate::tenure::{self, Undo};
+use crate::toggle::{self, Switching};
+use crate::trace_file::{OutputFile, Overwrite};
+
+const EXAMPLES: &str = "\
+Without a selector, all functions are meant. Calls are added up in the daemon, by thread and stack, with a distribution of their durations; no event is
+kept, so this can go on for days. A process that is not attached is attached to for that time. One that is attached stays so, in the mode that it is in; what is switched on
+here is off again afterwards.
+
+With --kept, what is shown is what has been added up since the mode became profile (`xrayctl mode profile`), and nothing is switched.
+
+With --output, the profile goes into a file, too, which account, stack, flame, info and convert read.
+
+Examples:
+  xrayctl profile 1234 --duration 30s
+  xrayctl profile 1234 --glob 'ns::*' --duration 30s -o before.xtrace
+  xrayctl profile 1234 --kept -o now.xtrace
+  xrayctl profile --diff before.xtrace after.xtrace";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+#[command(
+    override_usage = "xrayctl profile [OPTIONS] <PID>\n       xrayctl profile [OPTIONS] --diff <BEFORE> <AFTER>"
+)]
+pub(crate) struct Args {
+    /// The process
+    #[arg(value_parser = crate::parse::pid, required_unless_present = "diff", conflicts_with = "diff")]
+    pid: Option<u32>,
+    #[command(flatten)]
+    selectors: Selectors,
+    #[command(flatten)]
+    pending: Pending,
+    /// Stop after this time; without this, when the process ends or on Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
+    duration: Option<Duration>,
+    /// What has been added up since the mode became profile
+    #[arg(long, conflicts_with_all = ["duration", "diff"])]
+    kept: bool,
+    /// How two profiles or traces differ, function by function
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["duration", "output"])]
+    diff: Option<Vec<PathBuf>>,
+    /// Only so many functions; 0: all
+    #[arg(long, value_name = "N", default_value_t = 25)]
+    top: usize,
+    /// Write the profile into this file, too
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace the file if it is there already
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    memory: Memory,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    match (&args.diff, args.pid) {
+        (Some(files), _) => diff(&args, files, console),
+        (None, Some(pid)) => profile(&args, pid, daemon, console).await,
+        // clap wants one of the two.
+        (None, None) => Ok(()),
+    }
+}
+
+async fn profile(
+    args: &Args,
+    pid: u32,
+    daemon: &Daemon,
+    console: &mut Console,
+) -> anyhow::Result<()> {
+    let mut signals = Signals::hold()?;
+    let overwrite = if args.force {
+        Overwrite::Yes
+    } else {
+        Overwrite::No
+    };
+    let output = args.output.as_deref();
+    let output = output
+        .map(|path| OutputFile::open(path, overwrite))
+        .transpose()?;
+    let bytes = match args.kept {
+        true => kept(&mut daemon.connect().await?, pid).await?,
+        false => made(args, pid, daemon, &mut signals, console).await?,
+    };
+    if let Some(mut output) = output {
+        output.begin()?;
+        output.write(&bytes)?;
+    }
+    show(args, &bytes, console)
+}
+
+/// What has been added up so far.
+async fn kept(rpc: &mut Rpc, pid: u32) -> anyhow::Result<Vec<u8>> {
+    let request = FetchProfileRequest {
+        pid,
+        from_now: false,
+        undo: None,
+    };
+    let (requests, chunks) = fetch(rpc, request).await?;
+    drop(requests);
+    read(chunks, Vec::new()).await
+}
+
+/// What is added up from now on.
+async fn made(
+    args: &Args,
+    pid: u32,
+    daemon: &Daemon,
+    signals: &mut Signals,
+    console: &mut Console,
+) -> anyhow::Result<Vec<u8>> {
+    let mut rpc = daemon.connect_or_embed().await?;
+    let sleds = sleds(args.selectors.may_wait(args.pending));
+    let request = args.memory.request(pid, Follow::None, sleds, Mode::Profile);
+    let undo = tenure::attach(&mut rpc, request, console).await?;
+    let made = make(&mut rpc, args, (pid, undo), signals, console).await;
+    let released = tenure::release(&mut rpc, pid, undo).await;
+    match (made, released) {
+        // Of a process that has ended nothing is to be undone.
+        (Ok((Ended::Process, bytes)), _) | (Ok((Ended::Asked, bytes)), Ok(_)) => Ok(bytes),
+        (Ok(_), Err(error)) => Err(error),
+        (Err(error), released) => {
+            // What went wrong first is what counts.
+            if let Err(second) = released {
+                console.note(&format!("{second:#}"));
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Why nothing more is added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// Somebody asked, or the time is up.
+    Asked,
+    /// The process ended, or was let go of.
+    Process,
+}
+
+async fn make(
+    rpc: &mut Rpc,
+    args: &Args,
+    (pid, undo): (u32, Undo),
+    signals: &mut Signals,
+    console: &mut Console,
+) -> anyhow::Result<(Ended, Vec<u8>)> {
+    let switching = Switching {
+        pid,
+        selection: selectors::wire(args.selectors.selection_or_all()?),
+        wanted: Wanted::On(Capture::NONE),
+        loan: undo.loan(),
+    };
+    let planned = toggle::dry_run(rpc, &switching).await?;
+    if planned.iter().all(|report| report.matched == 0) {
+        if !args.selectors.may_wait(args.pending) {
+            return Err(toggle::nothing_matched());
+        }
+        console.note(toggle::MATCHES_LATER);
+    }
+    let request = FetchProfileRequest {
+        pid,
+        from_now: true,
+        undo: Some(undo.into()),
+    };
+    let (requests, mut chunks) = fetch(rpc, request).await?;
+    toggle::toggle(rpc, switching, console).await?;
+    let up = async {
+        match args.duration {
+            Some(duration) => tokio::time::sleep(duration).await,
+            None => std::future::pending().await,
+        }
+    };
+    let first = tokio::select! {
+        first = chunks.message() => Some(first.map_err(|status| failure::from_status(&status))?),
+        () = signals.next() => None,
+        () = up => None,
+    };
+    drop(requests);
+    match first {
+        Some(first) => {
+            let first = first.map(|chunk| chunk.data).unwrap_or_default();
+            Ok((Ended::Process, read(chunks, first).await?))
+        }
+        None => Ok((Ended::Asked, read(chunks, Vec::new()).await?)),
+    }
+}
+
+/// The answer comes when the sender is dropped, or when the process has ended.
+async fn fetch(
+    rpc: &mut Rpc,
+    request: FetchProfileRequest,
+) -> anyhow::Result<(mpsc::Sender<FetchProfileRequest>, Streaming<TraceChunk>)> {
+    let (requests, sent) = mpsc::channel(1);
+    // There is room for one.
+    requests.try_send(request).context("no request was sent")?;
+    let response = rpc.fetch_profile(ReceiverStream::new(sent)).await;
+    let response = response.map_err(|status| failure::from_status(&status));
+    let chunks = response.context("cannot have calls added up")?;
+    Ok((requests, chunks.into_inner()))
+}
+
+/// All chunks behind those that are there.
+async fn read(mut chunks: Streaming<TraceChunk>, mut bytes: Vec<u8>) -> anyhow::Result<Vec<u8>> {
+    let failed = |status: tonic::Status| failure::from_status(&status);
+    while let Some(chunk) = chunks.message().await.map_err(failed)? {
+        bytes.extend_from_slice(&chunk.data);
+    }
+    Ok(bytes)
+}
+
+fn show(args: &Args, bytes: &[u8], console: &mut Console) -> anyhow::Result<()> {
+    let opened = in_file(bytes)
+        .map_err(Into::into)
+        .and_then(|file| source::open_profile(file, &Options::default()));
+    let profile = opened.context("cannot read the profile back")?.profile;
+    let filter = analysis::Filter::default();
+    let mut account = analysis::account_profile(&profile, &filter, GroupBy::Function);
+    let tables = profile.tables();
+    account.sort(tables, SortBy::SelfTime, Direction::Descending);
+    let name = args.output.as_deref();
+    let name = name.map_or_else(|| "profile".to_owned(), |path| path.display().to_string());
+    let top = if args.top == 0 { usize::MAX } else { args.top };
+    let table = Table::new(&name, &account, tables, Columns::All, top);
+    let format = match args.format.json {
+        true => account::Format::Json,
+        false => account::Format::Text,
+    };
+    console.show(|out, look| table.write(format, out, look))?;
+    for line in table.notes() {
+        console.note(&line);
+    }
+    let too_deep = profile.missing().too_deep;
+    if too_deep > 0 {
+        console.note(&format!(
+            "{too_deep} calls were not counted: they were within more than 65,536 others"
+        ));
+    }
+    Ok(())
+}
+
+fn in_file(bytes: &[u8]) -> std::io::Result<File> {
+    let mut file = tempfile::tempfile()?;
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+fn diff(args: &Args, files: &[PathBuf], console: &mut Console) -> anyhow::Result<()> {
+    let logs = Logs::default();
+    let mut stacks = Stacks::default();
+    let selection = Selection::default();
+    let gathering = Gathering {
+        selection: &selection,
+        unpaired: Unpaired::default(),
+        roots: StackRoots::Together,
+    };
+    for (file, side) in files.iter().zip([Side::Before, Side::After]) {
+        let log: Log = logs.open_any(file, console)?;
+        gathering.add(file, &log, side, &mut stacks, console)?;
+    }
+    let diff = ProfileDiff::new(files, &stacks, args.top);
+    if args.format.json {
+        return console.json(&diff);
+    }
+    console.show(|out, look| diff.render(out, look))
+}

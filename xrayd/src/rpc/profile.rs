@@ -1,0 +1,112 @@
+//! Answers with sums of calls: of what is kept at once, of what happens from now on when the client has ended its stream.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::mpsc, task::spawn_blocking};
+use tonic::{Status, Streaming};
+use xrayd_proto::v1::{FetchProfileRequest, TraceChunk};
+
+use super::{
+    admission::Admitted,
+    authorise::Traced,
+    fetch::{ChunkPipe, READER_PATIENCE},
+    live::Ending,
+};
+use crate::{
+    Pid,
+    refusal::{Reason, Refusal},
+    session::{Mode, ProfileSums, Profiling, Session, write_profile},
+};
+
+/// How often it is looked whether all processes have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The sums that are wanted.
+#[derive(Debug)]
+pub(super) enum Profiles {
+    /// Those that are being made.
+    UnderWay(Vec<Profiling>),
+    /// Those that were made.
+    Made(Vec<(Arc<Session>, ProfileSums)>),
+}
+
+// === impl Profiles ===
+
+impl Profiles {
+    /// Of whom `pid` means.
+    ///
+    /// # Errors
+    /// No sums are kept.
+    pub(super) fn begin(traced: &Traced, pid: Pid, from_now: bool) -> Result<Self, Refusal> {
+        let sessions = traced.sessions();
+        if from_now {
+            let living = sessions.iter().filter(|session| !session.has_exited());
+            let profiles = living.map(Session::begin_profile);
+            return Ok(Self::UnderWay(profiles.collect()));
+        }
+        let kept = sessions.into_iter().filter_map(|session| {
+            let sums = session.kept_profile()?;
+            Some((session, sums))
+        });
+        let kept: Vec<_> = kept.collect();
+        if kept.is_empty() {
+            let message = format!(
+                "process {pid}: its calls are not added up; `xrayctl mode {}` has that done",
+                Mode::Profile
+            );
+            return Err(Refusal::new(Reason::Mode, message));
+        }
+        Ok(Self::Made(kept))
+    }
+
+    /// Waits until nothing more comes.
+    async fn end(&self) {
+        let Self::UnderWay(profiles) = self else {
+            return;
+        };
+        while !profiles.iter().all(|one| one.session().has_exited()) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn finish(self) -> Vec<(Arc<Session>, ProfileSums)> {
+        let profiles = match self {
+            Self::Made(made) => return made,
+            Self::UnderWay(profiles) => profiles.into_iter(),
+        };
+        profiles
+            .map(|one| (Arc::clone(one.session()), one.finish()))
+            .collect()
+    }
+}
+
+/// Waits until the client wants the answer, and gives it.
+pub(super) async fn run(
+    profiles: Profiles,
+    mut requests: Streaming<FetchProfileRequest>,
+    sender: mpsc::Sender<Result<TraceChunk, Status>>,
+    _admitted: Admitted,
+) -> Ending {
+    let wanted = async {
+        // Further messages say nothing.
+        while let Some(FetchProfileRequest { .. }) = requests.message().await? {}
+        Ok::<(), Status>(())
+    };
+    let asked = tokio::select! {
+        asked = wanted => asked.is_ok(),
+        () = profiles.end() => true,
+        () = sender.closed() => false,
+    };
+    if !asked {
+        return Ending::Early;
+    }
+    let written = spawn_blocking(move || {
+        let profiles = profiles.finish();
+        let mut pipe = ChunkPipe::new(sender, TraceChunk::default(), READER_PATIENCE);
+        let written = write_profile(&profiles, &mut pipe);
+        pipe.finish(written);
+    });
+    // A panic was logged where it happened.
+    let _ = written.await;
+    Ending::Over
+}
