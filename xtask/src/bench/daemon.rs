@@ -115,7 +115,12 @@ impl Daemon {
 
     /// Attaches; gives the report.
     pub(crate) fn attach(&self, pid: i32) -> Result<Value> {
-        Ok(self.ctl(&["attach", &pid.to_string(), "--mode", "stream"])?["report"].take())
+        self.attach_in(pid, "stream")
+    }
+
+    /// The same in this mode.
+    pub(crate) fn attach_in(&self, pid: i32, mode: &str) -> Result<Value> {
+        Ok(self.ctl(&["attach", &pid.to_string(), "--mode", mode])?["report"].take())
     }
 
     /// Switches everything on or off; gives the process's report.

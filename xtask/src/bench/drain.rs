@@ -31,6 +31,8 @@ enum Way {
     File,
     /// Into the daemon's memory alone.
     Memory,
+    /// Into sums by stack.
+    Sums,
 }
 
 /// What one run at one rate came to.
@@ -55,7 +57,7 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
     let file = dir.join("drain.xtrace");
     let seconds = whole / 1000;
     let mut rows = Vec::new();
-    for way in [Way::File, Way::Memory] {
+    for way in [Way::File, Way::Memory, Way::Sums] {
         let best = highest(way, &file, probe, whole)?;
         let Outcome {
             rate,
@@ -68,6 +70,7 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
         let to = match way {
             Way::File => "recorded to a file",
             Way::Memory => "retained by the daemon",
+            Way::Sums => "added up by the daemon (mode profile)",
         };
         let result = format!("{:.1} M events/s, {events} events, 0 lost", rate / 1e6);
         rows.push(Row::new(
@@ -77,11 +80,20 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
         ));
         let millions = *events as f64 / 1e6;
         let ms = |cpu: Duration| format!("{:.1} ms", cpu.as_secs_f64() * 1e3 / millions);
-        rows.push(Row::new(
+        let per_second = millions / daemon_cpu.as_secs_f64().max(1e-9);
+        let cost = Row::new(
             "  the daemon's CPU time per million events",
             ms(*daemon_cpu),
-            share(*daemon_cpu, seconds),
-        ));
+            format!(
+                "{}: {per_second:.0} M events/s on one",
+                share(*daemon_cpu, seconds)
+            ),
+        );
+        rows.push(match way {
+            Way::File => cost,
+            Way::Memory => cost.goal("≥ 60 M/s on one", per_second >= 60.0),
+            Way::Sums => cost.goal("≥ 30 M/s on one", per_second >= 30.0),
+        });
         if let Some(recorded) = recorded {
             rows.push(Row::new(
                 "  xrayctl's, which writes the file and reads it back",
@@ -96,10 +108,14 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
             ));
         }
         let mib = *peak_memory as f64 / (1 << 20) as f64;
+        let within = match way {
+            Way::File | Way::Memory => "256 MiB of retained events in it at most",
+            Way::Sums => "",
+        };
         rows.push(Row::new(
             "  the daemon's peak memory",
             format!("{mib:.0} MiB"),
-            "256 MiB of retained events in it at most",
+            within,
         ));
     }
     rows.push(demo(&file, Duration::from_millis(whole / 2))?);
@@ -170,8 +186,12 @@ fn try_rate(way: Way, file: &Path, rate: f64, milliseconds: u64) -> Result<Outco
             let counts = (recorded.events, recorded.lost);
             (calls, nanoseconds, counts, Some(recorded))
         }
-        Way::Memory => {
-            daemon.attach(pid)?;
+        Way::Memory | Way::Sums => {
+            let mode = match way {
+                Way::Sums => "profile",
+                Way::File | Way::Memory => "stream",
+            };
+            daemon.attach_in(pid, mode)?;
             daemon.toggle(pid, "enable")?;
             let (calls, nanoseconds) = pace(&mut target, &command)?;
             daemon.toggle(pid, "disable")?;
