@@ -79,6 +79,8 @@ pub(crate) enum Command {
     Record(cmd::record::Args),
     /// Show calls as they happen, a line each
     Watch(cmd::watch::Args),
+    /// Show what a process does, as it does it, on the whole screen
+    Top(cmd::top::Args),
     /// Show which functions the time goes to, without keeping events
     Profile(cmd::profile::Args),
     /// Write what happened last into a file

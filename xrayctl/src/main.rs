@@ -22,6 +22,7 @@ mod signals;
 mod target;
 mod tenure;
 mod toggle;
+mod top;
 mod trace_file;
 mod values;
 mod whole_file;
@@ -75,6 +76,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Mode(args) => online(cmd::mode::run(args, &daemon, console)),
         Command::Watch(args) => online(cmd::watch::run(args, &daemon, console)),
         Command::Profile(args) => online(cmd::profile::run(args, &daemon, console)),
+        Command::Top(args) => online(cmd::top::run(args, &daemon, console)),
         Command::Report(args) => cmd::report::run(&args, console),
         Command::Extract(args) => cmd::extract::run(&args, console),
         Command::Info(args) => cmd::info::run(&args, console),

@@ -14,6 +14,7 @@ mod cli_record;
 mod cli_refusals;
 mod cli_selectors;
 mod cli_terminal;
+mod cli_top;
 mod cli_values;
 mod cli_watch;
 mod daemon_clients;

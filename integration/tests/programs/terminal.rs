@@ -11,6 +11,8 @@ use integration::{DEADLINE, wait_until};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// What Ctrl-C types.
 const INTERRUPT: &[u8] = &[3];
@@ -78,6 +80,13 @@ impl Terminal {
         self.master.write_all(INTERRUPT).context("cannot type")
     }
 
+    /// Presses keys.
+    pub(crate) fn press(&mut self, keys: &str) -> Result<()> {
+        self.master
+            .write_all(keys.as_bytes())
+            .context("cannot type")
+    }
+
     /// Reads until a condition on everything seen so far holds.
     pub(crate) fn until(
         &mut self,
@@ -103,6 +112,12 @@ impl Terminal {
             Ok(condition(&self.text()).then_some(()))
         });
         waited.with_context(|| self.text())
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        Ok(kill(pid, signal)?)
     }
 
     /// Reads until it has ended.

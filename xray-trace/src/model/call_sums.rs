@@ -143,6 +143,10 @@ impl Durations {
 
 /// The number of the range that a duration is in.
 #[inline]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "there are fewer than 1000 ranges"
+)]
 fn range_of(duration: u64) -> usize {
     let power = duration.max(RANGES).ilog2() - RANGE_BITS;
     let within = duration >> power;

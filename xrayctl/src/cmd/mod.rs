@@ -25,5 +25,6 @@ pub(crate) mod report;
 pub(crate) mod snapshot;
 pub(crate) mod stack;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod tree;
 pub(crate) mod watch;

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use xray_trace::analysis::{self, Direction, GroupBy, Side, SortBy, StackRoots, Stacks};
+use xray_trace::model::Profile;
 use xray_trace::source::{self, Options};
 use xrayd::session::{Capture, Follow, Mode, Wanted};
 use xrayd_proto::v1::{FetchProfileRequest, TraceChunk};
@@ -216,7 +217,7 @@ async fn make(
 }
 
 /// The answer comes when the sender is dropped, or when the process has ended.
-async fn fetch(
+pub(crate) async fn fetch(
     rpc: &mut Rpc,
     request: FetchProfileRequest,
 ) -> anyhow::Result<(mpsc::Sender<FetchProfileRequest>, Streaming<TraceChunk>)> {
@@ -230,7 +231,10 @@ async fn fetch(
 }
 
 /// All chunks behind those that are there.
-async fn read(mut chunks: Streaming<TraceChunk>, mut bytes: Vec<u8>) -> anyhow::Result<Vec<u8>> {
+pub(crate) async fn read(
+    mut chunks: Streaming<TraceChunk>,
+    mut bytes: Vec<u8>,
+) -> anyhow::Result<Vec<u8>> {
     let failed = |status: tonic::Status| failure::from_status(&status);
     while let Some(chunk) = chunks.message().await.map_err(failed)? {
         bytes.extend_from_slice(&chunk.data);
@@ -239,10 +243,7 @@ async fn read(mut chunks: Streaming<TraceChunk>, mut bytes: Vec<u8>) -> anyhow::
 }
 
 fn show(args: &Args, bytes: &[u8], console: &mut Console) -> anyhow::Result<()> {
-    let opened = in_file(bytes)
-        .map_err(Into::into)
-        .and_then(|file| source::open_profile(file, &Options::default()));
-    let profile = opened.context("cannot read the profile back")?.profile;
+    let profile = parse_profile(bytes)?;
     let filter = analysis::Filter::default();
     let mut account = analysis::account_profile(&profile, &filter, GroupBy::Function);
     let tables = profile.tables();
@@ -266,6 +267,14 @@ fn show(args: &Args, bytes: &[u8], console: &mut Console) -> anyhow::Result<()> 
         ));
     }
     Ok(())
+}
+
+/// What the engine has sent.
+pub(crate) fn parse_profile(bytes: &[u8]) -> anyhow::Result<Profile> {
+    let opened = in_file(bytes)
+        .map_err(Into::into)
+        .and_then(|file| source::open_profile(file, &Options::default()));
+    Ok(opened.context("cannot read the profile back")?.profile)
 }
 
 fn in_file(bytes: &[u8]) -> std::io::Result<File> {

@@ -1,0 +1,350 @@
+//! `xrayctl top`: what a process does, as it does it.
+//!
+//! ```text
+//!  begin ─► wait ─► begin the next profile ─► end this one ─► draw ─┐
+//!            ▲                                                      │
+//!            └──────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Profiles overlap for a moment, so that a call which lasts longer than an interval is one call, in the interval in which it ends.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEvent};
+use tokio::sync::mpsc;
+use tonic::Streaming;
+use xray_trace::instr_map::{Rule, Selection};
+use xrayd::session::{Capture, Follow, Mode, Wanted};
+use xrayd_proto::v1::{
+    FetchProfileRequest, ProcessStatus, StatusRequest, ToggleRequest, TraceChunk,
+};
+
+use super::attach::{Memory, sleds};
+use super::profile::{fetch, parse_profile, read};
+use crate::args::Format;
+use crate::client::{Daemon, Rpc};
+use crate::failure::{self, Failure};
+use crate::output::Console;
+use crate::parse;
+use crate::selectors::{self, Pending, Selectors};
+use crate::signals::Signals;
+use crate::tenure::{self, Undo};
+use crate::toggle::{self, Switching};
+use crate::top::{Action, Header, Interval, State, draw};
+
+const EXAMPLES: &str = "\
+Without a selector, all functions are meant. A process that is not attached is attached to for that time; of one that is, functions are on loan. The time in a function is that of calls
+that have ended in the interval, its own time also that of calls that go on.
+
+Keys: q or Ctrl-C ends, up and down mark a function, enter shows who calls it and what it calls (esc goes back), space switches it off or on, s chooses what comes
+first, / filters by name, t shows threads, p stands still.
+
+Examples:
+  xrayctl top 1234
+  xrayctl top 1234 --glob 'ns::*' --interval 5s
+  xrayctl top 1234 --once --json | jq '.rows[0]'";
+
+/// How long it takes at most until it is known that a process has ended.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The process
+    #[arg(value_parser = crate::parse::pid)]
+    pid: u32,
+    #[command(flatten)]
+    selectors: Selectors,
+    #[command(flatten)]
+    pending: Pending,
+    /// How often it is drawn anew
+    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration, default_value = "1s")]
+    interval: Duration,
+    /// Print one interval, and end
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    memory: Memory,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    if !args.once && args.format.json {
+        let what = "--json wants --once: a screen is no JSON";
+        return Err(Failure::Usage(what.to_owned()).into());
+    }
+    if !args.once && !console.is_terminal() {
+        let what = "standard output is no terminal; --once prints one interval";
+        return Err(Failure::Usage(what.to_owned()).into());
+    }
+    let mut signals = Signals::hold()?;
+    let mut rpc = daemon.connect_or_embed().await?;
+    let sleds = sleds(args.selectors.may_wait(args.pending));
+    let request = args
+        .memory
+        .request(args.pid, Follow::None, sleds, Mode::Profile);
+    let undo = tenure::attach(&mut rpc, request, console).await?;
+    let watched = watch(&mut rpc, &args, undo, &mut signals, console).await;
+    let released = tenure::release(&mut rpc, args.pid, undo).await;
+    match (watched, released) {
+        // Of a process that has ended nothing is to be undone.
+        (Ok(Ended::Process), _) => {
+            console.note(&format!("process {} has ended", args.pid));
+            Ok(())
+        }
+        (Ok(Ended::Asked), released) => released.map(drop),
+        (Err(error), released) => {
+            // What went wrong first is what counts.
+            if let Err(second) = released {
+                console.note(&format!("{second:#}"));
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Why nothing more is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// Somebody asked.
+    Asked,
+    /// The process ended, or was let go of.
+    Process,
+}
+
+/// An interval that goes on. The profile ends with `_requests`.
+struct UnderWay {
+    _requests: mpsc::Sender<FetchProfileRequest>,
+    chunks: Streaming<TraceChunk>,
+    since: Instant,
+}
+
+/// What the screen waits for.
+enum Happened {
+    /// The interval is over.
+    Time,
+    Key(KeyEvent),
+    /// The terminal's size is another one.
+    Resized,
+    /// Somebody wants us to end.
+    Signal,
+    /// The profile has ended by itself.
+    Over,
+}
+
+async fn watch(
+    rpc: &mut Rpc,
+    args: &Args,
+    undo: Undo,
+    signals: &mut Signals,
+    console: &mut Console,
+) -> anyhow::Result<Ended> {
+    let switching = Switching {
+        pid: args.pid,
+        selection: selectors::wire(args.selectors.selection_or_all()?),
+        wanted: Wanted::On(Capture::NONE),
+        loan: undo.loan(),
+    };
+    let planned = toggle::dry_run(rpc, &switching).await?;
+    if planned.iter().all(|report| report.matched == 0) {
+        if !args.selectors.may_wait(args.pending) {
+            return Err(toggle::nothing_matched());
+        }
+        console.note(toggle::MATCHES_LATER);
+    }
+    let first = begin(rpc, args.pid, undo).await?;
+    toggle::toggle(rpc, switching, console).await?;
+    if args.once {
+        return once(rpc, args, first, signals, console).await;
+    }
+    let mut screen = ratatui::try_init().context("cannot draw on this terminal")?;
+    let shown = show(rpc, args, (undo, first), signals, &mut screen).await;
+    ratatui::restore();
+    shown
+}
+
+async fn begin(rpc: &mut Rpc, pid: u32, undo: Undo) -> anyhow::Result<UnderWay> {
+    let request = FetchProfileRequest {
+        pid,
+        from_now: true,
+        undo: Some(undo.into()),
+    };
+    let (requests, chunks) = fetch(rpc, request).await?;
+    Ok(UnderWay {
+        _requests: requests,
+        chunks,
+        since: Instant::now(),
+    })
+}
+
+/// Ends an interval.
+async fn end(rpc: &mut Rpc, pid: u32, under_way: UnderWay) -> anyhow::Result<Interval> {
+    let UnderWay {
+        _requests: requests,
+        chunks,
+        since,
+    } = under_way;
+    drop(requests);
+    let length = since.elapsed();
+    let profile = parse_profile(&read(chunks, Vec::new()).await?)?;
+    Ok(Interval::new(header(rpc, pid).await, &profile, length))
+}
+
+/// What is known of the process; of one that is gone, nothing.
+async fn header(rpc: &mut Rpc, pid: u32) -> Header {
+    let status = rpc.get_status(StatusRequest { pid }).await;
+    let processes = status.map(|status| status.into_inner().processes);
+    let processes = processes.unwrap_or_default();
+    let sum = |of: fn(&ProcessStatus) -> u32| processes.iter().map(of).sum();
+    Header {
+        pid,
+        command: processes
+            .iter()
+            .find(|process| process.pid == pid)
+            .map(|process| process.command.clone())
+            .unwrap_or_default(),
+        functions_on: sum(|process| process.functions_on),
+        functions: sum(|process| process.functions),
+        lost: processes.iter().map(|process| process.lost).sum(),
+    }
+}
+
+async fn once(
+    rpc: &mut Rpc,
+    args: &Args,
+    mut first: UnderWay,
+    signals: &mut Signals,
+    console: &mut Console,
+) -> anyhow::Result<Ended> {
+    let early = tokio::select! {
+        () = tokio::time::sleep(args.interval) => None,
+        () = signals.next() => None,
+        early = first.chunks.message() => Some(early),
+    };
+    let interval = match early {
+        None => end(rpc, args.pid, first).await?,
+        Some(chunk) => {
+            let chunk = chunk.map_err(|status| failure::from_status(&status))?;
+            let bytes = chunk.map(|chunk| chunk.data).unwrap_or_default();
+            let length = first.since.elapsed();
+            let profile = parse_profile(&read(first.chunks, bytes).await?)?;
+            Interval::new(header(rpc, args.pid).await, &profile, length)
+        }
+    };
+    if args.format.json {
+        console.json(&interval)?;
+    } else {
+        console.show(|out, look| interval.render(out, look))?;
+    }
+    Ok(Ended::Asked)
+}
+
+async fn show(
+    rpc: &mut Rpc,
+    args: &Args,
+    (undo, first): (Undo, UnderWay),
+    signals: &mut Signals,
+    screen: &mut DefaultTerminal,
+) -> anyhow::Result<Ended> {
+    let mut events = events();
+    let mut state = State::default();
+    // Until the first interval is over.
+    state.take(Interval::of(header(rpc, args.pid).await));
+    let mut under_way = first;
+    let mut ticks =
+        tokio::time::interval_at(tokio::time::Instant::now() + args.interval, args.interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        screen.draw(|frame| draw(frame, &state))?;
+        let happened = tokio::select! {
+            _ = ticks.tick() => Happened::Time,
+            event = events.recv() => match event {
+                Some(Event::Key(key)) => Happened::Key(key),
+                Some(_) => Happened::Resized,
+                // The terminal is gone.
+                None => Happened::Signal,
+            },
+            () = signals.next() => Happened::Signal,
+            _ = under_way.chunks.message() => Happened::Over,
+        };
+        match happened {
+            Happened::Signal => return Ok(Ended::Asked),
+            Happened::Over => return Ok(Ended::Process),
+            Happened::Resized => {}
+            Happened::Time => {
+                let next = match begin(rpc, args.pid, undo).await {
+                    Ok(next) => next,
+                    Err(error) => return over(under_way, error).await,
+                };
+                let ended = std::mem::replace(&mut under_way, next);
+                state.take(end(rpc, args.pid, ended).await?);
+            }
+            Happened::Key(key) => match state.key(key) {
+                None | Some(Action::Draw) => {}
+                Some(Action::Quit) => return Ok(Ended::Asked),
+                Some(Action::Switch { function, on }) => {
+                    let result = switch(rpc, args.pid, &function, on, undo).await;
+                    let result = result.map_err(|error| format!("{error:#}"));
+                    state.switched(function, on, result);
+                }
+            },
+        }
+    }
+}
+
+/// No profile can be begun, as of a process that has ended: then the one under way says so.
+async fn over(mut under_way: UnderWay, error: anyhow::Error) -> anyhow::Result<Ended> {
+    match tokio::time::timeout(PATIENCE, under_way.chunks.message()).await {
+        Ok(_) => Ok(Ended::Process),
+        Err(_) => Err(error),
+    }
+}
+
+/// What is typed, read by a thread that ends with this program.
+fn events() -> mpsc::Receiver<Event> {
+    let (sender, events) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            if sender.blocking_send(event).is_err() {
+                return;
+            }
+        }
+    });
+    events
+}
+
+async fn switch(
+    rpc: &mut Rpc,
+    pid: u32,
+    function: &str,
+    on: bool,
+    undo: Undo,
+) -> anyhow::Result<()> {
+    let selection = selectors::wire(Selection {
+        include: vec![Rule::Function(function.to_owned())],
+        exclude: Vec::new(),
+    });
+    let request = ToggleRequest {
+        pid,
+        selection: Some(selection),
+        dry_run: false,
+        capture: None,
+        loan: if on { undo.loan() } else { 0 },
+    };
+    let response = match on {
+        true => rpc.enable(request).await,
+        false => rpc.disable(request).await,
+    };
+    let response = response.map_err(|status| failure::from_status(&status));
+    let reports = response
+        .context("cannot switch the function")?
+        .into_inner()
+        .reports;
+    if reports.iter().all(|report| report.matched == 0) {
+        return Err(toggle::nothing_matched());
+    }
+    Ok(())
+}

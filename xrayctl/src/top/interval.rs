@@ -1,0 +1,322 @@
+//! What the profile of one interval says.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use serde::Serialize;
+use xray_trace::analysis::{self, AccountRow, Filter, GroupBy, Subject};
+use xray_trace::model::Profile;
+
+use crate::output::{Cell, Column, Look, Table, Tone, units};
+
+/// What an event costs the thread that records it, about, in nanoseconds: half of what docs/benchmarks.md has for a call, which is two events.
+const EVENT_NS: f64 = 35.0;
+
+/// What is said of the process as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Header {
+    pub(crate) pid: u32,
+    pub(crate) command: String,
+    /// Functions that are on, of so many.
+    pub(crate) functions_on: u32,
+    pub(crate) functions: u32,
+    /// Events lost since it was attached.
+    pub(crate) lost: u64,
+}
+
+/// What happened in an interval.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Interval {
+    #[serde(flatten)]
+    pub(crate) header: Header,
+    /// How long it was.
+    pub(crate) seconds: f64,
+    pub(crate) calls_per_second: f64,
+    /// Of one processor, what recording has taken of the process's time, about.
+    pub(crate) overhead: f64,
+    /// Events lost in it.
+    pub(crate) lost_in_interval: u64,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) threads: Vec<Row>,
+    /// By caller and callee.
+    #[serde(skip)]
+    edges: BTreeMap<(String, String), Edge>,
+}
+
+/// A function's calls that ended in the interval, or a thread's. Times are in nanoseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) calls_per_second: f64,
+    /// Of each second, in the function itself.
+    pub(crate) self_ns_per_second: f64,
+    /// Absent if no call's exit was seen.
+    pub(crate) median_ns: Option<u64>,
+    pub(crate) p99_ns: Option<u64>,
+    pub(crate) max_ns: Option<u64>,
+}
+
+/// Calls of one function by another.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Edge {
+    pub(crate) calls_per_second: f64,
+    pub(crate) self_ns_per_second: f64,
+}
+
+/// Who calls a function, and what it calls, by name, most often first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Around<'a> {
+    /// Outermost calls have no name for a caller.
+    pub(crate) callers: Vec<(&'a str, Edge)>,
+    pub(crate) callees: Vec<(&'a str, Edge)>,
+}
+
+// === impl Interval ===
+
+impl Interval {
+    /// One in which nothing happened.
+    pub(crate) fn of(header: Header) -> Self {
+        Self {
+            header,
+            ..Self::default()
+        }
+    }
+
+    /// What the profile of an interval of that length says.
+    pub(crate) fn new(header: Header, profile: &Profile, length: Duration) -> Self {
+        let seconds = length.as_secs_f64().max(1e-3);
+        let tables = profile.tables();
+        let account = |by| analysis::account_profile(profile, &Filter::default(), by);
+        let functions = account(GroupBy::Function);
+        let rows = functions.rows.iter().map(|row| {
+            let name = match row.subject {
+                Subject::Function(id) => tables.function_name(id).into_owned(),
+                _ => String::new(),
+            };
+            Row::new(name, row, seconds)
+        });
+        let threads = account(GroupBy::Thread);
+        let threads = threads.rows.iter().map(|row| {
+            let thread = match row.subject {
+                Subject::Thread(id) => tables.thread(id),
+                _ => None,
+            };
+            let name = thread.map(|thread| format!("{} {}", thread.tid, thread.name));
+            Row::new(name.unwrap_or_default(), row, seconds)
+        });
+        let rows: Vec<Row> = rows.collect();
+        // A sum of nothing would be -0.
+        let calls_per_second = rows.iter().map(|row| row.calls_per_second);
+        let calls_per_second = calls_per_second.fold(0.0, std::ops::Add::add);
+        Self {
+            header,
+            seconds,
+            calls_per_second,
+            overhead: calls_per_second * 2.0 * EVENT_NS / 1e9,
+            lost_in_interval: profile.missing().lost,
+            threads: threads.collect(),
+            edges: edges(profile, seconds),
+            rows,
+        }
+    }
+
+    /// Who has called the function, and what it has called.
+    pub(crate) fn around(&self, name: &str) -> Around<'_> {
+        let Around {
+            mut callers,
+            mut callees,
+        } = Around::default();
+        for ((caller, callee), edge) in &self.edges {
+            if callee == name {
+                callers.push((caller.as_str(), *edge));
+            }
+            if caller == name {
+                callees.push((callee.as_str(), *edge));
+            }
+        }
+        for side in [&mut callers, &mut callees] {
+            side.sort_by(|a, b| b.1.calls_per_second.total_cmp(&a.1.calls_per_second));
+        }
+        Around { callers, callees }
+    }
+}
+
+impl Interval {
+    /// For people, once.
+    pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let mut table = Table::new([
+            Column::right("CALLS/S"),
+            Column::right("SELF/S"),
+            Column::right("P50"),
+            Column::right("P99").minor(1),
+            Column::right("MAX").minor(2),
+            Column::elastic("FUNCTION"),
+        ]);
+        let mut rows: Vec<&Row> = self.rows.iter().collect();
+        rows.sort_by(|a, b| b.self_ns_per_second.total_cmp(&a.self_ns_per_second));
+        for row in rows {
+            let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), units::time).into();
+            table.push([
+                rate(row.calls_per_second).into(),
+                units::time(whole(row.self_ns_per_second)).into(),
+                time(row.median_ns),
+                time(row.p99_ns),
+                time(row.max_ns),
+                Cell::toned(&row.name, Tone::Name),
+            ]);
+        }
+        table.render(out, look)
+    }
+}
+
+/// Calls a second, short.
+pub(super) fn rate(calls: f64) -> String {
+    match calls {
+        calls if calls >= 999_500_000.0 => format!("{:.1} G", calls / 1e9),
+        calls if calls >= 999_500.0 => format!("{:.1} M", calls / 1e6),
+        calls if calls >= 9999.5 => format!("{:.0} k", calls / 1e3),
+        calls if calls >= 9.95 || calls == 0.0 => format!("{calls:.0}"),
+        calls => format!("{calls:.1}"),
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast of a float saturates"
+)]
+pub(super) fn whole(value: f64) -> u64 {
+    value as u64
+}
+
+/// Outermost calls have no name for a caller.
+fn edges(profile: &Profile, seconds: f64) -> BTreeMap<(String, String), Edge> {
+    let mut edges = BTreeMap::<_, Edge>::new();
+    let tables = profile.tables();
+    for stack in profile.stacks().iter().filter(|stack| stack.calls > 0) {
+        let caller = stack.caller.and_then(|at| profile.stacks().get(at));
+        let caller = caller.map_or_else(String::new, |caller| {
+            tables.function_name(caller.function).into_owned()
+        });
+        let callee = tables.function_name(stack.function).into_owned();
+        let edge = edges.entry((caller, callee)).or_default();
+        edge.calls_per_second += stack.calls as f64 / seconds;
+        edge.self_ns_per_second += stack.self_ns as f64 / seconds;
+    }
+    edges
+}
+
+// === impl Row ===
+
+impl Row {
+    fn new(name: String, row: &AccountRow, seconds: f64) -> Self {
+        Self {
+            name,
+            calls_per_second: row.calls as f64 / seconds,
+            self_ns_per_second: row.self_ns as f64 / seconds,
+            median_ns: row.durations.map(|durations| durations.median_ns),
+            p99_ns: row.durations.map(|durations| durations.p99_ns),
+            max_ns: row.durations.map(|durations| durations.max_ns),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use xray_trace::FileAddr;
+    use xray_trace::analysis::{ProfileRoom, Profiler};
+    use xray_trace::container::Writer;
+    use xray_trace::model::{
+        ClockAnchor, Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread, ThreadId,
+        Ticks, Trace,
+    };
+
+    use super::*;
+
+    /// A second in which `main` has called `parse` so often, which has called `next` twice each time.
+    pub(in crate::top) fn interval(header: Header, calls: u64) -> Interval {
+        let mut profiler = Profiler::new(ProfileRoom::new(1 << 20));
+        let [main, parse, next] = [0, 1, 2].map(FunctionId);
+        profiler.enter(main, 0);
+        for at in 0..calls {
+            let at = at * 1000;
+            profiler.enter(parse, at);
+            for after in [10, 300] {
+                profiler.enter(next, at + after);
+                profiler.exit(next, at + after + 50);
+            }
+            profiler.exit(parse, at + 500);
+        }
+        profiler.exit(main, calls * 1000);
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        let process = Process {
+            id: ProcessId(0),
+            pid: header.pid,
+            start_time_ticks: 0,
+            command: header.command.clone(),
+            executable: String::new(),
+            host: None,
+        };
+        writer.process(&process).unwrap();
+        let module = Module {
+            id: ModuleId(0),
+            process: ProcessId(0),
+            path: "/usr/bin/server".to_owned(),
+            build_id: None,
+            load_bias: 0,
+        };
+        writer.module(&module).unwrap();
+        for (id, name) in [(main, "main"), (parse, "ns::parse"), (next, "ns::uniq")] {
+            let function = Function {
+                id,
+                module: ModuleId(0),
+                xray_id: id.0 + 1,
+                address: FileAddr(0x1000),
+                symbol: None,
+                name: name.to_owned(),
+                source: None,
+                sleds: 2,
+            };
+            writer.function(&function).unwrap();
+        }
+        let thread = Thread {
+            id: ThreadId(0),
+            process: ProcessId(0),
+            tid: 4712,
+            name: "worker".to_owned(),
+        };
+        writer.thread(&thread).unwrap();
+        for tick in [0, 1_000_000_000] {
+            let anchor = ClockAnchor {
+                ticks: Ticks(tick),
+                monotonic_ns: tick,
+                wall_ns: tick,
+            };
+            writer.anchor(&anchor).unwrap();
+        }
+        for part in profiler.take().parts(ThreadId(0), |id| id) {
+            writer.profile(&part).unwrap();
+        }
+        let trace = Trace::read(writer.get_ref().as_slice()).unwrap();
+        let profile = Profile::of_trace(trace).unwrap().unwrap();
+        Interval::new(header, &profile, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn an_interval_has_rates_and_neighbours() {
+        let interval = interval(Header::default(), 100);
+        let row = |name: &str| interval.rows.iter().find(|row| row.name == name).unwrap();
+        assert_eq!(row("ns::uniq").calls_per_second, 200.0);
+        assert_eq!(row("ns::parse").self_ns_per_second, 40_000.0);
+        assert_eq!(interval.calls_per_second, 301.0);
+        let Around { callers, callees } = interval.around("ns::parse");
+        assert_eq!(
+            callers.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+            ["main"]
+        );
+        assert_eq!(callees[0].0, "ns::uniq");
+        assert_eq!(callees[0].1.calls_per_second, 200.0);
+        assert_eq!(interval.threads[0].name, "4712 worker");
+    }
+}
