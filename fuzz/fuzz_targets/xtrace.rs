@@ -4,14 +4,34 @@
 mod mend;
 
 use libfuzzer_sys::fuzz_target;
+use xray_trace::analysis::{Filter, GroupBy, account_profile};
 use xray_trace::container::{Item, OpenCalls, Reader};
+use xray_trace::model::{Profile, Trace};
 
 use mend::mend;
 
 fuzz_target!(|input: &[u8]| {
     read(input);
     read(&mend(input));
+    add_up(&mend(input));
 });
+
+/// The sums that are in it, if any are.
+fn add_up(bytes: &[u8]) {
+    let Ok(trace) = Trace::read(bytes) else {
+        return;
+    };
+    if let Ok(Some(profile)) = Profile::of_trace(trace) {
+        let account = account_profile(&profile, &Filter::default(), GroupBy::Function);
+        let stacks = profile.stacks().iter();
+        let calls = stacks.map(|stack| stack.calls).fold(0, u64::saturating_add);
+        let rows = account.rows.iter();
+        assert_eq!(
+            rows.map(|row| row.calls).fold(0, u64::saturating_add),
+            calls
+        );
+    }
+}
 
 fn read(bytes: &[u8]) {
     let mut reader = match Reader::new(bytes) {
@@ -41,6 +61,18 @@ fn read(bytes: &[u8]) {
                         assert!(calls.is_sorted_by_key(|call| call.start));
                     }
                 }
+            }
+            Ok(Some(Item::Profile(part))) => {
+                let mut stacks = 0;
+                let all = part.each(|stack| {
+                    stacks += 1;
+                    let own = part.first.saturating_add(stacks - 1);
+                    assert!(stack.caller.is_none_or(|caller| caller < own));
+                    assert!(stack.sums.durations.heap_bytes() <= 32 << 10);
+                    Ok(())
+                });
+                assert!(stacks as usize <= part.stacks.len());
+                assert!(all.is_ok() || !part.stacks.is_empty());
             }
             Ok(Some(_)) => {}
             Ok(None) => {
