@@ -253,6 +253,14 @@ impl StackSums {
         }
     }
 
+    /// Nothing was met, and so many events were lost.
+    #[must_use]
+    pub fn of_losses(room: ProfileRoom, events: u64) -> Self {
+        let mut sums = Self::new(room);
+        sums.missing.lost = events;
+        sums
+    }
+
     /// Adds what was met elsewhere in the same process.
     pub fn add(&mut self, other: &Self) {
         self.missing.add(other.missing);

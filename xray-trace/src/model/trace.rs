@@ -139,6 +139,9 @@ impl Trace {
         self.losses
             .iter()
             .try_for_each(|(thread, events)| writer.lost(*thread, *events))?;
+        self.profile
+            .iter()
+            .try_for_each(|part| writer.profile(part))?;
         end(writer, index)
     }
 

@@ -10,7 +10,7 @@ use shm_ring::Item;
 use xray_trace::model::{ThreadId, Ticks};
 
 use super::{SiteTable, lane::Lane, room::Room, slots::Names, switches::Switches};
-use crate::session::Output;
+use crate::session::{Keeps, Output};
 
 /// Those threads, by their ids in the target.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(super) struct Lanes {
     /// For what is open in them.
     room: Room,
     switches: Arc<Switches>,
+    /// What becomes of their events.
+    keeps: Keeps,
 }
 
 #[derive(Debug)]
@@ -39,11 +41,12 @@ struct Recorder {
 // === impl Lanes ===
 
 impl Lanes {
-    pub(super) fn new(switches: Arc<Switches>) -> Self {
+    pub(super) fn new(switches: Arc<Switches>, keeps: Keeps) -> Self {
         Self {
             threads: HashMap::new(),
             room: Room::new(),
             switches,
+            keeps,
         }
     }
 
@@ -55,6 +58,14 @@ impl Lanes {
     /// When functions were switched.
     pub(super) fn switches(&self) -> &Arc<Switches> {
         &self.switches
+    }
+
+    /// From now on that is what becomes of the events of all, and of whoever comes.
+    pub(super) fn keep(&mut self, keeps: Keeps, output: &Output) {
+        if keeps != self.keeps {
+            self.keeps = keeps;
+            self.iter_mut().for_each(|lane| lane.keep(keeps, output));
+        }
     }
 
     /// All there are.
@@ -72,6 +83,7 @@ impl Lanes {
         output: &Output,
     ) -> Option<u32> {
         let (room, switches) = (self.room.clone(), Arc::clone(&self.switches));
+        let keeps = self.keeps;
         let known = self.known(owner, names, output);
         let left = (known.rings > 0).then_some(known.latest);
         known.rings += 1;
@@ -80,7 +92,7 @@ impl Lanes {
         known
             .lane
             .get_or_insert_with(|| Lane::new(thread, told, &room, switches))
-            .keep(output.keeps(), output);
+            .keep(keeps, output);
         left
     }
 

@@ -301,6 +301,10 @@ impl Output {
         let mut encoder = BlockEncoder::new(thread);
         encoder.push_lost(now, events);
         self.count(thread, 0, events);
+        if self.keeps().sums {
+            let sums = StackSums::of_losses(self.profiles.room(), events);
+            self.hand_over(thread, false, &sums);
+        }
         if let Some(block) = encoder.finish() {
             self.publish(Published { block, said: 0 });
         }
@@ -644,7 +648,7 @@ mod tests {
     use xray_trace::model::{CallKind, Ticks};
 
     use super::*;
-    use crate::session::{feed::Source, feed::feed};
+    use crate::session::{Ask, feed::Source, feed::feed};
 
     fn block(thread: ThreadId, calls: u32) -> Published {
         let mut encoder = BlockEncoder::new(thread);
@@ -762,6 +766,23 @@ mod tests {
         output.thread_ended(late);
         assert!(output.losses().iter().all(|loss| loss.tid != 2));
         assert_eq!(output.counters().lost, 15 + (100..200).sum::<u64>());
+    }
+
+    /// Also those of threads that never had a ring.
+    #[test]
+    fn losses_are_told_in_profiles() {
+        let output = Output::new(ProcessId(0), 7, 1 << 30);
+        output.set_mode(Mode::Profile);
+        output.profiles.keep(true);
+        let thread = output.new_thread(1, String::new());
+        output.lost_by(thread, 9);
+        output.lost_without_ring(1);
+        let kept = output.profiles.answer(Ask::Kept).unwrap();
+        let lost = kept.threads().map(|(thread, sums)| {
+            let parts = sums.parts(thread.id, |id| id);
+            parts.iter().map(|part| part.missing.lost).sum::<u64>()
+        });
+        assert_eq!(lost.collect::<Vec<_>>(), [9, 1]);
     }
 
     #[tokio::test]

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     inject::{Installed, Layout},
     pid::Pid,
-    session::{Ask, Keeps, Mode, Output, ProfileSums},
+    session::{Ask, Mode, Output, ProfileSums},
     sys::{Memory, now_anchor, ticks_now},
 };
 use shm_ring::{Producer, newest};
@@ -87,8 +87,6 @@ pub(crate) struct Drain {
     names: Names,
     /// Rings keep the newest events by themselves.
     newest: bool,
-    /// What becomes of events that are read.
-    keeps: Keeps,
     /// The mode is [`Mode::Profile`].
     profile: bool,
     /// Rings that an earlier session left are known.
@@ -218,16 +216,15 @@ impl Drain {
             pid,
             memory,
             newest: newest::keeps_newest(&slots.rings),
-            keeps: output.keeps(),
             profile: false,
             begun: false,
             slots,
             sites: Arc::new(sites),
+            lanes: Lanes::new(Arc::default(), output.keeps()),
             output,
             names: Names::of(pid),
             rings: HashMap::new(),
             order: Vec::new(),
-            lanes: Lanes::new(Arc::default()),
             rings_seen: 0,
             more_ended: false,
             swept: 0,
@@ -306,13 +303,7 @@ impl Drain {
         if profile != self.profile {
             self.enter_profile(profile);
         }
-        let keeps = self.output.keeps();
-        if keeps != self.keeps {
-            self.keeps = keeps;
-            for lane in self.lanes.iter_mut() {
-                lane.keep(keeps, &self.output);
-            }
-        }
+        self.lanes.keep(self.output.keeps(), &self.output);
     }
 
     /// From now on sums are kept, and what was retained goes; or sums are not kept any more.

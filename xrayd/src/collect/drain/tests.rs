@@ -81,7 +81,7 @@ fn a_thread_that_goes_on_to_another_ring_stays_one() {
             drain = Drain {
                 rings: HashMap::new(),
                 order: Vec::new(),
-                lanes: Lanes::new(Arc::default()),
+                lanes: Lanes::new(Arc::default(), drain.output.keeps()),
                 output: Arc::new(Output::new(ProcessId(0), 0, 1 << 20)),
                 ..drain
             };
