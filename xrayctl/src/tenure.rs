@@ -51,6 +51,40 @@ impl From<Undo> for v1::Undo {
     }
 }
 
+/// Why a process is not looked at any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Somebody asked, or what was wanted is there.
+    Asked,
+    /// The process ended, or was let go of.
+    Process,
+}
+
+/// Has the process for as long as `work` needs it.
+pub(crate) async fn during<T>(
+    rpc: &mut Rpc,
+    request: AttachRequest,
+    console: &mut Console,
+    work: impl AsyncFnOnce(&mut Rpc, Undo, &mut Console) -> anyhow::Result<(Ended, T)>,
+) -> anyhow::Result<(Ended, T)> {
+    let pid = request.pid;
+    let undo = attach(rpc, request, console).await?;
+    let done = work(rpc, undo, console).await;
+    let released = release(rpc, pid, undo).await;
+    match (done, released) {
+        // Of a process that has ended nothing is to be undone.
+        (Ok((Ended::Process, done)), _) => Ok((Ended::Process, done)),
+        (Ok(done), released) => released.map(|_| done),
+        (Err(error), released) => {
+            // What went wrong first is what counts.
+            if let Err(second) = released {
+                console.note(&format!("{second:#}"));
+            }
+            Err(error)
+        }
+    }
+}
+
 /// Attaches, unless somebody has before.
 pub(crate) async fn attach(
     rpc: &mut Rpc,

@@ -106,6 +106,23 @@ pub(crate) const MATCHES_LATER: &str = "the selectors name no function that is l
 /// The same, of what is only tried.
 const WOULD_MATCH_LATER: &str = "the selectors name no function that is loaded now: libraries that are loaded later would be waited for";
 
+/// Makes sure that something is what the selectors name, or may be later.
+pub(crate) async fn ensure_matches(
+    rpc: &mut Rpc,
+    switching: &Switching,
+    may_wait: bool,
+    console: &Console,
+) -> anyhow::Result<()> {
+    let planned = dry_run(rpc, switching).await?;
+    if planned.iter().all(|report| report.matched == 0) {
+        if !may_wait {
+            return Err(nothing_matched());
+        }
+        console.note(MATCHES_LATER);
+    }
+    Ok(())
+}
+
 /// No function is what the selectors name.
 pub(crate) fn nothing_matched() -> anyhow::Error {
     let what = "the selectors name no function; `xrayctl functions --pid PID` lists what there is, and with --pending what is loaded later \

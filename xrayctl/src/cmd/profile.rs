@@ -27,7 +27,7 @@ use crate::output::profile_diff::ProfileDiff;
 use crate::parse;
 use crate::selectors::{self, Pending, Selectors};
 use crate::signals::Signals;
-use crate::tenure::{self, Undo};
+use crate::tenure::{self, Ended, Undo};
 use crate::toggle::{self, Switching};
 use crate::trace_file::{OutputFile, Overwrite};
 
@@ -142,30 +142,10 @@ async fn made(
     let mut rpc = daemon.connect_or_embed().await?;
     let sleds = sleds(args.selectors.may_wait(args.pending));
     let request = args.memory.request(pid, Follow::None, sleds, Mode::Profile);
-    let undo = tenure::attach(&mut rpc, request, console).await?;
-    let made = make(&mut rpc, args, (pid, undo), signals, console).await;
-    let released = tenure::release(&mut rpc, pid, undo).await;
-    match (made, released) {
-        // Of a process that has ended nothing is to be undone.
-        (Ok((Ended::Process, bytes)), _) | (Ok((Ended::Asked, bytes)), Ok(_)) => Ok(bytes),
-        (Ok(_), Err(error)) => Err(error),
-        (Err(error), released) => {
-            // What went wrong first is what counts.
-            if let Err(second) = released {
-                console.note(&format!("{second:#}"));
-            }
-            Err(error)
-        }
-    }
-}
-
-/// Why nothing more is added up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    /// Somebody asked, or the time is up.
-    Asked,
-    /// The process ended, or was let go of.
-    Process,
+    let made = tenure::during(&mut rpc, request, console, async |rpc, undo, console| {
+        make(rpc, args, (pid, undo), signals, console).await
+    });
+    made.await.map(|(_, bytes)| bytes)
 }
 
 async fn make(
@@ -181,13 +161,8 @@ async fn make(
         wanted: Wanted::On(Capture::NONE),
         loan: undo.loan(),
     };
-    let planned = toggle::dry_run(rpc, &switching).await?;
-    if planned.iter().all(|report| report.matched == 0) {
-        if !args.selectors.may_wait(args.pending) {
-            return Err(toggle::nothing_matched());
-        }
-        console.note(toggle::MATCHES_LATER);
-    }
+    let may_wait = args.selectors.may_wait(args.pending);
+    toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
     let request = FetchProfileRequest {
         pid,
         from_now: true,

@@ -30,7 +30,7 @@ use crate::output::Console;
 use crate::parse;
 use crate::selectors::{self, Pending, Selectors};
 use crate::signals::Signals;
-use crate::tenure::{self, Undo};
+use crate::tenure::{self, Ended, Undo};
 use crate::toggle::{self, Switching};
 use crate::top::{Action, Header, Interval, State, draw};
 
@@ -86,33 +86,16 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let request = args
         .memory
         .request(args.pid, Follow::None, sleds, Mode::Profile);
-    let undo = tenure::attach(&mut rpc, request, console).await?;
-    let watched = watch(&mut rpc, &args, undo, &mut signals, console).await;
-    let released = tenure::release(&mut rpc, args.pid, undo).await;
-    match (watched, released) {
-        // Of a process that has ended nothing is to be undone.
-        (Ok(Ended::Process), _) => {
-            console.note(&format!("process {} has ended", args.pid));
-            Ok(())
-        }
-        (Ok(Ended::Asked), released) => released.map(drop),
-        (Err(error), released) => {
-            // What went wrong first is what counts.
-            if let Err(second) = released {
-                console.note(&format!("{second:#}"));
-            }
-            Err(error)
-        }
+    // Left last: else the daemon would undo at the same time what is undone here.
+    let mut latest = None;
+    let watched = tenure::during(&mut rpc, request, console, async |rpc, undo, console| {
+        let ended = watch(rpc, &args, undo, &mut latest, &mut signals, console).await?;
+        Ok((ended, ()))
+    });
+    if let (Ended::Process, ()) = watched.await? {
+        console.note(&format!("process {} has ended", args.pid));
     }
-}
-
-/// Why nothing more is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    /// Somebody asked.
-    Asked,
-    /// The process ended, or was let go of.
-    Process,
+    Ok(())
 }
 
 /// An interval that goes on. The profile ends with `_requests`.
@@ -139,6 +122,7 @@ async fn watch(
     rpc: &mut Rpc,
     args: &Args,
     undo: Undo,
+    latest: &mut Option<UnderWay>,
     signals: &mut Signals,
     console: &mut Console,
 ) -> anyhow::Result<Ended> {
@@ -148,20 +132,16 @@ async fn watch(
         wanted: Wanted::On(Capture::NONE),
         loan: undo.loan(),
     };
-    let planned = toggle::dry_run(rpc, &switching).await?;
-    if planned.iter().all(|report| report.matched == 0) {
-        if !args.selectors.may_wait(args.pending) {
-            return Err(toggle::nothing_matched());
-        }
-        console.note(toggle::MATCHES_LATER);
-    }
+    let may_wait = args.selectors.may_wait(args.pending);
+    toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
     let first = begin(rpc, args.pid, undo).await?;
     toggle::toggle(rpc, switching, console).await?;
     if args.once {
         return once(rpc, args, first, signals, console).await;
     }
     let mut screen = ratatui::try_init().context("cannot draw on this terminal")?;
-    let shown = show(rpc, args, (undo, first), signals, &mut screen).await;
+    let under_way = latest.insert(first);
+    let shown = show(rpc, args, (undo, under_way), signals, &mut screen).await;
     ratatui::restore();
     shown
 }
@@ -245,7 +225,7 @@ async fn once(
 async fn show(
     rpc: &mut Rpc,
     args: &Args,
-    (undo, first): (Undo, UnderWay),
+    (undo, under_way): (Undo, &mut UnderWay),
     signals: &mut Signals,
     screen: &mut DefaultTerminal,
 ) -> anyhow::Result<Ended> {
@@ -253,7 +233,6 @@ async fn show(
     let mut state = State::default();
     // Until the first interval is over.
     state.take(Interval::of(header(rpc, args.pid).await));
-    let mut under_way = first;
     let mut ticks =
         tokio::time::interval_at(tokio::time::Instant::now() + args.interval, args.interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -279,7 +258,7 @@ async fn show(
                     Ok(next) => next,
                     Err(error) => return over(under_way, error).await,
                 };
-                let ended = std::mem::replace(&mut under_way, next);
+                let ended = std::mem::replace(under_way, next);
                 state.take(end(rpc, args.pid, ended).await?);
             }
             Happened::Key(key) => match state.key(key) {
@@ -296,7 +275,7 @@ async fn show(
 }
 
 /// No profile can be begun, as of a process that has ended: then the one under way says so.
-async fn over(mut under_way: UnderWay, error: anyhow::Error) -> anyhow::Result<Ended> {
+async fn over(under_way: &mut UnderWay, error: anyhow::Error) -> anyhow::Result<Ended> {
     match tokio::time::timeout(PATIENCE, under_way.chunks.message()).await {
         Ok(_) => Ok(Ended::Process),
         Err(_) => Err(error),

@@ -19,7 +19,7 @@ use crate::output::watched::{Shown, Watched};
 use crate::parse;
 use crate::selectors::{self, Pending, Selectors};
 use crate::signals::Signals;
-use crate::tenure::{self, Undo};
+use crate::tenure::{self, Ended, Undo};
 use crate::toggle::{self, Switching};
 use crate::values::Values;
 
@@ -67,33 +67,13 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let request = args
         .memory
         .request(args.pid, Follow::None, sleds, Mode::Stream);
-    let undo = tenure::attach(&mut rpc, request, console).await?;
     // Left last: else the daemon would undo at the same time what is undone here.
     let mut stream = None;
-    let watched = watch(&mut rpc, &args, undo, &mut stream, &mut signals, console).await;
-    let released = tenure::release(&mut rpc, args.pid, undo).await;
-    drop(stream);
-    match (watched, released) {
-        // Of a process that has ended nothing is to be undone.
-        (Ok(Ended::Stream), Err(_)) => Ok(()),
-        (Ok(_), released) => released.map(drop),
-        (Err(error), released) => {
-            // What went wrong first is what counts.
-            if let Err(second) = released {
-                console.note(&format!("{second:#}"));
-            }
-            Err(error)
-        }
-    }
-}
-
-/// Why nothing more is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    /// Somebody asked, the time is up, or there were enough calls.
-    Asked,
-    /// The process ended, or was let go of.
-    Stream,
+    let watched = tenure::during(&mut rpc, request, console, async |rpc, undo, console| {
+        let ended = watch(rpc, &args, undo, &mut stream, &mut signals, console).await?;
+        Ok((ended, ()))
+    });
+    watched.await.map(drop)
 }
 
 async fn watch(
@@ -111,13 +91,8 @@ async fn watch(
         wanted: Wanted::On(args.values.capture()),
         loan: undo.loan(),
     };
-    let planned = toggle::dry_run(rpc, &switching).await?;
-    if planned.iter().all(|report| report.matched == 0) {
-        if !args.selectors.may_wait(args.pending) {
-            return Err(toggle::nothing_matched());
-        }
-        console.note(toggle::MATCHES_LATER);
-    }
+    let may_wait = args.selectors.may_wait(args.pending);
+    toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
     let request = StreamEventsRequest {
         pid: args.pid,
         selection: Some(selection),
@@ -148,7 +123,7 @@ async fn watch(
             () = &mut up => return Ok(Ended::Asked),
         };
         let Some(batch) = batch.map_err(|status| failure::from_status(&status))? else {
-            return Ok(Ended::Stream);
+            return Ok(Ended::Process);
         };
         console.show(|out, look| watched.take(batch, out, look))?;
         if watched.is_over() {
