@@ -144,10 +144,19 @@ fn in_profile_mode_sums_are_kept_and_no_events() -> Result<()> {
     let mut target = counted("4000")?;
     let session = attach_with(&registry, &target, options(Mode::Profile))?.session;
     switch(&session, Switch::On)?;
-    let truth = go(&mut target)?;
     ensure!(session.set_mode(Mode::Stream)? == Mode::Profile);
     ensure!(session.kept_profile().is_none());
+    let profiling = session.begin_profile();
+    let truth = go(&mut target)?;
+    ensure!(retained(&session)?.totals().calls == truth.events());
     session.set_mode(Mode::Profile)?;
+    let status = session.status();
+    ensure!(
+        status.retained_events == 0 && status.evicted_events == truth.events(),
+        "{status:?}"
+    );
+    // What is kept begins with the mode; who asked before has it all.
+    ensure!(calls(&read(&session, profiling.finish())?, &truth)? == truth.calls());
     let kept = session.kept_profile().context("nothing is kept")?;
     ensure!(read(&session, kept)?.stacks().is_empty());
     ensure!(session.status().events == truth.events());

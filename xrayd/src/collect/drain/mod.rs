@@ -299,22 +299,22 @@ impl Drain {
             true => self.fly(),
             false => self.read_along(),
         }
+        self.lanes.keep(self.output.keeps(), &self.output);
         let profile = self.output.mode() == Mode::Profile;
         if profile != self.profile {
             self.enter_profile(profile);
         }
-        self.lanes.keep(self.output.keeps(), &self.output);
     }
 
     /// From now on sums are kept, and what was retained goes; or sums are not kept any more.
     fn enter_profile(&mut self, profile: bool) {
         self.profile = profile;
+        // What was added up so far is for those who asked before.
+        self.hand_over();
+        self.output.profiles.keep(profile);
         if profile {
             self.output.evict_all();
-        } else {
-            self.hand_over();
         }
-        self.output.profiles.keep(profile);
     }
 
     fn hand_over(&mut self) {
