@@ -3,20 +3,24 @@
 //! Two mappings carry data. The *table* is private to the target (and wiped in forked children):
 //!
 //! ```text
-//! +0      header page: live u64 at LIVE, else zero
-//! +4096   slot 0 (64 bytes) | slot 1 | …
+//! +0                  header page: what [`table`] says, else zero
+//! +4096               slot 0 (64 bytes) | slot 1 | …
+//! +inside_offset(0)   names of sites, open addressing: one list | the other
 //! ```
 //!
 //! The *rings* are shared with the collector:
 //!
 //! ```text
-//! +0                 header page: u64 at NO_SLOT, NO_SLOT_TOLD, BUCKETS_TAKEN and KEEP_NEWEST, else zero
+//! +0                 header page: what [`rings`] says, else zero
 //! +4096              control line 0 (64 bytes) | control line 1 | …
 //! +bucket_offset(0)  bucket 0 (32 bytes) | bucket 1 | …
+//! +filter_offset(0)  filter page 0 (4 KiB) | filter page 1 | …       what is open in a thread whose calls are filtered
+//! +names_offset      the names of counted sites, open addressing
+//! +counts_offset(0)  counts 0 | counts 1 | …     each `counts_bytes`, a u64 for each name
 //! +rings_offset      ring 0 | ring 1 | …         each `ring_bytes`, a sequence of chunks
 //! ```
 //!
-//! Slot, control line and ring of the same index belong together. Buckets are for threads without a slot: each counts what one of them loses. Every field is 8 bytes wide but for the
+//! Slot, control line, filter page, counts and ring of the same index belong together. Buckets are for threads without a slot: each counts what one of them loses. Every field is 8 bytes wide but for the
 //! first two of a slot.
 //!
 //! The first [`GUARD_BYTES`] of a chunk are written by the slow path alone. A context that reserves a word past the end
@@ -49,6 +53,11 @@ pub const PAYLOAD_WORDS: u64 = 3;
 /// Most bytes of a payload that any ring holds.
 pub const MAX_PAYLOAD_BYTES: u64 = 4096;
 
+/// Entries of a list of sites: a power of two, of which at most half are used.
+pub const INSIDE_NAMES: u64 = 1 << 13;
+/// Names of sites that are neighbours stand next to each other in such a list, and in that of counted sites: the first place is the name without this many bits.
+pub const NAME_SHIFT: u32 = 4;
+
 /// Offsets in the table's header page.
 pub mod table {
     /// u64: not 0 while trampolines may record. A forked child reads 0.
@@ -56,6 +65,64 @@ pub mod table {
     /// u64: names the process that the mapping was made in; never 0. A forked child reads 0: what else of
     /// xrayd's it finds is its parent's. A vforked one, which runs in its parent's memory, reads its parent's name.
     pub const MINE: u64 = 8;
+    /// u64: calls that are over in fewer ticks are left out; 0: none are.
+    pub const MIN_TICKS: u64 = 16;
+    /// u32: calls further in are left out; the outermost have depth 1. Never 0 while calls are filtered.
+    pub const MAX_DEPTH: u64 = 24;
+    /// u32: of so many call trees of a thread the first is recorded; 0 and 1: each.
+    pub const ONE_IN: u64 = 28;
+    /// u32: 1 or 2 if only what happens inside the functions of the first or the second list is recorded; 0: whatever happens.
+    pub const INSIDE: u64 = 32;
+}
+
+/// A filter page: what is open in one thread, as its trampolines see it while calls are filtered. In the memory that is shared, so that it outlives the
+/// process.
+///
+/// ```text
+/// +0   what `filter` says
+/// +64  record 0 (24 bytes) | record 1 | …   outermost first
+/// ```
+pub mod filter {
+    /// u64: in the low half how many records there are, in the high half how often that was changed. By the thread and its handlers, with one
+    /// instruction that compares; set by the collector while nothing is filtered.
+    pub const OPEN: u64 = 0;
+    /// u64: calls and events that were left out. By the thread; set back by the collector when the thread is gone.
+    pub const LEFT_OUT: u64 = 8;
+    /// u32: not 0 if nothing that begins now is recorded. By the collector.
+    pub const MUTED: u64 = 16;
+    /// u32: call trees since one was recorded. By the thread.
+    pub const TREES: u64 = 20;
+    /// u64: records below this one are being written into the ring. By the thread.
+    pub const WRITING: u64 = 24;
+    /// Where the records begin.
+    pub const RECORDS: u64 = 64;
+    /// Bytes of a record.
+    pub const RECORD_BYTES: u64 = 24;
+    /// Records that have room.
+    pub const MOST: u64 = (PAGE_BYTES - RECORDS) / RECORD_BYTES;
+    /// Bytes of a page.
+    pub const PAGE_BYTES: u64 = 4096;
+    /// log2 of [`PAGE_BYTES`].
+    pub const PAGE_SHIFT: u32 = 12;
+
+    /// In a record, u64: where the stack stood at the entry.
+    pub const PLACE: u64 = 0;
+    /// In a record, u64: the counter then. Of calls that are [`WAITS`] alone.
+    pub const TIME: u64 = 8;
+    /// In a record, u32: the site's name.
+    pub const NAME: u64 = 16;
+    /// In a record, u32: in the low half how deep the call is, in the high half what has become of it.
+    pub const STATE: u64 = 20;
+    /// Shift of the latter.
+    pub const STATE_SHIFT: u32 = 16;
+    /// It was recorded.
+    pub const RECORDED: u32 = 0;
+    /// It is recorded when it has lasted long enough.
+    pub const WAITS: u32 = 1;
+    /// It is outside of the functions inside which is recorded, and so is what it calls, but for those.
+    pub const OUTSIDE: u32 = 2;
+    /// It is left out, and so is what it calls.
+    pub const LEFT: u32 = 3;
 }
 
 /// Offsets in a slot.
@@ -114,6 +181,9 @@ pub mod rings {
     pub const BUCKETS_TAKEN: u64 = 16;
     /// u64: not 0 while full rings take back their oldest chunk themselves, and the collector gives none back. By the collector.
     pub const KEEP_NEWEST: u64 = 24;
+    /// u64: sites that were given a number for counting, see [`super::Geometry::count_ids`]; may be more than there are numbers. By producers, with a locked
+    /// addition.
+    pub const COUNT_IDS: u64 = 32;
 }
 
 /// Offsets in a bucket.
@@ -251,7 +321,12 @@ impl Geometry {
 
     /// Size of the table's mapping.
     pub const fn table_bytes(self) -> u64 {
-        HEADER_BYTES + ((self.slots() as u64) << LINE_SHIFT)
+        self.inside_offset(2)
+    }
+
+    /// Where in the table's mapping the list `list` of sites, 0 or 1, begins: [`INSIDE_NAMES`] names of 4 bytes, 0 for none.
+    pub const fn inside_offset(self, list: u64) -> u64 {
+        self.slot_offset(self.slots()) + list * INSIDE_NAMES * 4
     }
 
     /// Where in the table's mapping the slot `index` lies.
@@ -278,9 +353,47 @@ impl Geometry {
         self.control_offset(self.slots()) + ((index as u64) << BUCKET_SHIFT)
     }
 
+    /// Where in the rings' mapping the filter page `index` lies.
+    pub const fn filter_offset(self, index: u32) -> u64 {
+        let pages = self.bucket_offset(self.buckets());
+        pages.next_multiple_of(filter::PAGE_BYTES) + ((index as u64) << filter::PAGE_SHIFT)
+    }
+
+    /// Numbers that sites can have for counting, 0 included, which stands for all that have none of their own: a power of two, a number for each 32 bytes of a
+    /// ring, from 2,048 to 65,536.
+    pub const fn count_ids(self) -> u64 {
+        let ids = self.ring_bytes() / 32;
+        if ids < 1 << 16 { ids } else { 1 << 16 }
+    }
+
+    /// Entries of the names: a power of two, twice as many as numbers. In an entry's low half stands a site's name, 0 for none, in the high half its number.
+    pub const fn names(self) -> u64 {
+        2 * self.count_ids()
+    }
+
+    /// Where in the rings' mapping the names begin.
+    pub const fn names_offset(self) -> u64 {
+        self.filter_offset(self.slots())
+    }
+
+    /// log2 of [`Geometry::counts_bytes`].
+    pub const fn counts_shift(self) -> u32 {
+        self.count_ids().trailing_zeros() + 3
+    }
+
+    /// Bytes of one thread's counts.
+    pub const fn counts_bytes(self) -> u64 {
+        1 << self.counts_shift()
+    }
+
+    /// Where in the rings' mapping the counts `index` lie.
+    pub const fn counts_offset(self, index: u32) -> u64 {
+        self.names_offset() + 8 * self.names() + ((index as u64) << self.counts_shift())
+    }
+
     /// Where in the rings' mapping the first ring begins: a multiple of the chunk size.
     pub const fn rings_offset(self) -> u64 {
-        let end = self.bucket_offset(self.buckets());
+        let end = self.counts_offset(self.slots());
         end.next_multiple_of(self.chunk_bytes())
     }
 
@@ -304,8 +417,9 @@ mod tests {
         let g = Geometry::new(1 << 20, 1024).unwrap();
         assert_eq!(
             (g.slots(), g.chunk_bytes(), g.chunks(), g.table_bytes()),
-            (2048, 64 << 10, 16, 4096 + 2048 * 64)
+            (2048, 64 << 10, 16, 4096 + 2048 * 64 + (64 << 10))
         );
+        assert_eq!((g.count_ids(), g.counts_bytes()), (32 << 10, 256 << 10));
         assert_eq!(g.rings_offset() % g.chunk_bytes(), 0);
         assert_eq!(g.ring_offset(1) - g.ring_offset(0), 1 << 20);
         assert_eq!(
@@ -355,7 +469,11 @@ mod tests {
                     g.bucket_offset(0)
                 );
                 assert!(g.buckets().is_power_of_two() && g.buckets() >= PROBES);
-                assert!(g.bucket_offset(g.buckets() - 1) + BUCKET_BYTES <= g.rings_offset());
+                assert!(g.bucket_offset(g.buckets() - 1) + BUCKET_BYTES <= g.filter_offset(0));
+                assert_eq!(g.filter_offset(0) % filter::PAGE_BYTES, 0);
+                assert_eq!(g.filter_offset(g.slots()), g.names_offset());
+                assert_eq!(g.names_offset() + 8 * g.names(), g.counts_offset(0));
+                assert!(g.counts_offset(g.slots()) <= g.rings_offset());
                 assert_eq!(
                     g.ring_offset(g.slots() - 1) + g.ring_bytes(),
                     g.rings_bytes()

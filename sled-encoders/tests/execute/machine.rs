@@ -2,7 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     sync::OnceLock,
 };
@@ -13,7 +13,7 @@ use nix::{
 };
 use shm_ring::{
     Consumer, Data, Geometry, Item, Mapping, Producer, SharedMemory,
-    layout::{LINE_BYTES, control, rings, slot, table},
+    layout::{INSIDE_NAMES, LINE_BYTES, NAME_SHIFT, control, filter, rings, slot, table},
     newest::{self, Picture},
     view::TICKS,
     word,
@@ -21,8 +21,8 @@ use shm_ring::{
 use sled_encoders::{
     Capture, SledKind,
     x86_64::{
-        EventArguments, SLED_BYTES, Stub, TrampolineSpec, Trampolines, call_site, sled_bytes,
-        stage, switch, tail_jump,
+        EventArguments, Front, SLED_BYTES, Stub, TrampolineSpec, Trampolines, call_site,
+        sled_bytes, stage, switch, tail_jump,
     },
 };
 
@@ -31,7 +31,7 @@ use crate::{area::Area, registers::Registers};
 /// Functions of one kind: so many sites can be told apart.
 pub(crate) const COPIES: u32 = 8;
 /// Where functions begin in the code.
-const FUNCTIONS: u64 = 4096;
+const FUNCTIONS: u64 = 3 * 4096;
 const FUNCTION_BYTES: u64 = 128;
 const CODE_BYTES: usize = 64 << 10;
 /// A custom event's sled as clang writes it for `(size_t size, const char *pointer)`: the second move undoes the first.
@@ -285,6 +285,15 @@ impl Machine {
         self.code.address() + FUNCTIONS + index * FUNCTION_BYTES
     }
 
+    /// Leads all flavours there.
+    pub(crate) fn set_front(&self, front: Front) {
+        for front in [Front::None, front] {
+            for gate in &self.trampolines.gates {
+                self.exchange_code(gate.address, gate.byte(front));
+            }
+        }
+    }
+
     /// The low half of the word that an event of the function leaves.
     #[expect(
         clippy::cast_possible_truncation,
@@ -292,6 +301,61 @@ impl Machine {
     )]
     pub(crate) fn site(&self, function: Function, copy: u32) -> u32 {
         call_site(function.kind(), self.address(function, copy)) as u32
+    }
+
+    /// A u32 in the table's header.
+    pub(crate) fn set_header(&self, field: u64, value: u32) {
+        self.table.write32(field, value);
+    }
+
+    /// How long calls must last.
+    pub(crate) fn set_shortest(&self, ticks: u64) {
+        self.table.write64(table::MIN_TICKS, ticks);
+    }
+
+    /// Makes a list, 1 or 2, of sites inside which is recorded.
+    pub(crate) fn set_inside(&self, list: u32, sites: &[u32]) {
+        let begin = self.geometry.inside_offset(u64::from(list - 1));
+        self.table.clear(begin, INSIDE_NAMES * 4);
+        for site in sites {
+            let mut place = u64::from(site >> NAME_SHIFT) % INSIDE_NAMES;
+            let at = |place: u64| begin + place * 4;
+            while self.table.read64(at(place) & !7) >> (at(place) % 8 * 8) & 0xffff_ffff != 0 {
+                place = (place + 1) % INSIDE_NAMES;
+            }
+            self.table.write32(at(place), *site);
+        }
+        self.set_header(table::INSIDE, list);
+    }
+
+    /// A field of a filter page.
+    pub(crate) fn page(&self, index: u32, field: u64) -> u64 {
+        self.view.load(self.geometry.filter_offset(index) + field)
+    }
+
+    pub(crate) fn set_page(&self, index: u32, field: u64, value: u64) {
+        self.view
+            .store(self.geometry.filter_offset(index) + field, value);
+    }
+
+    /// What was counted in a slot, by site; 0 stands for all that have no number.
+    pub(crate) fn counted(&self, index: u32) -> BTreeMap<u32, u64> {
+        let g = self.geometry;
+        let names = (0..g.names()).map(|entry| self.view.load(g.names_offset() + 8 * entry));
+        let names: BTreeMap<u64, u32> = names
+            .filter(|entry| *entry != 0)
+            .map(|entry| (entry >> 32, u32::try_from(entry & 0xffff_ffff).unwrap()))
+            .collect();
+        let counts = (0..g.count_ids()).map(|id| self.view.load(g.counts_offset(index) + 8 * id));
+        let counts = (0..).zip(counts).filter(|(_, count)| *count != 0);
+        counts
+            .map(|(id, count)| (names.get(&id).copied().unwrap_or_default(), count))
+            .collect()
+    }
+
+    /// How many sites were given a number.
+    pub(crate) fn set_numbered(&self, ids: u64) {
+        self.view.store(rings::COUNT_IDS, ids);
     }
 
     /// All the code: trampolines, sleds, stubs.
@@ -484,6 +548,13 @@ impl Machine {
         self.rings.clear(0, self.geometry.rings_bytes());
         self.set_live(1);
         self.table.write64(table::MINE, 1);
+    }
+
+    /// The home slot, its ring and its filter page as new; the rest is as it was.
+    pub(crate) fn renew_home(&self) {
+        self.free_home();
+        let page = self.geometry.filter_offset(self.home());
+        self.rings.clear(page, filter::PAGE_BYTES);
     }
 
     /// What a forked child finds.

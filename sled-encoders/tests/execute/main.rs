@@ -9,6 +9,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]
 
 mod area;
+mod counted;
+mod filtered;
 mod forks;
 mod machine;
 mod nested;

@@ -1,9 +1,9 @@
 //! The code mapping of a neighbourhood: a handshake for whoever attaches next, the trampolines, and stubs.
 //!
 //! ```text
-//!  +0     magic "xrayd" 0 0 3 | bytes | table | rings | rings mapping: start, bytes | ring shift, slots shift | thread id offset
+//!  +0     magic "xrayd" 0 0 5 | bytes | table | rings | rings mapping: start, bytes | ring shift, slots shift | thread id offset
 //!  +256   trampolines
-//!  +4096  stubs, 64 bytes each
+//!  +12288 stubs, 64 bytes each
 //! ```
 //!
 //! The handshake is as trustworthy as the target: whoever takes a region over generates its trampolines anew from the handshake
@@ -19,10 +19,10 @@ use sled_encoders::{
 
 use crate::{pid::TargetAddr, sys::Memory, target::MapEntry};
 
-const MAGIC: [u8; 8] = *b"xrayd\0\0\x04";
+const MAGIC: [u8; 8] = *b"xrayd\0\0\x05";
 const HANDSHAKE_WORDS: usize = 8;
 const TRAMPOLINES_AT: u64 = 256;
-const STUBS_AT: u64 = 4096;
+const STUBS_AT: u64 = 3 * 4096;
 /// How far a call reaches, less a margin for the region and the sled.
 const REACH: u64 = (1 << 31) - (1 << 20);
 /// Modules farther apart than this get trampolines of their own.
@@ -317,6 +317,6 @@ mod tests {
                 (0x7f00_8000_0000..0x7f00_8000_1000, 0),
             ]
         );
-        assert_eq!(groups[1].region_bytes(), 4096 + 2 * 4096);
+        assert_eq!(groups[1].region_bytes(), 3 * 4096 + 2 * 4096);
     }
 }

@@ -27,6 +27,7 @@
 //!            17     the hot path reserved in vain: head was parked or at the chunk's end
 //!            18     the event has a payload: rdi says how much is copied (high half) and what its words take (low half), in bytes,
 //!                   and behind the name stand pointer, size and type
+//!            19     rdi points to the record of a call that has waited, which says when it was and where the stack stood
 //!            24..32 bytes from the name to where the stack stood at the sled
 //! ```
 //!
@@ -54,15 +55,22 @@ use shm_ring::{
 };
 
 use self::{
+    filter::{Filter, Happening},
+    gate::{Pad, Ways, emit_gate, emit_pad, emit_skip},
     payload::{Maker, emit_copy, emit_event},
-    slow::emit_slow,
+    slow::{emit_slot, emit_slow},
 };
 use super::stub::RED_ZONE;
 use crate::{Capture, EncodeError, SledKind};
 
+mod count;
+mod filter;
+mod gate;
 mod payload;
 mod slow;
 mod values;
+
+pub use gate::{Front, Gate};
 
 /// Where everything lies that the trampolines of one target use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,10 +90,12 @@ pub struct TrampolineSpec {
 /// Trampolines, assembled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trampolines {
-    /// The machine code, to stand at the spec's origin.
+    /// The machine code, to stand at the spec's origin, with no front.
     pub code: Vec<u8>,
-    /// For entries and exits: the record's name tells them apart.
-    plain: u64,
+    /// The bytes by which all flavours are led another way, in the order in which they are to be written.
+    pub gates: Vec<Gate>,
+    entry: u64,
+    exit: u64,
     tail: u64,
     argument: u64,
     stub: u64,
@@ -102,6 +112,22 @@ struct Flavour {
     flags: Flags,
     argument: Argument,
     name: Name,
+    /// What happens at its sleds.
+    happening: Happening,
+}
+
+/// A flavour that was assembled, as its ways see it.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    pad: Pad,
+    happening: Happening,
+    /// Above the stack pointer, at the gate, the name.
+    name: i32,
+    /// From the name to where the stack stood at the sled. Values stand in between, whose size the frame says.
+    to_stack: i32,
+    has_values: bool,
+    /// Where it puts registers back.
+    done: CodeLabel,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +157,8 @@ const HAS_ARGUMENT: u32 = 1 << 16;
 const IN_VAIN: u32 = 1 << 17;
 /// `r12d`: the event has a payload.
 const HAS_PAYLOAD: u32 = 1 << 18;
+/// `r12d`: rdi = the record of a call that has waited, see `filter`: it says when and where.
+const GIVEN: u32 = 1 << 19;
 /// `r12d`: words to turn into filler.
 const FILLERS: i32 = 0xffff;
 /// `r12d`: where the distance from the name to the stack at the sled begins.
@@ -150,7 +178,8 @@ impl Trampolines {
     /// Address of the trampoline that a staged sled of `kind` calls; an event's, that its stub calls.
     pub const fn target(&self, kind: SledKind) -> u64 {
         match kind {
-            SledKind::Entry | SledKind::Exit => self.plain,
+            SledKind::Entry => self.entry,
+            SledKind::Exit => self.exit,
             SledKind::TailExit => self.tail,
             SledKind::EntryArgument => self.argument,
             SledKind::CustomEvent | SledKind::TypedEvent | SledKind::CustomEventV0 => self.event,
@@ -187,78 +216,136 @@ impl Trampolines {
 
     fn generate(spec: &TrampolineSpec) -> Result<Self> {
         let mut a = CodeAssembler::new(64)?;
-        let mut slow = a.create_label();
-        let mut copy = a.create_label();
-        emit_slow(&mut a, spec, &mut slow, copy)?;
+        let [mut slow, mut copy, mut slot] = labels(&mut a);
+        emit_slot(&mut a, spec, &mut slot)?;
+        emit_slow(&mut a, spec, &mut slow, copy, slot)?;
         emit_copy(&mut a, spec, &mut copy)?;
-        let flavours = [
-            Flavour {
-                flags: Flags::Dead,
-                argument: Argument::None,
-                name: Name::ReturnAddress,
-            },
-            Flavour {
-                flags: Flags::Kept,
-                argument: Argument::None,
-                name: Name::ReturnAddress,
-            },
-            Flavour {
-                flags: Flags::Dead,
-                argument: Argument::First,
-                name: Name::ReturnAddress,
-            },
-            Flavour {
-                flags: Flags::Kept,
-                argument: Argument::None,
-                name: Name::AboveReturnAddress,
-            },
-        ];
-        let mut starts = Vec::new();
-        for flavour in flavours {
-            let mut start = a.create_label();
-            // Each flavour begins a cache line.
-            align(&mut a, spec)?;
-            a.set_label(&mut start)?;
-            emit_flavour(&mut a, spec, flavour, slow)?;
-            starts.push(start);
+        let filter = Filter::emit(&mut a, spec, slow, slot)?;
+        let count = count::emit_count(&mut a, spec, slot)?;
+        let mut starts = labels::<{ FLAVOURS.len() }>(&mut a);
+        let mut parts = Vec::new();
+        for (flavour, start) in FLAVOURS.into_iter().zip(&mut starts) {
+            parts.push(emit_flavour(&mut a, spec, flavour, start, slow)?);
         }
-        let mut event = a.create_label();
-        align(&mut a, spec)?;
-        a.set_label(&mut event)?;
-        emit_event(&mut a, spec, Maker::Stub, slow, copy)?;
-        let mut of_values = a.create_label();
-        align(&mut a, spec)?;
-        a.set_label(&mut of_values)?;
-        emit_event(&mut a, spec, Maker::Values, slow, copy)?;
+        let mut events = labels::<3>(&mut a);
+        let makers = [Maker::Stub, Maker::Arguments, Maker::Result];
+        for (maker, start) in makers.into_iter().zip(&mut events) {
+            parts.push(emit_event(&mut a, spec, maker, start, slow, copy)?);
+        }
+        let [event, with_arguments, with_result] = events;
         let mut arguments = labels::<{ Capture::MOST_ARGUMENTS as usize }>(&mut a);
         for (count, start) in (1..).zip(&mut arguments) {
-            align(&mut a, spec)?;
+            emit_skip(&mut a, spec, starts[0])?;
             a.set_label(start)?;
-            values::emit_entry(&mut a, count, of_values)?;
+            values::emit_entry(&mut a, count, with_arguments)?;
         }
         let mut result = a.create_label();
         align(&mut a, spec)?;
         a.set_label(&mut result)?;
-        values::emit_exit(&mut a, of_values)?;
+        values::emit_exit(&mut a, with_result)?;
+        let ways: Vec<Ways> = parts
+            .iter()
+            .map(|part| emit_ways(&mut a, spec, part, &filter, count))
+            .collect::<Result<_>>()?;
         let options = iced_x86::BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
         let made = a.assemble_options(spec.origin, options)?;
-        let at = |i: usize| made.label_ip(&starts[i]);
-        let (plain, tail, argument, stub) = (at(0)?, at(1)?, at(2)?, at(3)?);
-        let mut with_arguments = [0; Capture::MOST_ARGUMENTS as usize];
-        for (address, start) in with_arguments.iter_mut().zip(&arguments) {
-            *address = made.label_ip(start)?;
+        let at = |label: &CodeLabel| made.label_ip(label);
+        let [entry, exit, tail, argument, stub] = starts;
+        let mut with = [0; Capture::MOST_ARGUMENTS as usize];
+        for (address, start) in with.iter_mut().zip(&arguments) {
+            *address = at(start)?;
+        }
+        let mut gates = Vec::new();
+        let mut code = made.inner.code_buffer.clone();
+        for (part, ways) in parts.iter().zip(ways) {
+            gates.extend(part.pad.finish(&mut code, spec.origin, ways, at)?);
+        }
+        gates.extend(with.into_iter().map(Gate::to_skip));
+        for without_count in [exit, tail, stub, event, result] {
+            gates.push(Gate::to_return(at(&without_count)?));
         }
         Ok(Self {
-            event: made.label_ip(&event)?,
-            arguments: with_arguments,
-            result: made.label_ip(&result)?,
-            code: made.inner.code_buffer,
-            plain,
-            tail,
-            argument,
-            stub,
+            code,
+            gates,
+            entry: at(&entry)?,
+            exit: at(&exit)?,
+            tail: at(&tail)?,
+            argument: at(&argument)?,
+            stub: at(&stub)?,
+            event: at(&event)?,
+            arguments: with,
+            result: at(&result)?,
         })
     }
+}
+
+/// In this order they are assembled.
+const FLAVOURS: [Flavour; 5] = [
+    Flavour {
+        flags: Flags::Dead,
+        argument: Argument::None,
+        name: Name::ReturnAddress,
+        happening: Happening::Entry,
+    },
+    Flavour {
+        flags: Flags::Dead,
+        argument: Argument::None,
+        name: Name::ReturnAddress,
+        happening: Happening::Exit,
+    },
+    Flavour {
+        flags: Flags::Kept,
+        argument: Argument::None,
+        name: Name::ReturnAddress,
+        happening: Happening::Exit,
+    },
+    Flavour {
+        flags: Flags::Dead,
+        argument: Argument::First,
+        name: Name::ReturnAddress,
+        happening: Happening::EntryWithArguments,
+    },
+    Flavour {
+        flags: Flags::Kept,
+        argument: Argument::None,
+        name: Name::AboveReturnAddress,
+        happening: Happening::Exit,
+    },
+];
+
+/// Where a flavour's gate leads.
+fn emit_ways(
+    a: &mut CodeAssembler,
+    spec: &TrampolineSpec,
+    part: &Part,
+    filter: &Filter,
+    count: CodeLabel,
+) -> Result<Ways> {
+    let mut way = a.create_label();
+    a.set_label(&mut way)?;
+    a.lea(rcx, ptr(rsp + (part.name + part.to_stack)))?;
+    if part.has_values {
+        a.mov(edx, dword_ptr(rsp + (part.name + payload::SIZE)))?;
+        a.add(rcx, rdx)?;
+    }
+    a.lea(rdx, ptr(rsp + part.name))?;
+    a.call(filter.of(part.happening))?;
+    a.test(eax, eax)?;
+    a.jz(part.done)?;
+    a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
+    a.mov(r11, spec.table + HEADER_BYTES)?;
+    a.mov(ecx, eax)?;
+    a.jmp(part.pad.resume)?;
+    let counts = match part.happening {
+        Happening::Entry => true,
+        Happening::EntryWithArguments => !part.has_values,
+        Happening::Exit | Happening::Event => false,
+    };
+    let count = counts.then(|| count::emit_way(a, spec, part.name, count, part.done));
+    Ok(Ways {
+        filter: way,
+        count: count.transpose()?,
+    })
 }
 
 fn align(a: &mut CodeAssembler, spec: &TrampolineSpec) -> Result<()> {
@@ -274,8 +361,9 @@ fn emit_flavour(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
     flavour: Flavour,
+    start: &mut CodeLabel,
     slow: CodeLabel,
-) -> Result<()> {
+) -> Result<Part> {
     let slots = spec.table + HEADER_BYTES;
     let words: u32 = if flavour.argument == Argument::First {
         3
@@ -302,7 +390,15 @@ fn emit_flavour(
     let (mut done, mut nothing_reserved) = (a.create_label(), a.create_label());
     let (mut in_vain, mut unusable) = (a.create_label(), a.create_label());
     let mut enter_slow = a.create_label();
+    // Pushes, the flags, the thread, the slots.
+    let to_gate = match flavour.flags {
+        Flags::Dead => 5 + 10 + 10,
+        Flags::Kept => 5 + 5 + 10 + 10,
+    };
 
+    // Each flavour begins a cache line.
+    let pad = emit_pad(a, spec, to_gate)?;
+    a.set_label(start)?;
     a.push(rax)?;
     a.push(rcx)?;
     a.push(rdx)?;
@@ -316,7 +412,7 @@ fn emit_flavour(
     // Whose slot?
     a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
     a.mov(r11, slots)?;
-    a.mov(ecx, eax)?;
+    let pad = emit_gate(a, pad)?;
     a.and(ecx, small(u64::from(spec.geometry.slots() - 1)))?;
     a.shl(ecx, LINE_SHIFT)?;
     a.add(r11, rcx)?;
@@ -384,7 +480,14 @@ fn emit_flavour(
     a.call(slow)?;
     a.pop(r12)?;
     a.jmp(done)?;
-    Ok(())
+    Ok(Part {
+        pad,
+        happening: flavour.happening,
+        name,
+        to_stack,
+        has_values: false,
+        done,
+    })
 }
 
 /// Makes eax the ticks since the view began, and edx how many were begun; spoils rcx. Goes to `slow` if the view has not these ticks, or if

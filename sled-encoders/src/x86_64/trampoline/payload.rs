@@ -11,13 +11,16 @@ use shm_ring::{
 
 use super::super::stub::RED_ZONE;
 use super::{
-    HAS_PAYLOAD, Result, TO_STACK_SHIFT, TrampolineSpec, beyond_guard, chunk_mask, emit_place,
-    emit_view, field32, field64, labels, small,
+    HAS_PAYLOAD, Part, Result, TO_STACK_SHIFT, TrampolineSpec, beyond_guard, chunk_mask,
+    emit_place, emit_view, field32, field64,
+    filter::Happening,
+    gate::{emit_gate, emit_pad},
+    labels, small,
 };
 
 /// Behind the name of an event's site, in the stub's frame.
 const POINTER: i32 = 8;
-const SIZE: i32 = 16;
+pub(super) const SIZE: i32 = 16;
 const KIND: i32 = 24;
 /// From the name to where the stack stood at the sled: behind a stub's frame lies the red zone, behind one of `values` what is recorded and the
 /// return address into the sled.
@@ -27,6 +30,8 @@ const VALUES_TO_STACK: i32 = FRAME_BYTES + 8;
 /// No address of a program lies below, nor above: with five levels of pages only one that has asked for it.
 const LOWEST_ADDRESS: i32 = 4096;
 const ADDRESS_BITS: u32 = 47;
+/// Bytes of pushes, of the flags, and of thread and slots, before the gate.
+const TO_GATE: usize = 5 + 5 + 8 + 10 + 10;
 /// `(x * SEVENTH) >> 16` is x / 7, rounded down, for x up to some 9000.
 const SEVENTH: i32 = 9363;
 
@@ -35,8 +40,10 @@ const SEVENTH: i32 = 9363;
 pub(super) enum Maker {
     /// The stub of an event's sled.
     Stub,
-    /// A flavour of `values`.
-    Values,
+    /// A flavour of `values` for entries.
+    Arguments,
+    /// That for exits.
+    Result,
 }
 
 /// The flavour for events, called by their stubs with the red zone out of the way, or by the flavours of `values`.
@@ -52,20 +59,23 @@ pub(super) fn emit_event(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
     maker: Maker,
+    start: &mut CodeLabel,
     slow: CodeLabel,
     copy: CodeLabel,
-) -> Result<()> {
+) -> Result<Part> {
     const FRAME: i32 = 88;
     let g = spec.geometry;
     let limit = small(g.payload_limit());
     let kept = [rsi, rdi, r8, r9, r10];
     let what = match maker {
         Maker::Stub => HAS_PAYLOAD | STUB_TO_STACK.cast_unsigned() << TO_STACK_SHIFT,
-        Maker::Values => HAS_PAYLOAD,
+        Maker::Arguments | Maker::Result => HAS_PAYLOAD,
     };
     let [mut fits, mut readable, mut again, mut done] = labels(a);
     let [mut nothing_reserved, mut unusable, mut enter_slow] = labels(a);
 
+    let pad = emit_pad(a, spec, TO_GATE)?;
+    a.set_label(start)?;
     a.push(rax)?;
     a.push(rcx)?;
     a.push(rdx)?;
@@ -76,6 +86,9 @@ pub(super) fn emit_event(
     for register in kept {
         a.push(register)?;
     }
+    a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
+    a.mov(r11, spec.table + HEADER_BYTES)?;
+    let pad = emit_gate(a, pad)?;
     a.lea(rsi, ptr(rsp + FRAME))?;
     // The size's low half alone: up to LLVM 16 it was an int, and what stands above it is anything. A negative one is the error that some
     // call has returned, and no size.
@@ -103,9 +116,6 @@ pub(super) fn emit_event(
     a.or(rdi, r9)?;
     a.add(r9d, small(8 * PAYLOAD_WORDS))?;
     // Whose slot?
-    a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
-    a.mov(r11, spec.table + HEADER_BYTES)?;
-    a.mov(ecx, eax)?;
     a.and(ecx, small(u64::from(g.slots() - 1)))?;
     a.shl(ecx, LINE_SHIFT)?;
     a.add(r11, rcx)?;
@@ -115,7 +125,7 @@ pub(super) fn emit_event(
     emit_view(a, nothing_reserved)?;
     match maker {
         Maker::Stub => a.lea(rcx, ptr(rsi + STUB_TO_STACK))?,
-        Maker::Values => a.lea(rcx, ptr(rsi + r10 + VALUES_TO_STACK))?,
+        Maker::Arguments | Maker::Result => a.lea(rcx, ptr(rsi + r10 + VALUES_TO_STACK))?,
     }
     emit_place(a, nothing_reserved)?;
     a.mov(r8d, eax)?;
@@ -166,7 +176,7 @@ pub(super) fn emit_event(
     a.shr(r12d, 3)?;
     a.or(r12d, what.cast_signed())?;
     a.set_label(&mut enter_slow)?;
-    if maker == Maker::Values {
+    if maker != Maker::Stub {
         a.lea(edx, ptr(r10 + VALUES_TO_STACK))?;
         a.shl(edx, TO_STACK_SHIFT)?;
         a.or(r12d, edx)?;
@@ -175,7 +185,21 @@ pub(super) fn emit_event(
     a.call(slow)?;
     a.pop(r12)?;
     a.jmp(done)?;
-    Ok(())
+    Ok(Part {
+        pad,
+        happening: match maker {
+            Maker::Stub => Happening::Event,
+            Maker::Arguments => Happening::EntryWithArguments,
+            Maker::Result => Happening::Exit,
+        },
+        name: FRAME,
+        to_stack: match maker {
+            Maker::Stub => STUB_TO_STACK,
+            Maker::Arguments | Maker::Result => VALUES_TO_STACK,
+        },
+        has_values: maker != Maker::Stub,
+        done,
+    })
 }
 
 /// Writes an event's words but for the last one to rcx, and moves rcx behind them. rsi = the stub's frame, r10 = what is copied

@@ -7,13 +7,13 @@ use iced_x86::code_asm::{
 use shm_ring::{
     layout::{
         BUCKET_SHIFT, GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, bucket, control,
-        rings, slot, table,
+        filter, rings, slot, table,
     },
     view, word,
 };
 
 use super::{
-    FILLERS, HAS_ARGUMENT, HAS_PAYLOAD, IN_VAIN, Result, TO_STACK_SHIFT, TrampolineSpec,
+    FILLERS, GIVEN, HAS_ARGUMENT, HAS_PAYLOAD, IN_VAIN, Result, TO_STACK_SHIFT, TrampolineSpec,
     beyond_guard, chunk_mask, field32, field64, labels, small,
 };
 
@@ -32,12 +32,11 @@ pub(super) fn emit_slow(
     spec: &TrampolineSpec,
     slow: &mut CodeLabel,
     copy: CodeLabel,
+    find_slot: CodeLabel,
 ) -> Result<()> {
     let g = spec.geometry;
-    let mask = small(u64::from(g.slots() - 1));
-    let slots = spec.table + HEADER_BYTES;
     let controls = spec.rings + HEADER_BYTES;
-    let [mut out, mut probe, mut found, mut claim, mut no_slot] = labels(a);
+    let [mut out, mut no_slot, mut not_given] = labels(a);
     let [
         mut busy,
         mut filler,
@@ -88,39 +87,12 @@ pub(super) fn emit_slow(
     a.jnz(filler)?;
     a.set_label(&mut filler_done)?;
 
-    // The slot: the home one, or the next that is ours or nobody's.
     a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
     a.test(eax, eax)?;
     a.jz(no_slot)?;
-    a.mov(r9d, eax)?;
-    a.and(r9d, mask)?;
-    a.mov(edx, PROBES)?;
-    a.set_label(&mut probe)?;
-    a.mov(r11, slots)?;
-    a.mov(rcx, r9)?;
-    a.shl(rcx, LINE_SHIFT)?;
-    a.add(r11, rcx)?;
-    a.mov(edi, field32(r11, slot::TID))?;
-    a.cmp(edi, eax)?;
-    a.je(found)?;
-    a.test(edi, edi)?;
-    a.jz(claim)?;
-    a.inc(r9d)?;
-    a.and(r9d, mask)?;
-    a.dec(edx)?;
-    a.jnz(probe)?;
-    a.set_label(&mut no_slot)?;
-    emit_no_slot(a, spec, out)?;
-    // A free slot's limit is 0, so a handler that comes in after the claim takes the slow path, too.
-    a.set_label(&mut claim)?;
-    a.mov(edi, eax)?;
-    a.xor(eax, eax)?;
-    a.lock().cmpxchg(field32(r11, slot::TID), edi)?;
-    a.mov(eax, edi)?;
-    a.jnz(probe)?;
-
+    a.call(find_slot)?;
+    a.jnz(no_slot)?;
     // rdi = control line, rcx = the ring, r8 = its end.
-    a.set_label(&mut found)?;
     a.mov(rdi, controls)?;
     a.add(rdi, rcx)?;
     a.shl(rcx, g.ring_shift() - LINE_SHIFT)?;
@@ -142,6 +114,11 @@ pub(super) fn emit_slow(
     a.mov(edx, r12d)?;
     a.shr(edx, TO_STACK_SHIFT)?;
     a.add(rdx, rsi)?;
+    a.test(r12d, GIVEN.cast_signed())?;
+    a.jz(not_given)?;
+    a.mov(rax, field64(r10, filter::TIME))?;
+    a.mov(rdx, field64(r10, filter::PLACE))?;
+    a.set_label(&mut not_given)?;
     // Is there a chunk under way, and room in it? A freed slot has a head from its last owner, but no limit.
     a.cmp(field64(r11, slot::LIMIT), 0)?;
     a.je(new_chunk)?;
@@ -302,7 +279,50 @@ pub(super) fn emit_slow(
     leave_if_child(a, rbx, out)?;
     a.inc(field64(rdi, control::LOST))?;
     a.jmp(out)?;
+    a.set_label(&mut no_slot)?;
+    emit_no_slot(a, spec, out)?;
     Ok(())
+}
+
+/// Finds the slot of thread eax: the home one, or the next that is its own or nobody's, which it takes. Then r11 = the slot, rcx = where it stands among the
+/// slots, and ZF is set; it is not if there is none. Spoils rdx, rdi, r9.
+pub(super) fn emit_slot(
+    a: &mut CodeAssembler,
+    spec: &TrampolineSpec,
+    find_slot: &mut CodeLabel,
+) -> Result<()> {
+    let mask = small(u64::from(spec.geometry.slots() - 1));
+    let slots = spec.table + HEADER_BYTES;
+    let [mut probe, mut claim, mut found] = labels(a);
+    a.set_label(find_slot)?;
+    a.mov(r9d, eax)?;
+    a.and(r9d, mask)?;
+    a.mov(edx, PROBES)?;
+    a.set_label(&mut probe)?;
+    a.mov(r11, slots)?;
+    a.mov(rcx, r9)?;
+    a.shl(rcx, LINE_SHIFT)?;
+    a.add(r11, rcx)?;
+    a.mov(edi, field32(r11, slot::TID))?;
+    a.cmp(edi, eax)?;
+    a.je(found)?;
+    a.test(edi, edi)?;
+    a.jz(claim)?;
+    a.inc(r9d)?;
+    a.and(r9d, mask)?;
+    a.dec(edx)?;
+    a.jnz(probe)?;
+    a.test(eax, eax)?;
+    a.set_label(&mut found)?;
+    a.ret()?;
+    // A free slot's limit is 0, so a handler that comes in after the claim takes the slow path, too.
+    a.set_label(&mut claim)?;
+    a.mov(edi, eax)?;
+    a.xor(eax, eax)?;
+    a.lock().cmpxchg(field32(r11, slot::TID), edi)?;
+    a.mov(eax, edi)?;
+    a.jnz(probe)?;
+    a.ret()
 }
 
 /// In a ring that keeps the newest events and whose chunks are all begun: zeroes the oldest and gives it back, so that the next chunk can be begun
@@ -365,7 +385,11 @@ fn emit_take_back(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) 
 
 /// Counts the event as lost: for thread eax in its bucket, the home one or the next that is its own or nobody's; if there is none, or no thread, for all.
 /// rbx = the table.
-fn emit_no_slot(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) -> Result<()> {
+pub(super) fn emit_no_slot(
+    a: &mut CodeAssembler,
+    spec: &TrampolineSpec,
+    out: CodeLabel,
+) -> Result<()> {
     let g = spec.geometry;
     let mask = small(u64::from(g.buckets() - 1));
     let [mut probe, mut count, mut take, mut no_bucket] = labels(a);

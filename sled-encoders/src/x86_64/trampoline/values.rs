@@ -15,7 +15,7 @@ use iced_x86::code_asm::{
 };
 use shm_ring::word;
 
-use super::Result;
+use super::{Result, gate::emit_skipped};
 
 /// The registers of integer arguments, first to last: x86-64 System V ABI, §3.2.3.
 const ARGUMENTS: [AsmRegister64; 6] = [rdi, rsi, rdx, rcx, r8, r9];
@@ -27,6 +27,7 @@ const VALUES: i32 = 16;
 /// The flavour for entries with `count` arguments.
 pub(super) fn emit_entry(a: &mut CodeAssembler, count: u8, event: CodeLabel) -> Result<()> {
     let bytes = 8 * i32::from(count);
+    emit_skipped(a)?;
     let registers = ARGUMENTS.into_iter().take(count.into());
     for register in registers.rev() {
         a.push(register)?;
