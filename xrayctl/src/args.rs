@@ -83,6 +83,8 @@ pub(crate) enum Command {
     Top(cmd::top::Args),
     /// Show which functions the time goes to, without keeping events
     Profile(cmd::profile::Args),
+    /// Count calls, in the program itself, and record nothing
+    Count(cmd::count::Args),
     /// Write what happened last into a file
     Snapshot(cmd::snapshot::Args),
     /// Show the call tree and the table of functions of a trace

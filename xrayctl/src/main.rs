@@ -75,6 +75,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Snapshot(args) => online(cmd::snapshot::run(args, &daemon, console)),
         Command::Mode(args) => online(cmd::mode::run(args, &daemon, console)),
         Command::Watch(args) => online(cmd::watch::run(args, &daemon, console)),
+        Command::Count(args) => online(cmd::count::run(args, &daemon, console)),
         Command::Profile(args) => online(cmd::profile::run(args, &daemon, console)),
         Command::Top(args) => online(cmd::top::run(args, &daemon, console)),
         Command::Report(args) => cmd::report::run(&args, console),

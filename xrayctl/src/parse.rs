@@ -56,7 +56,7 @@ pub(crate) fn mode(text: &str) -> Result<Mode, String> {
     let mut modes = Mode::ALL.into_iter();
     modes
         .find(|mode| mode.name() == text)
-        .ok_or_else(|| "expected flight, stream or profile".to_owned())
+        .ok_or_else(|| "expected flight, stream, profile or count".to_owned())
 }
 
 /// A length of time: `5s`, `1.5s`, `200ms`, `10us`, `2m`. A number alone means seconds.

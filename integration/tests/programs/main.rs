@@ -3,6 +3,7 @@
 //! Each test has a directory, a daemon and target programs of its own.
 
 mod cli_attach;
+mod cli_count;
 mod cli_documents;
 mod cli_events;
 mod cli_exit_codes;

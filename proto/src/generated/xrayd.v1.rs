@@ -754,6 +754,38 @@ pub struct FetchProfileRequest {
     #[prost(message, optional, tag = "3")]
     pub undo: ::core::option::Option<Undo>,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FetchCountsRequest {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+}
+/// Calls of one thread; of one with many functions, in several messages.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CallCounts {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// 0: threads that have ended and are not told apart any more.
+    #[prost(uint32, tag = "2")]
+    pub tid: u32,
+    #[prost(string, tag = "3")]
+    pub thread: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "4")]
+    pub functions: ::prost::alloc::vec::Vec<FunctionCalls>,
+    /// Calls of functions that could not be told apart. In the last message of a process; those of all its threads.
+    #[prost(uint64, tag = "5")]
+    pub unnamed: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FunctionCalls {
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub module: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub calls: u64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TraceChunk {
     #[prost(bytes = "vec", tag = "1")]
@@ -849,6 +881,8 @@ pub enum Mode {
     Stream = 2,
     /// Events are read and added up, by thread and stack of calls, for FetchProfile; none is kept. While anybody reads a live stream, that has them all.
     Profile = 3,
+    /// Calls are counted, by function and thread, for FetchCounts; nothing is recorded of them, no time either. Live streams get nothing.
+    Count = 4,
 }
 impl Mode {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -861,6 +895,7 @@ impl Mode {
             Self::Flight => "MODE_FLIGHT",
             Self::Stream => "MODE_STREAM",
             Self::Profile => "MODE_PROFILE",
+            Self::Count => "MODE_COUNT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -870,6 +905,7 @@ impl Mode {
             "MODE_FLIGHT" => Some(Self::Flight),
             "MODE_STREAM" => Some(Self::Stream),
             "MODE_PROFILE" => Some(Self::Profile),
+            "MODE_COUNT" => Some(Self::Count),
             _ => None,
         }
     }
@@ -1344,6 +1380,31 @@ pub mod xrayd_client {
                 .insert(GrpcMethod::new("xrayd.v1.Xrayd", "FetchProfile"));
             self.inner.streaming(req, path, codec).await
         }
+        /// How often functions were called since the mode became MODE_COUNT, which it has to be.
+        pub async fn fetch_counts(
+            &mut self,
+            request: impl tonic::IntoRequest<super::FetchCountsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::CallCounts>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/xrayd.v1.Xrayd/FetchCounts",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("xrayd.v1.Xrayd", "FetchCounts"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Version and limits of the daemon.
         pub async fn get_info(
             &mut self,
@@ -1493,6 +1554,20 @@ pub mod xrayd_server {
             request: tonic::Request<tonic::Streaming<super::FetchProfileRequest>>,
         ) -> std::result::Result<
             tonic::Response<Self::FetchProfileStream>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the FetchCounts method.
+        type FetchCountsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::CallCounts, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// How often functions were called since the mode became MODE_COUNT, which it has to be.
+        async fn fetch_counts(
+            &self,
+            request: tonic::Request<super::FetchCountsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::FetchCountsStream>,
             tonic::Status,
         >;
         /// Version and limits of the daemon.
@@ -2151,6 +2226,52 @@ pub mod xrayd_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/xrayd.v1.Xrayd/FetchCounts" => {
+                    #[allow(non_camel_case_types)]
+                    struct FetchCountsSvc<T: Xrayd>(pub Arc<T>);
+                    impl<
+                        T: Xrayd,
+                    > tonic::server::ServerStreamingService<super::FetchCountsRequest>
+                    for FetchCountsSvc<T> {
+                        type Response = super::CallCounts;
+                        type ResponseStream = T::FetchCountsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::FetchCountsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Xrayd>::fetch_counts(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FetchCountsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

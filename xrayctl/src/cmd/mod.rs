@@ -4,6 +4,7 @@ pub(crate) mod account;
 pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod convert;
+pub(crate) mod count;
 pub(crate) mod detach;
 pub(crate) mod disable;
 pub(crate) mod doctor;

@@ -16,6 +16,7 @@ flight: rings hold the newest events of each thread, and nobody reads them until
 recording or another live stream runs, it is as in stream.
 stream: the daemon reads all events and retains the newest of them. What finds a full ring is lost, and counted.
 profile: the daemon reads all events and adds them up, by thread and stack of calls; `xrayctl profile PID --kept` shows the sums. No event is kept.
+count: calls are counted in the program itself, by function and thread, and nothing is recorded of them; `xrayctl count PID --kept` shows the counts.
 
 What is retained when a flight or a profile begins goes, and so does what was added up when a profile ends.
 
@@ -29,7 +30,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// flight, stream or profile
+    /// flight, stream, profile or count
     #[arg(value_parser = parse::mode)]
     mode: Mode,
     /// Only this process; without this, every attached process
@@ -74,5 +75,6 @@ pub(crate) fn wire(mode: Mode) -> xrayd_proto::v1::Mode {
         Mode::Flight => xrayd_proto::v1::Mode::Flight,
         Mode::Stream => xrayd_proto::v1::Mode::Stream,
         Mode::Profile => xrayd_proto::v1::Mode::Profile,
+        Mode::Count => xrayd_proto::v1::Mode::Count,
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod call_table;
 pub(crate) mod call_tree;
 pub(crate) mod checks;
 mod console;
+pub(crate) mod counted;
 pub(crate) mod detached;
 pub(crate) mod diff_tree;
 pub(crate) mod dot;

@@ -33,6 +33,7 @@ impl ModeSet {
                 v1::Mode::Flight => Some(Mode::Flight.name()),
                 v1::Mode::Stream => Some(Mode::Stream.name()),
                 v1::Mode::Profile => Some(Mode::Profile.name()),
+                v1::Mode::Count => Some(Mode::Count.name()),
             };
             let ModeReport { pid, refusal, .. } = report;
             Row {

@@ -3,6 +3,7 @@
 mod drain;
 mod lane;
 mod lanes;
+mod numbers;
 mod pictures;
 mod ring;
 mod room;

@@ -31,6 +31,8 @@ pub(super) struct Ring {
     cursor_seen: u64,
     /// A sign of that was seen at the last chore.
     suspicious: bool,
+    /// What was counted of its thread's calls so far, by the sites' numbers.
+    counted: Vec<u64>,
     /// What it had been given when the session began, or when reading it ended.
     words_before: newest::Words,
 }
@@ -59,8 +61,23 @@ impl Ring {
             lost_seen: slots.lost(index),
             cursor_seen: 0,
             suspicious: false,
+            counted: Vec::new(),
             words_before,
         }
+    }
+
+    /// What was counted since the last time, by the sites' numbers.
+    pub(super) fn take_counts(&mut self, slots: &Slots) -> Vec<(u64, u64)> {
+        let numbered = usize::try_from(slots.numbered()).unwrap_or(0);
+        self.counted.resize(numbered, 0);
+        let counted = (0..).zip(&mut self.counted);
+        let news = counted.filter_map(|(number, before)| {
+            let now = slots.counted(self.index, number);
+            // Whatever stands there, it never grows by less than nothing.
+            let more = now.saturating_sub(std::mem::replace(before, now));
+            (more > 0).then_some((number, more))
+        });
+        news.collect()
     }
 
     /// From now on it is read, unless its thread takes a chunk of it back just now.

@@ -150,12 +150,40 @@ impl Slots {
         );
     }
 
+    /// How many sites have a number for counting, with 0, which stands for those without one.
+    pub(crate) fn numbered(&self) -> u64 {
+        let numbered = self.rings.load(layout::rings::COUNT_IDS);
+        match numbered {
+            0 => 0,
+            some => some.saturating_add(1).min(self.layout.geometry.count_ids()),
+        }
+    }
+
+    /// The names of sites that have a number, and their numbers.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (u32, u64)> {
+        let geometry = self.layout.geometry;
+        let entries = (0..geometry.names()).map(move |entry| {
+            let entry = self.rings.load(geometry.names_offset() + 8 * entry);
+            #[expect(clippy::cast_possible_truncation, reason = "the low half is the name")]
+            (entry as u32, entry >> 32)
+        });
+        entries.filter(move |(name, number)| *name != 0 && *number < geometry.count_ids())
+    }
+
+    /// What the thread with slot `index` has counted under a number since it has the slot.
+    pub(crate) fn counted(&self, index: u32, number: u64) -> u64 {
+        let counts = self.layout.geometry.counts_offset(index);
+        self.rings.load(counts + 8 * number)
+    }
+
     /// Makes slot `index`, whose thread is gone and whose ring is drained, free for another thread.
     pub(crate) fn retire(&self, memory: &Memory, index: u32) -> io::Result<()> {
         let geometry = self.layout.geometry;
         self.give_back(index);
         self.rings
             .zero(geometry.control_offset(index), layout::LINE_BYTES);
+        self.rings
+            .zero(geometry.counts_offset(index), 8 * self.numbered());
         let slot = self.layout.table + geometry.slot_offset(index);
         // Everything but the owner first: whoever claims the slot finds it as new, with limit 0.
         memory.write(TargetAddr(slot + 4), &[0; 60])?;

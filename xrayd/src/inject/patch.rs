@@ -17,7 +17,9 @@ use std::{
 
 use sled_encoders::{
     Capture, SledKind,
-    x86_64::{EventArguments, Staging, State, Stub, TailJump, classify, sled_bytes, stage, switch},
+    x86_64::{
+        EventArguments, Front, Staging, State, Stub, TailJump, classify, sled_bytes, stage, switch,
+    },
 };
 
 use super::{Wanted, halt::while_halted, region::Region};
@@ -126,6 +128,8 @@ pub(crate) struct Patcher {
     /// The main program's file, which stays mapped as long as the address space lives. `None` if that is not known.
     main_inode: Option<u64>,
     regions: Vec<Region>,
+    /// Where the flavours of all of them lead.
+    front: Front,
     /// Stubs by sled address. Filled when a sled that needs one is staged.
     stubs: BTreeMap<u64, u64>,
     /// The first stub of each region that was never used, by the region's address.
@@ -161,6 +165,7 @@ impl Patcher {
             modules: modules.into_iter().collect(),
             main_inode: main.ok().map(|file| file.ino()),
             regions,
+            front: Front::None,
             stubs: BTreeMap::new(),
             next_stub,
             free_stubs: BTreeSet::new(),
@@ -235,8 +240,36 @@ impl Patcher {
     }
 
     /// Trampolines were put somewhere else, too.
-    pub(crate) fn add_region(&mut self, region: Region) {
+    ///
+    /// # Errors
+    /// Memory that cannot be written; then they are not used.
+    pub(crate) fn add_region(&mut self, memory: &Memory, region: Region) -> Result<()> {
+        if self.front != Front::None {
+            region
+                .set_front(memory, self.front)
+                .map_err(|error| Refusal::from_io(self.pid, "write its trampolines", &error))?;
+        }
         self.regions.push(region);
+        Ok(())
+    }
+
+    /// Where all flavours lead.
+    pub(crate) fn front(&self) -> Front {
+        self.front
+    }
+
+    /// Leads all flavours there.
+    ///
+    /// # Errors
+    /// Memory that cannot be written. Some may lead there already.
+    pub(crate) fn set_front(&mut self, memory: &Memory, front: Front) -> Result<()> {
+        self.front = front;
+        for region in &self.regions {
+            region
+                .set_front(memory, front)
+                .map_err(|error| Refusal::from_io(self.pid, "write its trampolines", &error))?;
+        }
+        Ok(())
     }
 
     /// True if a sled that should be staged stands there as compiled: its module was unloaded and loaded again at the same place.

@@ -14,12 +14,13 @@ use std::{io, ops::Range};
 use shm_ring::Geometry;
 use sled_encoders::{
     EncodeError,
-    x86_64::{STUB_BYTES, TrampolineSpec, Trampolines},
+    x86_64::{Front, STUB_BYTES, TrampolineSpec, Trampolines},
 };
 
 use crate::{pid::TargetAddr, sys::Memory, target::MapEntry};
 
 const MAGIC: [u8; 8] = *b"xrayd\0\0\x05";
+const FRONTS: [Front; 3] = [Front::None, Front::Count, Front::Filter];
 const HANDSHAKE_WORDS: usize = 8;
 const TRAMPOLINES_AT: u64 = 256;
 const STUBS_AT: u64 = 3 * 4096;
@@ -82,7 +83,7 @@ impl Region {
         let trampolines = Trampolines::assemble(&layout.spec(address))?;
         if trampolines.code.len() as u64 > STUBS_AT - TRAMPOLINES_AT {
             return Err(EncodeError::Assembler(
-                "the trampolines outgrew their page".to_owned(),
+                "the trampolines outgrew their pages".to_owned(),
             ));
         }
         Ok(Self {
@@ -237,10 +238,31 @@ impl Region {
             .then_some(offset / STUB_BYTES as u64)
     }
 
+    /// Whether the trampolines stand there, wherever their gates lead.
     fn stands(&self, memory: &Memory) -> io::Result<bool> {
+        let origin = self.address + TRAMPOLINES_AT;
         let mut there = vec![0u8; self.trampolines.code.len()];
-        memory.read(TargetAddr(self.address + TRAMPOLINES_AT), &mut there)?;
+        memory.read(TargetAddr(origin), &mut there)?;
+        for gate in &self.trampolines.gates {
+            let place = usize::try_from(gate.address - origin).ok();
+            let byte = place.and_then(|place| there.get_mut(place));
+            if let Some(byte) = byte
+                && FRONTS.iter().any(|front| gate.byte(*front) == *byte)
+            {
+                *byte = gate.byte(Front::None);
+            }
+        }
         Ok(there == self.trampolines.code)
+    }
+
+    /// Leads all flavours there, a byte at a time: no thread is stopped for it.
+    pub(crate) fn set_front(&self, memory: &Memory, front: Front) -> io::Result<()> {
+        for front in [Front::None, front] {
+            for gate in &self.trampolines.gates {
+                memory.write(TargetAddr(gate.address), &[gate.byte(front)])?;
+            }
+        }
+        Ok(())
     }
 
     fn handshake(&self, layout: &Layout) -> Vec<u8> {

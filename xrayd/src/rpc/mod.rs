@@ -15,6 +15,7 @@ mod admission;
 mod authorise;
 mod connection;
 mod convert;
+mod counts;
 mod embedded;
 mod error;
 mod events;

@@ -11,7 +11,7 @@ use xrayd_proto::v1::{self, xrayd_server::Xrayd};
 use super::{
     admission::{Admission, Admitted},
     authorise::{self, Deed, Outcomes, Traced, Whom},
-    convert, error,
+    convert, counts, error,
     fetch::{CHUNKS, ChunkPipe, READER_PATIENCE},
     live::{self, EventMessages, TraceMessages},
     profile::{self, Profiles},
@@ -199,6 +199,7 @@ impl Xrayd for Service {
     type ListFunctionsStream = ReceiverStream<Result<v1::FunctionBatch, Status>>;
     type StreamEventsStream = ReceiverStream<Result<v1::EventBatch, Status>>;
     type StreamTraceStream = ReceiverStream<Result<v1::TraceChunk, Status>>;
+    type FetchCountsStream = ReceiverStream<Result<v1::CallCounts, Status>>;
     type FetchProfileStream = ReceiverStream<Result<v1::TraceChunk, Status>>;
     type FetchTraceStream = ReceiverStream<Result<v1::TraceChunk, Status>>;
 
@@ -469,6 +470,38 @@ impl Xrayd for Service {
             let mut pipe = ChunkPipe::new(sender, template, READER_PATIENCE);
             let written = traced.write_snapshot(last, &mut pipe);
             pipe.finish(written);
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn fetch_counts(
+        &self,
+        request: Request<v1::FetchCountsRequest>,
+    ) -> Answer<Self::FetchCountsStream> {
+        let caller = authorise::caller(&request)?;
+        let pid = authorise::one(request.into_inner().pid)?;
+        let admitted = self.stream(caller)?;
+        let counted = self
+            .blocking(caller, move |registry| {
+                let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
+                counts::get(&traced, pid)
+            })
+            .await?;
+        let (sender, receiver) = mpsc::channel(CHUNKS);
+        tokio::spawn(async move {
+            let _admitted = admitted;
+            for (session, counts) in counted {
+                for message in counts::messages(&session, &counts) {
+                    let sent = sender.send(Ok(message));
+                    // A reader that is gone or stands still is not waited for.
+                    if !matches!(
+                        tokio::time::timeout(READER_PATIENCE, sent).await,
+                        Ok(Ok(()))
+                    ) {
+                        return;
+                    }
+                }
+            }
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }

@@ -23,7 +23,9 @@ use super::{
 };
 use crate::{
     collect::{Drain, SiteTable},
-    inject::{Neighbourhood, PatchSite, Patcher, Stance, Switch, Victim, Wanted, crowded, install},
+    inject::{
+        Front, Neighbourhood, PatchSite, Patcher, Stance, Switch, Victim, Wanted, crowded, install,
+    },
     launch::KillOnDrop,
     pid::{Pid, TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
@@ -213,6 +215,13 @@ pub(super) fn prepare(
         regions,
         staged.map(|staged| (staged.site, staged.target)),
     );
+    if report.adopted {
+        // What an earlier daemon wanted of them is over.
+        patcher.set_front(&memory, Front::None)?;
+    }
+    if options.mode == Mode::Count {
+        patcher.set_front(&memory, Front::Count)?;
+    }
     let left_on = gathered.staged.iter();
     let left_on: Vec<PatchSite> = left_on
         .filter(|staged| staged.state == Switch::On)

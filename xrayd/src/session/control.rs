@@ -33,6 +33,7 @@ use super::{
 };
 use crate::{
     collect::{DrainHandle, Pictures},
+    inject::Front,
     lock::lock,
     pid::Pid,
     refusal::{Reason, Refusal, Result},
@@ -58,6 +59,11 @@ pub(super) enum Command {
         answer: SyncSender<Result<()>>,
     },
     Look {
+        answer: SyncSender<Result<()>>,
+    },
+    /// Leads all sleds there.
+    SetFront {
+        front: Front,
         answer: SyncSender<Result<()>>,
     },
     NameTypes {
@@ -318,6 +324,14 @@ impl Control {
     /// The process has ended.
     pub(super) fn look(&self) -> Result<()> {
         self.ask(|answer| Command::Look { answer })
+    }
+
+    /// Leads all sleds there.
+    ///
+    /// # Errors
+    /// The process has ended, or its memory cannot be written.
+    pub(super) fn set_front(&self, front: Front) -> Result<()> {
+        self.ask(|answer| Command::SetFront { front, answer })
     }
 
     /// Lets a process that was started by us go.

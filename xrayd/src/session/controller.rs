@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     collect::DrainHandle,
-    inject::{PatchReport, PatchSite, Patcher, SETTLE, Stance, clear_live, is_ours_still},
+    inject::{Front, PatchReport, PatchSite, Patcher, SETTLE, Stance, clear_live, is_ours_still},
     lock::lock,
     pid::TargetAddr,
     refusal::{Reason, Refusal, Result},
@@ -110,6 +110,9 @@ impl Controller {
                 }
                 Ok(Command::Look { answer }) => {
                     let _ = answer.send(self.look());
+                }
+                Ok(Command::SetFront { front, answer }) => {
+                    let _ = answer.send(self.set_front(front));
                 }
                 Ok(Command::NameTypes { answer }) => {
                     self.read_event_types();
@@ -236,6 +239,32 @@ impl Controller {
             .try_for_each(|(capture, ids)| self.switch(&ids, Wanted::On(capture)).map(drop))?;
         self.arm_others(of);
         Ok(())
+    }
+
+    /// Leads all sleds there. While calls are counted no exit is seen, as if all functions were off.
+    fn set_front(&mut self, front: Front) -> Result<()> {
+        let before = self.patcher.front();
+        if before == front {
+            return Ok(());
+        }
+        let switches = lock(&self.shared.drain).as_ref().map(DrainHandle::switches);
+        let switches = switches.unwrap_or_default();
+        let on = |id: &FunctionId| self.shared.states.recorded(*id).is_some();
+        let on: Vec<FunctionId> = self
+            .loading
+            .functions
+            .all()
+            .into_iter()
+            .filter(on)
+            .collect();
+        if before == Front::Count {
+            switches.mark(&on);
+        }
+        let set = self.patcher.set_front(&self.memory, front);
+        if front == Front::Count {
+            switches.mark(&on);
+        }
+        set
     }
 
     fn toggle(&mut self, wish: Wish) -> Result<ToggleReport> {

@@ -54,6 +54,15 @@ impl Counts {
         }
     }
 
+    /// So many entries of a function that were counted elsewhere.
+    pub(super) fn count_calls(&self, function: FunctionId, calls: u64) {
+        if let Some(count) = self.of(function) {
+            let before = count.load(Relaxed);
+            let sum = (before & !SEEN).saturating_add(calls).min(SEEN - 1);
+            count.store(before & SEEN | sum, Relaxed);
+        }
+    }
+
     /// Another event of a function.
     #[inline]
     pub(super) fn mark_seen(&self, function: FunctionId) {

@@ -435,7 +435,7 @@ impl Controller {
                 neighbourhood,
                 self.loading.layout,
             )?;
-            self.patcher.add_region(region);
+            self.patcher.add_region(&self.memory, region)?;
         }
         let loaded = match again {
             Some(loaded) => Arc::clone(loaded),

@@ -24,6 +24,7 @@
 //! | `untraced` | a program that was started by us and has no sleds |
 
 mod attach;
+mod calls;
 mod control;
 mod controller;
 mod counts;
@@ -62,6 +63,7 @@ use xray_trace::{
 };
 
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
+pub use calls::{CallCounts, ThreadCalls};
 pub use controller::DetachReport;
 pub use family::{Family, FamilyStatus};
 pub use feed::{Feed, FeedItem, Published, Source};
@@ -93,7 +95,7 @@ use self::{
 };
 use crate::{
     collect::{Pictures, room},
-    inject::PatchReport,
+    inject::{Front, PatchReport},
     pid::Pid,
     refusal::{Reason, Refusal, Result},
     target::RefusedModule,
@@ -568,6 +570,11 @@ impl Session {
     pub fn set_mode(&self, mode: Mode) -> Result<Mode> {
         self.control.look()?;
         let before = self.output.mode();
+        // Nothing is recorded before it is counted, nor counted once it is recorded.
+        self.control.set_front(match mode {
+            Mode::Count => Front::Count,
+            _ => Front::None,
+        })?;
         self.output.set_mode(mode);
         self.control.flush();
         Ok(before)
@@ -600,6 +607,21 @@ impl Session {
     /// The sums of calls that are kept in [`Mode::Profile`]; `None` in another mode.
     pub fn kept_profile(&self) -> Option<ProfileSums> {
         self.control.profile(Ask::Kept)
+    }
+
+    /// A function's name, and the file that it is in.
+    pub(crate) fn name_of(&self, id: FunctionId) -> Option<(String, String)> {
+        let function = self.functions.describe(id)?;
+        Some((function.name, self.functions.path(function.module)))
+    }
+
+    /// How often functions were called since the mode became [`Mode::Count`]; `None` in another mode.
+    pub fn call_counts(&self) -> Option<CallCounts> {
+        if self.output.mode() != Mode::Count {
+            return None;
+        }
+        self.control.flush();
+        Some(self.output.calls.get())
     }
 
     fn write_sums_into<W: io::Write>(

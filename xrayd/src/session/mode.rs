@@ -13,13 +13,15 @@ pub enum Mode {
     Stream,
     /// Events are read and added up, by stack of calls, and none is kept. While a feed is read, it has them all.
     Profile,
+    /// Calls are counted, by function and thread, and nothing is recorded of them.
+    Count,
 }
 
 // === impl Mode ===
 
 impl Mode {
     /// All there are.
-    pub const ALL: [Self; 3] = [Self::Flight, Self::Stream, Self::Profile];
+    pub const ALL: [Self; 4] = [Self::Flight, Self::Stream, Self::Profile, Self::Count];
 
     /// Where it stands there.
     pub(super) const fn index(self) -> usize {
@@ -32,6 +34,7 @@ impl Mode {
             Self::Flight => "flight",
             Self::Stream => "stream",
             Self::Profile => "profile",
+            Self::Count => "count",
         }
     }
 }

@@ -17,6 +17,7 @@ use xray_trace::{
 };
 
 use super::{
+    calls::Calls,
     counts::Counts,
     event_types::EventTypes,
     feed::{FeedItem, FeedSender, Published},
@@ -99,6 +100,7 @@ pub(crate) struct Output {
     /// The index of the mode in [`Mode::ALL`]. Written by whoever is asked for a mode.
     mode: AtomicUsize,
     pub(crate) profiles: Profiles,
+    pub(crate) calls: Calls,
     /// Readers that will subscribe at once.
     coming: AtomicU32,
     /// Words that rings were given in flight, while they were not read: about as many as events. Of rings that there are, then of such as
@@ -171,6 +173,7 @@ impl Output {
             armed: AtomicBool::new(false),
             mode: AtomicUsize::new(Mode::default().index()),
             profiles: Profiles::new(process),
+            calls: Calls::default(),
             coming: AtomicU32::new(0),
             unread: AtomicU64::new(0),
             overwritten: AtomicU64::new(0),
@@ -197,6 +200,7 @@ impl Output {
 
     /// A thread's ring was taken back.
     pub(crate) fn thread_ended(&self, thread: ThreadId) {
+        self.calls.end(thread);
         self.threads.fetch_sub(1, Relaxed);
         let mut retained = lock(&self.retained);
         if let Some(known) = retained.threads.get_mut(&thread) {
@@ -234,6 +238,30 @@ impl Output {
     #[inline]
     pub(crate) fn count_call(&self, function: FunctionId) {
         self.counts.count_call(function);
+    }
+
+    /// Calls of a thread that were counted and not recorded; `None` are those of functions that nobody can name.
+    pub(crate) fn count_calls(
+        &self,
+        thread: ThreadId,
+        calls: impl Iterator<Item = (Option<FunctionId>, u64)>,
+    ) {
+        let known = lock(&self.retained);
+        let thread = known.threads.get(&thread).map(|known| known.thread.clone());
+        drop(known);
+        let Some(thread) = thread else {
+            return;
+        };
+        let mut all = 0_u64;
+        let calls = calls.inspect(|&(function, calls)| {
+            all = all.saturating_add(calls);
+            if let Some(function) = function {
+                self.counts.count_calls(function, calls);
+            }
+        });
+        self.calls.add(&thread, calls);
+        let events = self.events.load(Relaxed).saturating_add(all);
+        self.events.store(events, Relaxed);
     }
 
     /// Another event of a function.

@@ -322,6 +322,9 @@ pub(super) fn emit_slot(
     a.lock().cmpxchg(field32(r11, slot::TID), edi)?;
     a.mov(eax, edi)?;
     a.jnz(probe)?;
+    // In shared memory, so that it is known whose the slot is, whatever becomes of the process. A child that is forked here says the same.
+    a.mov(rdx, spec.rings + HEADER_BYTES)?;
+    a.mov(qword_ptr(rdx + rcx + small(control::OWNER)), rdi)?;
     a.ret()
 }
 

@@ -22,6 +22,7 @@ use super::{
     CallSite, SiteTable, Switches,
     lane::Lane,
     lanes::Lanes,
+    numbers::Numbers,
     pictures::Pictures,
     ring::{Around, Ring, TURN_WORDS, turns},
     slots::{Names, Slots},
@@ -43,6 +44,8 @@ const IDLE_SLEEP: Duration = Duration::from_millis(20);
 /// How often threads are looked for, clocks are read, stuck slow paths are freed.
 const CHORES_EVERY: Duration = Duration::from_millis(100);
 const ANCHOR_EVERY: Duration = Duration::from_secs(1);
+/// How often counts are read, of all threads and sites.
+const COUNT_EVERY: Duration = Duration::from_millis(500);
 /// One in so many slots taken since the last look for ended threads calls for the next one: threads that live for a
 /// moment only would have used up all slots by the time of the chores.
 const SLOTS_PER_LOOK: usize = 16;
@@ -89,6 +92,10 @@ pub(crate) struct Drain {
     newest: bool,
     /// The mode is [`Mode::Profile`].
     profile: bool,
+    /// The mode is [`Mode::Count`].
+    counting: bool,
+    /// What the numbers of counted sites mean.
+    numbers: Numbers,
     /// Rings that an earlier session left are known.
     begun: bool,
     /// By slot index.
@@ -106,6 +113,8 @@ pub(crate) struct Drain {
     last_chores: Instant,
     /// When the clocks are read next: soon at first, so that an early reader has two points, then every second.
     next_anchor: Instant,
+    /// When counts are read next.
+    next_count: Instant,
 }
 
 // === impl DrainHandle ===
@@ -217,6 +226,8 @@ impl Drain {
             memory,
             newest: newest::keeps_newest(&slots.rings),
             profile: false,
+            counting: false,
+            numbers: Numbers::default(),
             begun: false,
             slots,
             sites: Arc::new(sites),
@@ -231,6 +242,7 @@ impl Drain {
             started: now,
             last_chores: now,
             next_anchor: now,
+            next_count: now,
         }
     }
 
@@ -241,6 +253,10 @@ impl Drain {
     fn run(&mut self, requests: &Receiver<Request>) {
         self.settle_mode();
         self.discover();
+        // What an earlier session counted is its own.
+        for ring in self.rings.values_mut() {
+            ring.take_counts(&self.slots);
+        }
         self.begun = true;
         let mut sleep = SHORT_SLEEP;
         loop {
@@ -250,7 +266,7 @@ impl Drain {
             sleep = match busy {
                 Busy::Full => Duration::ZERO,
                 Busy::Some => SHORT_SLEEP,
-                Busy::Idle if self.newest => IDLE_SLEEP,
+                Busy::Idle if self.newest || self.counting => IDLE_SLEEP,
                 Busy::Idle if self.output.is_armed() => ARMED_SLEEP,
                 Busy::Idle => (sleep.max(SHORT_SLEEP) * 2).min(IDLE_SLEEP),
             };
@@ -303,6 +319,48 @@ impl Drain {
         let profile = self.output.mode() == Mode::Profile;
         if profile != self.profile {
             self.enter_profile(profile);
+        }
+        let counting = self.output.mode() == Mode::Count;
+        if counting != self.counting {
+            self.counting = counting;
+            match counting {
+                // What was counted before the mode was known here is of it, too.
+                true => self.output.calls.restart(),
+                false => {
+                    self.discover();
+                    self.count();
+                }
+            }
+        }
+    }
+
+    /// Adds up what threads have counted since the last time.
+    fn count(&mut self) {
+        let order = std::mem::take(&mut self.order);
+        for &index in &order {
+            self.count_ring(index);
+        }
+        self.order = order;
+    }
+
+    fn count_ring(&mut self, index: u32) {
+        let Some(ring) = self.rings.get_mut(&index) else {
+            return;
+        };
+        let owner = ring.owner;
+        let counted = ring.take_counts(&self.slots);
+        if counted.is_empty() {
+            return;
+        }
+        self.numbers.learn(&self.slots);
+        let now = ticks_now();
+        let calls = counted.into_iter().map(|(number, calls)| {
+            let site = self.numbers.name(number);
+            let site = site.and_then(|name| self.sites.find(name, now));
+            (site.map(|site| site.function), calls)
+        });
+        if let Some(lane) = self.lanes.get_mut(owner) {
+            self.output.count_calls(lane.thread(), calls);
         }
     }
 
@@ -485,6 +543,10 @@ impl Drain {
         }
         self.last_chores = Instant::now();
         self.take_up_unused();
+        if self.counting && self.next_count <= self.last_chores {
+            self.next_count = self.last_chores + COUNT_EVERY;
+            self.count();
+        }
         self.retire_dead();
         self.tell_quiet();
         self.free_stuck();
@@ -552,6 +614,7 @@ impl Drain {
         let dead: Vec<u32> = dead.copied().collect();
         self.more_ended = dead.len() == ENDS_AT_ONCE;
         for &index in &dead {
+            self.count_ring(index);
             self.with_ring(index, Ring::read_last);
             if let Err(error) = self.slots.retire(&self.memory, index) {
                 tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not freed");
@@ -632,6 +695,9 @@ impl Drain {
             }
         }
         self.publish_without_slot();
+        if self.counting {
+            self.count();
+        }
         for lane in self.lanes.iter_mut() {
             lane.tell_early(now);
             lane.publish(&self.output);
@@ -642,6 +708,9 @@ impl Drain {
     fn finish(&mut self) {
         self.discover();
         self.publish_without_slot();
+        if self.counting {
+            self.count();
+        }
         // Else a thread that stands in a trampoline would still take chunks back.
         newest::keep_newest(&self.slots.rings, false);
         for at in 0..self.order.len() {

@@ -154,6 +154,7 @@ pub(crate) fn mode(mode: v1::Mode) -> Result<Mode, tonic::Status> {
         v1::Mode::Flight => Ok(Mode::Flight),
         v1::Mode::Stream => Ok(Mode::Stream),
         v1::Mode::Profile => Ok(Mode::Profile),
+        v1::Mode::Count => Ok(Mode::Count),
     }
 }
 
@@ -163,6 +164,7 @@ pub(crate) fn attach_options(request: v1::AttachRequest) -> AttachOptions {
         v1::Mode::Unspecified | v1::Mode::Flight => Mode::Flight,
         v1::Mode::Stream => Mode::Stream,
         v1::Mode::Profile => Mode::Profile,
+        v1::Mode::Count => Mode::Count,
     };
     let follow = match request.follow() {
         v1::Follow::Unspecified => Follow::None,

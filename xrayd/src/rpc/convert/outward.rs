@@ -386,6 +386,7 @@ pub(crate) fn mode_report(pid: Pid, before: Result<Mode, Refusal>) -> v1::ModeRe
         Ok(Mode::Flight) => (v1::Mode::Flight, None),
         Ok(Mode::Stream) => (v1::Mode::Stream, None),
         Ok(Mode::Profile) => (v1::Mode::Profile, None),
+        Ok(Mode::Count) => (v1::Mode::Count, None),
         Err(refused) => (v1::Mode::Unspecified, Some(refusal(refused))),
     };
     v1::ModeReport {

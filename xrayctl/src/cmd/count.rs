@@ -1,0 +1,153 @@
+//! `xrayctl count`: how often functions are called, by function or by thread, and nothing else.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tonic::Streaming;
+use xrayd::session::{Capture, Follow, Mode, Wanted};
+use xrayd_proto::v1::{EventBatch, FetchCountsRequest, StreamEventsRequest};
+
+use super::attach::{Memory, sleds};
+use crate::args::Format;
+use crate::client::{Daemon, Rpc};
+use crate::failure;
+use crate::output::Console;
+use crate::output::counted::{Counted, Counts};
+use crate::parse;
+use crate::selectors::{self, Pending, Selectors};
+use crate::signals::Signals;
+use crate::tenure::{self, Ended, Undo};
+use crate::toggle::{self, Switching};
+
+const EXAMPLES: &str = "\
+Without a selector, all functions are meant. Each thread counts in its own memory, in the program itself, without a look at the clock: a tenth of what
+a traced call costs. No event is recorded, so there are no times, and no losses.
+
+A process that is not attached is attached to for that time. One that is attached has to be in the mode count (`xrayctl mode count`), which its other
+users would notice; what is switched on here is off again afterwards.
+
+With --kept, what is shown is what was counted since the mode became count, and nothing is switched.
+
+Examples:
+  xrayctl count 1234 --duration 10s
+  xrayctl count 1234 --glob 'ns::*' --duration 10s --by-thread
+  xrayctl count 1234 --kept --json";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The process
+    #[arg(value_parser = crate::parse::pid)]
+    pid: u32,
+    #[command(flatten)]
+    selectors: Selectors,
+    #[command(flatten)]
+    pending: Pending,
+    /// Stop after this time; without this, when the process ends or on Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
+    duration: Option<Duration>,
+    /// What was counted since the mode became count
+    #[arg(long, conflicts_with = "duration")]
+    kept: bool,
+    /// A row for each function of each thread
+    #[arg(long)]
+    by_thread: bool,
+    /// Only so many rows; 0: all
+    #[arg(long, value_name = "N", default_value_t = 25)]
+    top: usize,
+    #[command(flatten)]
+    memory: Memory,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let counted = match args.kept {
+        true => Counted::new(fetch(&mut daemon.connect().await?, args.pid).await?, None),
+        false => made(&args, daemon, console).await?,
+    };
+    if args.format.json {
+        return console.json(&counted.rows(args.by_thread, usize::MAX));
+    }
+    let top = if args.top == 0 { usize::MAX } else { args.top };
+    let rows = counted.rows(args.by_thread, top);
+    console.show(|out, look| rows.render(out, look))?;
+    for line in rows.notes() {
+        console.note(&line);
+    }
+    Ok(())
+}
+
+/// What is counted from now on.
+async fn made(args: &Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<Counted> {
+    let mut signals = Signals::hold()?;
+    let mut rpc = daemon.connect_or_embed().await?;
+    let sleds = sleds(args.selectors.may_wait(args.pending));
+    let request = args
+        .memory
+        .request(args.pid, Follow::None, sleds, Mode::Count);
+    // Left last: else the daemon would undo at the same time what is undone here.
+    let mut stream = None;
+    let counted = tenure::during(&mut rpc, request, console, async |rpc, undo, console| {
+        count(rpc, args, undo, &mut stream, &mut signals, console).await
+    });
+    counted.await.map(|(_, counted)| counted)
+}
+
+async fn count(
+    rpc: &mut Rpc,
+    args: &Args,
+    undo: Undo,
+    stream: &mut Option<Streaming<EventBatch>>,
+    signals: &mut Signals,
+    console: &mut Console,
+) -> anyhow::Result<(Ended, Counted)> {
+    // Of a process in another mode this fails, before anything is switched.
+    let before = fetch(rpc, args.pid).await?;
+    let switching = Switching {
+        pid: args.pid,
+        selection: selectors::wire(args.selectors.selection_or_all()?),
+        wanted: Wanted::On(Capture::NONE),
+        loan: undo.loan(),
+    };
+    let may_wait = args.selectors.may_wait(args.pending);
+    toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
+    // It brings no events, but undoes what is done here if this is killed, and ends with the process.
+    let request = StreamEventsRequest {
+        pid: args.pid,
+        selection: None,
+        undo: Some(undo.into()),
+    };
+    let response = rpc.stream_events(request).await;
+    let response = response.map_err(|status| failure::from_status(&status));
+    let response = response.context("cannot wait for the process's end")?;
+    let batches = stream.insert(response.into_inner());
+    let begun = Instant::now();
+    toggle::toggle(rpc, switching, console).await?;
+    let up = async {
+        match args.duration {
+            Some(duration) => tokio::time::sleep(duration).await,
+            None => std::future::pending().await,
+        }
+    };
+    let over = async { while let Ok(Some(_)) = batches.message().await {} };
+    let ended = tokio::select! {
+        () = up => Ended::Asked,
+        () = signals.next() => Ended::Asked,
+        () = over => Ended::Process,
+    };
+    let counted = Counted::new(fetch(rpc, args.pid).await?, Some(begun.elapsed()));
+    Ok((ended, counted.since(&before)))
+}
+
+async fn fetch(rpc: &mut Rpc, pid: u32) -> anyhow::Result<Counts> {
+    let failed = |status: tonic::Status| failure::from_status(&status);
+    let response = rpc.fetch_counts(FetchCountsRequest { pid }).await;
+    let response = response.map_err(failed).context("nothing was counted")?;
+    let mut messages = response.into_inner();
+    let mut counts = Counts::default();
+    while let Some(message) = messages.message().await.map_err(failed)? {
+        counts.add(message);
+    }
+    Ok(counts)
+}

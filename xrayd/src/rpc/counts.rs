@@ -1,0 +1,87 @@
+//! Answers with counts of calls, thread by thread.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use xray_trace::model::FunctionId;
+use xrayd_proto::v1;
+
+use super::authorise::Traced;
+use crate::{
+    Pid,
+    refusal::{Reason, Refusal},
+    session::{CallCounts, Mode, Session},
+};
+
+/// Functions of a message.
+const FUNCTIONS_PER_MESSAGE: usize = 1000;
+
+/// What was counted of whom `pid` means.
+///
+/// # Errors
+/// Nothing is counted.
+pub(super) fn get(traced: &Traced, pid: Pid) -> Result<Vec<(Arc<Session>, CallCounts)>, Refusal> {
+    let sessions = traced.sessions().into_iter();
+    let counted = sessions.filter_map(|session| {
+        let counts = session.call_counts()?;
+        Some((session, counts))
+    });
+    let counted: Vec<_> = counted.collect();
+    if counted.is_empty() {
+        let message = format!(
+            "process {pid}: its calls are not counted; `xrayctl mode {}` has that done",
+            Mode::Count
+        );
+        return Err(Refusal::new(Reason::Mode, message));
+    }
+    Ok(counted)
+}
+
+/// As messages.
+pub(super) fn messages(
+    session: &Session,
+    counts: &CallCounts,
+) -> impl Iterator<Item = v1::CallCounts> {
+    let pid = session.pid().as_u32();
+    let threads = counts
+        .threads()
+        .map(|of| (of.thread.tid, of.thread.name.as_str(), &of.calls));
+    let ended = [(0, "", counts.ended())];
+    let ended = ended.into_iter().filter(|(.., calls)| !calls.is_empty());
+    let last = v1::CallCounts {
+        pid,
+        unnamed: counts.unnamed(),
+        ..v1::CallCounts::default()
+    };
+    threads
+        .chain(ended)
+        .flat_map(move |(tid, thread, calls)| {
+            let functions: Vec<v1::FunctionCalls> = rows(session, calls).collect();
+            let parts: Vec<v1::CallCounts> = functions
+                .chunks(FUNCTIONS_PER_MESSAGE)
+                .map(|part| v1::CallCounts {
+                    pid,
+                    tid,
+                    thread: thread.to_owned(),
+                    functions: part.to_vec(),
+                    unnamed: 0,
+                })
+                .collect();
+            parts
+        })
+        .chain([last])
+}
+
+fn rows(
+    session: &Session,
+    calls: &BTreeMap<FunctionId, u64>,
+) -> impl Iterator<Item = v1::FunctionCalls> {
+    calls.iter().filter_map(|(&id, &calls)| {
+        let (name, module) = session.name_of(id)?;
+        Some(v1::FunctionCalls {
+            id: id.0,
+            name,
+            module,
+            calls,
+        })
+    })
+}
