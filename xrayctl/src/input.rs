@@ -241,23 +241,7 @@ fn named<T: Ord>(
 
 /// The first tick that is so long after the first event, or later.
 fn tick_at(trace: &Trace, after: Duration) -> Ticks {
-    let blocks = || trace.blocks().iter();
-    let first = blocks().map(|block| block.first.0).min().unwrap_or(0);
-    let last = blocks().map(|block| block.last.0).max().unwrap_or(0);
-    let clock = trace.clock();
-    let after = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
-    let wanted = clock.monotonic_ns(Ticks(first)).saturating_add(after);
-    // The clock never runs backwards, so the tick can be found by halving.
-    let (mut before, mut at) = (first, last.saturating_add(1));
-    while before < at {
-        let middle = before + (at - before) / 2;
-        if clock.monotonic_ns(Ticks(middle)) < wanted {
-            before = middle + 1;
-        } else {
-            at = middle;
-        }
-    }
-    Ticks(at)
+    Filter::tick_after(trace, u64::try_from(after.as_nanos()).unwrap_or(u64::MAX))
 }
 
 // === impl Unpaired ===

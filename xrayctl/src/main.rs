@@ -14,6 +14,7 @@ mod input;
 mod log;
 mod output;
 mod output_folder;
+mod page;
 mod parse;
 mod progress;
 mod recording;

@@ -81,6 +81,27 @@ impl Filter {
         Ok(threads.map(|thread| thread.id).collect())
     }
 
+    /// The first tick that is so many nanoseconds after the trace's first event, or later.
+    #[must_use]
+    pub fn tick_after(trace: &Trace, after_ns: u64) -> Ticks {
+        let blocks = || trace.blocks().iter();
+        let first = blocks().map(|block| block.first.0).min().unwrap_or(0);
+        let last = blocks().map(|block| block.last.0).max().unwrap_or(0);
+        let clock = trace.clock();
+        let wanted = clock.monotonic_ns(Ticks(first)).saturating_add(after_ns);
+        // The clock never runs backwards, so the tick can be found by halving.
+        let (mut before, mut at) = (first, last.saturating_add(1));
+        while before < at {
+            let middle = before + (at - before) / 2;
+            if clock.monotonic_ns(Ticks(middle)) < wanted {
+                before = middle + 1;
+            } else {
+                at = middle;
+            }
+        }
+        Ticks(at)
+    }
+
     /// Whether anything of that thread is wanted.
     #[inline]
     #[must_use]

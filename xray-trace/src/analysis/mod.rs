@@ -10,10 +10,12 @@ mod index;
 mod part;
 mod profile;
 mod profiler;
+mod spread;
 mod stack;
 mod step;
 mod strays;
 mod threads;
+mod timeline;
 mod tree;
 mod trie;
 mod window;
@@ -27,8 +29,12 @@ pub use graph::{Graph, GraphEdge};
 pub use index::{SPACING, Survey};
 pub use profile::account_profile;
 pub use profiler::{MORE_STACKS, ProfileRoom, Profiler, StackSums};
+pub use spread::{Spread, account_with_spreads, profile_spreads};
 pub use stack::Steps;
 pub use step::{Call, Ending, Notes, Open, Said, Siblings, Step, Visitor};
 pub use strays::{Stray, strays};
+pub use timeline::{
+    Gap, MOST_LANES, Slice, ThreadTimeline, Timeline, TimelineCall, TimelineRoom,
+};
 pub use tree::{Order, Shown, Tree, TreeLine};
 pub use trie::{Side, StackCounts, StackNode, StackRoots, Stacks};

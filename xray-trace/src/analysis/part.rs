@@ -124,6 +124,15 @@ impl Part {
 
     /// The table, of subjects of that kind.
     pub(super) fn into_account(self, by: GroupBy) -> Account {
+        self.into_account_with(by, |_, _| ()).0
+    }
+
+    /// The table, and what else `look` makes of the durations of each row.
+    pub(super) fn into_account_with<T>(
+        self,
+        by: GroupBy,
+        look: impl Fn(&Histograms, Slot) -> T,
+    ) -> (Account, Vec<T>) {
         let Self {
             subjects,
             gathered,
@@ -140,12 +149,14 @@ impl Part {
                 GroupBy::Process => Subject::Process(known(id).map(ProcessId)),
                 GroupBy::Module => Subject::Module(known(id).map(ModuleId)),
             };
-            let row = gathered.row(subject, Slot::new(index)?, &mut histograms);
-            (row.calls > 0).then_some(row)
+            let slot = Slot::new(index)?;
+            let row = gathered.row(subject, slot, &mut histograms);
+            (row.calls > 0).then(|| (row, look(&histograms, slot)))
         });
         let mut rows: Vec<_> = rows.collect();
-        rows.sort_by_key(|row| row.subject);
-        Account { rows, notes }
+        rows.sort_by_key(|(row, _)| row.subject);
+        let (rows, looked_at) = rows.into_iter().unzip();
+        (Account { rows, notes }, looked_at)
     }
 
     /// Takes in what was gathered about other threads.

@@ -608,6 +608,7 @@ fn show(step: Step, visitor: &mut impl Visitor) {
     match step {
         Step::Enter(open) => visitor.enter(&open),
         Step::Leave(call) => visitor.leave(&call),
-        Step::Data(_) | Step::Lost { .. } => {}
+        Step::Lost { ticks, events } => visitor.lost(ticks, events),
+        Step::Data(_) => {}
     }
 }

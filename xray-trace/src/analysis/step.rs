@@ -28,6 +28,10 @@ pub trait Visitor {
     /// The innermost call ends.
     fn leave(&mut self, call: &Call);
 
+    /// So many events are missing here. Every call has been closed before.
+    #[inline(always)]
+    fn lost(&mut self, _ticks: Ticks, _events: u64) {}
+
     /// Whether it is shown no more for now, where that is for it to say.
     fn enough(&self) -> bool {
         false

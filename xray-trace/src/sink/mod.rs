@@ -14,6 +14,8 @@ mod fdr;
 mod firefox;
 mod folded;
 mod frames;
+#[cfg(feature = "export")]
+mod html;
 mod json_lines;
 #[cfg(feature = "export")]
 mod parquet;
@@ -47,6 +49,8 @@ pub use ctf::Ctf;
 pub use fdr::Fdr;
 pub use firefox::Firefox;
 pub use folded::Folded;
+#[cfg(feature = "export")]
+pub use html::{NoteTone, Page, PageNote, Standing};
 pub use json_lines::JsonLines;
 #[cfg(feature = "export")]
 pub use parquet::Parquet;

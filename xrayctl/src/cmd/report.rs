@@ -1,32 +1,44 @@
-//! `xrayctl report`: the call tree and the table of functions of a trace. Needs neither daemon nor binary.
+//! `xrayctl report`: the call tree and the table of functions of a trace, or all of it as a page for a browser. Needs neither daemon nor
+//! binary.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde::Serialize;
 use xray_trace::analysis::{self, AccountOptions, Direction, Order, Shown, SortBy, Tree};
+use xray_trace::sink::Standing;
 
 use crate::args::Format;
-use crate::input::{Logs, Selection};
+use crate::input::{self, Logs, Selection};
 use crate::output::call_table::CallTable;
 use crate::output::call_tree::{self, CallTree};
 use crate::output::trace_summary::TraceSummary;
-use crate::output::{Console, trace_summary};
+use crate::output::{Console, trace_summary, units};
+use crate::page;
 
 const EXAMPLES: &str = "\
 Without --tree or --table both are shown. Times in a function are counted whatever part of the trace is shown.
+--html writes one file that needs no other: flame graph, timeline, table of functions. It reads profiles as well.
 
 Examples:
   xrayctl report run.xtrace
   xrayctl report run.xtrace --table --sort self --limit 20
   xrayctl report run.xtrace --tree --function 'ns::parse*' --thread worker-1
-  xrayctl report run.xtrace --since 1.5s --until 1.6s --limit 0";
+  xrayctl report run.xtrace --since 1.5s --until 1.6s --limit 0
+  xrayctl report run.xtrace --html -o report.html";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The trace; -: standard input
+    /// The trace; with --html, also a profile; -: standard input
     file: PathBuf,
+    /// Write a page for a browser
+    #[arg(long, requires = "output", conflicts_with_all = ["tree", "table", "limit", "sort", "order", "json"])]
+    html: bool,
+    /// The page to write; -: standard output
+    #[arg(short, long, value_name = "OUT", requires = "html")]
+    output: Option<PathBuf>,
     /// Show the call tree
     #[arg(long)]
     tree: bool,
@@ -90,6 +102,9 @@ struct Report<'a> {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
+    if let Some(output) = &args.output {
+        return args.write_page(output, console);
+    }
     let trace = args.logs.open(&args.file, console)?;
     let filter = args.selection.filter(&trace)?;
     let limit = if args.limit == 0 {
@@ -129,6 +144,25 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+// === impl Args ===
+
+impl Args {
+    fn write_page(&self, path: &Path, console: &mut Console) -> anyhow::Result<()> {
+        let output = input::destined(path, &[&self.file])?;
+        let log = self.logs.open_any(&self.file, console)?;
+        let filter = self.selection.filter_of(&log)?;
+        let page = page::of(&log, &filter, &self.file);
+        let printed = output.is_standard_output();
+        output.write(console, |out, _| page.write(Standing::Alone, out))?;
+        if printed {
+            return Ok(());
+        }
+        let bytes = fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let (path, bytes) = (path.display(), units::bytes(bytes));
+        console.line(&format!("{path}: a report for a browser, {bytes}"))
+    }
 }
 
 // === impl Sort ===

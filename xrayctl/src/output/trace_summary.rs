@@ -136,8 +136,8 @@ impl TraceSummary {
         }
     }
 
-    /// The headline: which process, how much, how long.
-    pub(crate) fn render_head(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+    /// Which processes, a few of them by name.
+    pub(crate) fn programs(&self) -> String {
         let processes = self.processes.iter().map(|process| {
             let host = process.host.as_ref().map(|host| format!(" on {host}"));
             let program = process
@@ -157,11 +157,15 @@ impl TraceSummary {
         if more > 0 {
             named.push(format!("{} more", units::count(more as u64)));
         }
-        let processes = text::printable(&named.join(", "));
+        text::printable(&named.join(", "))
+    }
+
+    /// The headline: which process, how much, how long.
+    pub(crate) fn render_head(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         writeln!(
             out,
             "{}: {} of {} in {}",
-            look.paint(Tone::Heading, &processes),
+            look.paint(Tone::Heading, &self.programs()),
             units::counted(self.events, "event"),
             units::counted(self.threads as u64, "thread"),
             units::time(self.duration_ns),
@@ -170,15 +174,19 @@ impl TraceSummary {
 
     /// What is missing or odd, a line each, for commands whose output has no place for it.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let mut out = Vec::new();
-        // Writing to memory cannot fail.
-        let _ = self.render_notes(&mut out, Look::PLAIN);
-        let text = String::from_utf8_lossy(&out);
-        text.lines().map(str::to_owned).collect()
+        self.toned_notes().into_iter().map(|(_, line)| line).collect()
     }
 
     /// What is missing or odd, a line each; nothing for a trace that is whole.
     pub(crate) fn render_notes(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let lines = self.toned_notes();
+        let mut lines = lines.iter();
+        lines.try_for_each(|(tone, line)| writeln!(out, "{}", look.paint(*tone, line)))
+    }
+
+    /// What is missing or odd, a line each, and how bad that is.
+    pub(crate) fn toned_notes(&self) -> Vec<(Tone, String)> {
+        let mut lines = Vec::new();
         let NoteCounts {
             exits_without_entry,
             unwound,
@@ -252,11 +260,10 @@ impl TraceSummary {
                 },
                 units::time(longest),
             );
-            writeln!(out, "{}", look.paint(Tone::Dim, &line))?;
+            lines.push((Tone::Dim, line));
         }
         for (number, noun, what, tone) in counted.into_iter().filter(|note| note.0 > 0) {
-            let line = format!("{} {what}", units::counted(number, noun));
-            writeln!(out, "{}", look.paint(tone, &line))?;
+            lines.push((tone, format!("{} {what}", units::counted(number, noun))));
         }
         let ending = match self.completeness {
             Ended::Complete => None,
@@ -267,7 +274,8 @@ impl TraceSummary {
         };
         let clock = (!self.calibrated && self.events > 0)
             .then_some("the rate of the counter is not known: times are in ticks, not nanoseconds");
-        let mut lines = ending.into_iter().chain(clock);
-        lines.try_for_each(|line| writeln!(out, "{}", look.paint(Tone::Warning, line)))
+        let others = ending.into_iter().chain(clock);
+        lines.extend(others.map(|line| (Tone::Warning, line.to_owned())));
+        lines
     }
 }

@@ -1,0 +1,103 @@
+//! How the durations of calls are spread, roughly: the bars of a small picture.
+
+use std::collections::BTreeMap;
+
+use super::Filter;
+use super::account::{Account, AccountOptions, GroupBy};
+use super::filter::Choice;
+use super::part::Part;
+use super::stack::Steps;
+use super::threads::by_thread;
+use crate::model::{FunctionId, Profile, Trace};
+
+/// Bars for each power of two, as a number of bits. The bounds of bars are bounds of what is counted together elsewhere, too.
+const BITS: u32 = 2;
+
+/// How many calls there are of about each duration.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Spread {
+    bars: BTreeMap<u16, u64>,
+}
+
+/// Makes the table of functions, see [`account`](super::account()), and how the durations in each row are spread.
+#[must_use]
+pub fn account_with_spreads(trace: &Trace, filter: &Filter) -> (Account, Vec<Spread>) {
+    let AccountOptions {
+        by: _,
+        counted,
+        siblings,
+    } = AccountOptions::default();
+    let choice = Choice::new(filter, counted);
+    let look = |part: &mut Part, steps: Steps<'_>| {
+        part.add(steps, choice, |call| {
+            (call.open.function.0, call.open.nesting as usize)
+        });
+    };
+    let mut parts = by_thread(trace, filter, siblings, look).into_iter();
+    let mut all = parts.next().unwrap_or_default();
+    parts.for_each(|part| all.merge(part));
+    all.into_account_with(GroupBy::Function, |histograms, slot| {
+        Spread::of(histograms.durations(slot))
+    })
+}
+
+/// How the durations of each function of a profile are spread.
+#[must_use]
+pub fn profile_spreads(profile: &Profile, filter: &Filter) -> BTreeMap<FunctionId, Spread> {
+    let mut spreads = BTreeMap::<_, Spread>::new();
+    for (at, stack) in profile.stacks().iter().enumerate() {
+        let wanted = filter.wants_thread(stack.thread) && filter.wants_function(stack.function);
+        if let Some(times) = profile.times(at).filter(|_| wanted) {
+            let spread = spreads.entry(stack.function).or_default();
+            let durations = times.durations.iter();
+            durations.for_each(|(duration, count)| spread.add(*duration, *count));
+        }
+    }
+    spreads
+}
+
+// === impl Spread ===
+
+impl Spread {
+    fn of(durations: impl Iterator<Item = (u64, u64)>) -> Self {
+        let mut spread = Self::default();
+        durations.for_each(|(duration, count)| spread.add(duration, count));
+        spread
+    }
+
+    fn add(&mut self, duration: u64, count: u64) {
+        let bar = self.bars.entry(bar(duration)).or_default();
+        *bar = bar.saturating_add(count);
+    }
+
+    /// Every bar with calls, and how many: the shortest first. Bar `n` has durations of `n` below 4, else those from
+    /// `(4 + n % 4) * 2^(n / 4 - 1)` up to where the next one begins.
+    pub fn bars(&self) -> impl ExactSizeIterator<Item = (u16, u64)> {
+        self.bars.iter().map(|(bar, count)| (*bar, *count))
+    }
+}
+
+fn bar(duration: u64) -> u16 {
+    let power = (duration | (1 << BITS)).ilog2() - BITS;
+    let within = duration >> power;
+    // At most 62 powers of 4 bars, and the first one's 4 more.
+    u16::try_from((u64::from(power) << BITS) + within).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_in_order_and_begin_where_they_say() {
+        let lowest = |bar: u64| match bar {
+            0..4 => bar,
+            _ => (4 + bar % 4) << (bar / 4 - 1),
+        };
+        for at in 0..=u64::from(bar(u64::MAX)) {
+            assert_eq!(u64::from(bar(lowest(at))), at);
+            let before = lowest(at).checked_sub(1).map(bar);
+            assert_eq!(before.map(u64::from), at.checked_sub(1));
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Follows one thread, and keeps what there is room for.
+
+use std::collections::hash_map::Entry;
+
+use super::longest::Longest;
+use super::{Gap, MOST_LANES, Share, Slice, ThreadTimeline, TimelineCall};
+use crate::analysis::Filter;
+use crate::analysis::stack::Steps;
+use crate::analysis::step::{Call, Ending, Open, Visitor};
+use crate::model::{FunctionId, ThreadId, Ticks, Trace};
+
+/// A thread's time is divided into so many slices at most.
+const FINEST: u64 = 1 << 14;
+
+/// Takes the calls of a thread in.
+pub(super) struct Drawing<'a> {
+    trace: &'a Trace,
+    filter: &'a Filter,
+    /// What is shown begins then.
+    since_ns: u64,
+    origin_ns: u64,
+    /// `None` if nothing is drawn of the thread.
+    share: Option<Share>,
+    longest: &'a mut Longest,
+    thread: ThreadId,
+    /// The depth of the outermost open call of a wanted function.
+    inside: Option<usize>,
+    /// When the latest event happened.
+    last_ns: u64,
+    calls: Vec<TimelineCall>,
+    /// What is shorter is summed up.
+    kept_from_ns: u64,
+    slices: foldhash::HashMap<(usize, u64), Sum>,
+    slice_power: u32,
+    summed: u64,
+    too_deep: u64,
+    gaps: Vec<Gap>,
+}
+
+/// What is known of a slice.
+#[derive(Debug, Clone, Copy)]
+struct Sum {
+    calls: u64,
+    busy_ns: u64,
+    /// The candidate for more than half of the time, and by how much it is ahead.
+    function: FunctionId,
+    ahead_ns: u64,
+}
+
+// === impl Drawing ===
+
+impl<'a> Drawing<'a> {
+    pub(super) fn new(
+        trace: &'a Trace,
+        filter: &'a Filter,
+        origin_ns: u64,
+        share: Option<Share>,
+        longest: &'a mut Longest,
+    ) -> Self {
+        let clock = trace.clock();
+        let since = filter.since.map(|since| clock.monotonic_ns(since));
+        let since_ns = since.unwrap_or(origin_ns).max(origin_ns);
+        let last = trace.blocks().iter().map(|block| block.last).max();
+        let until = filter.until.into_iter().chain(last).min();
+        let until_ns = until.map_or(since_ns, |until| clock.monotonic_ns(until));
+        let slice = (until_ns.saturating_sub(since_ns) / FINEST).max(1);
+        Self {
+            trace,
+            filter,
+            since_ns,
+            origin_ns,
+            share,
+            longest,
+            thread: ThreadId(0),
+            inside: None,
+            last_ns: since_ns,
+            calls: Vec::new(),
+            kept_from_ns: 0,
+            slices: foldhash::HashMap::default(),
+            slice_power: slice.ilog2(),
+            summed: 0,
+            too_deep: 0,
+            gaps: Vec::new(),
+        }
+    }
+
+    pub(super) fn of(mut self, mut steps: Steps<'_>) -> Option<ThreadTimeline> {
+        self.thread = steps.thread();
+        steps.visit(&mut self);
+        let share = self.share?;
+        self.cut(share.calls);
+        let mut calls = self.calls;
+        calls.sort_unstable_by_key(|call| (call.depth, call.start_ns, call.end_ns));
+        let slices = self.slices.iter().map(|((depth, at), sum)| Slice {
+            depth: *depth,
+            at: *at,
+            calls: sum.calls,
+            busy_ns: sum.busy_ns,
+            function: sum.function,
+        });
+        let mut slices: Vec<_> = slices.collect();
+        slices.sort_unstable_by_key(|slice| (slice.depth, slice.at));
+        Some(ThreadTimeline {
+            thread: self.thread,
+            calls,
+            slices,
+            slice_power: self.slice_power,
+            kept_from_ns: self.kept_from_ns,
+            summed: self.summed,
+            too_deep: self.too_deep,
+            gaps: self.gaps,
+        })
+    }
+
+    fn take(&mut self, call: TimelineCall) {
+        let Some(share) = self.share else { return };
+        if call.depth >= MOST_LANES {
+            self.too_deep += 1;
+            return;
+        }
+        if call.len_ns() < self.kept_from_ns {
+            self.sum(&call);
+            self.coarsen(share.slices);
+            return;
+        }
+        self.calls.push(call);
+        if self.calls.len() > share.calls.saturating_mul(2).max(64) {
+            self.cut(share.calls);
+        }
+    }
+
+    /// Keeps as many of the longest calls, those of a length all or none, and sums the others up.
+    fn cut(&mut self, most: usize) {
+        if self.calls.len() <= most {
+            return;
+        }
+        let mut lengths: Vec<_> = self.calls.iter().map(TimelineCall::len_ns).collect();
+        let longest_too_many = lengths.len() - 1 - most;
+        let (_, too_many, _) = lengths.select_nth_unstable(longest_too_many);
+        self.kept_from_ns = too_many.saturating_add(1);
+        let from_ns = self.kept_from_ns;
+        let (kept, short) = std::mem::take(&mut self.calls)
+            .into_iter()
+            .partition::<Vec<_>, _>(|call| call.len_ns() >= from_ns);
+        self.calls = kept;
+        let most = self.share.map_or(0, |share| share.slices);
+        for call in short {
+            self.sum(&call);
+            self.coarsen(most);
+        }
+    }
+
+    /// Adds a call to the slices that it is in.
+    fn sum(&mut self, call: &TimelineCall) {
+        self.summed += 1;
+        let power = self.slice_power;
+        let start = call.start_ns.max(self.since_ns).saturating_sub(self.origin_ns);
+        let end = call.end_ns.saturating_sub(self.origin_ns).max(start);
+        let (first, last) = (start >> power, end >> power);
+        for at in first..=last {
+            let begin = (at << power).max(start);
+            let over = (at << power).saturating_add(1 << power).min(end);
+            let busy_ns = over.saturating_sub(begin);
+            if at > first && busy_ns == 0 {
+                continue;
+            }
+            let sum = Sum {
+                calls: u64::from(at == first),
+                busy_ns,
+                function: call.function,
+                ahead_ns: busy_ns,
+            };
+            self.add((call.depth, at), sum);
+        }
+    }
+
+    fn add(&mut self, place: (usize, u64), sum: Sum) {
+        match self.slices.entry(place) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(sum);
+            }
+            Entry::Occupied(mut there) => there.get_mut().add(&sum),
+        }
+    }
+
+    /// Makes slices longer until they are few enough.
+    #[inline]
+    fn coarsen(&mut self, most: usize) {
+        while self.slices.len() > most && self.slice_power < 62 {
+            self.slice_power += 1;
+            for ((depth, at), sum) in std::mem::take(&mut self.slices) {
+                self.add((depth, at >> 1), sum);
+            }
+        }
+    }
+}
+
+impl Visitor for Drawing<'_> {
+    #[inline(always)]
+    fn enter(&mut self, open: &Open) {
+        self.last_ns = self.last_ns.max(open.start_ns);
+        if self.inside.is_none() && self.filter.wants_function(open.function) {
+            self.inside = Some(open.depth);
+        }
+    }
+
+    #[inline(always)]
+    fn leave(&mut self, call: &Call) {
+        self.last_ns = self.last_ns.max(call.end_ns);
+        let Some(outermost) = self.inside else { return };
+        if outermost == call.open.depth {
+            self.inside = None;
+        }
+        if self.filter.until.is_some_and(|until| call.open.start >= until) {
+            return;
+        }
+        let drawn = TimelineCall {
+            depth: call.open.depth.saturating_sub(outermost),
+            function: call.open.function,
+            start_ns: call.open.start_ns,
+            end_ns: call.end_ns.max(call.open.start_ns),
+            finished: call.how != Ending::Closed,
+        };
+        if self.filter.wants_call(&call.open) {
+            self.longest.see(self.thread, &drawn);
+        }
+        self.take(drawn);
+    }
+
+    fn lost(&mut self, ticks: Ticks, events: u64) {
+        let end_ns = self.trace.clock().monotonic_ns(ticks);
+        let start_ns = self.last_ns.min(end_ns);
+        self.last_ns = end_ns;
+        let Some(share) = self.share.filter(|_| self.filter.wants_time(ticks)) else {
+            return;
+        };
+        self.gaps.push(Gap {
+            start_ns,
+            end_ns,
+            events,
+            losses: 1,
+        });
+        if self.gaps.len() > share.gaps.saturating_mul(2) {
+            self.gaps = self.gaps.chunks(2).map(Gap::together).collect();
+        }
+    }
+}
+
+// === impl Sum ===
+
+impl Sum {
+    fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.busy_ns = self.busy_ns.saturating_add(other.busy_ns);
+        if self.function == other.function {
+            self.ahead_ns = self.ahead_ns.saturating_add(other.ahead_ns);
+        } else if self.ahead_ns >= other.ahead_ns {
+            self.ahead_ns -= other.ahead_ns;
+        } else {
+            self.function = other.function;
+            self.ahead_ns = other.ahead_ns - self.ahead_ns;
+        }
+    }
+}
+
+// === impl TimelineCall ===
+
+impl TimelineCall {
+    /// How long it is known to have taken, in nanoseconds.
+    #[inline]
+    #[must_use]
+    pub fn len_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.start_ns)
+    }
+}
+
+// === impl Gap ===
+
+impl Gap {
+    /// Neighbours as one.
+    fn together(neighbours: &[Self]) -> Self {
+        let first = neighbours.first().copied().unwrap_or(Self {
+            start_ns: 0,
+            end_ns: 0,
+            events: 0,
+            losses: 0,
+        });
+        neighbours.iter().skip(1).fold(first, |sum, gap| Self {
+            start_ns: sum.start_ns,
+            end_ns: gap.end_ns.max(sum.end_ns),
+            events: sum.events.saturating_add(gap.events),
+            losses: sum.losses + gap.losses,
+        })
+    }
+}

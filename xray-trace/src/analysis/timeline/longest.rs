@@ -1,0 +1,101 @@
+//! The longest calls of each function.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::TimelineCall;
+use crate::function_map::FunctionMap;
+use crate::model::{FunctionId, ThreadId};
+
+/// The longest calls of each function, a few of each.
+#[derive(Debug, Default)]
+pub(super) struct Longest {
+    most: usize,
+    /// Where a function's are, + 1.
+    places: FunctionMap<u32>,
+    functions: Vec<(FunctionId, Kept)>,
+}
+
+/// Those of one function, in no order.
+#[derive(Debug, Default)]
+struct Kept {
+    calls: Vec<(ThreadId, TimelineCall)>,
+    /// No call that is shorter is wanted any more.
+    from_ns: u64,
+}
+
+// === impl Longest ===
+
+impl Longest {
+    /// So many of each function.
+    pub(super) fn keep(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    #[inline]
+    pub(super) fn see(&mut self, thread: ThreadId, call: &TimelineCall) {
+        let most = self.most;
+        if let Some(kept) = self.of(call.function)
+            && (call.len_ns() >= kept.from_ns || kept.calls.len() < most)
+        {
+            kept.take(thread, *call, most);
+        }
+    }
+
+    #[inline]
+    fn of(&mut self, function: FunctionId) -> Option<&mut Kept> {
+        let place = self.places.entry(function);
+        if *place == 0 {
+            self.functions.push((function, Kept::default()));
+            *place = u32::try_from(self.functions.len()).unwrap_or(0);
+        }
+        let at = usize::try_from(place.checked_sub(1)?).ok()?;
+        self.functions.get_mut(at).map(|(_, kept)| kept)
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        for (_, kept) in other.functions {
+            for (thread, call) in kept.calls {
+                self.see(thread, &call);
+            }
+        }
+    }
+
+    /// By function, the longest first.
+    pub(super) fn into_calls(self) -> BTreeMap<FunctionId, Vec<(ThreadId, TimelineCall)>> {
+        let functions = self.functions.into_iter();
+        let sorted = functions.map(|(function, mut kept)| {
+            kept.calls.sort_by_key(rank);
+            (function, kept.calls)
+        });
+        sorted.filter(|(_, calls)| !calls.is_empty()).collect()
+    }
+}
+
+// === impl Kept ===
+
+impl Kept {
+    #[cold]
+    fn take(&mut self, thread: ThreadId, call: TimelineCall, most: usize) {
+        self.calls.push((thread, call));
+        if self.calls.len() > most {
+            // Which of equal ones stay does not depend on the order in which they come.
+            let last = self.calls.iter().enumerate().max_by_key(|(_, kept)| rank(kept));
+            if let Some((last, _)) = last {
+                self.calls.swap_remove(last);
+            }
+            let shortest = self.calls.iter().map(|(_, call)| call.len_ns()).min();
+            self.from_ns = shortest.unwrap_or(u64::MAX);
+        }
+    }
+}
+
+/// The longest come first; equal ones by time.
+fn rank((thread, call): &(ThreadId, TimelineCall)) -> (Reverse<u64>, u64, ThreadId, usize) {
+    (
+        Reverse(call.len_ns()),
+        call.start_ns,
+        *thread,
+        call.depth,
+    )
+}

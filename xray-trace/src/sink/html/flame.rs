@@ -1,0 +1,85 @@
+//! The flame graph: the stacks with the most time.
+//!
+//! A stack has at least as much time as those that continue it, so whatever is kept continues what is kept. What is left out of a stack is
+//! one more that continues it, so that times add up.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::document::Document;
+use super::limits;
+use super::names::Names;
+use crate::analysis::{StackNode, Stacks};
+
+/// A frame, or what stands for frames that are left out.
+#[derive(Debug, Default, Clone, Copy)]
+struct Frame {
+    /// How many frames before this one its caller stands; 0 for the outermost.
+    back: u64,
+    name: u64,
+    calls: u64,
+    unfinished: u64,
+    self_ns: u64,
+    /// Stacks that are left out; 0 for a frame.
+    stacks: u64,
+}
+
+pub(super) fn write(stacks: &Stacks, names: &mut Names, document: &mut Document) {
+    let frames = frames(stacks, names, limits::STACKS);
+    let column = |document: &mut Document, name: &str, value: fn(&Frame) -> u64| {
+        document.column(name, frames.iter().map(value));
+    };
+    column(document, "frame.back", |frame| frame.back);
+    column(document, "frame.name", |frame| frame.name);
+    column(document, "frame.calls", |frame| frame.calls);
+    column(document, "frame.unfinished", |frame| frame.unfinished);
+    column(document, "frame.self", |frame| frame.self_ns);
+    column(document, "frame.stacks", |frame| frame.stacks);
+    document.set("stacksTogether", stacks.beyond().into());
+}
+
+fn frames(stacks: &Stacks, names: &mut Names, most: usize) -> Vec<Frame> {
+    let nodes = stacks.nodes();
+    let counts = |node: &StackNode| node.counts[0];
+    let mut order: Vec<usize> = (0..nodes.len()).collect();
+    order.sort_by_key(|at| (Reverse(counts(&nodes[*at]).total_ns), *at));
+    let mut kept = vec![false; nodes.len()];
+    for at in order.into_iter().take(most) {
+        kept[at] = true;
+    }
+    // By caller, as a number of a node + 1; 0 for none.
+    let mut left_out = BTreeMap::<usize, Frame>::new();
+    let mut places = vec![0_usize; nodes.len()];
+    let mut frames = Vec::new();
+    for (at, node) in nodes.iter().enumerate() {
+        let counts = counts(node);
+        if kept[at] {
+            let back = node.parent.map_or(0, |caller| frames.len() - places[caller]);
+            places[at] = frames.len();
+            frames.push(Frame {
+                back: back as u64,
+                name: names.number(stacks.name(node)),
+                calls: counts.calls,
+                unfinished: counts.unfinished,
+                self_ns: counts.self_ns,
+                stacks: 0,
+            });
+            continue;
+        }
+        let mut caller = node.parent;
+        while let Some(outer) = caller.filter(|outer| !kept[*outer]) {
+            caller = nodes[outer].parent;
+        }
+        let sum = left_out.entry(caller.map_or(0, |caller| caller + 1)).or_default();
+        sum.calls = sum.calls.saturating_add(counts.calls);
+        sum.unfinished = sum.unfinished.saturating_add(counts.unfinished);
+        sum.self_ns = sum.self_ns.saturating_add(counts.self_ns);
+        sum.stacks += 1;
+    }
+    for (caller, mut sum) in left_out {
+        let back = caller.checked_sub(1).map_or(0, |caller| frames.len() - places[caller]);
+        sum.back = back as u64;
+        frames.push(sum);
+    }
+    frames
+}

@@ -1,0 +1,53 @@
+//! How much of everything a page has at most.
+//!
+//! | | at most | bytes each, at worst | together |
+//! |---|---|---|---|
+//! | names | | | 3 MB |
+//! | functions | 5,000 | 130 | 0.7 MB |
+//! | bars of their pictures | 300,000 | 5 | 1.5 MB |
+//! | stacks | 40,000, and what each leaves out | 30 | 2.4 MB |
+//! | calls | 200,000 | 18 | 3.6 MB |
+//! | slices | 60,000, and those of 256 threads with 128 lanes | 20 | 1.9 MB |
+//! | the longest calls | 4 for each function | 22 | 0.4 MB |
+//! | gaps | 8,000, and 2 for each thread | 30 | 0.3 MB |
+//!
+//! That is less than 14 MB. Calls of one lane share the time of the trace, so no more than a few of them can be far apart, which is why a call takes less than
+//! its three numbers could.
+
+use crate::analysis::TimelineRoom;
+
+/// Functions in the table.
+pub(super) const FUNCTIONS: usize = 5_000;
+/// Bars of all functions together.
+pub(super) const BARS: usize = 300_000;
+/// Stacks in the flame graph.
+pub(super) const STACKS: usize = 40_000;
+/// Bytes of names, as they stand in the document.
+pub(super) const NAMES: usize = 3_000_000;
+/// Bytes of a name.
+pub(super) const NAME: usize = 1_000;
+/// Bytes of a path or of a heading.
+pub(super) const PATH: usize = 400;
+/// Bytes of a thread's name.
+pub(super) const THREAD_NAME: usize = 64;
+/// Notes, and bytes of one.
+pub(super) const NOTES: usize = 500;
+pub(super) const NOTE: usize = 600;
+
+/// Of a page's timeline.
+pub(super) const TIMELINE: TimelineRoom = TimelineRoom {
+    threads: 256,
+    calls: 200_000,
+    slices: 60_000,
+    gaps: 4_000,
+    longest: 4,
+};
+
+/// Of a part of it, which is drawn in more detail.
+pub(super) const WINDOW: TimelineRoom = TimelineRoom {
+    threads: 256,
+    calls: 100_000,
+    slices: 60_000,
+    gaps: 4_000,
+    longest: 0,
+};

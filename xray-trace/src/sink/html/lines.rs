@@ -1,0 +1,147 @@
+//! The timeline: a line for each thread, with a lane for each depth.
+
+use serde_json::{Value, json};
+
+use super::document::Document;
+use super::functions::Functions;
+use super::{Rows, limits, names};
+use crate::analysis::{Slice, ThreadTimeline, Timeline, TimelineCall};
+use crate::model::{ThreadId, Trace};
+use crate::sink::Place;
+
+/// The threads that a page has, and what they are called.
+#[derive(Debug, Default)]
+pub(super) struct Threads {
+    rows: Rows,
+    shown: Vec<Value>,
+}
+
+/// The calls of a thread at one depth.
+struct Lane<'a> {
+    thread: usize,
+    depth: usize,
+    calls: &'a [TimelineCall],
+    slices: &'a [Slice],
+}
+
+// === impl Threads ===
+
+impl Threads {
+    pub(super) fn new(timeline: &Timeline, trace: &Trace) -> Self {
+        let mut threads = Self::default();
+        for ThreadTimeline { thread, .. } in &timeline.threads {
+            let Place { pid, tid } = Place::of(trace, *thread);
+            let known = trace.thread(*thread);
+            let name = known.map_or("", |known| known.name.as_str());
+            let process = known.and_then(|known| trace.process(known.process));
+            let command = process.map_or("", |process| process.command.as_str());
+            threads.rows.insert(*thread, threads.shown.len());
+            threads.shown.push(json!({
+                "name": names::cut(name, limits::THREAD_NAME),
+                "tid": tid,
+                "pid": pid,
+                "process": names::cut(command, limits::THREAD_NAME),
+            }));
+        }
+        threads
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = ThreadId> {
+        self.rows.keys().copied()
+    }
+
+    /// The number of a thread, + 1; 0 if it is not shown.
+    pub(super) fn number(&self, thread: ThreadId) -> u64 {
+        self.rows.get(&thread).map_or(0, |row| *row as u64 + 1)
+    }
+
+    /// What the head says of each thread: of those that a window has nothing of, that.
+    pub(super) fn head(&self, timeline: &Timeline) -> Value {
+        let mut heads = self.shown.clone();
+        for line in &timeline.threads {
+            let head = self.rows.get(&line.thread).and_then(|row| heads.get_mut(*row));
+            if let Some(head) = head {
+                head["power"] = json!(line.slice_power);
+                head["keptFrom"] = json!(line.kept_from_ns);
+                head["summed"] = json!(line.summed);
+                head["tooDeep"] = json!(line.too_deep);
+            }
+        }
+        heads.into()
+    }
+}
+
+pub(super) fn write(
+    timeline: &Timeline,
+    threads: &Threads,
+    functions: &Functions,
+    origin_ns: u64,
+    document: &mut Document,
+) {
+    let lines = timeline.threads.iter();
+    let lines = lines.filter_map(|line| Some((*threads.rows.get(&line.thread)?, line)));
+    let lines: Vec<_> = lines.collect();
+    let lanes: Vec<_> = lines.iter().flat_map(|(row, line)| lanes(*row, line)).collect();
+    document.column("lane.thread", lanes.iter().map(|lane| lane.thread as u64));
+    document.column("lane.depth", lanes.iter().map(|lane| lane.depth as u64));
+    document.column("lane.calls", lanes.iter().map(|lane| lane.calls.len() as u64));
+    document.column("lane.slices", lanes.iter().map(|lane| lane.slices.len() as u64));
+
+    // Of each call how long after the one before in its lane it began, or after the trace's first event.
+    let gaps = lanes.iter().flat_map(|lane| {
+        let mut before = origin_ns;
+        lane.calls.iter().map(move |call| {
+            let gap = call.start_ns.saturating_sub(before);
+            before = call.end_ns;
+            gap
+        })
+    });
+    document.column("call.gap", gaps);
+    let calls = || lanes.iter().flat_map(|lane| lane.calls);
+    document.column("call.len", calls().map(TimelineCall::len_ns));
+    let what = |call: &TimelineCall| functions.number(call.function) << 1 | u64::from(!call.finished);
+    document.column("call.what", calls().map(what));
+
+    let steps = lanes.iter().flat_map(|lane| {
+        let mut before = 0;
+        lane.slices
+            .iter()
+            .map(move |slice| slice.at.saturating_sub(std::mem::replace(&mut before, slice.at)))
+    });
+    document.column("slice.step", steps);
+    let slices = || lanes.iter().flat_map(|lane| lane.slices);
+    document.column("slice.calls", slices().map(|slice| slice.calls));
+    document.column("slice.busy", slices().map(|slice| slice.busy_ns));
+    document.column("slice.what", slices().map(|slice| functions.number(slice.function)));
+
+    let gaps = || lines.iter().flat_map(|(row, line)| line.gaps.iter().map(move |gap| (*row, gap)));
+    document.column("gap.thread", gaps().map(|(row, _)| row as u64));
+    let start = |ns: u64| ns.saturating_sub(origin_ns);
+    document.column("gap.start", gaps().map(|(_, gap)| start(gap.start_ns)));
+    let len = gaps().map(|(_, gap)| gap.end_ns.saturating_sub(gap.start_ns));
+    document.column("gap.len", len);
+    document.column("gap.events", gaps().map(|(_, gap)| gap.events));
+    document.column("gap.losses", gaps().map(|(_, gap)| gap.losses));
+}
+
+/// The lanes of a thread that have anything.
+fn lanes(thread: usize, line: &ThreadTimeline) -> Vec<Lane<'_>> {
+    let (mut calls, mut slices) = (line.calls.as_slice(), line.slices.as_slice());
+    let mut lanes = Vec::new();
+    loop {
+        let depths = calls.first().map(|call| call.depth);
+        let depths = depths.into_iter().chain(slices.first().map(|slice| slice.depth));
+        let Some(depth) = depths.min() else {
+            return lanes;
+        };
+        let (its, others) = calls.split_at(calls.partition_point(|call| call.depth <= depth));
+        let (summed, more) = slices.split_at(slices.partition_point(|slice| slice.depth <= depth));
+        lanes.push(Lane {
+            thread,
+            depth,
+            calls: its,
+            slices: summed,
+        });
+        (calls, slices) = (others, more);
+    }
+}

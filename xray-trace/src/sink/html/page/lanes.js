@@ -1,0 +1,86 @@
+// What is known of when calls happened: threads, each with a lane for each depth. A lane has calls one by one, and slices of time in which shorter
+// calls are summed up. Calls of a lane follow each other, so both their begins and their ends grow.
+
+class Lines {
+  constructor(tables) {
+    this.threads = tables.head.threads.map((head, number) => ({ ...head, number, lanes: [], gaps: [], slice: 2 ** (head.power ?? 0) }));
+    const column = (name) => tables.column(name);
+    const [threads, depths] = [column("lane.thread"), column("lane.depth")];
+    const [counts, sliceCounts] = [column("lane.calls"), column("lane.slices")];
+    const [start, end, what] = [column("call.gap"), column("call.len"), column("call.what")];
+    const [at, summed, busy, sliceWhat] = [column("slice.step"), column("slice.calls"), column("slice.busy"), column("slice.what")];
+    let [call, slice] = [0, 0];
+    for (let lane = 0; lane < threads.length; lane++) {
+      const [first, firstSlice] = [call, slice];
+      let before = 0;
+      for (; call < first + counts[lane]; call++) {
+        // Gaps and lengths become begins and ends.
+        start[call] += before;
+        end[call] += start[call];
+        before = end[call];
+      }
+      before = 0;
+      for (; slice < firstSlice + sliceCounts[lane]; slice++) {
+        at[slice] += before;
+        before = at[slice];
+      }
+      this.threads[threads[lane]].lanes.push({
+        depth: depths[lane],
+        start: start.subarray(first, call),
+        end: end.subarray(first, call),
+        what: what.subarray(first, call),
+        slices: {
+          at: at.subarray(firstSlice, slice),
+          calls: summed.subarray(firstSlice, slice),
+          busy: busy.subarray(firstSlice, slice),
+          what: sliceWhat.subarray(firstSlice, slice),
+          before: sums(summed, firstSlice, slice),
+        },
+      });
+    }
+    const [gapThread, gapStart, gapLength, gapEvents, gapLosses] = ["thread", "start", "len", "events", "losses"].map((name) => column(`gap.${name}`));
+    gapThread.forEach((thread, gap) => {
+      const begin = gapStart[gap];
+      this.threads[thread].gaps.push({ start: begin, end: begin + gapLength[gap], events: gapEvents[gap], losses: gapLosses[gap] });
+    });
+    for (const thread of this.threads) thread.deepest = thread.lanes.reduce((most, lane) => Math.max(most, lane.depth), 0);
+  }
+
+  lane(thread, depth) {
+    return this.threads[thread]?.lanes.find((lane) => lane.depth === depth);
+  }
+
+  /** How many calls are summed up in a part of the time, and how short they are. */
+  summed(from, to) {
+    let [calls, below] = [0, 0];
+    for (const thread of this.threads) {
+      const before = calls;
+      for (const { slices } of thread.lanes) {
+        const first = firstAbove(slices.at, from / thread.slice - 1);
+        const last = firstAbove(slices.at, to / thread.slice);
+        calls += slices.before[last] - slices.before[first];
+      }
+      if (calls > before) below = Math.max(below, thread.keptFrom ?? 0);
+    }
+    return { calls, below };
+  }
+}
+
+function sums(numbers, from, to) {
+  const before = new Float64Array(to - from + 1);
+  for (let at = from; at < to; at++) before[at - from + 1] = before[at - from] + numbers[at];
+  return before;
+}
+
+/** A call of a lane, by its number. */
+function callOf(thread, lane, number) {
+  return {
+    thread: thread.number,
+    depth: lane.depth,
+    start: lane.start[number],
+    end: lane.end[number],
+    row: Math.floor(lane.what[number] / 2) - 1,
+    unfinished: lane.what[number] % 2 === 1,
+    number,
+  };
+}

@@ -1,0 +1,551 @@
+// The timeline: what each thread did when.
+//
+// What is drawn is bounded by the screen, however many calls there are: of calls that are narrower than a pixel, one is drawn for each pixel. A page
+// from a server asks it for the part that is in view, as soon as calls in it are summed up.
+
+const AXIS = 28;
+const LANE = 17;
+const BETWEEN = 10;
+
+class Timeline {
+  constructor(canvas, tables, app) {
+    this.app = app;
+    this.lines = new Lines(tables);
+    /** A part of the time in more detail, if there is one: `from`, `to`, `lines`. */
+    this.detail = null;
+    this.bounds = { from: tables.head.since, to: Math.max(tables.head.until, tables.head.since + 1) };
+    this.view = { ...this.bounds };
+    this.scroll = 0;
+    this.closed = new Set();
+    this.pointer = null;
+    this.dragged = null;
+    this.chosen = null;
+    this.surface = new Surface(canvas, (pen, width, height) => this.draw(pen, width, height));
+    handle(canvas, this);
+    this.tell();
+  }
+
+  get gutter() {
+    return this.surface.width < 720 ? 104 : 168;
+  }
+
+  x(time) {
+    return this.gutter + ((time - this.view.from) / (this.view.to - this.view.from)) * (this.surface.width - this.gutter);
+  }
+
+  time(x) {
+    return this.view.from + ((x - this.gutter) / (this.surface.width - this.gutter)) * (this.view.to - this.view.from);
+  }
+
+  /** What is drawn: the detail, where it has all that is in view. */
+  get shown() {
+    const { from, to } = this.view;
+    return this.detail && this.detail.from <= from && this.detail.to >= to ? this.detail.lines : this.lines;
+  }
+
+  /** Where each thread is, from the begin of all of them. */
+  rows() {
+    let top = 6;
+    return this.lines.threads.map((thread) => {
+      const lanes = this.closed.has(thread.number) ? 1 : thread.deepest + 1;
+      const row = { thread, top, lanes, height: Math.max(lanes * LANE, 2 * LANE) };
+      top += row.height + BETWEEN;
+      return row;
+    });
+  }
+
+  get bottom() {
+    const last = this.rows().at(-1);
+    return Math.max(0, (last ? last.top + last.height + BETWEEN : 0) - (this.surface.height - AXIS));
+  }
+
+  draw(pen, width, height) {
+    const css = colours.css;
+    const left = this.gutter;
+    const lines = this.shown;
+    const marking = this.app.marking();
+    this.grid(pen, left, width, height);
+    for (const { thread, top, lanes, height: high } of this.rows()) {
+      const y = AXIS + top - this.scroll;
+      if (y > height || y + high < AXIS) continue;
+      const shown = lines.threads[thread.number];
+      pen.save();
+      pen.beginPath();
+      pen.rect(left, Math.max(AXIS, y), width - left, high + BETWEEN);
+      pen.clip();
+      for (const lane of shown.lanes) {
+        const laneTop = y + lane.depth * LANE;
+        if (lane.depth >= lanes || laneTop > height || laneTop + LANE < AXIS) continue;
+        this.drawSlices(pen, shown, lane, laneTop, left, width, marking);
+        this.drawCalls(pen, lane, laneTop, left, width, marking);
+      }
+      for (const gap of shown.gaps) this.drawGap(pen, gap, y, high, width);
+      pen.restore();
+      this.drawThread(pen, thread, y, left, width, high);
+    }
+    this.drawChosen(pen, left, height);
+    this.drawAxis(pen, left, width);
+    this.drawPointer(pen, left, width, height);
+  }
+
+  grid(pen, left, width, height) {
+    const css = colours.css;
+    pen.fillStyle = css.line;
+    pen.globalAlpha = 0.55;
+    for (const tick of this.ticks(left, width)) pen.fillRect(Math.round(this.x(tick.time)), AXIS, 1, height - AXIS);
+    pen.globalAlpha = 1;
+  }
+
+  /** The moments that the axis names, as far apart as their texts want. */
+  ticks(left, width) {
+    const { from, to } = this.view;
+    const rough = (to - from) / Math.max(1, (width - left) / 120);
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = Math.max(1, [1, 2, 5, 10].map((times) => times * power).find((step) => step >= rough) ?? power);
+    const ticks = [];
+    for (let time = Math.ceil(from / step) * step; time <= to && ticks.length < 100; time += step) ticks.push({ time, step });
+    return ticks;
+  }
+
+  drawCalls(pen, lane, top, left, width, marking) {
+    const { from, to } = this.view;
+    const scale = (width - left) / (to - from);
+    const table = this.app.table;
+    const { start, end, what } = lane;
+    let number = Math.max(0, firstAbove(end, from) - 1);
+    while (number < start.length && start[number] <= to) {
+      const x = left + (start[number] - from) * scale;
+      const wide = (end[number] - start[number]) * scale;
+      const row = Math.floor(what[number] / 2) - 1;
+      const name = row < 0 ? OTHER : table.name[row];
+      const marked = marking && this.app.marks(name);
+      pen.globalAlpha = marking && !marked ? 0.28 : 1;
+      pen.fillStyle = marked ? colours.css.match : row < 0 ? colours.css.faint : colours.of(name);
+      if (wide < 1.5) {
+        const pixel = Math.floor(x);
+        pen.fillRect(pixel, top, 1, LANE - 1);
+        // Whatever else ends within this pixel would stand in the same place; but a marked one is shown.
+        const next = firstAbove(end, from + (pixel + 1 - left) / scale, number + 1);
+        if (marking && !marked) this.drawMarkedWithin(pen, lane, number, next, pixel, top);
+        number = Math.max(next, number + 1);
+        continue;
+      }
+      const begin = Math.max(x, left);
+      const shown = Math.min(x + wide, width) - begin;
+      pen.fillRect(begin, top, Math.max(shown - (shown > 3 ? 1 : 0), 0.7), LANE - 1);
+      pen.globalAlpha = 1;
+      if (what[number] % 2 && x + wide <= width) torn(pen, x + wide, top);
+      if (shown > 24) {
+        pen.fillStyle = marked ? colours.css.paper : marking ? colours.css.soft : colours.css["frame-ink"];
+        this.surface.label(name, begin, top + LANE / 2, shown);
+      }
+      number++;
+    }
+    pen.globalAlpha = 1;
+  }
+
+  /** A marked call among those that share a pixel, of which a few are looked at. */
+  drawMarkedWithin(pen, lane, from, to, pixel, top) {
+    for (let number = from; number < Math.min(to, from + 50); number++) {
+      const row = Math.floor(lane.what[number] / 2) - 1;
+      if (row < 0 || !this.app.marks(this.app.table.name[row])) continue;
+      pen.globalAlpha = 1;
+      pen.fillStyle = colours.css.match;
+      pen.fillRect(pixel, top, 1, LANE - 1);
+      return;
+    }
+  }
+
+  /** Slices stand as high as their share of the time, so that they look like nothing that is known call by call. */
+  drawSlices(pen, thread, lane, top, left, width, marking) {
+    const { from, to } = this.view;
+    const scale = (width - left) / (to - from);
+    const { at, calls, busy, what } = lane.slices;
+    const wide = thread.slice * scale;
+    let slice = Math.max(0, firstAbove(at, from / thread.slice - 1));
+    while (slice < at.length && at[slice] * thread.slice <= to) {
+      const x = left + (at[slice] * thread.slice - from) * scale;
+      let [time, count, next] = [busy[slice], calls[slice], slice + 1];
+      let span = thread.slice;
+      if (wide < 1) {
+        const over = from + (Math.floor(x) + 1 - left) / scale;
+        while (next < at.length && at[next] * thread.slice < over) {
+          time += busy[next];
+          count += calls[next++];
+        }
+        span = Math.max(thread.slice, 1 / scale);
+      }
+      const row = what[slice] - 1;
+      const name = row < 0 ? OTHER : this.app.table.name[row];
+      const share = Math.min(1, time / span);
+      const [begin, shown] = wide < 1 ? [Math.floor(x), 1] : [Math.max(x, left - 1), Math.min(x + wide, width + 1) - Math.max(x, left - 1)];
+      const high = Math.max(2, share * (LANE - 2));
+      pen.fillStyle = row < 0 ? colours.css.faint : colours.of(name);
+      pen.globalAlpha = marking ? 0.12 : 0.25;
+      pen.fillRect(begin, top, shown, LANE - 1);
+      pen.globalAlpha = marking ? 0.28 : 0.9;
+      pen.fillRect(begin, top + LANE - 1 - high, shown, high);
+      pen.globalAlpha = 1;
+      if (wide > 60 && count) {
+        pen.fillStyle = colours.css.soft;
+        this.surface.label(format.counted(count, "call"), begin, top + LANE / 2, shown);
+      }
+      slice = next;
+    }
+  }
+
+  drawGap(pen, gap, top, high, width) {
+    const x = Math.floor(this.x(gap.start));
+    const wide = Math.max(3, this.x(gap.end) - x);
+    if (x > width || x + wide < this.gutter) return;
+    pen.save();
+    pen.beginPath();
+    pen.rect(Math.max(x, this.gutter), top, Math.min(x + wide, width) - Math.max(x, this.gutter), high);
+    pen.clip();
+    pen.fillStyle = colours.css.bad;
+    pen.globalAlpha = 0.16;
+    pen.fillRect(x, top, wide, high);
+    pen.globalAlpha = 0.8;
+    pen.strokeStyle = colours.css.bad;
+    pen.lineWidth = 1;
+    pen.beginPath();
+    const begin = Math.max(x, this.gutter) - ((Math.max(x, this.gutter) - x) % 6) - high;
+    for (let at = begin; at < Math.min(x + wide, width); at += 6) {
+      pen.moveTo(at, top + high);
+      pen.lineTo(at + high, top);
+    }
+    pen.stroke();
+    pen.restore();
+  }
+
+  drawThread(pen, thread, y, left, width, high) {
+    const css = colours.css;
+    pen.fillStyle = css.paper;
+    pen.fillRect(0, Math.max(AXIS, y - BETWEEN / 2), left - 1, high + BETWEEN);
+    pen.fillStyle = css.line;
+    pen.fillRect(0, y + high + BETWEEN / 2 - 1, width, 1);
+    pen.font = TEXT_FONT;
+    pen.fillStyle = css.faint;
+    if (thread.deepest > 0) pen.fillText(this.closed.has(thread.number) ? "▸" : "▾", 6, y + 9);
+    pen.fillStyle = css.ink;
+    const room = left - 28;
+    pen.fillText(fitted(pen, thread.name || "(no name)", room), 20, y + 9);
+    pen.fillStyle = css.soft;
+    const process = thread.process && thread.process !== thread.name ? `${thread.process} ` : "";
+    pen.fillText(fitted(pen, `${process}${thread.pid === thread.tid ? "" : `${thread.pid} / `}${thread.tid}`, room), 20, y + 25);
+    pen.font = FRAME_FONT;
+  }
+
+  drawAxis(pen, left, width) {
+    const css = colours.css;
+    pen.fillStyle = css.paper;
+    pen.fillRect(0, 0, width, AXIS);
+    pen.fillStyle = css.line;
+    pen.fillRect(0, AXIS - 1, width, 1);
+    pen.fillRect(left - 1, 0, 1, this.surface.height);
+    pen.font = TEXT_FONT;
+    pen.fillStyle = css.soft;
+    for (const { time, step } of this.ticks(left, width)) {
+      const x = Math.round(this.x(time));
+      pen.fillText(format.moment(time, step), x + 4, AXIS / 2 - 2);
+      pen.fillRect(x, AXIS - 7, 1, 6);
+    }
+    // Notes that are of a time of their own.
+    for (const note of this.app.notes.filter((note) => note.span)) {
+      const x = this.x(note.span[0]);
+      pen.fillStyle = note.tone === "bad" ? css.bad : note.tone === "warning" ? css.warning : css.accent;
+      const begin = Math.max(x, left);
+      const over = Math.min(Math.max(this.x(note.span[1]), x + 2), width);
+      if (over > begin) pen.fillRect(begin, AXIS - 5, over - begin, 4);
+    }
+    pen.fillStyle = css.paper;
+    pen.fillRect(0, 0, left - 1, AXIS - 1);
+    pen.fillStyle = css.soft;
+    pen.fillText(format.time(this.view.to - this.view.from), 20, AXIS / 2 - 2);
+    pen.font = FRAME_FONT;
+  }
+
+  drawPointer(pen, left, width, height) {
+    const css = colours.css;
+    if (this.dragged) {
+      const [from, to] = this.dragged;
+      pen.fillStyle = css.accent;
+      pen.globalAlpha = 0.18;
+      pen.fillRect(Math.min(from, to), AXIS, Math.abs(to - from), height - AXIS);
+      pen.globalAlpha = 1;
+      pen.font = TEXT_FONT;
+      pen.fillText(format.time(Math.abs(this.time(to) - this.time(from))), Math.min(from, to) + 4, AXIS + 10);
+      pen.font = FRAME_FONT;
+      return;
+    }
+    if (!this.pointer || this.pointer.x < left) return;
+    pen.fillStyle = css.ink;
+    pen.globalAlpha = 0.35;
+    pen.fillRect(Math.round(this.pointer.x), AXIS - 6, 1, height - AXIS + 6);
+    pen.globalAlpha = 1;
+  }
+
+  drawChosen(pen, left, height) {
+    const chosen = this.chosen;
+    const row = chosen && this.rows()[chosen.thread];
+    if (!row) return;
+    const depth = this.closed.has(chosen.thread) ? 0 : chosen.depth;
+    const y = AXIS + row.top - this.scroll + depth * LANE;
+    const x = Math.max(this.x(chosen.start), left);
+    const wide = Math.min(this.x(chosen.end), this.surface.width) - x;
+    if (y < AXIS - LANE || y > height || wide < -2) return;
+    pen.strokeStyle = colours.css.accent;
+    pen.lineWidth = 2;
+    pen.strokeRect(x - 1, y - 1, Math.max(wide, 1) + 1, LANE + 1);
+  }
+
+  /** What is at a place: a call, a slice, a gap or a thread. */
+  at(x, y) {
+    const down = y - AXIS + this.scroll;
+    const row = y < AXIS ? undefined : this.rows().find(({ top, height }) => down >= top - BETWEEN / 2 && down < top + height + BETWEEN / 2);
+    if (!row) return null;
+    const thread = this.shown.threads[row.thread.number];
+    if (x < this.gutter) return { thread: row.thread };
+    const [time, pixel] = [this.time(x), (this.view.to - this.view.from) / (this.surface.width - this.gutter)];
+    const gap = thread.gaps.find((gap) => gap.start - pixel <= time && time <= Math.max(gap.end, gap.start + 3 * pixel));
+    const depth = Math.floor((down - row.top) / LANE);
+    const lane = thread.lanes.find((lane) => lane.depth === depth && depth < row.lanes);
+    if (lane) {
+      const call = this.callAt(lane, time, pixel);
+      if (call >= 0) return { call: callOf(thread, lane, call) };
+      const slice = firstAbove(lane.slices.at, time / thread.slice - 1);
+      const found = lane.slices.at[slice];
+      if (found !== undefined && found * thread.slice <= time + pixel && !gap) return { slice, lane, of: thread };
+    }
+    return gap ? { gap } : null;
+  }
+
+  callAt(lane, time, pixel) {
+    const after = firstAbove(lane.start, time);
+    // The call that is open then, else one that is within a pixel.
+    for (const number of [after - 1, after]) {
+      if (number >= 0 && number < lane.start.length && lane.start[number] - pixel <= time && time <= lane.end[number] + pixel) return number;
+    }
+    return -1;
+  }
+
+  // What `handle` calls.
+
+  point(x, y, event) {
+    this.pointer = event ? { x, y } : null;
+    this.surface.soon();
+    const found = event && this.at(x, y);
+    if (!found || found.thread) tip.hide();
+    else tip.show(event, this.told(found));
+  }
+
+  told({ call, slice, lane, of, gap }) {
+    if (gap) {
+      const what = gap.losses > 1 ? `${format.count(gap.losses)} losses in here` : "Events were lost here";
+      const events = gap.events ? format.counted(gap.events, "event") : "nobody knows how many";
+      return [element("div", "name", what), element("p", "", `${events}, noticed at ${format.moment(gap.end, 1)}. What was open before is not known to be open any more.`)];
+    }
+    if (call) {
+      const content = [element("div", "name", this.nameOf(call.row)), numbers(this.facts(call))];
+      if (call.unfinished) content.push(element("p", "warning", "No exit was seen: it took at least so long."));
+      content.push(...this.app.functionFacts(this.nameOf(call.row)));
+      return content;
+    }
+    const { slices } = lane;
+    const name = this.nameOf(slices.what[slice] - 1);
+    return [
+      element("div", "name", format.counted(slices.calls[slice], "call")),
+      numbers([["begin in", format.time(of.slice)], ["take", format.share(slices.busy[slice], of.slice)], ["each below", format.time(of.keptFrom)]]),
+      element("p", "", slices.calls[slice] === 1 ? name : `${name} and perhaps others, summed up`),
+    ];
+  }
+
+  nameOf(row) {
+    return row < 0 ? OTHER : this.app.table.name[row];
+  }
+
+  facts(call) {
+    const pairs = [
+      [call.unfinished ? "took at least" : "took", format.time(call.end - call.start)],
+      ["began at", format.moment(call.start, Math.max(1, (call.end - call.start) / 100))],
+    ];
+    const thread = this.lines.threads[call.thread];
+    if (thread) pairs.push(["thread", thread.name || String(thread.tid)]);
+    pairs.push(["depth", String(call.depth)]);
+    return pairs;
+  }
+
+  click(x, y) {
+    const found = this.at(x, y);
+    if (found?.thread) {
+      const { number } = found.thread;
+      if (!this.closed.delete(number)) this.closed.add(number);
+      this.surface.soon();
+      return;
+    }
+    this.choose(found?.call ?? null);
+  }
+
+  doubleClick(x, y) {
+    const found = this.at(x, y);
+    if (found?.call) {
+      this.choose(found.call);
+      this.showChosen();
+    } else if (found?.slice !== undefined) {
+      const begin = found.lane.slices.at[found.slice] * found.of.slice;
+      this.see(begin, begin + found.of.slice);
+    }
+  }
+
+  move(across, down) {
+    const { from, to } = this.view;
+    const time = (across / (this.surface.width - this.gutter)) * (to - from);
+    if (across) this.see(from + time, to + time);
+    this.scroll = Math.max(0, Math.min(this.bottom, this.scroll + down));
+    this.surface.soon();
+  }
+
+  zoom(factor, x = (this.surface.width + this.gutter) / 2) {
+    const { from, to } = this.view;
+    const middle = this.time(Math.max(x, this.gutter));
+    this.see(middle - (middle - from) * factor, middle + (to - middle) * factor);
+  }
+
+  span(from, to) {
+    this.dragged = [Math.max(from, this.gutter), Math.max(to, this.gutter)];
+    this.surface.soon();
+  }
+
+  zoomToSpan(from, to) {
+    this.dragged = null;
+    const times = [this.time(Math.max(from, this.gutter)), this.time(Math.max(to, this.gutter))];
+    this.see(Math.min(...times), Math.max(...times));
+  }
+
+  // What keys and buttons do.
+
+  reset() {
+    this.choose(null);
+    this.scroll = 0;
+    this.see(this.bounds.from, this.bounds.to);
+  }
+
+  choose(call) {
+    this.chosen = call;
+    this.surface.soon();
+    this.app.choose(call && { name: this.nameOf(call.row), facts: this.facts(call), warning: call.unfinished ? "no exit was seen" : "" });
+  }
+
+  /** Zooms to a call and brings its thread into view. */
+  show(call) {
+    const length = Math.max(call.end - call.start, 4);
+    this.closed.delete(call.thread);
+    this.see(call.start - length * 0.15, call.end + length * 0.15);
+    const row = this.rows()[call.thread];
+    if (!row) return;
+    const top = row.top + call.depth * LANE;
+    const high = this.surface.height - AXIS;
+    if (top < this.scroll || top + 2 * LANE > this.scroll + high) this.scroll = Math.max(0, Math.min(this.bottom, top - high / 3));
+    this.surface.soon();
+  }
+
+  showChosen() {
+    if (this.chosen) this.show(this.chosen);
+  }
+
+  /** The next call at the depth of the one that is selected, or the one before: of those that match, if something is searched. */
+  next(steps) {
+    const chosen = this.chosen;
+    const lane = chosen && this.shown.lane(chosen.thread, chosen.depth);
+    if (!lane) return;
+    const thread = this.shown.threads[chosen.thread];
+    let number = firstAbove(lane.start, chosen.start) - 1 + steps;
+    const wanted = (number) => !this.app.marking() || this.app.marks(this.nameOf(Math.floor(lane.what[number] / 2) - 1));
+    while (number >= 0 && number < lane.start.length && !wanted(number)) number += steps;
+    if (number < 0 || number >= lane.start.length) return;
+    const call = callOf(thread, lane, number);
+    this.choose(call);
+    const { from, to } = this.view;
+    if (call.start < from || call.end > to) {
+      const length = Math.max(to - from, 1.3 * (call.end - call.start));
+      const middle = (call.start + call.end) / 2;
+      this.see(middle - length / 2, middle + length / 2);
+    }
+  }
+
+  see(from, to) {
+    const all = this.bounds.to - this.bounds.from;
+    const length = Math.max(Math.min(to - from, all), Math.min(all, 8));
+    from = Math.max(this.bounds.from, Math.min(from, this.bounds.to - length));
+    this.view = { from, to: from + length };
+    this.surface.soon();
+    this.tell();
+    this.app.moved(this);
+  }
+
+  /** Says what is in view, and what of it is summed up. */
+  tell() {
+    const { from, to } = this.view;
+    const { calls, below } = this.shown.summed(from, to);
+    const says = [element("b", "", format.time(to - from)), ` from ${format.moment(from, (to - from) / 100)}`];
+    if (calls) {
+      const { served, file } = this.app.head;
+      says.push(` · ${format.counted(calls, "call")} shorter than ${format.time(below)} ${calls === 1 ? "is" : "are"} summed up here: `);
+      if (served) says.push("zoom in, and they come one by one");
+      else {
+        const part = `--since ${format.option(from)} --until ${format.option(Math.ceil(to))}`;
+        says.push("one by one they are in ", element("code", "", `xrayctl view ${file}`), " and in ", element("code", "", `xrayctl report ${file} --html ${part} -o part.html`));
+      }
+    }
+    document.getElementById("timeline-says").replaceChildren(...says);
+    clearTimeout(this.asking);
+    if (calls && this.app.head.served) this.asking = setTimeout(() => this.ask(), 180);
+  }
+
+  /** Asks the server for what is in view, and half as much on either side. */
+  async ask() {
+    const { from, to } = this.view;
+    const margin = (to - from) / 2;
+    const known = this.detail;
+    // A part that is not much shorter than the last one would not have more detail.
+    if (known && known.from <= from && known.to >= to && (known.to - known.from) / (to - from) < 6) return;
+    const since = Math.max(this.bounds.from, Math.floor(from - margin));
+    const until = Math.min(this.bounds.to, Math.ceil(to + margin)) + 1;
+    this.asked?.abort();
+    this.asked = new AbortController();
+    try {
+      const answer = await fetch(`window?since=${since}&until=${until}`, { signal: this.asked.signal, cache: "no-store" });
+      if (!answer.ok) throw new Error(`the server says ${answer.status}`);
+      const lines = new Lines(new Tables(new Uint8Array(await answer.arrayBuffer())));
+      this.detail = { from: since, to: until, lines };
+      this.surface.soon();
+      this.tell();
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      document.getElementById("timeline-says").append(element("span", "warning", ` · no more detail: ${error.message}`));
+    }
+  }
+}
+
+/** The name of functions that have no row. */
+const OTHER = "(a function that the table leaves out)";
+
+/** The end of a call that saw no exit. */
+function torn(pen, x, top) {
+  pen.fillStyle = colours.css.paper;
+  pen.beginPath();
+  for (let tooth = 0; tooth < 4; tooth++) {
+    const y = top + (tooth * (LANE - 1)) / 4;
+    pen.moveTo(x + 0.5, y);
+    pen.lineTo(x - 4, y + (LANE - 1) / 8);
+    pen.lineTo(x + 0.5, y + (LANE - 1) / 4);
+  }
+  pen.fill();
+}
+
+function fitted(pen, text, room) {
+  if (pen.measureText(text).width <= room) return text;
+  let letters = text.length;
+  while (letters > 1 && pen.measureText(`${text.slice(0, letters)}…`).width > room) letters--;
+  return `${text.slice(0, letters)}…`;
+}

@@ -1,0 +1,49 @@
+//! The report as a page: what `report --html` writes and `view` serves. `xray_trace` makes it; here is said what it is called, and what
+//! there is to say of the file.
+
+use std::path::Path;
+
+use xray_trace::analysis::Filter;
+use xray_trace::sink::{NoteTone, Page, PageNote};
+use xray_trace::source::{Opened, OpenedProfile};
+
+use crate::log::Log;
+use crate::output::Tone;
+use crate::output::trace_summary::TraceSummary;
+
+/// Makes the page of a file. Notes that a file brings with it, each with its count, are in it as well.
+pub(crate) fn of(log: &Log, filter: &Filter, path: &Path) -> Page {
+    let file = path.display().to_string();
+    let name = path.file_name().map_or(file.clone(), |name| name.display().to_string());
+    let tables = log.tables();
+    let programs = |notes| TraceSummary::new(&file, tables, notes).programs();
+    let programs = programs(Default::default());
+    let mut page = match log {
+        Log::Trace(opened) => Page::of_trace(&opened.trace, filter, &name, &programs),
+        Log::Profile(opened) => Page::of_profile(&opened.profile, filter, &name, &programs),
+    };
+    let summary = TraceSummary::new(&file, tables, page.notes());
+    for (tone, text) in summary.toned_notes() {
+        page.add_note(PageNote {
+            tone: match tone {
+                Tone::Bad => NoteTone::Bad,
+                Tone::Warning => NoteTone::Warning,
+                _ => NoteTone::Plain,
+            },
+            text,
+            span_ns: None,
+        });
+    }
+    let (Log::Trace(Opened { notes, .. }) | Log::Profile(OpenedProfile { notes, .. })) = log;
+    for (what, count) in notes {
+        page.add_note(PageNote {
+            tone: NoteTone::Warning,
+            text: match count {
+                1 => what.clone(),
+                count => format!("{what}: {count}"),
+            },
+            span_ns: None,
+        });
+    }
+    page
+}
