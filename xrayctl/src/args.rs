@@ -105,6 +105,8 @@ pub(crate) enum Command {
     GraphDiff(cmd::graph_diff::Args),
     /// Draw a flame graph
     Flame(cmd::flame::Args),
+    /// Show a trace in a browser
+    View(cmd::view::Args),
     /// Convert a trace into another format
     Convert(cmd::convert::Args),
     /// Print the records of one of LLVM's flight data recorder logs
@@ -259,6 +261,9 @@ mod tests {
             "graph-diff f g -keep-going -deduce-sibling-calls -instr-map=x -vertex-label-trun=9",
             "tree f --min-duration 1us --depth 3 --function g --diff h",
             "flame f -o f.svg --icicle --diff g",
+            "report f --html -o f.html --since 1s --thread 12",
+            "view f",
+            "view f --port 8080 --no-browser --function f",
             "convert f",
             "convert f -o g.json",
             "convert f -o g --to fdr",
@@ -310,6 +315,12 @@ mod tests {
             "report",
             "report f --limit -1",
             "report f --sort luck",
+            "report f --html",
+            "report f -o f.html",
+            "report f --html -o f.html --json",
+            "report f --html -o f.html --tree",
+            "view",
+            "view f --port 65536",
             "extract",
             "extract f --pid 12",
             "extract f g",

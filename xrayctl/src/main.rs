@@ -26,6 +26,7 @@ mod toggle;
 mod top;
 mod trace_file;
 mod values;
+mod view;
 mod whole_file;
 mod write_behind;
 
@@ -88,6 +89,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Graph(args) => cmd::graph::run(&args, console),
         Command::GraphDiff(args) => cmd::graph_diff::run(&args, console),
         Command::Flame(args) => cmd::flame::run(&args, console),
+        Command::View(args) => online(cmd::view::run(args, console)),
         Command::Convert(args) => cmd::convert::run(&args, console),
         Command::FdrDump(args) => cmd::fdr_dump::run(&args, console),
         Command::Detach(args) => online(cmd::detach::run(args, &daemon, console)),

@@ -14,7 +14,9 @@ use crate::output::trace_summary::TraceSummary;
 /// Makes the page of a file. Notes that a file brings with it, each with its count, are in it as well.
 pub(crate) fn of(log: &Log, filter: &Filter, path: &Path) -> Page {
     let file = path.display().to_string();
-    let name = path.file_name().map_or(file.clone(), |name| name.display().to_string());
+    let name = path
+        .file_name()
+        .map_or(file.clone(), |name| name.display().to_string());
     let tables = log.tables();
     let programs = |notes| TraceSummary::new(&file, tables, notes).programs();
     let programs = programs(Default::default());

@@ -33,8 +33,6 @@ pub use spread::{Spread, account_with_spreads, profile_spreads};
 pub use stack::Steps;
 pub use step::{Call, Ending, Notes, Open, Said, Siblings, Step, Visitor};
 pub use strays::{Stray, strays};
-pub use timeline::{
-    Gap, MOST_LANES, Slice, ThreadTimeline, Timeline, TimelineCall, TimelineRoom,
-};
+pub use timeline::{Gap, MOST_LANES, Slice, ThreadTimeline, Timeline, TimelineCall, TimelineRoom};
 pub use tree::{Order, Shown, Tree, TreeLine};
 pub use trie::{Side, StackCounts, StackNode, StackRoots, Stacks};

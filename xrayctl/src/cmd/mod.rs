@@ -28,4 +28,5 @@ pub(crate) mod stack;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod tree;
+pub(crate) mod view;
 pub(crate) mod watch;

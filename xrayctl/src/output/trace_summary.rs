@@ -174,7 +174,10 @@ impl TraceSummary {
 
     /// What is missing or odd, a line each, for commands whose output has no place for it.
     pub(crate) fn notes(&self) -> Vec<String> {
-        self.toned_notes().into_iter().map(|(_, line)| line).collect()
+        self.toned_notes()
+            .into_iter()
+            .map(|(_, line)| line)
+            .collect()
     }
 
     /// What is missing or odd, a line each; nothing for a trace that is whole.

@@ -154,7 +154,10 @@ impl<'a> Drawing<'a> {
     fn sum(&mut self, call: &TimelineCall) {
         self.summed += 1;
         let power = self.slice_power;
-        let start = call.start_ns.max(self.since_ns).saturating_sub(self.origin_ns);
+        let start = call
+            .start_ns
+            .max(self.since_ns)
+            .saturating_sub(self.origin_ns);
         let end = call.end_ns.saturating_sub(self.origin_ns).max(start);
         let (first, last) = (start >> power, end >> power);
         for at in first..=last {
@@ -211,7 +214,11 @@ impl Visitor for Drawing<'_> {
         if outermost == call.open.depth {
             self.inside = None;
         }
-        if self.filter.until.is_some_and(|until| call.open.start >= until) {
+        if self
+            .filter
+            .until
+            .is_some_and(|until| call.open.start >= until)
+        {
             return;
         }
         let drawn = TimelineCall {

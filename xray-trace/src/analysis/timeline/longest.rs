@@ -80,7 +80,11 @@ impl Kept {
         self.calls.push((thread, call));
         if self.calls.len() > most {
             // Which of equal ones stay does not depend on the order in which they come.
-            let last = self.calls.iter().enumerate().max_by_key(|(_, kept)| rank(kept));
+            let last = self
+                .calls
+                .iter()
+                .enumerate()
+                .max_by_key(|(_, kept)| rank(kept));
             if let Some((last, _)) = last {
                 self.calls.swap_remove(last);
             }
@@ -92,10 +96,5 @@ impl Kept {
 
 /// The longest come first; equal ones by time.
 fn rank((thread, call): &(ThreadId, TimelineCall)) -> (Reverse<u64>, u64, ThreadId, usize) {
-    (
-        Reverse(call.len_ns()),
-        call.start_ns,
-        *thread,
-        call.depth,
-    )
+    (Reverse(call.len_ns()), call.start_ns, *thread, call.depth)
 }

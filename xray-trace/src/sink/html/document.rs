@@ -34,7 +34,8 @@ impl Document {
             count += 1;
         }
         let len = self.numbers.len() - at;
-        self.columns.insert(name.to_owned(), json!([at, len, count]));
+        self.columns
+            .insert(name.to_owned(), json!([at, len, count]));
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {

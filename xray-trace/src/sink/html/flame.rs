@@ -54,7 +54,9 @@ fn frames(stacks: &Stacks, names: &mut Names, most: usize) -> Vec<Frame> {
     for (at, node) in nodes.iter().enumerate() {
         let counts = counts(node);
         if kept[at] {
-            let back = node.parent.map_or(0, |caller| frames.len() - places[caller]);
+            let back = node
+                .parent
+                .map_or(0, |caller| frames.len() - places[caller]);
             places[at] = frames.len();
             frames.push(Frame {
                 back: back as u64,
@@ -70,14 +72,18 @@ fn frames(stacks: &Stacks, names: &mut Names, most: usize) -> Vec<Frame> {
         while let Some(outer) = caller.filter(|outer| !kept[*outer]) {
             caller = nodes[outer].parent;
         }
-        let sum = left_out.entry(caller.map_or(0, |caller| caller + 1)).or_default();
+        let sum = left_out
+            .entry(caller.map_or(0, |caller| caller + 1))
+            .or_default();
         sum.calls = sum.calls.saturating_add(counts.calls);
         sum.unfinished = sum.unfinished.saturating_add(counts.unfinished);
         sum.self_ns = sum.self_ns.saturating_add(counts.self_ns);
         sum.stacks += 1;
     }
     for (caller, mut sum) in left_out {
-        let back = caller.checked_sub(1).map_or(0, |caller| frames.len() - places[caller]);
+        let back = caller
+            .checked_sub(1)
+            .map_or(0, |caller| frames.len() - places[caller]);
         sum.back = back as u64;
         frames.push(sum);
     }

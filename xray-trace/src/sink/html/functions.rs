@@ -69,7 +69,8 @@ impl Functions {
             let known = trace.function(function);
             let module = known.and_then(|known| trace.module(known.module));
             let source = known.and_then(|known| known.source.as_ref());
-            let source = source.map(|source| (names.number(&source.file), u64::from(source.line) + 1));
+            let source =
+                source.map(|source| (names.number(&source.file), u64::from(source.line) + 1));
             Some(Row {
                 function,
                 id: ids.shown(function),
@@ -82,7 +83,9 @@ impl Functions {
         });
         let rows: Vec<_> = rows.collect();
         let numbers = (1..).zip(&rows);
-        let numbers = numbers.map(|(number, row)| (row.function, number)).collect();
+        let numbers = numbers
+            .map(|(number, row)| (row.function, number))
+            .collect();
         Self {
             rows,
             numbers,
@@ -105,7 +108,9 @@ impl Functions {
         column(document, "function.file", &|row| row.source.0);
         column(document, "function.line", &|row| row.source.1);
         column(document, "function.calls", &|row| row.counts.calls);
-        column(document, "function.unfinished", &|row| row.counts.unfinished);
+        column(document, "function.unfinished", &|row| {
+            row.counts.unfinished
+        });
         column(document, "function.total", &|row| row.counts.total_ns);
         column(document, "function.self", &|row| row.counts.self_ns);
         column(document, "function.sum", &|row| row.counts.sum_ns);
@@ -125,7 +130,9 @@ impl Functions {
                 known.map_or(0, |known| which(known).saturating_add(1))
             });
         }
-        column(document, "function.bars", &|row| row.spread.bars().len() as u64);
+        column(document, "function.bars", &|row| {
+            row.spread.bars().len() as u64
+        });
         let bars = || self.rows.iter().flat_map(|row| row.spread.bars());
         document.column("bar.at", bars().map(|(at, _)| at.into()));
         document.column("bar.calls", bars().map(|(_, calls)| calls));
@@ -152,7 +159,10 @@ impl Functions {
         let counts = self.rows.iter().map(|row| of(row).len() as u64);
         document.column("function.longest", counts);
         let calls = || self.rows.iter().flat_map(of);
-        document.column("longest.thread", calls().map(|(thread, _)| threads.number(*thread)));
+        document.column(
+            "longest.thread",
+            calls().map(|(thread, _)| threads.number(*thread)),
+        );
         document.column("longest.depth", calls().map(|(_, call)| call.depth as u64));
         let start = |call: &TimelineCall| call.start_ns.saturating_sub(origin_ns);
         document.column("longest.start", calls().map(|(_, call)| start(call)));

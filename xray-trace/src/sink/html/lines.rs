@@ -59,7 +59,10 @@ impl Threads {
     pub(super) fn head(&self, timeline: &Timeline) -> Value {
         let mut heads = self.shown.clone();
         for line in &timeline.threads {
-            let head = self.rows.get(&line.thread).and_then(|row| heads.get_mut(*row));
+            let head = self
+                .rows
+                .get(&line.thread)
+                .and_then(|row| heads.get_mut(*row));
             if let Some(head) = head {
                 head["power"] = json!(line.slice_power);
                 head["keptFrom"] = json!(line.kept_from_ns);
@@ -81,11 +84,20 @@ pub(super) fn write(
     let lines = timeline.threads.iter();
     let lines = lines.filter_map(|line| Some((*threads.rows.get(&line.thread)?, line)));
     let lines: Vec<_> = lines.collect();
-    let lanes: Vec<_> = lines.iter().flat_map(|(row, line)| lanes(*row, line)).collect();
+    let lanes: Vec<_> = lines
+        .iter()
+        .flat_map(|(row, line)| lanes(*row, line))
+        .collect();
     document.column("lane.thread", lanes.iter().map(|lane| lane.thread as u64));
     document.column("lane.depth", lanes.iter().map(|lane| lane.depth as u64));
-    document.column("lane.calls", lanes.iter().map(|lane| lane.calls.len() as u64));
-    document.column("lane.slices", lanes.iter().map(|lane| lane.slices.len() as u64));
+    document.column(
+        "lane.calls",
+        lanes.iter().map(|lane| lane.calls.len() as u64),
+    );
+    document.column(
+        "lane.slices",
+        lanes.iter().map(|lane| lane.slices.len() as u64),
+    );
 
     // Of each call how long after the one before in its lane it began, or after the trace's first event.
     let gaps = lanes.iter().flat_map(|lane| {
@@ -99,22 +111,32 @@ pub(super) fn write(
     document.column("call.gap", gaps);
     let calls = || lanes.iter().flat_map(|lane| lane.calls);
     document.column("call.len", calls().map(TimelineCall::len_ns));
-    let what = |call: &TimelineCall| functions.number(call.function) << 1 | u64::from(!call.finished);
+    let what =
+        |call: &TimelineCall| functions.number(call.function) << 1 | u64::from(!call.finished);
     document.column("call.what", calls().map(what));
 
     let steps = lanes.iter().flat_map(|lane| {
         let mut before = 0;
-        lane.slices
-            .iter()
-            .map(move |slice| slice.at.saturating_sub(std::mem::replace(&mut before, slice.at)))
+        lane.slices.iter().map(move |slice| {
+            slice
+                .at
+                .saturating_sub(std::mem::replace(&mut before, slice.at))
+        })
     });
     document.column("slice.step", steps);
     let slices = || lanes.iter().flat_map(|lane| lane.slices);
     document.column("slice.calls", slices().map(|slice| slice.calls));
     document.column("slice.busy", slices().map(|slice| slice.busy_ns));
-    document.column("slice.what", slices().map(|slice| functions.number(slice.function)));
+    document.column(
+        "slice.what",
+        slices().map(|slice| functions.number(slice.function)),
+    );
 
-    let gaps = || lines.iter().flat_map(|(row, line)| line.gaps.iter().map(move |gap| (*row, gap)));
+    let gaps = || {
+        lines
+            .iter()
+            .flat_map(|(row, line)| line.gaps.iter().map(move |gap| (*row, gap)))
+    };
     document.column("gap.thread", gaps().map(|(row, _)| row as u64));
     let start = |ns: u64| ns.saturating_sub(origin_ns);
     document.column("gap.start", gaps().map(|(_, gap)| start(gap.start_ns)));
@@ -130,7 +152,9 @@ fn lanes(thread: usize, line: &ThreadTimeline) -> Vec<Lane<'_>> {
     let mut lanes = Vec::new();
     loop {
         let depths = calls.first().map(|call| call.depth);
-        let depths = depths.into_iter().chain(slices.first().map(|slice| slice.depth));
+        let depths = depths
+            .into_iter()
+            .chain(slices.first().map(|slice| slice.depth));
         let Some(depth) = depths.min() else {
             return lanes;
         };

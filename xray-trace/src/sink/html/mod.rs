@@ -32,9 +32,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
-use crate::analysis::{
-    self, Filter, GroupBy, Notes, Siblings, Side, StackRoots, Stacks, Timeline,
-};
+use crate::analysis::{self, Filter, GroupBy, Notes, Siblings, Side, StackRoots, Stacks, Timeline};
 use crate::model::{Calibration, Profile, ThreadId, Ticks, Trace};
 
 use document::Document;
@@ -117,7 +115,13 @@ impl Page {
 
         let (account, spreads) = analysis::account_with_spreads(trace, filter);
         let mut stacks = Stacks::default();
-        stacks.add(trace, filter, Siblings::Closed, StackRoots::Together, Side::Before);
+        stacks.add(
+            trace,
+            filter,
+            Siblings::Closed,
+            StackRoots::Together,
+            Side::Before,
+        );
         let timeline = Timeline::new(trace, filter, origin_ns, limits::TIMELINE);
 
         let mut document = Document::default();
@@ -138,7 +142,10 @@ impl Page {
         document.set("since", json!(since));
         let until = filter.until.map_or(span, shown).clamp(since, span);
         document.set("until", json!(until));
-        document.set("started", json!(first.map(|first| trace.clock().wall_ns(first))));
+        document.set(
+            "started",
+            json!(first.map(|first| trace.clock().wall_ns(first))),
+        );
         document.set("threads", threads.head(&timeline));
         document.set("otherThreads", json!(timeline.other_threads));
         document.set("allThreads", json!(trace.blocks_by_thread().len()));

@@ -20,7 +20,7 @@ const colours = {
     let colour = colours.known.get(name);
     if (!colour) {
       const space = spaceOf(name);
-      const hue = (hash(space) % 360) + ((hash(name) >>> 9) % 24) - 12;
+      const hue = (hash(space) % 360) + ((hash(name) >>> 9) % 40) - 20;
       const light = colours.light + (((hash(name) >>> 3) % 9) - 4) * 0.011;
       colour = `oklch(${light.toFixed(3)} ${colours.chroma} ${(hue + 360) % 360})`;
       colours.known.set(name, colour);
@@ -29,13 +29,12 @@ const colours = {
   },
 };
 
-/** What a name stands in: a name space, a class, or what a C program writes before the first underscore. */
+/** What a name stands in: a name space or a class; else it stands by itself. */
 function spaceOf(name) {
   const plain = withoutBrackets(name);
   const cut = plain.lastIndexOf("::");
   if (cut > 0) return plain.slice(0, cut);
-  const underscore = plain.indexOf("_", 1);
-  return underscore > 1 ? plain.slice(0, underscore) : plain;
+  return plain;
 }
 
 function hash(text) {

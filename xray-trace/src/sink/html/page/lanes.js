@@ -13,6 +13,7 @@ class Lines {
     for (let lane = 0; lane < threads.length; lane++) {
       const [first, firstSlice] = [call, slice];
       let before = 0;
+      const lengths = sums(end, first, first + counts[lane]);
       for (; call < first + counts[lane]; call++) {
         // Gaps and lengths become begins and ends.
         start[call] += before;
@@ -29,6 +30,8 @@ class Lines {
         start: start.subarray(first, call),
         end: end.subarray(first, call),
         what: what.subarray(first, call),
+        /** Of each call how much time is in those before it. */
+        before: lengths,
         slices: {
           at: at.subarray(firstSlice, slice),
           calls: summed.subarray(firstSlice, slice),

@@ -33,7 +33,8 @@ class App {
     document.title = `${file} – xrayctl`;
     byId("file").textContent = file;
     byId("file").title = file;
-    const when = started ? ` · ${new Date(started / 1e6).toLocaleString()}` : "";
+    // A log that does not tell when it was made counts from 1970.
+    const when = started > 1e18 ? ` · ${new Date(started / 1e6).toLocaleString()}` : "";
     byId("program").textContent = `${program || "unknown program"}${when}`;
     const facts = kind === "trace" ? [["span", format.time(span)], ["events", format.count(events)]] : [["calls", format.count(sum(this.table.calls))]];
     facts.push(["threads", format.count(allThreads)], ["functions", format.count(this.table.length + this.head.functionsLeftOut.functions)], ["lost", format.count(lost)]);

@@ -9,7 +9,7 @@ function allNotes(head) {
   const threads = head.threads ?? [];
   const summed = threads.reduce((all, thread) => all + (thread.summed ?? 0), 0);
   if (summed) {
-    const how = head.served ? "zooming in shows them" : `xrayctl view ${head.file} shows them`;
+    const how = head.served ? "zooming in shows them" : "xrayctl view shows them";
     say("plain", `The timeline sums ${format.counted(summed, "short call")} up, by slices of time; ${how}. Tables and flame graph count all calls.`);
   }
   const deep = threads.reduce((all, thread) => all + (thread.tooDeep ?? 0), 0);

@@ -56,10 +56,10 @@ class Surface {
   /** A name into a box, as much of it as there is room for. */
   label(name, left, middle, width) {
     const letters = Math.floor((width - 6) / this.letter);
-    if (letters < 2) return;
+    if (letters < 3) return;
     let text = name;
     if (text.length > letters) text = format.bare(name);
-    if (text.length > letters) text = letters < 4 ? text.slice(0, letters) : `${text.slice(0, letters - 1)}…`;
+    if (text.length > letters) text = `${text.slice(0, letters - 1)}…`;
     this.pen.fillText(text, left + 3, middle);
   }
 }

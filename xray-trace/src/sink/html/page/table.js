@@ -37,6 +37,9 @@ class FunctionList {
     box.append(this.head, this.rows);
     box.addEventListener("scroll", () => this.fill());
     new ResizeObserver(() => this.fill()).observe(box);
+    // All small pictures have the same axis, so that they can be compared.
+    const all = table.barAt;
+    this.axis = all.length ? { first: all.reduce((least, at) => Math.min(least, at)), last: max(all) } : null;
     this.sums = { total: max(table.total), self: sum(table.self) };
     this.arrange();
   }
@@ -100,7 +103,7 @@ class FunctionList {
       return cell;
     };
     const times = ["min", "median", "p99", "max"].map((key) => element("span", "", format.time(table[key][row])));
-    const cells = [name, calls, share(table.total[row], this.sums.total), share(table.self[row], this.sums.self), ...times, picture(table.spread(row), 120, 22)];
+    const cells = [name, calls, share(table.total[row], this.sums.total), share(table.self[row], this.sums.self), ...times, picture(table.spread(row), 120, 22, this.axis)];
     cells.forEach((cell) => cell.setAttribute("role", "cell"));
     made.append(...cells);
     made.addEventListener("click", () => this.choose(row));
@@ -205,14 +208,14 @@ function action(title, act) {
 }
 
 /** How durations are spread: bars whose heights are the roots of their counts, so that few long calls are seen beside many short ones. */
-function picture(bars, width, height) {
+function picture(bars, width, height, axis = null) {
   const drawing = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   drawing.setAttribute("class", "spread");
   drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
   drawing.setAttribute("preserveAspectRatio", "none");
   if (!bars.length) return drawing;
-  const first = bars[0].at;
-  const count = Math.max(bars.at(-1).at - first + 1, 12);
+  const first = axis ? axis.first : bars[0].at;
+  const count = Math.max((axis ? axis.last : bars.at(-1).at) - first + 1, 12);
   const most = Math.sqrt(max(bars.map((bar) => bar.calls)));
   const wide = width / count;
   const path = bars.map(({ at, calls }) => {

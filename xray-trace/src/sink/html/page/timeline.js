@@ -76,8 +76,7 @@ class Timeline {
       for (const lane of shown.lanes) {
         const laneTop = y + lane.depth * LANE;
         if (lane.depth >= lanes || laneTop > height || laneTop + LANE < AXIS) continue;
-        this.drawSlices(pen, shown, lane, laneTop, left, width, marking);
-        this.drawCalls(pen, lane, laneTop, left, width, marking);
+        this.drawLane(pen, shown, lane, laneTop, left, width, marking);
       }
       for (const gap of shown.gaps) this.drawGap(pen, gap, y, high, width);
       pen.restore();
@@ -107,90 +106,105 @@ class Timeline {
     return ticks;
   }
 
-  drawCalls(pen, lane, top, left, width, marking) {
+  /** Calls of a lane: those with room one by one. What is narrower than a pixel is added up pixel by pixel, with slices that are. */
+  drawLane(pen, thread, lane, top, left, width, marking) {
     const { from, to } = this.view;
     const scale = (width - left) / (to - from);
-    const table = this.app.table;
-    const { start, end, what } = lane;
-    let number = Math.max(0, firstAbove(end, from) - 1);
-    while (number < start.length && start[number] <= to) {
-      const x = left + (start[number] - from) * scale;
-      const wide = (end[number] - start[number]) * scale;
-      const row = Math.floor(what[number] / 2) - 1;
-      const name = row < 0 ? OTHER : table.name[row];
-      const marked = marking && this.app.marks(name);
-      pen.globalAlpha = marking && !marked ? 0.28 : 1;
-      pen.fillStyle = marked ? colours.css.match : row < 0 ? colours.css.faint : colours.of(name);
-      if (wide < 1.5) {
-        const pixel = Math.floor(x);
-        pen.fillRect(pixel, top, 1, LANE - 1);
-        // Whatever else ends within this pixel would stand in the same place; but a marked one is shown.
-        const next = firstAbove(end, from + (pixel + 1 - left) / scale, number + 1);
-        if (marking && !marked) this.drawMarkedWithin(pen, lane, number, next, pixel, top);
-        number = Math.max(next, number + 1);
-        continue;
-      }
-      const begin = Math.max(x, left);
-      const shown = Math.min(x + wide, width) - begin;
-      pen.fillRect(begin, top, Math.max(shown - (shown > 3 ? 1 : 0), 0.7), LANE - 1);
-      pen.globalAlpha = 1;
-      if (what[number] % 2 && x + wide <= width) torn(pen, x + wide, top);
-      if (shown > 24) {
-        pen.fillStyle = marked ? colours.css.paper : marking ? colours.css.soft : colours.css["frame-ink"];
-        this.surface.label(name, begin, top + LANE / 2, shown);
-      }
-      number++;
-    }
+    const thin = new Thin(Math.ceil(width - left) + 1, 1 / scale);
+    this.drawSlices(pen, thread, lane, top, left, width, marking, thin);
+    const wide = this.gatherCalls(lane, left, scale, thin, marking);
+    this.drawThin(pen, thin, top, left, marking);
+    for (const number of wide) this.drawCall(pen, lane, number, top, left, width, scale, marking);
     pen.globalAlpha = 1;
   }
 
-  /** A marked call among those that share a pixel, of which a few are looked at. */
-  drawMarkedWithin(pen, lane, from, to, pixel, top) {
-    for (let number = from; number < Math.min(to, from + 50); number++) {
-      const row = Math.floor(lane.what[number] / 2) - 1;
-      if (row < 0 || !this.app.marks(this.app.table.name[row])) continue;
-      pen.globalAlpha = 1;
-      pen.fillStyle = colours.css.match;
-      pen.fillRect(pixel, top, 1, LANE - 1);
-      return;
+  /** Adds thin calls up, and gives the others by number. */
+  gatherCalls(lane, left, scale, thin, marking) {
+    const { from, to } = this.view;
+    const { start, end, what, before } = lane;
+    const wide = [];
+    let number = Math.max(0, firstAbove(end, from) - 1);
+    while (number < start.length && start[number] <= to) {
+      if ((end[number] - start[number]) * scale >= 1.5) {
+        wide.push(number++);
+        continue;
+      }
+      const pixel = Math.max(0, Math.floor((start[number] - from) * scale));
+      // All that end within this pixel, but for the next one with room.
+      let next = Math.max(number + 1, firstAbove(end, from + (pixel + 1) / scale, number + 1));
+      if (next > number + 1 && (end[next - 1] - start[next - 1]) * scale >= 1.5) next--;
+      let shown = Math.floor(what[number] / 2);
+      // A marked one is looked for among a few.
+      for (let at = number; marking && at < Math.min(next, number + 40); at++) {
+        const row = Math.floor(what[at] / 2);
+        if (this.app.marks(this.nameOf(row - 1))) {
+          shown = row;
+          break;
+        }
+      }
+      thin.add(pixel, before[next] - before[number], shown, marking && this.app.marks(this.nameOf(shown - 1)));
+      number = next;
+    }
+    return wide;
+  }
+
+  /** Bars stand as high as their share of a pixel's time, so that they look like nothing that is known call by call. */
+  drawThin(pen, thin, top, left, marking) {
+    for (let pixel = 0; pixel < thin.what.length; pixel++) {
+      if (thin.what[pixel] < 0) continue;
+      const marked = thin.marked[pixel];
+      this.bar(pen, left + pixel, 1, top, thin.time[pixel] / thin.span, thin.what[pixel] - 1, marking, marked);
     }
   }
 
-  /** Slices stand as high as their share of the time, so that they look like nothing that is known call by call. */
-  drawSlices(pen, thread, lane, top, left, width, marking) {
+  bar(pen, x, wide, top, share, row, marking, marked) {
+    const high = Math.max(2, Math.min(1, share) * (LANE - 2));
+    pen.fillStyle = marked ? colours.css.match : row < 0 ? colours.css.faint : colours.of(this.nameOf(row));
+    pen.globalAlpha = marking && !marked ? 0.1 : 0.3;
+    pen.fillRect(x, top, wide, LANE - 1);
+    pen.globalAlpha = marking && !marked ? 0.28 : 1;
+    pen.fillRect(x, top + LANE - 1 - high, wide, high);
+    pen.globalAlpha = 1;
+  }
+
+  drawCall(pen, lane, number, top, left, width, scale, marking) {
+    const x = left + (lane.start[number] - this.view.from) * scale;
+    const wide = (lane.end[number] - lane.start[number]) * scale;
+    const row = Math.floor(lane.what[number] / 2) - 1;
+    const name = this.nameOf(row);
+    const marked = marking && this.app.marks(name);
+    pen.globalAlpha = marking && !marked ? 0.28 : 1;
+    pen.fillStyle = marked ? colours.css.match : row < 0 ? colours.css.faint : colours.of(name);
+    const begin = Math.max(x, left);
+    const shown = Math.min(x + wide, width) - begin;
+    pen.fillRect(begin, top, Math.max(shown - (shown > 3 ? 1 : 0), 0.7), LANE - 1);
+    pen.globalAlpha = 1;
+    if (lane.what[number] % 2 && x + wide <= width) torn(pen, x + wide, top);
+    if (shown > 24) {
+      pen.fillStyle = marked ? colours.css.paper : marking ? colours.css.soft : colours.css["frame-ink"];
+      this.surface.label(name, begin, top + LANE / 2, shown);
+    }
+  }
+
+  drawSlices(pen, thread, lane, top, left, width, marking, thin) {
     const { from, to } = this.view;
     const scale = (width - left) / (to - from);
     const { at, calls, busy, what } = lane.slices;
     const wide = thread.slice * scale;
-    let slice = Math.max(0, firstAbove(at, from / thread.slice - 1));
-    while (slice < at.length && at[slice] * thread.slice <= to) {
-      const x = left + (at[slice] * thread.slice - from) * scale;
-      let [time, count, next] = [busy[slice], calls[slice], slice + 1];
-      let span = thread.slice;
-      if (wide < 1) {
-        const over = from + (Math.floor(x) + 1 - left) / scale;
-        while (next < at.length && at[next] * thread.slice < over) {
-          time += busy[next];
-          count += calls[next++];
-        }
-        span = Math.max(thread.slice, 1 / scale);
-      }
+    for (let slice = firstAbove(at, from / thread.slice - 1); slice < at.length && at[slice] * thread.slice <= to; slice++) {
+      const x = (at[slice] * thread.slice - from) * scale;
       const row = what[slice] - 1;
-      const name = row < 0 ? OTHER : this.app.table.name[row];
-      const share = Math.min(1, time / span);
-      const [begin, shown] = wide < 1 ? [Math.floor(x), 1] : [Math.max(x, left - 1), Math.min(x + wide, width + 1) - Math.max(x, left - 1)];
-      const high = Math.max(2, share * (LANE - 2));
-      pen.fillStyle = row < 0 ? colours.css.faint : colours.of(name);
-      pen.globalAlpha = marking ? 0.12 : 0.25;
-      pen.fillRect(begin, top, shown, LANE - 1);
-      pen.globalAlpha = marking ? 0.28 : 0.9;
-      pen.fillRect(begin, top + LANE - 1 - high, shown, high);
-      pen.globalAlpha = 1;
-      if (wide > 60 && count) {
-        pen.fillStyle = colours.css.soft;
-        this.surface.label(format.counted(count, "call"), begin, top + LANE / 2, shown);
+      if (wide < 1.5) {
+        thin.add(Math.max(0, Math.floor(x)), busy[slice], row + 1, false);
+        continue;
       }
-      slice = next;
+      const begin = Math.max(left + x, left - 1);
+      const shown = Math.min(left + x + wide, width + 1) - begin;
+      this.bar(pen, begin, shown - (shown > 6 ? 1 : 0), top, busy[slice] / thread.slice, row, marking, false);
+      if (wide > 60 && calls[slice]) {
+        pen.fillStyle = colours.css.ink;
+        this.surface.label(format.counted(calls[slice], "call"), begin, top + LANE / 2, shown);
+      }
     }
   }
 
@@ -489,12 +503,12 @@ class Timeline {
     const { calls, below } = this.shown.summed(from, to);
     const says = [element("b", "", format.time(to - from)), ` from ${format.moment(from, (to - from) / 100)}`];
     if (calls) {
-      const { served, file } = this.app.head;
-      says.push(` · ${format.counted(calls, "call")} shorter than ${format.time(below)} ${calls === 1 ? "is" : "are"} summed up here: `);
-      if (served) says.push("zoom in, and they come one by one");
-      else {
+      const close = to - from < (this.bounds.to - this.bounds.from) / 4;
+      says.push(` · ${format.counted(calls, "call")} shorter than ${format.time(below)} ${calls === 1 ? "is" : "are"} summed up here`);
+      if (this.app.head.served) says.push("; zoom in, and they come one by one");
+      else if (close) {
         const part = `--since ${format.option(from)} --until ${format.option(Math.ceil(to))}`;
-        says.push("one by one they are in ", element("code", "", `xrayctl view ${file}`), " and in ", element("code", "", `xrayctl report ${file} --html ${part} -o part.html`));
+        says.push("; one by one: ", element("code", "", "xrayctl view FILE"), " or ", element("code", "", `xrayctl report FILE --html ${part} -o part.html`));
       }
     }
     document.getElementById("timeline-says").replaceChildren(...says);
@@ -524,6 +538,25 @@ class Timeline {
       if (error.name === "AbortError") return;
       document.getElementById("timeline-says").append(element("span", "warning", ` · no more detail: ${error.message}`));
     }
+  }
+}
+
+/** What is narrower than a pixel, pixel by pixel. */
+class Thin {
+  constructor(pixels, span) {
+    /** How much time a pixel is. */
+    this.span = span;
+    this.time = new Float64Array(pixels);
+    /** A function, as its row + 1; -1 where there is nothing. */
+    this.what = new Int32Array(pixels).fill(-1);
+    this.marked = new Uint8Array(pixels);
+  }
+
+  add(pixel, time, what, marked) {
+    if (pixel >= this.what.length) return;
+    this.time[pixel] += time;
+    if (this.what[pixel] < 0 || (marked && !this.marked[pixel])) this.what[pixel] = what;
+    if (marked) this.marked[pixel] = 1;
   }
 }
 

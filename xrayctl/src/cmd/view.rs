@@ -1,0 +1,64 @@
+//! `xrayctl view`: a report in a browser, with the whole trace behind it. Needs neither daemon nor binary.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use crate::input::{Logs, Selection};
+use crate::output::Console;
+use crate::page;
+use crate::signals::Signals;
+use crate::view::{Browser, Report, Server};
+
+const EXAMPLES: &str = "\
+The page is that of `xrayctl report --html`, but zooming into its timeline shows every call, and it can hand the trace to the Perfetto UI.
+It is served to this machine alone, at an address that nobody can guess, until Ctrl-C.
+
+Examples:
+  xrayctl view run.xtrace
+  xrayctl view run.xtrace --port 8080 --no-browser   for a browser at the other end of ssh -L 8080:127.0.0.1:8080";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The trace, or a profile; -: standard input
+    file: PathBuf,
+    /// The port on the loopback interface; 0: any that is free
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    port: u16,
+    /// Only print the address
+    #[arg(long)]
+    no_browser: bool,
+    #[command(flatten)]
+    selection: Selection,
+    #[command(flatten)]
+    logs: Logs,
+}
+
+pub(crate) async fn run(args: Args, console: &mut Console) -> anyhow::Result<()> {
+    let mut signals = Signals::hold()?;
+    // A port that is taken is found before the trace is read.
+    let cannot = || format!("cannot listen on port {}", args.port);
+    let server = Server::bind(args.port).await.with_context(cannot)?;
+    let log = args.logs.open_any(&args.file, console)?;
+    let filter = args.selection.filter_of(&log)?;
+    let page = page::of(&log, &filter, &args.file);
+    let report = Report::new(log, page)?;
+    let url = server.url();
+    console.line(&url)?;
+    let opened = (!args.no_browser && Browser::is_wanted()).then(|| Browser::open(&url));
+    // The file that leads there stays for as long as the page.
+    let _leading = match opened {
+        Some(Err(error)) => {
+            console.note(&format!("no browser was opened: xdg-open: {error}"));
+            None
+        }
+        opened => opened,
+    };
+    console.note("a browser on this machine shows the report at that address; Ctrl-C ends this");
+    tokio::select! {
+        () = server.serve(report) => {}
+        () = signals.next() => {}
+    }
+    Ok(())
+}
