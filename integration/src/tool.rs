@@ -45,6 +45,10 @@ pub enum Tool {
     DpkgSource,
     /// Makes one file of SQLite's many.
     Tclsh,
+    /// The browser that reports are looked at with.
+    Chromium,
+    /// Moves its pointer and presses its keys.
+    Chromedriver,
 }
 
 /// Something that is there when its package is: a program, or a library without one.
@@ -120,6 +124,14 @@ const NEEDS: &[Need] = &[
         present: || Tool::Tclsh.is_present(),
     },
     Need {
+        package: "chromium",
+        present: || Tool::Chromium.is_present(),
+    },
+    Need {
+        package: "chromium-driver",
+        present: || Tool::Chromedriver.is_present(),
+    },
+    Need {
         package: "python3-venv",
         present: || Path::new("/usr/lib/python3.11/ensurepip").is_dir(),
     },
@@ -182,6 +194,8 @@ impl Tool {
             Tool::Make => ("make", "make"),
             Tool::DpkgSource => ("dpkg-source", "dpkg-dev"),
             Tool::Tclsh => ("tclsh", "tcl"),
+            Tool::Chromium => ("chromium", "chromium"),
+            Tool::Chromedriver => ("chromedriver", "chromium-driver"),
             Tool::Pprof => (
                 "/usr/lib/go-1.19/pkg/tool/linux_amd64/pprof",
                 "golang-1.19-go",

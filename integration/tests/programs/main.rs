@@ -2,6 +2,7 @@
 //!
 //! Each test has a directory, a daemon and target programs of its own.
 
+mod browser;
 mod cli_attach;
 mod cli_count;
 mod cli_documents;
@@ -13,16 +14,19 @@ mod cli_launch;
 mod cli_profile;
 mod cli_record;
 mod cli_refusals;
+mod cli_report_page;
 mod cli_selectors;
 mod cli_terminal;
 mod cli_top;
 mod cli_values;
+mod cli_view;
 mod cli_watch;
 mod daemon_clients;
 mod daemon_endings;
 mod daemon_session;
 mod daemon_users;
 mod real;
+mod runs;
 mod scene;
 mod terminal;
 mod trace;

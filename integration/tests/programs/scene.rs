@@ -262,6 +262,11 @@ impl Running {
         self.child.id().cast_signed()
     }
 
+    /// Where its standard output goes.
+    pub(crate) fn printing(&self) -> PathBuf {
+        self.out.clone()
+    }
+
     /// What it has written to standard error so far.
     pub(crate) fn said(&self) -> Result<String> {
         Ok(fs::read_to_string(&self.err)?)

@@ -19,5 +19,6 @@ mod said;
 mod sinks;
 mod sources;
 mod stored;
+mod timeline;
 mod windows;
 mod xray_ids;

@@ -5,6 +5,7 @@ mod chrome;
 mod ctf;
 mod fdr;
 mod firefox;
+mod html;
 mod parquet;
 mod perfetto;
 mod pprof;

@@ -1,0 +1,396 @@
+//! The report as a page, looked at in a browser.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::browser::Browser;
+use crate::runs::{self, HOSTILE, NAMES, ROUNDS};
+use crate::scene::{Cli, Scene, rows};
+
+/// The largest page there may be.
+const MOST: u64 = 20_000_000;
+
+/// The page of a small trace, in a browser.
+fn shown(scene: &Scene) -> Result<(Cli, Browser)> {
+    let cli = scene.alone()?;
+    runs::small(&scene.path("run.xtrace"))?;
+    cli.ok(["report", "run.xtrace", "--html", "-o", "run.html"])?;
+    let browser = Browser::start()?;
+    browser.open_file(&scene.path("run.html"))?;
+    Ok((cli, browser))
+}
+
+/// What `account` says of a trace.
+fn account(cli: &Cli, file: &str) -> Result<Vec<Value>> {
+    let table = cli.ok(["account", file, "--format", "json"])?;
+    let table: Value = serde_json::from_str(&table)?;
+    Ok(rows(&table, "rows")?.clone())
+}
+
+/// Every number of the table is that of `account`.
+fn ensure_same_numbers(browser: &Browser, account: &[Value]) -> Result<()> {
+    let columns = [
+        "id",
+        "calls",
+        "unfinished",
+        "total",
+        "self",
+        "sum",
+        "min",
+        "mean",
+        "median",
+        "p90",
+        "p99",
+        "p999",
+        "max",
+    ];
+    let list = columns.map(|column| format!("'{column}'")).join(", ");
+    let table = browser.run(&format!(
+        "const {{ table }} = xrayReport;
+         return table.name.map((name, row) => [name, ...[{list}].map((key) => table[key][row])])"
+    ))?;
+    let table = table.as_array().context("no table")?;
+    let mut found = BTreeMap::new();
+    for row in table {
+        found.insert(row[1].as_u64().context("no id")?, row);
+    }
+    ensure!(found.len() == account.len() && table.len() == account.len());
+    for row in account {
+        let id = row["id"].as_u64().context("no id")?;
+        let its = found
+            .get(&id)
+            .with_context(|| format!("no function {id}"))?;
+        ensure!(its[0] == row["name"], "{its} is not {row}");
+        for (at, column) in columns.iter().enumerate().skip(1) {
+            let key = match *column {
+                "calls" | "unfinished" => (*column).to_owned(),
+                column => format!("{column}_ns"),
+            };
+            // NaN comes as null.
+            let same = its[at + 1].as_f64() == row[&key].as_f64();
+            ensure!(same, "{column}: {its} is not {row}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_page_draws_itself_and_has_the_numbers_of_account() -> Result<()> {
+    let scene = Scene::new()?;
+    let (cli, browser) = shown(&scene)?;
+    ensure_same_numbers(&browser, &account(&cli, "run.xtrace")?)?;
+    ensure!(browser.colours("flame")? > 4.0, "the flame graph is blank");
+    let facts = browser.text("document.getElementById('facts').innerText.replace(/\\s+/g, ' ')")?;
+    for fact in ["lost 17", "threads 2", "functions 4", "events 646"] {
+        ensure!(facts.contains(fact), "no {fact} in {facts}");
+    }
+    browser.press("2")?;
+    browser.until("xrayReport.timeline.surface.width > 0")?;
+    ensure!(browser.colours("timeline")? > 4.0, "the timeline is blank");
+    // The table as it stands there, by the greatest time of its own.
+    browser.press("3")?;
+    browser.until("document.querySelectorAll('#table .row').length === 4")?;
+    let first =
+        browser.text("document.querySelector('#table .row').innerText.replace(/\\s+/g, ' ')")?;
+    ensure!(
+        first.starts_with("app::store() 80 4.000 ms 3.200 ms 50.00 µs"),
+        "{first}"
+    );
+    browser.ensure_quiet(&[])
+}
+
+#[test]
+fn keys_wheel_and_clicks_zoom() -> Result<()> {
+    let scene = Scene::new()?;
+    let (_, browser) = shown(&scene)?;
+    let length = |view: &str| {
+        browser.number(&format!(
+            "xrayReport.{view}.view.to - xrayReport.{view}.view.from"
+        ))
+    };
+    for (key, view) in [("1", "flame"), ("2", "timeline")] {
+        browser.press(key)?;
+        browser.until(&format!("xrayReport.{view}.surface.width > 0"))?;
+        let whole = length(view)?;
+        browser.press("w")?;
+        let nearer = length(view)?;
+        ensure!(
+            (nearer - whole / 1.5).abs() < whole * 0.01,
+            "{view}: {nearer} of {whole}"
+        );
+        browser.press("s")?;
+        ensure!((length(view)? - whole).abs() < whole * 0.01, "{view}");
+        // What is under the pointer stays there.
+        let canvas = format!("#{view}");
+        let under = format!(
+            "xrayReport.{view}.view.from + (xrayReport.{view}.view.to - xrayReport.{view}.view.from) * 0.75"
+        );
+        let x = match view {
+            "flame" => browser.number("xrayReport.flame.surface.width * 0.75")?,
+            _ => browser.number("xrayReport.timeline.gutter + (xrayReport.timeline.surface.width - xrayReport.timeline.gutter) * 0.75")?,
+        };
+        let before = browser.number(&under)?;
+        browser.wheel(&canvas, x, 60.0, -400)?;
+        browser.until(&format!(
+            "xrayReport.{view}.view.to - xrayReport.{view}.view.from < {whole} * 0.8"
+        ))?;
+        ensure!(
+            (browser.number(&under)? - before).abs() < whole * 0.005,
+            "{view}: {before}"
+        );
+        let from = browser.number(&format!("xrayReport.{view}.view.from"))?;
+        browser.press("d")?;
+        ensure!(
+            browser.number(&format!("xrayReport.{view}.view.from"))? > from,
+            "{view}"
+        );
+        browser.drag(&canvas, (x - 200.0, 100.0), (x, 100.0))?;
+        browser.press("\u{e00c}")?;
+        ensure!(length(view)? == whole, "{view}: Escape does not lead back");
+    }
+    // A click on a frame shows it alone.
+    browser.press("1")?;
+    browser.until("xrayReport.flame.surface.width > 0")?;
+    browser.run("window.frame = xrayReport.flame.name.indexOf('app::store()')")?;
+    let [x, y] =
+        ["x", "y"].map(|axis| browser.number(&format!("xrayReport.flame.placeOf(frame).{axis}")));
+    browser.click("#flame", x?, y?)?;
+    let store = browser.number("xrayReport.flame.total[frame]")?;
+    ensure!(length("flame")? == store && store == 4_000_000.0, "{store}");
+    let chosen = browser.text("document.getElementById('chosen').innerText")?;
+    ensure!(
+        chosen.contains("app::store()")
+            && chosen.contains("calls 80")
+            && chosen.contains("4.000 ms"),
+        "{chosen}"
+    );
+    // To a single call of the timeline.
+    browser.press("2")?;
+    browser.run("const lane = xrayReport.timeline.lines.lane(0, 0); window.place = { x: xrayReport.timeline.x((lane.start[7] + lane.end[7]) / 2), y: 28 + 6 + 8 }")?;
+    browser.click(
+        "#timeline",
+        browser.number("place.x")?,
+        browser.number("place.y")?,
+    )?;
+    let chosen = browser.text("document.getElementById('chosen').innerText")?;
+    ensure!(
+        chosen.contains("app::serve(int)") && chosen.contains("100.0 µs"),
+        "{chosen}"
+    );
+    browser.press("f")?;
+    ensure!(length("timeline")? < 140_000.0, "not near");
+    browser.press("n")?;
+    ensure!(browser.number("xrayReport.timeline.chosen.start")? == 150_000.0 * 8.0);
+    browser.ensure_quiet(&[])
+}
+
+#[test]
+fn a_search_marks_what_it_finds_and_says_how_much_time_that_is() -> Result<()> {
+    let scene = Scene::new()?;
+    let (_, browser) = shown(&scene)?;
+    let found = || browser.text("document.getElementById('found').textContent");
+    let search = |text: &str| -> Result<String> {
+        browser.press("\u{e00c}/")?;
+        browser.press(text)?;
+        browser.until("document.activeElement.id === 'query'")?;
+        found()
+    };
+    // What is open in the end was open for no time that is known.
+    let rounds = 2.0 * 40.0;
+    let all = rounds * 100_000.0 + 1_000.0;
+    ensure!(ROUNDS == 40);
+    let share = |ns: f64| format!("{:.1} % of time", 100.0 * ns / all);
+    let expected = format!("1 function, {}", share(rounds * 25_000.0));
+    ensure!(
+        search("PARSE")? == expected,
+        "{} is not {expected}",
+        found()?
+    );
+    let frames = browser.number("xrayReport.flame.markedShare().frames")?;
+    ensure!(frames == 2.0, "{frames} frames");
+    // Time within a match counts once.
+    let expected = format!("3 functions, {}", share(rounds * 100_000.0));
+    ensure!(
+        search("app::")? == expected,
+        "{} is not {expected}",
+        found()?
+    );
+    ensure!(search("nobody")? == "nothing found");
+    ensure!(
+        search("/^app::(parse|store)/")?.starts_with("2 functions, "),
+        "{}",
+        found()?
+    );
+    ensure!(search("/(/")? == "not a regular expression");
+    // The table has what is found alone.
+    search("parse")?;
+    browser.press("\u{e007}3")?;
+    browser.until("document.querySelectorAll('#table .row').length === 1")?;
+    browser.press("/")?;
+    browser.press("\u{e00c}")?;
+    browser.until("document.querySelectorAll('#table .row').length === 4")?;
+    browser.ensure_quiet(&[])
+}
+
+#[test]
+fn light_and_dark_differ_in_page_and_drawing() -> Result<()> {
+    let scene = Scene::new()?;
+    let (_, browser) = shown(&scene)?;
+    let paper = || -> Result<(String, Value)> {
+        let page = browser.text("getComputedStyle(document.body).backgroundColor")?;
+        // Above the few frames there are there is nothing.
+        let drawing = browser.run("return [...document.getElementById('flame').getContext('2d').getImageData(5, 5, 1, 1).data]")?;
+        Ok((page, drawing))
+    };
+    let mut papers = Vec::new();
+    for theme in ["light", "dark", ""] {
+        browser.press("t")?;
+        browser.until(&format!(
+            "(document.documentElement.dataset.theme ?? '') === '{theme}'"
+        ))?;
+        browser.run("xrayReport.flame.surface.now()")?;
+        papers.push(paper()?);
+    }
+    ensure!(
+        papers[0].0 == "rgb(255, 255, 255)" && papers[0].1[0] == 255,
+        "{papers:?}"
+    );
+    ensure!(
+        papers[1].0 == "rgb(20, 24, 29)" && papers[1].1[0] == 20,
+        "{papers:?}"
+    );
+    ensure!(
+        papers[2].0 == papers[0].0 || papers[2].0 == papers[1].0,
+        "{papers:?}"
+    );
+    browser.ensure_quiet(&[])
+}
+
+#[test]
+fn losses_and_names_are_shown_as_they_are() -> Result<()> {
+    let scene = Scene::new()?;
+    let (_, browser) = shown(&scene)?;
+    // Markup in a name is a text.
+    let title = browser.text("document.title")?;
+    ensure!(title == "run.xtrace – xrayctl", "{title}");
+    ensure!(browser.number("document.images.length")? == 0.0);
+    browser.press("3")?;
+    browser.until("document.querySelectorAll('#table .row').length === 4")?;
+    let names = browser.run("return [...document.querySelectorAll('#table .row .name')].map((name) => name.textContent).sort()")?;
+    let mut expected = NAMES.map(|name| name.to_owned());
+    expected.sort();
+    ensure!(names == serde_json::json!(expected), "{names}");
+    ensure!(names[0] == HOSTILE);
+    // The loss is a gap where it was, and a note.
+    browser.press("2")?;
+    browser.until("xrayReport.timeline.surface.width > 0")?;
+    browser.run("const { timeline } = xrayReport; const [gap] = timeline.lines.threads[1].gaps; window.gap = { x: timeline.x((gap.start + gap.end) / 2), y: 28 + timeline.rows()[1].top + 8 - timeline.scroll }")?;
+    browser.point(
+        "#timeline",
+        browser.number("gap.x")?,
+        browser.number("gap.y")?,
+    )?;
+    browser.until("!document.getElementById('tip').hidden")?;
+    let tip = browser.text("document.getElementById('tip').innerText")?;
+    ensure!(
+        tip.contains("Events were lost here") && tip.contains("17 events"),
+        "{tip}"
+    );
+    browser.press("4")?;
+    let notes = browser.text("document.getElementById('notes').innerText")?;
+    for part in [
+        "17 events lost",
+        "1 call without an exit, because events were lost",
+        "worker-1",
+    ] {
+        ensure!(notes.contains(part), "no {part:?} in {notes}");
+    }
+    browser.ensure_quiet(&[])
+}
+
+#[test]
+fn a_part_and_a_profile_have_pages_too() -> Result<()> {
+    let scene = Scene::new()?;
+    let (cli, browser) = shown(&scene)?;
+    let part = ["report", "run.xtrace", "--html", "-o", "part.html"];
+    cli.ok(part.into_iter().chain([
+        "--since",
+        "1ms",
+        "--until",
+        "2ms",
+        "--thread",
+        "worker-0",
+        "--function",
+        "app::parse",
+    ]))?;
+    browser.open_file(&scene.path("part.html"))?;
+    ensure!(
+        browser.value("xrayReport.table.name")? == serde_json::json!(["app::parse(char const*)"])
+    );
+    // Rounds begin every 150 µs, and `parse` 5 µs after them.
+    ensure!(browser.number("xrayReport.table.calls[0]")? == 7.0);
+    let bounds = browser.value("xrayReport.timeline.bounds")?;
+    ensure!(
+        bounds["from"] == 1_000_000 && bounds["to"] == 2_000_000,
+        "{bounds}"
+    );
+    browser.ensure_quiet(&[])?;
+    // To standard output, the same bytes.
+    let printed = cli.ok(["report", "run.xtrace", "--html", "-o", "-"])?;
+    ensure!(printed == fs::read_to_string(scene.path("run.html"))?);
+    // What cannot be leaves nothing behind.
+    let refused = cli.run(["report", "run.xtrace", "--html", "-o", "run.xtrace"])?;
+    refused.failed(2, &["run.xtrace is the input itself"])?;
+    let refused = cli.run(["report", "run.html", "--html", "-o", "no.html"])?;
+    refused.failed(1, &["cannot read run.html"])?;
+    ensure!(!scene.path("no.html").exists());
+    Ok(())
+}
+
+/// Ten million events: the page is small enough, opens, and follows keys.
+#[test]
+fn ten_million_events_fit_a_page() -> Result<()> {
+    const EVENTS: u64 = 10_000_000;
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    runs::large(&scene.path("large.xtrace"), EVENTS)?;
+    cli.ok(["report", "large.xtrace", "--html", "-o", "large.html"])?;
+    let bytes = fs::metadata(scene.path("large.html"))?.len();
+    ensure!(bytes <= MOST, "{bytes} bytes");
+    let browser = Browser::start()?;
+    browser.open_file(&scene.path("large.html"))?;
+    ensure!(browser.number("xrayReport.head.events")? == EVENTS as f64);
+    ensure_same_numbers(&browser, &account(&cli, "large.xtrace")?)?;
+    ensure!(browser.colours("flame")? > 20.0);
+    browser.press("2")?;
+    browser.until("xrayReport.timeline.surface.width > 0")?;
+    ensure!(browser.colours("timeline")? > 20.0);
+    // Calls one by one, and those summed up, are all there are.
+    let calls = browser.run(
+        "const { timeline } = xrayReport;
+         let calls = 0;
+         for (const thread of timeline.lines.threads) for (const lane of thread.lanes) calls += lane.start.length + lane.slices.before.at(-1);
+         return calls",
+    )?;
+    ensure!(calls == EVENTS / 2, "{calls} calls");
+    let says = browser.text("document.getElementById('timeline-says').textContent")?;
+    ensure!(says.contains("are summed up here"), "{says}");
+    for key in ["w", "w", "w", "d", "w", "w"] {
+        browser.press(key)?;
+    }
+    ensure!(browser.colours("timeline")? > 20.0);
+    let says = browser.text("document.getElementById('timeline-says').textContent")?;
+    ensure!(
+        says.contains("xrayctl report FILE --html --since "),
+        "{says}"
+    );
+    // For whoever measures.
+    eprintln!(
+        "{bytes} bytes, drawn in {} ms",
+        browser.number("xrayReport.timeline.surface.took")?
+    );
+    browser.ensure_quiet(&[])
+}

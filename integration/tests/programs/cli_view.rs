@@ -1,0 +1,336 @@
+//! The report on a server, which has the whole trace.
+
+use std::fs::{self, Permissions};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+
+use crate::browser::{Answer, Browser, http};
+use crate::runs;
+use crate::scene::{NOBODY, Running, Scene};
+
+/// A server that has said where it is.
+struct Served {
+    running: Running,
+    url: String,
+    port: u16,
+    /// With a slash at both ends.
+    path: String,
+}
+
+impl Served {
+    fn start(scene: &Scene, file: &str) -> Result<Self> {
+        let cli = scene.alone()?;
+        Self::of(cli.start(["view", file, "--no-browser"])?)
+    }
+
+    fn of(mut running: Running) -> Result<Self> {
+        let out = running.printing();
+        let url = running.until("the address is printed", || {
+            let printed = fs::read_to_string(&out)?;
+            Ok(printed.strip_suffix('\n').map(str::to_owned))
+        })?;
+        let rest = url
+            .strip_prefix("http://127.0.0.1:")
+            .context("another address")?;
+        let (port, path) = rest.split_once('/').context("no path")?;
+        Ok(Self {
+            port: port.parse()?,
+            path: format!("/{path}"),
+            url,
+            running,
+        })
+    }
+
+    fn get(&self, path: &str) -> Result<Answer> {
+        http(
+            self.port,
+            "GET",
+            &format!("{}{path}", self.path),
+            "127.0.0.1",
+            "",
+        )
+    }
+
+    /// Ctrl-C is how it ends.
+    fn end(self) -> Result<()> {
+        self.running.signal(Signal::SIGINT)?;
+        let ran = self.running.wait()?;
+        ensure!(ran.code == Some(0), "{ran:?}");
+        Ok(())
+    }
+}
+
+#[test]
+fn strangers_get_nothing() -> Result<()> {
+    let scene = Scene::new()?;
+    runs::small(&scene.path("run.xtrace"))?;
+    let served = Served::start(&scene, "run.xtrace")?;
+    let ask = |method: &str, path: &str, host: &str| -> Result<u16> {
+        Ok(http(served.port, method, path, host, "")?.status)
+    };
+    let own = served.path.clone();
+    ensure!(own.len() == 34, "{own}");
+    for (status, method, path, host) in [
+        (200, "GET", own.as_str(), "127.0.0.1"),
+        (200, "GET", own.as_str(), "localhost"),
+        // Whoever comes under another name was led here.
+        (421, "GET", own.as_str(), "rebound.example"),
+        (421, "GET", own.as_str(), "127.0.0.1.example"),
+        (404, "GET", "/", "127.0.0.1"),
+        (404, "GET", "/favicon.ico", "127.0.0.1"),
+        (404, "GET", "/window?since=0&until=9", "127.0.0.1"),
+        (404, "GET", &format!("/{}/", "0".repeat(32)), "127.0.0.1"),
+        (
+            404,
+            "GET",
+            &format!("{}x/", own.trim_end_matches('/')),
+            "127.0.0.1",
+        ),
+        (404, "GET", &format!("{own}../etc/passwd"), "127.0.0.1"),
+        (404, "GET", &format!("{own}run.xtrace"), "127.0.0.1"),
+        (405, "POST", own.as_str(), "127.0.0.1"),
+        (400, "GET", &format!("{own}window"), "127.0.0.1"),
+        (
+            400,
+            "GET",
+            &format!("{own}window?since=-1&until=x"),
+            "127.0.0.1",
+        ),
+        (
+            200,
+            "GET",
+            &format!("{own}window?since=0&until=18446744073709551615"),
+            "127.0.0.1",
+        ),
+    ] {
+        let got = ask(method, path, host)?;
+        ensure!(
+            got == status,
+            "{method} {path} of {host}: {got} instead of {status}"
+        );
+    }
+    let page = served.get("")?;
+    for header in [
+        "cache-control: no-store",
+        "x-content-type-options: nosniff",
+        "frame-ancestors 'none'",
+        "referrer-policy: no-referrer",
+    ] {
+        ensure!(
+            page.head.to_lowercase().contains(header),
+            "no {header} in {}",
+            page.head
+        );
+    }
+    // Nobody from outside this machine gets a connection.
+    let listening = fs::read_to_string("/proc/net/tcp")?;
+    let here = format!("0100007F:{:04X}", served.port);
+    ensure!(
+        listening.contains(&here) && !listening.contains(&format!("00000000:{:04X}", served.port))
+    );
+    served.end()
+}
+
+/// What is no request, or far too long, ends its connection and nothing else.
+#[test]
+fn nonsense_is_refused_and_costs_nothing() -> Result<()> {
+    let scene = Scene::new()?;
+    runs::small(&scene.path("run.xtrace"))?;
+    let served = Served::start(&scene, "run.xtrace")?;
+    let long = format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(100_000));
+    for nonsense in [
+        b"\x16\x03\x01\x02\x00".to_vec(),
+        b"GET\r\n\r\n".to_vec(),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        long.into_bytes(),
+    ] {
+        let mut stream = TcpStream::connect(("127.0.0.1", served.port))?;
+        // It may be cut off before all of it is sent.
+        let _ = stream.write_all(&nonsense);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        ensure!(
+            !answer.starts_with(b"HTTP/1.1 2"),
+            "{}",
+            String::from_utf8_lossy(&answer)
+        );
+    }
+    // Connections that say nothing take no room from others for long, and fewer than there are at most take none at all.
+    let silent: Vec<_> = (0..20)
+        .map(|_| TcpStream::connect(("127.0.0.1", served.port)))
+        .collect();
+    ensure!(served.get("")?.status == 200);
+    drop(silent);
+    served.end()
+}
+
+#[test]
+fn zooming_in_shows_every_call() -> Result<()> {
+    let scene = Scene::new()?;
+    // More calls than a page has one by one.
+    runs::large(&scene.path("run.xtrace"), 1_000_000)?;
+    let served = Served::start(&scene, "run.xtrace")?;
+    let browser = Browser::start()?;
+    browser.open(&format!("{}#timeline", served.url))?;
+    browser.until("xrayReport.timeline.surface.width > 0")?;
+    let summed = "xrayReport.timeline.shown.summed(xrayReport.timeline.view.from, xrayReport.timeline.view.to).calls";
+    ensure!(browser.number(summed)? > 0.0);
+    // Keys, until a thousandth is in view.
+    for _ in 0..17 {
+        browser.press("w")?;
+    }
+    browser.until(&format!("xrayReport.timeline.detail && {summed} === 0"))?;
+    // Every call that is in view is there, as the trace has it.
+    let view = browser.value("xrayReport.timeline.view")?;
+    let [from, to] = ["from", "to"].map(|end| view[end].as_f64().unwrap_or_default());
+    let drawn = browser.run(
+        "const { view, shown } = xrayReport.timeline;
+         let calls = 0;
+         for (const thread of shown.threads) for (const lane of thread.lanes)
+           for (const start of lane.start) if (start >= Math.ceil(view.from) && start < Math.floor(view.to)) calls++;
+         return calls",
+    )?;
+    let [since, until] = [from.ceil(), to.floor()].map(|ns| format!("{ns}ns"));
+    let table = scene.alone()?.ok([
+        "account",
+        "run.xtrace",
+        "--format",
+        "json",
+        "--since",
+        &since,
+        "--until",
+        &until,
+    ])?;
+    let table: serde_json::Value = serde_json::from_str(&table)?;
+    let calls: u64 = crate::scene::rows(&table, "rows")?
+        .iter()
+        .filter_map(|row| row["calls"].as_u64())
+        .sum();
+    ensure!(calls > 10 && drawn == calls, "{drawn} calls of {calls}");
+    browser.ensure_quiet(&[&served.url])?;
+    served.end()
+}
+
+/// The trace goes to Perfetto's page when somebody asks for that, as `convert` writes it, and only after that page has answered.
+#[test]
+fn perfetto_is_handed_the_trace() -> Result<()> {
+    let scene = Scene::new()?;
+    runs::small(&scene.path("run.xtrace"))?;
+    scene
+        .alone()?
+        .ok(["convert", "run.xtrace", "-o", "run.pftrace"])?;
+    let converted = fs::read(scene.path("run.pftrace"))?;
+    let served = Served::start(&scene, "run.xtrace")?;
+    let answer = served.get("trace.pftrace")?;
+    ensure!(
+        answer.status == 200 && answer.body == converted,
+        "{}",
+        answer.head
+    );
+    let browser = Browser::start()?;
+    browser.open(&served.url)?;
+    // A window that answers as Perfetto's does; there is no network here.
+    browser.run(
+        "window.heard = [];
+         window.open = (url) => { heard.push(['open', url]); return window; };
+         window.postMessage = (message, origin) => {
+           heard.push([message === 'PING' ? message : message.perfetto.buffer.byteLength, origin]);
+           // The second call is answered, but first by somebody else.
+           if (message !== 'PING' || heard.length < 3) return;
+           dispatchEvent(new MessageEvent('message', { data: 'PONG', origin: 'https://elsewhere.example', source: window }));
+           dispatchEvent(new MessageEvent('message', { data: 'PONG', origin, source: window }));
+         };",
+    )?;
+    browser.click("#perfetto", 10.0, 10.0)?;
+    browser.until("heard.length > 3")?;
+    let heard = browser.value("heard")?;
+    let perfetto = "https://ui.perfetto.dev";
+    let ping = serde_json::json!(["PING", perfetto]);
+    ensure!(
+        heard[0] == serde_json::json!(["open", perfetto]) && heard[1] == ping && heard[2] == ping,
+        "{heard}"
+    );
+    ensure!(
+        heard[3] == serde_json::json!([converted.len(), perfetto]),
+        "{heard}"
+    );
+    browser.until("!document.getElementById('perfetto').disabled")?;
+    browser.ensure_quiet(&[&served.url])?;
+    served.end()
+}
+
+/// The browser is not told the address by what others can see.
+#[test]
+fn a_browser_is_opened_where_there_is_a_screen() -> Result<()> {
+    let scene = Scene::public()?;
+    runs::small(&scene.path("run.xtrace"))?;
+    let folder = scene.path("bin");
+    fs::create_dir(&folder)?;
+    let opened = scene.path("opened");
+    fs::create_dir(&opened)?;
+    fs::set_permissions(&opened, Permissions::from_mode(0o777))?;
+    let script = folder.join("xdg-open");
+    let [told, copied] = ["told", "copied"].map(|name| opened.join(name));
+    // The copy has its name when all of it is there.
+    fs::write(
+        &script,
+        format!(
+            "#!/bin/sh\ncp \"$1\" {c}.new\necho \"$@\" > {t}\nmv {c}.new {c}\n",
+            t = told.display(),
+            c = copied.display()
+        ),
+    )?;
+    fs::set_permissions(&script, Permissions::from_mode(0o755))?;
+    let cli = scene.alone()?.as_user(NOBODY);
+    let mut command = cli.command(["view", "run.xtrace"]);
+    command
+        .env("PATH", format!("{}:/usr/bin:/bin", folder.display()))
+        .env("DISPLAY", ":7");
+    let served = Served::of(Running::start(command)?)?;
+    integration::wait_until(integration::DEADLINE, "a browser is opened", || {
+        Ok(copied.exists().then_some(()))
+    })?;
+    let (told, leading) = (fs::read_to_string(&told)?, fs::read_to_string(&copied)?);
+    ensure!(!told.contains(served.path.trim_matches('/')), "{told}");
+    ensure!(leading.contains(&served.url), "{leading}");
+    let file = told.trim().to_owned();
+    ensure!(fs::metadata(&file)?.permissions().mode() & 0o077 == 0);
+    served.end()?;
+    ensure!(!fs::exists(&file)?, "{file} is left");
+    // Root has no browser, and without a screen nobody has.
+    for (name, value, uid) in [("DISPLAY", ":7", 0), ("DISPLAY", "", NOBODY)] {
+        fs::remove_file(&copied).or_else(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })?;
+        let cli = scene.alone()?.as_user(uid);
+        let mut command = cli.command(["view", "run.xtrace"]);
+        command
+            .env("PATH", format!("{}:/usr/bin:/bin", folder.display()))
+            .env_remove("WAYLAND_DISPLAY")
+            .env(name, value);
+        let served = Served::of(Running::start(command)?)?;
+        ensure!(served.get("")?.status == 200);
+        served.end()?;
+        ensure!(!copied.exists(), "{name}={value} of {uid}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_at_once() -> Result<()> {
+    let scene = Scene::new()?;
+    runs::small(&scene.path("run.xtrace"))?;
+    let served = Served::start(&scene, "run.xtrace")?;
+    let port = served.port.to_string();
+    let refused = scene
+        .alone()?
+        .run(["view", "run.xtrace", "--no-browser", "--port", &port])?;
+    refused.failed(1, &["cannot listen on port", &port])?;
+    served.end()
+}

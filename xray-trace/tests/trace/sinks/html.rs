@@ -1,0 +1,417 @@
+//! The page: what it says is what the analyses say, nothing of a trace gets out of its document, and it is never too large.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use flate2::read::GzDecoder;
+use proptest::prelude::*;
+use serde_json::Value;
+use xray_trace::analysis::{AccountOptions, Filter, Siblings, Side, StackRoots, Stacks, account};
+use xray_trace::container::{BlockEncoder, Writer};
+use xray_trace::model::{Profile, Thread, ThreadId, Ticks, Trace};
+use xray_trace::sink::{NoteTone, Page, PageNote, Standing};
+
+use crate::any_trace::any_trace;
+use crate::common::{Enter, Exit, anchor, call, function, module, process, push, thread, trace};
+
+const BEGIN: &str = "<script id=\"data\" type=\"text/plain\">";
+
+/// No page is larger.
+const MOST: usize = 20_000_000;
+
+/// A document as the scripts read it.
+struct Document {
+    head: Value,
+    numbers: Vec<u8>,
+}
+
+impl Document {
+    fn of_page(page: &str) -> Self {
+        let (_, data) = page.split_once(BEGIN).unwrap();
+        let (data, _) = data.split_once("</script>").unwrap();
+        let packed = STANDARD.decode(data).unwrap();
+        let mut plain = Vec::new();
+        GzDecoder::new(&packed[..]).read_to_end(&mut plain).unwrap();
+        Self::new(&plain)
+    }
+
+    fn new(bytes: &[u8]) -> Self {
+        let (len, rest) = bytes.split_first_chunk().unwrap();
+        let (head, numbers) = rest.split_at(u32::from_le_bytes(*len) as usize);
+        Self {
+            head: serde_json::from_slice(head).unwrap(),
+            numbers: numbers.to_vec(),
+        }
+    }
+
+    fn column(&self, name: &str) -> Vec<u64> {
+        let place = self.head["columns"][name].as_array().unwrap();
+        let [at, len, count] = [0, 1, 2].map(|part: usize| place[part].as_u64().unwrap() as usize);
+        let mut numbers = Vec::new();
+        let (mut number, mut shift) = (0, 0);
+        for byte in &self.numbers[at..at + len] {
+            number |= u64::from(byte & 127) << shift;
+            shift += 7;
+            if *byte < 128 {
+                numbers.push(number);
+                (number, shift) = (0, 0);
+            }
+        }
+        assert_eq!(numbers.len(), count, "{name}");
+        numbers
+    }
+
+    fn sum(&self, name: &str) -> u64 {
+        self.column(name).into_iter().fold(0, u64::saturating_add)
+    }
+
+    fn name(&self, number: u64) -> &str {
+        self.head["names"][number as usize].as_str().unwrap()
+    }
+}
+
+fn written(page: &Page, standing: Standing) -> String {
+    let mut bytes = Vec::new();
+    page.write(standing, &mut bytes).unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+fn page(trace: &Trace, filter: &Filter) -> Page {
+    Page::of_trace(trace, filter, "run.xtrace", "demo (4000)")
+}
+
+fn check(trace: &Trace) {
+    let filter = Filter::default();
+    let text = written(&page(trace, &filter), Standing::Alone);
+    let document = Document::of_page(&text);
+    // The table.
+    let account = account(trace, &filter, AccountOptions::default());
+    let mut expected = BTreeMap::<String, Vec<u64>>::new();
+    for row in &account.rows {
+        let durations = row.durations.unwrap_or_default();
+        let name = row.subject.name(trace).into_owned();
+        let sums = expected.entry(name).or_insert_with(|| vec![0; 7]);
+        let its = [
+            row.calls,
+            row.unfinished,
+            row.total_ns,
+            row.self_ns,
+            row.sum_ns,
+            durations.p99_ns,
+            durations.max_ns,
+        ];
+        sums.iter_mut()
+            .zip(its)
+            .for_each(|(sum, its)| *sum = sum.saturating_add(its));
+    }
+    let columns = ["calls", "unfinished", "total", "self", "sum", "p99", "max"];
+    let columns = columns.map(|name| document.column(&format!("function.{name}")));
+    let mut found = BTreeMap::<String, Vec<u64>>::new();
+    for (row, name) in document.column("function.name").into_iter().enumerate() {
+        let sums = found
+            .entry(document.name(name).to_owned())
+            .or_insert_with(|| vec![0; 7]);
+        for (at, (sum, column)) in sums.iter_mut().zip(&columns).enumerate() {
+            // Durations are one more, since nothing says that there are none.
+            let its = if at < 5 {
+                column[row]
+            } else {
+                column[row].saturating_sub(1)
+            };
+            *sum = sum.saturating_add(its);
+        }
+    }
+    assert_eq!(found, expected);
+    let finished: u64 = account
+        .rows
+        .iter()
+        .map(|row| row.calls - row.unfinished)
+        .sum();
+    assert_eq!(document.sum("bar.calls"), finished);
+    // The stacks.
+    let mut stacks = Stacks::default();
+    stacks.add(
+        trace,
+        &filter,
+        Siblings::Closed,
+        StackRoots::Together,
+        Side::Before,
+    );
+    let counts = || stacks.nodes().iter().map(|node| node.counts[0]);
+    assert_eq!(
+        document.sum("frame.calls"),
+        counts().map(|counts| counts.calls).sum::<u64>()
+    );
+    let self_ns = counts()
+        .map(|counts| counts.self_ns)
+        .fold(0, u64::saturating_add);
+    assert_eq!(document.sum("frame.self"), self_ns);
+    // The timeline.
+    let drawn = document.column("call.len").len() as u64 + document.sum("slice.calls");
+    let calls: u64 = account.rows.iter().map(|row| row.calls).sum();
+    assert_eq!(drawn, calls);
+    assert_eq!(document.head["events"], trace.totals().calls);
+    assert_eq!(document.head["lost"], trace.totals().lost);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn the_page_says_what_the_analyses_say(trace in any_trace()) {
+        check(&trace);
+    }
+}
+
+/// Where something else begins than the text in which names stand is the same, whatever they are.
+#[test]
+fn hostile_names_stay_in_the_document() {
+    const HOSTILE: &str =
+        "</script><script>alert(1)</script><img src=x onerror=alert(2)>]]>--><!--{{data}}";
+    let events = [
+        call(0, 0, Enter),
+        call(100, 1, Enter),
+        call(200, 1, Exit),
+        call(300, 0, Exit),
+    ];
+    let make = |name: &str| {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        writer
+            .process(&xray_trace::model::Process {
+                command: name.into(),
+                executable: name.into(),
+                ..process(0)
+            })
+            .unwrap();
+        writer
+            .module(&xray_trace::model::Module {
+                path: name.into(),
+                ..module(0, 0)
+            })
+            .unwrap();
+        for id in 0..2 {
+            writer.function(&function(id, 0, name)).unwrap();
+        }
+        writer
+            .thread(&Thread {
+                name: name.into(),
+                ..thread(0, 0)
+            })
+            .unwrap();
+        writer.anchor(&anchor(0, 0)).unwrap();
+        let mut encoder = BlockEncoder::new(ThreadId(0));
+        events.iter().for_each(|event| push(&mut encoder, *event));
+        writer.block(&encoder.finish().unwrap()).unwrap();
+        let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
+        let mut page = Page::of_trace(&trace, &Filter::default(), name, name);
+        page.add_note(PageNote {
+            tone: NoteTone::Bad,
+            text: name.into(),
+            span_ns: Some((0, 1)),
+        });
+        page
+    };
+    for standing in [Standing::Alone, Standing::Served] {
+        let without_data = |page: &str| {
+            let (before, data) = page.split_once(BEGIN).unwrap();
+            let (data, after) = data.split_once("</script>").unwrap();
+            let plain = |letter: char| letter.is_ascii_alphanumeric() || "+/=".contains(letter);
+            assert!(data.chars().all(plain));
+            format!("{before}{after}")
+        };
+        let hostile = written(&make(HOSTILE), standing);
+        assert_eq!(
+            without_data(&hostile),
+            without_data(&written(&make("f"), standing))
+        );
+        let document = Document::of_page(&hostile);
+        let name = document.column("function.name")[0];
+        assert_eq!(document.name(name), HOSTILE);
+        assert_eq!(document.head["notes"][0]["text"], HOSTILE);
+        assert_eq!(document.head["served"], standing == Standing::Served);
+    }
+}
+
+/// The page's own parts: two scripts, a policy that lets nothing in or out, and no address of anybody but one.
+#[test]
+fn the_page_asks_nobody_for_anything() {
+    let alone = written(
+        &page(&trace(&["f"], &[]), &Filter::default()),
+        Standing::Alone,
+    );
+    assert_eq!(alone.matches("<script").count(), 2);
+    assert_eq!(alone.matches("</script").count(), 2);
+    assert_eq!(alone.matches("<style").count(), 1);
+    for part in [
+        "default-src 'none'",
+        "connect-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ] {
+        assert!(alone.contains(part), "{part}");
+    }
+    assert!(!alone.contains("{{"), "a mark was left over");
+    let addresses = alone
+        .match_indices("://")
+        .map(|(at, _)| alone[at + 3..].split(['/', '"', '\'', ')']).next().unwrap());
+    let strangers: Vec<_> = addresses
+        .filter(|host| !["www.w3.org", "ui.perfetto.dev", "perfetto.dev"].contains(host))
+        .collect();
+    assert!(strangers.is_empty(), "{strangers:?}");
+}
+
+/// Numbers without pattern, the same each time.
+fn noise() -> impl FnMut(u64) -> u64 {
+    let mut state = 7_u64;
+    move |below| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    }
+}
+
+/// More of everything than there is room for: functions with long names that nothing compresses, threads, depth, calls of every length.
+#[test]
+fn a_page_is_never_too_large() {
+    const FUNCTIONS: u32 = 9_000;
+    const THREADS: u32 = 300;
+    let mut random = noise();
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    writer.process(&process(0)).unwrap();
+    writer.module(&module(0, 0)).unwrap();
+    for id in 0..FUNCTIONS {
+        let name: String = (0..1200)
+            .map(|_| char::from(b' ' + random(90) as u8))
+            .collect();
+        writer.function(&function(id, 0, &name)).unwrap();
+    }
+    writer.anchor(&anchor(0, 0)).unwrap();
+    let mut calls = 0_u64;
+    for id in 0..THREADS {
+        writer.thread(&thread(id, 0)).unwrap();
+        let mut encoder = BlockEncoder::new(ThreadId(id));
+        let mut now = 0;
+        let mut open = Vec::new();
+        for _ in 0..4_000 {
+            let longest = 1 << (1 + random(34));
+            now += random(longest);
+            if open.len() < 140 && (open.is_empty() || random(100) < 52) {
+                let its = random(FUNCTIONS.into()) as u32;
+                push(&mut encoder, call(now, its, Enter));
+                open.push(its);
+                calls += 1;
+            } else {
+                push(&mut encoder, call(now, open.pop().unwrap(), Exit));
+            }
+        }
+        writer.block(&encoder.finish().unwrap()).unwrap();
+    }
+    writer.anchor(&anchor(1 << 50, 1 << 50)).unwrap();
+    let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
+    let page = page(&trace, &Filter::default());
+    let text = written(&page, Standing::Alone);
+    assert!(text.len() <= MOST, "{} bytes", text.len());
+    let document = Document::of_page(&text);
+    // What was left out is told.
+    let left_out = &document.head["functionsLeftOut"];
+    let rest = left_out["calls"].as_u64().unwrap();
+    assert_eq!(document.sum("function.calls") + rest, calls);
+    assert_eq!(
+        document.column("function.calls").len() as u64 + left_out["functions"].as_u64().unwrap(),
+        u64::from(FUNCTIONS)
+    );
+    assert!(document.head["namesLeftOut"].as_u64().unwrap() > 0);
+    assert_eq!(document.head["otherThreads"], 300 - 256);
+    assert_eq!(document.sum("frame.calls"), calls);
+    // A window of it is no longer either.
+    let window = page.window(&trace, 0, u64::MAX);
+    assert!(window.len() <= MOST, "{} bytes", window.len());
+}
+
+/// Of a part of its time a page with little room has every call.
+#[test]
+fn a_window_has_every_call() {
+    let mut events = Vec::new();
+    for at in 0..300_000 {
+        events.extend([
+            call(at * 100, 0, Enter),
+            call(at * 100 + 10 + at % 7, 0, Exit),
+        ]);
+    }
+    let trace = trace(&["f"], &[&events]);
+    let page = page(&trace, &Filter::default());
+    let document = Document::of_page(&written(&page, Standing::Served));
+    let one_by_one = document.column("call.len").len() as u64;
+    assert!(one_by_one < 300_000);
+    assert_eq!(one_by_one + document.sum("slice.calls"), 300_000);
+    let window = Document::new(&page.window(&trace, 1_000_000, 2_000_000));
+    assert_eq!(window.column("call.len").len(), 10_000);
+    assert_eq!(window.sum("slice.calls"), 0);
+    // Times and functions are those of the page.
+    assert_eq!(window.column("call.gap")[0], 1_000_000);
+    assert!(window.column("call.what").iter().all(|what| *what == 2));
+    for (since, until) in [
+        (5, 5),
+        (9, 3),
+        (u64::MAX, u64::MAX),
+        (0, 0),
+        (u64::MAX - 1, u64::MAX),
+    ] {
+        let nothing = Document::new(&page.window(&trace, since, until));
+        assert!(nothing.column("call.len").len() <= 1, "{since} to {until}");
+    }
+}
+
+/// A profile has a table and stacks.
+#[test]
+fn a_profile_has_no_timeline() {
+    use xray_trace::model::{FunctionId, ProfiledStack};
+    let tables = trace(&["f", "g"], &[]);
+    let stack = |caller, function, calls, self_ns| ProfiledStack {
+        thread: ThreadId(0),
+        caller,
+        function: FunctionId(function),
+        calls,
+        self_ns,
+    };
+    let profile = Profile::new(
+        tables,
+        vec![stack(None, 0, 1, 70), stack(Some(0), 1, 9, 30)],
+    );
+    let page = Page::of_profile(&profile, &Filter::default(), "p", "");
+    let document = Document::of_page(&written(&page, Standing::Alone));
+    assert_eq!(document.head["kind"], "profile");
+    assert_eq!(document.sum("function.calls"), 10);
+    assert_eq!(document.sum("frame.self"), 100);
+    assert!(document.head["columns"]["call.len"].is_null());
+}
+
+#[test]
+fn the_time_of_a_part_is_told() {
+    let events = [
+        call(1000, 0, Enter),
+        call(2000, 0, Exit),
+        call(3000, 0, Enter),
+        call(9000, 0, Exit),
+    ];
+    let trace = trace(&["f"], &[&events]);
+    let filter = Filter {
+        since: Some(Ticks(2500)),
+        until: Some(Ticks(4000)),
+        ..Filter::default()
+    };
+    let document = Document::of_page(&written(&page(&trace, &filter), Standing::Alone));
+    assert_eq!(
+        (
+            document.head["since"].as_u64(),
+            document.head["until"].as_u64()
+        ),
+        (Some(1500), Some(3000))
+    );
+    assert_eq!(document.head["span"], 8000);
+    assert_eq!(document.head["part"], true);
+    assert_eq!(document.column("call.gap"), [2000]);
+}

@@ -1,0 +1,228 @@
+//! The timeline: nothing of a trace is missing in it, whatever there is room for.
+
+use proptest::prelude::*;
+use xray_trace::analysis::{
+    Ending, Filter, MOST_LANES, Step, Steps, ThreadTimeline, Timeline, TimelineCall, TimelineRoom,
+};
+use xray_trace::model::{ThreadId, Ticks, Trace};
+
+use crate::any_trace::any_trace;
+use crate::common::{Enter, Exit, call, lost, trace};
+
+const MUCH: TimelineRoom = TimelineRoom {
+    threads: 100,
+    calls: 100_000,
+    slices: 100_000,
+    gaps: 1000,
+    longest: 3,
+};
+
+fn origin(trace: &Trace) -> u64 {
+    let first = trace.blocks().iter().map(|block| block.first).min();
+    first.map_or(0, |first| trace.clock().monotonic_ns(first))
+}
+
+/// What a thread does, step by step.
+struct Told {
+    thread: ThreadId,
+    calls: Vec<TimelineCall>,
+    losses: u64,
+    events: u64,
+}
+
+fn told(trace: &Trace, filter: &Filter) -> Vec<Told> {
+    let told = Steps::of_wanted(trace, filter).map(|mut steps| {
+        let mut told = Told {
+            thread: steps.thread(),
+            calls: Vec::new(),
+            losses: 0,
+            events: 0,
+        };
+        for step in &mut steps {
+            match step {
+                Step::Leave(call) if filter.until.is_none_or(|until| call.open.start < until) => {
+                    told.calls.push(TimelineCall {
+                        depth: call.open.depth,
+                        function: call.open.function,
+                        start_ns: call.open.start_ns,
+                        end_ns: call.end_ns,
+                        finished: call.how != Ending::Closed,
+                    });
+                }
+                Step::Lost { ticks, events } if filter.wants_time(ticks) => {
+                    told.losses += 1;
+                    told.events = told.events.saturating_add(events);
+                }
+                _ => {}
+            }
+        }
+        told
+    });
+    told.collect()
+}
+
+/// What is kept is what is long enough, the rest is summed up, and times of slices are those of their calls.
+fn check(line: &ThreadTimeline, told: &Told, room: TimelineRoom, since_ns: u64) {
+    assert_eq!(line.thread, told.thread);
+    let (drawn, deep): (Vec<TimelineCall>, Vec<_>) =
+        told.calls.iter().partition(|call| call.depth < MOST_LANES);
+    assert_eq!(line.too_deep, deep.len() as u64);
+    let (mut kept, summed): (Vec<TimelineCall>, Vec<_>) = drawn
+        .into_iter()
+        .partition(|call| call.len_ns() >= line.kept_from_ns);
+    kept.sort_by_key(|call| (call.depth, call.start_ns, call.end_ns));
+    let mut calls = line.calls.clone();
+    let exactly = |call: &TimelineCall| (call.depth, call.start_ns, call.end_ns, call.function);
+    kept.sort_by_key(exactly);
+    calls.sort_by_key(exactly);
+    assert_eq!(calls, kept);
+    assert!(kept.len() <= room.calls, "{} calls", kept.len());
+    assert!(line.slices.len() <= room.slices.max(4 * MOST_LANES));
+
+    assert_eq!(line.summed, summed.len() as u64);
+    let in_slices: u64 = line.slices.iter().map(|slice| slice.calls).sum();
+    assert_eq!(in_slices, line.summed);
+    for depth in 0..MOST_LANES {
+        let its = line.slices.iter().filter(|slice| slice.depth == depth);
+        let busy: u64 = its.clone().map(|slice| slice.busy_ns).sum();
+        let calls = summed.iter().filter(|call| call.depth == depth);
+        let ns = calls
+            .map(|call| call.end_ns - call.start_ns.clamp(since_ns.min(call.end_ns), call.end_ns));
+        assert_eq!(busy, ns.sum::<u64>(), "at depth {depth}");
+        let longest = its.map(|slice| slice.busy_ns).max().unwrap_or(0);
+        assert!(longest <= 1 << line.slice_power);
+    }
+    let losses: u64 = line.gaps.iter().map(|gap| gap.losses).sum();
+    let events = line.gaps.iter().map(|gap| gap.events);
+    assert_eq!(losses, told.losses);
+    assert_eq!(events.fold(0, u64::saturating_add), told.events);
+    assert!(line.gaps.len() <= 2 * room.gaps.max(1));
+}
+
+fn check_all(trace: &Trace, filter: &Filter, room: TimelineRoom) {
+    let origin = origin(trace);
+    let since = filter.since.map(|since| trace.clock().monotonic_ns(since));
+    let timeline = Timeline::new(trace, filter, origin, room);
+    let told = told(trace, filter);
+    assert_eq!(timeline.threads.len() + timeline.other_threads, told.len());
+    for line in &timeline.threads {
+        let its = told.iter().find(|told| told.thread == line.thread).unwrap();
+        check(line, its, room, since.unwrap_or(0).max(origin));
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_there_is_room_for_all_calls_are_there(
+        trace in any_trace(),
+        calls in prop_oneof![Just(0_usize), 1..40_usize, Just(100_000)],
+        slices in prop_oneof![Just(0_usize), 1..40_usize, Just(100_000)],
+        gaps in 0..3_usize,
+        threads in 1..8_usize,
+    ) {
+        let room = TimelineRoom { threads, calls, slices, gaps, longest: 2 };
+        check_all(&trace, &Filter::default(), room);
+    }
+
+    #[test]
+    fn a_window_has_what_is_open_in_it(trace in any_trace(), from: u64, len in 1..1_u64 << 30, calls in 0..20_usize) {
+        let last = trace.blocks().iter().map(|block| block.last.0).max().unwrap_or(0);
+        let since = from % (last + 1);
+        let filter = Filter {
+            since: Some(Ticks(since)),
+            until: Some(Ticks(since.saturating_add(len))),
+            ..Filter::default()
+        };
+        // What of it nothing happens in has no line.
+        let timeline = Timeline::new(&trace, &filter, origin(&trace), MUCH);
+        prop_assert_eq!(timeline.threads.len(), told(&trace, &filter).len());
+        check_all(&trace, &filter, TimelineRoom { calls, ..MUCH });
+    }
+}
+
+/// A call, and calls within it of which each is longer than the one before.
+fn staircase(calls: u64) -> Vec<xray_trace::model::Event> {
+    let mut events = vec![call(0, 0, Enter)];
+    let mut now = 0;
+    for len in 1..=calls {
+        now += 10;
+        events.push(call(now, 1, Enter));
+        now += len;
+        events.push(call(now, 1, Exit));
+    }
+    events.push(call(now + 10, 0, Exit));
+    events
+}
+
+#[test]
+fn the_longest_calls_are_kept() {
+    let events = staircase(1000);
+    let trace = trace(&["outer", "inner"], &[&events]);
+    let room = TimelineRoom { calls: 12, ..MUCH };
+    let timeline = Timeline::new(&trace, &Filter::default(), 0, room);
+    let [line] = &timeline.threads[..] else {
+        panic!("{timeline:?}")
+    };
+    let lengths: Vec<_> = line.calls.iter().map(TimelineCall::len_ns).collect();
+    assert_eq!(lengths[1..], (990..=1000).collect::<Vec<_>>());
+    assert_eq!((line.kept_from_ns, line.summed), (990, 989));
+    let longest: Vec<_> = timeline
+        .longest
+        .values()
+        .map(|calls| {
+            calls
+                .iter()
+                .map(|(_, call)| call.len_ns())
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(longest[1], [1000, 999, 998]);
+    assert_eq!(longest[0].len(), 1);
+}
+
+#[test]
+fn a_gap_reaches_from_the_last_event_before_it() {
+    let events = [
+        call(100, 0, Enter),
+        call(200, 1, Enter),
+        call(250, 1, Exit),
+        lost(700, 12),
+        call(800, 1, Enter),
+        call(900, 1, Exit),
+    ];
+    let trace = trace(&["outer", "inner"], &[&events]);
+    let timeline = Timeline::new(&trace, &Filter::default(), 100, MUCH);
+    let line = &timeline.threads[0];
+    let gap = line.gaps[0];
+    assert_eq!(
+        (gap.start_ns, gap.end_ns, gap.events, gap.losses),
+        (250, 700, 12, 1)
+    );
+    let outer = line.calls[0];
+    assert_eq!((outer.end_ns, outer.finished), (250, false));
+}
+
+#[test]
+fn a_function_has_lanes_of_its_own() {
+    let events = [
+        call(0, 0, Enter),
+        call(100, 1, Enter),
+        call(200, 2, Enter),
+        call(300, 2, Exit),
+        call(400, 1, Exit),
+        call(500, 0, Exit),
+    ];
+    let trace = trace(&["a", "b", "c"], &[&events]);
+    let filter = Filter {
+        functions: Some(Filter::matching_functions(&trace, "b").unwrap()),
+        ..Filter::default()
+    };
+    let timeline = Timeline::new(&trace, &filter, 0, MUCH);
+    let calls = &timeline.threads[0].calls;
+    let shown: Vec<_> = calls
+        .iter()
+        .map(|call| (call.depth, call.function.0))
+        .collect();
+    assert_eq!(shown, [(0, 1), (1, 2)]);
+    assert_eq!(timeline.longest.len(), 1);
+}
