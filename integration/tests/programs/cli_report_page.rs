@@ -84,7 +84,7 @@ fn the_page_draws_itself_and_has_the_numbers_of_account() -> Result<()> {
     ensure_same_numbers(&browser, &account(&cli, "run.xtrace")?)?;
     ensure!(browser.colours("flame")? > 4.0, "the flame graph is blank");
     let facts = browser.text("document.getElementById('facts').innerText.replace(/\\s+/g, ' ')")?;
-    for fact in ["lost 17", "threads 2", "functions 4", "events 646"] {
+    for fact in ["lost 17", "threads 2", "functions 4", "events 643"] {
         ensure!(facts.contains(fact), "no {fact} in {facts}");
     }
     browser.press("2")?;
