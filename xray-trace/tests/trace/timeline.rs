@@ -158,14 +158,14 @@ fn staircase(calls: u64) -> Vec<xray_trace::model::Event> {
 fn the_longest_calls_are_kept() {
     let events = staircase(1000);
     let trace = trace(&["outer", "inner"], &[&events]);
-    let room = TimelineRoom { calls: 12, ..MUCH };
+    let room = TimelineRoom { calls: 11, ..MUCH };
     let timeline = Timeline::new(&trace, &Filter::default(), 0, room);
     let [line] = &timeline.threads[..] else {
         panic!("{timeline:?}")
     };
     let lengths: Vec<_> = line.calls.iter().map(TimelineCall::len_ns).collect();
-    assert_eq!(lengths[1..], (990..=1000).collect::<Vec<_>>());
-    assert_eq!((line.kept_from_ns, line.summed), (990, 989));
+    assert_eq!(lengths[1..], (991..=1000).collect::<Vec<_>>());
+    assert_eq!((line.kept_from_ns, line.summed), (991, 990));
     let longest: Vec<_> = timeline
         .longest
         .values()

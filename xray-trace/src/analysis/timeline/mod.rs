@@ -15,6 +15,7 @@
 mod lanes;
 mod longest;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::Filter;
@@ -169,7 +170,7 @@ impl Timeline {
     }
 }
 
-/// What each thread has of the room, by how much is known of it; and how many threads have none.
+/// What each thread has of the room, by how many events are said to be in it; and how many threads have none.
 fn shares(
     trace: &Trace,
     filter: &Filter,
@@ -180,28 +181,71 @@ fn shares(
         let over = filter.until.is_some_and(|until| block.first >= until);
         filter.wants_thread(block.thread) && block.last >= since && !over
     });
-    let mut weights = BTreeMap::<ThreadId, u64>::new();
+    let mut events = BTreeMap::<ThreadId, u64>::new();
     for block in wanted {
-        *weights.entry(block.thread).or_default() += block.encoded_len() as u64;
+        *events.entry(block.thread).or_default() += u64::from(block.calls);
     }
-    let mut threads: Vec<_> = weights.into_iter().collect();
-    threads.sort_by_key(|(thread, weight)| (std::cmp::Reverse(*weight), *thread));
+    let mut threads: Vec<_> = events.into_iter().collect();
+    threads.sort_by_key(|(thread, events)| (Reverse(*events), *thread));
     let others = threads.len().saturating_sub(room.threads);
     threads.truncate(room.threads);
-    let all: u64 = threads.iter().map(|(_, weight)| *weight).sum();
-    let shares = threads.iter().map(|(thread, weight)| {
-        let of = |room: usize| {
-            // Half of it is the same for all, so that a thread of few events loses nothing beside one of many.
-            let (even, rest) = (room / 2 / threads.len(), room as u128 / 2);
-            let own = rest * u128::from(*weight) / u128::from(all.max(1));
-            even + usize::try_from(own).unwrap_or(0)
-        };
+    let wants: Vec<_> = threads.iter().map(|(_, events)| *events).collect();
+    let [calls, slices, gaps] = [room.calls, room.slices, room.gaps].map(|all| divide(&wants, all));
+    let shares = threads.iter().enumerate().map(|(at, (thread, _))| {
         let share = Share {
-            calls: of(room.calls),
-            slices: of(room.slices),
-            gaps: of(room.gaps).max(1),
+            calls: calls[at],
+            slices: slices[at],
+            gaps: gaps[at].max(1),
         };
         (*thread, share)
     });
     (shares.collect(), others)
+}
+
+/// Divides what there is among those who want something, most first. Whoever wants little has it; half of the rest is the same for all others, half by how
+/// much they want.
+fn divide(wants: &[u64], all: usize) -> Vec<usize> {
+    let mut left = all as u64;
+    let mut shares = vec![0; wants.len()];
+    let mut many = wants.len();
+    while let Some(want) = many.checked_sub(1).map(|least| wants[least])
+        && want <= left / 2 / many as u64
+    {
+        many -= 1;
+        left -= want;
+        shares[many] = want;
+    }
+    let sum: u128 = wants[..many].iter().map(|want| u128::from(*want)).sum();
+    for (share, want) in shares.iter_mut().zip(&wants[..many]) {
+        let even = left / 2 / many as u64;
+        let own = u128::from(left - left / 2) * u128::from(*want) / sum.max(1);
+        *share = even + u64::try_from(own).unwrap_or(0);
+    }
+    let shares = shares.into_iter();
+    shares
+        .map(|share| usize::try_from(share).unwrap_or(usize::MAX))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_given_than_there_is_and_little_is_not_refused() {
+        for (wants, all, expected) in [
+            (&[][..], 10, &[][..]),
+            (&[5, 3], 100, &[5, 3]),
+            (&[1000], 100, &[100]),
+            (&[1000, 1000], 100, &[50, 50]),
+            (&[1000, 3], 100, &[97, 3]),
+            (&[900, 100], 100, &[70, 30]),
+            (&[7, 7, 0], 0, &[0, 0, 0]),
+            (&[u64::MAX, u64::MAX], 9, &[4, 4]),
+        ] {
+            let shares = divide(wants, all);
+            assert_eq!(shares, expected, "{wants:?} of {all}");
+            assert!(shares.iter().sum::<usize>() <= all);
+        }
+    }
 }

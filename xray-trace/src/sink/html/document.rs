@@ -38,6 +38,11 @@ impl Document {
             .insert(name.to_owned(), json!([at, len, count]));
     }
 
+    /// How many bytes the columns have.
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut head = self.head.clone();
         head.insert("columns".to_owned(), self.columns.clone().into());

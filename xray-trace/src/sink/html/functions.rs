@@ -32,6 +32,9 @@ struct Row {
     spread: Spread,
 }
 
+/// One of the durations of a row.
+type Which = fn(&Distribution) -> u64;
+
 /// What the functions come to that have no row.
 #[derive(Debug, Default)]
 struct LeftOut {
@@ -115,7 +118,7 @@ impl Functions {
         column(document, "function.self", &|row| row.counts.self_ns);
         column(document, "function.sum", &|row| row.counts.sum_ns);
         // Durations are + 1; 0 says that none is known.
-        let durations: [(&str, fn(&Distribution) -> u64); 7] = [
+        let durations: [(&str, Which); 7] = [
             ("function.min", |known| known.min_ns),
             ("function.mean", |known| known.mean_ns),
             ("function.median", |known| known.median_ns),

@@ -6,7 +6,7 @@
 //! | functions | 5,000 | 130 | 0.7 MB |
 //! | bars of their pictures | 300,000 | 5 | 1.5 MB |
 //! | stacks | 40,000, and what each leaves out | 30 | 2.4 MB |
-//! | calls | 200,000 | 18 | 3.6 MB |
+//! | calls | 180,000, and 500,000 where all else leaves room | 18 | 3.2 MB |
 //! | slices | 60,000, and those of 256 threads with 128 lanes | 20 | 1.9 MB |
 //! | the longest calls | 4 for each function | 22 | 0.4 MB |
 //! | gaps | 8,000, and 2 for each thread | 30 | 0.3 MB |
@@ -34,14 +34,25 @@ pub(super) const THREAD_NAME: usize = 64;
 pub(super) const NOTES: usize = 500;
 pub(super) const NOTE: usize = 600;
 
-/// Of a page's timeline.
-pub(super) const TIMELINE: TimelineRoom = TimelineRoom {
-    threads: 256,
-    calls: 200_000,
-    slices: 60_000,
-    gaps: 4_000,
-    longest: 4,
-};
+/// Bytes of a document, before it is compressed, about.
+const DOCUMENT: usize = 13_500_000;
+/// Bytes of what a document has beside names, functions, stacks and calls, at worst.
+const REST: usize = 2_700_000;
+/// Bytes of a call, at worst.
+const CALL: usize = 18;
+/// Calls of a timeline: a browser draws no more in the time of a frame.
+const CALLS: usize = 500_000;
+
+/// The room for a page's timeline, where so many bytes are taken already.
+pub(super) fn timeline(taken: usize) -> TimelineRoom {
+    TimelineRoom {
+        threads: 256,
+        calls: (DOCUMENT.saturating_sub(REST + taken) / CALL).min(CALLS),
+        slices: 60_000,
+        gaps: 4_000,
+        longest: 4,
+    }
+}
 
 /// Of a part of it, which is drawn in more detail.
 pub(super) const WINDOW: TimelineRoom = TimelineRoom {

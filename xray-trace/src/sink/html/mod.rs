@@ -122,14 +122,14 @@ impl Page {
             StackRoots::Together,
             Side::Before,
         );
-        let timeline = Timeline::new(trace, filter, origin_ns, limits::TIMELINE);
-
         let mut document = Document::default();
         let mut names = Names::default();
         let notes = account.notes;
         let mut functions = Functions::new(account.rows, spreads, trace, &mut names);
         functions.write(&mut document);
         flame::write(&stacks, &mut names, &mut document);
+        let room = limits::timeline(document.len() + names.len());
+        let timeline = Timeline::new(trace, filter, origin_ns, room);
         let threads = Threads::new(&timeline, trace);
         functions.write_longest(&timeline.longest, &threads, origin_ns, &mut document);
         lines::write(&timeline, &threads, &functions, origin_ns, &mut document);

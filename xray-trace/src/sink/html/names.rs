@@ -41,6 +41,11 @@ impl Names {
         &self.all
     }
 
+    /// How many bytes they have in the document.
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+
     /// How often there was no room.
     pub(super) fn left_out(&self) -> u64 {
         self.left_out

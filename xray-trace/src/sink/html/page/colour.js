@@ -22,12 +22,31 @@ const colours = {
       const space = spaceOf(name);
       const hue = (hash(space) % 360) + ((hash(name) >>> 9) % 40) - 20;
       const light = colours.light + (((hash(name) >>> 3) % 9) - 4) * 0.011;
-      colour = `oklch(${light.toFixed(3)} ${colours.chroma} ${(hue + 360) % 360})`;
+      colour = rgb(light, colours.chroma, ((hue % 360) * Math.PI) / 180);
       colours.known.set(name, colour);
     }
     return colour;
   },
 };
+
+/** A colour of OKLCH, in which what is equally light looks so, as a canvas takes it fastest. (https://bottosson.github.io/posts/oklab/) */
+function rgb(light, chroma, hue) {
+  const [a, b] = [chroma * Math.cos(hue), chroma * Math.sin(hue)];
+  const long = (light + 0.3963377774 * a + 0.2158037573 * b) ** 3;
+  const middle = (light - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+  const short = (light - 0.0894841775 * a - 1.291485548 * b) ** 3;
+  const linear = [
+    4.0767416621 * long - 3.3077115913 * middle + 0.2309699292 * short,
+    -1.2684380046 * long + 2.6097574011 * middle - 0.3413193965 * short,
+    -0.0041960863 * long - 0.7034186147 * middle + 1.707614701 * short,
+  ];
+  const parts = linear.map((part) => {
+    const clear = Math.min(1, Math.max(0, part));
+    const curved = clear <= 0.0031308 ? 12.92 * clear : 1.055 * clear ** (1 / 2.4) - 0.055;
+    return Math.round(curved * 255).toString(16).padStart(2, "0");
+  });
+  return `#${parts.join("")}`;
+}
 
 /** What a name stands in: a name space or a class; else it stands by itself. */
 function spaceOf(name) {
