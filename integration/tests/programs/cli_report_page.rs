@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
+use integration::{Fixture, GroundTruth, Target};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::runs::{self, HOSTILE, NAMES, ROUNDS};
-use crate::scene::{Cli, Scene, rows};
+use crate::scene::{Cli, Scene, rows, sleds_on};
 
 /// The largest page there may be.
 const MOST: u64 = 20_000_000;
@@ -312,7 +314,7 @@ fn losses_and_names_are_shown_as_they_are() -> Result<()> {
 }
 
 #[test]
-fn a_part_and_a_profile_have_pages_too() -> Result<()> {
+fn a_part_has_a_page_too() -> Result<()> {
     let scene = Scene::new()?;
     let (cli, browser) = shown(&scene)?;
     let part = ["report", "run.xtrace", "--html", "-o", "part.html"];
@@ -348,6 +350,37 @@ fn a_part_and_a_profile_have_pages_too() -> Result<()> {
     refused.failed(1, &["cannot read run.html"])?;
     ensure!(!scene.path("no.html").exists());
     Ok(())
+}
+
+/// A profile has stacks and a table, and says why it has no more.
+#[test]
+fn a_profile_has_a_page_without_a_timeline() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let mut target = Target::spawn(Fixture::Counted, ["--threads", "2", "--calls", "300"])?;
+    let mut running = cli.start(["profile", &target.pid().to_string(), "-o", "p.xtrace"])?;
+    running.until("functions are on", || {
+        Ok((sleds_on(&target)? > 0).then_some(()))
+    })?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    running.signal(Signal::SIGINT)?;
+    ensure!(running.wait()?.code == Some(0));
+    cli.ok(["report", "p.xtrace", "--html", "-o", "p.html"])?;
+    let browser = Browser::start()?;
+    browser.open_file(&scene.path("p.html"))?;
+    ensure_same_numbers(&browser, &account(&cli, "p.xtrace")?)?;
+    let calls: u64 = truth.calls().iter().sum();
+    let facts = browser.text("document.getElementById('facts').textContent")?;
+    ensure!(
+        browser.value("sum(xrayReport.table.calls)")? == calls,
+        "{facts}"
+    );
+    ensure!(browser.colours("flame")? > 4.0, "the flame graph is blank");
+    // Every view can be gone to and every key be pressed.
+    browser.press("2wasd0fnp1wasd0fnp34")?;
+    browser.press("2")?;
+    ensure!(browser.value("document.getElementById('timeline-none').checkVisibility()")? == true);
+    browser.ensure_quiet(&[])
 }
 
 /// Ten million events: the page is small enough, opens, and follows keys.

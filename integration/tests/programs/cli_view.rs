@@ -173,7 +173,7 @@ fn nonsense_is_refused_and_costs_nothing() -> Result<()> {
 fn zooming_in_shows_every_call() -> Result<()> {
     let scene = Scene::new()?;
     // More calls than a page has one by one.
-    runs::large(&scene.path("run.xtrace"), 1_000_000)?;
+    runs::large(&scene.path("run.xtrace"), 3_000_000)?;
     let served = Served::start(&scene, "run.xtrace")?;
     let browser = Browser::start()?;
     browser.open(&format!("{}#timeline", served.url))?;

@@ -43,13 +43,14 @@ use names::Names;
 const TEMPLATE: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
 /// In this order.
-const SCRIPTS: [&str; 10] = [
+const SCRIPTS: [&str; 11] = [
     include_str!("page/data.js"),
     include_str!("page/format.js"),
     include_str!("page/colour.js"),
     include_str!("page/surface.js"),
     include_str!("page/flame.js"),
     include_str!("page/lanes.js"),
+    include_str!("page/sheet.js"),
     include_str!("page/timeline.js"),
     include_str!("page/table.js"),
     include_str!("page/notes.js"),

@@ -29,6 +29,21 @@ const colours = {
   },
 };
 
+const bits = new Map();
+
+/** A colour of the style, `#rrggbb`, as images have it in memory: red first, without its opacity. */
+colours.bits = (colour) => {
+  let found = bits.get(colour);
+  if (found === undefined) {
+    const [red, green, blue] = [1, 3, 5].map((at) => Number.parseInt(colour.slice(at, at + 2), 16));
+    found = (blue << 16) | (green << 8) | red;
+    bits.set(colour, found);
+  }
+  return found;
+};
+
+colours.bitsOf = (name) => colours.bits(colours.of(name));
+
 /** A colour of OKLCH, in which what is equally light looks so, as a canvas takes it fastest. (https://bottosson.github.io/posts/oklab/) */
 function rgb(light, chroma, hue) {
   const [a, b] = [chroma * Math.cos(hue), chroma * Math.sin(hue)];

@@ -60,28 +60,39 @@ class Timeline {
   }
 
   draw(pen, width, height) {
-    const css = colours.css;
     const left = this.gutter;
     const lines = this.shown;
     const marking = this.app.marking();
     this.grid(pen, left, width, height);
-    for (const { thread, top, lanes, height: high } of this.rows()) {
-      const y = AXIS + top - this.scroll;
-      if (y > height || y + high < AXIS) continue;
-      const shown = lines.threads[thread.number];
-      pen.save();
-      pen.beginPath();
-      pen.rect(left, Math.max(AXIS, y), width - left, high + BETWEEN);
-      pen.clip();
+    const rows = this.rows()
+      .map((row) => ({ ...row, y: AXIS + row.top - this.scroll, shown: lines.threads[row.thread.number] }))
+      .filter(({ y, height: high }) => y <= height && y + high >= AXIS);
+    // What is thin lies below what has room.
+    const sheet = new Sheet(Math.ceil(width - left) + 1, Math.ceil(height - AXIS), (this.view.to - this.view.from) / (width - left));
+    const lanes = [];
+    for (const { y, lanes: many, shown } of rows) {
       for (const lane of shown.lanes) {
-        const laneTop = y + lane.depth * LANE;
-        if (lane.depth >= lanes || laneTop > height || laneTop + LANE < AXIS) continue;
-        this.drawLane(pen, shown, lane, laneTop, left, width, marking);
+        const top = y + lane.depth * LANE;
+        if (lane.depth >= many || top > height || top + LANE < AXIS) continue;
+        const thin = sheet.lane();
+        const slices = this.gatherSlices(shown, lane, left, width, thin);
+        const calls = this.gatherCalls(lane, left, 1 / thin.span, thin, marking);
+        thin.paint(top - AXIS, (row) => this.nameOf(row), marking);
+        lanes.push({ shown, lane, top, slices, calls });
       }
-      for (const gap of shown.gaps) this.drawGap(pen, gap, y, high, width);
-      pen.restore();
-      this.drawThread(pen, thread, y, left, width, high);
     }
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, AXIS, width - left, height - AXIS);
+    pen.clip();
+    sheet.put(pen, left, AXIS);
+    for (const { shown, lane, top, slices, calls } of lanes) {
+      for (const slice of slices) this.drawSlice(pen, shown, lane, slice, top, left, width, marking);
+      for (const call of calls) this.drawCall(pen, lane, call, top, left, width, marking);
+    }
+    for (const { y, height: high, shown } of rows) for (const gap of shown.gaps) this.drawGap(pen, gap, y, high, width);
+    pen.restore();
+    for (const { thread, y, height: high } of rows) this.drawThread(pen, thread, y, left, width, high);
     this.drawChosen(pen, left, height);
     this.drawAxis(pen, left, width);
     this.drawPointer(pen, left, width, height);
@@ -104,18 +115,6 @@ class Timeline {
     const ticks = [];
     for (let time = Math.ceil(from / step) * step; time <= to && ticks.length < 100; time += step) ticks.push({ time, step });
     return ticks;
-  }
-
-  /** Calls of a lane: those with room one by one. What is narrower than a pixel is added up pixel by pixel, with slices that are. */
-  drawLane(pen, thread, lane, top, left, width, marking) {
-    const { from, to } = this.view;
-    const scale = (width - left) / (to - from);
-    const thin = new Thin(Math.ceil(width - left) + 1, 1 / scale);
-    this.drawSlices(pen, thread, lane, top, left, width, marking, thin);
-    const wide = this.gatherCalls(lane, left, scale, thin, marking);
-    this.drawThin(pen, thin, top, left, marking);
-    for (const number of wide) this.drawCall(pen, lane, number, top, left, width, scale, marking);
-    pen.globalAlpha = 1;
   }
 
   /** Adds thin calls up, and gives the others by number. */
@@ -148,26 +147,8 @@ class Timeline {
     return wide;
   }
 
-  /** Bars stand as high as their share of a pixel's time, so that they look like nothing that is known call by call. */
-  drawThin(pen, thin, top, left, marking) {
-    for (let pixel = 0; pixel < thin.what.length; pixel++) {
-      if (thin.what[pixel] < 0) continue;
-      const marked = thin.marked[pixel];
-      this.bar(pen, left + pixel, 1, top, thin.time[pixel] / thin.span, thin.what[pixel] - 1, marking, marked);
-    }
-  }
-
-  bar(pen, x, wide, top, share, row, marking, marked) {
-    const high = Math.max(2, Math.min(1, share) * (LANE - 2));
-    pen.fillStyle = marked ? colours.css.match : row < 0 ? colours.css.faint : colours.of(this.nameOf(row));
-    pen.globalAlpha = marking && !marked ? 0.1 : 0.3;
-    pen.fillRect(x, top, wide, LANE - 1);
-    pen.globalAlpha = marking && !marked ? 0.28 : 1;
-    pen.fillRect(x, top + LANE - 1 - high, wide, high);
-    pen.globalAlpha = 1;
-  }
-
-  drawCall(pen, lane, number, top, left, width, scale, marking) {
+  drawCall(pen, lane, number, top, left, width, marking) {
+    const scale = (width - left) / (this.view.to - this.view.from);
     const x = left + (lane.start[number] - this.view.from) * scale;
     const wide = (lane.end[number] - lane.start[number]) * scale;
     const row = Math.floor(lane.what[number] / 2) - 1;
@@ -186,25 +167,40 @@ class Timeline {
     }
   }
 
-  drawSlices(pen, thread, lane, top, left, width, marking, thin) {
+  /** Adds thin slices up, and gives the others by number. */
+  gatherSlices(thread, lane, left, width, thin) {
+    const { from, to } = this.view;
+    const scale = (width - left) / (to - from);
+    const { at, busy, what } = lane.slices;
+    const wide = thread.slice * scale >= 1.5;
+    const slices = [];
+    for (let slice = firstAbove(at, from / thread.slice - 1); slice < at.length && at[slice] * thread.slice <= to; slice++) {
+      if (wide) slices.push(slice);
+      else thin.add(Math.max(0, Math.floor((at[slice] * thread.slice - from) * scale)), busy[slice], what[slice], false);
+    }
+    return slices;
+  }
+
+  /** A slice stands as high as its share of the time, so that it looks like nothing that is known call by call. */
+  drawSlice(pen, thread, lane, slice, top, left, width, marking) {
     const { from, to } = this.view;
     const scale = (width - left) / (to - from);
     const { at, calls, busy, what } = lane.slices;
     const wide = thread.slice * scale;
-    for (let slice = firstAbove(at, from / thread.slice - 1); slice < at.length && at[slice] * thread.slice <= to; slice++) {
-      const x = (at[slice] * thread.slice - from) * scale;
-      const row = what[slice] - 1;
-      if (wide < 1.5) {
-        thin.add(Math.max(0, Math.floor(x)), busy[slice], row + 1, false);
-        continue;
-      }
-      const begin = Math.max(left + x, left - 1);
-      const shown = Math.min(left + x + wide, width + 1) - begin;
-      this.bar(pen, begin, shown - (shown > 6 ? 1 : 0), top, busy[slice] / thread.slice, row, marking, false);
-      if (wide > 60 && calls[slice]) {
-        pen.fillStyle = colours.css.ink;
-        this.surface.label(format.counted(calls[slice], "call"), begin, top + LANE / 2, shown);
-      }
+    const x = left + (at[slice] * thread.slice - from) * scale;
+    const begin = Math.max(x, left - 1);
+    const shown = Math.min(x + wide, width + 1) - begin;
+    const box = shown - (shown > 6 ? 1 : 0);
+    const high = Math.max(2, Math.min(1, busy[slice] / thread.slice) * (LANE - 2));
+    pen.fillStyle = what[slice] ? colours.of(this.nameOf(what[slice] - 1)) : colours.css.faint;
+    pen.globalAlpha = marking ? 0.1 : 0.3;
+    pen.fillRect(begin, top, box, LANE - 1);
+    pen.globalAlpha = marking ? 0.28 : 1;
+    pen.fillRect(begin, top + LANE - 1 - high, box, high);
+    pen.globalAlpha = 1;
+    if (wide > 60 && calls[slice]) {
+      pen.fillStyle = colours.css.ink;
+      this.surface.label(format.counted(calls[slice], "call"), begin, top + LANE / 2, shown);
     }
   }
 
@@ -538,25 +534,6 @@ class Timeline {
       if (error.name === "AbortError") return;
       document.getElementById("timeline-says").append(element("span", "warning", ` · no more detail: ${error.message}`));
     }
-  }
-}
-
-/** What is narrower than a pixel, pixel by pixel. */
-class Thin {
-  constructor(pixels, span) {
-    /** How much time a pixel is. */
-    this.span = span;
-    this.time = new Float64Array(pixels);
-    /** A function, as its row + 1; -1 where there is nothing. */
-    this.what = new Int32Array(pixels).fill(-1);
-    this.marked = new Uint8Array(pixels);
-  }
-
-  add(pixel, time, what, marked) {
-    if (pixel >= this.what.length) return;
-    this.time[pixel] += time;
-    if (this.what[pixel] < 0 || (marked && !this.marked[pixel])) this.what[pixel] = what;
-    if (marked) this.marked[pixel] = 1;
   }
 }
 
