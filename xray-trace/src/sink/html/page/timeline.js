@@ -122,7 +122,7 @@ class Timeline {
     const { from, to } = this.view;
     const { start, end, what, before } = lane;
     const wide = [];
-    let number = Math.max(0, firstAbove(end, from) - 1);
+    let number = firstAbove(end, from);
     while (number < start.length && start[number] <= to) {
       if ((end[number] - start[number]) * scale >= 1.5) {
         wide.push(number++);
@@ -377,7 +377,7 @@ class Timeline {
   facts(call) {
     const pairs = [
       [call.unfinished ? "took at least" : "took", format.time(call.end - call.start)],
-      ["began at", format.moment(call.start, Math.max(1, (call.end - call.start) / 100))],
+      ["began at", format.moment(call.start, Math.max(1, Math.min(1000, (call.end - call.start) / 100)))],
     ];
     const thread = this.lines.threads[call.thread];
     if (thread) pairs.push(["thread", thread.name || String(thread.tid)]);
