@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use xray_trace::analysis::Filter;
+use xray_trace::analysis::{Filter, Notes};
 use xray_trace::sink::{NoteTone, Page, PageNote};
 use xray_trace::source::{Opened, OpenedProfile};
 
@@ -18,8 +18,7 @@ pub(crate) fn of(log: &Log, filter: &Filter, path: &Path) -> Page {
         .file_name()
         .map_or(file.clone(), |name| name.display().to_string());
     let tables = log.tables();
-    let programs = |notes| TraceSummary::new(&file, tables, notes).programs();
-    let programs = programs(Default::default());
+    let programs = TraceSummary::new(&file, tables, Notes::default()).programs();
     let mut page = match log {
         Log::Trace(opened) => Page::of_trace(&opened.trace, filter, &name, &programs),
         Log::Profile(opened) => Page::of_profile(&opened.profile, filter, &name, &programs),

@@ -1,8 +1,10 @@
 //! `xrayctl view`: a report in a browser, with the whole trace behind it. Needs neither daemon nor binary.
 
 use std::path::PathBuf;
+use std::thread;
 
 use anyhow::Context as _;
+use tokio::sync::oneshot;
 
 use crate::input::{Logs, Selection};
 use crate::output::Console;
@@ -42,8 +44,17 @@ pub(crate) async fn run(args: Args, console: &mut Console) -> anyhow::Result<()>
     let server = Server::bind(args.port).await.with_context(cannot)?;
     let log = args.logs.open_any(&args.file, console)?;
     let filter = args.selection.filter_of(&log)?;
-    let page = page::of(&log, &filter, &args.file);
-    let report = Report::new(log, page)?;
+    // On a thread that is left behind if it is not wanted any more.
+    let (sender, made) = oneshot::channel();
+    let file = args.file.clone();
+    thread::spawn(move || {
+        let page = page::of(&log, &filter, &file);
+        let _ = sender.send(Report::new(log, page));
+    });
+    let report = tokio::select! {
+        made = made => made.context("the report cannot be made")??,
+        () = signals.next() => return Ok(()),
+    };
     let url = server.url();
     console.line(&url)?;
     let opened = (!args.no_browser && Browser::is_wanted()).then(|| Browser::open(&url));
