@@ -3,14 +3,11 @@
 use std::collections::hash_map::Entry;
 
 use super::longest::Longest;
-use super::{Gap, MOST_LANES, Share, Slice, ThreadTimeline, TimelineCall};
+use super::{Gap, MOST_LANES, Scale, Share, Slice, ThreadTimeline, TimelineCall};
 use crate::analysis::Filter;
 use crate::analysis::stack::Steps;
 use crate::analysis::step::{Call, Ending, Open, Visitor};
 use crate::model::{FunctionId, ThreadId, Ticks, Trace};
-
-/// A thread's time is divided into so many slices at most.
-const FINEST: u64 = 1 << 14;
 
 /// Takes the calls of a thread in.
 pub(super) struct Drawing<'a> {
@@ -53,17 +50,15 @@ impl<'a> Drawing<'a> {
     pub(super) fn new(
         trace: &'a Trace,
         filter: &'a Filter,
-        origin_ns: u64,
+        scale: Scale,
         share: Option<Share>,
         longest: &'a mut Longest,
     ) -> Self {
-        let clock = trace.clock();
-        let since = filter.since.map(|since| clock.monotonic_ns(since));
-        let since_ns = since.unwrap_or(origin_ns).max(origin_ns);
-        let last = trace.blocks().iter().map(|block| block.last).max();
-        let until = filter.until.into_iter().chain(last).min();
-        let until_ns = until.map_or(since_ns, |until| clock.monotonic_ns(until));
-        let slice = (until_ns.saturating_sub(since_ns) / FINEST).max(1);
+        let Scale {
+            origin_ns,
+            since_ns,
+            slice_power,
+        } = scale;
         Self {
             trace,
             filter,
@@ -77,7 +72,7 @@ impl<'a> Drawing<'a> {
             calls: Vec::new(),
             kept_from_ns: 0,
             slices: foldhash::HashMap::default(),
-            slice_power: slice.ilog2(),
+            slice_power,
             summed: 0,
             too_deep: 0,
             gaps: Vec::new(),

@@ -35,6 +35,9 @@ impl Longest {
     #[inline]
     pub(super) fn see(&mut self, thread: ThreadId, call: &TimelineCall) {
         let most = self.most;
+        if most == 0 {
+            return;
+        }
         if let Some(kept) = self.of(call.function)
             && (call.len_ns() >= kept.from_ns || kept.calls.len() < most)
         {

@@ -30,6 +30,9 @@ use longest::Longest;
 /// Calls within so many others have lanes of their own; those further in are counted.
 pub const MOST_LANES: usize = 128;
 
+/// The time is divided into so many slices at most.
+const FINEST: u64 = 1 << 14;
+
 /// How much is kept, of all threads together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelineRoom {
@@ -128,6 +131,16 @@ struct Share {
     gaps: usize,
 }
 
+/// How the time that is shown is divided.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    origin_ns: u64,
+    /// What is shown begins then.
+    since_ns: u64,
+    /// How long slices are at first.
+    slice_power: u32,
+}
+
 /// What some threads come to.
 #[derive(Debug, Default)]
 struct Part {
@@ -143,6 +156,7 @@ impl Timeline {
     #[must_use]
     pub fn new(trace: &Trace, filter: &Filter, origin_ns: u64, room: TimelineRoom) -> Self {
         let (shares, other_threads) = shares(trace, filter, room);
+        let scale = Scale::new(trace, filter, origin_ns);
         let parts = by_thread(
             trace,
             filter,
@@ -151,7 +165,7 @@ impl Timeline {
                 part.longest.keep(room.longest);
                 // The longest calls of functions are those of all threads.
                 let share = shares.get(&steps.thread()).copied();
-                let drawing = Drawing::new(trace, filter, origin_ns, share, &mut part.longest);
+                let drawing = Drawing::new(trace, filter, scale, share, &mut part.longest);
                 part.threads.extend(drawing.of(steps));
             },
         );
@@ -167,6 +181,25 @@ impl Timeline {
         }
         timeline.longest = longest.into_calls();
         timeline
+    }
+}
+
+// === impl Scale ===
+
+impl Scale {
+    fn new(trace: &Trace, filter: &Filter, origin_ns: u64) -> Self {
+        let clock = trace.clock();
+        let since = filter.since.map(|since| clock.monotonic_ns(since));
+        let since_ns = since.unwrap_or(origin_ns).max(origin_ns);
+        let last = trace.blocks().iter().map(|block| block.last).max();
+        let until = filter.until.into_iter().chain(last).min();
+        let until_ns = until.map_or(since_ns, |until| clock.monotonic_ns(until));
+        let slice = (until_ns.saturating_sub(since_ns) / FINEST).max(1);
+        Self {
+            origin_ns,
+            since_ns,
+            slice_power: slice.ilog2(),
+        }
     }
 }
 

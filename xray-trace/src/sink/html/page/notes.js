@@ -6,6 +6,7 @@ function allNotes(head) {
   const say = (tone, text) => notes.push({ tone, text, span: null });
   if (head.kind === "profile") say("plain", "This is a profile: sums of calls by stack. It has no events, so there is no timeline.");
   if (head.part) say("plain", "This is a part of what was recorded: threads, functions or a time were selected.");
+  if (head.lostUnplaced) say("warning", `Of ${format.counted(head.lostUnplaced, "lost event")} nobody knows when they were lost: no gap is drawn for them.`);
   const threads = head.threads ?? [];
   const summed = threads.reduce((all, thread) => all + (thread.summed ?? 0), 0);
   if (summed) {
