@@ -28,6 +28,8 @@ pub(super) struct Drawing<'a> {
     /// What is shorter is summed up.
     kept_from_ns: u64,
     slices: foldhash::HashMap<(usize, u64), Sum>,
+    /// By depth the slice under way, which is not among those yet: what comes next mostly belongs there.
+    latest: Vec<Option<(u64, Sum)>>,
     slice_power: u32,
     summed: u64,
     too_deep: u64,
@@ -72,6 +74,7 @@ impl<'a> Drawing<'a> {
             calls: Vec::new(),
             kept_from_ns: 0,
             slices: foldhash::HashMap::default(),
+            latest: Vec::new(),
             slice_power,
             summed: 0,
             too_deep: 0,
@@ -84,6 +87,8 @@ impl<'a> Drawing<'a> {
         steps.visit(&mut self);
         let share = self.share?;
         self.cut(share.calls);
+        self.put_latest();
+        self.coarsen(share.slices);
         let mut calls = self.calls;
         calls.sort_unstable_by_key(|call| (call.depth, call.start_ns, call.end_ns));
         let slices = self.slices.iter().map(|((depth, at), sum)| Slice {
@@ -168,11 +173,35 @@ impl<'a> Drawing<'a> {
                 function: call.function,
                 ahead_ns: busy_ns,
             };
-            self.add((call.depth, at), sum);
+            self.add(call.depth, at, sum);
         }
     }
 
-    fn add(&mut self, place: (usize, u64), sum: Sum) {
+    #[inline]
+    fn add(&mut self, depth: usize, at: u64, sum: Sum) {
+        if depth >= self.latest.len() {
+            self.latest.resize(depth + 1, None);
+        }
+        let latest = &mut self.latest[depth];
+        match latest {
+            Some((place, there)) if *place == at => there.add(&sum),
+            _ => {
+                if let Some((at, sum)) = latest.replace((at, sum)) {
+                    self.put((depth, at), sum);
+                }
+            }
+        }
+    }
+
+    fn put_latest(&mut self) {
+        for (depth, latest) in std::mem::take(&mut self.latest).into_iter().enumerate() {
+            if let Some((at, sum)) = latest {
+                self.put((depth, at), sum);
+            }
+        }
+    }
+
+    fn put(&mut self, place: (usize, u64), sum: Sum) {
         match self.slices.entry(place) {
             Entry::Vacant(vacant) => {
                 vacant.insert(sum);
@@ -185,9 +214,10 @@ impl<'a> Drawing<'a> {
     #[inline]
     fn coarsen(&mut self, most: usize) {
         while self.slices.len() > most && self.slice_power < 62 {
+            self.put_latest();
             self.slice_power += 1;
             for ((depth, at), sum) in std::mem::take(&mut self.slices) {
-                self.add((depth, at >> 1), sum);
+                self.put((depth, at >> 1), sum);
             }
         }
     }
