@@ -250,6 +250,13 @@ impl Functions {
         }
     }
 
+    /// The path of its module, and its name to be read.
+    pub(crate) fn name(&self, id: FunctionId) -> Option<(String, String)> {
+        let loaded = self.find(id)?;
+        let name = loaded.function(id)?.name.clone();
+        Some((loaded.module.path.clone(), name))
+    }
+
     /// As a trace describes it.
     pub(crate) fn describe(&self, id: FunctionId) -> Option<Function> {
         let loaded = self.find(id)?;

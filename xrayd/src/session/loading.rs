@@ -442,6 +442,7 @@ impl Controller {
             None => functions.add(module.clone(), sites),
         };
         self.output.grow(functions.ids());
+        self.output.profiles.came(&functions, &loaded);
         self.shared.states.grow(functions.ids());
         let staged: Vec<Staged> = staged_sites(&survey, index).collect();
         let left_on = staged.iter().filter(|staged| staged.state == Switch::On);

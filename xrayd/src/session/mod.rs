@@ -14,6 +14,7 @@
 //! | `functions` | the functions of a target: names and sleds |
 //! | `sites` | what a survey of sleds found, for who wants it |
 //! | `counts` | how often each function was entered |
+//! | `metering` | the numbers of all sessions, for who reads them again and again |
 //! | `mode` | what becomes of events |
 //! | `output` | where the drain's blocks go: retained, counted, fed to readers |
 //! | `profiles` | sums of calls, and who wants them |
@@ -34,6 +35,7 @@ mod follow;
 mod functions;
 mod loading;
 mod loans;
+mod metering;
 mod mode;
 mod output;
 mod profiles;
@@ -79,6 +81,9 @@ pub use crate::inject::{Switch, Wanted};
 pub(crate) use attach::Started;
 #[cfg(test)]
 pub(crate) use feed::closed_feed;
+pub(crate) use metering::{Figures, Latencies, Measured, Metering, Reading, Readings, Standing};
+#[cfg(test)]
+pub(crate) use metering::{Series, Subject, Totals};
 pub use output::ThreadLoss;
 pub(crate) use output::{Keeps, Output, Snapshot};
 pub(crate) use profiles::Ask;
@@ -89,6 +94,7 @@ use self::{
     control::{Control, Wish},
     feed::{FeedInlet, feed},
     functions::{Functions, Indexes},
+    metering::Metered,
     rules::{Rules, Wishes, lasting},
 };
 use crate::{
@@ -275,6 +281,8 @@ pub struct Session {
     attached: ClockAnchor,
     /// Set before it belongs to a family that was there before it.
     kinship: OnceLock<Kinship>,
+    /// Its place in the daemon's books, if there are any.
+    _metered: Option<Metered>,
 }
 
 // === impl Session ===

@@ -354,6 +354,7 @@ impl Output {
     pub(crate) fn close(&self) {
         lock(&self.rate).per_second = 0.0;
         self.threads.store(0, Relaxed);
+        self.profiles.close();
         // A reader that has no room for this learns of the end when it has read everything.
         self.feed(&FeedItem::Ended);
         *lock(&self.feeds) = None;

@@ -43,6 +43,9 @@ const IDLE_SLEEP: Duration = Duration::from_millis(20);
 /// How often threads are looked for, clocks are read, stuck slow paths are freed.
 const CHORES_EVERY: Duration = Duration::from_millis(100);
 const ANCHOR_EVERY: Duration = Duration::from_secs(1);
+/// How often sums are handed to who measures calls, or after so many times what the last time took.
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
+const MEASURE_PAUSES: u32 = 50;
 /// One in so many slots taken since the last look for ended threads calls for the next one: threads that live for a
 /// moment only would have used up all slots by the time of the chores.
 const SLOTS_PER_LOOK: usize = 16;
@@ -106,6 +109,8 @@ pub(crate) struct Drain {
     last_chores: Instant,
     /// When the clocks are read next: soon at first, so that an early reader has two points, then every second.
     next_anchor: Instant,
+    /// When sums are handed to who measures calls.
+    next_measuring: Instant,
 }
 
 // === impl DrainHandle ===
@@ -231,6 +236,7 @@ impl Drain {
             started: now,
             last_chores: now,
             next_anchor: now,
+            next_measuring: now,
         }
     }
 
@@ -501,6 +507,19 @@ impl Drain {
             self.next_anchor = self.last_chores + ANCHOR_EVERY;
             self.anchor();
         }
+        self.measure();
+    }
+
+    /// Hands what was added up to who measures calls, if it is time.
+    fn measure(&mut self) {
+        let begun = Instant::now();
+        if begun < self.next_measuring || !self.output.profiles.are_measured() {
+            return;
+        }
+        self.hand_over();
+        let ended = Instant::now();
+        let pause = ended.duration_since(begun) * MEASURE_PAUSES;
+        self.next_measuring = ended + pause.max(MEASURE_EVERY);
     }
 
     fn anchor(&self) {
