@@ -443,7 +443,8 @@ impl Loaded {
         }
     }
 
-    fn ids(&self) -> Range<u32> {
+    /// The ids of its functions.
+    pub(crate) fn ids(&self) -> Range<u32> {
         let count = u32::try_from(self.sites.len()).unwrap_or(u32::MAX);
         self.first..self.first.saturating_add(count)
     }

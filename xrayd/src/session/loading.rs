@@ -451,6 +451,7 @@ impl Controller {
         self.patcher.add(index, module, staged);
         // Its sleds are off yet, and what was here before is unmapped.
         let now = ticks_now();
+        self.shared.refilter(&functions);
         if let Some(drain) = &*lock(&self.shared.drain) {
             let sites = loaded.sites().map(|(id, site)| call_site_of(site, id));
             drain.learn(sites.collect(), now);

@@ -18,6 +18,7 @@
 //! | `mode` | what becomes of events |
 //! | `output` | where the drain's blocks go: retained, counted, fed to readers |
 //! | `profiles` | sums of calls, and who wants them |
+//! | `filter` | what of events is kept |
 //! | `feed` | one reader of a live stream |
 //! | `trace_writer` | the processes of a family as one trace |
 //! | `family` | a process and those that are followed from it |
@@ -31,6 +32,7 @@ mod counts;
 mod event_types;
 mod family;
 mod feed;
+mod filter;
 mod follow;
 mod functions;
 mod loading;
@@ -67,6 +69,7 @@ pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
 pub use controller::DetachReport;
 pub use family::{Family, FamilyStatus};
 pub use feed::{Feed, FeedItem, Published, Source};
+pub use filter::{Filter, Window};
 pub use follow::{Finding, Follow, NotFollowed};
 pub use functions::FunctionRow;
 pub use loading::{Armed, Since};
@@ -183,6 +186,8 @@ pub struct Status {
     pub events: u64,
     /// Over the last second or so.
     pub events_per_second: f64,
+    /// Events among them that a filter has left out.
+    pub filtered: u64,
     /// Events lost in the target.
     pub lost: u64,
     /// By which threads, those that lost the most first; never more than `lost` in sum.
@@ -496,6 +501,7 @@ impl Session {
             threads: counters.threads,
             events: counters.events,
             events_per_second: counters.events_per_second,
+            filtered: counters.filtered,
             lost: counters.lost,
             losses,
             ring_use_permille: counters.ring_use_permille,
@@ -579,6 +585,22 @@ impl Session {
         self.output.set_mode(mode);
         self.control.flush();
         Ok(before)
+    }
+
+    /// Which events are kept.
+    pub fn filter(&self) -> Filter {
+        self.control.filter()
+    }
+
+    /// From now on these events are kept, in every mode, and by everybody who reads along; the others are counted as filtered. What was recorded
+    /// before is kept as it was then, but for what rings hold in flight. Says what was kept before.
+    ///
+    /// # Errors
+    /// A pattern that cannot be understood, a window without an end behind its begin, or a process that has ended.
+    pub fn set_filter(&self, filter: &Filter) -> Result<Filter> {
+        self.control.look()?;
+        self.control
+            .set_filter(filter, self.attached, &self.functions)
     }
 
     /// Everything that rings hold or that is retained, as an `.xtrace` file; of the `last` so long, if that is given.

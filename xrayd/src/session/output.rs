@@ -42,6 +42,8 @@ pub(crate) struct Counters {
     /// In flight, about so many: nobody has read all of them.
     pub(crate) events: u64,
     pub(crate) events_per_second: f64,
+    /// Events that a filter has left out.
+    pub(crate) filtered: u64,
     pub(crate) lost: u64,
     pub(crate) ring_use_permille: u32,
     pub(crate) retained_bytes: u64,
@@ -87,6 +89,8 @@ pub(crate) struct Output {
     /// Written by `retain`.
     retain_bytes: AtomicU64,
     events: AtomicU64,
+    /// Those of them that a filter has left out.
+    filtered: AtomicU64,
     /// Losses in the stream.
     lost: AtomicU64,
     /// The most losses that were ever known of: in the stream, and counted in rings beyond it. What a ring has counted comes into
@@ -164,6 +168,7 @@ impl Output {
             process,
             retain_bytes: AtomicU64::new(retain_bytes),
             events: AtomicU64::new(0),
+            filtered: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             lost_known: AtomicU64::new(0),
             threads: AtomicU32::new(0),
@@ -254,6 +259,13 @@ impl Output {
         // After the sum, so that no thread has lost more than all.
         if let Some(known) = lock(&self.retained).threads.get_mut(&thread) {
             known.lost = known.lost.saturating_add(lost);
+        }
+    }
+
+    /// So many of the events were left out by a filter.
+    pub(crate) fn count_filtered(&self, events: u64) {
+        if events > 0 {
+            self.filtered.fetch_add(events, Relaxed);
         }
     }
 
@@ -581,6 +593,7 @@ impl Output {
             threads: self.threads.load(Relaxed),
             events: self.all_events(),
             events_per_second: lock(&self.rate).per_second,
+            filtered: self.filtered.load(Relaxed),
             lost: self.lost.load(Relaxed).max(self.lost_known.load(Relaxed)),
             ring_use_permille: self.ring_use_permille.load(Relaxed),
             retained_bytes: retained.bytes,

@@ -19,7 +19,7 @@ use std::{
 };
 
 use super::{
-    CallSite, SiteTable, Switches,
+    CallSite, Keep, SiteTable, Switches,
     lane::Lane,
     lanes::Lanes,
     pictures::Pictures,
@@ -63,6 +63,8 @@ enum Request {
     Learn(Vec<CallSite>, Ticks, SyncSender<()>),
     /// Read until nothing is left, close all blocks, answer.
     Flush(SyncSender<()>),
+    /// From now on keep these events, or all, of what is recorded from now on.
+    Keep(Option<Arc<Keep>>, SyncSender<()>),
     /// Copy what rings, at most so many bytes, and the output hold.
     Pictures(u64, SyncSender<Pictures>),
     /// Read what is there, have it added up, and answer.
@@ -130,6 +132,11 @@ impl DrainHandle {
     /// Makes known what sites mean from `since` on. When this returns they may be switched on.
     pub(crate) fn learn(&self, sites: Vec<CallSite>, since: Ticks) {
         self.ask(|answer| Request::Learn(sites, since, answer));
+    }
+
+    /// From now on these events are kept, or all. What was recorded before is kept as it was then, but in flight, where nobody has read it.
+    pub(crate) fn keep(&self, keep: Option<Arc<Keep>>) {
+        self.ask(|answer| Request::Keep(keep, answer));
     }
 
     /// Reads everything that is there now and publishes it.
@@ -277,6 +284,11 @@ impl Drain {
                     // The asker may have given up waiting.
                     let _ = answer.send(());
                 }
+                Ok(Request::Keep(keep, answer)) => {
+                    self.flush();
+                    self.lanes.filter(keep);
+                    let _ = answer.send(());
+                }
                 Ok(Request::Pictures(bytes, answer)) => {
                     let _ = answer.send(self.pictures(bytes));
                 }
@@ -378,7 +390,7 @@ impl Drain {
         let mut pictures = Pictures::new(
             self.layout().geometry,
             Arc::clone(&self.sites),
-            self.lanes.switches(),
+            (self.lanes.switches(), self.lanes.filtered_by()),
             self.order.len(),
             bytes,
         );
