@@ -5,11 +5,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid as NixPid;
 use xray_trace::analysis::{Ending, Step, Steps};
 use xray_trace::model::{Profile, Trace};
-use xrayd::session::{AttachOptions, Filter, Mode, Session, Switch, Window, write_profile};
+use xrayd::session::{
+    AttachOptions, Filter, Follow, Mode, Run, Session, Switch, Window, write_profile,
+};
 
-use crate::support::{attach_with, detach, registry, retained, switch};
+use crate::support::{attach_with, detach, everything, pid, pid_of, registry, retained, switch};
 
 fn options(mode: Mode) -> AttachOptions {
     AttachOptions {
@@ -255,5 +259,94 @@ fn a_filter_that_means_nothing_changes_nothing() -> Result<()> {
     }
     ensure!(session.filter() == good);
     detach(&registry, &target)?;
+    Ok(())
+}
+
+/// A library that is named by the filter and is loaded later, and one that is not.
+#[test]
+fn a_filter_holds_for_a_library_that_is_loaded_later() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, options(Mode::Stream))?.session;
+    session.set_filter(&of_modules(&["plugin_b"]))?;
+    switch(&session, Switch::On)?;
+    for (slot, file) in ["plugin_a.so", "plugin_b.so"].into_iter().enumerate() {
+        target.ask(&format!("load {slot} {file}"), "loaded")?;
+        wait_until(DEADLINE, "the library is armed", || {
+            let modules = session.status().modules;
+            let on = modules
+                .iter()
+                .find(|module| module.path.ends_with(file) && module.functions_on == 3);
+            Ok(on.map(drop))
+        })?;
+        ensure!(target.ask(&format!("call {slot} 50"), "done")? == "done 50");
+    }
+    let kept = calls(&retained(&session)?)?;
+    ensure!(kept["plugin_b_call"] == 50, "{kept:?}");
+    ensure!(
+        kept.keys().all(|name| name.starts_with("plugin_b")),
+        "{kept:?}"
+    );
+    let status = session.status();
+    ensure!(
+        status.filtered >= 2 * kept.values().sum::<u64>(),
+        "{status:?}"
+    );
+    ensure!(
+        status.events == status.retained_events + status.filtered,
+        "{status:?}"
+    );
+    detach(&registry, &target)?;
+    Ok(())
+}
+
+/// What is kept of a process is kept of those that are followed from it, whether they come before or after that was said.
+#[test]
+fn a_filter_holds_for_who_is_followed() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let registry = registry();
+    let options = AttachOptions {
+        follow: Follow::Fork,
+        ..options(Mode::Stream)
+    };
+    attach_with(&registry, &target, options)?;
+    let family = registry.family(pid_of(&target)?).context("no family")?;
+    for report in family.toggle(&everything(), Switch::On, Run::Real) {
+        report.1?;
+    }
+    let mut children = Vec::new();
+    for filtered in [false, true] {
+        if filtered {
+            for (_, before) in family.set_filter(&of_modules(&["nothing-of-that-name"])) {
+                ensure!(before? == Filter::default());
+            }
+        }
+        let line = target.ask("child", "child ")?;
+        children.push(line.trim_start_matches("child ").parse::<i32>()?);
+        wait_until(DEADLINE, "the child is followed", || {
+            let sessions = family.sessions();
+            let all = sessions
+                .iter()
+                .skip(1)
+                .all(|session| session.kinship().is_some());
+            Ok((all && sessions.len() == children.len() + 1).then_some(()))
+        })?;
+    }
+    for child in children {
+        let its = pid(child)?;
+        let session = registry.get(its).context("not traced")?;
+        let before = session.status();
+        kill(NixPid::from_raw(child), Signal::SIGUSR1)?;
+        target.line_with(&format!("tally {child} "), DEADLINE)?;
+        let status = wait_until(DEADLINE, "its calls are read", || {
+            let status = session.status();
+            Ok((status.events >= before.events + 2000).then_some(status))
+        })?;
+        let events = status.events - before.events;
+        ensure!(status.filtered - before.filtered == events, "{status:?}");
+    }
+    for (_, report) in registry.end_family(&family) {
+        report?;
+    }
     Ok(())
 }

@@ -176,9 +176,9 @@ mod tests {
 
     const ALWAYS: Range<Ticks> = Ticks(0)..Ticks(u64::MAX);
 
-    fn kept(functions: &[Range<u32>], window: Range<Ticks>) -> Kept {
+    fn kept(functions: Range<u32>, window: Range<Ticks>) -> Kept {
         let mut kept = Kept::new(0);
-        let keep = Keep::new(Some(functions.to_vec()), window);
+        let keep = Keep::new(Some(vec![functions]), window);
         kept.keep(Some(Arc::new(keep)));
         kept
     }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_call_is_kept_or_left_out_as_a_whole() {
-        let mut kept = kept(&[0..9], Ticks(10)..Ticks(20));
+        let mut kept = kept(0..9, Ticks(10)..Ticks(20));
         let (one, other) = (FunctionId(1), FunctionId(9));
         // Begins before the window, and ends in it.
         assert!(!kept.enter(one, 9));
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn of_calls_that_were_left_those_are_told_that_were_kept() {
-        let mut kept = kept(&[1..2], ALWAYS);
+        let mut kept = kept(1..2, ALWAYS);
         for id in [1, 0, 0, 1, 1, 0, 1] {
             kept.enter(FunctionId(id), 0);
         }
@@ -256,7 +256,7 @@ mod tests {
     /// Whatever a program does, memory is bounded, and as many calls end as began.
     #[test]
     fn calls_beyond_what_is_remembered_are_treated_alike() {
-        let mut kept = kept(&[1..2], ALWAYS);
+        let mut kept = kept(1..2, ALWAYS);
         let deep = 3 * u32::try_from(MOST_RUNS).unwrap();
         let entries = (0..deep).map(|at| kept.enter(FunctionId(at % 2), at.into()));
         let entries: Vec<bool> = entries.collect();
