@@ -588,7 +588,18 @@ impl Output {
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        let retained = lock(&self.retained);
+        self.counters_with(&lock(&self.retained))
+    }
+
+    /// The same for who comes last, perhaps from within a call of this: without what is retained, if somebody is at that.
+    pub(crate) fn last_counters(&self) -> Counters {
+        match self.retained.try_lock() {
+            Ok(retained) => self.counters_with(&retained),
+            Err(_) => self.counters_with(&Retained::default()),
+        }
+    }
+
+    fn counters_with(&self, retained: &Retained) -> Counters {
         Counters {
             threads: self.threads.load(Relaxed),
             events: self.all_events(),

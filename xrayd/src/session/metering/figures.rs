@@ -5,7 +5,9 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 use xray_trace::model::FunctionId;
 
 use super::{Meter, Series, meter::Names};
-use crate::session::{Mode, Output, Phase, control::Shared, functions::Functions};
+use crate::session::{
+    Mode, Output, Phase, control::Shared, functions::Functions, output::Counters,
+};
 
 /// What is told of a session.
 #[derive(Debug, Clone)]
@@ -33,6 +35,9 @@ pub(crate) struct Figures {
 /// Whoever tells a session's numbers. Asking is cheap, and waits for nobody.
 pub(in crate::session) trait Numbers: std::fmt::Debug + Send + Sync {
     fn figures(&self) -> Figures;
+
+    /// When the session goes, on whatever thread that is, and whatever that holds.
+    fn last_figures(&self) -> Figures;
 }
 
 /// Where a session has them.
@@ -48,7 +53,16 @@ pub(in crate::session) struct SessionNumbers {
 
 impl Numbers for SessionNumbers {
     fn figures(&self) -> Figures {
-        let counters = self.output.counters();
+        self.with(self.output.counters())
+    }
+
+    fn last_figures(&self) -> Figures {
+        self.with(self.output.last_counters())
+    }
+}
+
+impl SessionNumbers {
+    fn with(&self, counters: Counters) -> Figures {
         let phase = self.shared.phase();
         let (series, unassigned) = match &self.meter {
             Some(meter) if meter.wants() => {

@@ -118,8 +118,9 @@ struct Books {
 struct Living {
     subject: Subject,
     numbers: Box<dyn Numbers>,
-    /// The most events that were ever told: in flight the number is about right only, and may become less.
+    /// The most events that were ever told: in flight the number is about right only, and may become less. And those that were evicted.
     events: u64,
+    evicted: u64,
     /// When it was first told that it has ended.
     ended: Option<Instant>,
 }
@@ -171,6 +172,7 @@ impl Metering {
             subject,
             numbers: Box::new(numbers),
             events: 0,
+            evicted: 0,
             ended: None,
         };
         books.living.insert(number, living);
@@ -226,8 +228,11 @@ impl Metering {
         let Some(mut living) = books.living.remove(&number) else {
             return;
         };
-        let mut reading = living.read();
+        let mut reading = living.told(living.numbers.last_figures());
         reading.standing = Standing::Past;
+        // It goes with the session.
+        reading.figures.retained_bytes = 0;
+        reading.figures.retained_events = 0;
         books.totals.add(&reading);
         let seen = living.ended;
         if books.past.len() == MOST_PAST {
@@ -264,9 +269,14 @@ impl Totals {
 
 impl Living {
     fn read(&mut self) -> Reading {
-        let mut figures = self.numbers.figures();
+        self.told(self.numbers.figures())
+    }
+
+    /// Counters are what was told before at least.
+    fn told(&mut self, mut figures: Figures) -> Reading {
         figures.events = figures.events.max(self.events);
-        self.events = figures.events;
+        figures.evicted = figures.evicted.max(self.evicted);
+        (self.events, self.evicted) = (figures.events, figures.evicted);
         Reading {
             subject: self.subject.clone(),
             standing: Standing::Is(figures.phase),

@@ -17,6 +17,13 @@ struct Counted {
 }
 
 impl Numbers for Arc<Counted> {
+    fn last_figures(&self) -> Figures {
+        Figures {
+            evicted: 0,
+            ..self.figures()
+        }
+    }
+
     fn figures(&self) -> Figures {
         let series = (0..self.series).map(|at| Series {
             module: "m".to_owned(),
@@ -31,9 +38,9 @@ impl Numbers for Arc<Counted> {
             mode: Mode::Stream,
             events: self.events.load(Relaxed),
             lost: self.lost.load(Relaxed),
-            evicted: 0,
-            retained_bytes: 0,
-            retained_events: 0,
+            evicted: self.lost.load(Relaxed),
+            retained_bytes: 1,
+            retained_events: 1,
             threads: 1,
             ring_use_permille: 0,
             functions: 20,
@@ -122,6 +129,10 @@ fn counters_never_go_down() {
             lost: 3,
         };
         assert_eq!(readings.totals, expected);
+        let [Reading { figures, .. }] = &*readings.sessions else {
+            panic!("{readings:?}");
+        };
+        assert_eq!((figures.evicted, figures.retained_bytes), (3, 0));
     }
 }
 
