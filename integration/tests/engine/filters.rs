@@ -317,7 +317,9 @@ fn a_filter_holds_for_who_is_followed() -> Result<()> {
     let mut children = Vec::new();
     for filtered in [false, true] {
         if filtered {
-            for (_, before) in family.set_filter(&of_modules(&["nothing-of-that-name"])) {
+            let refused = family.set_filter(&of_modules(&["a["])).err();
+            ensure!(refused.is_some_and(|refusal| refusal.reason == xrayd::Reason::Selection));
+            for (_, before) in family.set_filter(&of_modules(&["nothing-of-that-name"]))? {
                 ensure!(before? == Filter::default());
             }
         }

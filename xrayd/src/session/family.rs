@@ -388,16 +388,17 @@ impl Family {
     /// From now on these events of everybody, and of whoever comes, are kept; says which were.
     ///
     /// # Errors
-    /// For each process, those of [`Session::set_filter`].
-    pub fn set_filter(&self, filter: &Filter) -> Vec<(Pid, Result<Filter>)> {
+    /// A filter that means nothing. For each process, those of [`Session::set_filter`].
+    pub fn set_filter(&self, filter: &Filter) -> Result<Vec<(Pid, Result<Filter>)>> {
+        // Else whoever comes could not be taken in.
+        filter.check()?;
         *lock(&self.filter) = filter.clone();
         let sessions = self.sessions();
         let living = sessions
             .iter()
             .filter(|session| is_living(session) || sessions.len() == 1);
-        living
-            .map(|session| (session.pid(), session.set_filter(filter)))
-            .collect()
+        let before = living.map(|session| (session.pid(), session.set_filter(filter)));
+        Ok(before.collect())
     }
 
     /// Everything of everybody that rings hold or that is retained, as an `.xtrace` file; of the `last` so long, if that is given.

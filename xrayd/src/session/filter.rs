@@ -44,6 +44,27 @@ pub(super) struct Filtering {
     window: Option<Range<Ticks>>,
 }
 
+// === impl Filter ===
+
+impl Filter {
+    /// Whether it can be set.
+    ///
+    /// # Errors
+    /// A pattern that cannot be understood, a window without an end behind its begin.
+    pub fn check(&self) -> Result<()> {
+        self.modules().map(drop)
+    }
+
+    /// The modules, if not all; once the rest was checked.
+    fn modules(&self) -> Result<Option<CompiledSelection>> {
+        if self.window.from_wall_ns >= self.window.until_wall_ns {
+            let message = "a window of time has to end after its begin";
+            return Err(Refusal::new(Reason::Selection, message.to_owned()));
+        }
+        modules(&self.modules)
+    }
+}
+
 // === impl Window ===
 
 impl Default for Window {
@@ -87,14 +108,7 @@ impl Filtering {
     /// # Errors
     /// A pattern that cannot be understood, a window without an end behind its begin, a clock that cannot be read.
     pub(super) fn new(pid: Pid, filter: &Filter, attached: ClockAnchor) -> Result<Self> {
-        let Window {
-            from_wall_ns,
-            until_wall_ns,
-        } = filter.window;
-        if from_wall_ns >= until_wall_ns {
-            let message = "a window of time has to end after its begin";
-            return Err(Refusal::new(Reason::Selection, message.to_owned()));
-        }
+        let modules = filter.modules()?;
         let window = if filter.window == Window::default() {
             None
         } else {
@@ -103,7 +117,7 @@ impl Filtering {
             Some(filter.window.ticks(attached, now))
         };
         Ok(Self {
-            modules: modules(&filter.modules)?,
+            modules,
             window,
             filter: filter.clone(),
         })
