@@ -5,7 +5,7 @@
 //! that do not end by themselves cut off → whatever attached meanwhile detached as well → the socket removed. A second signal
 //! changes nothing: half a detach helps nobody.
 
-use std::{io, net, sync::Arc, time::Duration};
+use std::{io, net, os::unix::net::UnixStream, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
     net::{TcpListener, UnixListener},
@@ -104,16 +104,14 @@ impl App {
     pub fn build(config: &Config) -> Result<Self, BuildError> {
         let signals = Signals::listen().map_err(BuildError::Signals)?;
         let inherited = notify::inherited()?;
-        let metrics = match (inherited.metrics, config.metrics) {
-            (Some(listener), _) => Some(listener),
-            (None, Some(address)) => Some(metrics::bind(address)?),
-            (None, None) => None,
-        };
-        let metrics = metrics.map(|listener| Metrics::new(listener, config));
-        let metrics = metrics.transpose()?;
-        if metrics.is_none() && config.metrics_functions.is_some() {
-            tracing::warn!("--metrics-functions says nothing without --metrics");
-        }
+        // Before the socket: who sees that can rely on a daemon that has started.
+        let metrics = Metrics::build(inherited.metrics, config).map_err(|error| {
+            match running_at(config).filter(|_| inherited.clients.is_none()) {
+                // A daemon that was started twice has its port already, but that is not what is wrong.
+                Some(path) => BuildError::Socket(SocketError::Running { path }),
+                None => error,
+            }
+        })?;
         let socket = match inherited.clients {
             Some(listener) => {
                 tracing::info!("listening at the socket of the service manager");
@@ -216,14 +214,28 @@ impl App {
 // === impl Metrics ===
 
 impl Metrics {
-    fn new(listener: net::TcpListener, config: &Config) -> Result<Self, BuildError> {
+    /// Listens where it is said, or at the socket that was passed; `None` if metrics are not wanted.
+    fn build(
+        inherited: Option<net::TcpListener>,
+        config: &Config,
+    ) -> Result<Option<Self>, BuildError> {
+        let listener = match (inherited, config.metrics) {
+            (Some(listener), _) => listener,
+            (None, Some(address)) => metrics::bind(address)?,
+            (None, None) => {
+                if config.metrics_functions.is_some() {
+                    tracing::warn!("--metrics-functions says nothing without --metrics");
+                }
+                return Ok(None);
+            }
+        };
         let compile = |selection: &Selection| CompiledSelection::new(selection);
         let functions = config.metrics_functions.as_ref().map(compile);
         let functions = functions.transpose().map_err(ConfigError::from)?;
         let metering = Metering::new(functions, config.metrics_max_functions);
         let metering = Arc::new(metering.map_err(BuildError::Clock)?);
         metrics::announce(&listener);
-        Ok(Self { listener, metering })
+        Ok(Some(Self { listener, metering }))
     }
 }
 
@@ -246,6 +258,12 @@ fn served(
 ) -> Result<(), rpc::ServeError> {
     // A panic was logged where it happened; what is left to do is the same.
     ended.unwrap_or_else(|_| Err(rpc::ServeError::Panicked))
+}
+
+/// Where another daemon answers, if that is where this one should.
+fn running_at(config: &Config) -> Option<PathBuf> {
+    let path = config.socket_path().ok()?;
+    UnixStream::connect(&path).is_ok().then_some(path)
 }
 
 /// Detaches from every process; those that are being attached to or detached from are waited for, for a while.

@@ -343,6 +343,15 @@ fn an_address_that_cannot_be_had_is_told_at_the_start() -> Result<()> {
         );
         ensure!(!scene.path("xrayd.sock").exists(), "{error}");
     }
+    // Started twice, it is the daemon that is there, and not its port.
+    let first = scene.daemon_with(&["--metrics", "0"])?;
+    let address = metrics_of(&first)?.to_string();
+    let mut second = Command::new(integration::xrayd()?);
+    second.arg("--socket").arg(first.socket());
+    let output = second.args(["--metrics", &address]).output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(log.contains("another xrayd is running"), "{log}");
+    ensure!(!output.status.success());
     Ok(())
 }
 
