@@ -49,7 +49,7 @@ pub struct Args {
     pub metrics_functions: Vec<String>,
 
     /// Histograms at most, in all processes; further functions are counted and left out
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub metrics_max_functions: u32,
 
     /// How log lines look
@@ -271,8 +271,8 @@ mod tests {
                 &["--metrics-functions", "a[b"],
                 "--metrics-functions cannot be understood",
             ),
-            (&["--metrics-max-functions", "0"], "0 is not in 1..=10000"),
-            (&["--metrics-max-functions", "10001"], "10001 is not in"),
+            (&["--metrics-max-functions", "0"], "0 is not in 1..=1000"),
+            (&["--metrics-max-functions", "1001"], "1001 is not in"),
         ];
         for (args, expected) in cases {
             let error = config(args).unwrap_err();

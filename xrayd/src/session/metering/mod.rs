@@ -185,7 +185,6 @@ impl Metering {
     /// What there is to tell now.
     pub(crate) fn read(&self) -> Readings {
         let now = Instant::now();
-        let most = self.choice.as_ref().map_or(0, |choice| choice.most());
         let mut books = lock(&self.books);
         let mut totals = books.totals;
         let mut sessions = Vec::with_capacity(books.living.len());
@@ -208,7 +207,7 @@ impl Metering {
         let mut pids = HashSet::new();
         sessions.retain(|reading| pids.insert(reading.subject.pid));
         // Those that live have no more than that.
-        let mut room = most as usize;
+        let mut room = self.most();
         for reading in &mut sessions {
             reading.figures.series.truncate(room);
             room -= reading.figures.series.len();
@@ -217,10 +216,16 @@ impl Metering {
             sessions,
             totals,
             measured: self.choice.as_ref().map(|choice| Measured {
-                most,
+                most: choice.most(),
                 left_out: choice.left_out(),
             }),
         }
+    }
+
+    /// Functions that are told at most.
+    fn most(&self) -> usize {
+        let choice = self.choice.as_ref();
+        choice.map_or(0, |choice| choice.most() as usize)
     }
 
     fn leave(&self, number: u64) {
@@ -242,6 +247,13 @@ impl Metering {
             reading,
             since: seen,
         });
+        // All of them together have no more functions than all that live.
+        let mut room = self.most();
+        for told in books.past.iter_mut().rev() {
+            let series = &mut told.reading.figures.series;
+            series.truncate(room);
+            room -= series.len();
+        }
         drop(books);
         // What it retains may be large, and is not let go under the lock.
         drop(living);

@@ -200,6 +200,22 @@ fn sessions_that_come_and_go_take_bounded_memory() {
     assert_eq!(readings.totals.events, u64::from(rounds.unsigned_abs()));
 }
 
+/// Of each a few functions may be in the books, of all together as many as of those that live.
+#[test]
+fn functions_of_sessions_that_are_past_take_bounded_memory() {
+    let books = books(5);
+    for pid in 1..=20 {
+        drop(begin(&books, pid, 3));
+    }
+    let series = |books: &Books| {
+        let past = books.past.iter();
+        past.map(|told| told.reading.figures.series.len())
+            .collect::<Vec<_>>()
+    };
+    let expected = [vec![0; 18], vec![2, 3]].concat();
+    assert_eq!(series(&lock(&books.books)), expected);
+}
+
 #[test]
 fn no_more_functions_are_told_than_was_said_and_those_of_the_dead_go_first() {
     let books = books(5);
