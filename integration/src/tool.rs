@@ -159,6 +159,11 @@ const NEEDS: &[Need] = &[
         package: "python3-protobuf",
         present: || python_module_present("google/protobuf"),
     },
+    // A reader of metrics that is not ours.
+    Need {
+        package: "python3-prometheus-client",
+        present: || python_module_present("prometheus_client"),
+    },
 ];
 
 /// The Debian packages that tests need and that are not installed.

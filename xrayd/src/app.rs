@@ -1,20 +1,26 @@
 //! The daemon as a whole: [`App::build`] binds, [`App::run`] serves until a signal and then takes everything down in
 //! order.
 //!
-//! Going down: no new connection → every process detached, which ends the live streams → connections closed, those
+//! Going down: no new connection, no more metrics → every process detached, which ends the live streams → connections closed, those
 //! that do not end by themselves cut off → whatever attached meanwhile detached as well → the socket removed. A second signal
 //! changes nothing: half a detach helps nobody.
 
-use std::{io, time::Duration};
+use std::{io, net, os::unix::net::UnixStream, path::PathBuf, sync::Arc, time::Duration};
 
-use tokio::{net::UnixListener, runtime::Runtime, time::Instant};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    runtime::Runtime,
+    time::Instant,
+};
+use xray_trace::instr_map::{CompiledSelection, Selection};
 
 use crate::{
     config::{Config, ConfigError},
+    metrics,
     notify::{self, InheritError},
     refusal::{Reason, Refusal},
     rpc,
-    session::{Registry, RegistryConfig},
+    session::{Metering, Registry, RegistryConfig},
     shutdown::{self, Signals},
     socket::{BoundSocket, SocketError},
 };
@@ -33,9 +39,18 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct App {
     socket: BoundSocket,
+    /// Where metrics are asked for, if they are told.
+    metrics: Option<Metrics>,
     registry: Registry,
     /// Listened to before the socket is bound: who sees the socket can rely on a clean end.
     signals: Signals,
+}
+
+/// Metrics that are not answered yet.
+#[derive(Debug)]
+struct Metrics {
+    listener: net::TcpListener,
+    metering: Arc<Metering>,
 }
 
 /// Why the daemon does not start.
@@ -50,6 +65,12 @@ pub enum BuildError {
     /// The service manager passed something else.
     #[error("cannot use what the service manager passed")]
     Inherit(#[from] InheritError),
+    /// Metrics cannot be served where they should be.
+    #[error(transparent)]
+    Metrics(#[from] metrics::BindError),
+    /// Metrics need a clock.
+    #[error("cannot read the clock")]
+    Clock(#[source] io::Error),
     /// The signals cannot be heard.
     #[error("cannot listen to signals")]
     Signals(#[source] io::Error),
@@ -79,10 +100,19 @@ impl App {
     ///
     /// # Errors
     ///
-    /// No place to listen, or another daemon is there.
+    /// No place to listen, or another daemon is there; metrics cannot be served.
     pub fn build(config: &Config) -> Result<Self, BuildError> {
         let signals = Signals::listen().map_err(BuildError::Signals)?;
-        let socket = match notify::inherited_listener()? {
+        let inherited = notify::inherited()?;
+        // Before the socket: who sees that can rely on a daemon that has started.
+        let metrics = Metrics::build(inherited.metrics, config).map_err(|error| {
+            match running_at(config).filter(|_| inherited.clients.is_none()) {
+                // A daemon that was started twice has its port already, but that is not what is wrong.
+                Some(path) => BuildError::Socket(SocketError::Running { path }),
+                None => error,
+            }
+        })?;
+        let socket = match inherited.clients {
             Some(listener) => {
                 tracing::info!("listening at the socket of the service manager");
                 BoundSocket::inherited(listener)
@@ -94,12 +124,16 @@ impl App {
                 socket
             }
         };
-        let registry = Registry::new(RegistryConfig {
+        let registry_config = RegistryConfig {
             retain_bytes: config.retain.bytes(),
             retain_exited_bytes: config.retain_exited.bytes(),
-        });
+        };
+        let metering = metrics.as_ref();
+        let metering = metering.map(|metrics| Arc::clone(&metrics.metering));
+        let registry = Registry::with_metering(registry_config, metering);
         Ok(Self {
             socket,
+            metrics,
             registry,
             signals,
         })
@@ -113,6 +147,7 @@ impl App {
     pub async fn run(self) -> Result<(), RunError> {
         let Self {
             socket,
+            metrics,
             registry,
             mut signals,
         } = self;
@@ -121,6 +156,15 @@ impl App {
         let listener = UnixListener::from_std(listener).map_err(setup("poll the socket"))?;
 
         let (stop, stopping) = shutdown::channel();
+        let scraped = match metrics {
+            Some(Metrics { listener, metering }) => {
+                let listener = TcpListener::from_std(listener);
+                let listener = listener.map_err(setup("poll the socket for metrics"))?;
+                let serving = metrics::serve(listener, metering, stopping.clone());
+                Some(tokio::spawn(serving))
+            }
+            None => None,
+        };
         let mut server = tokio::spawn(rpc::serve(listener, registry.clone(), stopping));
         notify::ready();
 
@@ -150,6 +194,10 @@ impl App {
                 }
             },
         };
+        if let Some(scraped) = scraped {
+            // It ends soon by itself. A panic was logged where it happened.
+            let _ = scraped.await;
+        }
         // An attach that was under way when the first round began.
         detach_all(&registry).await;
         if let Some(file) = file {
@@ -160,6 +208,34 @@ impl App {
         }
         tracing::info!("stopped");
         result.map_err(RunError::Server)
+    }
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Listens where it is said, or at the socket that was passed; `None` if metrics are not wanted.
+    fn build(
+        inherited: Option<net::TcpListener>,
+        config: &Config,
+    ) -> Result<Option<Self>, BuildError> {
+        let listener = match (inherited, config.metrics) {
+            (Some(listener), _) => listener,
+            (None, Some(address)) => metrics::bind(address)?,
+            (None, None) => {
+                if config.metrics_functions.is_some() {
+                    tracing::warn!("--metrics-functions says nothing without --metrics");
+                }
+                return Ok(None);
+            }
+        };
+        let compile = |selection: &Selection| CompiledSelection::new(selection);
+        let functions = config.metrics_functions.as_ref().map(compile);
+        let functions = functions.transpose().map_err(ConfigError::from)?;
+        let metering = Metering::new(functions, config.metrics_max_functions);
+        let metering = Arc::new(metering.map_err(BuildError::Clock)?);
+        metrics::announce(&listener);
+        Ok(Some(Self { listener, metering }))
     }
 }
 
@@ -182,6 +258,12 @@ fn served(
 ) -> Result<(), rpc::ServeError> {
     // A panic was logged where it happened; what is left to do is the same.
     ended.unwrap_or_else(|_| Err(rpc::ServeError::Panicked))
+}
+
+/// Where another daemon answers, if that is where this one should.
+fn running_at(config: &Config) -> Option<PathBuf> {
+    let path = config.socket_path().ok()?;
+    UnixStream::connect(&path).is_ok().then_some(path)
 }
 
 /// Detaches from every process; those that are being attached to or detached from are waited for, for a while.

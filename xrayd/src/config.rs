@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 use tracing::level_filters::LevelFilter;
 
+use xray_trace::instr_map::{CompiledSelection, Rule, Selection, SelectionError};
+
 use crate::{
+    metrics::MetricsAddress,
     size::ByteSize,
     socket::{self, Access, SocketError},
 };
@@ -32,6 +35,22 @@ pub struct Args {
     /// The latest one is kept in any case, and no more than 64.
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub retain_exited: ByteSize,
+
+    /// Serve metrics over HTTP, at /metrics of this address: ADDRESS:PORT, or a port of 127.0.0.1
+    ///
+    /// Off by default. Whoever can connect sees names of programs and functions. A TCP socket that the service manager passes goes first.
+    #[arg(long, env = "XRAYD_METRICS", value_name = "ADDR")]
+    pub metrics: Option<MetricsAddress>,
+
+    /// Have a histogram of call durations for each function whose name matches, such as 'api::*'
+    ///
+    /// May be given several times. A function is measured while it is on. Rings of processes that have such functions are read all the time.
+    #[arg(long, value_name = "GLOB")]
+    pub metrics_functions: Vec<String>,
+
+    /// Histograms at most, in all processes; further functions are counted and left out
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub metrics_max_functions: u32,
 
     /// How log lines look
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Auto)]
@@ -70,6 +89,12 @@ pub struct Config {
     pub retain: ByteSize,
     /// Packed bytes of events kept for each user of processes that have ended.
     pub retain_exited: ByteSize,
+    /// Where to serve metrics, unless a socket for them is inherited. `None`: nowhere.
+    pub metrics: Option<MetricsAddress>,
+    /// The functions whose calls metrics tell, if any are to be, and how many at most.
+    pub metrics_functions: Option<Selection>,
+    /// See there.
+    pub metrics_max_functions: u32,
     /// How log lines look.
     pub log: LogFormat,
     /// What is logged.
@@ -91,6 +116,9 @@ pub enum ConfigError {
         /// What was asked for.
         retain: ByteSize,
     },
+    /// A pattern that is none.
+    #[error("--metrics-functions cannot be understood")]
+    MetricsFunctions(#[from] SelectionError),
 }
 
 // === impl Args ===
@@ -107,6 +135,9 @@ impl Args {
             socket,
             retain,
             retain_exited,
+            metrics,
+            metrics_functions,
+            metrics_max_functions,
             log,
             log_level,
         } = self;
@@ -118,11 +149,21 @@ impl Args {
         } else {
             Access::Owner
         };
+        let metrics_functions = (!metrics_functions.is_empty()).then(|| Selection {
+            include: metrics_functions.into_iter().map(Rule::Glob).collect(),
+            exclude: Vec::new(),
+        });
+        if let Some(selection) = &metrics_functions {
+            CompiledSelection::new(selection)?;
+        }
         Ok(Config {
             socket,
             access,
             retain,
             retain_exited,
+            metrics,
+            metrics_functions,
+            metrics_max_functions,
             log,
             log_level,
         })
@@ -172,6 +213,14 @@ mod tests {
             "1GiB",
             "--retain-exited",
             "3GiB",
+            "--metrics",
+            "9464",
+            "--metrics-functions",
+            "api::*",
+            "--metrics-functions",
+            "*parse*",
+            "--metrics-max-functions",
+            "7",
             "--log",
             "journal",
             "--log-level",
@@ -181,8 +230,19 @@ mod tests {
         assert_eq!(config.socket_path().unwrap(), PathBuf::from("/tmp/x.sock"));
         assert_eq!(config.retain, ByteSize::new(1 << 30));
         assert_eq!(config.retain_exited, ByteSize::new(3 << 30));
+        assert_eq!(config.metrics.unwrap().to_string(), "127.0.0.1:9464");
+        let globs = ["api::*", "*parse*"].map(|glob| Rule::Glob(glob.to_owned()));
+        assert_eq!(config.metrics_functions.unwrap().include, globs);
+        assert_eq!(config.metrics_max_functions, 7);
         assert_eq!(config.log, LogFormat::Journal);
         assert_eq!(config.log_level, LevelFilter::DEBUG);
+    }
+
+    #[test]
+    fn metrics_are_off_by_default() {
+        let config = config(&["--socket", "/x"]).unwrap();
+        assert_eq!((config.metrics, config.metrics_functions), (None, None));
+        assert_eq!(config.metrics_max_functions, 100);
     }
 
     #[test]
@@ -195,7 +255,7 @@ mod tests {
 
     #[test]
     fn bad_values_are_refused_by_name() {
-        let cases: [(&[&str], &str); 4] = [
+        let cases: [(&[&str], &str); 8] = [
             (&["--retain", "lots"], "lots"),
             (
                 &["--retain", "4KiB"],
@@ -203,6 +263,16 @@ mod tests {
             ),
             (&["--log-level", "loud"], "loud"),
             (&["--log", "xml"], "xml"),
+            (
+                &["--metrics", "localhost:9464"],
+                "neither a port nor an address with a port, such as 127.0.0.1:9464",
+            ),
+            (
+                &["--metrics-functions", "a[b"],
+                "--metrics-functions cannot be understood",
+            ),
+            (&["--metrics-max-functions", "0"], "0 is not in 1..=1000"),
+            (&["--metrics-max-functions", "1001"], "1001 is not in"),
         ];
         for (args, expected) in cases {
             let error = config(args).unwrap_err();

@@ -16,6 +16,7 @@ mod inject;
 mod launch;
 mod lock;
 pub mod logs;
+pub mod metrics;
 mod notify;
 mod pid;
 mod refusal;

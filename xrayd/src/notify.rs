@@ -4,14 +4,17 @@
 
 use std::{
     io,
+    net::TcpListener,
     os::{
-        fd::{FromRawFd as _, OwnedFd},
+        fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
         unix::net::UnixListener,
     },
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use nix::sys::socket::{UnixAddr, getsockname, getsockopt, sockopt};
+use nix::sys::socket::{
+    AddressFamily, SockaddrLike as _, SockaddrStorage, getsockname, getsockopt, sockopt,
+};
 use sd_notify::NotifyState;
 
 /// Why an inherited descriptor is not used.
@@ -20,15 +23,26 @@ pub enum InheritError {
     /// The environment is not what the protocol says.
     #[error("LISTEN_FDS or LISTEN_PID is unusable")]
     Environment(#[source] io::Error),
-    /// More than one socket.
-    #[error("the service manager passed {count} sockets, expected one")]
+    /// Two of a kind.
+    #[error(
+        "the service manager passed {count} sockets, expected one unix socket for clients and one TCP socket for metrics at most"
+    )]
     Count {
         /// How many.
         count: usize,
     },
     /// Another kind of descriptor.
-    #[error("the descriptor passed by the service manager is not a listening unix socket")]
+    #[error("a descriptor passed by the service manager is not a listening unix or TCP socket")]
     Kind(#[source] io::Error),
+}
+
+/// What the service manager passed.
+#[derive(Debug, Default)]
+pub(crate) struct Inherited {
+    /// Where clients connect.
+    pub(crate) clients: Option<UnixListener>,
+    /// Where metrics are asked for.
+    pub(crate) metrics: Option<TcpListener>,
 }
 
 /// Says that the socket is bound and calls are answered.
@@ -52,48 +66,75 @@ fn send(states: &[NotifyState<'_>]) {
     }
 }
 
-/// The listening socket that the service manager opened for us, if it did. Answers once; later calls find none.
+/// The listening sockets that the service manager opened for us: a unix socket for clients, and a TCP socket for metrics. Answers once; later calls
+/// find none.
 ///
 /// # Errors
 ///
-/// A descriptor was passed and is not one listening unix socket.
-pub(crate) fn inherited_listener() -> Result<Option<UnixListener>, InheritError> {
+/// A descriptor was passed and is no listening socket of these, or there are two of a kind.
+pub(crate) fn inherited() -> Result<Inherited, InheritError> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    // Relaxed: the flag guards the descriptor's ownership by itself, nothing is published with it.
+    let mut inherited = Inherited::default();
+    // Relaxed: the flag guards the descriptors' ownership by itself, nothing is published with it.
     if TAKEN.swap(true, Ordering::Relaxed) {
-        return Ok(None);
+        return Ok(inherited);
     }
-    let mut descriptors = sd_notify::listen_fds().map_err(InheritError::Environment)?;
+    let descriptors = sd_notify::listen_fds().map_err(InheritError::Environment)?;
     let count = descriptors.len();
-    let Some(number) = descriptors.next() else {
-        return Ok(None);
-    };
-    if count != 1 {
-        return Err(InheritError::Count { count });
+    for number in descriptors {
+        #[expect(
+            unsafe_code,
+            reason = "a descriptor that was passed by number can be owned in no other way"
+        )]
+        // SAFETY: by the protocol this number is an open descriptor that was passed to this process for its own use
+        // (`listen_fds` compared LISTEN_PID and has just set close-on-exec on it, which fails for a closed one); nobody
+        // else here owns it, because only this function takes it, each number once, and TAKEN lets it do so once.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+        let listening = Listening::try_from(descriptor).map_err(InheritError::Kind)?;
+        let is_second = match listening {
+            Listening::Clients(listener) => inherited.clients.replace(listener).is_some(),
+            Listening::Metrics(listener) => inherited.metrics.replace(listener).is_some(),
+        };
+        if is_second {
+            return Err(InheritError::Count { count });
+        }
     }
-    #[expect(
-        unsafe_code,
-        reason = "a descriptor that was passed by number can be owned in no other way"
-    )]
-    // SAFETY: by the protocol this number is an open descriptor that was passed to this process for its own use
-    // (`listen_fds` compared LISTEN_PID and has just set close-on-exec on it, which fails for a closed one); nobody
-    // else here owns it, because only this function takes it and TAKEN lets it do so once.
-    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
-    check_listening(&descriptor).map_err(InheritError::Kind)?;
-    let listener = UnixListener::from(descriptor);
-    listener.set_nonblocking(true).map_err(InheritError::Kind)?;
-    Ok(Some(listener))
+    Ok(inherited)
 }
 
-fn check_listening(descriptor: &OwnedFd) -> io::Result<()> {
-    use std::os::fd::AsRawFd as _;
-    getsockname::<UnixAddr>(descriptor.as_raw_fd())?;
-    if getsockopt(descriptor, sockopt::AcceptConn)? {
-        Ok(())
-    } else {
-        Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "it does not listen",
-        ))
+/// A socket that was passed, by what it is for.
+#[derive(Debug)]
+enum Listening {
+    Clients(UnixListener),
+    Metrics(TcpListener),
+}
+
+// === impl Listening ===
+
+impl TryFrom<OwnedFd> for Listening {
+    type Error = io::Error;
+
+    fn try_from(descriptor: OwnedFd) -> io::Result<Self> {
+        if !getsockopt(&descriptor, sockopt::AcceptConn)? {
+            let message = "it does not listen";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let address: SockaddrStorage = getsockname(descriptor.as_raw_fd())?;
+        match address.family() {
+            Some(AddressFamily::Unix) => {
+                let listener = UnixListener::from(descriptor);
+                listener.set_nonblocking(true)?;
+                Ok(Self::Clients(listener))
+            }
+            Some(AddressFamily::Inet | AddressFamily::Inet6) => {
+                let listener = TcpListener::from(descriptor);
+                listener.set_nonblocking(true)?;
+                Ok(Self::Metrics(listener))
+            }
+            _ => {
+                let message = "it is of another address family";
+                Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+            }
+        }
     }
 }

@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 use std::{
-    io::Read as _,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::fd::OwnedFd,
     os::unix::{
         fs::PermissionsExt as _,
         net::{UnixListener, UnixStream},
@@ -232,4 +234,69 @@ async fn the_service_manager_may_pass_the_socket() {
     assert!(status.success(), "{status}: {log}");
     // The service manager's, not ours to remove.
     assert!(socket.exists());
+}
+
+/// A unix socket is for clients, a TCP socket for metrics, in whichever order they come.
+#[test]
+fn the_service_manager_may_pass_a_socket_for_metrics() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("activated.sock");
+    for order in ["3<&0 4<&1", "4<&0 3<&1"] {
+        let clients = UnixListener::bind(&socket).unwrap();
+        let metrics = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = metrics.local_addr().unwrap();
+        let daemon = Daemon {
+            child: passed(order, clients, metrics),
+            socket: socket.clone(),
+        };
+        let mut asking = TcpStream::connect(address).unwrap();
+        asking.set_read_timeout(Some(DEADLINE)).unwrap();
+        asking.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        asking.read_to_string(&mut answer).unwrap();
+        assert!(
+            answer.contains("\nxrayd_sessions_begun_total 0\n"),
+            "{answer}"
+        );
+        UnixStream::connect(&socket).unwrap();
+        daemon.signal(Signal::SIGTERM);
+        let (status, log) = daemon.wait();
+        assert!(status.success(), "{status}: {log}");
+        assert!(
+            log.contains(&format!("serving metrics address={address}")),
+            "{log}"
+        );
+        std::fs::remove_file(&socket).unwrap();
+    }
+}
+
+#[test]
+fn of_two_sockets_for_the_same_nobody_knows_which_is_meant() {
+    let sockets = ["127.0.0.1:0"; 2].map(|address| TcpListener::bind(address).unwrap());
+    let [one, other] = sockets;
+    let daemon = Daemon {
+        child: passed("3<&0 4<&1", one, other),
+        socket: PathBuf::new(),
+    };
+    let (status, log) = daemon.wait();
+    assert_eq!(status.code(), Some(1));
+    assert!(
+        log.contains("the service manager passed 2 sockets"),
+        "{log}"
+    );
+}
+
+/// A daemon that is given two sockets; `order` says, as the shell does, which of them is the first descriptor.
+fn passed(order: &str, one: impl Into<OwnedFd>, other: impl Into<OwnedFd>) -> Child {
+    let command =
+        format!("exec env LISTEN_PID=$$ LISTEN_FDS=2 \"$0\" --log text {order} </dev/null >&2");
+    Command::new("sh")
+        .arg("-c")
+        .arg(command)
+        .arg(env!("CARGO_BIN_EXE_xrayd"))
+        .stdin(Stdio::from(one.into()))
+        .stdout(Stdio::from(other.into()))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }

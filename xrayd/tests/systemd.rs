@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-const UNITS: [&str; 2] = ["xrayd.service", "xrayd.socket"];
+const UNITS: [&str; 3] = ["xrayd.service", "xrayd.socket", "xrayd-metrics.socket"];
 
 /// Copies the units, with the daemon that was built in the place of the installed one: verify wants it to exist.
 fn copy_units(to: &Path) {

@@ -13,6 +13,7 @@ mod departure;
 mod endings;
 mod events;
 mod families;
+mod filters;
 mod flight;
 mod following;
 mod forks;

@@ -88,12 +88,19 @@ impl Scene {
 
     /// Starts a daemon and waits until it listens.
     pub(crate) fn daemon(&self) -> Result<Daemon> {
+        self.daemon_with(&[])
+    }
+
+    /// The same with more arguments.
+    pub(crate) fn daemon_with(&self, arguments: &[&str]) -> Result<Daemon> {
         let socket = self.path("xrayd.sock");
         let log = self.path("xrayd.log");
         let child = Command::new(integration::xrayd()?)
             .arg("--socket")
             .arg(&socket)
             .args(["--log", "text"])
+            .args(arguments)
+            .env_remove("XRAYD_METRICS")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log)?)
@@ -137,6 +144,10 @@ impl Scene {
 impl Daemon {
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn log(&self) -> String {

@@ -285,6 +285,17 @@ impl StackSums {
         self.nodes.iter().map(|node| node.function)
     }
 
+    /// What is known of its functions' calls: of each once for every stack that it is the innermost of.
+    pub fn calls(&self) -> impl Iterator<Item = (FunctionId, &CallSums)> {
+        self.nodes.iter().map(|node| (node.function, &node.sums))
+    }
+
+    /// What is missing in it.
+    #[must_use]
+    pub fn missing(&self) -> Missing {
+        self.missing
+    }
+
     /// As parts of a trace, in which that is the thread's number, and `number` tells the functions'.
     #[must_use]
     pub fn parts(

@@ -13,7 +13,8 @@ use xray_trace::{
 };
 
 use super::{
-    CallSite, SiteKind, SiteTable,
+    CallSite, Keep, SiteKind, SiteTable,
+    keep::Kept,
     room::Room,
     stacks::{Exit, Stacks},
     switches::{Along, Switches},
@@ -38,6 +39,8 @@ pub(super) struct Lane {
     profiler: Option<Profiler>,
     /// The open calls. Emptied by a loss.
     stacks: Stacks,
+    /// Which of them were kept, while not everything is or was.
+    kept: Option<Kept>,
     /// When functions were switched, and how far the events have come along that.
     switches: Arc<Switches>,
     along: Along,
@@ -52,6 +55,8 @@ pub(super) struct Lane {
     said: u32,
     /// Events and losses since `settle` was last called.
     tally: (u64, u64),
+    /// Those of the events that were left out.
+    filtered: u64,
 }
 
 // === impl Lane ===
@@ -70,11 +75,13 @@ impl Lane {
             along: Along::new(),
             encoder: BlockEncoder::new(thread),
             stacks: Stacks::new(room),
+            kept: None,
             last: told.0,
             early: 0,
             begun: None,
             said: 0,
             tally: (0, 0),
+            filtered: 0,
         }
     }
 
@@ -115,8 +122,9 @@ impl Lane {
     ) {
         self.pass(ticks);
         self.shed();
-        self.follow(function, kind, sp);
-        if self.keeps.blocks {
+        if !self.follow(function, kind, sp) {
+            self.filtered += 1;
+        } else if self.keeps.blocks {
             self.encoder
                 .push_call(Ticks(self.last), function, kind, values);
         }
@@ -168,6 +176,13 @@ impl Lane {
         self.shed();
         let over = self.stacks.pass(sp);
         self.unwind(over);
+        self.tally.0 += 1;
+        output.mark_seen(function);
+        let kept = self.kept.as_ref();
+        if kept.is_some_and(|kept| !kept.keeps(function, self.last)) {
+            self.filtered += 1;
+            return;
+        }
         if self.keeps.blocks {
             self.encoder
                 .push_said(Ticks(self.last), kind, Some(function), size, bytes);
@@ -176,8 +191,6 @@ impl Lane {
         if let Some(profiler) = &mut self.profiler {
             profiler.pass(self.last);
         }
-        self.tally.0 += 1;
-        output.mark_seen(function);
     }
 
     /// Hands the counts on and closes the block if it is old.
@@ -185,6 +198,10 @@ impl Lane {
         self.stacks.tidy();
         let (events, lost) = std::mem::take(&mut self.tally);
         output.count(self.thread, events, lost);
+        output.count_filtered(std::mem::take(&mut self.filtered));
+        if self.kept.as_ref().is_some_and(Kept::is_over) {
+            self.kept = None;
+        }
         if self.encoder.is_empty() {
             return;
         }
@@ -206,9 +223,18 @@ impl Lane {
     /// What comes next does not follow upon what came before: nothing is known of open calls.
     pub(super) fn restart(&mut self, output: &Output) {
         self.publish(output);
-        self.stacks.clear();
+        self.forget_calls();
         if let Some(profiler) = &mut self.profiler {
             profiler.end();
+        }
+    }
+
+    /// From now on these events are kept, or all.
+    pub(super) fn filter(&mut self, keep: Option<Arc<Keep>>) {
+        if keep.is_some() || self.kept.is_some() {
+            let open = self.stacks.depth();
+            let kept = self.kept.get_or_insert_with(|| Kept::new(open));
+            kept.keep(keep);
         }
     }
 
@@ -283,19 +309,28 @@ impl Lane {
         self.unwind(over);
     }
 
-    /// Says which calls the stack shows to be over before this event.
+    /// Says which calls the stack shows to be over before this event, and whether it is kept.
     #[inline]
-    fn follow(&mut self, function: FunctionId, kind: CallKind, sp: u64) {
+    fn follow(&mut self, function: FunctionId, kind: CallKind, sp: u64) -> bool {
         if kind == CallKind::Enter {
             let over = self.stacks.enter(function, sp);
             self.unwind(over);
-            if let Some(profiler) = &mut self.profiler {
+            let kept = match &mut self.kept {
+                Some(kept) => kept.enter(function, self.last),
+                None => true,
+            };
+            if kept && let Some(profiler) = &mut self.profiler {
                 profiler.enter(function, self.last);
             }
-            return;
+            return kept;
         }
         let shown = self.stacks.exit(function, sp);
         self.unwind(shown.over);
+        if let Some(kept) = &mut self.kept
+            && !kept.exit(self.stacks.depth(), function, self.last)
+        {
+            return false;
+        }
         let astray = shown.of == Exit::Astray;
         if astray && self.keeps.blocks {
             self.encoder.push_astray(Ticks(self.last));
@@ -308,6 +343,7 @@ impl Lane {
             Some(profiler) => profiler.exit(function, self.last),
             None => {}
         }
+        true
     }
 
     #[inline]
@@ -319,6 +355,13 @@ impl Lane {
 
     #[cold]
     fn tell_unwinding(&mut self, calls: u64) {
+        let calls = match &mut self.kept {
+            Some(kept) => kept.leave(calls),
+            None => calls,
+        };
+        if calls == 0 {
+            return;
+        }
         if self.keeps.blocks {
             self.encoder.push_unwound(Ticks(self.last), calls);
         }
@@ -336,8 +379,15 @@ impl Lane {
         }
     }
 
-    fn lose(&mut self, count: u64) {
+    fn forget_calls(&mut self) {
         self.stacks.clear();
+        if let Some(kept) = &mut self.kept {
+            kept.clear();
+        }
+    }
+
+    fn lose(&mut self, count: u64) {
+        self.forget_calls();
         self.tally.1 = self.tally.1.saturating_add(count);
         if self.last == 0 {
             self.early = self.early.saturating_add(count);

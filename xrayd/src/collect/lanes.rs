@@ -9,7 +9,7 @@ use std::{
 use shm_ring::Item;
 use xray_trace::model::{ThreadId, Ticks};
 
-use super::{SiteTable, lane::Lane, room::Room, slots::Names, switches::Switches};
+use super::{Keep, SiteTable, lane::Lane, room::Room, slots::Names, switches::Switches};
 use crate::session::{Keeps, Output};
 
 /// Those threads, by their ids in the target.
@@ -21,6 +21,8 @@ pub(super) struct Lanes {
     switches: Arc<Switches>,
     /// What becomes of their events.
     keeps: Keeps,
+    /// Which of them that is; `None` for all.
+    filter: Option<Arc<Keep>>,
 }
 
 #[derive(Debug)]
@@ -47,6 +49,7 @@ impl Lanes {
             room: Room::new(),
             switches,
             keeps,
+            filter: None,
         }
     }
 
@@ -68,6 +71,19 @@ impl Lanes {
         }
     }
 
+    /// From now on these events are kept, or all.
+    pub(super) fn filter(&mut self, keep: Option<Arc<Keep>>) {
+        for lane in self.iter_mut() {
+            lane.filter(keep.clone());
+        }
+        self.filter = keep;
+    }
+
+    /// Which events are kept; `None` for all.
+    pub(super) fn filtered_by(&self) -> Option<Arc<Keep>> {
+        self.filter.clone()
+    }
+
     /// All there are.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
         let threads = self.threads.values_mut();
@@ -83,7 +99,7 @@ impl Lanes {
         output: &Output,
     ) -> Option<u32> {
         let (room, switches) = (self.room.clone(), Arc::clone(&self.switches));
-        let keeps = self.keeps;
+        let (keeps, filter) = (self.keeps, self.filter.clone());
         let known = self.known(owner, names, output);
         let left = (known.rings > 0).then_some(known.latest);
         known.rings += 1;
@@ -91,7 +107,11 @@ impl Lanes {
         let (thread, told) = (known.thread, known.told);
         known
             .lane
-            .get_or_insert_with(|| Lane::new(thread, told, &room, switches))
+            .get_or_insert_with(|| {
+                let mut lane = Lane::new(thread, told, &room, switches);
+                lane.filter(filter);
+                lane
+            })
             .keep(keeps, output);
         left
     }

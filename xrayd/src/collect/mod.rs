@@ -1,6 +1,7 @@
 //! Drains the rings of one target into event blocks.
 
 mod drain;
+mod keep;
 mod lane;
 mod lanes;
 mod numbers;
@@ -13,6 +14,7 @@ mod stacks;
 mod switches;
 
 pub(crate) use drain::{Drain, DrainHandle};
+pub(crate) use keep::Keep;
 pub(crate) use pictures::{Pictures, room};
 pub(crate) use sites::{CallSite, SiteKind, SiteTable};
 pub(crate) use switches::Switches;

@@ -14,7 +14,7 @@ use std::{
 use shm_ring::{Geometry, Item, Mapping, Producer, newest::Picture};
 use xray_trace::model::{Clock, FunctionId, ProcessId, ThreadId, Ticks};
 
-use super::{SiteTable, lane::Lane, room::Room, switches::Switches};
+use super::{Keep, SiteTable, lane::Lane, room::Room, switches::Switches};
 use crate::{
     session::{Output, Snapshot},
     sys::ticks_now,
@@ -31,6 +31,8 @@ pub(crate) struct Pictures {
     geometry: Geometry,
     sites: Arc<SiteTable>,
     switches: Arc<Switches>,
+    /// Which events are kept; `None` for all.
+    keep: Option<Arc<Keep>>,
     /// What was recorded later is not in the picture.
     until: Ticks,
     /// Chunks of a ring at most.
@@ -56,7 +58,7 @@ impl Pictures {
     pub(super) fn new(
         geometry: Geometry,
         sites: Arc<SiteTable>,
-        switches: &Switches,
+        (switches, keep): (&Switches, Option<Arc<Keep>>),
         rings: usize,
         bytes: u64,
     ) -> Self {
@@ -66,6 +68,7 @@ impl Pictures {
             sites,
             until: ticks_now(),
             switches: Arc::new(switches.freeze()),
+            keep,
             most: each.max(1),
             rings: Vec::new(),
             retained: Snapshot::default(),
@@ -106,6 +109,7 @@ impl Pictures {
             geometry: _,
             sites,
             switches,
+            keep,
             until,
             most: _,
             rings,
@@ -127,6 +131,7 @@ impl Pictures {
         let room = Room::new();
         for (thread, picture, _held) in rings {
             let mut lane = Lane::new(thread, Ticks(0), &room, Arc::clone(&switches));
+            lane.filter(keep.clone());
             let mut consumer = picture.consumer();
             if sites.has_events() {
                 consumer.expect_payloads();

@@ -181,6 +181,11 @@ impl Stacks {
         }
     }
 
+    /// How many calls are open.
+    pub(super) fn depth(&self) -> u64 {
+        self.beyond.saturating_add(self.frames.len() as u64)
+    }
+
     /// Events are missing: any call may have ended, and what stands where one was may be another one of the same function.
     pub(super) fn clear(&mut self) {
         self.frames.clear();

@@ -18,6 +18,7 @@ use super::{
     event_types::Reading,
     functions::Functions,
     loading::Loading,
+    metering::{self, Metering},
     sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
     watch::Watch,
 };
@@ -98,6 +99,15 @@ pub struct Attached {
     pub report: AttachReport,
 }
 
+/// What sessions share.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) objects: Arc<Objects>,
+    pub(super) hearing: Arc<Hearing>,
+    /// Where their numbers are read, if they are.
+    pub(super) metering: Option<Arc<Metering>>,
+}
+
 /// A process that was started by us and stands still.
 #[derive(Debug)]
 pub(crate) struct Started {
@@ -148,11 +158,16 @@ pub(super) fn other_rings(wanted: Geometry, there: Geometry) -> Option<String> {
 /// Attaches, on the thread that will control the session.
 pub(super) fn prepare(
     target: Target,
-    (objects, hearing): (Arc<Objects>, Arc<Hearing>),
+    common: Common,
     retain_bytes: u64,
     options: AttachOptions,
     started: Option<Started>,
 ) -> Result<Prepared> {
+    let Common {
+        objects,
+        hearing,
+        metering,
+    } = common;
     let pid = target.pid();
     if let Some(start_time) = options.start_time
         && start_time != target.start_time()
@@ -197,7 +212,7 @@ pub(super) fn prepare(
     let other = other_rings(geometry, installed.layout.geometry);
     report.notes.extend(other);
     let gathered = gather(&flight.surveyed, &flight.refused, &mut report);
-    let functions = Functions::new(pid);
+    let functions = Arc::new(Functions::new(pid));
     let mut by_module = gathered.sites.into_iter();
     for (module, _) in &flight.surveyed {
         functions.add(module.clone(), by_module.next().unwrap_or_default());
@@ -250,6 +265,15 @@ pub(super) fn prepare(
     let attached = now_anchor().map_err(|error| Refusal::from_io(pid, "read the clock", &error))?;
     output.anchor(attached);
     output.set_mode(options.mode);
+    let meter = metering
+        .as_ref()
+        .and_then(|metering| metering.meter(&functions));
+    if let Some(meter) = &meter {
+        output.profiles.measure(Arc::clone(meter));
+    }
+    for loaded in &modules {
+        output.profiles.came(&functions, loaded);
+    }
     let layout = installed.layout;
     let drain = Drain::spawn(
         pid,
@@ -262,7 +286,21 @@ pub(super) fn prepare(
     let shared = Arc::new(Shared::new(functions.ids(), flight.refused, drain));
     let (control, commands) = Control::new(pid, Arc::clone(&shared), Arc::clone(&output))
         .map_err(|error| Refusal::from_io(pid, "make a descriptor", &error))?;
-    let functions = Arc::new(functions);
+    let metered = metering.map(|metering| {
+        let subject = metering::Subject {
+            pid,
+            uid: target.uid(),
+            process: process.command.clone(),
+            attached_wall_ns: attached.wall_ns,
+        };
+        let numbers = metering::SessionNumbers {
+            output: Arc::clone(&output),
+            shared: Arc::clone(&shared),
+            functions: Arc::clone(&functions),
+            meter,
+        };
+        metering.enter(subject, numbers)
+    });
     let loading = Loading::new(
         objects,
         Arc::clone(&functions),
@@ -282,6 +320,7 @@ pub(super) fn prepare(
         max_threads: layout.geometry.slots() / 2,
         attached,
         kinship: OnceLock::new(),
+        _metered: metered,
     };
     let controller = Controller {
         target,

@@ -20,12 +20,13 @@ use nix::{
 use sled_encoders::Capture;
 use xray_trace::{
     instr_map::{CompiledSelection, Selection},
-    model::FunctionId,
+    model::{ClockAnchor, FunctionId},
 };
 
 use super::{
     DetachReport, LoanId, Mode, Noticing, Output, Phase, Run, ToggleReport, Wanted,
-    functions::Indexes,
+    filter::{Filter, Filtering},
+    functions::{Functions, Indexes},
     loans::{Loan, Loans},
     profiles::{Ask, ProfileSums},
     rules::{Rules, Wishes},
@@ -113,6 +114,8 @@ pub(super) struct Shared {
     pub(super) states: States,
     /// What of that is for a while only. Written by the control thread.
     pub(super) loans: Mutex<Loans>,
+    /// Which events are kept. Locked before `drain`.
+    pub(super) filtering: Mutex<Filtering>,
     /// Modules with sleds that are loaded and cannot be traced. Written by the control thread.
     refused: Mutex<Vec<RefusedModule>>,
     /// Written by the control thread.
@@ -136,6 +139,7 @@ impl Shared {
             copied: AtomicU64::new(0),
             states: States::new(functions),
             loans: Mutex::default(),
+            filtering: Mutex::default(),
             refused: Mutex::new(refused),
             noticing: Mutex::default(),
             drain: Mutex::new(Some(drain)),
@@ -152,6 +156,16 @@ impl Shared {
     /// Forgets the refused modules that are not `loaded` any more.
     pub(super) fn keep_refused(&self, loaded: impl Fn(&Load) -> bool) {
         lock(&self.refused).retain(|module| loaded(&module.load));
+    }
+
+    /// Modules have come: events of some may be kept, or not.
+    pub(super) fn refilter(&self, functions: &Functions) {
+        let filtering = lock(&self.filtering);
+        if filtering.is_by_module()
+            && let Some(drain) = &*lock(&self.drain)
+        {
+            drain.keep(filtering.keep(functions));
+        }
     }
 
     /// How libraries that come are noticed.
@@ -278,6 +292,30 @@ impl Control {
         drop(drain);
         // A session that is over has everything in its sums.
         answer.unwrap_or_else(|| self.output.profiles.answer(ask))
+    }
+
+    /// Which events are kept.
+    pub(super) fn filter(&self) -> Filter {
+        lock(&self.shared.filtering).filter().clone()
+    }
+
+    /// From now on these are; says which were. `attached` is a moment in the past.
+    ///
+    /// # Errors
+    /// A filter that means nothing.
+    pub(super) fn set_filter(
+        &self,
+        filter: &Filter,
+        attached: ClockAnchor,
+        functions: &Functions,
+    ) -> Result<Filter> {
+        let filtering = Filtering::new(self.pid, filter, attached)?;
+        let mut current = lock(&self.shared.filtering);
+        let before = std::mem::replace(&mut *current, filtering);
+        if let Some(drain) = &*lock(&self.shared.drain) {
+            drain.keep(current.keep(functions));
+        }
+        Ok(before.filter().clone())
     }
 
     fn name_types(&self) {

@@ -13,8 +13,8 @@ use std::{
 use xray_trace::instr_map::Selection;
 
 use super::{
-    AttachOptions, Capture, Feed, Finding, Follow, Kinship, LoanId, Mode, NotFollowed, Phase, Run,
-    Session, Source, ToggleReport, Wanted,
+    AttachOptions, Capture, Feed, Filter, Finding, Follow, Kinship, LoanId, Mode, NotFollowed,
+    Phase, Run, Session, Source, ToggleReport, Wanted,
     feed::{FeedInlet, feed},
     follow::Follower,
     rules::Rules,
@@ -46,6 +46,8 @@ pub struct Family {
     options: AttachOptions,
     /// In which mode they are.
     mode: Mutex<Mode>,
+    /// Which of their events are kept.
+    filter: Mutex<Filter>,
     /// A first process that has no sleds.
     untraced: Option<Untraced>,
     kin: Mutex<Kin>,
@@ -159,6 +161,7 @@ impl Family {
             uid,
             command,
             mode: Mutex::new(options.mode),
+            filter: Mutex::default(),
             options,
             untraced,
             kin: Mutex::new(Kin {
@@ -382,6 +385,22 @@ impl Family {
             .collect()
     }
 
+    /// From now on these events of everybody, and of whoever comes, are kept; says which were.
+    ///
+    /// # Errors
+    /// A filter that means nothing. For each process, those of [`Session::set_filter`].
+    pub fn set_filter(&self, filter: &Filter) -> Result<Vec<(Pid, Result<Filter>)>> {
+        // Else whoever comes could not be taken in.
+        filter.check()?;
+        *lock(&self.filter) = filter.clone();
+        let sessions = self.sessions();
+        let living = sessions
+            .iter()
+            .filter(|session| is_living(session) || sessions.len() == 1);
+        let before = living.map(|session| (session.pid(), session.set_filter(filter)));
+        Ok(before.collect())
+    }
+
     /// Everything of everybody that rings hold or that is retained, as an `.xtrace` file; of the `last` so long, if that is given.
     ///
     /// # Errors
@@ -525,7 +544,12 @@ impl Family {
             kin.members.push((source, Arc::clone(session)));
             source
         };
-        let begun = session.begin_as(rules.clone(), parent);
+        let filter = lock(&self.filter).clone();
+        let filtered = match filter == Filter::default() {
+            true => Ok(()),
+            false => session.set_filter(&filter).map(drop),
+        };
+        let begun = filtered.and_then(|()| session.begin_as(rules.clone(), parent));
         let kinship = kinship();
         session.output.origin(kinship.origin());
         // It is set once, here.

@@ -250,6 +250,13 @@ impl Functions {
         }
     }
 
+    /// The path of its module, and its name to be read.
+    pub(crate) fn name(&self, id: FunctionId) -> Option<(String, String)> {
+        let loaded = self.find(id)?;
+        let name = loaded.function(id)?.name.clone();
+        Some((loaded.module.path.clone(), name))
+    }
+
     /// As a trace describes it.
     pub(crate) fn describe(&self, id: FunctionId) -> Option<Function> {
         let loaded = self.find(id)?;
@@ -436,7 +443,8 @@ impl Loaded {
         }
     }
 
-    fn ids(&self) -> Range<u32> {
+    /// The ids of its functions.
+    pub(crate) fn ids(&self) -> Range<u32> {
         let count = u32::try_from(self.sites.len()).unwrap_or(u32::MAX);
         self.first..self.first.saturating_add(count)
     }

@@ -442,6 +442,7 @@ impl Controller {
             None => functions.add(module.clone(), sites),
         };
         self.output.grow(functions.ids());
+        self.output.profiles.came(&functions, &loaded);
         self.shared.states.grow(functions.ids());
         let staged: Vec<Staged> = staged_sites(&survey, index).collect();
         let left_on = staged.iter().filter(|staged| staged.state == Switch::On);
@@ -450,6 +451,7 @@ impl Controller {
         self.patcher.add(index, module, staged);
         // Its sleds are off yet, and what was here before is unmapped.
         let now = ticks_now();
+        self.shared.refilter(&functions);
         if let Some(drain) = &*lock(&self.shared.drain) {
             let sites = loaded.sites().map(|(id, site)| call_site_of(site, id));
             drain.learn(sites.collect(), now);

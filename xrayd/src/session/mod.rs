@@ -14,9 +14,11 @@
 //! | `functions` | the functions of a target: names and sleds |
 //! | `sites` | what a survey of sleds found, for who wants it |
 //! | `counts` | how often each function was entered |
+//! | `metering` | the numbers of all sessions, for who reads them again and again |
 //! | `mode` | what becomes of events |
 //! | `output` | where the drain's blocks go: retained, counted, fed to readers |
 //! | `profiles` | sums of calls, and who wants them |
+//! | `filter` | what of events is kept |
 //! | `feed` | one reader of a live stream |
 //! | `trace_writer` | the processes of a family as one trace |
 //! | `family` | a process and those that are followed from it |
@@ -31,10 +33,12 @@ mod counts;
 mod event_types;
 mod family;
 mod feed;
+mod filter;
 mod follow;
 mod functions;
 mod loading;
 mod loans;
+mod metering;
 mod mode;
 mod output;
 mod profiles;
@@ -67,6 +71,7 @@ pub use calls::{CallCounts, ThreadCalls};
 pub use controller::DetachReport;
 pub use family::{Family, FamilyStatus};
 pub use feed::{Feed, FeedItem, Published, Source};
+pub use filter::{Filter, Window};
 pub use follow::{Finding, Follow, NotFollowed};
 pub use functions::FunctionRow;
 pub use loading::{Armed, Since};
@@ -81,6 +86,9 @@ pub use crate::inject::{Switch, Wanted};
 pub(crate) use attach::Started;
 #[cfg(test)]
 pub(crate) use feed::closed_feed;
+pub(crate) use metering::{Figures, Latencies, Measured, Metering, Reading, Readings, Standing};
+#[cfg(test)]
+pub(crate) use metering::{Series, Subject, Totals};
 pub use output::ThreadLoss;
 pub(crate) use output::{Keeps, Output, Snapshot};
 pub(crate) use profiles::Ask;
@@ -91,6 +99,7 @@ use self::{
     control::{Control, Wish},
     feed::{FeedInlet, feed},
     functions::{Functions, Indexes},
+    metering::Metered,
     rules::{Rules, Wishes, lasting},
 };
 use crate::{
@@ -179,6 +188,8 @@ pub struct Status {
     pub events: u64,
     /// Over the last second or so.
     pub events_per_second: f64,
+    /// Events among them that a filter has left out.
+    pub filtered: u64,
     /// Events lost in the target.
     pub lost: u64,
     /// By which threads, those that lost the most first; never more than `lost` in sum.
@@ -277,6 +288,8 @@ pub struct Session {
     attached: ClockAnchor,
     /// Set before it belongs to a family that was there before it.
     kinship: OnceLock<Kinship>,
+    /// Its place in the daemon's books, if there are any.
+    _metered: Option<Metered>,
 }
 
 // === impl Session ===
@@ -490,6 +503,7 @@ impl Session {
             threads: counters.threads,
             events: counters.events,
             events_per_second: counters.events_per_second,
+            filtered: counters.filtered,
             lost: counters.lost,
             losses,
             ring_use_permille: counters.ring_use_permille,
@@ -578,6 +592,22 @@ impl Session {
         self.output.set_mode(mode);
         self.control.flush();
         Ok(before)
+    }
+
+    /// Which events are kept.
+    pub fn filter(&self) -> Filter {
+        self.control.filter()
+    }
+
+    /// From now on these events are kept, in every mode, and by everybody who reads along; the others are counted as filtered. What was recorded
+    /// before is kept as it was then, but for what rings hold in flight. Says what was kept before.
+    ///
+    /// # Errors
+    /// A pattern that cannot be understood, a window without an end behind its begin, or a process that has ended.
+    pub fn set_filter(&self, filter: &Filter) -> Result<Filter> {
+        self.control.look()?;
+        self.control
+            .set_filter(filter, self.attached, &self.functions)
     }
 
     /// Everything that rings hold or that is retained, as an `.xtrace` file; of the `last` so long, if that is given.

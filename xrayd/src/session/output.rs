@@ -43,6 +43,8 @@ pub(crate) struct Counters {
     /// In flight, about so many: nobody has read all of them.
     pub(crate) events: u64,
     pub(crate) events_per_second: f64,
+    /// Events that a filter has left out.
+    pub(crate) filtered: u64,
     pub(crate) lost: u64,
     pub(crate) ring_use_permille: u32,
     pub(crate) retained_bytes: u64,
@@ -88,6 +90,8 @@ pub(crate) struct Output {
     /// Written by `retain`.
     retain_bytes: AtomicU64,
     events: AtomicU64,
+    /// Those of them that a filter has left out.
+    filtered: AtomicU64,
     /// Losses in the stream.
     lost: AtomicU64,
     /// The most losses that were ever known of: in the stream, and counted in rings beyond it. What a ring has counted comes into
@@ -166,6 +170,7 @@ impl Output {
             process,
             retain_bytes: AtomicU64::new(retain_bytes),
             events: AtomicU64::new(0),
+            filtered: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             lost_known: AtomicU64::new(0),
             threads: AtomicU32::new(0),
@@ -285,6 +290,13 @@ impl Output {
         }
     }
 
+    /// So many of the events were left out by a filter.
+    pub(crate) fn count_filtered(&self, events: u64) {
+        if events > 0 {
+            self.filtered.fetch_add(events, Relaxed);
+        }
+    }
+
     /// So many losses have rings counted that are not in the stream now.
     pub(crate) fn untold_losses(&self, lost: u64) {
         let known = self.lost.load(Relaxed).saturating_add(lost);
@@ -382,6 +394,7 @@ impl Output {
     pub(crate) fn close(&self) {
         lock(&self.rate).per_second = 0.0;
         self.threads.store(0, Relaxed);
+        self.profiles.close();
         // A reader that has no room for this learns of the end when it has read everything.
         self.feed(&FeedItem::Ended);
         *lock(&self.feeds) = None;
@@ -603,11 +616,23 @@ impl Output {
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        let retained = lock(&self.retained);
+        self.counters_with(&lock(&self.retained))
+    }
+
+    /// The same for who comes last, perhaps from within a call of this: without what is retained, if somebody is at that.
+    pub(crate) fn last_counters(&self) -> Counters {
+        match self.retained.try_lock() {
+            Ok(retained) => self.counters_with(&retained),
+            Err(_) => self.counters_with(&Retained::default()),
+        }
+    }
+
+    fn counters_with(&self, retained: &Retained) -> Counters {
         Counters {
             threads: self.threads.load(Relaxed),
             events: self.all_events(),
             events_per_second: lock(&self.rate).per_second,
+            filtered: self.filtered.load(Relaxed),
             lost: self.lost.load(Relaxed).max(self.lost_known.load(Relaxed)),
             ring_use_permille: self.ring_use_permille.load(Relaxed),
             retained_bytes: retained.bytes,

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
@@ -16,6 +16,10 @@ use xray_trace::{
     model::{ProcessId, Thread, ThreadId},
 };
 
+use super::{
+    functions::{Functions, Loaded},
+    metering::Meter,
+};
 use crate::lock::lock;
 
 /// Memory for the sums of the threads that run, and for those that somebody has, each.
@@ -37,6 +41,8 @@ pub(crate) struct Profiles {
     /// Somebody has asked for sums.
     asked: AtomicBool,
     next: AtomicU64,
+    /// Who measures calls for as long as the session lives, if anybody does. Set before the drain begins.
+    meter: OnceLock<Arc<Meter>>,
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +87,7 @@ impl Profiles {
             wanted: Mutex::default(),
             asked: AtomicBool::new(false),
             next: AtomicU64::new(0),
+            meter: OnceLock::new(),
         }
     }
 
@@ -94,9 +101,34 @@ impl Profiles {
         self.next.fetch_add(1, Relaxed)
     }
 
-    /// Somebody has asked for sums.
+    /// From now on calls are measured.
+    pub(super) fn measure(&self, meter: Arc<Meter>) {
+        // There is one for a session, at its begin.
+        let _ = self.meter.set(meter);
+    }
+
+    /// A module has come, of which nothing is on. By the control thread.
+    pub(super) fn came(&self, functions: &Functions, loaded: &Loaded) {
+        if let Some(meter) = self.meter.get() {
+            meter.choose(functions, loaded);
+        }
+    }
+
+    /// Somebody measures calls of this process.
+    pub(crate) fn are_measured(&self) -> bool {
+        self.meter.get().is_some_and(|meter| meter.wants())
+    }
+
+    /// Nothing will be handed over any more.
+    pub(super) fn close(&self) {
+        if let Some(meter) = self.meter.get() {
+            meter.close();
+        }
+    }
+
+    /// Somebody has asked for sums, or measures calls.
     pub(crate) fn are_asked_for(&self) -> bool {
-        self.asked.load(Relaxed)
+        self.asked.load(Relaxed) || self.are_measured()
     }
 
     /// From now on sums are kept, or what was kept is forgotten. By the drain.
@@ -114,6 +146,10 @@ impl Profiles {
         let Wanted { kept, asked } = &mut *wanted;
         for whose in kept.iter_mut().chain(asked.values_mut()) {
             whose.add(&thread, ended, sums, (self.process, &self.sums));
+        }
+        drop(wanted);
+        if let Some(meter) = self.meter.get() {
+            meter.add(sums);
         }
     }
 

@@ -19,10 +19,11 @@ use nix::{
 
 use super::{
     AttachOptions, AttachReport, Attached, DetachReport, Family, Follow, FunctionRow, Session,
-    attach::{Prepared, lost_thread, prepare},
+    attach::{Common, Prepared, lost_thread, prepare},
     family::Root,
     follow::Follower,
     functions::Functions,
+    metering::Metering,
     rules::Rules,
     sites::patch_sites,
     untraced::{Keeper, untraced},
@@ -101,6 +102,8 @@ pub(super) struct Inner {
     /// What processes map, and what becomes of them.
     mappings: Arc<Hearing>,
     processes: Arc<Hearing>,
+    /// Where the sessions' numbers are read, if they are.
+    metering: Option<Arc<Metering>>,
     sessions: Mutex<HashMap<Pid, Entry>>,
     /// By their first processes. Never locked after `sessions`.
     families: Mutex<HashMap<Pid, Arc<Family>>>,
@@ -185,11 +188,17 @@ impl Launched {
 impl Registry {
     /// An empty registry.
     pub fn new(config: RegistryConfig) -> Self {
+        Self::with_metering(config, None)
+    }
+
+    /// An empty registry, whose sessions are entered into these books.
+    pub(crate) fn with_metering(config: RegistryConfig, metering: Option<Arc<Metering>>) -> Self {
         let inner = Inner {
             config,
             objects: Arc::default(),
             mappings: Hearing::new(Subject::Mappings),
             processes: Hearing::new(Subject::Processes),
+            metering,
             sessions: Mutex::default(),
             families: Mutex::default(),
         };
@@ -628,8 +637,12 @@ impl Registry {
 
 impl Inner {
     /// What sessions share.
-    fn common(&self) -> (Arc<Objects>, Arc<Hearing>) {
-        (Arc::clone(&self.objects), Arc::clone(&self.mappings))
+    fn common(&self) -> Common {
+        Common {
+            objects: Arc::clone(&self.objects),
+            hearing: Arc::clone(&self.mappings),
+            metering: self.metering.clone(),
+        }
     }
 
     /// Where it is heard what becomes of processes.

@@ -19,7 +19,7 @@ use std::{
 };
 
 use super::{
-    CallSite, SiteTable, Switches,
+    CallSite, Keep, SiteTable, Switches,
     lane::Lane,
     lanes::Lanes,
     numbers::Numbers,
@@ -46,6 +46,9 @@ const CHORES_EVERY: Duration = Duration::from_millis(100);
 const ANCHOR_EVERY: Duration = Duration::from_secs(1);
 /// How often counts are read, of all threads and sites.
 const COUNT_EVERY: Duration = Duration::from_millis(500);
+/// How often sums are handed to who measures calls, or after so many times what the last time took.
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
+const MEASURE_PAUSES: u32 = 50;
 /// One in so many slots taken since the last look for ended threads calls for the next one: threads that live for a
 /// moment only would have used up all slots by the time of the chores.
 const SLOTS_PER_LOOK: usize = 16;
@@ -63,6 +66,8 @@ enum Request {
     Learn(Vec<CallSite>, Ticks, SyncSender<()>),
     /// Read until nothing is left, close all blocks, answer.
     Flush(SyncSender<()>),
+    /// From now on keep these events, or all, of what is recorded from now on.
+    Keep(Option<Arc<Keep>>, SyncSender<()>),
     /// Copy what rings, at most so many bytes, and the output hold.
     Pictures(u64, SyncSender<Pictures>),
     /// Read what is there, have it added up, and answer.
@@ -115,6 +120,8 @@ pub(crate) struct Drain {
     next_anchor: Instant,
     /// When counts are read next.
     next_count: Instant,
+    /// When sums are handed to who measures calls.
+    next_measuring: Instant,
 }
 
 // === impl DrainHandle ===
@@ -134,6 +141,11 @@ impl DrainHandle {
     /// Makes known what sites mean from `since` on. When this returns they may be switched on.
     pub(crate) fn learn(&self, sites: Vec<CallSite>, since: Ticks) {
         self.ask(|answer| Request::Learn(sites, since, answer));
+    }
+
+    /// From now on these events are kept, or all. What was recorded before is kept as it was then, but in flight, where nobody has read it.
+    pub(crate) fn keep(&self, keep: Option<Arc<Keep>>) {
+        self.ask(|answer| Request::Keep(keep, answer));
     }
 
     /// Reads everything that is there now and publishes it.
@@ -243,6 +255,7 @@ impl Drain {
             last_chores: now,
             next_anchor: now,
             next_count: now,
+            next_measuring: now,
         }
     }
 
@@ -285,6 +298,11 @@ impl Drain {
                 Ok(Request::Flush(answer)) => {
                     self.flush();
                     // The asker may have given up waiting.
+                    let _ = answer.send(());
+                }
+                Ok(Request::Keep(keep, answer)) => {
+                    self.flush();
+                    self.lanes.filter(keep);
                     let _ = answer.send(());
                 }
                 Ok(Request::Pictures(bytes, answer)) => {
@@ -430,7 +448,7 @@ impl Drain {
         let mut pictures = Pictures::new(
             self.layout().geometry,
             Arc::clone(&self.sites),
-            self.lanes.switches(),
+            (self.lanes.switches(), self.lanes.filtered_by()),
             self.order.len(),
             bytes,
         );
@@ -563,6 +581,19 @@ impl Drain {
             self.next_anchor = self.last_chores + ANCHOR_EVERY;
             self.anchor();
         }
+        self.measure();
+    }
+
+    /// Hands what was added up to who measures calls, if it is time.
+    fn measure(&mut self) {
+        let begun = Instant::now();
+        if begun < self.next_measuring || !self.output.profiles.are_measured() {
+            return;
+        }
+        self.hand_over();
+        let ended = Instant::now();
+        let pause = ended.duration_since(begun) * MEASURE_PAUSES;
+        self.next_measuring = ended + pause.max(MEASURE_EVERY);
     }
 
     fn anchor(&self) {

@@ -125,6 +125,7 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         threads,
         events,
         events_per_second,
+        filtered: _,
         lost,
         losses,
         ring_use_permille,

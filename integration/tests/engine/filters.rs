@@ -1,0 +1,354 @@
+//! What is kept of what is read: some modules, and windows of time.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid as NixPid;
+use xray_trace::analysis::{Ending, Step, Steps};
+use xray_trace::model::{Profile, Trace};
+use xrayd::session::{
+    AttachOptions, Filter, Follow, Mode, Run, Session, Switch, Window, write_profile,
+};
+
+use crate::support::{attach_with, detach, everything, pid, pid_of, registry, retained, switch};
+
+fn options(mode: Mode) -> AttachOptions {
+    AttachOptions {
+        ring_bytes: 16 << 20,
+        mode,
+        ..AttachOptions::default()
+    }
+}
+
+fn of_modules(modules: &[&str]) -> Filter {
+    Filter {
+        modules: modules.iter().map(|module| (*module).to_owned()).collect(),
+        ..Filter::default()
+    }
+}
+
+fn now() -> Result<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    Ok(u64::try_from(now.as_nanos())?)
+}
+
+/// By function: calls with an exit.
+fn calls(trace: &Trace) -> Result<BTreeMap<String, u64>> {
+    let mut calls = BTreeMap::new();
+    for mut steps in Steps::of_threads(trace) {
+        for step in &mut steps {
+            if let Step::Leave(call) = step {
+                ensure!(call.how == Ending::Normal, "{call:?}");
+                let name = trace.function_name(call.open.function);
+                *calls.entry(name.to_string()).or_default() += 1;
+            }
+        }
+        let notes = steps.notes();
+        ensure!(notes.exits_without_entry == 0, "{notes:?}");
+    }
+    Ok(calls)
+}
+
+fn go(target: &mut Target, times: usize) -> Result<()> {
+    for _ in 0..times {
+        target.ask("go", "done")?;
+    }
+    Ok(())
+}
+
+/// Until everything that was recorded is counted.
+fn until_events(session: &Session, events: u64) -> Result<()> {
+    wait_until(DEADLINE, "all events are read", || {
+        Ok((session.status().events == events).then_some(()))
+    })
+}
+
+/// The caller is left out and what it calls is kept, or the other way round, in each mode; changed while it runs.
+#[test]
+fn events_of_some_modules_are_kept() -> Result<()> {
+    for mode in [Mode::Stream, Mode::Flight] {
+        let mut target = Target::spawn(Fixture::Dso, [""; 0])?;
+        let registry = registry();
+        let session = attach_with(&registry, &target, options(mode))?.session;
+        switch(&session, Switch::On)?;
+        if mode == Mode::Flight {
+            // In flight, all that is in the rings is filtered when somebody asks for it.
+            session.set_filter(&of_modules(&["libtraced"]))?;
+            go(&mut target, 3)?;
+            let kept = calls(&retained(&session)?)?;
+            let program = kept.keys().any(|name| name == "program_call");
+            ensure!(!program && kept["library_call"] == 3, "{kept:?}");
+            session.set_filter(&Filter::default())?;
+            let all = calls(&retained(&session)?)?;
+            ensure!(
+                all["library_call"] == 3 && all["program_call"] == 3,
+                "{all:?}"
+            );
+            detach(&registry, &target)?;
+            continue;
+        }
+        go(&mut target, 3)?;
+        let before = session.set_filter(&of_modules(&["lib*"]))?;
+        ensure!(before == Filter::default());
+        go(&mut target, 5)?;
+        let before = session.set_filter(&of_modules(&["dso"]))?;
+        ensure!(before == of_modules(&["lib*"]) && session.filter() != before);
+        go(&mut target, 7)?;
+        session.set_filter(&Filter::default())?;
+        go(&mut target, 11)?;
+        let kept = calls(&retained(&session)?)?;
+        let (program, library) = (kept["program_call"], kept["library_call"]);
+        ensure!(library == 3 + 5 + 11, "{kept:?}");
+        ensure!(program == 3 + 7 + 11, "{kept:?}");
+        let status = session.status();
+        // Of each round: the program's call, the library's, and perhaps one within that.
+        let within = kept.get("library_inner").copied().unwrap_or(0);
+        let each = 1 + within / library;
+        ensure!(status.filtered == 2 * (5 + 7 * each), "{status:?}");
+        ensure!(status.lost == 0 && status.events == status.retained_events + status.filtered);
+        detach(&registry, &target)?;
+    }
+    Ok(())
+}
+
+/// Nothing of a program is kept that is filtered by a module that it has not, and its sums are those of nothing.
+#[test]
+fn sums_are_of_what_is_kept() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Counted, ["--threads", "2", "--calls", "500"])?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, options(Mode::Profile))?.session;
+    session.set_filter(&of_modules(&["nothing-of-that-name"]))?;
+    switch(&session, Switch::On)?;
+    target.send("go")?;
+    let truth = GroundTruth::parse(&target.line_with("result ", DEADLINE)?)?;
+    until_events(&session, truth.events())?;
+    let sums = session.kept_profile().context("no sums")?;
+    let mut file = Vec::new();
+    write_profile(&[(std::sync::Arc::clone(&session), sums)], &mut file)?;
+    let profile = Profile::of_trace(Trace::read(&*file)?)?;
+    let stacks = profile.map_or(0, |profile| profile.stacks().len());
+    ensure!(stacks == 0, "{stacks} stacks");
+    let status = session.status();
+    ensure!(
+        status.filtered == truth.events() && status.lost == 0,
+        "{status:?}"
+    );
+    ensure!(status.retained_events == 0, "{status:?}");
+    detach(&registry, &target)?;
+    Ok(())
+}
+
+/// Before the window nothing is kept, in it all is, and after it nothing.
+#[test]
+fn events_of_a_window_are_kept() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Dso, [""; 0])?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, options(Mode::Stream))?.session;
+    switch(&session, Switch::On)?;
+    let far = Duration::from_secs(3600);
+    let far = u64::try_from(far.as_nanos())?;
+    for (window, rounds, kept) in [
+        // That began long ago, and has ended.
+        ((now()? - far, now()? - 1), 2, false),
+        // That is yet to come.
+        ((now()? + far, now()? + 2 * far), 3, false),
+        // That is now.
+        ((now()? - far, now()? + far), 5, true),
+        ((0, now()? + far), 7, true),
+        ((now()? - far, u64::MAX), 11, true),
+    ] {
+        let (from_wall_ns, until_wall_ns) = window;
+        let before = session.status();
+        session.set_filter(&Filter {
+            window: Window {
+                from_wall_ns,
+                until_wall_ns,
+            },
+            ..Filter::default()
+        })?;
+        go(&mut target, rounds)?;
+        retained(&session)?;
+        let after = session.status();
+        let events = after.events - before.events;
+        let filtered = after.filtered - before.filtered;
+        ensure!(
+            events > 0 && filtered == if kept { 0 } else { events },
+            "{window:?}: {after:?}"
+        );
+    }
+    let kept = calls(&retained(&session)?)?;
+    ensure!(kept["program_call"] == 5 + 7 + 11, "{kept:?}");
+    ensure!(kept["library_call"] == 5 + 7 + 11, "{kept:?}");
+    detach(&registry, &target)?;
+    Ok(())
+}
+
+/// A window that begins while the program is at work: what is kept is a part of it, whole calls, none before its begin.
+#[test]
+fn a_window_begins_and_ends_by_itself() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Counted, ["--threads", "2", "--calls", "0"])?;
+    let registry = registry();
+    let options = AttachOptions {
+        ring_bytes: 64 << 20,
+        ..AttachOptions::default()
+    };
+    let session = attach_with(&registry, &target, options)?.session;
+    let from_wall_ns = now()? + 200_000_000;
+    let until_wall_ns = from_wall_ns + 100_000_000;
+    session.set_filter(&Filter {
+        window: Window {
+            from_wall_ns,
+            until_wall_ns,
+        },
+        ..Filter::default()
+    })?;
+    switch(&session, Switch::On)?;
+    target.send("go")?;
+    wait_until(DEADLINE, "the window is over", || {
+        Ok((now()? > until_wall_ns + 200_000_000).then_some(()))
+    })?;
+    target.send("stop")?;
+    target.line_with("result ", DEADLINE)?;
+    let trace = retained(&session)?;
+    let status = session.status();
+    ensure!(
+        status.filtered > 0 && status.events > status.filtered,
+        "{status:?}"
+    );
+    let clock = trace.clock();
+    // The clocks were read when the window was set.
+    let slack = 5_000_000;
+    let mut begun = 0;
+    for mut steps in Steps::of_threads(&trace) {
+        for step in &mut steps {
+            if let Step::Enter(open) = step {
+                let at = clock.wall_ns(open.start);
+                ensure!(
+                    at + slack >= from_wall_ns && at <= until_wall_ns + slack,
+                    "{at}"
+                );
+                begun += 1;
+            }
+        }
+    }
+    ensure!(begun > 0);
+    detach(&registry, &target)?;
+    Ok(())
+}
+
+#[test]
+fn a_filter_that_means_nothing_changes_nothing() -> Result<()> {
+    let target = Target::spawn(Fixture::Dso, [""; 0])?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, options(Mode::Stream))?.session;
+    let good = of_modules(&["lib*"]);
+    session.set_filter(&good)?;
+    let backwards = Filter {
+        window: Window {
+            from_wall_ns: 2,
+            until_wall_ns: 1,
+        },
+        ..Filter::default()
+    };
+    for bad in [of_modules(&["a["]), backwards] {
+        let refusal = session.set_filter(&bad).err().context("it was taken")?;
+        ensure!(refusal.reason == xrayd::Reason::Selection, "{refusal}");
+    }
+    ensure!(session.filter() == good);
+    detach(&registry, &target)?;
+    Ok(())
+}
+
+/// A library that is named by the filter and is loaded later, and one that is not.
+#[test]
+fn a_filter_holds_for_a_library_that_is_loaded_later() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, options(Mode::Stream))?.session;
+    session.set_filter(&of_modules(&["plugin_b"]))?;
+    switch(&session, Switch::On)?;
+    for (slot, file) in ["plugin_a.so", "plugin_b.so"].into_iter().enumerate() {
+        target.ask(&format!("load {slot} {file}"), "loaded")?;
+        wait_until(DEADLINE, "the library is armed", || {
+            let modules = session.status().modules;
+            let on = modules
+                .iter()
+                .find(|module| module.path.ends_with(file) && module.functions_on == 3);
+            Ok(on.map(drop))
+        })?;
+        ensure!(target.ask(&format!("call {slot} 50"), "done")? == "done 50");
+    }
+    let kept = calls(&retained(&session)?)?;
+    ensure!(kept["plugin_b_call"] == 50, "{kept:?}");
+    ensure!(
+        kept.keys().all(|name| name.starts_with("plugin_b")),
+        "{kept:?}"
+    );
+    let status = session.status();
+    ensure!(
+        status.filtered >= 2 * kept.values().sum::<u64>(),
+        "{status:?}"
+    );
+    ensure!(
+        status.events == status.retained_events + status.filtered,
+        "{status:?}"
+    );
+    detach(&registry, &target)?;
+    Ok(())
+}
+
+/// What is kept of a process is kept of those that are followed from it, whether they come before or after that was said.
+#[test]
+fn a_filter_holds_for_who_is_followed() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let registry = registry();
+    let options = AttachOptions {
+        follow: Follow::Fork,
+        ..options(Mode::Stream)
+    };
+    attach_with(&registry, &target, options)?;
+    let family = registry.family(pid_of(&target)?).context("no family")?;
+    for report in family.toggle(&everything(), Switch::On, Run::Real) {
+        report.1?;
+    }
+    let mut children = Vec::new();
+    for filtered in [false, true] {
+        if filtered {
+            let refused = family.set_filter(&of_modules(&["a["])).err();
+            ensure!(refused.is_some_and(|refusal| refusal.reason == xrayd::Reason::Selection));
+            for (_, before) in family.set_filter(&of_modules(&["nothing-of-that-name"]))? {
+                ensure!(before? == Filter::default());
+            }
+        }
+        let line = target.ask("child", "child ")?;
+        children.push(line.trim_start_matches("child ").parse::<i32>()?);
+        wait_until(DEADLINE, "the child is followed", || {
+            let sessions = family.sessions();
+            let all = sessions
+                .iter()
+                .skip(1)
+                .all(|session| session.kinship().is_some());
+            Ok((all && sessions.len() == children.len() + 1).then_some(()))
+        })?;
+    }
+    for child in children {
+        let its = pid(child)?;
+        let session = registry.get(its).context("not traced")?;
+        let before = session.status();
+        kill(NixPid::from_raw(child), Signal::SIGUSR1)?;
+        target.line_with(&format!("tally {child} "), DEADLINE)?;
+        let status = wait_until(DEADLINE, "its calls are read", || {
+            let status = session.status();
+            Ok((status.events >= before.events + 2000).then_some(status))
+        })?;
+        let events = status.events - before.events;
+        ensure!(status.filtered - before.filtered == events, "{status:?}");
+    }
+    for (_, report) in registry.end_family(&family) {
+        report?;
+    }
+    Ok(())
+}

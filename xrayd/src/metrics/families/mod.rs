@@ -1,0 +1,350 @@
+//! What is told: every family of metrics, and its samples.
+//!
+//! `docs/metrics.md` lists them; a test compares.
+
+use super::{
+    exposition::{Exposition, Family, Format, Kind, Labels, Seconds},
+    own_use::OwnUse,
+};
+use crate::session::{Figures, Latencies, Measured, Mode, Phase, Reading, Readings, Standing};
+
+/// What an event costs the thread that records it, about, in nanoseconds: half of what docs/benchmarks.md has for a call, which is two events.
+const EVENT_NS: u64 = 35;
+
+const STATES: [&str; 5] = ["tracing", "detaching", "failed", "exited", "detached"];
+
+const BUILD: Family = Family {
+    name: "xrayd_build",
+    kind: Kind::Info,
+    unit: None,
+    help: "The daemon's version.",
+};
+const SESSIONS: Family = gauge(
+    "xrayd_sessions",
+    None,
+    "Processes that are traced, by state; of those that are over, the ones that are told.",
+);
+const SESSIONS_BEGUN: Family = counter(
+    "xrayd_sessions_begun",
+    None,
+    "Processes that were attached to since the daemon began.",
+);
+const EVENTS: Family = counter(
+    "xrayd_events",
+    None,
+    "Events recorded, in all sessions that there ever were.",
+);
+const EVENTS_LOST: Family = counter(
+    "xrayd_events_lost",
+    None,
+    "Events lost in targets, in all sessions that there ever were.",
+);
+const FUNCTIONS_MEASURED: Family = gauge(
+    "xrayd_functions_measured",
+    None,
+    "Functions that have a histogram.",
+);
+const FUNCTIONS_MOST: Family = gauge(
+    "xrayd_functions_measured_max",
+    None,
+    "Functions of traced processes that have a histogram at most.",
+);
+const FUNCTIONS_LEFT_OUT: Family = gauge(
+    "xrayd_functions_left_out",
+    None,
+    "Chosen functions that were called and have no histogram, since there are too many.",
+);
+
+const SESSION: Family = Family {
+    name: "xrayd_session",
+    kind: Kind::Info,
+    unit: None,
+    help: "Whose process it is.",
+};
+const STATE: Family = Family {
+    name: "xrayd_session_state",
+    kind: Kind::StateSet,
+    unit: None,
+    help: "Where a session is in its life.",
+};
+const MODE: Family = Family {
+    name: "xrayd_session_mode",
+    kind: Kind::StateSet,
+    unit: None,
+    help: "How a session's events are kept.",
+};
+const ATTACHED: Family = gauge(
+    "xrayd_session_attach_time_seconds",
+    Some("seconds"),
+    "When the process was attached to, since the Unix epoch.",
+);
+const SESSION_EVENTS: Family = counter(
+    "xrayd_session_events",
+    None,
+    "Events recorded since attach; in flight, about so many.",
+);
+const SESSION_LOST: Family = counter(
+    "xrayd_session_events_lost",
+    None,
+    "Events lost in the target since attach.",
+);
+const SESSION_EVICTED: Family = counter(
+    "xrayd_session_events_evicted",
+    None,
+    "Events that were retained and dropped, for space.",
+);
+const RECORDING: Family = counter(
+    "xrayd_session_recording_seconds",
+    Some("seconds"),
+    "Processor time that recording has taken of the target, about: a fixed price for each event.",
+);
+const RETAINED_BYTES: Family = gauge(
+    "xrayd_session_retained_bytes",
+    Some("bytes"),
+    "Packed bytes of events retained.",
+);
+const RETAINED_EVENTS: Family = gauge("xrayd_session_retained_events", None, "Events in them.");
+const RING_USE: Family = gauge(
+    "xrayd_session_ring_use_ratio",
+    Some("ratio"),
+    "How full the fullest ring was when it was last read: how far the daemon is behind.",
+);
+const THREADS: Family = gauge("xrayd_session_threads", None, "Threads that have a ring.");
+const FUNCTIONS: Family = gauge("xrayd_session_functions", None, "Functions with sleds.");
+const FUNCTIONS_ON: Family = gauge("xrayd_session_functions_on", None, "Functions that are on.");
+const COPIED: Family = gauge(
+    "xrayd_session_copied_bytes",
+    Some("bytes"),
+    "Memory that patching made private to the target.",
+);
+const UNASSIGNED: Family = counter(
+    "xrayd_session_calls_unassigned",
+    None,
+    "Calls that are in no histogram, since for want of memory it is not known which function they are of.",
+);
+
+const DURATION: Family = Family {
+    name: "xrayd_function_duration_seconds",
+    kind: Kind::Histogram,
+    unit: Some("seconds"),
+    help: "Durations of a function's calls, with what it called.",
+};
+const WITHOUT_EXIT: Family = counter(
+    "xrayd_function_calls_without_exit",
+    None,
+    "Calls that were left without an exit, by an exception for one; they are in no histogram.",
+);
+
+const CPU: Family = counter(
+    "process_cpu_seconds",
+    Some("seconds"),
+    "Processor time of the daemon.",
+);
+const RESIDENT: Family = gauge(
+    "process_resident_memory_bytes",
+    Some("bytes"),
+    "Memory of the daemon that is in use.",
+);
+const VIRTUAL: Family = gauge(
+    "process_virtual_memory_bytes",
+    Some("bytes"),
+    "Address space of the daemon.",
+);
+const OWN_THREADS: Family = gauge("process_threads", None, "Threads of the daemon.");
+const OPEN_FDS: Family = gauge(
+    "process_open_fds",
+    None,
+    "Descriptors that the daemon has open.",
+);
+const MAX_FDS: Family = gauge("process_max_fds", None, "Descriptors that it may have.");
+const START: Family = gauge(
+    "process_start_time_seconds",
+    Some("seconds"),
+    "When the daemon began, since the Unix epoch.",
+);
+
+/// All that there is to say, as text. `own` is absent if it cannot be read.
+pub(super) fn page(readings: &Readings, own: Option<OwnUse>, format: Format) -> String {
+    let mut page = Exposition::new(format);
+    daemon(&mut page, readings);
+    sessions(&mut page, &readings.sessions);
+    if readings.measured.is_some() {
+        functions(&mut page, &readings.sessions);
+    }
+    if let Some(own) = own {
+        process(&mut page, &own);
+    }
+    page.finish()
+}
+
+fn daemon(page: &mut Exposition, readings: &Readings) {
+    let Readings {
+        sessions,
+        totals,
+        measured,
+    } = readings;
+    page.family(&BUILD);
+    page.sample(&BUILD, &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    page.family(&SESSIONS);
+    for state in STATES {
+        let are = sessions.iter().filter(|reading| state_of(reading) == state);
+        page.sample(&SESSIONS, &[("state", state)], are.count());
+    }
+    let mut tell = |family: &Family, value: u64| {
+        page.family(family);
+        page.sample(family, &[], value);
+    };
+    tell(&SESSIONS_BEGUN, totals.sessions);
+    tell(&EVENTS, totals.events);
+    tell(&EVENTS_LOST, totals.lost);
+    if let Some(Measured { most, left_out }) = *measured {
+        let series = sessions.iter().map(|reading| reading.figures.series.len());
+        tell(&FUNCTIONS_MEASURED, series.sum::<usize>() as u64);
+        tell(&FUNCTIONS_MOST, most.into());
+        tell(&FUNCTIONS_LEFT_OUT, left_out.into());
+    }
+}
+
+fn sessions(page: &mut Exposition, sessions: &[Reading]) {
+    each(page, sessions, &SESSION, |page, reading, labels| {
+        let uid = reading.subject.uid.to_string();
+        let labels = [labels, &[("uid", &uid)]].concat();
+        page.sample(&SESSION, &labels, 1);
+    });
+    each(page, sessions, &STATE, |page, reading, labels| {
+        page.states(&STATE, labels, STATES, state_of(reading));
+    });
+    each(page, sessions, &MODE, |page, reading, labels| {
+        let all = Mode::ALL.map(Mode::name);
+        page.states(&MODE, labels, all, reading.figures.mode.name());
+    });
+    each(page, sessions, &ATTACHED, |page, reading, labels| {
+        page.sample(&ATTACHED, labels, Seconds(reading.subject.attached_wall_ns));
+    });
+    type Number = fn(&Figures) -> u64;
+    let numbers: [(Family, Number); 10] = [
+        (SESSION_EVENTS, |figures| figures.events),
+        (SESSION_LOST, |figures| figures.lost),
+        (SESSION_EVICTED, |figures| figures.evicted),
+        (RETAINED_BYTES, |figures| figures.retained_bytes),
+        (RETAINED_EVENTS, |figures| figures.retained_events),
+        (THREADS, |figures| figures.threads.into()),
+        (FUNCTIONS, |figures| figures.functions.into()),
+        (FUNCTIONS_ON, |figures| figures.functions_on.into()),
+        (COPIED, |figures| figures.copied_bytes),
+        (UNASSIGNED, |figures| figures.unassigned.unwrap_or(0)),
+    ];
+    for (family, number) in numbers {
+        each(page, sessions, &family, |page, reading, labels| {
+            if family != UNASSIGNED || reading.figures.unassigned.is_some() {
+                page.sample(&family, labels, number(&reading.figures));
+            }
+        });
+    }
+    each(page, sessions, &RECORDING, |page, reading, labels| {
+        let ns = reading.figures.events.saturating_mul(EVENT_NS);
+        page.sample(&RECORDING, labels, Seconds(ns));
+    });
+    each(page, sessions, &RING_USE, |page, reading, labels| {
+        let permille = f64::from(reading.figures.ring_use_permille);
+        page.sample(&RING_USE, labels, permille / 1000.0);
+    });
+}
+
+fn functions(page: &mut Exposition, sessions: &[Reading]) {
+    type Tell = fn(&mut Exposition, &Latencies, &Labels<'_>);
+    let mut each_series = |family: &Family, tell: Tell| {
+        page.family(family);
+        for reading in sessions {
+            let pid = reading.subject.pid.to_string();
+            for series in &reading.figures.series {
+                let labels = [
+                    ("pid", pid.as_str()),
+                    ("process", &reading.subject.process),
+                    ("module", &series.module),
+                    ("function", &series.function),
+                ];
+                tell(page, &series.latencies, &labels);
+            }
+        }
+    };
+    each_series(&DURATION, |page, latencies, labels| {
+        let (count, sum) = (latencies.finished(), Seconds(latencies.sum_ns()));
+        page.histogram(&DURATION, labels, latencies.cumulative(), count, sum);
+    });
+    each_series(&WITHOUT_EXIT, |page, latencies, labels| {
+        page.sample(&WITHOUT_EXIT, labels, latencies.unfinished());
+    });
+}
+
+fn process(page: &mut Exposition, own: &OwnUse) {
+    let OwnUse {
+        cpu_seconds,
+        resident_bytes,
+        virtual_bytes,
+        threads,
+        open_fds,
+        max_fds,
+        start_time,
+    } = *own;
+    page.family(&CPU);
+    page.sample(&CPU, &[], cpu_seconds);
+    for (family, number) in [
+        (RESIDENT, resident_bytes),
+        (VIRTUAL, virtual_bytes),
+        (OWN_THREADS, threads),
+        (OPEN_FDS, open_fds),
+        (MAX_FDS, max_fds),
+    ] {
+        page.family(&family);
+        page.sample(&family, &[], number);
+    }
+    page.family(&START);
+    page.sample(&START, &[], start_time);
+}
+
+/// A family, and what it tells of each session.
+fn each(
+    page: &mut Exposition,
+    sessions: &[Reading],
+    family: &Family,
+    tell: impl Fn(&mut Exposition, &Reading, &Labels<'_>),
+) {
+    page.family(family);
+    for reading in sessions {
+        let pid = reading.subject.pid.to_string();
+        let process = reading.subject.process.as_str();
+        tell(page, reading, &[("pid", &pid), ("process", process)]);
+    }
+}
+
+fn state_of(reading: &Reading) -> &'static str {
+    match reading.standing {
+        Standing::Is(Phase::Tracing) => "tracing",
+        Standing::Is(Phase::Detaching) => "detaching",
+        Standing::Is(Phase::Failed) => "failed",
+        Standing::Is(Phase::Exited) => "exited",
+        Standing::Past => "detached",
+    }
+}
+
+const fn gauge(name: &'static str, unit: Option<&'static str>, help: &'static str) -> Family {
+    Family {
+        name,
+        kind: Kind::Gauge,
+        unit,
+        help,
+    }
+}
+
+const fn counter(name: &'static str, unit: Option<&'static str>, help: &'static str) -> Family {
+    Family {
+        name,
+        kind: Kind::Counter,
+        unit,
+        help,
+    }
+}
+
+#[cfg(test)]
+mod tests;
