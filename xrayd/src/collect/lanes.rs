@@ -10,7 +10,7 @@ use shm_ring::Item;
 use xray_trace::model::{ThreadId, Ticks};
 
 use super::{SiteTable, lane::Lane, room::Room, slots::Names, switches::Switches};
-use crate::session::{Keeps, Output};
+use crate::session::{Keeps, Lookout, Output};
 
 /// Those threads, by their ids in the target.
 #[derive(Debug)]
@@ -21,6 +21,9 @@ pub(super) struct Lanes {
     switches: Arc<Switches>,
     /// What becomes of their events.
     keeps: Keeps,
+    /// The triggers that watch them, as of this version.
+    armed: Vec<Arc<Lookout>>,
+    armed_version: u64,
 }
 
 #[derive(Debug)]
@@ -47,6 +50,8 @@ impl Lanes {
             room: Room::new(),
             switches,
             keeps,
+            armed: Vec::new(),
+            armed_version: 0,
         }
     }
 
@@ -68,6 +73,18 @@ impl Lanes {
         }
     }
 
+    /// From now on the triggers watch all, and whoever comes, that are armed now.
+    pub(super) fn watch(&mut self, output: &Output) {
+        let version = output.triggers.version();
+        if version == self.armed_version {
+            return;
+        }
+        self.armed_version = version;
+        let armed = output.triggers.seeing();
+        self.iter_mut().for_each(|lane| lane.watch(&armed));
+        self.armed = armed;
+    }
+
     /// All there are.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
         let threads = self.threads.values_mut();
@@ -84,6 +101,7 @@ impl Lanes {
     ) -> Option<u32> {
         let (room, switches) = (self.room.clone(), Arc::clone(&self.switches));
         let keeps = self.keeps;
+        let armed = self.armed.clone();
         let known = self.known(owner, names, output);
         let left = (known.rings > 0).then_some(known.latest);
         known.rings += 1;
@@ -91,7 +109,13 @@ impl Lanes {
         let (thread, told) = (known.thread, known.told);
         known
             .lane
-            .get_or_insert_with(|| Lane::new(thread, told, &room, switches))
+            .get_or_insert_with(|| {
+                let mut lane = Lane::new(thread, told, &room, switches);
+                if !armed.is_empty() {
+                    lane.watch(&armed);
+                }
+                lane
+            })
             .keep(keeps, output);
         left
     }
