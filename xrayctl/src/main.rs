@@ -9,6 +9,7 @@
 mod args;
 mod client;
 mod cmd;
+mod condition;
 mod failure;
 mod input;
 mod log;
@@ -76,6 +77,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Mode(args) => online(cmd::mode::run(args, &daemon, console)),
         Command::Watch(args) => online(cmd::watch::run(args, &daemon, console)),
         Command::Profile(args) => online(cmd::profile::run(args, &daemon, console)),
+        Command::Trigger(args) => online(cmd::trigger::run(args, &daemon, console)),
         Command::Top(args) => online(cmd::top::run(args, &daemon, console)),
         Command::Report(args) => cmd::report::run(&args, console),
         Command::Extract(args) => cmd::extract::run(&args, console),

@@ -62,9 +62,23 @@ pub(crate) struct Selectors {
     except_id: Vec<u32>,
 }
 
+// === impl Pending ===
+
+impl Pending {
+    /// True if they are waited for.
+    pub(crate) fn waits(self) -> bool {
+        self.pending
+    }
+}
+
 // === impl Selectors ===
 
 impl Selectors {
+    /// Functions that match these globs as well.
+    pub(crate) fn add_globs(&mut self, globs: Vec<String>) {
+        self.glob.extend(globs);
+    }
+
     /// The selection; `None` if nothing says which functions are meant.
     pub(crate) fn selection(&self) -> Result<Option<Selection>, Failure> {
         let include = self.include();

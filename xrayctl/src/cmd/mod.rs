@@ -27,4 +27,5 @@ pub(crate) mod stack;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod tree;
+pub(crate) mod trigger;
 pub(crate) mod watch;
