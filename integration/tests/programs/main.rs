@@ -15,6 +15,7 @@ mod cli_refusals;
 mod cli_selectors;
 mod cli_terminal;
 mod cli_top;
+mod cli_trigger;
 mod cli_values;
 mod cli_watch;
 mod daemon_clients;
