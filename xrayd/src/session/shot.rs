@@ -234,7 +234,7 @@ fn frequency<'a>(sessions: impl Iterator<Item = &'a Session>) -> Option<u64> {
 }
 
 /// So much time in ticks.
-fn ticks_in(time: Duration, frequency: u64) -> u64 {
+pub(super) fn ticks_in(time: Duration, frequency: u64) -> u64 {
     let ticks = u128::from(frequency) * time.as_nanos() / 1_000_000_000;
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,6 @@
 //! What is done when a trigger fires.
 
+use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use clap::Parser as _;
 use xrayd_proto::v1::{Selection, TriggerSwitch, trigger_switch::Switch};
 
+use crate::output::text::printable;
 use crate::output::triggered::Fired;
 use crate::selectors::{self, Selectors};
 use crate::signals::Signals;
@@ -94,7 +96,17 @@ pub(super) async fn run(
     fired: &Fired,
     file: Option<&Path>,
     signals: &mut Signals,
-) -> anyhow::Result<String> {
+) -> String {
+    let ended = run_shell(command, fired, file, signals).await;
+    ended.unwrap_or_else(|error| format!("cannot be run: {error}"))
+}
+
+async fn run_shell(
+    command: &str,
+    fired: &Fired,
+    file: Option<&Path>,
+    signals: &mut Signals,
+) -> io::Result<String> {
     let number = |number: Option<u32>| number.map_or_else(String::new, |number| number.to_string());
     let mut shell = Command::new("sh");
     shell
@@ -105,13 +117,13 @@ pub(super) async fn run(
         .env("XRAY_TID", number(fired.tid))
         .env(
             "XRAY_FUNCTION",
-            fired.function.as_deref().unwrap_or_default(),
+            printable(fired.function.as_deref().unwrap_or_default()),
         )
         .env("XRAY_VALUE", fired.value())
         .env("XRAY_FILE", file.unwrap_or_else(|| Path::new("")))
         .stdin(Stdio::null())
         // What is on standard output is ours.
-        .stdout(std::io::stderr());
+        .stdout(io::stderr());
     let mut child = shell.spawn()?;
     loop {
         if let Some(status) = child.try_wait()? {

@@ -117,6 +117,12 @@ struct Waiting<'a> {
     is_leaving: bool,
 }
 
+/// Somebody wants it to fire now.
+struct Demands {
+    signal: Signal,
+    enters: mpsc::Receiver<()>,
+}
+
 /// A snapshot, as JSON.
 #[derive(Debug, Serialize)]
 struct Written<'a> {
@@ -178,12 +184,6 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             return waiting.verdict();
         }
     }
-}
-
-/// Somebody wants it to fire now.
-struct Demands {
-    signal: Signal,
-    enters: mpsc::Receiver<()>,
 }
 
 // === impl Args ===
@@ -380,7 +380,6 @@ impl Waiting<'_> {
         let commands: Vec<&str> = self.args.commands().collect();
         for command in commands {
             let ended = action::run(command, &fired, file.as_deref(), signals).await;
-            let ended = ended.with_context(|| format!("cannot run {command:?}"))?;
             self.tell(&Told::Command {
                 number,
                 command,

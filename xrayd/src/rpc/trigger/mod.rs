@@ -25,6 +25,7 @@ use tokio::{
     time::{Instant as At, sleep_until},
 };
 use tonic::{Status, Streaming};
+use xray_trace::model::Ticks;
 use xrayd_proto::v1::{self, trigger_event::Event, trigger_over::Why};
 
 use self::plan::SnapshotPlan;
@@ -147,8 +148,8 @@ impl Triggering {
     async fn look(&mut self) -> Told<bool> {
         let (over, endings) = self
             .blocking(|watched| {
-                // Before it is looked who has ended: their last hits are there then.
                 watched.look();
+                // Of who counts as over the last hits are there.
                 (watched.trigger().is_over(), watched.take_endings())
             })
             .await?;
@@ -199,8 +200,8 @@ impl Triggering {
     async fn snapshot(
         &mut self,
         plan: SnapshotPlan,
-        begun: xray_trace::model::Ticks,
-        at: xray_trace::model::Ticks,
+        begun: Ticks,
+        at: Ticks,
     ) -> Told<Option<Refusal>> {
         let (since, until, left) = self
             .blocking(move |watched| watched.frame(plan, begun, at))

@@ -23,7 +23,6 @@ use crate::{
         service::audit_toggle,
     },
     session::{Caller, Capture, Condition, Ending, Hits, LoanId, Registry, Run, Session, Trigger},
-    sys::ticks_now,
 };
 
 /// Who is watched.
@@ -88,7 +87,7 @@ impl Watched {
         &self.trigger
     }
 
-    /// Arms it in who is new.
+    /// Arms it in who is new, and forgets who is gone.
     pub(super) fn look(&mut self) {
         match self.arm() {
             Ok(()) => {}
@@ -99,12 +98,22 @@ impl Watched {
                 tracing::debug!(uid = self.caller.uid, %reason, message, "a trigger is not armed in somebody new");
             }
         }
+        self.trigger.tidy();
+        let known: HashSet<usize> = self.trigger.sessions().map(|(key, _)| key).collect();
+        self.told.retain(|key| known.contains(key));
     }
 
     fn arm(&mut self) -> Result<(), Refusal> {
         let (caller, whom) = (self.caller, self.whom);
+        let all = authorise::all_traced(&self.registry, caller, whom, Deed::Use);
+        // Whoever is not there any more is not held on to.
+        let there = all.as_deref().unwrap_or_default();
+        let lent = std::mem::take(&mut self.lent).into_iter();
+        let (lent, gone) = lent.partition(|known| there.iter().any(|other| other.is(known)));
+        self.lent = lent;
+        self.take_back(gone);
         let mut failed = Ok(());
-        for traced in authorise::all_traced(&self.registry, caller, whom, Deed::Use)? {
+        for traced in all? {
             let is_new = |session: &Arc<Session>| session.is_living() && !self.trigger.has(session);
             let new: Vec<_> = traced.sessions().into_iter().filter(is_new).collect();
             if new.is_empty() {
@@ -146,7 +155,7 @@ impl Watched {
     /// Those who have ended since it was asked last, and how.
     pub(super) fn take_endings(&mut self) -> Vec<(u32, Ending)> {
         let Self { trigger, told, .. } = self;
-        let ended = trigger.sessions().enumerate().filter_map(|(key, session)| {
+        let ended = trigger.sessions().filter_map(|(key, session)| {
             let ending = session.ending()?;
             told.insert(key).then(|| (session.pid().as_u32(), ending))
         });
@@ -183,38 +192,31 @@ impl Watched {
         begun: Ticks,
         at: Ticks,
     ) -> (Ticks, Ticks, Duration) {
-        // It was armed somewhere: a clock of another speed would be wrong by little over a short time.
-        let frequency = self.trigger.frequency().unwrap_or(1_000_000_000);
+        let trigger = &self.trigger;
         let since = plan.before.map_or(Ticks(0), |before| {
-            let before = at.0.saturating_sub(ticks_in(before, frequency));
+            let before = at.0.saturating_sub(trigger.ticks_in(before));
             Ticks(before.min(begun.0))
         });
-        let until = Ticks(at.0.saturating_add(ticks_in(plan.after, frequency)));
-        let left = until.0.saturating_sub(ticks_now().0);
-        let left = u128::from(left) * 1_000_000_000 / u128::from(frequency.max(1));
-        let left = Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX));
-        (since, until, left.min(plan.after))
+        let until = Ticks(at.0.saturating_add(trigger.ticks_in(plan.after)));
+        (since, until, trigger.time_until(until).min(plan.after))
     }
 
     /// Of whom a snapshot is.
     pub(super) fn whom(&self, all: bool) -> Result<Vec<Arc<Session>>, Refusal> {
         let whom = if all { Whom::All } else { self.whom };
-        let now = authorise::everybody(&self.registry, self.caller, whom);
-        match now {
-            Ok(sessions) => Ok(sessions),
-            // Let go since, and it was theirs when it was armed: there is what it has left.
-            Err(refusal) if refusal.reason == Reason::NotAttached => {
-                Ok(self.trigger.sessions().cloned().collect())
-            }
-            Err(refusal) => Err(refusal),
-        }
+        authorise::everybody(&self.registry, self.caller, whom)
     }
 
     /// Lets everything be as it was.
     pub(super) fn end(&mut self) {
         self.trigger.disarm();
+        let lent = std::mem::take(&mut self.lent);
+        self.take_back(lent);
+    }
+
+    fn take_back(&self, lent: Vec<Traced>) {
         let caller = self.caller;
-        for traced in std::mem::take(&mut self.lent) {
+        for traced in lent {
             let back = Toggle::TakeBack(self.loan);
             for (pid, report) in traced.toggle(&self.registry, caller, &back) {
                 let gone = |reason| matches!(reason, Reason::TargetExited | Reason::NotAttached);
@@ -225,6 +227,13 @@ impl Watched {
                 }
             }
         }
+    }
+}
+
+impl Drop for Watched {
+    /// Nothing is left, also if the client has gone before it was armed everywhere.
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -239,10 +248,4 @@ fn saying(traced: &Traced) -> Option<Selection> {
         include,
         exclude: Vec::new(),
     })
-}
-
-/// So much time in ticks.
-fn ticks_in(time: Duration, frequency: u64) -> u64 {
-    let ticks = u128::from(frequency) * time.as_nanos() / 1_000_000_000;
-    u64::try_from(ticks).unwrap_or(u64::MAX)
 }

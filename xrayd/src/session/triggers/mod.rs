@@ -14,9 +14,12 @@ mod gate;
 mod lookout;
 mod rate;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use xray_trace::model::{Clock, ClockAnchor, EventType, Ticks};
@@ -54,7 +57,17 @@ pub struct Trigger {
     since: Ticks,
     /// Ticks of the counter in a second, once it was armed.
     frequency: Option<u64>,
-    armed: Vec<(Arc<Session>, Arc<Lookout>)>,
+    /// Those that are gone go with the next look for them.
+    armed: Vec<Armed>,
+    next: usize,
+}
+
+/// A process that it is armed in, or was. Nothing is held: what is retained of who has ended is the registry's to keep.
+#[derive(Debug)]
+struct Armed {
+    key: usize,
+    session: Weak<Session>,
+    lookout: Weak<Lookout>,
 }
 
 /// A trigger has fired.
@@ -164,6 +177,7 @@ impl Trigger {
             since: ticks_now(),
             frequency: None,
             armed: Vec::new(),
+            next: 0,
         };
         Ok((trigger, hits))
     }
@@ -180,57 +194,82 @@ impl Trigger {
             Some(known) => known,
             None => *self.frequency.insert(frequency(session)?),
         };
-        let key = self.armed.len();
-        let armed = Lookout::new(
+        let key = self.next;
+        self.next += 1;
+        let lookout = Lookout::new(
             &self.conditions,
             (key, Arc::clone(&self.gate)),
             Arc::clone(&session.functions),
             (self.since, frequency),
         )?;
-        let armed = Arc::new(armed);
-        session.output.triggers.arm(Arc::clone(&armed));
-        // Those that are named later are told to it now.
+        let lookout = Arc::new(lookout);
+        session.output.triggers.arm(Arc::clone(&lookout));
+        // Those that are named later are told to it then.
         for event_type in session.output.event_types() {
-            armed.named(event_type.number, &event_type.name);
+            lookout.named(event_type.number, &event_type.name);
         }
-        if armed.sees_events() {
+        if lookout.sees_events() {
             // The drain reads along from now on.
             session.control.flush();
         }
-        self.armed.push((Arc::clone(session), armed));
+        self.armed.push(Armed {
+            key,
+            session: Arc::downgrade(session),
+            lookout: Arc::downgrade(&lookout),
+        });
         Ok(())
+    }
+
+    /// Forgets those of whom nobody else knows any more.
+    pub fn tidy(&mut self) {
+        self.armed.retain(|armed| armed.session.strong_count() > 0);
     }
 
     /// Whether it is armed there, or was.
     pub fn has(&self, session: &Arc<Session>) -> bool {
-        let mut armed = self.armed.iter();
-        armed.any(|(other, _)| Arc::ptr_eq(other, session))
+        let it = Arc::as_ptr(session);
+        self.armed.iter().any(|armed| armed.session.as_ptr() == it)
     }
 
-    /// Where it is armed, or was, in order.
-    pub fn sessions(&self) -> impl Iterator<Item = &Arc<Session>> {
-        self.armed.iter().map(|(session, _)| session)
+    /// Where it is armed, or was, each with a number of its own, in order.
+    pub fn sessions(&self) -> impl Iterator<Item = (usize, Arc<Session>)> {
+        let sessions = self.armed.iter();
+        sessions.filter_map(|armed| Some((armed.key, armed.session.upgrade()?)))
     }
 
     /// Whether it is armed in no process that lives.
     pub fn is_over(&self) -> bool {
-        self.sessions().all(|session| !session.is_living())
+        self.sessions().all(|(_, session)| !session.is_living())
     }
 
     /// How many functions the conditions watch.
     pub fn functions(&self) -> usize {
-        self.armed.iter().map(|(_, armed)| armed.watched()).sum()
+        let lookouts = self
+            .armed
+            .iter()
+            .filter_map(|armed| armed.lookout.upgrade());
+        lookouts.map(|lookout| lookout.watched()).sum()
     }
 
-    /// Ticks of the counter in a second; `None` before it was armed anywhere.
-    pub fn frequency(&self) -> Option<u64> {
-        self.frequency
+    /// So much time in ticks of the counter; none before it was armed anywhere.
+    pub fn ticks_in(&self, time: Duration) -> u64 {
+        let frequency = self.frequency.unwrap_or(0);
+        shot::ticks_in(time, frequency)
+    }
+
+    /// How long it is until then.
+    pub fn time_until(&self, Ticks(then): Ticks) -> Duration {
+        let left = u128::from(then.saturating_sub(ticks_now().0));
+        let left = left * 1_000_000_000 / u128::from(self.frequency.unwrap_or(1).max(1));
+        Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX))
     }
 
     /// Nothing is waited for any more.
     pub fn disarm(&self) {
-        for (session, armed) in &self.armed {
-            session.output.triggers.disarm(armed);
+        for armed in &self.armed {
+            if let Some((session, lookout)) = armed.session.upgrade().zip(armed.lookout.upgrade()) {
+                session.output.triggers.disarm(&lookout);
+            }
         }
     }
 
@@ -251,11 +290,11 @@ impl Trigger {
 
     /// What a hit means.
     pub fn describe(&self, hit: &Hit) -> Firing {
-        let armed = self
-            .armed
-            .get(hit.place.key)
-            .filter(|_| hit.condition.is_some());
-        let session = armed.map(|(session, _)| session);
+        let mut sessions = self.sessions();
+        let its =
+            |(key, _): &(usize, Arc<Session>)| hit.condition.is_some() && *key == hit.place.key;
+        let session = sessions.find(its).map(|(_, session)| session);
+        let session = session.as_ref();
         let name = |session: &Arc<Session>| session.functions.describe(hit.place.function?);
         let clock = session.map(|session| session.clock()).unwrap_or_default();
         let now = now_anchor();
@@ -310,7 +349,7 @@ fn frequency(session: &Session) -> Result<u64> {
         .first()
         .map_or(now.monotonic_ns, |first| first.monotonic_ns);
     if now.monotonic_ns.saturating_sub(began) < shot::LEAST_SPAN_NS {
-        std::thread::sleep(std::time::Duration::from_nanos(shot::LEAST_SPAN_NS));
+        std::thread::sleep(Duration::from_nanos(shot::LEAST_SPAN_NS));
         anchors.insert(0, now);
     }
     anchors.push(now_anchor().map_err(|error| cannot(error.to_string()))?);
