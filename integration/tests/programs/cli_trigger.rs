@@ -548,6 +548,11 @@ fn a_death_fires_and_an_end_does_not() -> Result<()> {
         let trace = read(&stage.path("end.xtrace"))?;
         ensure!(calls_of(&trace, "quick")?.len() == 3, "{}", what());
         ensure!(!calls_of(&trace, "tick")?.is_empty(), "{}", what());
+        // What happened last is what happened before its end, however long ago that is.
+        let last = ["snapshot", "--pid", &stage.pid, "--last", "1us", "-o", "l"];
+        let taken = stage.cli.json(last)?;
+        let file = &rows(&taken, "files")?[0];
+        ensure!(file["events"].as_u64() > Some(0), "{}: {file}", what());
     }
     Ok(())
 }
@@ -556,22 +561,10 @@ fn a_death_fires_and_an_end_does_not() -> Result<()> {
 #[test]
 fn all_processes_are_shown_at_the_same_moment() -> Result<()> {
     let mut stage = Stage::new("1")?;
-    let other = Target::spawn(Fixture::Counted, ["--threads", "1", "--calls", "0"])?;
-    let ring = ["--ring-size", "8MiB"];
-    let other_pid = other.pid().to_string();
-    stage
-        .cli
-        .ok([&["attach", other_pid.as_str()], &ring[..]].concat())?;
+    let other = Target::spawn(Fixture::Triggers, ["--threads", "1"])?;
+    stage.cli.ok(["attach", &other.pid().to_string()])?;
+    // In both of them, neither of which is read along at first.
     stage.cli.ok(["enable", "--function", "tick"])?;
-    let mut other = other;
-    other.send("go")?;
-    stage.cli.ok([
-        "enable",
-        "--glob",
-        "work::*",
-        "--pid",
-        &other.pid().to_string(),
-    ])?;
     let both = [stage.target.pid(), other.pid()].map(i64::from);
     let ensure_both = |path: &Path, moment: Option<u64>| -> Result<()> {
         let spans = spans(path)?;

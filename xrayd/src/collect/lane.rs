@@ -354,12 +354,9 @@ impl Lane {
         if self.keeps.blocks {
             self.encoder.push_unwound(Ticks(self.last), calls);
         }
-        if let Some(profiler) = self
-            .beside
-            .as_mut()
-            .and_then(|beside| beside.profiler.as_mut())
-        {
-            profiler.unwind(calls, self.last);
+        let last = self.last;
+        if let Some(profiler) = self.profiler() {
+            profiler.unwind(calls, last);
         }
     }
 
@@ -387,6 +384,7 @@ impl Lane {
 
 impl Beside {
     /// A call begins, with which so many are open.
+    #[inline]
     fn enter(&mut self, function: FunctionId, at: u64, depth: u64) {
         if let Some(profiler) = &mut self.profiler {
             profiler.enter(function, at);
@@ -397,6 +395,7 @@ impl Beside {
     }
 
     /// A call ends, or something that is of none which is open; so many are, then.
+    #[inline]
     fn exit(&mut self, function: FunctionId, at: u64, of: Exit, depth: u64) {
         match &mut self.profiler {
             Some(profiler) if of == Exit::Astray => {

@@ -261,13 +261,6 @@ impl Control {
         self.name_types();
     }
 
-    /// Reads the names of event types ahead of pictures of rings that nobody reads along: what types were met nobody knows before those are developed.
-    pub(super) fn name_types_ahead(&self) {
-        if self.output.mode() == Mode::Flight {
-            let _ = self.ask(|answer| Command::NameTypes { answer });
-        }
-    }
-
     /// Asks what rings, at most so many bytes, and the output hold. `None` if the session is over: all that there is, is in the output.
     pub(super) fn ask_for_pictures(&self, bytes: u64) -> Option<Receiver<Pictures>> {
         let drain = lock(&self.shared.drain);
@@ -283,10 +276,18 @@ impl Control {
         answer.unwrap_or_else(|| self.output.profiles.answer(ask))
     }
 
-    /// Reads the names of event types that were met and have none.
-    pub(super) fn name_types(&self) {
-        if self.output.event_types.is_wanting() {
+    /// Has names of event types read for a picture that was taken. What types are met in rings that nobody reads along is not known before they are developed.
+    pub(super) fn name_pictured_types(&self) {
+        if self.output.mode() == Mode::Flight {
             // A control thread that has ended has read what it could.
+            let _ = self.ask(|answer| Command::NameTypes { answer });
+        }
+        self.name_types();
+    }
+
+    fn name_types(&self) {
+        if self.output.event_types.is_wanting() {
+            // Likewise.
             let _ = self.ask(|answer| Command::NameTypes { answer });
         }
     }

@@ -104,9 +104,6 @@ impl<S: Deref<Target = Session>> Shot<S> {
     /// Takes what rings hold and what is retained of all of them, at one moment.
     pub fn take(sessions: Vec<S>, reach: Reach) -> Self {
         let bytes = room(sessions.len());
-        for session in &sessions {
-            session.control.name_types_ahead();
-        }
         let now = ticks_now();
         let begun = Instant::now();
         let asked = sessions.into_iter().map(|session| {
@@ -126,7 +123,7 @@ impl<S: Deref<Target = Session>> Shot<S> {
         let taken: Vec<_> = taken.collect();
         let within = begun.elapsed();
         for (session, _) in &taken {
-            session.control.name_types();
+            session.control.name_pictured_types();
         }
         let copied = taken.iter().map(|(_, taken)| taken.copied_bytes());
         tracing::info!(
@@ -172,6 +169,8 @@ impl<S: Deref<Target = Session>> Shot<S> {
                 Taken::Retained(snapshot) => snapshot,
             };
             self.window.cut(&mut snapshot);
+            // They were read after it was taken.
+            snapshot.event_types = session.output.event_types();
             session.write_into(source, &snapshot, &seen, &mut writer)?;
             writer.ended(source, session)?;
         }

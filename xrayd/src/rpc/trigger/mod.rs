@@ -203,13 +203,6 @@ impl Triggering {
         begun: Ticks,
         at: Ticks,
     ) -> Told<Option<Refusal>> {
-        let (since, until, left) = self
-            .blocking(move |watched| watched.frame(plan, begun, at))
-            .await?;
-        tokio::select! {
-            () = self.sender.closed() => return Err(Gone),
-            () = tokio::time::sleep(left) => {}
-        }
         let whom = self
             .blocking(move |watched| watched.whom(plan.all_processes))
             .await?;
@@ -217,7 +210,15 @@ impl Triggering {
             Ok(sessions) => sessions,
             Err(refusal) => return Ok(Some(refusal)),
         };
+        let (since, until, left) = self
+            .blocking(move |watched| watched.frame(plan, begun, at))
+            .await?;
+        tokio::select! {
+            () = self.sender.closed() => return Err(Gone),
+            () = tokio::time::sleep(left) => {}
+        }
         let (chunks, mut pieces) = mpsc::channel(CHUNKS);
+        // At once, since a ring that nobody reads along may not reach far back.
         let reach = Reach::Between(since, until);
         // It ends when nobody takes its pieces any more.
         spawn_blocking(move || send_shot(Shot::take(sessions, reach), chunks));
