@@ -62,15 +62,6 @@ pub(crate) struct Selectors {
     except_id: Vec<u32>,
 }
 
-// === impl Pending ===
-
-impl Pending {
-    /// True if they are waited for.
-    pub(crate) fn waits(self) -> bool {
-        self.pending
-    }
-}
-
 // === impl Selectors ===
 
 impl Selectors {

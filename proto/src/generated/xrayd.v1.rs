@@ -802,6 +802,7 @@ pub struct TriggerRequest {
     #[prost(bool, tag = "8")]
     pub fire: bool,
 }
+/// Functions of libraries that are loaded later count, and so do those of processes that come later. An `id` in a selection is that of each process by itself.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerCondition {
     #[prost(oneof = "trigger_condition::What", tags = "1, 2, 3, 4, 5")]

@@ -36,7 +36,6 @@ use crate::failure::{self, Failure};
 use crate::output::Console;
 use crate::output::triggered::{Fired, Told};
 use crate::parse;
-use crate::selectors::Pending;
 use crate::signals::Signals;
 use crate::toggle::{self, Switching};
 use crate::trace_file::Overwrite;
@@ -73,8 +72,9 @@ pub(crate) struct Args {
     /// Only in this process and those that are followed from it; without this, in every attached process
     #[arg(long, value_parser = parse::pid)]
     pid: Option<u32>,
-    #[command(flatten)]
-    pending: Pending,
+    /// Wait for libraries that are loaded later, if a condition names nothing that is loaded now
+    #[arg(long)]
+    pending: bool,
     /// What to do: snapshot, which it is if nothing is said; `enable SELECTION`; `disable SELECTION`; `exec COMMAND`
     #[arg(long = "do", value_name = "ACTION", value_parser = action::parse)]
     actions: Vec<Action>,
@@ -439,8 +439,7 @@ async fn ensure_matches(rpc: &mut Rpc, args: &Args, console: &Console) -> anyhow
             wanted: Wanted::On(Capture::NONE),
             loan: 0,
         };
-        let may_wait = args.pending.waits();
-        toggle::ensure_matches(rpc, &switching, may_wait, console)
+        toggle::ensure_matches(rpc, &switching, args.pending, console)
             .await
             .with_context(|| condition.text.clone())?;
     }

@@ -144,7 +144,10 @@ impl Watched {
             for (_, report) in traced.toggle(&self.registry, self.caller, &lend) {
                 match report {
                     Ok(_) => {}
-                    Err(refusal) if refusal.reason == Reason::TargetExited => {}
+                    Err(Refusal {
+                        reason: Reason::TargetExited | Reason::NotAttached,
+                        ..
+                    }) => {}
                     Err(refusal) => return Err(refusal),
                 }
             }
