@@ -32,6 +32,8 @@ pub enum Fixture {
     Types,
     /// The same with it.
     TypesLlvm,
+    /// `triggers.c`: calls, events and ends that somebody may wait for.
+    Triggers,
     /// `noexit.cpp`: calls that end by exception, `longjmp` or not at all.
     NoExit,
     /// `unwinding.cpp`: calls that are left in every way there is; it counts who calls whom.
@@ -152,6 +154,7 @@ impl Fixture {
         Fixture::Events,
         Fixture::Types,
         Fixture::TypesLlvm,
+        Fixture::Triggers,
         Fixture::NoExit,
         Fixture::Unwinding,
         Fixture::ManyThreads,
@@ -200,6 +203,7 @@ impl Fixture {
             Fixture::Events => "events",
             Fixture::Types => "types",
             Fixture::TypesLlvm => "types-llvm",
+            Fixture::Triggers => "triggers",
             Fixture::NoExit => "noexit",
             Fixture::Unwinding => "unwinding",
             Fixture::ManyThreads => "manythreads",
@@ -342,6 +346,21 @@ impl Fixture {
                     COMMON,
                     CHOSEN,
                     &["-DLLVM_RUNTIME", "{src}/types.c"],
+                ]),
+            ),
+            Fixture::Triggers => recipe(
+                &[
+                    "common.h",
+                    "triggers.c",
+                    "../without-runtime/xray_events.c",
+                    "../without-runtime/xray_events.h",
+                ],
+                c(&[
+                    OPTIMISED,
+                    COMMON,
+                    CHOSEN,
+                    NO_RUNTIME,
+                    &["{src}/triggers.c", "{src}/../without-runtime/xray_events.c"],
                 ]),
             ),
             Fixture::NoExit => recipe(

@@ -87,6 +87,8 @@ pub(crate) enum Command {
     Count(cmd::count::Args),
     /// Write what happened last into a file
     Snapshot(cmd::snapshot::Args),
+    /// Wait until something happens, then take a snapshot or do something else
+    Trigger(cmd::trigger::Args),
     /// Show the call tree and the table of functions of a trace
     Report(cmd::report::Args),
     /// Print the instrumentation map of a file, as llvm-xray does
@@ -241,6 +243,10 @@ mod tests {
             "watch 12 --glob ns::* --min-duration 1ms --limit 10 --duration 5s --args 2 --retval --json",
             "snapshot -o f",
             "snapshot -o f --pid 12 --last 100ms --force",
+            "snapshot -o f --all-processes --last 1s",
+            "trigger --when death -o f",
+            "trigger --when death --when demand --pid 12 --all-processes --before 1s --after 0s -o f --force --json",
+            "trigger --when death --do snapshot --limit 3/1h --expire 1h -o f --pending",
             "report f --tree --table --thread 12 --function f --since 1s --until 2s --limit 0",
             "report f --sort self --order thread --json",
             "extract f",
@@ -310,6 +316,13 @@ mod tests {
             "mode luck",
             "snapshot",
             "snapshot -o f --last soon",
+            "snapshot -o f --pid 12 --all-processes",
+            "trigger",
+            "trigger --when luck -o f",
+            "trigger --when death --do luck -o f",
+            "trigger --when death --limit 0 -o f",
+            "trigger --when death --expire 0s -o f",
+            "trigger --when death --after soon -o f",
             "watch",
             "watch 12 --limit 0",
             "report",

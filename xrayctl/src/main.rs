@@ -9,6 +9,7 @@
 mod args;
 mod client;
 mod cmd;
+mod condition;
 mod failure;
 mod input;
 mod log;
@@ -79,6 +80,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Watch(args) => online(cmd::watch::run(args, &daemon, console)),
         Command::Count(args) => online(cmd::count::run(args, &daemon, console)),
         Command::Profile(args) => online(cmd::profile::run(args, &daemon, console)),
+        Command::Trigger(args) => online(cmd::trigger::run(args, &daemon, console)),
         Command::Top(args) => online(cmd::top::run(args, &daemon, console)),
         Command::Report(args) => cmd::report::run(&args, console),
         Command::Extract(args) => cmd::extract::run(&args, console),

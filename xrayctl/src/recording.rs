@@ -167,6 +167,7 @@ async fn write_next(
         events,
         lost,
         reader_lost,
+        copied_within_ns: _,
     } = match chunks.message().await {
         Ok(Some(chunk)) => chunk,
         Ok(None) => return Ok(Some(StreamEnd::Finished)),

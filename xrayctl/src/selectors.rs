@@ -65,6 +65,11 @@ pub(crate) struct Selectors {
 // === impl Selectors ===
 
 impl Selectors {
+    /// Functions that match these globs as well.
+    pub(crate) fn add_globs(&mut self, globs: Vec<String>) {
+        self.glob.extend(globs);
+    }
+
     /// The selection; `None` if nothing says which functions are meant.
     pub(crate) fn selection(&self) -> Result<Option<Selection>, Failure> {
         let include = self.include();

@@ -52,11 +52,27 @@ fn command_lines(text: &str) -> Vec<String> {
 fn command_line(line: &str) -> Option<String> {
     let line = line.trim_start_matches("$ ").trim_start_matches("# ");
     let line = line.strip_prefix("sudo ").unwrap_or(line);
-    let mut kept = line.strip_prefix("xrayctl ")?;
-    for end in [" | ", " > ", " && ", "; ", " #", "   "] {
-        kept = kept.split(end).next().unwrap_or(kept);
-    }
-    Some(kept.trim().to_owned())
+    let kept = line.strip_prefix("xrayctl ")?;
+    let bare = without_quoted(kept);
+    let ends = [" | ", " > ", " && ", "; ", " #", "   "];
+    let end = ends.iter().filter_map(|end| bare.find(end)).min();
+    Some(kept[..end.unwrap_or(kept.len())].trim().to_owned())
+}
+
+/// The same line with what stands between quotes, which is the command's own, blotted out.
+fn without_quoted(line: &str) -> String {
+    let mut quote = None;
+    let blotted = line.chars().map(|c| {
+        match (quote, c) {
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), c) if open == c => quote = None,
+            (None, _) => return c.to_string(),
+            (Some(_), _) => {}
+        }
+        // As many bytes.
+        "_".repeat(c.len_utf8())
+    });
+    blotted.collect()
 }
 
 /// The words as a shell makes them of what documents use: quotes, but no expansions.

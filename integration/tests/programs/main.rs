@@ -18,6 +18,7 @@ mod cli_report_page;
 mod cli_selectors;
 mod cli_terminal;
 mod cli_top;
+mod cli_trigger;
 mod cli_values;
 mod cli_view;
 mod cli_watch;

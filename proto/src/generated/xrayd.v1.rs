@@ -502,6 +502,9 @@ pub struct ProcessStatus {
     /// yet.
     #[prost(uint64, tag = "29")]
     pub lost_by_others: u64,
+    /// Triggers that are armed in it.
+    #[prost(uint32, tag = "40")]
+    pub triggers: u32,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -736,6 +739,7 @@ pub mod undo {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FetchTraceRequest {
+    /// 0: every attached process that the caller owns, all of them up to the same moment, in one trace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
     /// Only events of the last so many nanoseconds before the picture is taken; of what is retained, blocks in which there are any. 0: all.
@@ -798,6 +802,334 @@ pub struct TraceChunk {
     /// Events that this reader lost because it was too slow (StreamTrace only; the trace says so as well).
     #[prost(uint64, tag = "4")]
     pub reader_lost: u64,
+    /// FetchTrace and Trigger: how long it took until everything was copied of all processes. One moment, before that, ends the picture of all of them; rings that keep the newest
+    /// events by themselves were written to meanwhile, and reach back that much less.
+    #[prost(uint64, tag = "5")]
+    pub copied_within_ns: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TriggerRequest {
+    /// 0: every process that the caller owns and that is attached while the trigger is armed. Of the root of a family, all of it, whoever is followed later among them.
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// Any of them; at most 8. None: it fires on `fire` alone.
+    #[prost(message, repeated, tag = "2")]
+    pub conditions: ::prost::alloc::vec::Vec<TriggerCondition>,
+    /// What is done when it fires: first switches, in this order, for good; then a snapshot is sent.
+    #[prost(message, repeated, tag = "3")]
+    pub switches: ::prost::alloc::vec::Vec<TriggerSwitch>,
+    /// Unset: none.
+    #[prost(message, optional, tag = "4")]
+    pub snapshot: ::core::option::Option<SnapshotWanted>,
+    /// It fires so often at most, 1 to 1000; 0: once. What happens beyond that is counted.
+    #[prost(uint32, tag = "5")]
+    pub limit: u32,
+    /// 0: so often in all, and the stream ends then. Else so often in any such time.
+    #[prost(uint64, tag = "6")]
+    pub limit_period_ns: u64,
+    /// The stream ends after so long. 0: not by itself.
+    #[prost(uint64, tag = "7")]
+    pub expire_ns: u64,
+    /// In a later message, in which nothing else is set: fire now, if the limit allows.
+    #[prost(bool, tag = "8")]
+    pub fire: bool,
+}
+/// Functions of libraries that are loaded later count, and so do those of processes that come later. An `id` in a selection is that of each process by itself.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TriggerCondition {
+    #[prost(oneof = "trigger_condition::What", tags = "1, 2, 3, 4, 5")]
+    pub what: ::core::option::Option<trigger_condition::What>,
+}
+/// Nested message and enum types in `TriggerCondition`.
+pub mod trigger_condition {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum What {
+        /// A call of one of these functions has ended and took at least so long.
+        #[prost(message, tag = "1")]
+        Duration(super::DurationCondition),
+        /// A call of one of these functions begins. At least one rule in `include`.
+        #[prost(message, tag = "2")]
+        Call(super::Selection),
+        /// The program says something.
+        #[prost(message, tag = "3")]
+        Event(super::EventCondition),
+        /// A process calls these functions often.
+        #[prost(message, tag = "4")]
+        Rate(super::RateCondition),
+        /// A process ends.
+        #[prost(message, tag = "5")]
+        Death(super::DeathCondition),
+    }
+}
+/// Of calls within calls of the same functions, the outermost 256 of a thread are measured.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DurationCondition {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+    #[prost(uint64, tag = "2")]
+    pub at_least_ns: u64,
+}
+/// It fires when so many calls of the functions, of all threads of a process together, have begun within one second, and again after it was fewer. A second is the hundredth of a
+/// second in which an event lies, of a clock's hundredths, and the 99 before it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RateCondition {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+    /// 1 or more.
+    #[prost(uint64, tag = "2")]
+    pub at_least: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EventCondition {
+    #[prost(oneof = "event_condition::Which", tags = "1, 2, 3")]
+    pub which: ::core::option::Option<event_condition::Which>,
+}
+/// Nested message and enum types in `EventCondition`.
+pub mod event_condition {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Which {
+        /// A custom event. Only `true` is valid.
+        #[prost(bool, tag = "1")]
+        Custom(bool),
+        /// A typed event of this number.
+        #[prost(uint32, tag = "2")]
+        Type(u32),
+        /// A typed event of the type that the program gives this name. If the name is found after the first event of the type, that event counts when it is.
+        #[prost(string, tag = "3")]
+        Name(::prost::alloc::string::String),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeathCondition {
+    #[prost(oneof = "death_condition::How", tags = "1, 2, 3")]
+    pub how: ::core::option::Option<death_condition::How>,
+}
+/// Nested message and enum types in `DeathCondition`.
+pub mod death_condition {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum How {
+        /// By any signal. Only `true` is valid.
+        #[prost(bool, tag = "1")]
+        AnySignal(bool),
+        /// By this one.
+        #[prost(int32, tag = "2")]
+        Signal(i32),
+        /// In any way, also if nobody knows in which. Only `true` is valid.
+        #[prost(bool, tag = "3")]
+        AnyEnd(bool),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TriggerSwitch {
+    #[prost(oneof = "trigger_switch::Switch", tags = "1, 2")]
+    pub switch: ::core::option::Option<trigger_switch::Switch>,
+}
+/// Nested message and enum types in `TriggerSwitch`.
+pub mod trigger_switch {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Switch {
+        #[prost(message, tag = "1")]
+        Enable(super::Selection),
+        #[prost(message, tag = "2")]
+        Disable(super::Selection),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SnapshotWanted {
+    /// Of every attached process that the caller owns, not only of those that the trigger is armed in.
+    #[prost(bool, tag = "1")]
+    pub all_processes: bool,
+    /// It begins so long before the moment at which the trigger has fired, or when the call began that it has fired for, if that is earlier. 0: with what there is.
+    #[prost(uint64, tag = "2")]
+    pub before_ns: u64,
+    /// It ends so long after that moment; at most 60 s.
+    #[prost(uint64, tag = "3")]
+    pub after_ns: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TriggerEvent {
+    #[prost(oneof = "trigger_event::Event", tags = "1, 2, 3, 4, 5, 6, 7")]
+    pub event: ::core::option::Option<trigger_event::Event>,
+}
+/// Nested message and enum types in `TriggerEvent`.
+pub mod trigger_event {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Event {
+        /// First, once.
+        #[prost(message, tag = "1")]
+        Armed(super::TriggerArmed),
+        /// It has fired.
+        #[prost(message, tag = "2")]
+        Fired(super::TriggerFired),
+        /// Functions were switched; one for each switch.
+        #[prost(message, tag = "3")]
+        Switched(super::TriggerSwitched),
+        /// The next piece of the snapshot.
+        #[prost(message, tag = "4")]
+        Snapshot(super::TraceChunk),
+        /// Everything was done that the firing before calls for.
+        #[prost(message, tag = "5")]
+        Done(super::TriggerDone),
+        /// A process that the trigger was armed in has ended. It comes before what it fires, if it does.
+        #[prost(message, tag = "6")]
+        Ended(super::TriggerEnded),
+        /// Last, unless the call fails.
+        #[prost(message, tag = "7")]
+        Over(super::TriggerOver),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TriggerArmed {
+    /// Processes now.
+    #[prost(uint32, tag = "1")]
+    pub processes: u32,
+    /// Functions in them that the conditions watch.
+    #[prost(uint32, tag = "2")]
+    pub functions: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TriggerFired {
+    /// From 1 on.
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    /// Which of the conditions was met, from 0 on; unset after `fire`.
+    #[prost(uint32, optional, tag = "2")]
+    pub condition: ::core::option::Option<u32>,
+    /// Where; 0 after `fire`.
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    /// 0 where it was no thread.
+    #[prost(uint32, tag = "4")]
+    pub tid: u32,
+    #[prost(string, tag = "5")]
+    pub thread: ::prost::alloc::string::String,
+    /// Empty where it was no function.
+    #[prost(string, tag = "6")]
+    pub function: ::prost::alloc::string::String,
+    /// When: at the end of the call, at the event, at the end of the process.
+    #[prost(uint64, tag = "7")]
+    pub monotonic_ns: u64,
+    #[prost(uint64, tag = "8")]
+    pub wall_ns: u64,
+    /// How long after that it was noticed.
+    #[prost(uint64, tag = "9")]
+    pub noticed_after_ns: u64,
+    /// How often the conditions were met since the firing before, and the limit did not allow it.
+    #[prost(uint64, tag = "13")]
+    pub skipped: u64,
+    /// What was met.
+    #[prost(oneof = "trigger_fired::Value", tags = "10, 11, 12")]
+    pub value: ::core::option::Option<trigger_fired::Value>,
+}
+/// Nested message and enum types in `TriggerFired`.
+pub mod trigger_fired {
+    /// What was met.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Value {
+        #[prost(uint64, tag = "10")]
+        DurationNs(u64),
+        /// Calls within the second.
+        #[prost(uint64, tag = "11")]
+        Calls(u64),
+        /// The number of the type.
+        #[prost(uint32, tag = "12")]
+        Type(u32),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TriggerSwitched {
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    #[prost(message, repeated, tag = "2")]
+    pub reports: ::prost::alloc::vec::Vec<ToggleReport>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TriggerDone {
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    /// Set if no snapshot was taken though one was wanted.
+    #[prost(message, optional, tag = "2")]
+    pub refusal: ::core::option::Option<Refusal>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TriggerEnded {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    #[prost(oneof = "trigger_ended::Cause", tags = "2, 3, 4")]
+    pub cause: ::core::option::Option<trigger_ended::Cause>,
+}
+/// Nested message and enum types in `TriggerEnded`.
+pub mod trigger_ended {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Cause {
+        /// By a signal.
+        #[prost(int32, tag = "2")]
+        Signal(i32),
+        /// By itself, with this code.
+        #[prost(int32, tag = "3")]
+        Code(i32),
+        /// Nobody knows: its parent had collected it before it could be looked at.
+        #[prost(bool, tag = "4")]
+        Unknown(bool),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TriggerOver {
+    #[prost(enumeration = "trigger_over::Why", tag = "1")]
+    pub why: i32,
+    #[prost(uint32, tag = "2")]
+    pub fired: u32,
+    /// How often the conditions were met since the last firing, and the limit did not allow it.
+    #[prost(uint64, tag = "3")]
+    pub skipped: u64,
+}
+/// Nested message and enum types in `TriggerOver`.
+pub mod trigger_over {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Why {
+        Unspecified = 0,
+        /// It has fired as often as it may.
+        Limit = 1,
+        /// Its time is up.
+        Expired = 2,
+        /// Every process has ended or was detached.
+        Ended = 3,
+    }
+    impl Why {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "WHY_UNSPECIFIED",
+                Self::Limit => "WHY_LIMIT",
+                Self::Expired => "WHY_EXPIRED",
+                Self::Ended => "WHY_ENDED",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "WHY_UNSPECIFIED" => Some(Self::Unspecified),
+                "WHY_LIMIT" => Some(Self::Limit),
+                "WHY_EXPIRED" => Some(Self::Expired),
+                "WHY_ENDED" => Some(Self::Ended),
+                _ => None,
+            }
+        }
+    }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -1405,6 +1737,29 @@ pub mod xrayd_client {
                 .insert(GrpcMethod::new("xrayd.v1.Xrayd", "FetchCounts"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Waits for something to happen in attached processes, and then does something at once. The first message says what; each later one that says `fire` is taken
+        /// for what was waited for. Armed from the moment the response's headers arrive, until the stream ends: what the trigger had switched on for itself is off again then.
+        pub async fn trigger(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::TriggerRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::TriggerEvent>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/xrayd.v1.Xrayd/Trigger");
+            let mut req = request.into_streaming_request();
+            req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "Trigger"));
+            self.inner.streaming(req, path, codec).await
+        }
         /// Version and limits of the daemon.
         pub async fn get_info(
             &mut self,
@@ -1570,6 +1925,18 @@ pub mod xrayd_server {
             tonic::Response<Self::FetchCountsStream>,
             tonic::Status,
         >;
+        /// Server streaming response type for the Trigger method.
+        type TriggerStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::TriggerEvent, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Waits for something to happen in attached processes, and then does something at once. The first message says what; each later one that says `fire` is taken
+        /// for what was waited for. Armed from the moment the response's headers arrive, until the stream ends: what the trigger had switched on for itself is off again then.
+        async fn trigger(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::TriggerRequest>>,
+        ) -> std::result::Result<tonic::Response<Self::TriggerStream>, tonic::Status>;
         /// Version and limits of the daemon.
         async fn get_info(
             &self,
@@ -2272,6 +2639,52 @@ pub mod xrayd_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/xrayd.v1.Xrayd/Trigger" => {
+                    #[allow(non_camel_case_types)]
+                    struct TriggerSvc<T: Xrayd>(pub Arc<T>);
+                    impl<T: Xrayd> tonic::server::StreamingService<super::TriggerRequest>
+                    for TriggerSvc<T> {
+                        type Response = super::TriggerEvent;
+                        type ResponseStream = T::TriggerStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::TriggerRequest>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Xrayd>::trigger(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TriggerSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

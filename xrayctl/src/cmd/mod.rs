@@ -28,5 +28,6 @@ pub(crate) mod stack;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod tree;
+pub(crate) mod trigger;
 pub(crate) mod view;
 pub(crate) mod watch;

@@ -21,11 +21,16 @@ The process is not stopped, and is recorded on. Of one that hangs it works as we
 detached or another one takes its place.
 
 Without --pid, every attached process is meant; if there are several, each gets a file of its own, with its pid in the
-name. Processes that are followed from another one are in its file.
+name, and is taken by itself. Processes that are followed from another one are in its file. With --all-processes, all are in one file, up to
+the same moment.
 
 Examples:
   xrayctl snapshot -o now.xtrace
+  xrayctl snapshot --all-processes --last 1s -o now.xtrace
   xrayctl snapshot --pid 1234 --last 100ms -o now.xtrace --force";
+
+/// What stands for every attached process.
+const EVERYBODY: u32 = 0;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -33,6 +38,9 @@ pub(crate) struct Args {
     /// Only this process; without this, every attached process
     #[arg(long, value_parser = crate::parse::pid)]
     pid: Option<u32>,
+    /// Every attached process, up to the same moment, in one file
+    #[arg(long, conflicts_with = "pid")]
+    all_processes: bool,
     /// Only what happened in the last so long, like 100ms or 5s
     #[arg(long, value_name = "TIME", value_parser = crate::parse::duration)]
     last: Option<Duration>,
@@ -51,16 +59,21 @@ struct Snapshots {
     files: Vec<Snapshot>,
 }
 
+/// A snapshot in its file.
 #[derive(Debug, Serialize)]
-struct Snapshot {
+pub(crate) struct Snapshot {
+    /// 0: every attached process.
     pid: u32,
     file: String,
     events: u64,
     calls: u64,
     threads: u64,
+    processes: u64,
     duration_ns: u64,
     lost: u64,
     bytes: u64,
+    /// How long it took until everything was copied of all processes.
+    copied_within_ns: u64,
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
@@ -68,6 +81,10 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let pids = match args.pid {
         Some(pid) => vec![pid],
         None => attached(&mut rpc).await?,
+    };
+    let pids = match args.all_processes {
+        true => vec![EVERYBODY],
+        false => pids,
     };
     let overwrite = if args.force {
         Overwrite::Yes
@@ -87,11 +104,13 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let mut files = Vec::new();
     for (pid, mut output) in outputs {
         let progress = Progress::spinner(console, "taking a snapshot");
-        take(&mut rpc, pid, args.last, &mut output, &progress)
-            .await
-            .with_context(|| format!("cannot take a snapshot of {pid}"))?;
+        let taken = take(&mut rpc, pid, args.last, &mut output, &progress).await;
+        let copied_within_ns = taken.with_context(|| match pid {
+            EVERYBODY => "cannot take a snapshot".to_owned(),
+            pid => format!("cannot take a snapshot of {pid}"),
+        })?;
         let tally = output.finish_trace(Unfinished::Leave)?;
-        files.push(Snapshot::new(pid, output.path(), &tally));
+        files.push(Snapshot::new(pid, output.path(), &tally, copied_within_ns));
     }
     if args.format.json {
         return console.json(&Snapshots { files });
@@ -103,7 +122,11 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     })
 }
 
-async fn attached(rpc: &mut Rpc) -> anyhow::Result<Vec<u32>> {
+/// Process ids of every attached process, but for those that are followed from others.
+///
+/// # Errors
+/// None is attached.
+pub(crate) async fn attached(rpc: &mut Rpc) -> anyhow::Result<Vec<u32>> {
     let response = rpc.get_status(StatusRequest { pid: 0 }).await;
     let response = response.map_err(|status| failure::from_status(&status))?;
     let pids: BTreeSet<u32> = response
@@ -122,40 +145,37 @@ async fn attached(rpc: &mut Rpc) -> anyhow::Result<Vec<u32>> {
     Ok(pids.into_iter().collect())
 }
 
+/// Also says how long copying took, in nanoseconds.
 async fn take(
     rpc: &mut Rpc,
     pid: u32,
     last: Option<Duration>,
     output: &mut OutputFile,
     progress: &Progress,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<u64> {
     let failed = |status: tonic::Status| failure::from_status(&status);
     let last_ns = last.map_or(0, |last| u64::try_from(last.as_nanos()).unwrap_or(u64::MAX));
     let request = FetchTraceRequest { pid, last_ns };
     let response = rpc.fetch_trace(request).await;
     let mut chunks = response.map_err(failed)?.into_inner();
     let mut bytes = 0;
-    let mut begun = false;
+    let mut begun = None;
     while let Some(chunk) = chunks.message().await.map_err(failed)? {
         let TraceChunk {
             data,
             events,
             lost,
             reader_lost: _,
+            copied_within_ns,
         } = chunk;
-        if !begun {
+        if begun.replace(copied_within_ns).is_none() {
             output.begin()?;
-            begun = true;
         }
         tokio::task::block_in_place(|| output.write(&data))?;
         bytes += data.len() as u64;
         progress.recorded(events, lost, bytes);
     }
-    if begun {
-        Ok(())
-    } else {
-        anyhow::bail!("the daemon sent nothing")
-    }
+    begun.context("the daemon sent nothing")
 }
 
 /// The name with the pid before its extension: `now-1234.xtrace`.
@@ -172,22 +192,31 @@ fn with_pid(path: &Path, pid: u32) -> PathBuf {
 // === impl Snapshot ===
 
 impl Snapshot {
-    fn new(pid: u32, path: &Path, tally: &Tally) -> Self {
+    pub(crate) fn new(pid: u32, path: &Path, tally: &Tally, copied_within_ns: u64) -> Self {
         Self {
             pid,
             file: path.display().to_string(),
             events: tally.events,
             calls: tally.calls,
             threads: tally.threads,
+            processes: tally.processes,
             duration_ns: tally.duration_ns,
             lost: tally.lost,
             bytes: tally.bytes,
+            copied_within_ns,
         }
     }
 
-    fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
+        let several = match self.processes {
+            0 | 1 => String::new(),
+            many => format!(
+                " of {many} processes, copied within {},",
+                units::time(self.copied_within_ns)
+            ),
+        };
         format!(
-            "{}: {} of {} in {}, {} lost, {}",
+            "{}: {} of {}{several} in {}, {} lost, {}",
             text::printable(&self.file),
             units::counted(self.events, "event"),
             units::counted(self.threads, "thread"),

@@ -20,6 +20,7 @@ pub(crate) mod golden;
 mod gradient;
 pub(crate) mod instr_map;
 pub(crate) mod mode_set;
+pub(crate) mod moment;
 pub(crate) mod numbers;
 pub(crate) mod processes;
 pub(crate) mod profile_diff;
@@ -34,6 +35,7 @@ pub(crate) mod text;
 pub(crate) mod toggled;
 pub(crate) mod trace_info;
 pub(crate) mod trace_summary;
+pub(crate) mod triggered;
 pub(crate) mod units;
 pub(crate) mod watched;
 

@@ -65,6 +65,10 @@ impl Statuses {
                 let functions = units::counted(row.functions_with_values.into(), "function");
                 writeln!(out, "{}: values of {functions} recorded", row.pid)?;
             }
+            if row.triggers > 0 {
+                let triggers = units::counted(row.triggers.into(), "trigger");
+                writeln!(out, "{}: {triggers} armed", row.pid)?;
+            }
         }
         match self.detail {
             Detail::Processes => Ok(()),
@@ -267,6 +271,7 @@ mod tests {
             retained_bytes: 3 << 20,
             retained_events: 1_234_560,
             evicted_events: 7,
+            triggers: 1,
             attached_wall_ns: 1_700_000_000_000_000_000,
             uid: 1000,
             failure: String::new(),

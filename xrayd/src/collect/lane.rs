@@ -18,9 +18,10 @@ use super::{
     room::Room,
     stacks::{Exit, Stacks},
     switches::{Along, Switches},
+    watch::Watch,
 };
 use crate::{
-    session::{Keeps, Output, Published},
+    session::{Keeps, Lookout, Output, Published},
     sys::ticks_now,
 };
 
@@ -35,8 +36,8 @@ pub(super) struct Lane {
     thread: ThreadId,
     encoder: BlockEncoder,
     keeps: Keeps,
-    /// While events are added up.
-    profiler: Option<Profiler>,
+    /// Who else is shown what happens; `None` as a rule, so that one look tells.
+    beside: Option<Beside>,
     /// The open calls. Emptied by a loss.
     stacks: Stacks,
     /// Which of them were kept, while not everything is or was.
@@ -59,6 +60,15 @@ pub(super) struct Lane {
     filtered: u64,
 }
 
+/// Who is shown what happens beside those who read blocks. At least one of them is there.
+#[derive(Debug, Default)]
+struct Beside {
+    /// While events are added up.
+    profiler: Option<Profiler>,
+    /// While triggers are armed.
+    watch: Option<Watch>,
+}
+
 // === impl Lane ===
 
 impl Lane {
@@ -70,7 +80,7 @@ impl Lane {
                 blocks: true,
                 sums: false,
             },
-            profiler: None,
+            beside: None,
             switches,
             along: Along::new(),
             encoder: BlockEncoder::new(thread),
@@ -188,8 +198,12 @@ impl Lane {
                 .push_said(Ticks(self.last), kind, Some(function), size, bytes);
             self.said += 1;
         }
-        if let Some(profiler) = &mut self.profiler {
-            profiler.pass(self.last);
+        if let Some(beside) = &mut self.beside {
+            let number = match kind {
+                DataKind::Typed(number) => Some(number),
+                DataKind::Custom => None,
+            };
+            beside.say(number, function, self.last, self.stacks.depth());
         }
     }
 
@@ -224,8 +238,8 @@ impl Lane {
     pub(super) fn restart(&mut self, output: &Output) {
         self.publish(output);
         self.forget_calls();
-        if let Some(profiler) = &mut self.profiler {
-            profiler.end();
+        if let Some(beside) = &mut self.beside {
+            beside.end();
         }
     }
 
@@ -246,14 +260,36 @@ impl Lane {
         if keeps.sums != self.keeps.sums {
             self.hand_over(output);
             let room = output.profiles.room();
-            self.profiler = keeps.sums.then(|| Profiler::new(room));
+            let profiler = keeps.sums.then(|| Profiler::new(room));
+            self.show_to(|beside| beside.profiler = profiler);
         }
         self.keeps = keeps;
     }
 
+    /// From now on these triggers watch it.
+    pub(super) fn watch(&mut self, armed: &[Arc<Lookout>]) {
+        let thread = self.thread;
+        self.show_to(|beside| {
+            let before = beside.watch.take();
+            let watched = !armed.is_empty();
+            beside.watch = watched.then(|| Watch::new(thread, armed, before));
+        });
+    }
+
+    fn show_to(&mut self, change: impl FnOnce(&mut Beside)) {
+        let mut beside = self.beside.take().unwrap_or_default();
+        change(&mut beside);
+        let anybody = beside.profiler.is_some() || beside.watch.is_some();
+        self.beside = anybody.then_some(beside);
+    }
+
+    fn profiler(&mut self) -> Option<&mut Profiler> {
+        self.beside.as_mut()?.profiler.as_mut()
+    }
+
     /// Hands over what was added up since the last time.
     pub(super) fn hand_over(&mut self, output: &Output) {
-        if let Some(profiler) = &mut self.profiler {
+        if let Some(profiler) = self.profiler() {
             let sums = profiler.take();
             if !sums.is_empty() {
                 output.hand_over(self.thread, false, &sums);
@@ -283,9 +319,10 @@ impl Lane {
         self.tell_early(ticks_now());
         self.settle(output);
         self.publish(output);
-        if let Some(profiler) = &mut self.profiler {
+        if let Some(profiler) = self.profiler() {
             profiler.end();
-            output.hand_over(self.thread, true, &profiler.take());
+            let sums = profiler.take();
+            output.hand_over(self.thread, true, &sums);
         }
     }
 
@@ -319,8 +356,8 @@ impl Lane {
                 Some(kept) => kept.enter(function, self.last),
                 None => true,
             };
-            if kept && let Some(profiler) = &mut self.profiler {
-                profiler.enter(function, self.last);
+            if kept && let Some(beside) = &mut self.beside {
+                beside.enter(function, self.last, self.stacks.depth());
             }
             return kept;
         }
@@ -335,13 +372,8 @@ impl Lane {
         if astray && self.keeps.blocks {
             self.encoder.push_astray(Ticks(self.last));
         }
-        match &mut self.profiler {
-            Some(profiler) if astray => {
-                profiler.pass(self.last);
-                profiler.astray();
-            }
-            Some(profiler) => profiler.exit(function, self.last),
-            None => {}
+        if let Some(beside) = &mut self.beside {
+            beside.exit(function, self.last, shown.of, self.stacks.depth());
         }
         true
     }
@@ -365,8 +397,9 @@ impl Lane {
         if self.keeps.blocks {
             self.encoder.push_unwound(Ticks(self.last), calls);
         }
-        if let Some(profiler) = &mut self.profiler {
-            profiler.unwind(calls, self.last);
+        let last = self.last;
+        if let Some(profiler) = self.profiler() {
+            profiler.unwind(calls, last);
         }
     }
 
@@ -374,8 +407,8 @@ impl Lane {
         if self.keeps.blocks {
             self.encoder.push_lost(Ticks(self.last), count);
         }
-        if let Some(profiler) = &mut self.profiler {
-            profiler.lose(count);
+        if let Some(beside) = &mut self.beside {
+            beside.lose(count);
         }
     }
 
@@ -393,6 +426,68 @@ impl Lane {
             self.early = self.early.saturating_add(count);
         } else {
             self.tell_loss(count);
+        }
+    }
+}
+
+// === impl Beside ===
+
+impl Beside {
+    /// A call begins, with which so many are open.
+    #[inline]
+    fn enter(&mut self, function: FunctionId, at: u64, depth: u64) {
+        if let Some(profiler) = &mut self.profiler {
+            profiler.enter(function, at);
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.enter(function, Ticks(at), depth);
+        }
+    }
+
+    /// A call ends, or something that is of none which is open; so many are, then.
+    #[inline]
+    fn exit(&mut self, function: FunctionId, at: u64, of: Exit, depth: u64) {
+        match &mut self.profiler {
+            Some(profiler) if of == Exit::Astray => {
+                profiler.pass(at);
+                profiler.astray();
+            }
+            Some(profiler) => profiler.exit(function, at),
+            None => {}
+        }
+        match &mut self.watch {
+            Some(watch) if of == Exit::Innermost => watch.exit(function, Ticks(at), depth),
+            Some(watch) => watch.close(depth),
+            None => {}
+        }
+    }
+
+    /// The program says something, of a type with this number if it has one, within so many calls.
+    fn say(&mut self, number: Option<u16>, function: FunctionId, at: u64, depth: u64) {
+        if let Some(profiler) = &mut self.profiler {
+            profiler.pass(at);
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.say(number, function, Ticks(at), depth);
+        }
+    }
+
+    fn lose(&mut self, events: u64) {
+        if let Some(profiler) = &mut self.profiler {
+            profiler.lose(events);
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.close(0);
+        }
+    }
+
+    /// Nothing is known of what is open.
+    fn end(&mut self) {
+        if let Some(profiler) = &mut self.profiler {
+            profiler.end();
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.close(0);
         }
     }
 }

@@ -10,7 +10,7 @@ use shm_ring::Item;
 use xray_trace::model::{ThreadId, Ticks};
 
 use super::{Keep, SiteTable, lane::Lane, room::Room, slots::Names, switches::Switches};
-use crate::session::{Keeps, Output};
+use crate::session::{Keeps, Lookout, Output};
 
 /// Those threads, by their ids in the target.
 #[derive(Debug)]
@@ -23,6 +23,9 @@ pub(super) struct Lanes {
     keeps: Keeps,
     /// Which of them that is; `None` for all.
     filter: Option<Arc<Keep>>,
+    /// The triggers that watch them, as of this version.
+    armed: Vec<Arc<Lookout>>,
+    armed_version: u64,
 }
 
 #[derive(Debug)]
@@ -50,6 +53,8 @@ impl Lanes {
             switches,
             keeps,
             filter: None,
+            armed: Vec::new(),
+            armed_version: 0,
         }
     }
 
@@ -84,6 +89,18 @@ impl Lanes {
         self.filter.clone()
     }
 
+    /// From now on the triggers watch all, and whoever comes, that are armed now.
+    pub(super) fn watch(&mut self, output: &Output) {
+        let version = output.triggers.version();
+        if version == self.armed_version {
+            return;
+        }
+        self.armed_version = version;
+        let armed = output.triggers.seeing();
+        self.iter_mut().for_each(|lane| lane.watch(&armed));
+        self.armed = armed;
+    }
+
     /// All there are.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
         let threads = self.threads.values_mut();
@@ -100,6 +117,7 @@ impl Lanes {
     ) -> Option<u32> {
         let (room, switches) = (self.room.clone(), Arc::clone(&self.switches));
         let (keeps, filter) = (self.keeps, self.filter.clone());
+        let armed = self.armed.clone();
         let known = self.known(owner, names, output);
         let left = (known.rings > 0).then_some(known.latest);
         known.rings += 1;
@@ -110,6 +128,9 @@ impl Lanes {
             .get_or_insert_with(|| {
                 let mut lane = Lane::new(thread, told, &room, switches);
                 lane.filter(filter);
+                if !armed.is_empty() {
+                    lane.watch(&armed);
+                }
                 lane
             })
             .keep(keeps, output);

@@ -12,6 +12,7 @@ mod sites;
 mod slots;
 mod stacks;
 mod switches;
+mod watch;
 
 pub(crate) use drain::{Drain, DrainHandle};
 pub(crate) use keep::Keep;

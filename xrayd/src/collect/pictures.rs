@@ -1,24 +1,18 @@
 //! What all rings of a target hold at one moment, taken while its threads go on.
 //!
-//! Rings are copied one after the other, in a fraction of a second; what was recorded after the first copy was begun is left out of all of them. Making
+//! Rings are copied one after the other, in a fraction of a second; whoever asked says up to which moment, before the first copy was begun, all of them count. Making
 //! events of the copies takes longer, and is done by whoever wants them.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use shm_ring::{Geometry, Item, Mapping, Producer, newest::Picture};
-use xray_trace::model::{Clock, FunctionId, ProcessId, ThreadId, Ticks};
+use xray_trace::model::{FunctionId, ProcessId, ThreadId, Ticks};
 
 use super::{Keep, SiteTable, lane::Lane, room::Room, switches::Switches};
-use crate::{
-    session::{Output, Snapshot},
-    sys::ticks_now,
-};
+use crate::session::{Extent, Output, Snapshot};
 
 /// What all copies in this process together may take. Where there is no room, rings show their newest part only, a chunk at least.
 const MOST_BYTES: u64 = 4 << 30;
@@ -33,8 +27,6 @@ pub(crate) struct Pictures {
     switches: Arc<Switches>,
     /// Which events are kept; `None` for all.
     keep: Option<Arc<Keep>>,
-    /// What was recorded later is not in the picture.
-    until: Ticks,
     /// Chunks of a ring at most.
     most: u64,
     rings: Vec<(ThreadId, Picture, Held)>,
@@ -66,7 +58,6 @@ impl Pictures {
         Self {
             geometry,
             sites,
-            until: ticks_now(),
             switches: Arc::new(switches.freeze()),
             keep,
             most: each.max(1),
@@ -96,13 +87,12 @@ impl Pictures {
             .sum()
     }
 
-    /// Makes events of it: of rings, those of the `last` so long before the picture was taken, or all; of what is retained, the blocks in which there
-    /// is any of that time. `was_seen` is told which functions the rings have events of.
+    /// Makes events of it: of rings, those of the extent; of what is retained, everything. `was_seen` is told which functions the rings have events of.
     pub(crate) fn develop(
         self,
         process: ProcessId,
         functions: usize,
-        last: Option<Duration>,
+        extent: Extent,
         mut was_seen: impl FnMut(FunctionId),
     ) -> Snapshot {
         let Self {
@@ -110,22 +100,10 @@ impl Pictures {
             sites,
             switches,
             keep,
-            until,
             most: _,
             rings,
             mut retained,
         } = self;
-        let since = last.and_then(|last| {
-            let frequency = Clock::new(retained.anchors.clone()).frequency()?;
-            let ticks = u128::from(frequency) * last.as_nanos() / 1_000_000_000;
-            Some(
-                until
-                    .0
-                    .saturating_sub(u64::try_from(ticks).unwrap_or(u64::MAX)),
-            )
-        });
-        let since = since.unwrap_or(0);
-        retained.blocks.retain(|block| block.last.0 >= since);
         // Blocks go where those go that are read along, but of this picture alone.
         let output = Output::new(process, functions, u64::MAX);
         let room = Room::new();
@@ -144,7 +122,7 @@ impl Pictures {
                     Item::Data(data) => data.ticks,
                     Item::Lost(_) => at,
                 };
-                if (since..=until.0).contains(&at) {
+                if extent.has(Ticks(at)) {
                     lane.take(item, &sites, &output);
                 }
             };

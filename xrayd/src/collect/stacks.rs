@@ -182,8 +182,9 @@ impl Stacks {
     }
 
     /// How many calls are open.
+    #[inline]
     pub(super) fn depth(&self) -> u64 {
-        self.beyond.saturating_add(self.frames.len() as u64)
+        self.frames.len() as u64 + self.beyond
     }
 
     /// Events are missing: any call may have ended, and what stands where one was may be another one of the same function.

@@ -9,7 +9,7 @@
 //! Pid 0 means every attached process that the caller may trace. The user of a session was fixed when it attached, that
 //! of a process that is not attached is read anew for each call.
 
-use std::{io, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tonic::{Request, Status};
 
@@ -201,6 +201,24 @@ pub(super) fn all_traced(
         .collect())
 }
 
+/// Everybody in all that is meant, each once.
+///
+/// # Errors
+/// As [`all_traced`]; nobody is attached.
+pub(super) fn everybody(
+    registry: &Registry,
+    caller: Caller,
+    whom: Whom,
+) -> Result<Vec<Arc<Session>>, Refusal> {
+    let traced = all_traced(registry, caller, whom, Deed::Use)?;
+    let sessions: Vec<_> = traced.iter().flat_map(Traced::sessions).collect();
+    // A family whose first process has no sleds may have nobody in it so far.
+    if sessions.is_empty() && whom == Whom::All {
+        return Err(Refusal::new(Reason::NotAttached, "no process is attached"));
+    }
+    Ok(sessions)
+}
+
 /// A family is its first process's user's, and nobody's who may not trace everybody in it. But whoever had it followed may always
 /// have it let go: none of its processes can keep it by becoming one that its user may not look at.
 fn check_family(caller: Caller, family: &Family, deed: Deed) -> Result<(), Refusal> {
@@ -292,23 +310,30 @@ impl Traced {
         }
     }
 
+    /// The process whose ids of functions are those of all.
+    pub(super) fn first(&self) -> Option<Arc<Session>> {
+        match self {
+            Self::Family(family) => family
+                .root_session()
+                .or_else(|| family.sessions().into_iter().next()),
+            Self::Session(session) => Some(Arc::clone(session)),
+        }
+    }
+
+    /// Whether that is the same family, or the same session.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Family(one), Self::Family(other)) => Arc::ptr_eq(one, other),
+            (Self::Session(one), Self::Session(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
     /// From now on events of all are kept so; says what it was before.
     pub(super) fn set_mode(&self, mode: Mode) -> Outcomes<Mode> {
         match self {
             Self::Family(family) => family.set_mode(mode),
             Self::Session(session) => vec![(session.pid(), session.set_mode(mode))],
-        }
-    }
-
-    /// Everything that rings hold or that is retained, as an `.xtrace` file; of the `last` so long, if that is given.
-    pub(super) fn write_snapshot(
-        &self,
-        last: Option<Duration>,
-        out: &mut dyn io::Write,
-    ) -> io::Result<()> {
-        match self {
-            Self::Family(family) => family.write_snapshot(last, out),
-            Self::Session(session) => session.write_snapshot(last, out),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::{
     io::{self, ErrorKind, Write},
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,7 +13,8 @@ use tokio::{runtime::Handle, sync::mpsc};
 use tonic::Status;
 use xrayd_proto::v1::TraceChunk;
 
-use super::error;
+use super::{convert, error};
+use crate::session::{Session, Shot};
 
 /// Bytes of one message.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
@@ -34,6 +36,18 @@ pub(super) struct ChunkPipe {
     template: TraceChunk,
     /// How long the reader may take nothing.
     patience: Duration,
+}
+
+/// Sends what was taken of some processes, as an `.xtrace` file. Only for threads that may block.
+pub(super) fn send_shot(
+    shot: Shot<Arc<Session>>,
+    sender: mpsc::Sender<Result<TraceChunk, Status>>,
+) {
+    let statuses: Vec<_> = shot.sessions().map(|session| session.status()).collect();
+    let template = convert::retained(&statuses, shot.within());
+    let mut pipe = ChunkPipe::new(sender, template, READER_PATIENCE);
+    let written = shot.write(&mut pipe);
+    pipe.finish(written);
 }
 
 // === impl ChunkPipe ===

@@ -293,6 +293,7 @@ impl TraceMessages {
             events: totals.calls,
             lost: totals.lost.saturating_sub(reader_lost),
             reader_lost,
+            copied_within_ns: 0,
         };
         if bytes.len() <= CHUNK_BYTES {
             return if bytes.is_empty() {

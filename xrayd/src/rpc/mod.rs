@@ -24,6 +24,7 @@ mod live;
 mod profile;
 mod server;
 mod service;
+mod trigger;
 mod undo;
 
 pub use embedded::embedded;

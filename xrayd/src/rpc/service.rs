@@ -12,17 +12,17 @@ use super::{
     admission::{Admission, Admitted},
     authorise::{self, Deed, Outcomes, Traced, Whom},
     convert, counts, error,
-    fetch::{CHUNKS, ChunkPipe, READER_PATIENCE},
+    fetch::{CHUNKS, READER_PATIENCE, send_shot},
     live::{self, EventMessages, TraceMessages},
     profile::{self, Profiles},
+    trigger::{self, Plan, Triggering, Watched},
     undo::Undo,
 };
 use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        Attached, Caller, FunctionRow, Registry, Run, Status as SessionStatus, Switch,
-        ToggleReport, Wanted,
+        Attached, Caller, FunctionRow, Reach, Registry, Run, Shot, Switch, ToggleReport, Wanted,
     },
     sys::now_anchor,
 };
@@ -167,7 +167,7 @@ fn for_each<T>(
 }
 
 /// The log line that says who switched what.
-fn audit_toggle(
+pub(super) fn audit_toggle(
     caller: Caller,
     pid: Pid,
     to: Wanted,
@@ -201,6 +201,7 @@ impl Xrayd for Service {
     type StreamTraceStream = ReceiverStream<Result<v1::TraceChunk, Status>>;
     type FetchCountsStream = ReceiverStream<Result<v1::CallCounts, Status>>;
     type FetchProfileStream = ReceiverStream<Result<v1::TraceChunk, Status>>;
+    type TriggerStream = ReceiverStream<Result<v1::TriggerEvent, Status>>;
     type FetchTraceStream = ReceiverStream<Result<v1::TraceChunk, Status>>;
 
     async fn get_info(&self, request: Request<v1::GetInfoRequest>) -> Answer<v1::GetInfoResponse> {
@@ -451,25 +452,27 @@ impl Xrayd for Service {
     ) -> Answer<Self::FetchTraceStream> {
         let caller = authorise::caller(&request)?;
         let v1::FetchTraceRequest { pid, last_ns } = request.into_inner();
-        let pid = authorise::one(pid)?;
-        let last = (last_ns > 0).then(|| Duration::from_nanos(last_ns));
+        let whom = Whom::try_from(pid)?;
+        let reach = match last_ns {
+            0 => Reach::All,
+            last_ns => Reach::Last(Duration::from_nanos(last_ns)),
+        };
         let admitted = self.stream(caller)?;
-        let traced = self
+        let sessions = self
             .blocking(caller, move |registry| {
-                authorise::traced(registry, caller, pid, Deed::Use)
+                authorise::everybody(registry, caller, whom)
             })
             .await?;
-        tracing::info!(uid = caller.uid, caller = caller.pid, %pid, "snapshot asked for");
+        tracing::info!(
+            uid = caller.uid,
+            caller = caller.pid,
+            pid,
+            "snapshot asked for"
+        );
         let (sender, receiver) = mpsc::channel(CHUNKS);
         spawn_blocking(move || {
             let _admitted = admitted;
-            let sessions = traced.sessions();
-            let statuses: Vec<SessionStatus> =
-                sessions.iter().map(|session| session.status()).collect();
-            let template = convert::retained(&statuses);
-            let mut pipe = ChunkPipe::new(sender, template, READER_PATIENCE);
-            let written = traced.write_snapshot(last, &mut pipe);
-            pipe.finish(written);
+            send_shot(Shot::take(sessions, reach), sender);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -532,6 +535,32 @@ impl Xrayd for Service {
         let (sender, receiver) = mpsc::channel(CHUNKS);
         let stream = profile::run(profiles, requests, sender, admitted);
         self.follow(stream, what, (caller, pid, traced));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn trigger(
+        &self,
+        request: Request<Streaming<v1::TriggerRequest>>,
+    ) -> Answer<Self::TriggerStream> {
+        let caller = authorise::caller(&request)?;
+        let mut requests = request.into_inner();
+        let first = requests.message().await?;
+        let first = first.ok_or_else(|| Status::invalid_argument("no request was sent"))?;
+        let pid = first.pid;
+        let plan = Plan::try_from(first)?;
+        let admitted = self.stream(caller)?;
+        let (plan, begun) = self
+            .blocking(caller, move |registry| {
+                let begun = Watched::begin(registry, caller, &plan)?;
+                Ok((plan, begun))
+            })
+            .await?;
+        tracing::info!(uid = caller.uid, caller = caller.pid, pid, "trigger armed");
+        let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
+        // There is room for it.
+        let _ = sender.try_send(Ok(trigger::armed(&begun.0)));
+        let triggering = Triggering::new(plan, begun, sender);
+        tokio::spawn(triggering.run(requests, admitted));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }

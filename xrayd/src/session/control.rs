@@ -38,7 +38,8 @@ use crate::{
     lock::lock,
     pid::Pid,
     refusal::{Reason, Refusal, Result},
-    target::{Load, RefusedModule},
+    sys::PidFd,
+    target::{Ending, Load, RefusedModule},
 };
 
 /// What a session asks of its control thread.
@@ -125,6 +126,8 @@ pub(super) struct Shared {
     /// Once the target has ended or the session has failed: when, and what a detach is told. Written by the control thread,
     /// taken by the detach.
     pub(super) epitaph: Mutex<Option<(Instant, Result<DetachReport>)>>,
+    /// How the process has ended, once it has. Written by the control thread.
+    pub(super) ending: OnceLock<Ending>,
     /// Of a process that was started by us, once it has ended.
     pub(super) exit_status: Mutex<Option<ExitStatus>>,
 }
@@ -144,6 +147,7 @@ impl Shared {
             noticing: Mutex::default(),
             drain: Mutex::new(Some(drain)),
             epitaph: Mutex::new(None),
+            ending: OnceLock::new(),
             exit_status: Mutex::new(None),
         }
     }
@@ -260,6 +264,11 @@ impl Control {
         self.shared.noticing()
     }
 
+    /// How the process has ended, if it has.
+    pub(super) fn ending(&self) -> Option<Ending> {
+        self.shared.ending.get().copied()
+    }
+
     pub(super) fn exit_status(&self) -> Option<ExitStatus> {
         *lock(&self.shared.exit_status)
     }
@@ -272,17 +281,10 @@ impl Control {
         self.name_types();
     }
 
-    /// What rings, at most so many bytes, and the output hold. `None` if the session is over: all that there is, is in the output.
-    pub(super) fn pictures(&self, bytes: u64) -> Option<Pictures> {
-        if self.output.mode() == Mode::Flight {
-            // What types were met nobody knows before pictures are developed.
-            let _ = self.ask(|answer| Command::NameTypes { answer });
-        }
+    /// Asks what rings, at most so many bytes, and the output hold. `None` if the session is over: all that there is, is in the output.
+    pub(super) fn ask_for_pictures(&self, bytes: u64) -> Option<Receiver<Pictures>> {
         let drain = lock(&self.shared.drain);
-        let pictures = drain.as_ref().and_then(|drain| drain.pictures(bytes));
-        drop(drain);
-        self.name_types();
-        pictures
+        drain.as_ref()?.ask_for_pictures(bytes)
     }
 
     /// What somebody asks of sums, once everything that is there now is in them.
@@ -318,9 +320,18 @@ impl Control {
         Ok(before.filter().clone())
     }
 
+    /// Has names of event types read for a picture that was taken. What types are met in rings that nobody reads along is not known before they are developed.
+    pub(super) fn name_pictured_types(&self) {
+        if self.output.mode() == Mode::Flight {
+            // A control thread that has ended has read what it could.
+            let _ = self.ask(|answer| Command::NameTypes { answer });
+        }
+        self.name_types();
+    }
+
     fn name_types(&self) {
         if self.output.event_types.is_wanting() {
-            // A control thread that has ended has read what it could.
+            // Likewise.
             let _ = self.ask(|answer| Command::NameTypes { answer });
         }
     }
@@ -436,20 +447,24 @@ impl Commands {
         Arc::clone(&self.bell)
     }
 
-    /// The next command. Waits for it until the bell is rung or the time is over.
+    /// The next command. Waits for it until the bell is rung, the process has ended, or the time is over.
     ///
     /// # Errors
     /// None came, or none will come any more.
     pub(super) fn next(
         &self,
         patience: Duration,
+        end: &PidFd,
     ) -> std::result::Result<Command, RecvTimeoutError> {
         match self.received.try_recv() {
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
             Ok(command) => return Ok(command),
         }
-        let mut fds = [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
+        let mut fds = [
+            PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
+            PollFd::new(end.as_fd(), PollFlags::POLLIN),
+        ];
         // Rounded up: a wait that ends too early would be begun again and again.
         let milliseconds = patience.as_micros().div_ceil(1000);
         let milliseconds = u16::try_from(milliseconds).unwrap_or(u16::MAX);

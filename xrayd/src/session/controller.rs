@@ -23,7 +23,7 @@ use crate::{
     pid::TargetAddr,
     refusal::{Reason, Refusal, Result},
     sys::{Claim, Memory, ptrace::Stopped},
-    target::{Maps, Target, memory_room},
+    target::{Ending, Maps, Target, memory_room},
 };
 
 /// How often the target's life is checked.
@@ -80,7 +80,7 @@ impl Controller {
         let mut seen = Instant::now();
         loop {
             let pause = self.loading.until_look().min(WATCH_EVERY);
-            let command = commands.next(pause);
+            let command = commands.next(pause, self.target.pidfd());
             self.loading.hear();
             let now = Instant::now();
             if self.is_gone() {
@@ -168,6 +168,12 @@ impl Controller {
             // It is set once, here.
             let _ = self.shared.executed.set(seen);
         }
+        if !executed {
+            let ending = self.ending();
+            let _ = self.shared.ending.set(ending);
+            // Everything is retained that there is, and it does not count as over yet.
+            self.output.triggers.ended(ending);
+        }
         let report = self.totals(DetachReport {
             exited: true,
             ..DetachReport::default()
@@ -178,6 +184,12 @@ impl Controller {
             true => tracing::info!(pid, "target became another program"),
             false => tracing::info!(pid, "target exited"),
         }
+    }
+
+    /// Of a process that was started by us, its parent knows.
+    fn ending(&self) -> Ending {
+        let status = *lock(&self.shared.exit_status);
+        status.map_or_else(|| self.target.ending(), Ending::from)
     }
 
     /// Events are not read any more: let the program go, and keep what it recorded until somebody has asked what happened.

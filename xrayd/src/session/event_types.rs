@@ -60,6 +60,11 @@ pub(super) struct Reading {
     read: HashMap<Load, HashSet<u16>>,
 }
 
+/// Whether what a number is called has this name in it.
+pub(super) fn is_one_of(name: &str, called: &str) -> bool {
+    called.split(BETWEEN).any(|part| part == name)
+}
+
 // === impl EventTypes ===
 
 impl EventTypes {

@@ -13,13 +13,13 @@ use std::{
 use xray_trace::instr_map::Selection;
 
 use super::{
-    AttachOptions, Capture, Feed, Filter, Finding, Follow, Kinship, LoanId, Mode, NotFollowed,
-    Phase, Run, Session, Source, ToggleReport, Wanted,
+    AttachOptions, Capture, Feed, Filter, Finding, Follow, Kinship, LoanId, Mode, NotFollowed, Run,
+    Session, Source, ToggleReport, Wanted,
     feed::{FeedInlet, feed},
     follow::Follower,
     rules::Rules,
+    shot::{Reach, Shot},
     untraced::Untraced,
-    write_snapshot,
 };
 use crate::{
     lock::lock,
@@ -410,8 +410,8 @@ impl Family {
         last: Option<Duration>,
         out: &mut dyn io::Write,
     ) -> io::Result<()> {
-        let sessions = self.sessions();
-        write_snapshot(sessions.iter().map(Arc::as_ref), last, out)
+        let reach = last.map_or(Reach::All, Reach::Last);
+        Shot::take(self.sessions(), reach).write(out)
     }
 
     // --- by the registry
@@ -619,7 +619,7 @@ impl Family {
 }
 
 fn is_living(session: &Session) -> bool {
-    matches!(session.control.phase(), Phase::Tracing | Phase::Detaching)
+    session.is_living()
 }
 
 // === impl News ===

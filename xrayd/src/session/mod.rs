@@ -20,9 +20,11 @@
 //! | `profiles` | sums of calls, and who wants them |
 //! | `filter` | what of events is kept |
 //! | `feed` | one reader of a live stream |
+//! | `shot` | what processes did up to one moment |
 //! | `trace_writer` | the processes of a family as one trace |
 //! | `family` | a process and those that are followed from it |
 //! | `follow` | finding them |
+//! | `triggers` | what somebody waits for |
 //! | `untraced` | a program that was started by us and has no sleds |
 
 mod attach;
@@ -44,9 +46,11 @@ mod output;
 mod profiles;
 mod registry;
 mod rules;
+mod shot;
 mod sites;
 mod states;
 mod trace_writer;
+mod triggers;
 mod untraced;
 mod watch;
 
@@ -62,10 +66,12 @@ use shm_ring::Geometry;
 use xray_trace::{
     instr_map::{Candidate, CompiledSelection, Selection},
     model::{
-        Birth, BuildId, ClockAnchor, Function, FunctionId, Lifetime, ModuleId, Origin, Process,
+        Birth, BuildId, Clock, ClockAnchor, Function, FunctionId, Lifetime, ModuleId, Origin,
+        Process,
     },
 };
 
+pub use crate::target::Ending;
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
 pub use calls::{CallCounts, ThreadCalls};
 pub use controller::DetachReport;
@@ -78,7 +84,14 @@ pub use loading::{Armed, Since};
 pub use loans::LoanId;
 pub use mode::Mode;
 pub use registry::{Caller, LaunchOptions, Launched, Registry, RegistryConfig};
+pub(crate) use shot::Extent;
+pub use shot::{Reach, Shot};
 pub use trace_writer::{NumberedModule, Tables, TraceWriter};
+pub use triggers::{
+    Condition, DeathWanted, EventWanted, Firing, Hit, Hits, MOST_CONDITIONS, MOST_FIRINGS, Trigger,
+    Value,
+};
+pub(crate) use triggers::{Lookout, Marks, Place};
 
 pub use watch::Noticing;
 
@@ -103,7 +116,6 @@ use self::{
     rules::{Rules, Wishes, lasting},
 };
 use crate::{
-    collect::{Pictures, room},
     inject::{Front, PatchReport},
     pid::Pid,
     refusal::{Reason, Refusal, Result},
@@ -208,6 +220,8 @@ pub struct Status {
     pub retained_events: u64,
     /// Events dropped from what was retained, for space.
     pub evicted_events: u64,
+    /// Triggers that are armed in it.
+    pub triggers: u32,
     /// When it was attached, in nanoseconds since the Unix epoch.
     pub attached_wall_ns: u64,
     /// Modules with sleds that are loaded.
@@ -513,6 +527,7 @@ impl Session {
             retained_bytes: counters.retained_bytes,
             retained_events: counters.retained_events,
             evicted_events: counters.evicted_events,
+            triggers: u32::try_from(self.output.triggers.count()).unwrap_or(u32::MAX),
             attached_wall_ns: self.attached.wall_ns,
             modules: self.module_statuses(),
             noticing: self.control.noticing(),
@@ -619,7 +634,8 @@ impl Session {
         last: Option<Duration>,
         out: &mut dyn io::Write,
     ) -> io::Result<()> {
-        write_snapshot([self], last, out)
+        let reach = last.map_or(Reach::All, Reach::Last);
+        Shot::take(vec![self], reach).write(out)
     }
 
     /// Has sums of calls made from now on, for as long as what is returned lives.
@@ -673,24 +689,14 @@ impl Session {
         Ok(())
     }
 
+    /// Writes what was taken of it; functions that `seen` names are described, whether any event of them is left or not.
     fn write_into<W: io::Write>(
         &self,
         source: Source,
-        pictures: Option<Pictures>,
-        last: Option<Duration>,
+        snapshot: &Snapshot,
+        seen: &HashSet<FunctionId>,
         writer: &mut TraceWriter<W>,
     ) -> io::Result<()> {
-        let mut seen = HashSet::new();
-        let snapshot = match pictures {
-            Some(pictures) => {
-                let functions = self.functions.ids();
-                pictures.develop(self.process.id, functions, last, |id| {
-                    seen.insert(id);
-                })
-            }
-            // Nothing comes any more.
-            None => self.output.snapshot(),
-        };
         writer.process(source, &self.process, self)?;
         if let Some(kinship) = self.kinship() {
             writer.origin(source, kinship.origin())?;
@@ -725,6 +731,21 @@ impl Session {
     /// Memory that cannot be read or written. The session is over nevertheless.
     pub fn detach(&self) -> Result<DetachReport> {
         self.control.detach()
+    }
+
+    /// The clock of its events.
+    fn clock(&self) -> Clock {
+        Clock::new(self.output.anchors())
+    }
+
+    /// How the process has ended, if it has; also `None` of one that became another program.
+    pub fn ending(&self) -> Option<Ending> {
+        self.control.ending()
+    }
+
+    /// Whether anything may still come.
+    pub fn is_living(&self) -> bool {
+        matches!(self.control.phase(), Phase::Tracing | Phase::Detaching)
     }
 
     /// When the process ended or the session failed, unless that was after a detach.
@@ -769,34 +790,6 @@ impl Tables for Session {
         let lifetimes = modules.iter().flat_map(|loaded| loaded.lifetimes());
         lifetimes.collect()
     }
-}
-
-/// Everything that sessions have, as one trace. Of all of them it is taken before any is written, which takes longer.
-fn write_snapshot<'a>(
-    sessions: impl IntoIterator<Item = &'a Session>,
-    last: Option<Duration>,
-    out: &mut dyn io::Write,
-) -> io::Result<()> {
-    let sessions: Vec<&Session> = sessions.into_iter().collect();
-    let bytes = room(sessions.len());
-    let begun = Instant::now();
-    let taken: Vec<_> = sessions
-        .into_iter()
-        .map(|session| (session, session.control.pictures(bytes)))
-        .collect();
-    let copied = taken.iter().filter_map(|(_, pictures)| pictures.as_ref());
-    tracing::info!(
-        processes = taken.len(),
-        copied_bytes = copied.map(Pictures::bytes).sum::<u64>(),
-        within_us = begun.elapsed().as_micros(),
-        "snapshot taken"
-    );
-    let mut writer = TraceWriter::new(out)?;
-    for (source, (session, pictures)) in (0..).map(Source).zip(taken) {
-        session.write_into(source, pictures, last, &mut writer)?;
-        writer.ended(source, session)?;
-    }
-    writer.end()
 }
 
 /// Sums of calls that are being made of a process.

@@ -23,6 +23,7 @@ use super::{
     feed::{FeedItem, FeedSender, Published},
     mode::Mode,
     profiles::Profiles,
+    triggers::Triggers,
 };
 use crate::lock::lock;
 
@@ -81,6 +82,8 @@ pub(crate) struct Snapshot {
     pub(crate) blocks: Vec<Block>,
     /// What was retained and dropped, by thread.
     pub(crate) evicted: Vec<(ThreadId, u64)>,
+    /// When the last of that happened.
+    pub(crate) evicted_until: Option<Ticks>,
 }
 
 /// Blocks go in here.
@@ -105,6 +108,7 @@ pub(crate) struct Output {
     mode: AtomicUsize,
     pub(crate) profiles: Profiles,
     pub(crate) calls: Calls,
+    pub(crate) triggers: Triggers,
     /// Readers that will subscribe at once.
     coming: AtomicU32,
     /// Words that rings were given in flight, while they were not read: about as many as events. Of rings that there are, then of such as
@@ -130,6 +134,8 @@ struct Retained {
     bytes: u64,
     events: u64,
     evicted: u64,
+    /// When the last event was that was evicted.
+    evicted_until: Option<Ticks>,
     anchors: Vec<ClockAnchor>,
     /// Those that have a ring or a block.
     threads: BTreeMap<ThreadId, Known>,
@@ -179,6 +185,7 @@ impl Output {
             mode: AtomicUsize::new(Mode::default().index()),
             profiles: Profiles::new(process),
             calls: Calls::default(),
+            triggers: Triggers::default(),
             coming: AtomicU32::new(0),
             unread: AtomicU64::new(0),
             overwritten: AtomicU64::new(0),
@@ -458,7 +465,7 @@ impl Output {
 
     /// Somebody reads events, or will at once.
     fn is_wanted(&self) -> bool {
-        self.coming.load(Relaxed) > 0 || self.is_read()
+        self.coming.load(Relaxed) > 0 || self.triggers.see_events() || self.is_read()
     }
 
     fn is_read(&self) -> bool {
@@ -488,7 +495,9 @@ impl Output {
         // Under the lock, so that a new reader gets a name either with all others or in its feed.
         let _retained = lock(&self.retained);
         if let Some(name) = self.event_types.name(number, name) {
-            self.feed(&FeedItem::EventType(self.event_type(number, name)));
+            let named = self.event_type(number, name);
+            self.triggers.named(&named);
+            self.feed(&FeedItem::EventType(named));
         }
     }
 
@@ -580,7 +589,15 @@ impl Output {
                 .map(|published| published.block.clone())
                 .collect(),
             evicted,
+            evicted_until: retained.evicted_until,
         }
+    }
+
+    /// A thread's id in the kernel and its name, as long as anything is known of it.
+    pub(crate) fn thread(&self, id: ThreadId) -> Option<(u32, String)> {
+        let retained = lock(&self.retained);
+        let known = retained.threads.get(&id)?;
+        Some((known.thread.tid, known.thread.name.clone()))
     }
 
     /// What `fail` was told.
@@ -664,6 +681,7 @@ impl Retained {
             self.bytes -= cost(&oldest.block);
             self.events -= oldest.events();
             self.evicted = self.evicted.saturating_add(events);
+            self.evicted_until = self.evicted_until.max(Some(oldest.block.last));
             self.evict_from(oldest.block.thread, events);
         }
     }

@@ -2,7 +2,11 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::process::ExitStatusExt as _,
+    },
+    process::ExitStatus,
 };
 
 use nix::{
@@ -11,6 +15,24 @@ use nix::{
 };
 
 use crate::pid::Pid;
+
+/// `PIDFD_GET_INFO` of the first version of [`Info`], and what can be asked for by it: include/uapi/linux/pidfd.h of Linux 6.15.
+const GET_INFO: libc::Ioctl = 0xc040_ff0b;
+const INFO_EXIT: u64 = 1 << 3;
+
+/// `struct pidfd_info`, as it was at first; later ones are longer.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Info {
+    /// What is asked for, and what is told.
+    mask: u64,
+    cgroup: u64,
+    /// Process ids and users.
+    ids: [u32; 11],
+    exit_code: i32,
+}
+
+const _: () = assert!(size_of::<Info>() == 64);
 
 /// A process, held.
 #[derive(Debug)]
@@ -35,12 +57,38 @@ impl PidFd {
         !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
     }
 
+    /// How the process ended, once its parent has collected it; until then `None`.
+    ///
+    /// # Errors
+    /// The kernel does not tell: it is older than 6.15.
+    pub(crate) fn exit_status(&self) -> io::Result<Option<ExitStatus>> {
+        let mut info = Info {
+            mask: INFO_EXIT,
+            ..Info::default()
+        };
+        // SAFETY: the request's number says that 64 bytes are read and written at the pointer, the size of the live local that it points to; the
+        // descriptor is open while `self` lives.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), GET_INFO, &raw mut info) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let told = info.mask & INFO_EXIT != 0;
+        Ok(told.then(|| ExitStatus::from_raw(info.exit_code)))
+    }
+
     /// A copy of the process's descriptor `number`.
     pub(crate) fn get_fd(&self, number: i32) -> io::Result<OwnedFd> {
         // SAFETY: pidfd_getfd takes three integers and touches no memory; the descriptor is open while `self` lives.
         let result =
             unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.fd.as_raw_fd(), number, 0) };
         owned(result)
+    }
+}
+
+impl AsFd for PidFd {
+    /// Readable once the process has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

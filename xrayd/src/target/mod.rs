@@ -1,6 +1,7 @@
 //! What can be known of a process by looking: nothing here changes it.
 
 mod check;
+mod ending;
 mod event_types;
 mod hearing;
 mod identity;
@@ -22,6 +23,7 @@ mod threads;
 mod tree;
 
 pub use check::{Check, Outcome, Sleds};
+pub use ending::Ending;
 pub use listing::{ProcessState, ProcessSummary};
 pub use mapped::{MappedFile, mapped_files};
 

@@ -153,11 +153,12 @@ impl DrainHandle {
         self.ask(Request::Flush);
     }
 
-    /// What rings, at most so many bytes, and the output hold now; of rings that are read, after that was done. `None` if the thread is gone.
-    pub(crate) fn pictures(&self, bytes: u64) -> Option<Pictures> {
+    /// Asks what rings, at most so many bytes, and the output hold now; of rings that are read, after that was done. `None` if the thread is gone;
+    /// then nothing comes out of the receiver either.
+    pub(crate) fn ask_for_pictures(&self, bytes: u64) -> Option<Receiver<Pictures>> {
         let (answer, answered) = sync_channel(1);
         self.requests.send(Request::Pictures(bytes, answer)).ok()?;
-        answered.recv().ok()
+        Some(answered)
     }
 
     /// What somebody asks of sums, once everything that is there now is in them. `None` if the thread is gone.
@@ -334,6 +335,7 @@ impl Drain {
             false => self.read_along(),
         }
         self.lanes.keep(self.output.keeps(), &self.output);
+        self.lanes.watch(&self.output);
         let profile = self.output.mode() == Mode::Profile;
         if profile != self.profile {
             self.enter_profile(profile);

@@ -6,5 +6,5 @@ mod outward;
 pub(super) use inward::{Toggle, attach_options, matching, mode, selection, toggle, wanted};
 pub(super) use outward::{
     attach_report, detach_refused, detach_report, family, function, mode_report, preflight,
-    process, retained, status, toggle_refused, toggle_report,
+    process, refusal, retained, status, toggle_refused, toggle_report,
 };

@@ -20,7 +20,7 @@ use crate::{
 /// Characters of a command line that are passed on: a list of processes has to fit a message.
 const MAX_COMMAND: usize = 4096;
 
-fn refusal(refusal: Refusal) -> v1::Refusal {
+pub(crate) fn refusal(refusal: Refusal) -> v1::Refusal {
     let Refusal { reason, message } = refusal;
     v1::Refusal {
         reason: reason.id().to_owned(),
@@ -135,6 +135,7 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         retained_bytes,
         retained_events,
         evicted_events,
+        triggers,
         attached_wall_ns,
         modules,
         noticing,
@@ -175,6 +176,7 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         executed,
         losses: losses.into_iter().map(thread_loss).collect(),
         lost_by_others: lost.saturating_sub(told),
+        triggers,
     }
 }
 
@@ -307,8 +309,8 @@ fn phase_name(phase: Phase) -> &'static str {
     }
 }
 
-/// What every chunk of a fetched trace says beside its bytes.
-pub(crate) fn retained(statuses: &[Status]) -> v1::TraceChunk {
+/// What every chunk of a fetched trace says beside its bytes; its copies took so long.
+pub(crate) fn retained(statuses: &[Status], within: Duration) -> v1::TraceChunk {
     v1::TraceChunk {
         data: Vec::new(),
         events: statuses.iter().map(|status| status.retained_events).sum(),
@@ -316,6 +318,7 @@ pub(crate) fn retained(statuses: &[Status]) -> v1::TraceChunk {
             .iter()
             .fold(0, |lost, status| status.lost.saturating_add(lost)),
         reader_lost: 0,
+        copied_within_ns: nanoseconds(within),
     }
 }
 

@@ -1,0 +1,118 @@
+//! Where snapshots go: into one file, or each into a file of its own in a directory.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use xrayd_proto::v1::TraceChunk;
+
+use super::super::snapshot::Snapshot;
+use crate::output::moment;
+use crate::output::triggered::Fired;
+use crate::trace_file::{OutputFile, Overwrite, Unfinished};
+
+/// The files of one trigger.
+pub(super) struct Files {
+    place: Place,
+    /// The one that is being written, whose it is, and how long copying took.
+    current: Option<(OutputFile, u32, u64)>,
+}
+
+enum Place {
+    /// Until it is written.
+    File(Option<OutputFile>),
+    Directory {
+        path: PathBuf,
+        /// It was made for this, and goes again if nothing was put there.
+        is_ours: bool,
+    },
+}
+
+// === impl Files ===
+
+impl Files {
+    /// Opens the file or makes the directory, so that what is wrong with its name or place is found at once.
+    pub(super) fn open(path: &Path, one: bool, overwrite: Overwrite) -> anyhow::Result<Self> {
+        let place = match one {
+            true => Place::File(Some(OutputFile::open(path, overwrite)?)),
+            false => {
+                let is_ours = match fs::create_dir(path) {
+                    Ok(()) => true,
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {
+                        false
+                    }
+                    Err(error) => {
+                        return Err(error).with_context(|| {
+                            format!(
+                                "more than one snapshot goes into a directory: cannot make {}",
+                                path.display()
+                            )
+                        });
+                    }
+                };
+                Place::Directory {
+                    path: path.to_owned(),
+                    is_ours,
+                }
+            }
+        };
+        Ok(Self {
+            place,
+            current: None,
+        })
+    }
+
+    /// The next piece of the snapshot of this firing.
+    pub(super) fn take(&mut self, fired: &Fired, chunk: &TraceChunk) -> anyhow::Result<()> {
+        let (file, ..) = match &mut self.current {
+            Some(current) => current,
+            None => {
+                let mut file = self.place.next(fired)?;
+                file.begin()?;
+                let pid = fired.pid.unwrap_or(0);
+                self.current.insert((file, pid, chunk.copied_within_ns))
+            }
+        };
+        file.write(&chunk.data)
+    }
+
+    /// The snapshot is whole: what is in it, and where it is. `None` if there is none.
+    pub(super) fn finish(&mut self) -> anyhow::Result<Option<(Snapshot, PathBuf)>> {
+        let Some((mut file, pid, copied_within_ns)) = self.current.take() else {
+            return Ok(None);
+        };
+        let tally = file.finish_trace(Unfinished::Leave)?;
+        let path = file.path().to_owned();
+        let snapshot = Snapshot::new(pid, &path, &tally, copied_within_ns);
+        Ok(Some((snapshot, path)))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if let Place::Directory {
+            path,
+            is_ours: true,
+        } = &self.place
+        {
+            // Nothing goes away that is in it.
+            let _ = fs::remove_dir(path);
+        }
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn next(&mut self, fired: &Fired) -> anyhow::Result<OutputFile> {
+        match self {
+            Self::File(file) => file.take().context("it has fired more than once"),
+            Self::Directory { path, .. } => {
+                let time = moment::in_file_name(fired.wall_ns);
+                let name = format!("{}-{time}.xtrace", fired.number);
+                OutputFile::open(&path.join(name), Overwrite::No)
+            }
+        }
+    }
+}

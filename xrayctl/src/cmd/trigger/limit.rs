@@ -1,0 +1,68 @@
+//! How often a trigger fires: `3`, or `3/1h`.
+
+use std::time::Duration;
+
+use xrayd::session::MOST_FIRINGS;
+
+use crate::parse;
+
+/// So often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub(super) times: u32,
+    /// In any such time; `None`: in all.
+    pub(super) period: Option<Duration>,
+}
+
+/// What the command line says.
+pub(super) fn parse(text: &str) -> Result<Limit, String> {
+    let (times, period) = match text.split_once('/') {
+        Some((times, period)) => (times, Some(parse::positive_duration(period)?)),
+        None => (text, None),
+    };
+    let times = times.trim().parse().ok();
+    let times = times.filter(|times| (1..=MOST_FIRINGS).contains(times));
+    let wrong =
+        || format!("expected a number from 1 to {MOST_FIRINGS}, or one and a time, like 3/1h");
+    Ok(Limit {
+        times: times.ok_or_else(wrong)?,
+        period,
+    })
+}
+
+// === impl Limit ===
+
+impl Limit {
+    /// Whether it fires once, and never again.
+    pub(super) fn is_once(self) -> bool {
+        self.times == 1 && self.period.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_number_or_one_for_a_time() {
+        let hour = Some(Duration::from_secs(3600));
+        for (text, expected) in [
+            ("1", Some((1, None))),
+            ("1000", Some((1000, None))),
+            ("3/1h", Some((3, hour))),
+            ("3 / 60m", Some((3, hour))),
+            ("0", None),
+            ("1001", None),
+            ("-1", None),
+            ("3/", None),
+            ("3/0s", None),
+            ("/1h", None),
+            ("often", None),
+        ] {
+            let limit = parse(text).ok();
+            let found = limit.map(|limit| (limit.times, limit.period));
+            assert_eq!(found, expected, "{text}");
+        }
+        assert!(parse("1").unwrap().is_once() && !parse("1/1h").unwrap().is_once());
+    }
+}

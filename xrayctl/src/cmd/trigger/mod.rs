@@ -1,0 +1,470 @@
+//! `xrayctl trigger`: waits until something happens, and then does something at once.
+//!
+//! The daemon waits, takes the picture and switches functions; files are written and commands run here, as whoever asked.
+
+mod action;
+mod files;
+mod limit;
+
+use std::io::{BufRead as _, IsTerminal as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nix::sys::signal::{SigSet, Signal as Background};
+use serde::Serialize;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use xrayd::session::{Capture, MOST_CONDITIONS, Wanted};
+use xrayd_proto::v1::trigger_condition::What;
+use xrayd_proto::v1::trigger_event::Event;
+use xrayd_proto::v1::{
+    Selection, SnapshotWanted, TriggerDone, TriggerEvent, TriggerRequest, TriggerSwitch,
+    TriggerSwitched,
+};
+
+use self::action::Action;
+use self::files::Files;
+use self::limit::Limit;
+use super::snapshot::{Snapshot, attached};
+use crate::args::Format;
+use crate::client::{Daemon, Rpc};
+use crate::condition::{self, Condition};
+use crate::failure::{self, Failure};
+use crate::output::Console;
+use crate::output::triggered::{Fired, Told};
+use crate::parse;
+use crate::signals::Signals;
+use crate::toggle::{self, Switching};
+use crate::trace_file::Overwrite;
+
+const EXAMPLES: &str = "\
+Conditions (several --when: any of them):
+  duration(SELECTOR) > TIME   a call has ended and took longer; or >=
+  call(SELECTOR)              a call begins
+  rate(SELECTOR) > N/s        a process calls these functions more than N times within a second; again after it was less
+  event(custom)               the program says something: a custom event, a typed one by number or by name
+  death                       a process ends by a signal; death(SIGSEGV): by this one; death(any): however
+  demand                      only when told to: SIGUSR1 to xrayctl, or Enter on a terminal, which fires any trigger
+
+A SELECTOR is the name of a function or a glob. What the conditions name is on while the trigger is armed; what else is in the
+snapshot is what else is on (`xrayctl enable`). While it has to see calls or events, the daemon reads all of them, as with watch.
+
+Actions, whatever their order, are done like this: enable and disable at once, for good; then the snapshot; then commands, here, by sh, with
+XRAY_NUMBER, XRAY_WHEN, XRAY_PID, XRAY_TID, XRAY_FUNCTION, XRAY_VALUE and XRAY_FILE in their environment.
+
+With a limit of one firing, OUT is a file. Else it is a directory, in which each snapshot has a name of its number and time.
+
+Examples:
+  xrayctl trigger --when 'duration(ns::handle) > 10ms' -o slow.xtrace
+  xrayctl trigger --when death --all-processes --before 5s -o crash.xtrace
+  xrayctl trigger --pid 1234 --when 'rate(retry*) > 100/s' --limit 3/1h --expire 8h -o storms/
+  xrayctl trigger --when 'call(cache::flush)' --do 'enable cache::*' --do 'exec notify-send $XRAY_FUNCTION'";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// What to wait for; see below
+    #[arg(long, value_name = "CONDITION", required = true, value_parser = condition::argument)]
+    when: Vec<Condition>,
+    /// Only in this process and those that are followed from it; without this, in every attached process
+    #[arg(long, value_parser = parse::pid)]
+    pid: Option<u32>,
+    /// Wait for libraries that are loaded later, if a condition names nothing that is loaded now
+    #[arg(long)]
+    pending: bool,
+    /// What to do: snapshot, which it is if nothing is said; `enable SELECTION`; `disable SELECTION`; `exec COMMAND`
+    #[arg(long = "do", value_name = "ACTION", value_parser = action::parse)]
+    actions: Vec<Action>,
+    /// The snapshot is of every attached process, all up to the same moment
+    #[arg(long)]
+    all_processes: bool,
+    /// How far the snapshot reaches back before the moment; without this, as far as there is anything. A call that it has fired for is always whole
+    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
+    before: Option<Duration>,
+    /// How far it goes beyond that moment
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse::duration)]
+    after: Duration,
+    /// How often it fires: so often in all, or N/TIME: in any such time, like 3/1h
+    #[arg(long, value_name = "N[/TIME]", default_value = "1", value_parser = limit::parse)]
+    limit: Limit,
+    /// Stop waiting after this time
+    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
+    expire: Option<Duration>,
+    /// Where snapshots go
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+    /// Replace OUT if it is a file that is there already
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// What is under way.
+struct Waiting<'a> {
+    args: &'a Args,
+    console: &'a mut Console,
+    files: Option<Files>,
+    /// The firing that is being told of.
+    firing: Option<Fired>,
+    /// Actions of it that were told.
+    switches: usize,
+    fired: u32,
+    /// It ends when this firing is written.
+    is_leaving: bool,
+}
+
+/// Somebody wants it to fire now.
+struct Demands {
+    signal: Signal,
+    enters: mpsc::Receiver<()>,
+}
+
+/// A snapshot, as JSON.
+#[derive(Debug, Serialize)]
+struct Written<'a> {
+    event: &'static str,
+    number: u32,
+    #[serde(flatten)]
+    snapshot: &'a Snapshot,
+}
+
+/// Whether anything more is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    More,
+    /// It is over.
+    Over,
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let mut signals = Signals::hold()?;
+    let mut demands = Demands::hold()?;
+    args.check()?;
+    let mut rpc = daemon.connect().await?;
+    if args.pid.is_none() {
+        attached(&mut rpc).await?;
+    }
+    ensure_matches(&mut rpc, &args, console).await?;
+    let files = args.files()?;
+    let (requests, mut events) = arm(&mut rpc, args.request()).await?;
+    let mut waiting = Waiting {
+        args: &args,
+        console,
+        files,
+        firing: None,
+        switches: 0,
+        fired: 0,
+        is_leaving: false,
+    };
+    loop {
+        let event = tokio::select! {
+            event = events.message() => event,
+            () = signals.next() => {
+                if waiting.stop_asked() {
+                    return Ok(());
+                }
+                continue;
+            }
+            () = demands.next() => {
+                let fire = TriggerRequest { fire: true, ..TriggerRequest::default() };
+                // One that waits there is as good as two.
+                let _ = requests.try_send(fire);
+                continue;
+            }
+        };
+        let event = event.map_err(|status| failure::from_status(&status))?;
+        let Some(TriggerEvent { event: Some(event) }) = event else {
+            return Err(Failure::Unreachable("the daemon went away".to_owned()).into());
+        };
+        if waiting.take(event, &mut signals).await? == Next::Over {
+            return waiting.verdict();
+        }
+    }
+}
+
+// === impl Args ===
+
+impl Args {
+    /// What clap cannot tell.
+    fn check(&self) -> anyhow::Result<()> {
+        let usage = |what: &str| Err(Failure::Usage(what.to_owned()).into());
+        if self.conditions().count() > MOST_CONDITIONS {
+            return usage(&format!("at most {MOST_CONDITIONS} conditions at a time"));
+        }
+        match (self.takes_snapshots(), &self.output) {
+            (true, None) => usage("no --output says where the snapshot goes"),
+            (false, Some(_)) => usage("an --output is for snapshots: give --do snapshot, too"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Those that the daemon waits for.
+    fn conditions(&self) -> impl Iterator<Item = &Condition> {
+        self.when
+            .iter()
+            .filter(|condition| condition.wire.is_some())
+    }
+
+    fn takes_snapshots(&self) -> bool {
+        self.actions.is_empty() || self.actions.contains(&Action::Snapshot)
+    }
+
+    /// Actions that switch functions, and how they are written.
+    fn switches(&self) -> impl Iterator<Item = (&str, TriggerSwitch)> {
+        self.actions.iter().filter_map(Action::switch)
+    }
+
+    fn commands(&self) -> impl Iterator<Item = &str> {
+        self.actions.iter().filter_map(Action::command)
+    }
+
+    fn files(&self) -> anyhow::Result<Option<Files>> {
+        let output = self.output.as_deref();
+        let files = output.map(|output| {
+            let overwrite = if self.force {
+                Overwrite::Yes
+            } else {
+                Overwrite::No
+            };
+            Files::open(output, self.limit.is_once(), overwrite)
+        });
+        files.transpose()
+    }
+
+    fn request(&self) -> TriggerRequest {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let optional = |time: Option<Duration>| time.map_or(0, ns);
+        TriggerRequest {
+            pid: self.pid.unwrap_or(0),
+            conditions: self
+                .conditions()
+                .filter_map(|condition| condition.wire.clone())
+                .collect(),
+            switches: self.switches().map(|(_, switch)| switch).collect(),
+            snapshot: self.takes_snapshots().then(|| SnapshotWanted {
+                all_processes: self.all_processes,
+                before_ns: optional(self.before),
+                after_ns: ns(self.after),
+            }),
+            limit: self.limit.times,
+            limit_period_ns: optional(self.limit.period),
+            expire_ns: optional(self.expire),
+            fire: false,
+        }
+    }
+}
+
+// === impl Demands ===
+
+impl Demands {
+    fn hold() -> anyhow::Result<Self> {
+        let (sender, enters) = mpsc::channel(1);
+        if std::io::stdin().is_terminal() {
+            // It ends with the process: nothing else ends a read from a terminal.
+            std::thread::spawn(move || {
+                // Else reading would stop the process while it is in the background. So it fails, and there is no Enter.
+                if SigSet::from_iter([Background::SIGTTIN])
+                    .thread_block()
+                    .is_err()
+                {
+                    return;
+                }
+                for line in std::io::stdin().lock().lines() {
+                    if line.is_err() || sender.blocking_send(()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Ok(Self {
+            signal: signal(SignalKind::user_defined1())?,
+            enters,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.signal.recv() => {}
+            Some(()) = self.enters.recv() => {}
+        }
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting<'_> {
+    /// Somebody wants it to end. False if a snapshot is on its way, which it is then left for.
+    fn stop_asked(&mut self) -> bool {
+        if self.firing.is_none() || !self.args.takes_snapshots() || self.is_leaving {
+            return true;
+        }
+        self.is_leaving = true;
+        let what = "a snapshot is on its way; another Ctrl-C does not wait for it";
+        self.console.note(what);
+        false
+    }
+
+    async fn take(&mut self, event: Event, signals: &mut Signals) -> anyhow::Result<Next> {
+        match event {
+            Event::Armed(armed) => {
+                self.tell(&Told::armed(armed))?;
+                if self.console.shows_progress() {
+                    self.console.note(&format!(
+                        "Ctrl-C ends it; Enter or `kill -USR1 {}` fires it",
+                        std::process::id()
+                    ));
+                }
+            }
+            Event::Fired(fired) => {
+                let conditions: Vec<String> = self
+                    .args
+                    .conditions()
+                    .map(|condition| condition.text.clone())
+                    .collect();
+                let fired = Fired::new(fired, &conditions);
+                self.fired = fired.number;
+                self.switches = 0;
+                self.firing = Some(fired.clone());
+                self.tell(&Told::Fired(fired))?;
+            }
+            Event::Switched(TriggerSwitched { number, reports }) => {
+                let action = self.args.switches().nth(self.switches);
+                let action = action.map_or("", |(action, _)| action);
+                self.switches += 1;
+                for report in reports {
+                    self.tell(&Told::switched(number, action, report))?;
+                }
+            }
+            Event::Snapshot(chunk) => {
+                if let (Some(files), Some(fired)) = (&mut self.files, &self.firing) {
+                    tokio::task::block_in_place(|| files.take(fired, &chunk))?;
+                }
+            }
+            Event::Done(done) => {
+                self.finish(done, signals).await?;
+                if self.is_leaving {
+                    return Ok(Next::Over);
+                }
+            }
+            Event::Ended(ended) => self.tell(&Told::ended(ended))?,
+            Event::Over(over) => {
+                self.tell(&Told::over(&over))?;
+                return Ok(Next::Over);
+            }
+        }
+        Ok(Next::More)
+    }
+
+    /// The snapshot is whole, if there is one; commands may use it.
+    async fn finish(&mut self, done: TriggerDone, signals: &mut Signals) -> anyhow::Result<()> {
+        let TriggerDone { number, refusal } = done;
+        let mut written = None;
+        if let Some(files) = &mut self.files {
+            written = tokio::task::block_in_place(|| files.finish())?;
+        }
+        if let Some((snapshot, _)) = &written {
+            self.show(number, snapshot)?;
+        }
+        if let Some(refusal) = refusal {
+            let why = refusal.message;
+            self.tell(&Told::NoSnapshot { number, why })?;
+        }
+        let Some(fired) = self.firing.take() else {
+            return Ok(());
+        };
+        let file = written.map(|(_, path)| path);
+        let commands: Vec<&str> = self.args.commands().collect();
+        for command in commands {
+            let ended = action::run(command, &fired, file.as_deref(), signals).await;
+            self.tell(&Told::Command {
+                number,
+                command,
+                ended,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, number: u32, snapshot: &Snapshot) -> anyhow::Result<()> {
+        match self.args.format.json {
+            true => self.json(&Written {
+                event: "snapshot",
+                number,
+                snapshot,
+            }),
+            false => self.console.line(&format!("   {}", snapshot.line())),
+        }
+    }
+
+    fn tell(&mut self, told: &Told<'_>) -> anyhow::Result<()> {
+        match self.args.format.json {
+            true => self.json(told),
+            false => self.console.show(|out, look| told.render(out, look)),
+        }
+    }
+
+    /// An object a line.
+    fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        self.console.show(|out, _| {
+            serde_json::to_writer(&mut *out, value)?;
+            writeln!(out)
+        })
+    }
+
+    /// Scripts are to know whether it has fired.
+    fn verdict(&self) -> anyhow::Result<()> {
+        match self.fired {
+            0 => {
+                let what = "the trigger has not fired";
+                Err(Failure::NothingMatched(what.to_owned()).into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Functions that a condition names have to be there, unless they may come.
+async fn ensure_matches(rpc: &mut Rpc, args: &Args, console: &Console) -> anyhow::Result<()> {
+    for condition in args.conditions() {
+        let Some(selection) = selection_of(condition) else {
+            continue;
+        };
+        let switching = Switching {
+            pid: args.pid.unwrap_or(0),
+            selection,
+            wanted: Wanted::On(Capture::NONE),
+            loan: 0,
+        };
+        toggle::ensure_matches(rpc, &switching, args.pending, console)
+            .await
+            .with_context(|| condition.text.clone())?;
+    }
+    Ok(())
+}
+
+fn selection_of(condition: &Condition) -> Option<Selection> {
+    match condition.wire.clone()?.what? {
+        What::Duration(of) => of.selection,
+        What::Rate(of) => of.selection,
+        What::Call(of) => Some(of),
+        What::Event(_) | What::Death(_) => None,
+    }
+}
+
+/// Armed when this returns, for as long as both are there.
+async fn arm(
+    rpc: &mut Rpc,
+    request: TriggerRequest,
+) -> anyhow::Result<(mpsc::Sender<TriggerRequest>, Streaming<TriggerEvent>)> {
+    let (requests, sent) = mpsc::channel(1);
+    // There is room for one.
+    requests.try_send(request).context("no request was sent")?;
+    let response = rpc.trigger(ReceiverStream::new(sent)).await;
+    let response = response.map_err(|status| failure::from_status(&status));
+    let events = response.context("cannot arm the trigger")?;
+    Ok((requests, events.into_inner()))
+}

@@ -1,0 +1,400 @@
+//! What `xrayctl trigger` waits for, as it is written:
+//!
+//! ```text
+//!  duration(SELECTOR) > TIME     call(SELECTOR)     event(custom | NUMBER | NAME)
+//!  rate(SELECTOR) > NUMBER/s     death | death(SIGNAL) | death(any)     demand
+//! ```
+//!
+//! Both comparisons can be `>=`. A selector is the name of a function or a glob; parentheses in it must be in pairs.
+
+use nix::sys::signal::Signal;
+use xray_trace::instr_map::{CompiledSelection, Rule, Selection};
+use xrayd_proto::v1::{
+    self, DeathCondition, DurationCondition, EventCondition, RateCondition, TriggerCondition,
+    death_condition::How, event_condition::Which, trigger_condition::What,
+};
+
+use crate::parse;
+use crate::selectors;
+
+/// A condition, and what it was made of.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Condition {
+    pub(crate) text: String,
+    /// `None`: it is met when somebody says so.
+    pub(crate) wire: Option<TriggerCondition>,
+}
+
+/// What is wrong, and where: the first character is in column 1.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("column {column}: {problem}")]
+pub(crate) struct ConditionError {
+    column: usize,
+    problem: String,
+}
+
+/// What is left of a text.
+#[derive(Debug, Clone, Copy)]
+struct Rest<'a> {
+    text: &'a str,
+    /// Characters before it.
+    before: usize,
+}
+
+type Parsed<T> = Result<T, ConditionError>;
+
+/// What the program waits for.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn parse(text: &str) -> Parsed<Condition> {
+    let rest = Rest { text, before: 0 }.trimmed();
+    let (word, rest) = rest.word();
+    let (what, rest) = match word.text {
+        "duration" => duration(rest)?,
+        "call" => {
+            let (inner, rest) = rest.parenthesised("call(SELECTOR)")?;
+            (Some(What::Call(selector(inner)?)), rest)
+        }
+        "event" => {
+            let (inner, rest) =
+                rest.parenthesised("event(custom), event(NUMBER) or event(NAME)")?;
+            (Some(What::Event(event(inner)?)), rest)
+        }
+        "rate" => rate(rest)?,
+        "death" if rest.text.trim_start().is_empty() => {
+            (Some(death_of(How::AnySignal(true))), rest)
+        }
+        "death" => {
+            let (inner, rest) = rest.parenthesised("death, death(SIGNAL) or death(any)")?;
+            (Some(death(inner)?), rest)
+        }
+        "demand" => (None, rest),
+        _ => {
+            let what = "expected duration(…), call(…), event(…), rate(…), death or demand";
+            return Err(word.error(match word.text {
+                "" => what.to_owned(),
+                other => format!("{what}, not {other:?}"),
+            }));
+        }
+    };
+    let rest = rest.trimmed();
+    if !rest.text.is_empty() {
+        return Err(rest.error(format!("nothing more was expected, not {:?}", rest.text)));
+    }
+    Ok(Condition {
+        text: text.trim().to_owned(),
+        wire: what.map(|what| TriggerCondition { what: Some(what) }),
+    })
+}
+
+/// The same, as a command line wants it.
+pub(crate) fn argument(text: &str) -> Result<Condition, String> {
+    parse(text).map_err(|error| error.to_string())
+}
+
+fn duration(rest: Rest<'_>) -> Parsed<(Option<What>, Rest<'_>)> {
+    let (inner, rest) = rest.parenthesised("duration(SELECTOR) > TIME")?;
+    let selection = selector(inner)?;
+    let (more, rest) = rest.comparison()?;
+    let time = parse::duration(rest.text.trim_end()).map_err(|problem| rest.error(problem))?;
+    let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let what = What::Duration(DurationCondition {
+        selection: Some(selection),
+        at_least_ns: ns.saturating_add(more),
+    });
+    Ok((Some(what), rest.end()))
+}
+
+fn rate(rest: Rest<'_>) -> Parsed<(Option<What>, Rest<'_>)> {
+    let (inner, rest) = rest.parenthesised("rate(SELECTOR) > NUMBER/s")?;
+    let selection = selector(inner)?;
+    let (more, rest) = rest.comparison()?;
+    let wrong = || rest.error("expected a number of calls in a second, like 1000/s".to_owned());
+    let (number, unit) = rest.text.split_once('/').ok_or_else(wrong)?;
+    if unit.trim() != "s" {
+        return Err(wrong());
+    }
+    let number: u64 = number.trim_end().parse().map_err(|_| wrong())?;
+    let at_least = number.saturating_add(more);
+    if at_least == 0 {
+        return Err(rest.error("expected 1 or more: none at all is always reached".to_owned()));
+    }
+    let what = What::Rate(RateCondition {
+        selection: Some(selection),
+        at_least,
+    });
+    Ok((Some(what), rest.end()))
+}
+
+fn event(inner: Rest<'_>) -> Parsed<EventCondition> {
+    let text = inner.text;
+    let quoted = text
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'));
+    let which = match quoted {
+        Some("") => return Err(inner.error("expected the name of a type".to_owned())),
+        Some(name) => Which::Name(name.to_owned()),
+        None if text == "custom" => Which::Custom(true),
+        None if text.starts_with(|c: char| c.is_ascii_digit()) => {
+            let number: u16 = text.parse().map_err(|_| {
+                inner.error("expected the number of a type, from 0 to 65535; a name that begins with a digit is written in quotation marks".to_owned())
+            })?;
+            Which::Type(number.into())
+        }
+        None => Which::Name(text.to_owned()),
+    };
+    Ok(EventCondition { which: Some(which) })
+}
+
+fn death(inner: Rest<'_>) -> Parsed<What> {
+    let name = inner.text;
+    let how = match name {
+        "any" => How::AnyEnd(true),
+        name => {
+            let full = match name.starts_with("SIG") {
+                true => name.to_owned(),
+                false => format!("SIG{name}"),
+            };
+            let by_name = full.parse::<Signal>().ok().map(|signal| signal as i32);
+            let by_number = name.parse().ok().filter(|number| (1..=64).contains(number));
+            let signal = by_name.or(by_number);
+            How::Signal(signal.ok_or_else(|| {
+                inner.error(format!(
+                    "expected a signal, like SIGSEGV, or any, not {name:?}"
+                ))
+            })?)
+        }
+    };
+    Ok(death_of(how))
+}
+
+fn death_of(how: How) -> What {
+    What::Death(DeathCondition { how: Some(how) })
+}
+
+/// The functions of this name, or those that the glob matches.
+fn selector(inner: Rest<'_>) -> Parsed<v1::Selection> {
+    let text = inner.text.to_owned();
+    let rule = match text.contains(['*', '?']) {
+        true => Rule::Glob(text),
+        false => Rule::Function(text),
+    };
+    let selection = Selection {
+        include: vec![rule],
+        exclude: Vec::new(),
+    };
+    CompiledSelection::new(&selection).map_err(|error| inner.error(error.to_string()))?;
+    Ok(selectors::wire(selection))
+}
+
+// === impl Rest ===
+
+impl<'a> Rest<'a> {
+    fn error(self, problem: String) -> ConditionError {
+        ConditionError {
+            column: self.before + 1,
+            problem,
+        }
+    }
+
+    /// What comes after the first bytes, which end at a character's end.
+    fn after(self, bytes: usize) -> Self {
+        let (passed, text) = self.text.split_at(bytes);
+        Self {
+            text,
+            before: self.before + passed.chars().count(),
+        }
+    }
+
+    fn end(self) -> Self {
+        self.after(self.text.len())
+    }
+
+    fn trimmed(self) -> Self {
+        self.after(self.text.len() - self.text.trim_start().len())
+    }
+
+    /// The letters that come first.
+    fn word(self) -> (Self, Self) {
+        let end = self.text.find(|c: char| !c.is_alphanumeric() && c != '_');
+        let rest = self.after(end.unwrap_or(self.text.len()));
+        let text = &self.text[..self.text.len() - rest.text.len()];
+        (Self { text, ..self }, rest)
+    }
+
+    /// What stands between parentheses, without blanks around it, and what comes behind.
+    fn parenthesised(self, expected: &str) -> Parsed<(Self, Self)> {
+        let open = self.trimmed();
+        if !open.text.starts_with('(') {
+            return Err(open.error(format!("expected {expected}")));
+        }
+        let mut depth = 0_usize;
+        let closing = open.text.char_indices().find(|(_, c)| {
+            match c {
+                '(' => depth += 1,
+                ')' => depth -= 1,
+                _ => {}
+            }
+            depth == 0
+        });
+        let Some((closing, _)) = closing else {
+            return Err(open.error("this parenthesis is not closed".to_owned()));
+        };
+        let inner = Self {
+            text: &open.text[..closing],
+            ..open
+        };
+        let inner = inner.after(1).trimmed();
+        let inner = Self {
+            text: inner.text.trim_end(),
+            ..inner
+        };
+        if inner.text.is_empty() {
+            return Err(inner.error(format!("expected {expected}")));
+        }
+        Ok((inner, open.after(closing + 1)))
+    }
+
+    /// `>` or `>=`: how much more it has to be than the number behind, which comes next.
+    fn comparison(self) -> Parsed<(u64, Self)> {
+        let rest = self.trimmed();
+        let (more, bytes) = match rest.text {
+            text if text.starts_with(">=") => (0, 2),
+            text if text.starts_with('>') => (1, 1),
+            _ => return Err(rest.error("expected > or >=".to_owned())),
+        };
+        Ok((more, rest.after(bytes).trimmed()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::output::golden;
+
+    /// A condition in short.
+    fn brief(text: &str) -> String {
+        let names = |selection: Option<v1::Selection>| {
+            let rules = selection.unwrap_or_default().include;
+            format!("{:?}", rules[0].rule.as_ref().unwrap())
+        };
+        match parse(text).unwrap().wire.map(|wire| wire.what.unwrap()) {
+            None => "demand".to_owned(),
+            Some(What::Duration(of)) => {
+                format!("{} {}", names(of.selection), of.at_least_ns)
+            }
+            Some(What::Rate(of)) => format!("{} {}", names(of.selection), of.at_least),
+            Some(What::Call(of)) => names(Some(of)),
+            Some(What::Event(of)) => format!("{:?}", of.which.unwrap()),
+            Some(What::Death(of)) => format!("{:?}", of.how.unwrap()),
+        }
+    }
+
+    #[test]
+    fn conditions_that_make_sense_are_understood() {
+        for (text, expected) in [
+            ("duration(foo) > 10ms", "Function(\"foo\") 10000001"),
+            ("duration(foo)>=10ms", "Function(\"foo\") 10000000"),
+            (
+                " duration ( ns::f* ) > 1.5s ",
+                "Glob(\"ns::f*\") 1500000001",
+            ),
+            (
+                "duration(A::operator()(int, char)) > 1us",
+                "Function(\"A::operator()(int, char)\") 1001",
+            ),
+            (
+                "duration((anonymous namespace)::f) > 1us",
+                "Function(\"(anonymous namespace)::f\") 1001",
+            ),
+            ("duration(operator[]) > 0", "Function(\"operator[]\") 1"),
+            ("call(foo)", "Function(\"foo\")"),
+            ("call(ß?)", "Glob(\"ß?\")"),
+            ("rate(foo) > 1000/s", "Function(\"foo\") 1001"),
+            ("rate(foo) >= 1 / s", "Function(\"foo\") 1"),
+            ("event(custom)", "Custom(true)"),
+            ("event(7)", "Type(7)"),
+            ("event(request done)", "Name(\"request done\")"),
+            ("event(\"custom\")", "Name(\"custom\")"),
+            ("event(\"7\")", "Name(\"7\")"),
+            ("death", "AnySignal(true)"),
+            ("death(SIGSEGV)", "Signal(11)"),
+            ("death(KILL)", "Signal(9)"),
+            ("death(34)", "Signal(34)"),
+            ("death(any)", "AnyEnd(true)"),
+            ("demand", "demand"),
+        ] {
+            assert_eq!(brief(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_say_where_and_what() {
+        let wrong = [
+            "",
+            "  ",
+            "duraton(foo) > 10ms",
+            "duration",
+            "duration foo > 10ms",
+            "duration() > 10ms",
+            "duration(foo > 10ms",
+            "duration(foo)",
+            "duration(foo) < 10ms",
+            "duration(foo) > ten",
+            "duration(foo) > 10 parsecs",
+            "duration([*) > 10ms",
+            "ß duration(foo) > 10ms",
+            "duration(äöü) < 10ms",
+            "call(foo) > 1",
+            "call",
+            "rate(foo) > 1000",
+            "rate(foo) > 1000/min",
+            "rate(foo) >= 0/s",
+            "rate(foo) > many/s",
+            "event()",
+            "event(\"\")",
+            "event(70000)",
+            "death(SIGNOT)",
+            "death(0)",
+            "death of a process",
+            "demand now",
+        ];
+        golden::check("conditions.txt", |out| {
+            for text in wrong {
+                let error = parse(text).unwrap_err();
+                writeln!(
+                    out,
+                    "{text}\n{:>width$}\n    {error}",
+                    '^',
+                    width = error.column
+                )?;
+            }
+            Ok(())
+        });
+    }
+
+    proptest! {
+        /// Whatever is written, it is a condition, or there is a place in it, or behind it, where it is wrong.
+        #[test]
+        fn any_text_is_a_condition_or_an_error(text in "\\PC*") {
+            check_any(&text)?;
+        }
+
+        #[test]
+        fn almost_any_condition_is_one_or_an_error(
+            text in "(duration|call|event|rate|death|demand)[( ]{0,2}[a-zß*?()\"\\[]{0,6}[) ]{0,2}[<>=]{0,2}[ 0-9.]{0,3}[a-z/µ]{0,3}"
+        ) {
+            check_any(&text)?;
+        }
+    }
+
+    fn check_any(text: &str) -> Result<(), TestCaseError> {
+        if let Err(error) = parse(text) {
+            prop_assert!((1..=text.chars().count() + 1).contains(&error.column));
+        }
+        Ok(())
+    }
+}

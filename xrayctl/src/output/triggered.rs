@@ -1,0 +1,418 @@
+//! `xrayctl trigger`: what it is armed in, what it has fired for, and what came of it.
+
+use std::io;
+
+use nix::sys::signal::Signal;
+use serde::Serialize;
+use xrayd_proto::v1::{
+    ToggleReport, TriggerArmed, TriggerEnded, TriggerFired, TriggerOver, trigger_ended::Cause,
+    trigger_fired::Value, trigger_over::Why,
+};
+
+use super::{Look, Tone, moment, text, units};
+
+/// One thing that is told: as JSON, an object a line.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub(crate) enum Told<'a> {
+    Armed {
+        processes: u32,
+        functions: u32,
+    },
+    Fired(Fired),
+    Switched {
+        number: u32,
+        /// What was asked for.
+        action: &'a str,
+        pid: u32,
+        matched: u32,
+        changed: u32,
+        /// Why nothing was done.
+        refusal: Option<String>,
+    },
+    NoSnapshot {
+        number: u32,
+        why: String,
+    },
+    Command {
+        number: u32,
+        command: &'a str,
+        /// How it ended.
+        ended: String,
+    },
+    Ended {
+        pid: u32,
+        signal: Option<i32>,
+        code: Option<i32>,
+    },
+    Over {
+        why: &'static str,
+        fired: u32,
+        skipped: u64,
+    },
+}
+
+/// A firing.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Fired {
+    pub(crate) number: u32,
+    /// `None`: on demand.
+    pub(crate) condition: Option<String>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) tid: Option<u32>,
+    pub(crate) thread: Option<String>,
+    pub(crate) function: Option<String>,
+    pub(crate) monotonic_ns: u64,
+    pub(crate) wall_ns: u64,
+    pub(crate) noticed_after_ns: u64,
+    pub(crate) duration_ns: Option<u64>,
+    pub(crate) calls: Option<u64>,
+    pub(crate) event_type: Option<u32>,
+    pub(crate) skipped: u64,
+}
+
+// === impl Told ===
+
+impl<'a> Told<'a> {
+    pub(crate) fn armed(
+        TriggerArmed {
+            processes,
+            functions,
+        }: TriggerArmed,
+    ) -> Self {
+        Self::Armed {
+            processes,
+            functions,
+        }
+    }
+
+    pub(crate) fn switched(number: u32, action: &'a str, report: ToggleReport) -> Self {
+        Self::Switched {
+            number,
+            action,
+            pid: report.pid,
+            matched: report.matched,
+            changed: report.changed,
+            refusal: report.refusal.map(|refusal| refusal.message),
+        }
+    }
+
+    pub(crate) fn ended(TriggerEnded { pid, cause }: TriggerEnded) -> Self {
+        let (signal, code) = match cause {
+            Some(Cause::Signal(signal)) => (Some(signal), None),
+            Some(Cause::Code(code)) => (None, Some(code)),
+            Some(Cause::Unknown(_)) | None => (None, None),
+        };
+        Self::Ended { pid, signal, code }
+    }
+
+    pub(crate) fn over(over: &TriggerOver) -> Self {
+        let why = match over.why() {
+            Why::Limit => "limit",
+            Why::Expired => "expired",
+            Why::Ended => "ended",
+            Why::Unspecified => "unknown",
+        };
+        Self::Over {
+            why,
+            fired: over.fired,
+            skipped: over.skipped,
+        }
+    }
+
+    /// Writes a line for people.
+    pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        match self {
+            Self::Armed {
+                processes,
+                functions,
+            } => {
+                let processes = match processes {
+                    1 => "1 process".to_owned(),
+                    many => format!("{many} processes"),
+                };
+                let functions = match functions {
+                    0 => String::new(),
+                    many => format!(", watching {}", units::counted((*many).into(), "function")),
+                };
+                writeln!(out, "armed in {processes}{functions}")
+            }
+            Self::Fired(fired) => fired.render(out, look),
+            Self::Switched {
+                number,
+                action,
+                pid,
+                matched,
+                changed,
+                refusal,
+            } => match refusal {
+                None => writeln!(
+                    out,
+                    "{number}: {}: {} of {} in process {pid}",
+                    text::printable(action),
+                    units::counted((*changed).into(), "function"),
+                    units::count((*matched).into()),
+                ),
+                Some(why) => {
+                    let why = look.paint(Tone::Bad, &text::printable(why));
+                    writeln!(out, "{number}: {}: {why}", text::printable(action))
+                }
+            },
+            Self::NoSnapshot { number, why } => {
+                let why = look.paint(Tone::Bad, &text::printable(why));
+                writeln!(out, "{number}: no snapshot: {why}")
+            }
+            Self::Command {
+                number,
+                command,
+                ended,
+            } => writeln!(out, "{number}: {}: {ended}", text::printable(command)),
+            Self::Ended { pid, signal, code } => {
+                let how = match (signal, code) {
+                    (Some(signal), _) => format!("was ended by {}", name_of(*signal)),
+                    (None, Some(code)) => format!("has ended with code {code}"),
+                    (None, None) => "has ended, nobody knows how".to_owned(),
+                };
+                writeln!(out, "process {pid} {how}")
+            }
+            Self::Over {
+                why,
+                fired,
+                skipped,
+            } => {
+                let times = match fired {
+                    0 => "has not fired".to_owned(),
+                    1 => "has fired once".to_owned(),
+                    many => format!("has fired {many} times"),
+                };
+                let why = match *why {
+                    "limit" => ", as often as it may",
+                    "expired" => ": its time is up",
+                    "ended" => ": no process is left",
+                    _ => "",
+                };
+                let skipped = skipped_of(*skipped);
+                writeln!(out, "over: it {times}{why}{skipped}")
+            }
+        }
+    }
+}
+
+// === impl Fired ===
+
+impl Fired {
+    /// `conditions` are those that were asked for, in order.
+    pub(crate) fn new(fired: TriggerFired, conditions: &[String]) -> Self {
+        let TriggerFired {
+            number,
+            condition,
+            pid,
+            tid,
+            thread,
+            function,
+            monotonic_ns,
+            wall_ns,
+            noticed_after_ns,
+            value,
+            skipped,
+        } = fired;
+        let known = |text: String| (!text.is_empty()).then_some(text);
+        let (duration_ns, calls, event_type) = match value {
+            None => (None, None, None),
+            Some(Value::DurationNs(ns)) => (Some(ns), None, None),
+            Some(Value::Calls(calls)) => (None, Some(calls), None),
+            Some(Value::Type(number)) => (None, None, Some(number)),
+        };
+        Self {
+            number,
+            condition: condition.and_then(|index| conditions.get(index as usize).cloned()),
+            pid: (pid > 0).then_some(pid),
+            tid: (tid > 0).then_some(tid),
+            thread: known(thread),
+            function: known(function),
+            monotonic_ns,
+            wall_ns,
+            noticed_after_ns,
+            duration_ns,
+            calls,
+            event_type,
+            skipped,
+        }
+    }
+
+    /// What was measured, as a number; empty where nothing was.
+    pub(crate) fn value(&self) -> String {
+        let value = self.duration_ns.or(self.calls);
+        let value = value.or(self.event_type.map(u64::from));
+        value.map_or_else(String::new, |value| value.to_string())
+    }
+
+    fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let number = look.paint(Tone::Heading, &format!("{}:", self.number));
+        let at = moment::shown(self.wall_ns);
+        let what = match &self.condition {
+            None => "fired on demand".to_owned(),
+            Some(condition) => text::printable(condition),
+        };
+        let function = self.function.as_deref().map(text::printable);
+        let function = function.map(|name| look.paint(Tone::Name, &name));
+        let met = match (function, self.duration_ns, self.calls, self.event_type) {
+            (Some(function), Some(ns), _, _) => format!(": {function} took {}", units::time(ns)),
+            (Some(function), _, Some(calls), _) => {
+                format!(
+                    ": {} within a second, {function}",
+                    units::counted(calls, "call")
+                )
+            }
+            (Some(function), _, _, Some(number)) => format!(": type {number} in {function}"),
+            (Some(function), ..) => format!(": {function}"),
+            (None, ..) => String::new(),
+        };
+        let place = match (self.pid, self.tid) {
+            (Some(pid), Some(tid)) => {
+                let name = self.thread.as_deref().map(text::printable);
+                let name = name.map_or_else(String::new, |name| format!(" \"{name}\""));
+                format!(", thread {tid}{name} of process {pid}")
+            }
+            (Some(pid), None) => format!(", process {pid}"),
+            (None, _) => String::new(),
+        };
+        let skipped = skipped_of(self.skipped);
+        writeln!(out, "{number} {what}{met}{place}, {at} UTC{skipped}")
+    }
+}
+
+fn skipped_of(skipped: u64) -> String {
+    match skipped {
+        0 => String::new(),
+        many => format!(" (met {} more, beyond the limit)", times(many)),
+    }
+}
+
+fn times(number: u64) -> String {
+    match number {
+        1 => "once".to_owned(),
+        many => format!("{} times", units::count(many)),
+    }
+}
+
+fn name_of(signal: i32) -> String {
+    Signal::try_from(signal).map_or_else(
+        |_| format!("signal {signal}"),
+        |signal| signal.as_str().to_owned(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use xrayd_proto::v1::Refusal;
+
+    use super::*;
+    use crate::output::golden;
+
+    fn fired(number: u32, value: Option<Value>) -> TriggerFired {
+        TriggerFired {
+            number,
+            condition: Some(0),
+            pid: 70,
+            tid: 71,
+            thread: "work\u{1b}er".to_owned(),
+            function: "ns::slow(int)".to_owned(),
+            monotonic_ns: 5,
+            wall_ns: 1_795_403_655_123_000_000,
+            noticed_after_ns: 700_000,
+            value,
+            skipped: 0,
+        }
+    }
+
+    fn all() -> Vec<Told<'static>> {
+        let conditions = ["duration(ns::*) > 10ms".to_owned()];
+        let mut demanded = fired(5, None);
+        demanded.condition = None;
+        (demanded.pid, demanded.tid) = (0, 0);
+        (demanded.thread, demanded.function) = (String::new(), String::new());
+        let mut died = fired(6, None);
+        died.tid = 0;
+        (died.thread, died.function) = (String::new(), String::new());
+        let mut often = fired(4, Some(Value::Calls(1001)));
+        often.skipped = 12_345;
+        let firings = [
+            fired(1, Some(Value::DurationNs(12_300_000))),
+            fired(2, None),
+            fired(3, Some(Value::Type(9))),
+            often,
+            demanded,
+            died,
+        ];
+        let report = |refusal: Option<&str>| ToggleReport {
+            pid: 70,
+            matched: 1200,
+            changed: 1,
+            refusal: refusal.map(|message| Refusal {
+                reason: "no-memory".to_owned(),
+                message: message.to_owned(),
+            }),
+            ..ToggleReport::default()
+        };
+        let ended = |cause| Told::ended(TriggerEnded { pid: 70, cause });
+        let over = |why: Why, fired, skipped| {
+            Told::over(&TriggerOver {
+                why: why.into(),
+                fired,
+                skipped,
+            })
+        };
+        let mut told = vec![
+            Told::armed(TriggerArmed {
+                processes: 1,
+                functions: 0,
+            }),
+            Told::armed(TriggerArmed {
+                processes: 2,
+                functions: 1234,
+            }),
+        ];
+        told.extend(firings.map(|fired| Told::Fired(Fired::new(fired, &conditions))));
+        told.extend([
+            Told::switched(1, "enable ns::*", report(None)),
+            Told::switched(1, "enable ns::*", report(Some("no room"))),
+            Told::NoSnapshot {
+                number: 1,
+                why: "no process is attached".to_owned(),
+            },
+            Told::Command {
+                number: 1,
+                command: "./page 'me'",
+                ended: "exit status: 3".to_owned(),
+            },
+            ended(Some(Cause::Signal(11))),
+            ended(Some(Cause::Signal(40))),
+            ended(Some(Cause::Code(3))),
+            ended(Some(Cause::Unknown(true))),
+            over(Why::Limit, 1, 0),
+            over(Why::Expired, 0, 0),
+            over(Why::Ended, 3, 1),
+        ]);
+        told
+    }
+
+    #[test]
+    fn what_is_told_reads_well() {
+        golden::check("triggered.txt", |out| {
+            all()
+                .iter()
+                .try_for_each(|told| told.render(out, Look::PLAIN))
+        });
+    }
+
+    #[test]
+    fn what_is_told_as_json_is_documented() {
+        golden::check("triggered.jsonl", |out| {
+            all().iter().try_for_each(|told| {
+                serde_json::to_writer(&mut *out, told)?;
+                writeln!(out)
+            })
+        });
+    }
+}

@@ -1,0 +1,313 @@
+//! What triggers see of one thread: which watched calls are open since when, and what begins, ends and is said.
+//!
+//! Whether a call is open is known by the thread's stacks: a watched call is kept with how deep it stands there, and is over when less is open.
+
+use std::sync::Arc;
+
+use xray_trace::model::{FunctionId, ThreadId, Ticks};
+
+use crate::session::{Lookout, Marks, Place};
+
+/// Watched calls of a thread that are kept for a trigger. What is called within so many others is shorter than they are.
+const MOST_OPEN: usize = 256;
+
+/// All triggers of one thread.
+#[derive(Debug)]
+pub(super) struct Watch {
+    thread: ThreadId,
+    each: Vec<One>,
+}
+
+#[derive(Debug)]
+struct One {
+    armed: Arc<Lookout>,
+    marks: Arc<Marks>,
+    /// Outermost first.
+    open: Vec<Open>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    /// How many calls are open, it included.
+    depth: u64,
+    function: FunctionId,
+    since: Ticks,
+    /// Its conditions.
+    bits: u8,
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// What is armed now; of what was before, what is open is known.
+    pub(super) fn new(thread: ThreadId, armed: &[Arc<Lookout>], before: Option<Self>) -> Self {
+        let mut before = before.map_or_else(Vec::new, |before| before.each);
+        let each = armed.iter().map(|armed| {
+            let known = before
+                .iter()
+                .position(|one| Arc::ptr_eq(&one.armed, armed))
+                .map(|at| before.swap_remove(at));
+            known.unwrap_or_else(|| One {
+                armed: Arc::clone(armed),
+                marks: armed.marks(),
+                open: Vec::new(),
+            })
+        });
+        Self {
+            thread,
+            each: each.collect(),
+        }
+    }
+
+    /// A call begins, with which so many are open.
+    #[inline]
+    pub(super) fn enter(&mut self, function: FunctionId, at: Ticks, depth: u64) {
+        for one in &mut self.each {
+            one.close(depth.saturating_sub(1));
+            let bits = one.bits(function);
+            if bits == 0 {
+                continue;
+            }
+            if one.armed.at_exit(bits) != 0 && one.open.len() < MOST_OPEN {
+                one.open.push(Open {
+                    depth,
+                    function,
+                    since: at,
+                    bits,
+                });
+            }
+            let place = Place::new(self.thread, function);
+            one.armed.enters(bits, place, at);
+        }
+    }
+
+    /// The innermost call ends, after which so many are open.
+    #[inline]
+    pub(super) fn exit(&mut self, function: FunctionId, at: Ticks, depth: u64) {
+        for one in &mut self.each {
+            one.close(depth + 1);
+            let its = |open: &mut Open| open.depth == depth + 1;
+            if let Some(open) = one.open.pop_if(its)
+                && open.function == function
+            {
+                let place = Place::new(self.thread, function);
+                one.armed.exits(open.bits, place, (open.since, at));
+            }
+        }
+    }
+
+    /// The program says something within so many open calls.
+    pub(super) fn say(&mut self, number: Option<u16>, function: FunctionId, at: Ticks, depth: u64) {
+        for one in &mut self.each {
+            one.close(depth);
+            one.armed
+                .said(number, Place::new(self.thread, function), at);
+        }
+    }
+
+    /// Only so many calls are open.
+    pub(super) fn close(&mut self, depth: u64) {
+        self.each.iter_mut().for_each(|one| one.close(depth));
+    }
+}
+
+// === impl One ===
+
+impl One {
+    #[inline]
+    fn close(&mut self, depth: u64) {
+        while self.open.pop_if(|open| open.depth > depth).is_some() {}
+    }
+
+    #[inline]
+    fn bits(&mut self, function: FunctionId) -> u8 {
+        match self.marks.of(function) {
+            Some(bits) => bits,
+            None => self.learn(function),
+        }
+    }
+
+    /// The function is of a library that has come since.
+    #[cold]
+    fn learn(&mut self, function: FunctionId) -> u8 {
+        self.marks = self.armed.marks();
+        self.marks.of(function).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use shm_ring::Item;
+    use xray_trace::model::{CallKind, EventBody, ProcessId};
+
+    use super::super::{CallSite, SiteKind, SiteTable, lane::Lane, room::Room};
+    use super::*;
+    use crate::session::Output;
+
+    const WATCHED: u32 = 2;
+    const ALL: u32 = 4;
+    const LEAST: u64 = 30;
+
+    /// An entry of each function, and an exit.
+    fn sites() -> SiteTable {
+        let mut sites = SiteTable::new();
+        for function in 0..ALL {
+            for (name, kind) in [
+                (entry(function), CallKind::Enter),
+                (entry(function) + 0x1000, CallKind::Exit),
+            ] {
+                let site = CallSite {
+                    name,
+                    function: FunctionId(function),
+                    kind: SiteKind::Call(kind),
+                };
+                assert!(sites.insert(site, Ticks(0)));
+            }
+        }
+        sites
+    }
+
+    fn entry(function: u32) -> u32 {
+        0x1007 + function * 0x10
+    }
+
+    /// The calls of watched functions that were long enough, by what the blocks say.
+    fn long_calls(output: &Output) -> Vec<(Option<FunctionId>, Ticks, Ticks)> {
+        let mut open: Vec<(FunctionId, Ticks)> = Vec::new();
+        let mut long = Vec::new();
+        let mut astray = false;
+        let blocks = output.snapshot().blocks;
+        for event in blocks.iter().flat_map(|block| block.events()) {
+            let event = event.unwrap();
+            match event.body {
+                EventBody::Call {
+                    function,
+                    kind: CallKind::Enter,
+                    ..
+                } => open.push((function, event.ticks)),
+                EventBody::Call { function, .. } => {
+                    if std::mem::take(&mut astray) {
+                        continue;
+                    }
+                    if let Some((its, begun)) = open.pop()
+                        && its == function
+                        && function.0 < WATCHED
+                        && event.ticks.0 - begun.0 >= LEAST
+                    {
+                        long.push((Some(function), begun, event.ticks));
+                    }
+                }
+                EventBody::Unwound { calls } => {
+                    let left = open.len().saturating_sub(usize::try_from(calls).unwrap());
+                    open.truncate(left);
+                }
+                EventBody::Astray => astray = true,
+                EventBody::Lost { .. } => open.clear(),
+                EventBody::Data { .. } | EventBody::Cpu { .. } => {}
+            }
+        }
+        long
+    }
+
+    /// What happens next: whether it is an entry, of which function, how much further up the stack it is, in words, and how much later. Sometimes events are lost.
+    type Step = (bool, u32, i64, u64, u8);
+
+    proptest! {
+        /// Whatever a thread does, the calls that fire are those that the trace shows to have ended after so long.
+        #[test]
+        fn what_fires_is_what_the_trace_shows(
+            steps in prop::collection::vec(
+                (any::<bool>(), 0..ALL, -3_i64..4, 0_u64..40, 0_u8..60),
+                1..300,
+            )
+        ) {
+            check(&steps)?;
+        }
+    }
+
+    fn check(steps: &[Step]) -> Result<(), TestCaseError> {
+        let (sites, output) = (sites(), Output::new(ProcessId(0), ALL as usize, 1 << 30));
+        let thread = output.new_thread(1, String::new());
+        let mut lane = Lane::new(thread, Ticks(0), &Room::new(), Arc::default());
+        let (lookout, mut hits) = Lookout::for_durations(WATCHED as usize, LEAST);
+        lane.watch(&[lookout]);
+        let (mut ticks, mut sp) = (1000_u64, 0x7fff_0000_u64);
+        for (enters, function, up, later, lost) in steps {
+            ticks += later;
+            if *lost == 0 {
+                lane.take(Item::Lost(3), &sites, &output);
+            }
+            // As a stack does, mostly: down with a call, up when it ends.
+            let step = if *enters { -16 } else { 16 };
+            let jump = if up.abs() == 3 { up * 64 } else { 0 };
+            let at = if *enters {
+                sp.wrapping_add_signed(step + jump)
+            } else {
+                sp
+            };
+            let site = entry(*function) + if *enters { 0 } else { 0x1000 };
+            let item = Item::Call {
+                site,
+                ticks,
+                sp: at,
+                argument: None,
+            };
+            lane.take(item, &sites, &output);
+            sp = if *enters {
+                at
+            } else {
+                sp.wrapping_add_signed(step + jump)
+            };
+        }
+        lane.end(&output);
+        let mut fired = Vec::new();
+        while let Some(hit) = hits.next_now() {
+            fired.push(hit.call());
+        }
+        prop_assert_eq!(fired, long_calls(&output));
+        Ok(())
+    }
+
+    /// The property's own steps may leave little open: of a plain recursion and a jump out of it, it is known what fires.
+    #[test]
+    fn a_call_that_is_left_does_not_fire_and_its_caller_does() {
+        let (sites, output) = (sites(), Output::new(ProcessId(0), ALL as usize, 1 << 30));
+        let thread = output.new_thread(1, String::new());
+        let mut lane = Lane::new(thread, Ticks(0), &Room::new(), Arc::default());
+        let (lookout, mut hits) = Lookout::for_durations(WATCHED as usize, LEAST);
+        lane.watch(&[lookout]);
+        let mut call = |site: u32, ticks: u64, sp: u64| {
+            let item = Item::Call {
+                site,
+                ticks,
+                sp,
+                argument: None,
+            };
+            lane.take(item, &sites, &output);
+        };
+        call(entry(0), 100, 0x7100);
+        // Not watched, then watched and left from within a call that is not.
+        call(entry(3), 110, 0x70f0);
+        call(entry(1), 120, 0x70e0);
+        call(entry(2), 130, 0x70d0);
+        call(entry(0) + 0x1000, 200, 0x7100);
+        // Too short, and one that is long enough.
+        call(entry(1), 300, 0x7100);
+        call(entry(1) + 0x1000, 300 + LEAST - 1, 0x7100);
+        call(entry(1), 400, 0x7100);
+        call(entry(1) + 0x1000, 400 + LEAST, 0x7100);
+        let mut fired = Vec::new();
+        while let Some(hit) = hits.next_now() {
+            fired.push(hit.call());
+        }
+        let (first, second) = (Some(FunctionId(0)), Some(FunctionId(1)));
+        let expected = [
+            (first, Ticks(100), Ticks(200)),
+            (second, Ticks(400), Ticks(400 + LEAST)),
+        ];
+        assert_eq!(fired, expected);
+    }
+}

@@ -1,0 +1,346 @@
+//! Waits for a client until something happens, and does what it wanted done then.
+//!
+//! ```text
+//!  hits ──────────► fired ─► switches ─► wait until it is time ─► snapshot, piece by piece ─► done
+//!  ten times a second: who is new is armed, who has ended is told
+//!  the client: fire · gone
+//!  time: the limit's period is over · expired
+//! ```
+//!
+//! One thing at a time, so a client that reads slowly is waited for here, and here alone: hits that come meanwhile wait, as many as the limit allows, and
+//! others are counted.
+
+mod plan;
+mod watched;
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    sync::mpsc,
+    task::spawn_blocking,
+    time::{Instant as At, sleep_until},
+};
+use tonic::{Status, Streaming};
+use xray_trace::model::Ticks;
+use xrayd_proto::v1::{self, trigger_event::Event, trigger_over::Why};
+
+use self::plan::SnapshotPlan;
+pub(super) use self::{plan::Plan, watched::Watched};
+use super::{
+    admission::Admitted,
+    convert, error,
+    fetch::{CHUNKS, send_shot},
+    live::Sender,
+};
+use crate::{
+    lock::lock,
+    refusal::Refusal,
+    session::{Ending, Firing, Hit, Hits, Reach, Shot, Value},
+};
+
+/// How often it is looked who has come and gone, and for how much of the time at most: one part in so many.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_SHARE: u32 = 20;
+
+/// What is under way.
+#[derive(Debug)]
+pub(super) struct Triggering {
+    plan: Plan,
+    /// Only locked where blocking is no matter.
+    watched: Arc<Mutex<Watched>>,
+    hits: Hits,
+    sender: Sender<v1::TriggerEvent>,
+    /// How often it has fired.
+    fired: u32,
+    /// When it may fire once more, the earliest first.
+    given_back: VecDeque<Instant>,
+}
+
+/// The client is gone, or was told why nothing more comes.
+#[derive(Debug)]
+struct Gone;
+
+type Told<T = ()> = Result<T, Gone>;
+
+// === impl Triggering ===
+
+impl Triggering {
+    pub(super) fn new(
+        plan: Plan,
+        (watched, hits): (Watched, Hits),
+        sender: Sender<v1::TriggerEvent>,
+    ) -> Self {
+        Self {
+            plan,
+            watched: Arc::new(Mutex::new(watched)),
+            hits,
+            sender,
+            fired: 0,
+            given_back: VecDeque::new(),
+        }
+    }
+
+    /// Runs until it is over or the client leaves; then everything is as it was.
+    pub(super) async fn run(
+        mut self,
+        requests: Streaming<v1::TriggerRequest>,
+        _admitted: Admitted,
+    ) {
+        // Why it ended early the client has been told, or it is gone.
+        let _told = self.serve(requests).await;
+        let watched = Arc::clone(&self.watched);
+        // Not among the calls that a user may have at a time: it has to be done. A panic was logged where it happened.
+        let _ended = spawn_blocking(move || lock(&watched).end()).await;
+    }
+
+    async fn serve(&mut self, mut requests: Streaming<v1::TriggerRequest>) -> Told {
+        let began = Instant::now();
+        let expires = self
+            .plan
+            .expire
+            .and_then(|expire| began.checked_add(expire));
+        let mut look_at = began + LOOK_EVERY;
+        let mut may_ask = true;
+        loop {
+            let give_back = self.given_back.front().copied();
+            let sender = self.sender.clone();
+            tokio::select! {
+                () = sender.closed() => return Err(Gone),
+                hit = self.hits.next() => {
+                    let Some(hit) = hit else { return Err(Gone) };
+                    self.fire(hit).await?;
+                    if self.plan.period.is_none() && self.fired >= self.plan.limit {
+                        return self.over(Why::Limit).await;
+                    }
+                }
+                () = at(expires) => return self.over(Why::Expired).await,
+                () = at(give_back) => {
+                    self.given_back.pop_front();
+                    self.blocking(|watched| watched.trigger().give_back()).await?;
+                }
+                request = requests.message(), if may_ask => match request {
+                    Ok(Some(v1::TriggerRequest { fire, .. })) => {
+                        if fire {
+                            self.blocking(|watched| watched.trigger().fire()).await?;
+                        }
+                    }
+                    // Who has nothing more to say may still listen.
+                    Ok(None) => may_ask = false,
+                    Err(_) => return Err(Gone),
+                },
+                () = at(Some(look_at)) => {
+                    let looked = Instant::now();
+                    if self.look().await? {
+                        return self.over(Why::Ended).await;
+                    }
+                    let pause = (looked.elapsed() * LOOK_SHARE).max(LOOK_EVERY);
+                    look_at = Instant::now() + pause;
+                }
+            }
+        }
+    }
+
+    /// Arms it in who is new, and tells who has ended. Whether nothing can happen any more, and everything that has was told.
+    async fn look(&mut self) -> Told<bool> {
+        let (over, endings) = self
+            .blocking(|watched| {
+                watched.look();
+                // Of who counts as over the last hits are there.
+                (watched.trigger().is_over(), watched.take_endings())
+            })
+            .await?;
+        self.tell_endings(endings).await?;
+        if !over {
+            return Ok(false);
+        }
+        while let Some(hit) = self.hits.next_now() {
+            self.fire(hit).await?;
+        }
+        Ok(true)
+    }
+
+    async fn fire(&mut self, hit: Hit) -> Told {
+        let (firing, skipped, endings) = self
+            .blocking(move |watched| {
+                let trigger = watched.trigger();
+                let (firing, skipped) = (trigger.describe(&hit), trigger.take_skipped());
+                (firing, skipped, watched.take_endings())
+            })
+            .await?;
+        self.tell_endings(endings).await?;
+        self.fired += 1;
+        let number = self.fired;
+        if let Some(period) = self.plan.period {
+            self.given_back.extend(Instant::now().checked_add(period));
+        }
+        let (begun, at) = (firing.begun, firing.at);
+        self.tell(Event::Fired(fired(number, firing, skipped)))
+            .await?;
+        for switch in self.plan.switches.clone() {
+            let reports = self
+                .blocking(move |watched| watched.switch(&switch))
+                .await?;
+            self.tell(Event::Switched(v1::TriggerSwitched { number, reports }))
+                .await?;
+        }
+        let refusal = match self.plan.snapshot {
+            Some(snapshot) => self.snapshot(snapshot, begun, at).await?,
+            None => None,
+        };
+        let refusal = refusal.map(convert::refusal);
+        self.tell(Event::Done(v1::TriggerDone { number, refusal }))
+            .await
+    }
+
+    /// Sends a snapshot about what happened from `begun` to `at`, or says why there is none.
+    async fn snapshot(
+        &mut self,
+        plan: SnapshotPlan,
+        begun: Ticks,
+        at: Ticks,
+    ) -> Told<Option<Refusal>> {
+        let whom = self
+            .blocking(move |watched| watched.whom(plan.all_processes))
+            .await?;
+        let sessions = match whom {
+            Ok(sessions) => sessions,
+            Err(refusal) => return Ok(Some(refusal)),
+        };
+        let (since, until, left) = self
+            .blocking(move |watched| watched.frame(plan, begun, at))
+            .await?;
+        tokio::select! {
+            () = self.sender.closed() => return Err(Gone),
+            () = tokio::time::sleep(left) => {}
+        }
+        let (chunks, mut pieces) = mpsc::channel(CHUNKS);
+        // At once, since a ring that nobody reads along may not reach far back.
+        let reach = Reach::Between(since, until);
+        // It ends when nobody takes its pieces any more.
+        spawn_blocking(move || send_shot(Shot::take(sessions, reach), chunks));
+        while let Some(piece) = pieces.recv().await {
+            match piece {
+                Ok(chunk) => self.tell(Event::Snapshot(chunk)).await?,
+                Err(status) => return self.fail(status).await,
+            }
+        }
+        Ok(None)
+    }
+
+    async fn tell_endings(&mut self, endings: Vec<(u32, Ending)>) -> Told {
+        for (pid, ending) in endings {
+            self.tell(Event::Ended(ended(pid, ending))).await?;
+        }
+        Ok(())
+    }
+
+    async fn over(&mut self, why: Why) -> Told {
+        let skipped = self
+            .blocking(|watched| watched.trigger().take_skipped())
+            .await?;
+        let over = v1::TriggerOver {
+            why: why.into(),
+            fired: self.fired,
+            skipped,
+        };
+        self.tell(Event::Over(over)).await
+    }
+
+    async fn tell(&mut self, event: Event) -> Told {
+        let event = v1::TriggerEvent { event: Some(event) };
+        self.sender.send(Ok(event)).await.map_err(|_| Gone)
+    }
+
+    async fn fail<T>(&mut self, status: Status) -> Told<T> {
+        // Nobody is there to be told.
+        let _gone = self.sender.send(Err(status)).await;
+        Err(Gone)
+    }
+
+    /// Does something with what is watched, on a thread that may block.
+    async fn blocking<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Watched) -> T + Send + 'static,
+    ) -> Told<T> {
+        let watched = Arc::clone(&self.watched);
+        let done = spawn_blocking(move || work(&mut lock(&watched))).await;
+        match done {
+            Ok(done) => Ok(done),
+            // A panic was logged where it happened.
+            Err(_) => self.fail(error::bug()).await,
+        }
+    }
+}
+
+/// Waits until then; for ever without a time.
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => sleep_until(At::from_std(when)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The first message.
+pub(super) fn armed(watched: &Watched) -> v1::TriggerEvent {
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let trigger = watched.trigger();
+    let armed = v1::TriggerArmed {
+        processes: count(trigger.sessions().count()),
+        functions: count(trigger.functions()),
+    };
+    v1::TriggerEvent {
+        event: Some(Event::Armed(armed)),
+    }
+}
+
+fn fired(number: u32, firing: Firing, skipped: u64) -> v1::TriggerFired {
+    use v1::trigger_fired::Value as Wire;
+    let Firing {
+        condition,
+        pid,
+        thread,
+        function,
+        begun: _,
+        at: _,
+        monotonic_ns,
+        wall_ns,
+        noticed_after_ns,
+        value,
+    } = firing;
+    let (tid, thread) = thread.unwrap_or_default();
+    v1::TriggerFired {
+        number,
+        condition: condition.and_then(|index| u32::try_from(index).ok()),
+        pid: pid.map_or(0, crate::Pid::as_u32),
+        tid,
+        thread,
+        function: function.unwrap_or_default(),
+        monotonic_ns,
+        wall_ns,
+        noticed_after_ns,
+        value: match value {
+            Value::None => None,
+            Value::Duration(ns) => Some(Wire::DurationNs(ns)),
+            Value::Calls(calls) => Some(Wire::Calls(calls)),
+            Value::Type(number) => Some(Wire::Type(number.into())),
+        },
+        skipped,
+    }
+}
+
+fn ended(pid: u32, ending: Ending) -> v1::TriggerEnded {
+    use v1::trigger_ended::Cause;
+    let cause = match ending {
+        Ending::Signal(signal) => Cause::Signal(signal),
+        Ending::Code(code) => Cause::Code(code),
+        Ending::Unknown => Cause::Unknown(true),
+    };
+    v1::TriggerEnded {
+        pid,
+        cause: Some(cause),
+    }
+}

@@ -1,0 +1,254 @@
+//! What a client wants a trigger to wait for and to do, from the message that says so.
+
+use std::time::Duration;
+
+use xray_trace::instr_map::Selection;
+use xrayd_proto::v1::{
+    self, death_condition::How, event_condition::Which, trigger_condition::What,
+    trigger_switch::Switch,
+};
+
+use crate::{
+    refusal::{Reason, Refusal},
+    rpc::{
+        authorise::Whom,
+        convert::{Toggle, selection},
+    },
+    session::{Capture, Condition, DeathWanted, EventWanted, MOST_FIRINGS, Run, Wanted},
+};
+
+/// A snapshot goes on for so long at most after the moment that it is about.
+const LONGEST_AFTER: Duration = Duration::from_secs(60);
+
+/// What is waited for, and what is done.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(super) whom: Whom,
+    pub(crate) conditions: Vec<Condition>,
+    pub(super) switches: Vec<Switching>,
+    pub(super) snapshot: Option<SnapshotPlan>,
+    pub(crate) limit: u32,
+    /// `None`: the limit is for all the time.
+    pub(super) period: Option<Duration>,
+    pub(super) expire: Option<Duration>,
+}
+
+/// Functions that are switched when it fires.
+#[derive(Debug, Clone)]
+pub(super) struct Switching {
+    selection: Selection,
+    to: Wanted,
+}
+
+/// What a snapshot shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SnapshotPlan {
+    pub(super) all_processes: bool,
+    /// `None`: as far back as there is anything.
+    pub(super) before: Option<Duration>,
+    pub(super) after: Duration,
+}
+
+// === impl Plan ===
+
+impl TryFrom<v1::TriggerRequest> for Plan {
+    type Error = Refusal;
+
+    fn try_from(request: v1::TriggerRequest) -> Result<Self, Refusal> {
+        let v1::TriggerRequest {
+            pid,
+            conditions,
+            switches,
+            snapshot,
+            limit,
+            limit_period_ns,
+            expire_ns,
+            fire,
+        } = request;
+        if fire {
+            return Err(limit_of(
+                "the first message says what is waited for, and does not fire",
+            ));
+        }
+        let limit = if limit == 0 { 1 } else { limit };
+        if limit > MOST_FIRINGS {
+            return Err(limit_of(&format!(
+                "a trigger fires {MOST_FIRINGS} times at most"
+            )));
+        }
+        Ok(Self {
+            whom: Whom::try_from(pid)?,
+            conditions: conditions
+                .into_iter()
+                .map(condition)
+                .collect::<Result<_, _>>()?,
+            switches: switches
+                .into_iter()
+                .map(switching)
+                .collect::<Result<_, _>>()?,
+            snapshot: snapshot.map(SnapshotPlan::try_from).transpose()?,
+            limit,
+            period: nanoseconds(limit_period_ns),
+            expire: nanoseconds(expire_ns),
+        })
+    }
+}
+
+// === impl Switching ===
+
+impl Switching {
+    /// As a request would have it done.
+    pub(super) fn toggle(&self) -> (Toggle, Wanted) {
+        let toggle = Toggle::ForGood(self.selection.clone(), self.to, Run::Real);
+        (toggle, self.to)
+    }
+}
+
+// === impl SnapshotPlan ===
+
+impl TryFrom<v1::SnapshotWanted> for SnapshotPlan {
+    type Error = Refusal;
+
+    fn try_from(wanted: v1::SnapshotWanted) -> Result<Self, Refusal> {
+        let v1::SnapshotWanted {
+            all_processes,
+            before_ns,
+            after_ns,
+        } = wanted;
+        let after = Duration::from_nanos(after_ns);
+        if after > LONGEST_AFTER {
+            return Err(limit_of(&format!(
+                "a snapshot goes on for {LONGEST_AFTER:?} at most after the moment that it is about"
+            )));
+        }
+        Ok(Self {
+            all_processes,
+            before: nanoseconds(before_ns),
+            after,
+        })
+    }
+}
+
+fn condition(condition: v1::TriggerCondition) -> Result<Condition, Refusal> {
+    let v1::TriggerCondition { what } = condition;
+    Ok(
+        match what.ok_or_else(|| limit_of("a condition says nothing"))? {
+            What::Duration(v1::DurationCondition {
+                selection: of,
+                at_least_ns,
+            }) => Condition::Duration {
+                of: required(of)?,
+                at_least: Duration::from_nanos(at_least_ns),
+            },
+            What::Call(of) => Condition::Call(selection(of)?),
+            What::Rate(v1::RateCondition {
+                selection: of,
+                at_least,
+            }) => Condition::Rate {
+                of: required(of)?,
+                at_least,
+            },
+            What::Event(v1::EventCondition { which }) => Condition::Event(match which {
+                Some(Which::Custom(true)) => EventWanted::Custom,
+                Some(Which::Type(number)) => {
+                    let number = u16::try_from(number);
+                    EventWanted::Typed(
+                        number.map_err(|_| limit_of("types of events have 16 bits"))?,
+                    )
+                }
+                Some(Which::Name(name)) if !name.is_empty() => EventWanted::Named(name),
+                Some(Which::Custom(false) | Which::Name(_)) | None => {
+                    return Err(limit_of("a condition does not say which event"));
+                }
+            }),
+            What::Death(v1::DeathCondition { how }) => Condition::Death(match how {
+                Some(How::AnySignal(true)) => DeathWanted::AnySignal,
+                Some(How::Signal(signal)) if signal > 0 => DeathWanted::Signal(signal),
+                Some(How::AnyEnd(true)) => DeathWanted::AnyEnd,
+                _ => return Err(limit_of("a condition does not say which end of a process")),
+            }),
+        },
+    )
+}
+
+fn switching(switch: v1::TriggerSwitch) -> Result<Switching, Refusal> {
+    let v1::TriggerSwitch { switch } = switch;
+    let (of, to) = match switch {
+        Some(Switch::Enable(of)) => (of, Wanted::On(Capture::NONE)),
+        Some(Switch::Disable(of)) => (of, Wanted::Off),
+        None => return Err(limit_of("a switch says nothing")),
+    };
+    Ok(Switching {
+        selection: selection(of)?,
+        to,
+    })
+}
+
+fn required(of: Option<v1::Selection>) -> Result<Selection, Refusal> {
+    let missing = || Refusal::new(Reason::Selection, "a selection is needed");
+    of.ok_or_else(missing).and_then(selection)
+}
+
+fn nanoseconds(ns: u64) -> Option<Duration> {
+    (ns > 0).then(|| Duration::from_nanos(ns))
+}
+
+fn limit_of(message: &str) -> Refusal {
+    Refusal::new(Reason::Limit, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> v1::TriggerRequest {
+        v1::TriggerRequest::default()
+    }
+
+    #[test]
+    fn zeros_mean_once_and_without_an_end() {
+        let plan = Plan::try_from(request()).unwrap();
+        assert_eq!((plan.limit, plan.period, plan.expire), (1, None, None));
+        assert_eq!(plan.whom, Whom::All);
+        assert!(plan.snapshot.is_none() && plan.conditions.is_empty());
+    }
+
+    #[test]
+    fn what_says_nothing_is_refused() {
+        let of = |what| v1::TriggerCondition { what };
+        let event = |which| of(Some(What::Event(v1::EventCondition { which })));
+        let death = |how| of(Some(What::Death(v1::DeathCondition { how })));
+        let bad = [
+            of(None),
+            of(Some(What::Call(v1::Selection::default()))),
+            of(Some(What::Duration(v1::DurationCondition::default()))),
+            of(Some(What::Rate(v1::RateCondition::default()))),
+            event(None),
+            event(Some(Which::Custom(false))),
+            event(Some(Which::Type(1 << 16))),
+            event(Some(Which::Name(String::new()))),
+            death(None),
+            death(Some(How::AnySignal(false))),
+            death(Some(How::Signal(0))),
+        ];
+        for condition in bad {
+            let mut request = request();
+            request.conditions.push(condition.clone());
+            assert!(Plan::try_from(request).is_err(), "{condition:?}");
+        }
+        let mut fires = request();
+        fires.fire = true;
+        let mut often = request();
+        often.limit = MOST_FIRINGS + 1;
+        let mut long = request();
+        long.snapshot = Some(v1::SnapshotWanted {
+            after_ns: 61_000_000_000,
+            ..v1::SnapshotWanted::default()
+        });
+        let mut nothing = request();
+        nothing.switches.push(v1::TriggerSwitch { switch: None });
+        for request in [fires, often, long, nothing] {
+            assert_eq!(Plan::try_from(request).unwrap_err().reason, Reason::Limit);
+        }
+    }
+}

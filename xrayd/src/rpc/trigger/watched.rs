@@ -1,0 +1,254 @@
+//! In whom a trigger is armed, and what is switched on there for it. All of it may block.
+
+use std::{
+    collections::HashSet,
+    hash::{BuildHasher as _, RandomState},
+    num::NonZeroU64,
+    sync::Arc,
+    time::Duration,
+};
+
+use xray_trace::{
+    instr_map::{Rule, Selection},
+    model::Ticks,
+};
+use xrayd_proto::v1;
+
+use super::plan::{Plan, SnapshotPlan, Switching};
+use crate::{
+    refusal::{Reason, Refusal},
+    rpc::{
+        authorise::{self, Deed, Traced, Whom},
+        convert::{self, Toggle},
+        service::audit_toggle,
+    },
+    session::{Caller, Capture, Condition, Ending, Hits, LoanId, Registry, Run, Session, Trigger},
+};
+
+/// Who is watched.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    registry: Registry,
+    caller: Caller,
+    whom: Whom,
+    trigger: Trigger,
+    /// What the conditions are about is on under this number, so that anything is seen.
+    loan: LoanId,
+    selections: Vec<Selection>,
+    /// Functions that events stand in have to be on, too.
+    events: bool,
+    /// Whom that was switched on in.
+    lent: Vec<Traced>,
+    /// Those who have ended, which was told.
+    told: HashSet<usize>,
+}
+
+// === impl Watched ===
+
+impl Watched {
+    /// Arms what is waited for in everybody who is meant.
+    pub(crate) fn begin(
+        registry: &Registry,
+        caller: Caller,
+        plan: &Plan,
+    ) -> Result<(Self, Hits), Refusal> {
+        let (trigger, hits) = Trigger::new(plan.conditions.clone(), plan.limit)?;
+        let selections = plan.conditions.iter().filter_map(Condition::selection);
+        let number = RandomState::new().hash_one(caller.pid);
+        let mut watched = Self {
+            registry: registry.clone(),
+            caller,
+            whom: plan.whom,
+            trigger,
+            loan: LoanId(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN)),
+            selections: selections.cloned().collect(),
+            events: plan
+                .conditions
+                .iter()
+                .any(|condition| matches!(condition, Condition::Event(_))),
+            lent: Vec::new(),
+            told: HashSet::new(),
+        };
+        match watched.arm() {
+            Ok(()) if watched.trigger.sessions().next().is_some() => Ok((watched, hits)),
+            Ok(()) => {
+                watched.end();
+                let message = "no process that lives is attached";
+                Err(Refusal::new(Reason::NotAttached, message))
+            }
+            Err(refusal) => {
+                watched.end();
+                Err(refusal)
+            }
+        }
+    }
+
+    pub(super) fn trigger(&self) -> &Trigger {
+        &self.trigger
+    }
+
+    /// Arms it in who is new, and forgets who is gone.
+    pub(super) fn look(&mut self) {
+        match self.arm() {
+            Ok(()) => {}
+            // It ended, or was let go; that is noticed by who waits.
+            Err(refusal) if refusal.reason == Reason::NotAttached => {}
+            Err(refusal) => {
+                let Refusal { reason, message } = refusal;
+                tracing::debug!(uid = self.caller.uid, %reason, message, "a trigger is not armed in somebody new");
+            }
+        }
+        self.trigger.tidy();
+        let known: HashSet<usize> = self.trigger.sessions().map(|(key, _)| key).collect();
+        self.told.retain(|key| known.contains(key));
+    }
+
+    fn arm(&mut self) -> Result<(), Refusal> {
+        let (caller, whom) = (self.caller, self.whom);
+        let all = authorise::all_traced(&self.registry, caller, whom, Deed::Use);
+        // Whoever is not there any more is not held on to.
+        let there = all.as_deref().unwrap_or_default();
+        let lent = std::mem::take(&mut self.lent).into_iter();
+        let (lent, gone) = lent.partition(|known| there.iter().any(|other| other.is(known)));
+        self.lent = lent;
+        self.take_back(gone);
+        let mut failed = Ok(());
+        for traced in all? {
+            let is_new = |session: &Arc<Session>| session.is_living() && !self.trigger.has(session);
+            let new: Vec<_> = traced.sessions().into_iter().filter(is_new).collect();
+            if new.is_empty() {
+                continue;
+            }
+            let lent = self.lent.iter().any(|known| known.is(&traced));
+            if !lent {
+                // Also if it fails, since some of it may be on.
+                let done = self.lend(&traced);
+                self.lent.push(traced);
+                done?;
+            }
+            for session in &new {
+                // One that cannot be watched is no reason to let go of the others.
+                if let Err(refusal) = self.trigger.arm(session) {
+                    failed = Err(refusal);
+                }
+            }
+        }
+        failed
+    }
+
+    /// Switches on what the conditions are about, for as long as they are armed.
+    fn lend(&self, traced: &Traced) -> Result<(), Refusal> {
+        let saying = self.events.then(|| saying(traced)).flatten();
+        for selection in self.selections.iter().chain(&saying) {
+            let lend = Toggle::Lend(selection.clone(), self.loan, Capture::NONE, Run::Real);
+            for (_, report) in traced.toggle(&self.registry, self.caller, &lend) {
+                match report {
+                    Ok(_) => {}
+                    Err(Refusal {
+                        reason: Reason::TargetExited | Reason::NotAttached,
+                        ..
+                    }) => {}
+                    Err(refusal) => return Err(refusal),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Those who have ended since it was asked last, and how.
+    pub(super) fn take_endings(&mut self) -> Vec<(u32, Ending)> {
+        let Self { trigger, told, .. } = self;
+        let ended = trigger.sessions().filter_map(|(key, session)| {
+            let ending = session.ending()?;
+            told.insert(key).then(|| (session.pid().as_u32(), ending))
+        });
+        ended.collect()
+    }
+
+    /// Switches functions for good, of everybody who is meant.
+    pub(super) fn switch(&mut self, switching: &Switching) -> Vec<v1::ToggleReport> {
+        let (caller, whom) = (self.caller, self.whom);
+        let (toggle, to) = switching.toggle();
+        let traced = authorise::all_traced(&self.registry, caller, whom, Deed::Use);
+        let reports = traced.unwrap_or_default().into_iter().flat_map(|traced| {
+            let living = traced.sessions().iter().any(|session| session.is_living());
+            let reports = match living {
+                true => traced.toggle(&self.registry, caller, &toggle),
+                false => Vec::new(),
+            };
+            for (pid, report) in &reports {
+                audit_toggle(caller, *pid, to, Run::Real, report);
+            }
+            reports
+        });
+        let reports = reports.map(|(pid, report)| match report {
+            Ok(report) => convert::toggle_report(pid, report),
+            Err(refusal) => convert::toggle_refused(pid, refusal),
+        });
+        reports.collect()
+    }
+
+    /// From when to when a snapshot about what happened from `begun` to `at` goes, and how long it is until then.
+    pub(super) fn frame(
+        &self,
+        plan: SnapshotPlan,
+        begun: Ticks,
+        at: Ticks,
+    ) -> (Ticks, Ticks, Duration) {
+        let trigger = &self.trigger;
+        let since = plan.before.map_or(Ticks(0), |before| {
+            let before = at.0.saturating_sub(trigger.ticks_in(before));
+            Ticks(before.min(begun.0))
+        });
+        let until = Ticks(at.0.saturating_add(trigger.ticks_in(plan.after)));
+        (since, until, trigger.time_until(until).min(plan.after))
+    }
+
+    /// Of whom a snapshot is.
+    pub(super) fn whom(&self, all: bool) -> Result<Vec<Arc<Session>>, Refusal> {
+        let whom = if all { Whom::All } else { self.whom };
+        authorise::everybody(&self.registry, self.caller, whom)
+    }
+
+    /// Lets everything be as it was.
+    pub(super) fn end(&mut self) {
+        self.trigger.disarm();
+        let lent = std::mem::take(&mut self.lent);
+        self.take_back(lent);
+    }
+
+    fn take_back(&self, lent: Vec<Traced>) {
+        let caller = self.caller;
+        for traced in lent {
+            let back = Toggle::TakeBack(self.loan);
+            for (pid, report) in traced.toggle(&self.registry, caller, &back) {
+                let gone = |reason| matches!(reason, Reason::TargetExited | Reason::NotAttached);
+                if let Err(Refusal { reason, message }) = report
+                    && !gone(reason)
+                {
+                    tracing::warn!(uid = caller.uid, caller = caller.pid, %pid, %reason, message, "what was on for a trigger stays on");
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Watched {
+    /// Nothing is left, also if the client has gone before it was armed everywhere.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The functions in which events stand.
+fn saying(traced: &Traced) -> Option<Selection> {
+    // Ids are those of the first process.
+    let first = traced.first()?;
+    let rows = first.functions(None).unwrap_or_default();
+    let saying = rows.iter().filter(|row| row.event_sleds > 0);
+    let include: Vec<Rule> = saying.map(|row| Rule::Id(row.id.0)).collect();
+    (!include.is_empty()).then(|| Selection {
+        include,
+        exclude: Vec::new(),
+    })
+}

@@ -1,0 +1,239 @@
+//! What some processes did up to one moment, as one trace.
+//!
+//! ```text
+//!  since                                   until   asked                       all copies are there
+//!  ├──────────── in the trace ───────────────┤       │ drain ─► copies of rings, what is retained │
+//!                                                    │ drain ─► …              at the same time   │
+//! ```
+//!
+//! The drains of all processes are asked at once, and the counter is one for the machine, so one moment ends the picture of each: what was recorded
+//! after it is left out. How long the copies took decides only how far rings that keep the newest by themselves still reach back.
+
+use std::{
+    collections::HashSet,
+    io,
+    ops::Deref,
+    time::{Duration, Instant},
+};
+
+use xray_trace::{
+    container::Block,
+    model::{Clock, Ticks},
+};
+
+use super::{Session, Snapshot, Source, TraceWriter};
+use crate::{
+    collect::{Pictures, room},
+    sys::ticks_now,
+};
+
+/// A moment before which everything is wanted.
+const NO_BEGIN: Ticks = Ticks(0);
+
+/// How far a picture reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// As far back as there is anything, up to now.
+    All,
+    /// The last so long: up to now, or, if all of the processes have ended, up to the last event.
+    Last(Duration),
+    /// From one reading of the counter to another one, both included. What is still to come is not waited for.
+    Between(Ticks, Ticks),
+}
+
+/// The time that a picture shows, by the counter, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    since: Ticks,
+    until: Ticks,
+}
+
+/// What was taken of some processes.
+#[derive(Debug)]
+pub struct Shot<S> {
+    taken: Vec<(S, Taken)>,
+    extent: Extent,
+    within: Duration,
+}
+
+#[derive(Debug)]
+enum Taken {
+    Pictures(Pictures),
+    /// Nothing comes any more.
+    Retained(Snapshot),
+}
+
+// === impl Extent ===
+
+impl Extent {
+    /// Whether something happened in it then.
+    pub(crate) fn has(self, at: Ticks) -> bool {
+        (self.since..=self.until).contains(&at)
+    }
+
+    /// Leaves out blocks in which there is nothing of that time, and of the others what is later. Losses that are told later happened nobody knows when: they are
+    /// counted for the thread.
+    fn cut(self, snapshot: &mut Snapshot) {
+        let Snapshot {
+            blocks,
+            evicted,
+            evicted_until,
+            ..
+        } = snapshot;
+        if *evicted_until < Some(self.since) {
+            // It is as little missing as what else was before.
+            evicted.clear();
+        }
+        let cut = |block: Block| {
+            if block.last < self.since {
+                return None;
+            }
+            let (kept, lost) = block.up_to(self.until);
+            if lost > 0 {
+                evicted.push((block.thread, lost));
+            }
+            kept
+        };
+        *blocks = std::mem::take(blocks).into_iter().filter_map(cut).collect();
+    }
+}
+
+// === impl Shot ===
+
+impl<S: Deref<Target = Session>> Shot<S> {
+    /// Takes what rings hold and what is retained of all of them, at one moment.
+    pub fn take(sessions: Vec<S>, reach: Reach) -> Self {
+        let bytes = room(sessions.len());
+        let now = ticks_now();
+        let begun = Instant::now();
+        let asked = sessions.into_iter().map(|session| {
+            let answer = session.control.ask_for_pictures(bytes);
+            (session, answer)
+        });
+        // Everybody is asked before anybody is waited for.
+        let asked: Vec<_> = asked.collect();
+        let taken = asked.into_iter().map(|(session, answer)| {
+            let pictures = answer.and_then(|answer| answer.recv().ok());
+            let taken = match pictures {
+                Some(pictures) => Taken::Pictures(pictures),
+                None => Taken::Retained(session.output.snapshot()),
+            };
+            (session, taken)
+        });
+        let taken: Vec<_> = taken.collect();
+        let within = begun.elapsed();
+        for (session, _) in &taken {
+            session.control.name_pictured_types();
+        }
+        let copied = taken.iter().map(|(_, taken)| taken.copied_bytes());
+        tracing::info!(
+            processes = taken.len(),
+            copied_bytes = copied.sum::<u64>(),
+            within_us = within.as_micros(),
+            "snapshot taken"
+        );
+        let extent = extent(reach, now, &taken);
+        Self {
+            taken,
+            extent,
+            within,
+        }
+    }
+
+    /// How long the copies took.
+    pub fn within(&self) -> Duration {
+        self.within
+    }
+
+    /// The processes.
+    pub fn sessions(&self) -> impl Iterator<Item = &S> {
+        self.taken.iter().map(|(session, _)| session)
+    }
+
+    /// Writes it as an `.xtrace` file.
+    ///
+    /// # Errors
+    /// What writing to `out` says.
+    pub fn write(self, out: &mut dyn io::Write) -> io::Result<()> {
+        let mut writer = TraceWriter::new(out)?;
+        for (source, (session, taken)) in (0..).map(Source).zip(self.taken) {
+            let session: &Session = &session;
+            let mut seen = HashSet::new();
+            let mut snapshot = match taken {
+                Taken::Pictures(pictures) => {
+                    let (process, functions) = (session.process.id, session.functions.ids());
+                    pictures.develop(process, functions, self.extent, |id| {
+                        seen.insert(id);
+                    })
+                }
+                Taken::Retained(snapshot) => snapshot,
+            };
+            self.extent.cut(&mut snapshot);
+            // They were read after it was taken.
+            snapshot.event_types = session.output.event_types();
+            session.write_into(source, &snapshot, &seen, &mut writer)?;
+            writer.ended(source, session)?;
+        }
+        writer.end()
+    }
+}
+
+// === impl Taken ===
+
+impl Taken {
+    fn copied_bytes(&self) -> u64 {
+        match self {
+            Self::Pictures(pictures) => pictures.bytes(),
+            Self::Retained(_) => 0,
+        }
+    }
+}
+
+/// The extent of what was taken as of `now`.
+fn extent<S: Deref<Target = Session>>(reach: Reach, now: Ticks, taken: &[(S, Taken)]) -> Extent {
+    let ended = taken.iter().map(|(_, taken)| match taken {
+        Taken::Pictures(_) => None,
+        Taken::Retained(snapshot) => snapshot.blocks.iter().map(|block| block.last).max(),
+    });
+    let over = taken
+        .iter()
+        .all(|(_, taken)| matches!(taken, Taken::Retained(_)));
+    // What is retained of who has ended is all that there will be.
+    let until = match over {
+        true => ended.flatten().max().unwrap_or(now),
+        false => now,
+    };
+    match reach {
+        Reach::Between(since, until) => Extent { since, until },
+        Reach::All => Extent {
+            since: NO_BEGIN,
+            until,
+        },
+        Reach::Last(last) => {
+            let frequency = frequency(taken.iter().map(|(session, _)| &**session));
+            let since = frequency.map_or(NO_BEGIN, |frequency| {
+                Ticks(until.0.saturating_sub(ticks_in(last, frequency)))
+            });
+            Extent { since, until }
+        }
+    }
+}
+
+/// Between two readings of the clocks that tell how fast the counter goes, in nanoseconds.
+pub(super) const LEAST_SPAN_NS: u64 = 10_000_000;
+
+/// Ticks of the counter in a second, from the clocks that were read over the longest time.
+fn frequency<'a>(sessions: impl Iterator<Item = &'a Session>) -> Option<u64> {
+    let clocks = sessions.map(|session| Clock::new(session.anchors()));
+    let span = |clock: &Clock| match clock.anchors() {
+        [first, .., last] => last.monotonic_ns.saturating_sub(first.monotonic_ns),
+        _ => 0,
+    };
+    clocks.max_by_key(span)?.frequency()
+}
+
+/// So much time in ticks.
+pub(super) fn ticks_in(time: Duration, frequency: u64) -> u64 {
+    let ticks = u128::from(frequency) * time.as_nanos() / 1_000_000_000;
+    u64::try_from(ticks).unwrap_or(u64::MAX)
+}
