@@ -85,6 +85,8 @@ pub(crate) enum Command {
     Profile(cmd::profile::Args),
     /// Count calls, in the program itself, and record nothing
     Count(cmd::count::Args),
+    /// Choose which calls are recorded, and which events are kept
+    Filter(cmd::filter::Args),
     /// Write what happened last into a file
     Snapshot(cmd::snapshot::Args),
     /// Wait until something happens, then take a snapshot or do something else

@@ -25,6 +25,7 @@ const JSON: &[&str] = &[
     "ModuleStatus",
     "NotFollowed",
     "ProcessStatus",
+    "Filter",
     "Refusal",
     "RefusedModule",
     "SkippedSleds",

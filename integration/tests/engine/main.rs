@@ -7,6 +7,7 @@
 mod adoption;
 mod arguments;
 mod blocking;
+mod choices;
 mod coexistence;
 mod confined;
 mod departure;

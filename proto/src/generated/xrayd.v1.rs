@@ -105,6 +105,58 @@ pub struct SetModeResponse {
     #[prost(message, repeated, tag = "1")]
     pub reports: ::prost::alloc::vec::Vec<ModeReport>,
 }
+/// What is recorded and kept; a field that is not set leaves nothing out.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Filter {
+    /// Calls that took less are left out, in the program itself; but for those whose arguments are recorded, those in which events are said, and what these are in.
+    #[prost(uint64, tag = "1")]
+    pub min_duration_ns: u64,
+    /// Calls further in are left out, in the program itself. The outermost that is on has depth 1. At most 128.
+    #[prost(uint32, tag = "2")]
+    pub max_depth: u32,
+    /// Of so many call trees of a thread the first is recorded. 1 is every one.
+    #[prost(uint32, tag = "3")]
+    pub one_in: u32,
+    /// Only what happens inside calls of functions with these names or globs is recorded.
+    #[prost(string, repeated, tag = "4")]
+    pub inside: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only threads with these ids, or with names that match these globs, are recorded.
+    #[prost(string, repeated, tag = "5")]
+    pub threads: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only events of functions in these modules are kept: file name, that without version or ending, or glob.
+    #[prost(string, repeated, tag = "6")]
+    pub modules: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only calls that begin then are kept. 0: no limit.
+    #[prost(uint64, tag = "7")]
+    pub from_wall_ns: u64,
+    #[prost(uint64, tag = "8")]
+    pub until_wall_ns: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetFilterRequest {
+    /// 0: every attached process that the caller owns.
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    #[prost(message, optional, tag = "2")]
+    pub filter: ::core::option::Option<Filter>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetFilterResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub reports: ::prost::alloc::vec::Vec<FilterReport>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FilterReport {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// What it was before.
+    #[prost(message, optional, tag = "2")]
+    pub before: ::core::option::Option<Filter>,
+    /// Set if it stays as it was.
+    #[prost(message, optional, tag = "3")]
+    pub refusal: ::core::option::Option<Refusal>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModeReport {
     #[prost(uint32, tag = "1")]
@@ -505,6 +557,15 @@ pub struct ProcessStatus {
     /// Triggers that are armed in it.
     #[prost(uint32, tag = "40")]
     pub triggers: u32,
+    /// What is recorded and kept.
+    #[prost(message, optional, tag = "41")]
+    pub filter: ::core::option::Option<Filter>,
+    /// Of `events`, those that were read and not kept.
+    #[prost(uint64, tag = "42")]
+    pub filtered: u64,
+    /// Calls, and what was said, that were left out in the program itself. They are no events, and nothing else is known of them.
+    #[prost(uint64, tag = "43")]
+    pub left_out: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1591,6 +1652,28 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetMode"));
             self.inner.unary(req, path, codec).await
         }
+        /// From now on these events are recorded and kept, whatever the mode. Without `filter`, nothing is changed, and what is in force is told.
+        pub async fn set_filter(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetFilterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetFilterResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/xrayd.v1.Xrayd/SetFilter");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetFilter"));
+            self.inner.unary(req, path, codec).await
+        }
         /// State and counters of the attached processes.
         pub async fn get_status(
             &mut self,
@@ -1852,6 +1935,14 @@ pub mod xrayd_server {
             &self,
             request: tonic::Request<super::SetModeRequest>,
         ) -> std::result::Result<tonic::Response<super::SetModeResponse>, tonic::Status>;
+        /// From now on these events are recorded and kept, whatever the mode. Without `filter`, nothing is changed, and what is in force is told.
+        async fn set_filter(
+            &self,
+            request: tonic::Request<super::SetFilterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetFilterResponse>,
+            tonic::Status,
+        >;
         /// State and counters of the attached processes.
         async fn get_status(
             &self,
@@ -2353,6 +2444,49 @@ pub mod xrayd_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetModeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/xrayd.v1.Xrayd/SetFilter" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetFilterSvc<T: Xrayd>(pub Arc<T>);
+                    impl<T: Xrayd> tonic::server::UnaryService<super::SetFilterRequest>
+                    for SetFilterSvc<T> {
+                        type Response = super::SetFilterResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetFilterRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Xrayd>::set_filter(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetFilterSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -12,6 +12,7 @@ pub(crate) mod enable;
 pub(crate) mod explain;
 pub(crate) mod extract;
 pub(crate) mod fdr_dump;
+pub(crate) mod filter;
 pub(crate) mod flame;
 pub(crate) mod functions;
 pub(crate) mod graph;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use xrayd_proto::v1::{ModuleStatus, ProcessStatus, ThreadLoss};
 
 use super::text::printable;
-use super::{Cell, Column, Look, Table, Tone, family_status, units};
+use super::{Cell, Column, Look, Table, Tone, family_status, filter_set, units};
 
 /// State and counters of the attached processes.
 #[derive(Debug, Serialize)]
@@ -68,6 +68,20 @@ impl Statuses {
             if row.triggers > 0 {
                 let triggers = units::counted(row.triggers.into(), "trigger");
                 writeln!(out, "{}: {triggers} armed", row.pid)?;
+            }
+            let filter = row.filter.as_ref().map(filter_set::describe);
+            let leaves_out = filter
+                .as_deref()
+                .is_some_and(|what| what != filter_set::ALL);
+            if leaves_out || row.left_out > 0 || row.filtered > 0 {
+                writeln!(
+                    out,
+                    "{}: recorded is {}; left out: {} in the program, {} of what was read",
+                    row.pid,
+                    filter.unwrap_or_default(),
+                    units::count(row.left_out),
+                    units::count(row.filtered)
+                )?;
             }
         }
         match self.detail {
@@ -245,7 +259,7 @@ fn cells(row: &ProcessStatus) -> [Cell; 13] {
 
 #[cfg(test)]
 mod tests {
-    use xrayd_proto::v1::{Kinship, Refusal};
+    use xrayd_proto::v1::{Filter, Kinship, Refusal};
 
     use super::super::golden;
     use super::*;
@@ -272,6 +286,12 @@ mod tests {
             retained_events: 1_234_560,
             evicted_events: 7,
             triggers: 1,
+            filter: Some(Filter {
+                min_duration_ns: 100_000,
+                ..Filter::default()
+            }),
+            filtered: 3,
+            left_out: 12_345,
             attached_wall_ns: 1_700_000_000_000_000_000,
             uid: 1000,
             failure: String::new(),

@@ -58,6 +58,11 @@ impl Keep {
         Self { functions, window }
     }
 
+    /// No events.
+    pub(super) fn nothing() -> Self {
+        Self::new(Some(Vec::new()), Ticks(0)..Ticks(0))
+    }
+
     fn keeps(&self, FunctionId(id): FunctionId, ticks: u64) -> bool {
         self.window.contains(&Ticks(ticks))
             && self.functions.as_ref().is_none_or(|ranges| {
@@ -348,7 +353,7 @@ mod tests {
         let mut lane = Lane::new(thread, Ticks(0), &Room::new(), Arc::default());
         for (at, item) in items.iter().enumerate() {
             if let Some((_, keep)) = filters.iter().find(|(when, _)| *when == at) {
-                lane.filter(keep.clone());
+                lane.filter(keep.clone(), false);
             }
             lane.take(item.clone(), &sites, &output);
             lane.settle(&output);

@@ -42,6 +42,8 @@ pub(super) struct Lane {
     stacks: Stacks,
     /// Which of them were kept, while not everything is or was.
     kept: Option<Kept>,
+    /// Nothing of this thread is kept.
+    muted: bool,
     /// When functions were switched, and how far the events have come along that.
     switches: Arc<Switches>,
     along: Along,
@@ -86,6 +88,7 @@ impl Lane {
             encoder: BlockEncoder::new(thread),
             stacks: Stacks::new(room),
             kept: None,
+            muted: false,
             last: told.0,
             early: 0,
             begun: None,
@@ -244,7 +247,12 @@ impl Lane {
     }
 
     /// From now on these events are kept, or all.
-    pub(super) fn filter(&mut self, keep: Option<Arc<Keep>>) {
+    pub(super) fn filter(&mut self, keep: Option<Arc<Keep>>, muted: bool) {
+        self.muted = muted;
+        let keep = match muted {
+            true => Some(Arc::new(Keep::nothing())),
+            false => keep,
+        };
         if keep.is_some() || self.kept.is_some() {
             let open = self.stacks.depth();
             let kept = self.kept.get_or_insert_with(|| Kept::new(open));
@@ -295,6 +303,11 @@ impl Lane {
                 output.hand_over(self.thread, false, &sums);
             }
         }
+    }
+
+    /// Whether nothing of this thread is kept.
+    pub(super) fn is_muted(&self) -> bool {
+        self.muted
     }
 
     /// The thread as the trace knows it.

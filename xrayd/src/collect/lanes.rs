@@ -79,9 +79,19 @@ impl Lanes {
     /// From now on these events are kept, or all.
     pub(super) fn filter(&mut self, keep: Option<Arc<Keep>>) {
         for lane in self.iter_mut() {
-            lane.filter(keep.clone());
+            lane.filter(keep.clone(), lane.is_muted());
         }
         self.filter = keep;
+    }
+
+    /// Whether a thread that has a ring is recorded from now on.
+    pub(super) fn mute(&mut self, owner: u32, muted: bool) {
+        let keep = self.filter.clone();
+        if let Some(lane) = self.get_mut(owner)
+            && lane.is_muted() != muted
+        {
+            lane.filter(keep, muted);
+        }
     }
 
     /// Which events are kept; `None` for all.
@@ -127,7 +137,7 @@ impl Lanes {
             .lane
             .get_or_insert_with(|| {
                 let mut lane = Lane::new(thread, told, &room, switches);
-                lane.filter(filter);
+                lane.filter(filter, false);
                 if !armed.is_empty() {
                     lane.watch(&armed);
                 }

@@ -12,6 +12,7 @@ mod sites;
 mod slots;
 mod stacks;
 mod switches;
+mod threads;
 mod watch;
 
 pub(crate) use drain::{Drain, DrainHandle};
@@ -19,3 +20,4 @@ pub(crate) use keep::Keep;
 pub(crate) use pictures::{Pictures, room};
 pub(crate) use sites::{CallSite, SiteKind, SiteTable};
 pub(crate) use switches::Switches;
+pub(crate) use threads::ThreadChoice;

@@ -109,7 +109,7 @@ impl Pictures {
         let room = Room::new();
         for (thread, picture, _held) in rings {
             let mut lane = Lane::new(thread, Ticks(0), &room, Arc::clone(&switches));
-            lane.filter(keep.clone());
+            lane.filter(keep.clone(), false);
             let mut consumer = picture.consumer();
             if sites.has_events() {
                 consumer.expect_payloads();

@@ -31,6 +31,8 @@ pub(super) struct Ring {
     cursor_seen: u64,
     /// A sign of that was seen at the last chore.
     suspicious: bool,
+    /// What its thread has left out so far.
+    left_out: u64,
     /// What was counted of its thread's calls so far, by the sites' numbers.
     counted: Vec<u64>,
     /// What it had been given when the session began, or when reading it ended.
@@ -62,17 +64,24 @@ impl Ring {
             cursor_seen: 0,
             suspicious: false,
             counted: Vec::new(),
+            left_out: 0,
             words_before,
         }
     }
 
-    /// What was counted since the last time, by the sites' numbers.
-    pub(super) fn take_counts(&mut self, slots: &Slots) -> Vec<(u64, u64)> {
+    /// What its thread has left out since the last time.
+    pub(super) fn take_left_out(&mut self, slots: &Slots) -> u64 {
+        let now = slots.left_out(self.index);
+        now.saturating_sub(std::mem::replace(&mut self.left_out, now))
+    }
+
+    /// What was counted since the last time, by the sites' numbers, of which the first `most` are looked at.
+    pub(super) fn take_counts(&mut self, slots: &Slots, most: usize) -> Vec<(u64, u64)> {
         let numbered = usize::try_from(slots.numbered()).unwrap_or(0);
-        self.counted.resize(numbered, 0);
+        self.counted.resize(numbered.min(most), 0);
         let counted = (0..).zip(&mut self.counted);
         let news = counted.filter_map(|(number, before)| {
-            let now = slots.counted(self.index, number);
+            let now = slots.count_of(self.index, number);
             // Whatever stands there, it never grows by less than nothing.
             let more = now.saturating_sub(std::mem::replace(before, now));
             (more > 0).then_some((number, more))

@@ -7,7 +7,7 @@ use std::{
 };
 
 use nix::fcntl::{FallocateFlags, fallocate};
-use shm_ring::{Mapping, SharedMemory, layout};
+use shm_ring::{Half, Mapping, SharedMemory, layout};
 
 use crate::{
     inject::Layout,
@@ -26,6 +26,10 @@ pub(crate) struct Slots {
     pub(crate) layout: Layout,
     pub(crate) rings: Mapping,
     file: File,
+    /// Calls have been filtered, so filter pages may hold something. Else they are not looked at, which would take memory.
+    pub(crate) filtered: bool,
+    /// Calls have been counted, likewise for counts.
+    pub(crate) counted: bool,
 }
 
 // === impl Slots ===
@@ -36,7 +40,42 @@ impl Slots {
             layout,
             rings,
             file,
+            filtered: false,
+            counted: false,
         }
+    }
+
+    /// Calls and events that the thread with slot `index` has left out since it has the slot.
+    pub(crate) fn left_out(&self, index: u32) -> u64 {
+        let page = self.layout.geometry.filter_offset(index);
+        self.rings.load(page + layout::filter::LEFT_OUT)
+    }
+
+    /// Says whether what the thread with slot `index` begins from now on is recorded.
+    pub(crate) fn mute(&self, index: u32, muted: bool) {
+        let page = self.layout.geometry.filter_offset(index);
+        self.rings
+            .store_half(page + layout::filter::MUTED, Half::Low, u32::from(muted));
+    }
+
+    /// Forgets what is open in the filter's sight, while nobody is in it. Says how many calls waited there.
+    pub(crate) fn renew_filter(&self, index: u32) -> u64 {
+        use layout::filter;
+        let page = self.layout.geometry.filter_offset(index);
+        let open = self.rings.load(page + filter::OPEN);
+        let records = (open & 0xffff_ffff).min(filter::MOST);
+        let states = (0..records).map(|record| {
+            let at = page + filter::RECORDS + record * filter::RECORD_BYTES + filter::STATE;
+            // The high half of the word that begins with the name.
+            self.rings.load(at & !7) >> (32 + filter::STATE_SHIFT)
+        });
+        let waited = states.filter(|state| *state == u64::from(filter::WAITS));
+        let waited = waited.count() as u64;
+        // Who is still in there sees that something has changed, and begins again.
+        self.rings
+            .store(page + filter::OPEN, (open | 0xffff_ffff).wrapping_add(1));
+        self.rings.store(page + filter::WRITING, 0);
+        waited
     }
 
     /// The owner of slot `index` as the target knows it; 0 for none.
@@ -171,7 +210,7 @@ impl Slots {
     }
 
     /// What the thread with slot `index` has counted under a number since it has the slot.
-    pub(crate) fn counted(&self, index: u32, number: u64) -> u64 {
+    pub(crate) fn count_of(&self, index: u32, number: u64) -> u64 {
         let counts = self.layout.geometry.counts_offset(index);
         self.rings.load(counts + 8 * number)
     }
@@ -182,8 +221,14 @@ impl Slots {
         self.give_back(index);
         self.rings
             .zero(geometry.control_offset(index), layout::LINE_BYTES);
-        self.rings
-            .zero(geometry.counts_offset(index), 8 * self.numbered());
+        if self.counted {
+            self.rings
+                .zero(geometry.counts_offset(index), 8 * self.numbered());
+        }
+        if self.filtered {
+            self.rings
+                .zero(geometry.filter_offset(index), layout::filter::RECORDS);
+        }
         let slot = self.layout.table + geometry.slot_offset(index);
         // Everything but the owner first: whoever claims the slot finds it as new, with limit 0.
         memory.write(TargetAddr(slot + 4), &[0; 60])?;

@@ -2,6 +2,7 @@
 //! `/proc/<pid>/mem`, and the bytes that switch sleds.
 
 mod borrow;
+mod choice;
 mod gadgets;
 mod halt;
 mod install;
@@ -15,6 +16,7 @@ mod thread_id;
 mod wanted;
 
 pub(crate) use borrow::Victim;
+pub(crate) use choice::Choice;
 pub(crate) use install::{Installed, SETTLE, clear_live, crowded, extend, install, is_ours_still};
 pub use patch::Switch;
 pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite, Stance};

@@ -18,7 +18,8 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        AttachOptions, Caller, DetachReport, Family, Feed, Mode, Registry, Session, ToggleReport,
+        AttachOptions, Caller, DetachReport, Family, Feed, Filter, Mode, Registry, Session,
+        ToggleReport,
     },
     target::{Target, memory_owner},
 };
@@ -326,6 +327,23 @@ impl Traced {
             (Self::Family(one), Self::Family(other)) => Arc::ptr_eq(one, other),
             (Self::Session(one), Self::Session(other)) => Arc::ptr_eq(one, other),
             _ => false,
+        }
+    }
+
+    /// From now on these are recorded and kept, of all; says what it was before. Without a filter, what it is.
+    ///
+    /// # Errors
+    /// A filter that means nothing.
+    pub(super) fn set_filter(&self, filter: Option<&Filter>) -> Result<Outcomes<Filter>, Refusal> {
+        let Some(filter) = filter else {
+            let sessions = self.sessions().into_iter();
+            return Ok(sessions
+                .map(|session| (session.pid(), Ok(session.filter())))
+                .collect());
+        };
+        match self {
+            Self::Family(family) => family.set_filter(filter),
+            Self::Session(session) => Ok(vec![(session.pid(), session.set_filter(filter))]),
         }
     }
 

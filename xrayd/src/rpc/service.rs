@@ -376,6 +376,43 @@ impl Xrayd for Service {
         }))
     }
 
+    async fn set_filter(
+        &self,
+        request: Request<v1::SetFilterRequest>,
+    ) -> Answer<v1::SetFilterResponse> {
+        let caller = authorise::caller(&request)?;
+        let v1::SetFilterRequest { pid, filter } = request.into_inner();
+        let filter = filter.map(convert::filter);
+        if let Some(filter) = &filter {
+            filter.check()?;
+        }
+        let whom = Whom::try_from(pid)?;
+        let reports = self
+            .blocking(caller, move |registry| {
+                for_each(registry, caller, whom, Deed::Use, |traced| {
+                    let pid = traced.sessions().first().map(|session| session.pid());
+                    let outcomes = traced.set_filter(filter.as_ref());
+                    let reports = outcomes.unwrap_or_else(|refusal| {
+                        pid.map(|pid| (pid, Err(refusal))).into_iter().collect()
+                    });
+                    for (pid, before) in &reports {
+                        match before {
+                            Ok(_) if filter.is_none() => {}
+                            Ok(_) => tracing::info!(uid = caller.uid, caller = caller.pid, %pid, ?filter, "filter set"),
+                            Err(refusal) => audit_refused(caller, *pid, "filter", refusal),
+                        }
+                    }
+                    reports
+                })
+            })
+            .await?;
+        let reports = reports.into_iter();
+        let reports = reports.map(|(pid, before)| convert::filter_report(pid, before));
+        Ok(Response::new(v1::SetFilterResponse {
+            reports: reports.collect(),
+        }))
+    }
+
     async fn get_status(&self, request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
         let caller = authorise::caller(&request)?;
         let v1::StatusRequest { pid } = request.into_inner();

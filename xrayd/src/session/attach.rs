@@ -334,6 +334,7 @@ pub(super) fn prepare(
         held: thread,
         child,
         claim: Some(claim),
+        choosing: false,
     };
     if let Some(undo) = undo {
         undo.disarm();

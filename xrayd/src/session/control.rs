@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     collect::{DrainHandle, Pictures},
-    inject::Front,
+    inject::Choice,
     lock::lock,
     pid::Pid,
     refusal::{Reason, Refusal, Result},
@@ -63,9 +63,14 @@ pub(super) enum Command {
     Look {
         answer: SyncSender<Result<()>>,
     },
-    /// Leads all sleds there.
-    SetFront {
-        front: Front,
+    /// Has calls counted, or recorded again.
+    Count {
+        count: Counting,
+        answer: SyncSender<Result<()>>,
+    },
+    /// Has these calls recorded; `None` for all.
+    Choose {
+        choice: Option<Choice>,
         answer: SyncSender<Result<()>>,
     },
     NameTypes {
@@ -77,6 +82,15 @@ pub(super) enum Command {
     Detach {
         answer: SyncSender<Result<DetachReport>>,
     },
+}
+
+/// What becomes of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counting {
+    /// They are counted.
+    On,
+    /// They are recorded.
+    Off,
 }
 
 /// What somebody wants switched.
@@ -168,8 +182,20 @@ impl Shared {
         if filtering.is_by_module()
             && let Some(drain) = &*lock(&self.drain)
         {
-            drain.keep(filtering.keep(functions));
+            drain.keep(filtering.keep(functions), filtering.threads());
         }
+    }
+
+    /// What is to be written anew now that modules have come; `None` if nothing is.
+    pub(super) fn rechoose(&self, pid: Pid, functions: &Functions) -> Option<Choice> {
+        let filtering = lock(&self.filtering);
+        if !filtering.is_by_function() {
+            return None;
+        }
+        filtering.choice(pid, functions).unwrap_or_else(|error| {
+            tracing::warn!(pid = pid.as_raw(), %error, "calls inside a library's functions are left out");
+            None
+        })
     }
 
     /// How libraries that come are noticed.
@@ -312,11 +338,14 @@ impl Control {
         functions: &Functions,
     ) -> Result<Filter> {
         let filtering = Filtering::new(self.pid, filter, attached)?;
+        let choice = filtering.choice(self.pid, functions)?;
         let mut current = lock(&self.shared.filtering);
         let before = std::mem::replace(&mut *current, filtering);
         if let Some(drain) = &*lock(&self.shared.drain) {
-            drain.keep(current.keep(functions));
+            drain.keep(current.keep(functions), current.threads());
         }
+        drop(current);
+        self.ask(|answer| Command::Choose { choice, answer })?;
         Ok(before.filter().clone())
     }
 
@@ -375,12 +404,12 @@ impl Control {
         self.ask(|answer| Command::Look { answer })
     }
 
-    /// Leads all sleds there.
+    /// Has calls counted, or recorded again.
     ///
     /// # Errors
     /// The process has ended, or its memory cannot be written.
-    pub(super) fn set_front(&self, front: Front) -> Result<()> {
-        self.ask(|answer| Command::SetFront { front, answer })
+    pub(super) fn count(&self, count: Counting) -> Result<()> {
+        self.ask(|answer| Command::Count { count, answer })
     }
 
     /// Lets a process that was started by us go.

@@ -10,7 +10,7 @@ use xray_trace::model::FunctionId;
 
 use super::{
     Output, Phase, Run, ToggleReport, Wanted,
-    control::{Command, Commands, Shared, Wish},
+    control::{Command, Commands, Counting, Shared, Wish},
     event_types::Reading,
     functions::Indexes,
     loading::Loading,
@@ -18,7 +18,9 @@ use super::{
 };
 use crate::{
     collect::DrainHandle,
-    inject::{Front, PatchReport, PatchSite, Patcher, SETTLE, Stance, clear_live, is_ours_still},
+    inject::{
+        Choice, Front, PatchReport, PatchSite, Patcher, SETTLE, Stance, clear_live, is_ours_still,
+    },
     lock::lock,
     pid::TargetAddr,
     refusal::{Reason, Refusal, Result},
@@ -69,6 +71,8 @@ pub(super) struct Controller {
     pub(super) child: Option<Child>,
     /// Keeps other tracers away until the process is let go.
     pub(super) claim: Option<Claim>,
+    /// Not all calls are recorded.
+    pub(super) choosing: bool,
 }
 
 // === impl Controller ===
@@ -111,8 +115,12 @@ impl Controller {
                 Ok(Command::Look { answer }) => {
                     let _ = answer.send(self.look());
                 }
-                Ok(Command::SetFront { front, answer }) => {
-                    let _ = answer.send(self.set_front(front));
+                Ok(Command::Count { count, answer }) => {
+                    let counting = count == Counting::On;
+                    let _ = answer.send(self.lead(counting, self.choosing));
+                }
+                Ok(Command::Choose { choice, answer }) => {
+                    let _ = answer.send(self.choose(choice.as_ref()));
                 }
                 Ok(Command::NameTypes { answer }) => {
                     self.read_event_types();
@@ -253,12 +261,61 @@ impl Controller {
         Ok(())
     }
 
-    /// Leads all sleds there. While calls are counted no exit is seen, as if all functions were off.
-    fn set_front(&mut self, front: Front) -> Result<()> {
+    /// From now on these calls are recorded, or all.
+    fn choose(&mut self, choice: Option<&Choice>) -> Result<()> {
+        let was_counting = self.patcher.front() == Front::Count;
+        if let Some(choice) = choice {
+            self.write_choice(choice)?;
+        }
+        self.lead(was_counting, choice.is_some())
+    }
+
+    /// Tells the trampolines.
+    pub(super) fn write_choice(&self, choice: &Choice) -> Result<()> {
+        choice
+            .write(&self.memory, &self.loading.layout)
+            .map_err(|error| {
+                Refusal::from_io(self.target.pid(), "write which calls are recorded", &error)
+            })
+    }
+
+    /// Leads all sleds to where they are to go. While calls are counted no exit is seen, as if all functions were off.
+    fn lead(&mut self, counting: bool, choosing: bool) -> Result<()> {
+        self.choosing = choosing;
         let before = self.patcher.front();
+        let front = match (counting, choosing) {
+            (true, _) => Front::Count,
+            (false, true) => Front::Filter,
+            (false, false) => Front::None,
+        };
         if before == front {
             return Ok(());
         }
+        if front == Front::Filter {
+            // What was open when calls were last chosen is long over.
+            self.renew_filters();
+        }
+        if front == Front::Count
+            && let Some(drain) = &*lock(&self.shared.drain)
+        {
+            drain.begin_counts();
+        }
+        let set = self.lead_to(before, front);
+        if before == Front::Filter {
+            // Whoever is in the filter is out of it after the pause; what waits there was left out.
+            std::thread::sleep(SETTLE);
+            self.renew_filters();
+        }
+        set
+    }
+
+    fn renew_filters(&self) {
+        if let Some(drain) = &*lock(&self.shared.drain) {
+            drain.renew_filters();
+        }
+    }
+
+    fn lead_to(&mut self, before: Front, front: Front) -> Result<()> {
         let switches = lock(&self.shared.drain).as_ref().map(DrainHandle::switches);
         let switches = switches.unwrap_or_default();
         let on = |id: &FunctionId| self.shared.states.recorded(*id).is_some();

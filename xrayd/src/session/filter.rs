@@ -1,7 +1,11 @@
-//! What of the events that are read is kept: those of some modules, in a window of time.
+//! What is recorded, and what of the events that are read is kept.
+//!
+//! Calls that are too short, too deep, elsewhere, in other threads or not of every Nth tree are left out in the program itself, before anything is written
+//! ([`CallFilter`]); modules and the window of time are for the collector.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
+use sled_encoders::{SledKind, x86_64::call_site};
 use xray_trace::{
     instr_map::{Candidate, CompiledSelection, Rule, Selection},
     model::{Clock, ClockAnchor, Ticks},
@@ -9,7 +13,8 @@ use xray_trace::{
 
 use super::{compile, functions::Functions};
 use crate::{
-    collect::Keep,
+    collect::{Keep, ThreadChoice},
+    inject::Choice,
     pid::Pid,
     refusal::{Reason, Refusal, Result},
     sys::now_anchor,
@@ -23,6 +28,24 @@ pub struct Filter {
     pub modules: Vec<String>,
     /// Calls that begin in it, and what is said in it.
     pub window: Window,
+    /// What is recorded at all.
+    pub calls: CallFilter,
+}
+
+/// Which calls are recorded; by default all. What is left out is counted, and nothing else is known of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallFilter {
+    /// Those that take so long at least; zero: all. Calls whose arguments are recorded, and those in which events are said, are recorded whatever they take,
+    /// and so is what they are in.
+    pub shortest: Duration,
+    /// Those so deep at most, where the outermost that is on has depth 1; 0: all.
+    pub max_depth: u32,
+    /// The first of so many call trees of each thread; 0 and 1: each.
+    pub one_in: u32,
+    /// Calls of functions with these names, or names that match these globs, and what happens in them; without any, whatever happens.
+    pub inside: Vec<String>,
+    /// Those of threads with these ids, or with names that match these globs; without any, those of all.
+    pub threads: Vec<String>,
 }
 
 /// A time, in nanoseconds since the Unix epoch. The clock is read when it is set: what happens to the clock later does not move it.
@@ -42,6 +65,12 @@ pub(super) struct Filtering {
     modules: Option<CompiledSelection>,
     /// `None` for all times.
     window: Option<Range<Ticks>>,
+    /// `None` for whatever happens.
+    inside: Option<CompiledSelection>,
+    /// `None` for all.
+    threads: Option<Arc<ThreadChoice>>,
+    /// Ticks of the shortest call that is recorded.
+    shortest: u64,
 }
 
 // === impl Filter ===
@@ -52,6 +81,8 @@ impl Filter {
     /// # Errors
     /// A pattern that cannot be understood, a window without an end behind its begin.
     pub fn check(&self) -> Result<()> {
+        self.calls.inside()?;
+        self.calls.threads()?;
         self.modules().map(drop)
     }
 
@@ -62,6 +93,38 @@ impl Filter {
             return Err(Refusal::new(Reason::Selection, message.to_owned()));
         }
         modules(&self.modules)
+    }
+}
+
+// === impl CallFilter ===
+
+impl CallFilter {
+    /// The greatest depth that can be told.
+    pub const MOST_DEPTH: u32 = 128;
+
+    fn inside(&self) -> Result<Option<CompiledSelection>> {
+        if self.max_depth > Self::MOST_DEPTH {
+            let message = format!("calls can be told apart to depth {}", Self::MOST_DEPTH);
+            return Err(Refusal::new(Reason::Selection, message));
+        }
+        if self.inside.is_empty() {
+            return Ok(None);
+        }
+        let include = self.inside.iter().cloned().map(Rule::Glob);
+        compile(&Selection {
+            include: include.collect(),
+            exclude: Vec::new(),
+        })
+        .map(Some)
+    }
+
+    fn threads(&self) -> Result<Option<Arc<ThreadChoice>>> {
+        if self.threads.is_empty() {
+            return Ok(None);
+        }
+        let choice = ThreadChoice::new(&self.threads);
+        let choice = choice.map_err(|error| Refusal::new(Reason::Selection, error.to_string()))?;
+        Ok(Some(Arc::new(choice)))
     }
 }
 
@@ -109,18 +172,69 @@ impl Filtering {
     /// A pattern that cannot be understood, a window without an end behind its begin, a clock that cannot be read.
     pub(super) fn new(pid: Pid, filter: &Filter, attached: ClockAnchor) -> Result<Self> {
         let modules = filter.modules()?;
+        let now = now_anchor();
+        let now = now.map_err(|error| Refusal::from_io(pid, "read the clock", &error))?;
         let window = if filter.window == Window::default() {
             None
         } else {
-            let now = now_anchor();
-            let now = now.map_err(|error| Refusal::from_io(pid, "read the clock", &error))?;
             Some(filter.window.ticks(attached, now))
         };
+        let frequency = Clock::new(vec![attached, now]).frequency();
+        let frequency = u128::from(frequency.unwrap_or(1_000_000_000));
+        let shortest = filter.calls.shortest.as_nanos() * frequency / 1_000_000_000;
         Ok(Self {
             modules,
             window,
+            inside: filter.calls.inside()?,
+            threads: filter.calls.threads()?,
+            shortest: u64::try_from(shortest).unwrap_or(u64::MAX),
             filter: filter.clone(),
         })
+    }
+
+    /// Which threads are recorded; `None` for all.
+    pub(super) fn threads(&self) -> Option<Arc<ThreadChoice>> {
+        self.threads.clone()
+    }
+
+    /// For the program itself: what it means for the functions that there are. `None` if everything is recorded.
+    ///
+    /// # Errors
+    /// More functions are meant than there is room for.
+    pub(super) fn choice(&self, pid: Pid, functions: &Functions) -> Result<Option<Choice>> {
+        if self.filter.calls == CallFilter::default() {
+            return Ok(None);
+        }
+        let inside = self.inside.as_ref().map(|inside| {
+            let ids = functions.matching(&functions.loaded(), inside);
+            let sites = functions.sites(&ids).into_iter();
+            let entries =
+                sites.filter(|site| matches!(site.kind, SledKind::Entry | SledKind::EntryArgument));
+            #[expect(clippy::cast_possible_truncation, reason = "the low half is the name")]
+            let names = entries.map(|site| call_site(site.kind, site.address) as u32);
+            names.collect::<Vec<u32>>()
+        });
+        if let Some(names) = &inside
+            && names.len() > Choice::MOST_INSIDE
+        {
+            let message = format!(
+                "process {pid}: calls inside {} functions cannot be chosen, at most {}",
+                names.len(),
+                Choice::MOST_INSIDE
+            );
+            return Err(Refusal::new(Reason::Limit, message));
+        }
+        Ok(Some(Choice {
+            shortest: self.shortest,
+            max_depth: self.filter.calls.max_depth,
+            one_in: self.filter.calls.one_in,
+            inside,
+        }))
+    }
+
+    /// Whether it matters which functions there are.
+    pub(super) fn is_by_function(&self) -> bool {
+        self.inside.is_some()
     }
 
     pub(super) fn filter(&self) -> &Filter {

@@ -79,7 +79,7 @@ pub(super) struct Loading {
     pub(super) functions: Arc<Functions>,
     pub(super) rules: Rules,
     /// Where trampolines in another neighbourhood find their data.
-    layout: Layout,
+    pub(super) layout: Layout,
     /// Everything that was loaded at the last look, traced or not.
     known: HashSet<Load>,
     /// Those of `known` that are traced.
@@ -452,6 +452,9 @@ impl Controller {
         // Its sleds are off yet, and what was here before is unmapped.
         let now = ticks_now();
         self.shared.refilter(&functions);
+        if let Some(choice) = self.shared.rechoose(self.target.pid(), &functions) {
+            self.write_choice(&choice)?;
+        }
         if let Some(drain) = &*lock(&self.shared.drain) {
             let sites = loaded.sites().map(|(id, site)| call_site_of(site, id));
             drain.learn(sites.collect(), now);

@@ -77,7 +77,7 @@ pub use calls::{CallCounts, ThreadCalls};
 pub use controller::DetachReport;
 pub use family::{Family, FamilyStatus};
 pub use feed::{Feed, FeedItem, Published, Source};
-pub use filter::{Filter, Window};
+pub use filter::{CallFilter, Filter, Window};
 pub use follow::{Finding, Follow, NotFollowed};
 pub use functions::FunctionRow;
 pub use loading::{Armed, Since};
@@ -109,14 +109,14 @@ pub use profiles::ProfileSums;
 pub use sled_encoders::Capture;
 
 use self::{
-    control::{Control, Wish},
+    control::{Control, Counting, Wish},
     feed::{FeedInlet, feed},
     functions::{Functions, Indexes},
     metering::Metered,
     rules::{Rules, Wishes, lasting},
 };
 use crate::{
-    inject::{Front, PatchReport},
+    inject::PatchReport,
     pid::Pid,
     refusal::{Reason, Refusal, Result},
     target::RefusedModule,
@@ -202,6 +202,10 @@ pub struct Status {
     pub events_per_second: f64,
     /// Events among them that a filter has left out.
     pub filtered: u64,
+    /// Calls, and what was said, that a filter has left out in the program itself: no events.
+    pub left_out: u64,
+    /// What is recorded and kept.
+    pub filter: Filter,
     /// Events lost in the target.
     pub lost: u64,
     /// By which threads, those that lost the most first; never more than `lost` in sum.
@@ -518,6 +522,8 @@ impl Session {
             events: counters.events,
             events_per_second: counters.events_per_second,
             filtered: counters.filtered,
+            left_out: counters.left_out,
+            filter: self.control.filter(),
             lost: counters.lost,
             losses,
             ring_use_permille: counters.ring_use_permille,
@@ -600,9 +606,9 @@ impl Session {
         self.control.look()?;
         let before = self.output.mode();
         // Nothing is recorded before it is counted, nor counted once it is recorded.
-        self.control.set_front(match mode {
-            Mode::Count => Front::Count,
-            _ => Front::None,
+        self.control.count(match mode {
+            Mode::Count => Counting::On,
+            _ => Counting::Off,
         })?;
         self.output.set_mode(mode);
         self.control.flush();

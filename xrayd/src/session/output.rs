@@ -46,6 +46,8 @@ pub(crate) struct Counters {
     pub(crate) events_per_second: f64,
     /// Events that a filter has left out.
     pub(crate) filtered: u64,
+    /// What a filter has left out in the program itself.
+    pub(crate) left_out: u64,
     pub(crate) lost: u64,
     pub(crate) ring_use_permille: u32,
     pub(crate) retained_bytes: u64,
@@ -95,6 +97,8 @@ pub(crate) struct Output {
     events: AtomicU64,
     /// Those of them that a filter has left out.
     filtered: AtomicU64,
+    /// What a filter has left out in the program itself.
+    left_out: AtomicU64,
     /// Losses in the stream.
     lost: AtomicU64,
     /// The most losses that were ever known of: in the stream, and counted in rings beyond it. What a ring has counted comes into
@@ -177,6 +181,7 @@ impl Output {
             retain_bytes: AtomicU64::new(retain_bytes),
             events: AtomicU64::new(0),
             filtered: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             lost_known: AtomicU64::new(0),
             threads: AtomicU32::new(0),
@@ -295,6 +300,12 @@ impl Output {
         if let Some(known) = lock(&self.retained).threads.get_mut(&thread) {
             known.lost = known.lost.saturating_add(lost);
         }
+    }
+
+    /// So much more was left out in the program itself.
+    pub(crate) fn left_out(&self, calls: u64) {
+        let sum = self.left_out.load(Relaxed).saturating_add(calls);
+        self.left_out.store(sum, Relaxed);
     }
 
     /// So many of the events were left out by a filter.
@@ -650,6 +661,7 @@ impl Output {
             events: self.all_events(),
             events_per_second: lock(&self.rate).per_second,
             filtered: self.filtered.load(Relaxed),
+            left_out: self.left_out.load(Relaxed),
             lost: self.lost.load(Relaxed).max(self.lost_known.load(Relaxed)),
             ring_use_permille: self.ring_use_permille.load(Relaxed),
             retained_bytes: retained.bytes,

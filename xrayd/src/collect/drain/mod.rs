@@ -19,7 +19,7 @@ use std::{
 };
 
 use super::{
-    CallSite, Keep, SiteTable, Switches,
+    CallSite, Keep, SiteTable, Switches, ThreadChoice,
     lane::Lane,
     lanes::Lanes,
     numbers::Numbers,
@@ -46,6 +46,8 @@ const CHORES_EVERY: Duration = Duration::from_millis(100);
 const ANCHOR_EVERY: Duration = Duration::from_secs(1);
 /// How often counts are read, of all threads and sites.
 const COUNT_EVERY: Duration = Duration::from_millis(500);
+/// Counts that are looked at, of all threads together: what there is beyond that is not known.
+const MOST_COUNTS: usize = 1 << 23;
 /// How often sums are handed to who measures calls, or after so many times what the last time took.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
 const MEASURE_PAUSES: u32 = 50;
@@ -67,7 +69,11 @@ enum Request {
     /// Read until nothing is left, close all blocks, answer.
     Flush(SyncSender<()>),
     /// From now on keep these events, or all, of what is recorded from now on.
-    Keep(Option<Arc<Keep>>, SyncSender<()>),
+    Keep(Option<Arc<Keep>>, Option<Arc<ThreadChoice>>, SyncSender<()>),
+    /// Forget what is open in the sight of the trampolines' filter.
+    RenewFilters(SyncSender<()>),
+    /// Calls are about to be counted.
+    BeginCounts(SyncSender<()>),
     /// Copy what rings, at most so many bytes, and the output hold.
     Pictures(u64, SyncSender<Pictures>),
     /// Read what is there, have it added up, and answer.
@@ -99,6 +105,10 @@ pub(crate) struct Drain {
     profile: bool,
     /// The mode is [`Mode::Count`].
     counting: bool,
+    /// Which threads are recorded; `None` for all.
+    threads: Option<Arc<ThreadChoice>>,
+    /// Not all are, or were when that was last looked at.
+    choosing: bool,
     /// What the numbers of counted sites mean.
     numbers: Numbers,
     /// Rings that an earlier session left are known.
@@ -144,8 +154,18 @@ impl DrainHandle {
     }
 
     /// From now on these events are kept, or all. What was recorded before is kept as it was then, but in flight, where nobody has read it.
-    pub(crate) fn keep(&self, keep: Option<Arc<Keep>>) {
-        self.ask(|answer| Request::Keep(keep, answer));
+    pub(crate) fn keep(&self, keep: Option<Arc<Keep>>, threads: Option<Arc<ThreadChoice>>) {
+        self.ask(|answer| Request::Keep(keep, threads, answer));
+    }
+
+    /// Calls are counted from now on: what was counted before is another's.
+    pub(crate) fn begin_counts(&self) {
+        self.ask(Request::BeginCounts);
+    }
+
+    /// Forgets what is open in the sight of the trampolines' filter, while nobody is in it.
+    pub(crate) fn renew_filters(&self) {
+        self.ask(Request::RenewFilters);
     }
 
     /// Reads everything that is there now and publishes it.
@@ -202,9 +222,11 @@ impl Drain {
             layout,
             rings,
             rings_file,
+            adopted,
             ..
         } = installed;
-        let slots = Slots::new(layout, rings, rings_file);
+        let mut slots = Slots::new(layout, rings, rings_file);
+        slots.filtered = adopted;
         let mut drain = Self::new(pid, memory, slots, sites, output);
         let switches = Arc::clone(drain.lanes.switches());
         let (requests, received) = sync_channel(4);
@@ -240,6 +262,8 @@ impl Drain {
             newest: newest::keeps_newest(&slots.rings),
             profile: false,
             counting: false,
+            threads: None,
+            choosing: false,
             numbers: Numbers::default(),
             begun: false,
             slots,
@@ -267,9 +291,8 @@ impl Drain {
     fn run(&mut self, requests: &Receiver<Request>) {
         self.settle_mode();
         self.discover();
-        // What an earlier session counted is its own.
-        for ring in self.rings.values_mut() {
-            ring.take_counts(&self.slots);
+        if self.counting {
+            self.begin_counts();
         }
         self.begun = true;
         let mut sleep = SHORT_SLEEP;
@@ -301,9 +324,19 @@ impl Drain {
                     // The asker may have given up waiting.
                     let _ = answer.send(());
                 }
-                Ok(Request::Keep(keep, answer)) => {
+                Ok(Request::Keep(keep, threads, answer)) => {
                     self.flush();
                     self.lanes.filter(keep);
+                    self.threads = threads;
+                    self.choose_threads();
+                    let _ = answer.send(());
+                }
+                Ok(Request::BeginCounts(answer)) => {
+                    self.begin_counts();
+                    let _ = answer.send(());
+                }
+                Ok(Request::RenewFilters(answer)) => {
+                    self.renew_filters();
                     let _ = answer.send(());
                 }
                 Ok(Request::Pictures(bytes, answer)) => {
@@ -354,6 +387,68 @@ impl Drain {
         }
     }
 
+    /// Has the threads recorded that are to be, by the names that they have now.
+    fn choose_threads(&mut self) {
+        if self.threads.is_none() && !self.choosing {
+            return;
+        }
+        self.choosing = self.threads.is_some();
+        self.slots.filtered = true;
+        let owners: Vec<(u32, u32)> = self
+            .rings
+            .iter()
+            .map(|(index, ring)| (*index, ring.owner))
+            .collect();
+        for (index, owner) in owners {
+            self.choose_thread(index, owner);
+        }
+    }
+
+    fn choose_thread(&mut self, index: u32, owner: u32) {
+        let muted = match &self.threads {
+            None => false,
+            Some(threads) => {
+                let (tid, name) = self.names.describe(owner);
+                !threads.has(tid, &name)
+            }
+        };
+        self.lanes.mute(owner, muted);
+        self.slots.mute(index, muted);
+    }
+
+    /// Nothing is open in the sight of the trampolines' filter; calls that waited there are left out.
+    fn renew_filters(&mut self) {
+        self.discover();
+        self.slots.filtered = true;
+        let waited = self
+            .order
+            .iter()
+            .map(|index| self.slots.renew_filter(*index));
+        let waited = waited.sum();
+        self.output.left_out(waited);
+        self.tell_left_out();
+    }
+
+    /// Tells what threads have left out.
+    fn tell_left_out(&mut self) {
+        if !self.slots.filtered {
+            return;
+        }
+        let rings = self.rings.values_mut();
+        let left_out = rings.map(|ring| ring.take_left_out(&self.slots));
+        self.output.left_out(left_out.sum());
+    }
+
+    /// What was counted so far is an earlier session's, or was added up.
+    fn begin_counts(&mut self) {
+        self.discover();
+        self.slots.counted = true;
+        let most = self.most_counts();
+        for ring in self.rings.values_mut() {
+            ring.take_counts(&self.slots, most);
+        }
+    }
+
     /// Adds up what threads have counted since the last time.
     fn count(&mut self) {
         let order = std::mem::take(&mut self.order);
@@ -363,12 +458,21 @@ impl Drain {
         self.order = order;
     }
 
+    /// How many counts of a thread are looked at: all, if that takes bounded memory.
+    fn most_counts(&self) -> usize {
+        MOST_COUNTS / self.rings.len().max(1)
+    }
+
     fn count_ring(&mut self, index: u32) {
+        if !self.slots.counted {
+            return;
+        }
+        let most = self.most_counts();
         let Some(ring) = self.rings.get_mut(&index) else {
             return;
         };
         let owner = ring.owner;
-        let counted = ring.take_counts(&self.slots);
+        let counted = ring.take_counts(&self.slots, most);
         if counted.is_empty() {
             return;
         }
@@ -459,7 +563,9 @@ impl Drain {
                 let Some(ring) = self.rings.get(index).filter(|ring| !ring.is_left()) else {
                     continue;
                 };
-                if let Some(lane) = self.lanes.get_mut(ring.owner) {
+                if let Some(lane) = self.lanes.get_mut(ring.owner)
+                    && !lane.is_muted()
+                {
                     pictures.take(lane.thread(), &self.slots.rings, *index);
                 }
             }
@@ -550,6 +656,9 @@ impl Drain {
         let ring = Ring::new(index, owner, &self.slots, before);
         self.rings.insert(index, ring);
         self.order.push(index);
+        if self.threads.is_some() {
+            self.choose_thread(index, owner);
+        }
     }
 
     fn chores(&mut self) {
@@ -563,6 +672,8 @@ impl Drain {
         }
         self.last_chores = Instant::now();
         self.take_up_unused();
+        self.choose_threads();
+        self.tell_left_out();
         if self.counting && self.next_count <= self.last_chores {
             self.next_count = self.last_chores + COUNT_EVERY;
             self.count();
@@ -648,6 +759,11 @@ impl Drain {
         self.more_ended = dead.len() == ENDS_AT_ONCE;
         for &index in &dead {
             self.count_ring(index);
+            if self.slots.filtered
+                && let Some(ring) = self.rings.get_mut(&index)
+            {
+                self.output.left_out(ring.take_left_out(&self.slots));
+            }
             self.with_ring(index, Ring::read_last);
             if let Err(error) = self.slots.retire(&self.memory, index) {
                 tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not freed");
@@ -731,6 +847,7 @@ impl Drain {
         if self.counting {
             self.count();
         }
+        self.tell_left_out();
         for lane in self.lanes.iter_mut() {
             lane.tell_early(now);
             lane.publish(&self.output);
@@ -744,6 +861,7 @@ impl Drain {
         if self.counting {
             self.count();
         }
+        self.tell_left_out();
         // Else a thread that stands in a trampoline would still take chunks back.
         newest::keep_newest(&self.slots.rings, false);
         for at in 0..self.order.len() {

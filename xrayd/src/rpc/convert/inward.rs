@@ -1,6 +1,6 @@
 //! From requests to what the engine is asked for.
 
-use std::num::NonZeroU64;
+use std::{num::NonZeroU64, time::Duration};
 
 use xray_trace::instr_map::{Candidate, CompiledSelection, Rule, Selection};
 use xrayd_proto::v1;
@@ -8,7 +8,10 @@ use xrayd_proto::v1;
 use super::super::authorise::Deed;
 use crate::{
     refusal::{Reason, Refusal},
-    session::{AttachOptions, Capture, Follow, FunctionRow, LoanId, Mode, Run, Switch, Wanted},
+    session::{
+        AttachOptions, CallFilter, Capture, Filter, Follow, FunctionRow, LoanId, Mode, Run, Switch,
+        Wanted, Window,
+    },
     target::Sleds,
 };
 
@@ -145,6 +148,37 @@ pub(crate) fn matching(
         })
     };
     Ok(rows.into_iter().filter(candidate).collect())
+}
+
+/// What is to be recorded and kept.
+pub(crate) fn filter(filter: v1::Filter) -> Filter {
+    let v1::Filter {
+        min_duration_ns,
+        max_depth,
+        one_in,
+        inside,
+        threads,
+        modules,
+        from_wall_ns,
+        until_wall_ns,
+    } = filter;
+    Filter {
+        modules,
+        window: Window {
+            from_wall_ns,
+            until_wall_ns: match until_wall_ns {
+                0 => u64::MAX,
+                until => until,
+            },
+        },
+        calls: CallFilter {
+            shortest: Duration::from_nanos(min_duration_ns),
+            max_depth,
+            one_in,
+            inside,
+            threads,
+        },
+    }
 }
 
 /// A mode that must be given.

@@ -10,9 +10,9 @@ use crate::{
     Pid,
     refusal::Refusal,
     session::{
-        AttachReport, DetachReport, FamilyStatus, Finding, Follow, FunctionRow, Kinship, Mode,
-        ModuleStatus, NotFollowed, Noticing, Phase, Since, SkippedSleds, Status, ThreadLoss,
-        ToggleReport,
+        AttachReport, CallFilter, DetachReport, FamilyStatus, Filter, Finding, Follow, FunctionRow,
+        Kinship, Mode, ModuleStatus, NotFollowed, Noticing, Phase, Since, SkippedSleds, Status,
+        ThreadLoss, ToggleReport, Window,
     },
     target::{Check, Outcome, ProcessState, ProcessSummary},
 };
@@ -125,7 +125,9 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         threads,
         events,
         events_per_second,
-        filtered: _,
+        filtered,
+        left_out,
+        filter: what,
         lost,
         losses,
         ring_use_permille,
@@ -150,6 +152,9 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         pid: pid.as_u32(),
         command: shorten(command),
         mode: mode.name().to_owned(),
+        filter: Some(filter(what)),
+        filtered,
+        left_out,
         state: phase_name(phase).to_owned(),
         functions,
         functions_on,
@@ -381,6 +386,51 @@ pub(crate) fn detach_refused(pid: Pid, why: Refusal) -> v1::DetachReport {
         pid: pid.as_u32(),
         refusal: Some(refusal(why)),
         ..v1::DetachReport::default()
+    }
+}
+
+/// What is recorded and kept.
+fn filter(filter: Filter) -> v1::Filter {
+    let Filter {
+        modules,
+        window: Window {
+            from_wall_ns,
+            until_wall_ns,
+        },
+        calls:
+            CallFilter {
+                shortest,
+                max_depth,
+                one_in,
+                inside,
+                threads,
+            },
+    } = filter;
+    v1::Filter {
+        min_duration_ns: u64::try_from(shortest.as_nanos()).unwrap_or(u64::MAX),
+        max_depth,
+        one_in,
+        inside,
+        threads,
+        modules,
+        from_wall_ns,
+        until_wall_ns: match until_wall_ns {
+            u64::MAX => 0,
+            until => until,
+        },
+    }
+}
+
+/// What became of a process whose filter was set: what it was before, or why it stays.
+pub(crate) fn filter_report(pid: Pid, before: Result<Filter, Refusal>) -> v1::FilterReport {
+    let (before, refusal) = match before {
+        Ok(before) => (Some(filter(before)), None),
+        Err(refused) => (None, Some(refusal(refused))),
+    };
+    v1::FilterReport {
+        pid: pid.as_u32(),
+        before,
+        refusal,
     }
 }
 

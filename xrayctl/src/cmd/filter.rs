@@ -1,0 +1,114 @@
+//! `xrayctl filter`: what is recorded of attached processes, and what is kept of that.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use xrayd_proto::v1::{Filter, SetFilterRequest};
+
+use crate::args::Format;
+use crate::client::Daemon;
+use crate::failure::{self, Failure};
+use crate::output::filter_set::FilterSet;
+use crate::output::{Console, refused};
+use crate::parse;
+
+const EXAMPLES: &str = "\
+What is said here takes the place of the filter before; options that are not given leave nothing out. Without options, the filter that is in force is shown.
+
+In the program itself, before anything is written: --min-duration, --max-depth, --one-in, --inside, --thread. What they leave out costs little, is counted (`left out` in
+status), and nothing else is known of it. In the daemon, of what was read: --module, --from, --until (`filtered`).
+
+Calls whose arguments are recorded, and calls in which custom or typed events are said, are recorded however short they are, and so is what they are in. Of a call that is still
+open, nothing is written before it has lasted as long as --min-duration says.
+
+Without --pid, every attached process is meant.
+
+Examples:
+  xrayctl filter --pid 1234 --min-duration 100us
+  xrayctl filter --inside 'ns::handle*' --max-depth 3 --one-in 100
+  xrayctl filter --thread 'io-*' --thread 4711
+  xrayctl filter --clear";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Only this process; without this, every attached process
+    #[arg(long, value_parser = crate::parse::pid)]
+    pid: Option<u32>,
+    /// Record calls that take so long at least
+    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
+    min_duration: Option<Duration>,
+    /// Record calls so deep at most; the outermost that is on has depth 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
+    max_depth: Option<u32>,
+    /// Record the first of so many call trees of each thread
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    one_in: Option<u32>,
+    /// Record only what happens inside calls of this function or glob; can be given several times
+    #[arg(long, value_name = "NAME")]
+    inside: Vec<String>,
+    /// Record only threads with this id, or with a name that matches this glob; can be given several times
+    #[arg(long, value_name = "THREAD")]
+    thread: Vec<String>,
+    /// Keep only events of this module: file name, that without version or ending, or glob; can be given several times
+    #[arg(long, value_name = "MODULE")]
+    module: Vec<String>,
+    /// Keep only calls that begin after so long from now
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    from: Option<Duration>,
+    /// Keep only calls that begin before so long from now
+    #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
+    until: Option<Duration>,
+    /// Leave nothing out any more
+    #[arg(long, conflicts_with_all = ["min_duration", "max_depth", "one_in", "inside", "thread", "module", "from", "until"])]
+    clear: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let filter = wanted(&args);
+    let wanted = (args.clear || filter != Filter::default()).then_some(filter);
+    let mut rpc = daemon.connect().await?;
+    let request = SetFilterRequest {
+        pid: args.pid.unwrap_or(0),
+        filter: wanted.clone(),
+    };
+    let response = rpc.set_filter(request).await;
+    let reports = response
+        .map_err(|status| failure::from_status(&status))
+        .context("cannot set the filter")?
+        .into_inner()
+        .reports;
+    if reports.is_empty() {
+        return Err(Failure::NothingMatched("no process is attached".to_owned()).into());
+    }
+    let set = FilterSet::new(wanted, reports);
+    if args.format.json {
+        console.json(&set)?;
+    } else {
+        console.show(|out, look| set.render(out, look))?;
+    }
+    match set.refusal() {
+        None => Ok(()),
+        Some((pid, refusal)) => {
+            Err(refused::failure(refusal)).with_context(|| format!("nothing was done to {pid}"))
+        }
+    }
+}
+
+fn wanted(args: &Args) -> Filter {
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let now = std::time::UNIX_EPOCH.elapsed().map_or(0, ns);
+    let from_now = |time: Option<Duration>| time.map_or(0, |time| now.saturating_add(ns(time)));
+    Filter {
+        min_duration_ns: args.min_duration.map_or(0, ns),
+        max_depth: args.max_depth.unwrap_or(0),
+        one_in: args.one_in.filter(|n| *n > 1).unwrap_or(0),
+        inside: args.inside.clone(),
+        threads: args.thread.clone(),
+        modules: args.module.clone(),
+        from_wall_ns: from_now(args.from),
+        until_wall_ns: from_now(args.until),
+    }
+}
