@@ -131,7 +131,7 @@ mod tests {
         };
         assert_eq!(
             describe(&filter),
-            "calls of 100 us and more, to depth 3, one tree in 10, inside ns::* main, threads 7, modules libfoo, in a window of time"
+            "calls of 100.0 µs and more, to depth 3, one tree in 10, inside ns::* main, threads 7, modules libfoo, in a window of time"
         );
         let set = FilterSet::new(
             Some(Filter::default()),

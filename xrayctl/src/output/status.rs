@@ -74,14 +74,12 @@ impl Statuses {
                 .as_deref()
                 .is_some_and(|what| what != filter_set::ALL);
             if leaves_out || row.left_out > 0 || row.filtered > 0 {
-                writeln!(
-                    out,
-                    "{}: recorded is {}; left out: {} in the program, {} of what was read",
-                    row.pid,
-                    filter.unwrap_or_default(),
-                    units::count(row.left_out),
-                    units::count(row.filtered)
-                )?;
+                let left_out = units::count(row.left_out);
+                writeln!(out, "{}: filtered, {left_out} left out", row.pid)?;
+                if row.filtered > 0 {
+                    let filtered = units::count(row.filtered);
+                    writeln!(out, "{}: {filtered} read and not kept", row.pid)?;
+                }
             }
         }
         match self.detail {
