@@ -27,6 +27,8 @@ pub(crate) struct Pictures {
     switches: Arc<Switches>,
     /// Which events are kept; `None` for all.
     keep: Option<Arc<Keep>>,
+    /// What was recorded by then is in it, as far as rings reach back.
+    taken: Ticks,
     /// Chunks of a ring at most.
     most: u64,
     rings: Vec<(ThreadId, Picture, Held)>,
@@ -46,8 +48,9 @@ pub(crate) fn room(processes: usize) -> u64 {
 // === impl Pictures ===
 
 impl Pictures {
-    /// None of `rings` rings so far, which may take so many bytes.
+    /// None of `rings` rings so far, which may take so many bytes. Everything is there that was recorded by `taken`.
     pub(super) fn new(
+        taken: Ticks,
         geometry: Geometry,
         sites: Arc<SiteTable>,
         (switches, keep): (&Switches, Option<Arc<Keep>>),
@@ -60,6 +63,7 @@ impl Pictures {
             sites,
             switches: Arc::new(switches.freeze()),
             keep,
+            taken,
             most: each.max(1),
             rings: Vec::new(),
             retained: Snapshot::default(),
@@ -77,6 +81,11 @@ impl Pictures {
     /// With what the output retains.
     pub(super) fn retained(self, retained: Snapshot) -> Self {
         Self { retained, ..self }
+    }
+
+    /// What was recorded by then is in it, as far as rings reach back.
+    pub(crate) fn taken(&self) -> Ticks {
+        self.taken
     }
 
     /// Bytes of rings that were copied.
@@ -100,6 +109,7 @@ impl Pictures {
             sites,
             switches,
             keep,
+            taken: _,
             most: _,
             rings,
             mut retained,

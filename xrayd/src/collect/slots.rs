@@ -54,8 +54,11 @@ impl Slots {
     /// Says whether what the thread with slot `index` begins from now on is recorded.
     pub(crate) fn mute(&self, index: u32, muted: bool) {
         let page = self.layout.geometry.filter_offset(index);
-        self.rings
-            .store_half(page + layout::filter::MUTED, Half::Low, u32::from(muted));
+        let place = page + layout::filter::MUTED;
+        if self.rings.load(place) & 0xffff_ffff != u64::from(muted) {
+            // A tree that the thread counts in the other half meanwhile may count for nothing.
+            self.rings.store_half(place, Half::Low, u32::from(muted));
+        }
     }
 
     /// Forgets what is open in the filter's sight, while nobody is in it. Says how many calls waited there.

@@ -24,7 +24,6 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// Sites for which there is room.
-    #[expect(clippy::cast_possible_truncation, reason = "some thousand")]
     pub(crate) const MOST_INSIDE: usize = (INSIDE_NAMES / 2) as usize;
 
     /// Writes it into the table. Threads that are in the filter meanwhile go by what was there before, or by this.

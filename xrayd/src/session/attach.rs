@@ -230,13 +230,14 @@ pub(super) fn prepare(
         regions,
         staged.map(|staged| (staged.site, staged.target)),
     );
-    if report.adopted {
-        // What an earlier daemon wanted of them is over.
-        patcher.set_front(&memory, Front::None)?;
-    }
-    if options.mode == Mode::Count {
-        patcher.set_front(&memory, Front::Count)?;
-    }
+    // What an earlier daemon wanted of them is over, and what a parent's does.
+    patcher.set_front(
+        &memory,
+        match options.mode {
+            Mode::Count => Front::Count,
+            _ => Front::None,
+        },
+    )?;
     let left_on = gathered.staged.iter();
     let left_on: Vec<PatchSite> = left_on
         .filter(|staged| staged.state == Switch::On)

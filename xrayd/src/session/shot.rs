@@ -1,13 +1,14 @@
 //! What some processes did up to one moment, as one trace.
 //!
 //! ```text
-//!  since                                   until   asked                       all copies are there
-//!  ├──────────── in the trace ───────────────┤       │ drain ─► copies of rings, what is retained │
-//!                                                    │ drain ─► …              at the same time   │
+//!  since                           asked          until                      all copies are there
+//!  ├────────────────── in the trace ─┼─────────────┤                          │
+//!                                    │ drain ────► copies of rings, what is retained
+//!                                    │ drain ───────► …         at the same time
 //! ```
 //!
-//! The drains of all processes are asked at once, and the counter is one for the machine, so one moment ends the picture of each: what was recorded
-//! after it is left out. How long the copies took decides only how far rings that keep the newest by themselves still reach back.
+//! The drains of all processes are asked at once, and the counter is one for the machine, so one moment ends the picture of each: that at which the first of
+//! them began to copy. What was recorded after it is left out. How long the copies took decides only how far rings that keep the newest by themselves still reach back.
 
 use std::{
     collections::HashSet,
@@ -104,7 +105,6 @@ impl<S: Deref<Target = Session>> Shot<S> {
     /// Takes what rings hold and what is retained of all of them, at one moment.
     pub fn take(sessions: Vec<S>, reach: Reach) -> Self {
         let bytes = room(sessions.len());
-        let now = ticks_now();
         let begun = Instant::now();
         let asked = sessions.into_iter().map(|session| {
             let answer = session.control.ask_for_pictures(bytes);
@@ -132,7 +132,8 @@ impl<S: Deref<Target = Session>> Shot<S> {
             within_us = within.as_micros(),
             "snapshot taken"
         );
-        let extent = extent(reach, now, &taken);
+        let first = taken.iter().filter_map(|(_, taken)| taken.at()).min();
+        let extent = extent(reach, first.unwrap_or_else(ticks_now), &taken);
         Self {
             taken,
             extent,
@@ -181,6 +182,14 @@ impl<S: Deref<Target = Session>> Shot<S> {
 // === impl Taken ===
 
 impl Taken {
+    /// What was recorded by then is in it; `None` if nothing comes any more.
+    fn at(&self) -> Option<Ticks> {
+        match self {
+            Self::Pictures(pictures) => Some(pictures.taken()),
+            Self::Retained(_) => None,
+        }
+    }
+
     fn copied_bytes(&self) -> u64 {
         match self {
             Self::Pictures(pictures) => pictures.bytes(),
@@ -189,7 +198,7 @@ impl Taken {
     }
 }
 
-/// The extent of what was taken as of `now`.
+/// The extent of what was taken, of everybody as of `now`.
 fn extent<S: Deref<Target = Session>>(reach: Reach, now: Ticks, taken: &[(S, Taken)]) -> Extent {
     let ended = taken.iter().map(|(_, taken)| match taken {
         Taken::Pictures(_) => None,

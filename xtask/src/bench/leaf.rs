@@ -24,6 +24,27 @@ const NO_COST_NS: f64 = 0.5;
 
 /// What records into rings that nobody reads.
 const FLYING: &str = "traced by xrayd, in flight";
+const COUNTED: &str = "counted by xrayd";
+/// Options of `xrayctl filter`, what that does with all calls, and at most how many times the floor it may cost.
+const FILTERED: [(&str, &[&str], Option<f64>); 5] = [
+    (
+        "left out by xrayd, too short",
+        &["--min-duration", "1s"],
+        Some(1.25),
+    ),
+    (
+        "left out by xrayd, elsewhere",
+        &["--inside", "nobody"],
+        None,
+    ),
+    (
+        "left out by xrayd, of another thread",
+        &["--thread", "nobody"],
+        None,
+    ),
+    ("traced by xrayd, to a depth", &["--max-depth", "100"], None),
+    ("traced by xrayd, one tree in two", &["--one-in", "2"], None),
+];
 
 /// One line of the table.
 struct Variant {
@@ -53,6 +74,20 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
     daemon.ctl(&["mode", "flight", "--pid", &flying.pid().to_string()])?;
     daemon.toggle(flying.pid(), "enable")?;
     let flying_pid = flying.pid();
+    let counted = spawn(Command::new(build(Fixture::Leaf)?), &[])?;
+    daemon.attach(counted.pid())?;
+    daemon.ctl(&["mode", "count", "--pid", &counted.pid().to_string()])?;
+    daemon.toggle(counted.pid(), "enable")?;
+    let mut filtered = Vec::new();
+    for (name, options, _) in FILTERED {
+        let target = spawn(Command::new(build(Fixture::Leaf)?), &[])?;
+        let pid = target.pid().to_string();
+        daemon.attach(target.pid())?;
+        daemon.ctl(&["mode", "flight", "--pid", &pid])?;
+        daemon.ctl(&[&["filter", "--pid", &pid], options].concat())?;
+        daemon.toggle(target.pid(), "enable")?;
+        filtered.push(Variant::new(name, "sleds", target));
+    }
     let mut left = spawn(Command::new(build(Fixture::Leaf)?), &[])?;
     daemon.attach(left.pid())?;
     daemon.toggle(left.pid(), "enable")?;
@@ -74,7 +109,9 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
         Variant::new("sleds off, after detach", "sleds", left),
         Variant::new("traced by xrayd", "sleds", traced),
         Variant::new(FLYING, "sleds", flying),
+        Variant::new(COUNTED, "sleds", counted),
     ];
+    variants.extend(filtered);
     for (name, log) in [
         ("LLVM XRay, FDR mode", "xray-fdr"),
         ("LLVM XRay, basic mode", "xray-basic"),
@@ -163,6 +200,16 @@ fn rows(variants: &[Variant], recorded: &str, lost: u64) -> Result<Vec<Row>> {
                     .goal(format!("< {NO_COST_NS} ns"), cost - plain < NO_COST_NS)
             }
             FLYING => Row::new(FLYING, result, ratio).goal("≤ 1.15 × floor", cost <= 1.15 * floor),
+            COUNTED => {
+                Row::new(COUNTED, result, ratio).goal("≤ 0.25 × floor", cost <= 0.25 * floor)
+            }
+            name if filter(name).is_some() => {
+                let row = Row::new(name, result, ratio);
+                match filter(name).flatten() {
+                    Some(most) => row.goal(format!("≤ {most} × floor"), cost <= most * floor),
+                    None => row,
+                }
+            }
             name if name.starts_with("traced") => {
                 Row::new(name, format!("{result}; {recorded}"), ratio)
                     .goal("≤ 1.15 × floor, 0 lost", cost <= 1.15 * floor && lost == 0)
@@ -180,6 +227,12 @@ fn rows(variants: &[Variant], recorded: &str, lost: u64) -> Result<Vec<Row>> {
         .goal("≥ 3.5 × faster", faster >= 3.5),
     );
     Ok(rows)
+}
+
+/// What calls with that filter may cost at most, in floors, if it is one.
+fn filter(name: &str) -> Option<Option<f64>> {
+    let mut filtered = FILTERED.iter();
+    filtered.find(|row| row.0 == name).map(|row| row.2)
 }
 
 // === impl Variant ===

@@ -135,7 +135,7 @@ impl Pad {
         assert_eq!(gate + 2 - TO_PAD as u64, pad, "where its jump leads");
         let counts = ways.count.is_some();
         let count = counts.then_some(JUMP_SHORT);
-        let choice = counts.then_some(WAY_BYTES as u8);
+        let choice = counts.then_some(WAY_BYTES);
         Ok(vec![
             Gate::new(pad + CHOICE_AT, 0, choice, None),
             Gate::new(gate, MOVE[0], count, Some(JUMP_SHORT)),

@@ -1,9 +1,11 @@
 //! The code that staged sleds call.
 //!
-//! Five flavours, one slow path, and seven more that call the flavour for events (`values`). They keep every register; all but that of entries
+//! Six flavours, for entries, exits, tail exits, entries with argument, tail exits through a stub, and events; one slow path; and seven more that call flavours
+//! for events (`values`). All can be led another way first (`gate`): to counting (`count`), or to a filter (`filter`). They keep every register; all but that of entries
 //! and exits keep the flags. There these are dead: no calling convention passes or returns anything in them (x86-64 System V ABI, §3.2.1;
 //! LLVM's `__xray_FunctionExit` does not keep them either). They touch no vector or x87 state, make no system call, never wait, and use
-//! at most 136 bytes of stack, 48 on the hot path; the flavour for events 168 and 96, those with values up to 256 and 184.
+//! at most 144 bytes of stack, 48 on the hot path; the flavour for events 176 and 96, those with values up to 264 and 184; behind the filter, when it
+//! writes what has waited, 88 more.
 //!
 //! ```text
 //!  stack on the hot path           registers after the preamble

@@ -322,9 +322,12 @@ pub(super) fn emit_slot(
     a.lock().cmpxchg(field32(r11, slot::TID), edi)?;
     a.mov(eax, edi)?;
     a.jnz(probe)?;
-    // In shared memory, so that it is known whose the slot is, whatever becomes of the process. A child that is forked here says the same.
+    // In shared memory, so that it is known whose the slot is, whatever becomes of the process; but not a child's.
+    a.mov(rdx, spec.table)?;
+    leave_if_child(a, rdx, found)?;
     a.mov(rdx, spec.rings + HEADER_BYTES)?;
     a.mov(qword_ptr(rdx + rcx + small(control::OWNER)), rdi)?;
+    a.test(edx, 0)?;
     a.ret()
 }
 

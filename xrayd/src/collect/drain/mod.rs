@@ -46,6 +46,8 @@ const CHORES_EVERY: Duration = Duration::from_millis(100);
 const ANCHOR_EVERY: Duration = Duration::from_secs(1);
 /// How often counts are read, of all threads and sites.
 const COUNT_EVERY: Duration = Duration::from_millis(500);
+/// How often the names of threads are read that choose which are recorded.
+const CHOOSE_EVERY: Duration = Duration::from_secs(1);
 /// Counts that are looked at, of all threads together: what there is beyond that is not known.
 const MOST_COUNTS: usize = 1 << 23;
 /// How often sums are handed to who measures calls, or after so many times what the last time took.
@@ -130,6 +132,8 @@ pub(crate) struct Drain {
     next_anchor: Instant,
     /// When counts are read next.
     next_count: Instant,
+    /// When the names of threads are read next that choose which are recorded.
+    next_choice: Instant,
     /// When sums are handed to who measures calls.
     next_measuring: Instant,
 }
@@ -280,6 +284,7 @@ impl Drain {
             last_chores: now,
             next_anchor: now,
             next_count: now,
+            next_choice: now,
             next_measuring: now,
         }
     }
@@ -545,13 +550,18 @@ impl Drain {
     /// What rings hold, and what the output does, at one moment.
     fn pictures(&mut self, bytes: u64) -> Pictures {
         self.settle_mode();
-        if self.newest {
+        let taken = if self.newest {
             self.discover();
             self.anchor();
+            // As late as can be: rings go round in a millisecond.
+            ticks_now()
         } else {
+            let taken = ticks_now();
             self.flush();
-        }
+            taken
+        };
         let mut pictures = Pictures::new(
+            taken,
             self.layout().geometry,
             Arc::clone(&self.sites),
             (self.lanes.switches(), self.lanes.filtered_by()),
@@ -653,7 +663,11 @@ impl Drain {
             true => newest::Words::default(),
             false => newest::Words::of(&self.slots.rings, self.layout().geometry, index),
         };
-        let ring = Ring::new(index, owner, &self.slots, before);
+        let mut ring = Ring::new(index, owner, &self.slots, before);
+        if !self.begun && self.slots.filtered {
+            // What an earlier session left out is its own.
+            ring.take_left_out(&self.slots);
+        }
         self.rings.insert(index, ring);
         self.order.push(index);
         if self.threads.is_some() {
@@ -672,7 +686,10 @@ impl Drain {
         }
         self.last_chores = Instant::now();
         self.take_up_unused();
-        self.choose_threads();
+        if self.next_choice <= self.last_chores {
+            self.next_choice = self.last_chores + CHOOSE_EVERY;
+            self.choose_threads();
+        }
         self.tell_left_out();
         if self.counting && self.next_count <= self.last_chores {
             self.next_count = self.last_chores + COUNT_EVERY;
