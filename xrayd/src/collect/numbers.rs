@@ -11,13 +11,12 @@ pub(super) struct Numbers {
 // === impl Numbers ===
 
 impl Numbers {
-    /// Reads which sites have come since the last time, if any have.
-    pub(super) fn learn(&mut self, slots: &Slots) {
-        let numbered = usize::try_from(slots.numbered()).unwrap_or(0);
-        // A number is taken before its name is entered, so one may be missing that has been read about.
-        if self.names.len() == numbered && !self.names.iter().skip(1).any(|name| *name == 0) {
+    /// Reads which sites have come, if one of these numbers is not known.
+    pub(super) fn learn(&mut self, slots: &Slots, mut numbers: impl Iterator<Item = u64>) {
+        if numbers.all(|number| number == 0 || self.name(number).is_some()) {
             return;
         }
+        let numbered = usize::try_from(slots.numbered()).unwrap_or(0);
         self.names.resize(numbered, 0);
         for (name, number) in slots.names() {
             let place = usize::try_from(number).ok();

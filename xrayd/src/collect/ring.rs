@@ -78,7 +78,9 @@ impl Ring {
     /// What was counted since the last time, by the sites' numbers, of which the first `most` are looked at.
     pub(super) fn take_counts(&mut self, slots: &Slots, most: usize) -> Vec<(u64, u64)> {
         let numbered = usize::try_from(slots.numbered()).unwrap_or(0);
-        self.counted.resize(numbered.min(most), 0);
+        // Never fewer than before: what was added up once would be added up again.
+        let looked_at = numbered.min(most).max(self.counted.len());
+        self.counted.resize(looked_at, 0);
         let counted = (0..).zip(&mut self.counted);
         let news = counted.filter_map(|(number, before)| {
             let now = slots.count_of(self.index, number);

@@ -481,7 +481,8 @@ impl Drain {
         if counted.is_empty() {
             return;
         }
-        self.numbers.learn(&self.slots);
+        let numbers = counted.iter().map(|(number, _)| *number);
+        self.numbers.learn(&self.slots, numbers);
         let now = ticks_now();
         let calls = counted.into_iter().map(|(number, calls)| {
             let site = self.numbers.name(number);
