@@ -36,6 +36,8 @@ use crate::{
 use shm_ring::{Producer, newest};
 use xray_trace::model::Ticks;
 
+mod fronts;
+
 /// Sleep between rounds: while events come, the longest while they may come, and while nothing is on. A function of 20 ns
 /// fills a ring of 1 MiB in 1.3 ms.
 const SHORT_SLEEP: Duration = Duration::from_micros(300);
@@ -48,8 +50,6 @@ const ANCHOR_EVERY: Duration = Duration::from_secs(1);
 const COUNT_EVERY: Duration = Duration::from_millis(500);
 /// How often the names of threads are read that choose which are recorded.
 const CHOOSE_EVERY: Duration = Duration::from_secs(1);
-/// Counts that are looked at, of all threads together: what there is beyond that is not known.
-const MOST_COUNTS: usize = 1 << 23;
 /// How often sums are handed to who measures calls, or after so many times what the last time took.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
 const MEASURE_PAUSES: u32 = 50;
@@ -389,108 +389,6 @@ impl Drain {
                     self.count();
                 }
             }
-        }
-    }
-
-    /// Has the threads recorded that are to be, by the names that they have now.
-    fn choose_threads(&mut self) {
-        if self.threads.is_none() && !self.choosing {
-            return;
-        }
-        self.choosing = self.threads.is_some();
-        self.slots.filtered = true;
-        let owners: Vec<(u32, u32)> = self
-            .rings
-            .iter()
-            .map(|(index, ring)| (*index, ring.owner))
-            .collect();
-        for (index, owner) in owners {
-            self.choose_thread(index, owner);
-        }
-    }
-
-    fn choose_thread(&mut self, index: u32, owner: u32) {
-        let muted = match &self.threads {
-            None => false,
-            Some(threads) => {
-                let (tid, name) = self.names.describe(owner);
-                !threads.has(tid, &name)
-            }
-        };
-        self.lanes.mute(owner, muted);
-        self.slots.mute(index, muted);
-    }
-
-    /// Nothing is open in the sight of the trampolines' filter; calls that waited there are left out.
-    fn renew_filters(&mut self) {
-        self.discover();
-        self.slots.filtered = true;
-        let waited = self
-            .order
-            .iter()
-            .map(|index| self.slots.renew_filter(*index));
-        let waited = waited.sum();
-        self.output.left_out(waited);
-        self.tell_left_out();
-    }
-
-    /// Tells what threads have left out.
-    fn tell_left_out(&mut self) {
-        if !self.slots.filtered {
-            return;
-        }
-        let rings = self.rings.values_mut();
-        let left_out = rings.map(|ring| ring.take_left_out(&self.slots));
-        self.output.left_out(left_out.sum());
-    }
-
-    /// What was counted so far is an earlier session's, or was added up.
-    fn begin_counts(&mut self) {
-        self.discover();
-        self.slots.counted = true;
-        let most = self.most_counts();
-        for ring in self.rings.values_mut() {
-            ring.take_counts(&self.slots, most);
-        }
-    }
-
-    /// Adds up what threads have counted since the last time.
-    fn count(&mut self) {
-        let order = std::mem::take(&mut self.order);
-        for &index in &order {
-            self.count_ring(index);
-        }
-        self.order = order;
-    }
-
-    /// How many counts of a thread are looked at: all, if that takes bounded memory.
-    fn most_counts(&self) -> usize {
-        MOST_COUNTS / self.rings.len().max(1)
-    }
-
-    fn count_ring(&mut self, index: u32) {
-        if !self.slots.counted {
-            return;
-        }
-        let most = self.most_counts();
-        let Some(ring) = self.rings.get_mut(&index) else {
-            return;
-        };
-        let owner = ring.owner;
-        let counted = ring.take_counts(&self.slots, most);
-        if counted.is_empty() {
-            return;
-        }
-        let numbers = counted.iter().map(|(number, _)| *number);
-        self.numbers.learn(&self.slots, numbers);
-        let now = ticks_now();
-        let calls = counted.into_iter().map(|(number, calls)| {
-            let site = self.numbers.name(number);
-            let site = site.and_then(|name| self.sites.find(name, now));
-            (site.map(|site| site.function), calls)
-        });
-        if let Some(lane) = self.lanes.get_mut(owner) {
-            self.output.count_calls(lane.thread(), calls);
         }
     }
 
