@@ -8,8 +8,8 @@ use super::section::{FieldError, FieldReader, SectionKind};
 use super::writer::End;
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
 use crate::model::{
-    ClockAnchor, EventBody, EventType, Function, Lifetime, Module, Origin, Process, ProcessId,
-    Thread, ThreadId, Ticks,
+    ClockAnchor, DutyWindow, EventBody, EventType, FilterNote, Function, Lifetime, Module, Origin,
+    Process, ProcessId, Rest, Thread, ThreadId, Ticks,
 };
 
 /// One section of a trace.
@@ -28,6 +28,12 @@ pub enum Item {
     Module(Module),
     /// A time for which a module was loaded.
     Lifetime(Lifetime),
+    /// A time for which a function was off, to keep to a budget.
+    Rest(Rest),
+    /// A time in which everything was recorded, of a duty cycle.
+    Duty(DutyWindow),
+    /// A filter that was in force from a moment on.
+    Filter(FilterNote),
     /// A function.
     Function(Function),
     /// A thread; under an id that was there before, its new name.
@@ -309,6 +315,9 @@ impl<R: Read> Reader<R> {
             }
             SectionKind::MODULE => tables::module(fields).map(Item::Module),
             SectionKind::LIFETIME => tables::lifetime(fields).map(Item::Lifetime),
+            SectionKind::REST => tables::rest(fields).map(Item::Rest),
+            SectionKind::DUTY => tables::duty(fields).map(Item::Duty),
+            SectionKind::FILTER => tables::filter(fields).map(Item::Filter),
             SectionKind::FUNCTION => tables::function(fields).map(Item::Function),
             SectionKind::THREAD => tables::thread(fields).map(Item::Thread),
             SectionKind::EVENT_TYPE => tables::event_type(fields).map(Item::EventType),

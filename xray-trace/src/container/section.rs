@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::varint::{self, VarintError};
 use super::{MAX_SECTION_LEN, MAX_TEXT_LEN};
+use crate::model::Ticks;
 
 /// A kind of section: four bytes, readable in a dump.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,6 +21,12 @@ impl SectionKind {
     pub const MODULE: Self = Self(*b"MODL");
     /// A time for which a module was loaded.
     pub const LIFETIME: Self = Self(*b"LIFE");
+    /// A time for which a function was off, to keep to a budget.
+    pub const REST: Self = Self(*b"REST");
+    /// A time in which everything was recorded, of a duty cycle.
+    pub const DUTY: Self = Self(*b"DUTY");
+    /// A filter that was in force from a moment on.
+    pub const FILTER: Self = Self(*b"FILT");
     /// A function.
     pub const FUNCTION: Self = Self(*b"FUNC");
     /// A thread.
@@ -78,6 +85,14 @@ impl Fields<'_> {
             .rev()
             .find(|at| text.is_char_boundary(*at));
         self.bytes(&text.as_bytes()[..whole.unwrap_or(0)])
+    }
+
+    /// A number that says whether there is a moment, and the moment if there is.
+    pub(super) fn optional_ticks(&mut self, ticks: Option<Ticks>) -> &mut Self {
+        match ticks {
+            None => self.number(0_u8),
+            Some(ticks) => self.number(1_u8).number(ticks.0),
+        }
     }
 
     /// A number that says whether there is a text, and the text if there is.
@@ -207,6 +222,14 @@ impl<'a> FieldReader<'a> {
                 at: start,
                 ..self.error(field, &format!("{other} says neither present nor absent"))
             }),
+        }
+    }
+
+    pub(super) fn optional_ticks(&mut self, field: &str) -> Result<Option<Ticks>, FieldError> {
+        if self.present(field)? {
+            self.number(field).map(|ticks| Some(Ticks(ticks)))
+        } else {
+            Ok(None)
         }
     }
 

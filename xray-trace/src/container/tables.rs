@@ -4,8 +4,8 @@ use super::section::{FieldError, FieldReader, Fields};
 use super::writer::End;
 use crate::addr::FileAddr;
 use crate::model::{
-    Birth, BuildId, ClockAnchor, EventType, Function, FunctionId, Lifetime, Module, ModuleId,
-    Origin, Process, ProcessId, SourceLine, Thread, ThreadId, Ticks,
+    Birth, BuildId, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime,
+    Module, ModuleId, Origin, Process, ProcessId, Rest, SourceLine, Thread, ThreadId, Ticks,
 };
 
 pub(super) fn put_process(mut out: Fields<'_>, process: &Process) {
@@ -98,25 +98,85 @@ pub(super) fn put_lifetime(mut out: Fields<'_>, lifetime: &Lifetime) {
         loaded,
         unloaded,
     } = lifetime;
-    out.number(module.0);
-    for moment in [loaded, unloaded] {
-        match moment {
-            None => out.number(0_u8),
-            Some(ticks) => out.number(1_u8).number(ticks.0),
-        };
-    }
+    out.number(module.0)
+        .optional_ticks(*loaded)
+        .optional_ticks(*unloaded);
 }
 
 pub(super) fn lifetime(mut fields: FieldReader<'_>) -> Result<Lifetime, FieldError> {
-    let module = ModuleId(fields.number32("module")?);
-    let mut moment = |field| match fields.present(field)? {
-        false => Ok(None),
-        true => fields.number(field).map(|ticks| Some(Ticks(ticks))),
-    };
     Ok(Lifetime {
-        module,
-        loaded: moment("loaded")?,
-        unloaded: moment("unloaded")?,
+        module: ModuleId(fields.number32("module")?),
+        loaded: fields.optional_ticks("loaded")?,
+        unloaded: fields.optional_ticks("unloaded")?,
+    })
+}
+
+pub(super) fn put_rest(mut out: Fields<'_>, rest: &Rest) {
+    let Rest {
+        function,
+        process,
+        from,
+        until,
+        recorded,
+        calls,
+    } = rest;
+    out.number(function.0)
+        .number(process.0)
+        .number(from.0)
+        .optional_ticks(*until)
+        .number(*recorded)
+        .number(*calls);
+}
+
+pub(super) fn rest(mut fields: FieldReader<'_>) -> Result<Rest, FieldError> {
+    Ok(Rest {
+        function: FunctionId(fields.number32("function")?),
+        process: ProcessId(fields.number32("process")?),
+        from: Ticks(fields.number("from")?),
+        until: fields.optional_ticks("until")?,
+        recorded: fields.number("recorded")?,
+        calls: fields.number("calls")?,
+    })
+}
+
+pub(super) fn put_duty(mut out: Fields<'_>, window: &DutyWindow) {
+    let DutyWindow {
+        process,
+        from,
+        until,
+        stands_for,
+    } = window;
+    out.number(process.0)
+        .number(from.0)
+        .number(until.0.saturating_sub(from.0))
+        .number(*stands_for);
+}
+
+pub(super) fn duty(mut fields: FieldReader<'_>) -> Result<DutyWindow, FieldError> {
+    let process = ProcessId(fields.number32("process")?);
+    let from = Ticks(fields.number("from")?);
+    Ok(DutyWindow {
+        process,
+        from,
+        until: Ticks(from.0.saturating_add(fields.number("length")?)),
+        stands_for: fields.number("stands for")?,
+    })
+}
+
+pub(super) fn put_filter(mut out: Fields<'_>, note: &FilterNote) {
+    let FilterNote {
+        process,
+        since,
+        filter,
+    } = note;
+    out.number(process.0).optional_ticks(*since).text(filter);
+}
+
+pub(super) fn filter(mut fields: FieldReader<'_>) -> Result<FilterNote, FieldError> {
+    Ok(FilterNote {
+        process: ProcessId(fields.number32("process")?),
+        since: fields.optional_ticks("since")?,
+        filter: fields.text("filter")?,
     })
 }
 

@@ -6,8 +6,8 @@ use super::profile::{ProfilePart, put_part};
 use super::section::{Fields, SectionKind};
 use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION, tables};
 use crate::model::{
-    ClockAnchor, EventType, Function, Lifetime, Module, Origin, Process, ProcessId, Thread,
-    ThreadId,
+    ClockAnchor, DutyWindow, EventType, FilterNote, Function, Lifetime, Module, Origin, Process,
+    ProcessId, Rest, Thread, ThreadId,
 };
 
 /// What a finished trace says of itself.
@@ -103,6 +103,33 @@ impl<W: Write> Writer<W> {
         self.section(SectionKind::LIFETIME, |out| {
             tables::put_lifetime(out, lifetime)
         })
+    }
+
+    /// Adds a time for which a function was off, to keep to a budget.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn rest(&mut self, rest: &Rest) -> io::Result<()> {
+        self.section(SectionKind::REST, |out| tables::put_rest(out, rest))
+    }
+
+    /// Adds a time in which everything was recorded, of a process of which nothing is between such times.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn duty(&mut self, window: &DutyWindow) -> io::Result<()> {
+        self.section(SectionKind::DUTY, |out| tables::put_duty(out, window))
+    }
+
+    /// Says which filter was in force from a moment on.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn filter(&mut self, note: &FilterNote) -> io::Result<()> {
+        self.section(SectionKind::FILTER, |out| tables::put_filter(out, note))
     }
 
     /// Adds a function of a module that was added before.

@@ -6,6 +6,7 @@
 
 mod call_sums;
 mod clock;
+mod economy;
 mod event;
 mod event_type;
 mod function;
@@ -20,6 +21,7 @@ mod xray_ids;
 pub(crate) use call_sums::MOST_RANGES;
 pub use call_sums::{CallSums, Durations};
 pub use clock::{Calibration, Clock, ClockAnchor, ClockReader, Ticks};
+pub use economy::{DutyWindow, FilterNote, Rest};
 pub use event::{CallKind, DataKind, DataRef, Event, EventBody};
 pub use event_type::EventType;
 pub use function::{Function, FunctionId, SourceLine};

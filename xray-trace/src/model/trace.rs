@@ -6,13 +6,16 @@ use std::io::{self, BufReader, Read, Write};
 use std::sync::Arc;
 
 use super::{
-    Clock, ClockAnchor, EventType, Function, FunctionId, Lifetime, Module, ModuleId, Origin,
-    Process, ProcessId, Thread, ThreadId,
+    Clock, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime, Module,
+    ModuleId, Origin, Process, ProcessId, Rest, Thread, ThreadId,
 };
 use crate::container::{
     Block, Completeness, End, Item, OpenCall, OpenCalls, ProfilePart, ReadError, Reader,
     SectionKind, Writer,
 };
+
+/// Rests, windows of a duty cycle and filters that are kept of a trace, of each; more are passed over.
+const MOST_KEPT: usize = 1 << 16;
 
 /// A trace in memory. Its tables are sorted by id; its blocks stand in the order in which they were written, those of
 /// one thread in order of time.
@@ -23,6 +26,12 @@ pub struct Trace {
     origins: BTreeMap<ProcessId, Origin>,
     modules: Vec<Module>,
     lifetimes: Vec<Lifetime>,
+    /// By function, process and time.
+    rests: Vec<Rest>,
+    /// By process and time.
+    duty: Vec<DutyWindow>,
+    /// By process and time.
+    filters: Vec<FilterNote>,
     functions: Vec<Function>,
     threads: Vec<Thread>,
     /// By process and number.
@@ -113,6 +122,13 @@ impl Trace {
         self.lifetimes
             .iter()
             .try_for_each(|lifetime| writer.lifetime(lifetime))?;
+        self.rests.iter().try_for_each(|rest| writer.rest(rest))?;
+        self.duty
+            .iter()
+            .try_for_each(|window| writer.duty(window))?;
+        self.filters
+            .iter()
+            .try_for_each(|note| writer.filter(note))?;
         self.functions
             .iter()
             .try_for_each(|function| writer.function(function))?;
@@ -177,6 +193,24 @@ impl Trace {
     #[must_use]
     pub fn lifetimes(&self) -> &[Lifetime] {
         &self.lifetimes
+    }
+
+    /// For which times functions were off, to keep to a budget, in order of function, process and time.
+    #[must_use]
+    pub fn rests(&self) -> &[Rest] {
+        &self.rests
+    }
+
+    /// In which times everything was recorded, of processes with a duty cycle, in order of process and time.
+    #[must_use]
+    pub fn duty(&self) -> &[DutyWindow] {
+        &self.duty
+    }
+
+    /// Which filters were in force from when on, in order of process and time.
+    #[must_use]
+    pub fn filters(&self) -> &[FilterNote] {
+        &self.filters
     }
 
     /// All functions, by id.
@@ -351,6 +385,13 @@ fn find<T>(table: &[T], id: u32, id_of: impl Fn(&T) -> u32) -> Option<&T> {
     })
 }
 
+/// Adds an entry, if there are not too many.
+fn keep<T>(entries: &mut Vec<T>, entry: T) {
+    if entries.len() < MOST_KEPT {
+        entries.push(entry);
+    }
+}
+
 /// The tables while they are being read, in any order.
 #[derive(Debug, Default)]
 struct Tables {
@@ -358,6 +399,9 @@ struct Tables {
     origins: BTreeMap<ProcessId, Origin>,
     modules: BTreeMap<ModuleId, Module>,
     lifetimes: Vec<Lifetime>,
+    rests: Vec<Rest>,
+    duty: Vec<DutyWindow>,
+    filters: Vec<FilterNote>,
     functions: BTreeMap<FunctionId, Function>,
     threads: BTreeMap<ThreadId, Thread>,
     event_types: BTreeMap<(ProcessId, u16), EventType>,
@@ -410,6 +454,9 @@ impl Tables {
                 }
             }
             Item::Lifetime(lifetime) => self.lifetimes.push(lifetime),
+            Item::Rest(rest) => keep(&mut self.rests, rest),
+            Item::Duty(window) => keep(&mut self.duty, window),
+            Item::Filter(note) => keep(&mut self.filters, note),
             Item::Function(function) => {
                 if let Some(former) = self.functions.insert(function.id, function) {
                     return twice(SectionKind::FUNCTION, former.id.0);
@@ -438,8 +485,16 @@ impl Tables {
         }
         self.lifetimes
             .sort_by_key(|lifetime| (lifetime.module, lifetime.loaded));
+        self.rests
+            .sort_by_key(|rest| (rest.function, rest.process, rest.from));
+        self.duty
+            .sort_by_key(|window| (window.process, window.from));
+        self.filters.sort_by_key(|note| (note.process, note.since));
         Trace {
             lifetimes: self.lifetimes,
+            rests: self.rests,
+            duty: self.duty,
+            filters: self.filters,
             processes: self.processes.into_values().collect(),
             origins: self.origins,
             modules: self.modules.into_values().collect(),

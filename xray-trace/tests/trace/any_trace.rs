@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use xray_trace::container::{BlockEncoder, Writer};
 use xray_trace::model::{
-    Birth, DataKind, Event, EventBody, EventType, Function, FunctionId, Origin, Process, ProcessId,
-    Thread, ThreadId, Ticks, Trace,
+    Birth, DataKind, DutyWindow, Event, EventBody, EventType, FilterNote, Function, FunctionId,
+    Origin, Process, ProcessId, Rest, Thread, ThreadId, Ticks, Trace,
 };
 
 use crate::common::{anchor, any_body, any_delta, function, module, process, push, thread};
@@ -87,6 +87,7 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
                 };
                 writer.function(&described).unwrap();
             }
+            restrain(&mut writer, described.id, FunctionId(first));
             // Other names for the same numbers in each program; most numbers have none, and one name is the same in all.
             let types = TYPES.iter().cycle().skip(program as usize % 2);
             let types = (0..).step_by(3).zip(types.take(TYPES.len()));
@@ -115,6 +116,32 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
             .unwrap();
         Trace::read(writer.into_inner().as_slice()).unwrap()
     })
+}
+
+/// Says of a program what was not recorded on purpose.
+fn restrain(writer: &mut Writer<Vec<u8>>, process: ProcessId, function: FunctionId) {
+    let rest = Rest {
+        function,
+        process,
+        from: Ticks(5),
+        until: None,
+        recorded: 7,
+        calls: 1 << 40,
+    };
+    writer.rest(&rest).unwrap();
+    let window = DutyWindow {
+        process,
+        from: Ticks(0),
+        until: Ticks(50),
+        stands_for: 1000,
+    };
+    writer.duty(&window).unwrap();
+    let note = FilterNote {
+        process,
+        since: Some(Ticks(1)),
+        filter: "--module 'é b.so'".to_owned(),
+    };
+    writer.filter(&note).unwrap();
 }
 
 /// Writes what a thread does, in blocks of a few events.

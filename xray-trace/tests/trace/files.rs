@@ -11,7 +11,8 @@ use xray_trace::container::{
     Completeness, End, HEADER_LEN, Item, ReadError, Reader, SectionKind, Writer,
 };
 use xray_trace::model::{
-    Birth, Event, EventType, Lifetime, ModuleId, Origin, ProcessId, ThreadId, Ticks, Trace,
+    Birth, DutyWindow, Event, EventType, FilterNote, FunctionId, Lifetime, ModuleId, Origin,
+    ProcessId, Rest, ThreadId, Ticks, Trace,
 };
 
 fn items(bytes: &[u8]) -> Result<(Vec<Item>, Completeness), ReadError> {
@@ -70,6 +71,51 @@ const LIFETIMES: [Lifetime; 2] = [
     },
 ];
 
+/// In another order than that of a trace.
+const RESTS: [Rest; 2] = [
+    Rest {
+        function: FunctionId(2),
+        process: ProcessId(0),
+        from: Ticks(3000),
+        until: None,
+        recorded: 0,
+        calls: u64::MAX,
+    },
+    Rest {
+        function: FunctionId(1),
+        process: ProcessId(0),
+        from: Ticks(1000),
+        until: Some(Ticks(2000)),
+        recorded: 20,
+        calls: 4_100_000,
+    },
+];
+
+/// The later one first.
+const DUTY: [DutyWindow; 2] = [
+    DutyWindow {
+        process: ProcessId(0),
+        from: Ticks(3000),
+        until: Ticks(3010),
+        stands_for: 2000,
+    },
+    DutyWindow {
+        process: ProcessId(0),
+        from: Ticks(1000),
+        until: Ticks(1010),
+        stands_for: 2000,
+    },
+];
+
+/// The later one first.
+fn filters() -> [FilterNote; 2] {
+    [(Some(Ticks(5)), ""), (None, "--min-duration 10us")].map(|(since, filter)| FilterNote {
+        process: ProcessId(0),
+        since,
+        filter: filter.to_owned(),
+    })
+}
+
 /// A file with every kind of section, and several blocks.
 fn sample() -> &'static [u8] {
     static SAMPLE: OnceLock<Vec<u8>> = OnceLock::new();
@@ -92,6 +138,11 @@ fn sample() -> &'static [u8] {
             .for_each(|lifetime| writer.lifetime(lifetime).unwrap());
         writer.anchor(&anchor(1 << 46, 1 << 45)).unwrap();
         writer.origin(ProcessId(0), ORIGIN).unwrap();
+        RESTS.iter().for_each(|rest| writer.rest(rest).unwrap());
+        DUTY.iter().for_each(|window| writer.duty(window).unwrap());
+        filters()
+            .iter()
+            .for_each(|note| writer.filter(note).unwrap());
         let totals = writer.totals();
         assert_eq!(
             totals,
@@ -128,7 +179,7 @@ fn everything_written_is_read() {
     let origin = ORIGIN;
     assert_eq!(read[15], Item::Origin { process, origin });
     assert_eq!(
-        read[16],
+        read[22],
         Item::End(End {
             calls: 44,
             lost: 22,
@@ -147,6 +198,55 @@ fn times_of_modules_come_back_in_order() {
     for trace in [trace, again] {
         assert_eq!(trace.lifetimes(), [LIFETIMES[1], LIFETIMES[0]]);
     }
+}
+
+#[test]
+fn what_was_not_recorded_on_purpose_comes_back_in_order() {
+    let (read, _) = items(sample()).unwrap();
+    assert_eq!(read[16..18], RESTS.map(Item::Rest));
+    assert_eq!(read[18..20], DUTY.map(Item::Duty));
+    assert_eq!(read[20..22], filters().map(Item::Filter));
+    let trace = Trace::read(sample()).unwrap();
+    let again = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
+    let [later, former] = filters();
+    for trace in [trace, again] {
+        assert_eq!(trace.rests(), [RESTS[1], RESTS[0]]);
+        assert_eq!(trace.duty(), [DUTY[1], DUTY[0]]);
+        assert_eq!(trace.filters(), [former.clone(), later.clone()]);
+    }
+}
+
+/// Times that run backwards or do not fit are read; a text that is too long is not.
+#[test]
+fn of_what_was_off_no_file_can_say_too_much() {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    for _ in 0..(1 << 16) + 1 {
+        writer.rest(&RESTS[0]).unwrap();
+        writer.duty(&DUTY[0]).unwrap();
+        writer.filter(&filters()[0]).unwrap();
+    }
+    let mut bytes = writer.into_inner();
+    let trace = Trace::read(bytes.as_slice()).unwrap();
+    let kept = [
+        trace.rests().len(),
+        trace.duty().len(),
+        trace.filters().len(),
+    ];
+    assert_eq!(kept, [1 << 16; 3]);
+
+    bytes.truncate(HEADER_LEN);
+    let endless = [[0xff; 9].as_slice(), &[1]].concat();
+    bytes.extend(section(
+        *b"DUTY",
+        &[&[0], &endless[..], &endless[..], &[0]].concat(),
+    ));
+    bytes.extend(section(*b"REST", &[0, 0, 9, 1, 3, 0, 0]));
+    let trace = Trace::read(bytes.as_slice()).unwrap();
+    assert_eq!(trace.duty()[0].until, Ticks(u64::MAX));
+    assert_eq!(trace.rests()[0].until, Some(Ticks(3)));
+    bytes.extend(section(*b"FILT", &[0, 0, 0xff, 0xff, 0x7f]));
+    let error = refused(&bytes);
+    assert!(error.contains("at most 65536 is allowed"), "{error}");
 }
 
 #[test]

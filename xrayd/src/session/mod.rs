@@ -66,8 +66,8 @@ use shm_ring::Geometry;
 use xray_trace::{
     instr_map::{Candidate, CompiledSelection, Selection},
     model::{
-        Birth, BuildId, Clock, ClockAnchor, Function, FunctionId, Lifetime, ModuleId, Origin,
-        Process,
+        Birth, BuildId, Clock, ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Lifetime,
+        ModuleId, Origin, Process, Rest,
     },
 };
 
@@ -795,6 +795,18 @@ impl Tables for Session {
         let modules = self.functions.modules();
         let lifetimes = modules.iter().flat_map(|loaded| loaded.lifetimes());
         lifetimes.collect()
+    }
+
+    fn rests(&self) -> Vec<Rest> {
+        Vec::new()
+    }
+
+    fn duty(&self) -> Vec<DutyWindow> {
+        Vec::new()
+    }
+
+    fn filters(&self) -> Vec<FilterNote> {
+        Vec::new()
     }
 }
 

@@ -30,8 +30,9 @@ use xray_trace::{
     analysis::{MORE_STACKS, StackSums},
     container::{Block, End, ProfileEncoder, Writer},
     model::{
-        ClockAnchor, Event, EventBody, EventType, Function, FunctionId, Lifetime, Missing, Module,
-        ModuleId, Origin, Process, ProcessId, Thread, ThreadId,
+        ClockAnchor, DutyWindow, Event, EventBody, EventType, FilterNote, Function, FunctionId,
+        Lifetime, Missing, Module, ModuleId, Origin, Process, ProcessId, Rest, Thread, ThreadId,
+        Ticks,
     },
 };
 
@@ -67,6 +68,12 @@ pub trait Tables {
     fn modules(&self) -> Vec<NumberedModule>;
     /// For which times they were loaded, those that were not there all the time.
     fn lifetimes(&self) -> Vec<Lifetime>;
+    /// For which times functions were off, to keep to a budget.
+    fn rests(&self) -> Vec<Rest>;
+    /// In which times everything was recorded, with a duty cycle.
+    fn duty(&self) -> Vec<DutyWindow>;
+    /// Which filters were in force from when on, in order of time.
+    fn filters(&self) -> Vec<FilterNote>;
 }
 
 /// Makes the bytes. See the module's text.
@@ -140,6 +147,7 @@ impl<W: Write> TraceWriter<W> {
         })?;
         let numbers = Numbers {
             process: id,
+            first: None,
             modules: Vec::new(),
             threads: HashMap::new(),
         };
@@ -158,11 +166,13 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
-    /// Nothing more comes from `source`: says when those of its modules that are described were loaded.
+    /// Nothing more comes from `source`: says when those of its modules that are described were loaded, and what was not recorded on
+    /// purpose.
     ///
     /// # Errors
     /// What the inner writer reports.
     pub fn ended(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
+        self.economy(source, tables)?;
         let Some(numbers) = self.sources.remove(&source) else {
             return Ok(());
         };
@@ -173,6 +183,38 @@ impl<W: Write> TraceWriter<W> {
                     ..lifetime
                 })?;
             }
+        }
+        Ok(())
+    }
+
+    /// Says what was not recorded on purpose, since the first block of `source`. Without a block, since ever: sums do not say when
+    /// their calls were.
+    fn economy(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
+        let Some(numbers) = self.sources.get(&source) else {
+            return Ok(());
+        };
+        let (process, first) = (numbers.process, numbers.first.unwrap_or(Ticks(0)));
+        for rest in tables.rests() {
+            if rest.until.is_none_or(|until| until >= first) {
+                let function = self.function_number(source, rest.function, tables)?;
+                self.writer.rest(&Rest {
+                    function,
+                    process,
+                    ..rest
+                })?;
+            }
+        }
+        for window in tables.duty() {
+            if window.until >= first {
+                self.writer.duty(&DutyWindow { process, ..window })?;
+            }
+        }
+        let filters = tables.filters();
+        let later = |note: &FilterNote| note.since.is_some_and(|since| since > first);
+        // The last one before is still in force then.
+        let at = filters.iter().position(later).unwrap_or(filters.len());
+        for note in filters.into_iter().skip(at.saturating_sub(1)) {
+            self.writer.filter(&FilterNote { process, ..note })?;
         }
         Ok(())
     }
@@ -237,6 +279,10 @@ impl<W: Write> TraceWriter<W> {
     /// A block that is longer than the format allows; what the inner writer reports.
     pub fn block(&mut self, source: Source, block: &Block, tables: &dyn Tables) -> io::Result<()> {
         let thread = self.thread_number(source, block.thread);
+        if let Some(numbers) = self.sources.get_mut(&source) {
+            let first = numbers.first.unwrap_or(block.first);
+            numbers.first = Some(first.min(block.first));
+        }
         let mut same = true;
         // What cannot be decoded is not described; the reader of the file finds the same bytes.
         for event in block.events().map_while(Result::ok) {

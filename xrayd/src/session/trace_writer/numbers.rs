@@ -2,7 +2,7 @@
 
 use std::{any::Any, collections::HashMap, sync::Arc};
 
-use xray_trace::model::{FunctionId, ModuleId, ProcessId};
+use xray_trace::model::{FunctionId, ModuleId, ProcessId, Ticks};
 
 /// Functions that one trace can describe: an event that names a greater id is kept, without a name.
 const MAX_FUNCTIONS: u32 = 1 << 24;
@@ -21,6 +21,8 @@ pub(super) struct Run {
 #[derive(Debug)]
 pub(super) struct Numbers {
     pub(super) process: ProcessId,
+    /// The first tick of its blocks that were written.
+    pub(super) first: Option<Ticks>,
     /// By id, which is also the order of `own`.
     pub(super) modules: Vec<ModuleNumbers>,
     /// By the number of the run.

@@ -53,6 +53,18 @@ impl Tables for Loaded {
         gone.collect()
     }
 
+    fn rests(&self) -> Vec<Rest> {
+        Vec::new()
+    }
+
+    fn duty(&self) -> Vec<DutyWindow> {
+        Vec::new()
+    }
+
+    fn filters(&self) -> Vec<FilterNote> {
+        Vec::new()
+    }
+
     fn modules(&self) -> Vec<NumberedModule> {
         let modules = (0..).zip(&self.0);
         let numbered = modules.map(|(index, (path, file))| NumberedModule {
@@ -68,6 +80,62 @@ impl Tables for Loaded {
             file: Arc::clone(file) as _,
         });
         numbered.collect()
+    }
+}
+
+/// The same, and not all of it was recorded.
+struct Restrained(Loaded);
+
+impl Tables for Restrained {
+    fn function(&self, id: FunctionId) -> Option<Function> {
+        self.0.function(id)
+    }
+
+    fn modules(&self) -> Vec<NumberedModule> {
+        self.0.modules()
+    }
+
+    fn lifetimes(&self) -> Vec<Lifetime> {
+        self.0.lifetimes()
+    }
+
+    fn rests(&self) -> Vec<Rest> {
+        let rest = |function, from, until| Rest {
+            function: FunctionId(function),
+            process: ProcessId(0),
+            from: Ticks(from),
+            until,
+            recorded: 1,
+            calls: 1000,
+        };
+        vec![
+            rest(7, 1, Some(Ticks(8))),
+            rest(8, 4, Some(Ticks(12))),
+            rest(9, 11, None),
+        ]
+    }
+
+    fn duty(&self) -> Vec<DutyWindow> {
+        let window = |from| DutyWindow {
+            process: ProcessId(0),
+            from: Ticks(from),
+            until: Ticks(from + 2),
+            stands_for: 10,
+        };
+        [0, 10, 20].map(window).to_vec()
+    }
+
+    fn filters(&self) -> Vec<FilterNote> {
+        let note = |since, filter: &str| FilterNote {
+            process: ProcessId(0),
+            since,
+            filter: filter.to_owned(),
+        };
+        vec![
+            note(None, "--module a.so"),
+            note(Some(Ticks(5)), "--min-duration 10us"),
+            note(Some(Ticks(15)), ""),
+        ]
     }
 }
 
@@ -288,6 +356,51 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
         ] if values.first() == Some(77)
     ));
     assert_eq!(trace.losses(), [(ThreadId(128), 2)]);
+}
+
+/// Of what was off, only what is later than the first block of its process is said, in the trace's numbers.
+#[test]
+fn what_was_not_recorded_on_purpose_is_said_of_each_process() {
+    let [first, second] = [0, 1].map(|file| {
+        let loaded = Loaded(vec![("/usr/bin/demo", Arc::new(file))]);
+        Restrained(loaded)
+    });
+    let mut writer = writer(&first.0);
+    let other = Source(3);
+    writer.process(other, &process(8), &second).unwrap();
+    for (source, tables, at) in [(FIRST, &first, 3), (other, &second, 11)] {
+        // A later block of another thread, and the first one.
+        for (thread, at) in [(1, at + 1), (0, at)] {
+            let block = block(thread, &[(at, 1)]);
+            writer.block(source, &block, tables).unwrap();
+        }
+        writer.ended(source, tables).unwrap();
+    }
+    writer.end().unwrap();
+    let trace = taken(&mut writer);
+    let rests = trace.rests().iter();
+    let rests: Vec<_> = rests
+        .map(|rest| (rest.function.0, rest.process.0))
+        .collect();
+    assert_eq!(rests, [(7, 0), (8, 0), (9, 0), (108, 1), (109, 1)]);
+    assert_eq!(trace.function_name(FunctionId(108)), "/usr/bin/demo f8");
+    let duty = trace.duty().iter();
+    let duty: Vec<_> = duty
+        .map(|window| (window.process.0, window.from.0))
+        .collect();
+    assert_eq!(duty, [(0, 10), (0, 20), (1, 10), (1, 20)]);
+    let filters = trace.filters().iter();
+    let filters: Vec<_> = filters
+        .map(|note| (note.process.0, note.since.map(|since| since.0)))
+        .collect();
+    let expected = [
+        (0, None),
+        (0, Some(5)),
+        (0, Some(15)),
+        (1, Some(5)),
+        (1, Some(15)),
+    ];
+    assert_eq!(filters, expected);
 }
 
 #[test]
