@@ -34,6 +34,8 @@ pub enum Fixture {
     TypesLlvm,
     /// `triggers.c`: calls, events and ends that somebody may wait for.
     Triggers,
+    /// `budget.c`: requests, and a function that is called too often to be worth recording.
+    Budget,
     /// `noexit.cpp`: calls that end by exception, `longjmp` or not at all.
     NoExit,
     /// `unwinding.cpp`: calls that are left in every way there is; it counts who calls whom.
@@ -155,6 +157,7 @@ impl Fixture {
         Fixture::Types,
         Fixture::TypesLlvm,
         Fixture::Triggers,
+        Fixture::Budget,
         Fixture::NoExit,
         Fixture::Unwinding,
         Fixture::ManyThreads,
@@ -204,6 +207,7 @@ impl Fixture {
             Fixture::Types => "types",
             Fixture::TypesLlvm => "types-llvm",
             Fixture::Triggers => "triggers",
+            Fixture::Budget => "budget",
             Fixture::NoExit => "noexit",
             Fixture::Unwinding => "unwinding",
             Fixture::ManyThreads => "manythreads",
@@ -362,6 +366,10 @@ impl Fixture {
                     NO_RUNTIME,
                     &["{src}/triggers.c", "{src}/../without-runtime/xray_events.c"],
                 ]),
+            ),
+            Fixture::Budget => recipe(
+                &["common.h", "budget.c"],
+                c(&[&normal(&["{src}/budget.c"])]),
             ),
             Fixture::NoExit => recipe(
                 &["common.h", "noexit.cpp"],

@@ -85,6 +85,8 @@ pub(crate) enum Command {
     Profile(cmd::profile::Args),
     /// Count calls, in the program itself, and record nothing
     Count(cmd::count::Args),
+    /// Say what tracing may cost, and see what came of it
+    Budget(cmd::budget::Args),
     /// Choose which calls are recorded, and which events are kept
     Filter(cmd::filter::Args),
     /// Write what happened last into a file

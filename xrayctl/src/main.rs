@@ -12,6 +12,7 @@ mod cmd;
 mod condition;
 mod failure;
 mod input;
+mod limits;
 mod log;
 mod output;
 mod output_folder;
@@ -78,6 +79,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Snapshot(args) => online(cmd::snapshot::run(args, &daemon, console)),
         Command::Mode(args) => online(cmd::mode::run(args, &daemon, console)),
         Command::Watch(args) => online(cmd::watch::run(args, &daemon, console)),
+        Command::Budget(args) => online(cmd::budget::run(args, &daemon, console)),
         Command::Filter(args) => online(cmd::filter::run(args, &daemon, console)),
         Command::Count(args) => online(cmd::count::run(args, &daemon, console)),
         Command::Profile(args) => online(cmd::profile::run(args, &daemon, console)),

@@ -51,6 +51,36 @@ pub(crate) fn follow(text: &str) -> Result<Follow, String> {
     }
 }
 
+/// A share of time, in millionths.
+pub(crate) fn percent(text: &str) -> Result<u32, String> {
+    let expected = || "expected a percentage from 0.01% to 100%, like 2%".to_owned();
+    let number = text.strip_suffix('%').unwrap_or(text).trim_end();
+    let percent: f64 = number.parse().map_err(|_| expected())?;
+    if !(0.01..=100.0).contains(&percent) {
+        return Err(expected());
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "from 100 to a million"
+    )]
+    let millionths = (percent * 10_000.0).round() as u32;
+    Ok(millionths)
+}
+
+/// A duty cycle: for how long everything is on, and in how long.
+pub(crate) fn duty(text: &str) -> Result<(Duration, Duration), String> {
+    let expected = || {
+        "expected two times, like 5ms/1s, the first of at least 1ms and the shorter one".to_owned()
+    };
+    let (on, every) = text.split_once('/').ok_or_else(expected)?;
+    let (on, every) = (positive_duration(on)?, positive_duration(every)?);
+    if on < Duration::from_millis(1) || on >= every || every > Duration::from_secs(3600) {
+        return Err(expected());
+    }
+    Ok((on, every))
+}
+
 /// How events are kept.
 pub(crate) fn mode(text: &str) -> Result<Mode, String> {
     let mut modes = Mode::ALL.into_iter();

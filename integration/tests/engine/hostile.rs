@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, opens_map_files, wait_until};
 use shm_ring::Geometry;
 use shm_ring::layout::{bucket, control, rings};
-use xrayd::session::{AttachOptions, Follow, Switch};
+use xrayd::session::{AttachOptions, Economy, Follow, Switch};
 use xrayd::target::Sleds;
 
 use crate::adoption::wait_for_events;
@@ -25,6 +25,7 @@ const SMALL: AttachOptions = AttachOptions {
     follow: Follow::None,
     sleds: Sleds::Needed,
     mode: xrayd::session::Mode::Stream,
+    economy: Economy::None,
 };
 
 /// The rings of a target, as somebody sees them who may write to its memory.

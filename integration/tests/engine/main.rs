@@ -11,6 +11,7 @@ mod choices;
 mod coexistence;
 mod confined;
 mod departure;
+mod economy;
 mod endings;
 mod events;
 mod families;

@@ -157,6 +157,92 @@ pub struct FilterReport {
     #[prost(message, optional, tag = "3")]
     pub refusal: ::core::option::Option<Refusal>,
 }
+/// What tracing may cost.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Economy {
+    /// If not 0: at most so many millionths of the time that the program runs without it; 100 to 1,000,000: 20,000 are 2 %. Functions that cost too much for what
+    /// they show rest until the others keep to that: they are switched on, and off. Once in a while they are on for milliseconds.
+    #[prost(uint32, tag = "1")]
+    pub max_overhead_ppm: u32,
+    /// If set: everything is recorded for a while, again and again, and nothing in between. Not together with the other one.
+    #[prost(message, optional, tag = "2")]
+    pub duty: ::core::option::Option<DutyCycle>,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DutyCycle {
+    /// At least 1 ms.
+    #[prost(uint64, tag = "1")]
+    pub on_ns: u64,
+    /// From one begin to the next; longer than `on_ns`, at most an hour.
+    #[prost(uint64, tag = "2")]
+    pub every_ns: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetEconomyRequest {
+    /// 0: every attached process that the caller owns.
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// Without a limit in it, tracing may cost whatever it does. Refused in MODE_COUNT; a budget also (`mode`) with a filter that leaves out calls in the program.
+    #[prost(message, optional, tag = "2")]
+    pub economy: ::core::option::Option<Economy>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetEconomyResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub reports: ::prost::alloc::vec::Vec<EconomyReport>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EconomyReport {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// What it was before.
+    #[prost(message, optional, tag = "2")]
+    pub before: ::core::option::Option<Economy>,
+    /// Set if it stays as it was.
+    #[prost(message, optional, tag = "3")]
+    pub refusal: ::core::option::Option<Refusal>,
+}
+/// What came of an economy. Estimates are of calls that nobody has seen.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EconomyStatus {
+    #[prost(message, optional, tag = "1")]
+    pub economy: ::core::option::Option<Economy>,
+    /// What tracing has cost of late, in millionths of the time that the program runs without it. Absent before that was measured, and without a budget.
+    #[prost(uint64, optional, tag = "2")]
+    pub overhead_ppm: ::core::option::Option<u64>,
+    /// What an event is taken to cost the program, in nanoseconds; 0 without a budget.
+    #[prost(double, tag = "3")]
+    pub event_ns: f64,
+    /// Functions that are switched on and rest.
+    #[prost(uint32, tag = "4")]
+    pub resting: u32,
+    /// About so many calls of functions that rested were not recorded.
+    #[prost(uint64, tag = "5")]
+    pub unrecorded_estimate: u64,
+    /// The functions of which the most were not; at most 10.
+    #[prost(message, repeated, tag = "6")]
+    pub top: ::prost::alloc::vec::Vec<RestingFunction>,
+    /// How often everything was recorded for a while.
+    #[prost(uint64, tag = "7")]
+    pub windows: u64,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RestingFunction {
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Whether it rests now.
+    #[prost(bool, tag = "3")]
+    pub rests: bool,
+    /// About so many of its calls were not recorded.
+    #[prost(uint64, tag = "4")]
+    pub unrecorded_estimate: u64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModeReport {
     #[prost(uint32, tag = "1")]
@@ -191,6 +277,9 @@ pub struct AttachRequest {
     /// How events are kept, if it was not attached already.
     #[prost(enumeration = "Mode", tag = "7")]
     pub mode: i32,
+    /// What tracing may cost, if it was not attached already.
+    #[prost(message, optional, tag = "8")]
+    pub economy: ::core::option::Option<Economy>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AttachResponse {
@@ -566,6 +655,9 @@ pub struct ProcessStatus {
     /// Calls, and what was said, that were left out in the program itself. They are no events, and nothing else is known of them.
     #[prost(uint64, tag = "43")]
     pub left_out: u64,
+    /// What tracing may cost, and what came of that.
+    #[prost(message, optional, tag = "44")]
+    pub economy: ::core::option::Option<EconomyStatus>,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1674,6 +1766,30 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetFilter"));
             self.inner.unary(req, path, codec).await
         }
+        /// From now on tracing may cost so much. Without `economy`, nothing is changed, and what is in force is told.
+        pub async fn set_economy(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetEconomyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetEconomyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/xrayd.v1.Xrayd/SetEconomy",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetEconomy"));
+            self.inner.unary(req, path, codec).await
+        }
         /// State and counters of the attached processes.
         pub async fn get_status(
             &mut self,
@@ -1941,6 +2057,14 @@ pub mod xrayd_server {
             request: tonic::Request<super::SetFilterRequest>,
         ) -> std::result::Result<
             tonic::Response<super::SetFilterResponse>,
+            tonic::Status,
+        >;
+        /// From now on tracing may cost so much. Without `economy`, nothing is changed, and what is in force is told.
+        async fn set_economy(
+            &self,
+            request: tonic::Request<super::SetEconomyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetEconomyResponse>,
             tonic::Status,
         >;
         /// State and counters of the attached processes.
@@ -2487,6 +2611,49 @@ pub mod xrayd_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetFilterSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/xrayd.v1.Xrayd/SetEconomy" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetEconomySvc<T: Xrayd>(pub Arc<T>);
+                    impl<T: Xrayd> tonic::server::UnaryService<super::SetEconomyRequest>
+                    for SetEconomySvc<T> {
+                        type Response = super::SetEconomyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetEconomyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Xrayd>::set_economy(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetEconomySvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -21,7 +21,7 @@ use shm_ring::{
 use sled_encoders::{
     Capture, SledKind,
     x86_64::{
-        EventArguments, Front, SLED_BYTES, Stub, TrampolineSpec, Trampolines, call_site,
+        Door, EventArguments, Front, SLED_BYTES, Stub, TrampolineSpec, Trampolines, call_site,
         sled_bytes, stage, switch, tail_jump,
     },
 };
@@ -289,8 +289,15 @@ impl Machine {
     pub(crate) fn set_front(&self, front: Front) {
         for front in [Front::None, front] {
             for gate in &self.trampolines.gates {
-                self.exchange_code(gate.address, gate.byte(front));
+                self.exchange_code(gate.address, gate.byte(front, Door::Open));
             }
+        }
+    }
+
+    /// Closes all flavours, or opens them to that front, which they had before.
+    pub(crate) fn set_door(&self, front: Front, door: Door) {
+        for gate in self.trampolines.gates.iter().filter(|gate| gate.is_door()) {
+            self.exchange_code(gate.address, gate.byte(front, door));
         }
     }
 

@@ -9,6 +9,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]
 
 mod area;
+mod closed;
 mod counted;
 mod filtered;
 mod forks;

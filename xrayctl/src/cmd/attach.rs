@@ -8,6 +8,7 @@ use xrayd_proto::v1::{self, AttachRequest, AttachResponse, DetachRequest};
 use crate::args::Format;
 use crate::client::{Daemon, Rpc};
 use crate::failure;
+use crate::limits::Limits;
 use crate::output::Console;
 use crate::output::attached::Attached;
 use crate::parse;
@@ -19,6 +20,7 @@ Examples:
   xrayctl attach 1234 --ring-size 4MiB --max-threads 64
   xrayctl attach 1234 --mode stream
   xrayctl attach 1234 --follow fork
+  xrayctl attach 1234 --max-overhead 2%
   xrayctl attach 1234 && xrayctl enable --pid 1234 --glob 'ns::*'";
 
 #[derive(Debug, clap::Args)]
@@ -32,6 +34,8 @@ pub(crate) struct Args {
     /// How events are kept: flight, the newest in rings until a snapshot is wanted, or stream, all read by the daemon; see `xrayctl mode --help`
     #[arg(long, value_name = "MODE", default_value = "flight", value_parser = parse::mode)]
     mode: Mode,
+    #[command(flatten)]
+    limits: Limits,
     /// Trace what comes from it as well: the processes that it forks (fork), the program that it becomes (exec), everything (all),
     /// or nothing (none), as without this
     #[arg(long, value_name = "WHAT", default_value = "none", hide_default_value = true, value_parser = parse::follow)]
@@ -84,6 +88,7 @@ impl Memory {
             .into(),
             await_sleds: sleds == Sleds::Awaited,
             mode: super::mode::wire(mode).into(),
+            economy: None,
         }
     }
 
@@ -110,9 +115,12 @@ pub(crate) fn sleds(waits: bool) -> Sleds {
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     let mut rpc = daemon.connect().await?;
-    let request = args
-        .memory
-        .request(args.pid, args.follow, sleds(args.pending), args.mode);
+    let request = AttachRequest {
+        economy: args.limits.wire(),
+        ..args
+            .memory
+            .request(args.pid, args.follow, sleds(args.pending), args.mode)
+    };
     let attached = Attached::from(attach(&mut rpc, request, console).await?);
     if args.format.json {
         console.json(&attached)

@@ -2,6 +2,7 @@
 
 pub(crate) mod account;
 pub(crate) mod attach;
+pub(crate) mod budget;
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod count;

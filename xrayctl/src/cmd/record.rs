@@ -13,14 +13,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use xrayd::session::{Follow, Mode, Wanted};
+use xrayd::session::{AttachOptions, Follow, Mode, Wanted};
 use xrayd::target::Sleds;
-use xrayd_proto::v1::{FamilyStatus, Selection, StatusRequest, ToggleReport};
+use xrayd_proto::v1::{AttachRequest, FamilyStatus, Selection, StatusRequest, ToggleReport};
 
 use super::attach::{Memory, sleds};
 use crate::args::Format;
 use crate::client::{self, Daemon, Rpc};
 use crate::failure::Failure;
+use crate::limits::Limits;
 use crate::output::recorded::{Outcome, Recorded};
 use crate::output::{Console, units};
 use crate::parse;
@@ -86,6 +87,8 @@ pub(crate) struct Args {
     follow: Option<Follow>,
     #[command(flatten)]
     memory: Memory,
+    #[command(flatten)]
+    limits: Limits,
     /// Exit with 6 if events were lost
     #[arg(long)]
     strict: bool,
@@ -127,7 +130,10 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         None => {
             let (rpc, registry) = client::embed().await?;
             let follow = args.follow.unwrap_or(Follow::All);
-            let options = args.memory.options(follow, args.sleds());
+            let options = AttachOptions {
+                economy: args.limits.engine(),
+                ..args.memory.options(follow, args.sleds())
+            };
             let capture = args.values.capture();
             let launch = || {
                 let selection = selection.clone();
@@ -225,7 +231,10 @@ async fn begin(
     let undo = match target {
         Target::Running(_) => {
             let follow = args.follow.unwrap_or(Follow::None);
-            let request = args.memory.request(pid, follow, args.sleds(), Mode::Stream);
+            let request = AttachRequest {
+                economy: args.limits.wire(),
+                ..args.memory.request(pid, follow, args.sleds(), Mode::Stream)
+            };
             tenure::attach(rpc, request, console).await?
         }
         // The engine attached as it started the program.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use xrayd_proto::v1::{ModuleStatus, ProcessStatus, ThreadLoss};
 
 use super::text::printable;
-use super::{Cell, Column, Look, Table, Tone, family_status, filter_set, units};
+use super::{Cell, Column, Look, Table, Tone, economy_set, family_status, filter_set, units};
 
 /// State and counters of the attached processes.
 #[derive(Debug, Serialize)]
@@ -68,6 +68,9 @@ impl Statuses {
             if row.triggers > 0 {
                 let triggers = units::counted(row.triggers.into(), "trigger");
                 writeln!(out, "{}: {triggers} armed", row.pid)?;
+            }
+            if let Some(line) = row.economy.as_ref().and_then(economy_set::came_of_it) {
+                writeln!(out, "{}: {line}", row.pid)?;
             }
             let filter = row.filter.as_ref().map(filter_set::describe);
             let leaves_out = filter
@@ -257,7 +260,7 @@ fn cells(row: &ProcessStatus) -> [Cell; 13] {
 
 #[cfg(test)]
 mod tests {
-    use xrayd_proto::v1::{Filter, Kinship, Refusal};
+    use xrayd_proto::v1::{Economy, EconomyStatus, Filter, Kinship, Refusal, RestingFunction};
 
     use super::super::golden;
     use super::*;
@@ -287,6 +290,23 @@ mod tests {
             filter: Some(Filter {
                 min_duration_ns: 100_000,
                 ..Filter::default()
+            }),
+            economy: Some(EconomyStatus {
+                economy: Some(Economy {
+                    max_overhead_ppm: 20_000,
+                    duty: None,
+                }),
+                overhead_ppm: Some(17_300),
+                event_ns: 14.5,
+                resting: 12,
+                unrecorded_estimate: 4_711_000,
+                top: vec![RestingFunction {
+                    id: 3,
+                    name: "get".into(),
+                    rests: true,
+                    unrecorded_estimate: 4_000_000,
+                }],
+                windows: 0,
             }),
             filtered: 3,
             left_out: 12_345,

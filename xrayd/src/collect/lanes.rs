@@ -59,6 +59,11 @@ impl Lanes {
     }
 
     /// The lane of a thread that has a ring.
+    pub(super) fn get(&self, owner: u32) -> Option<&Lane> {
+        self.threads.get(&owner)?.lane.as_ref()
+    }
+
+    /// The same, to be changed.
     pub(super) fn get_mut(&mut self, owner: u32) -> Option<&mut Lane> {
         self.threads.get_mut(&owner)?.lane.as_mut()
     }

@@ -21,6 +21,6 @@ pub(crate) use install::{Installed, SETTLE, clear_live, crowded, extend, install
 pub use patch::Switch;
 pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite, Stance};
 pub(crate) use region::{Layout, Neighbourhood};
-pub(crate) use sled_encoders::x86_64::Front;
+pub(crate) use sled_encoders::x86_64::{Door, Front};
 pub(crate) use thread_id::finds_thread_id;
 pub use wanted::Wanted;

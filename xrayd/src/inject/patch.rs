@@ -18,7 +18,8 @@ use std::{
 use sled_encoders::{
     Capture, SledKind,
     x86_64::{
-        EventArguments, Front, Staging, State, Stub, TailJump, classify, sled_bytes, stage, switch,
+        Door, EventArguments, Front, Staging, State, Stub, TailJump, classify, sled_bytes, stage,
+        switch,
     },
 };
 
@@ -130,6 +131,8 @@ pub(crate) struct Patcher {
     regions: Vec<Region>,
     /// Where the flavours of all of them lead.
     front: Front,
+    /// Whether they do anything.
+    door: Door,
     /// Stubs by sled address. Filled when a sled that needs one is staged.
     stubs: BTreeMap<u64, u64>,
     /// The first stub of each region that was never used, by the region's address.
@@ -166,6 +169,7 @@ impl Patcher {
             main_inode: main.ok().map(|file| file.ino()),
             regions,
             front: Front::None,
+            door: Door::Open,
             stubs: BTreeMap::new(),
             next_stub,
             free_stubs: BTreeSet::new(),
@@ -244,9 +248,9 @@ impl Patcher {
     /// # Errors
     /// Memory that cannot be written; then they are not used.
     pub(crate) fn add_region(&mut self, memory: &Memory, region: Region) -> Result<()> {
-        if self.front != Front::None {
+        if (self.front, self.door) != (Front::None, Door::Open) {
             region
-                .set_front(memory, self.front)
+                .set_front(memory, self.front, self.door)
                 .map_err(|error| Refusal::from_io(self.pid, "write its trampolines", &error))?;
         }
         self.regions.push(region);
@@ -266,7 +270,21 @@ impl Patcher {
         self.front = front;
         for region in &self.regions {
             region
-                .set_front(memory, front)
+                .set_front(memory, front, self.door)
+                .map_err(|error| Refusal::from_io(self.pid, "write its trampolines", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Has no sled do anything, or what the front says again.
+    ///
+    /// # Errors
+    /// As [`Self::set_front`].
+    pub(crate) fn set_door(&mut self, memory: &Memory, door: Door) -> Result<()> {
+        self.door = door;
+        for region in &self.regions {
+            region
+                .set_door(memory, self.front, door)
                 .map_err(|error| Refusal::from_io(self.pid, "write its trampolines", &error))?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The code mapping of a neighbourhood: a handshake for whoever attaches next, the trampolines, and stubs.
 //!
 //! ```text
-//!  +0     magic "xrayd" 0 0 5 | bytes | table | rings | rings mapping: start, bytes | ring shift, slots shift | thread id offset
+//!  +0     magic "xrayd" 0 0 6 | bytes | table | rings | rings mapping: start, bytes | ring shift, slots shift | thread id offset
 //!  +256   trampolines
 //!  +12288 stubs, 64 bytes each
 //! ```
@@ -14,13 +14,19 @@ use std::{io, ops::Range};
 use shm_ring::Geometry;
 use sled_encoders::{
     EncodeError,
-    x86_64::{Front, STUB_BYTES, TrampolineSpec, Trampolines},
+    x86_64::{Door, Front, STUB_BYTES, TrampolineSpec, Trampolines},
 };
 
 use crate::{pid::TargetAddr, sys::Memory, target::MapEntry};
 
-const MAGIC: [u8; 8] = *b"xrayd\0\0\x05";
-const FRONTS: [Front; 3] = [Front::None, Front::Count, Front::Filter];
+const MAGIC: [u8; 8] = *b"xrayd\0\0\x06";
+/// All that a gate's byte can say.
+const WAYS: [(Front, Door); 4] = [
+    (Front::None, Door::Open),
+    (Front::Count, Door::Open),
+    (Front::Filter, Door::Open),
+    (Front::None, Door::Closed),
+];
 const HANDSHAKE_WORDS: usize = 8;
 const TRAMPOLINES_AT: u64 = 256;
 const STUBS_AT: u64 = 3 * 4096;
@@ -247,22 +253,30 @@ impl Region {
             let place = usize::try_from(gate.address - origin).ok();
             let byte = place.and_then(|place| there.get_mut(place));
             if let Some(byte) = byte
-                && FRONTS.iter().any(|front| gate.byte(*front) == *byte)
+                && WAYS
+                    .iter()
+                    .any(|&(front, door)| gate.byte(front, door) == *byte)
             {
-                *byte = gate.byte(Front::None);
+                *byte = gate.byte(Front::None, Door::Open);
             }
         }
         Ok(there == self.trampolines.code)
     }
 
     /// Leads all flavours there, a byte at a time: no thread is stopped for it.
-    pub(crate) fn set_front(&self, memory: &Memory, front: Front) -> io::Result<()> {
+    pub(crate) fn set_front(&self, memory: &Memory, front: Front, door: Door) -> io::Result<()> {
         for front in [Front::None, front] {
             for gate in &self.trampolines.gates {
-                memory.write(TargetAddr(gate.address), &[gate.byte(front)])?;
+                memory.write(TargetAddr(gate.address), &[gate.byte(front, door)])?;
             }
         }
         Ok(())
+    }
+
+    /// Closes all flavours, or opens them to the front that they have.
+    pub(crate) fn set_door(&self, memory: &Memory, front: Front, door: Door) -> io::Result<()> {
+        let mut doors = self.trampolines.gates.iter().filter(|gate| gate.is_door());
+        doors.try_for_each(|gate| memory.write(TargetAddr(gate.address), &[gate.byte(front, door)]))
     }
 
     fn handshake(&self, layout: &Layout) -> Vec<u8> {

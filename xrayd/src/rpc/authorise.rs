@@ -18,8 +18,8 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        AttachOptions, Caller, DetachReport, Family, Feed, Filter, Mode, Registry, Session,
-        ToggleReport,
+        AttachOptions, Caller, DetachReport, Economy, Family, Feed, Filter, Mode, Registry,
+        Session, ToggleReport,
     },
     target::{Target, memory_owner},
 };
@@ -344,6 +344,26 @@ impl Traced {
         match self {
             Self::Family(family) => family.set_filter(filter),
             Self::Session(session) => Ok(vec![(session.pid(), session.set_filter(filter))]),
+        }
+    }
+
+    /// From now on tracing may cost each so much; says how much it was. Without an economy, how much it is.
+    ///
+    /// # Errors
+    /// A value out of range.
+    pub(super) fn set_economy(
+        &self,
+        economy: Option<Economy>,
+    ) -> Result<Outcomes<Economy>, Refusal> {
+        let Some(economy) = economy else {
+            let sessions = self.sessions().into_iter();
+            return Ok(sessions
+                .map(|session| (session.pid(), Ok(session.economy())))
+                .collect());
+        };
+        match self {
+            Self::Family(family) => family.set_economy(economy),
+            Self::Session(session) => Ok(vec![(session.pid(), session.set_economy(economy))]),
         }
     }
 

@@ -22,7 +22,8 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        Attached, Caller, FunctionRow, Reach, Registry, Run, Shot, Switch, ToggleReport, Wanted,
+        Attached, Caller, Economy, FunctionRow, Reach, Registry, Run, Shot, Switch, ToggleReport,
+        Wanted,
     },
     sys::now_anchor,
 };
@@ -249,7 +250,7 @@ impl Xrayd for Service {
         let caller = authorise::caller(&request)?;
         let request = request.into_inner();
         let pid = authorise::one(request.pid)?;
-        let options = convert::attach_options(request);
+        let options = convert::attach_options(request)?;
         let answer = self
             .blocking(caller, move |registry| {
                 let options = authorise::attaching(caller, pid, options)?;
@@ -409,6 +410,41 @@ impl Xrayd for Service {
         let reports = reports.into_iter();
         let reports = reports.map(|(pid, before)| convert::filter_report(pid, before));
         Ok(Response::new(v1::SetFilterResponse {
+            reports: reports.collect(),
+        }))
+    }
+
+    async fn set_economy(
+        &self,
+        request: Request<v1::SetEconomyRequest>,
+    ) -> Answer<v1::SetEconomyResponse> {
+        let caller = authorise::caller(&request)?;
+        let v1::SetEconomyRequest { pid, economy } = request.into_inner();
+        let economy = economy.map(convert::economy).transpose()?;
+        economy.map_or(Ok(()), Economy::check)?;
+        let whom = Whom::try_from(pid)?;
+        let reports = self
+            .blocking(caller, move |registry| {
+                for_each(registry, caller, whom, Deed::Use, |traced| {
+                    let pid = traced.sessions().first().map(|session| session.pid());
+                    let outcomes = traced.set_economy(economy);
+                    let reports = outcomes.unwrap_or_else(|refusal| {
+                        pid.map(|pid| (pid, Err(refusal))).into_iter().collect()
+                    });
+                    for (pid, before) in &reports {
+                        match before {
+                            Ok(_) if economy.is_none() => {}
+                            Ok(_) => tracing::info!(uid = caller.uid, caller = caller.pid, %pid, ?economy, "economy set"),
+                            Err(refusal) => audit_refused(caller, *pid, "economy", refusal),
+                        }
+                    }
+                    reports
+                })
+            })
+            .await?;
+        let reports = reports.into_iter();
+        let reports = reports.map(|(pid, before)| convert::economy_report(pid, before));
+        Ok(Response::new(v1::SetEconomyResponse {
             reports: reports.collect(),
         }))
     }

@@ -12,9 +12,10 @@ use shm_ring::Geometry;
 use xray_trace::model::{FunctionId, Process, ProcessId, Ticks};
 
 use super::{
-    Follow, Mode, Output, Session,
+    Economy, Filter, Follow, Mode, Output, Session,
     control::{Commands, Control, Shared},
     controller::Controller,
+    economy::Keeper,
     event_types::Reading,
     functions::Functions,
     loading::Loading,
@@ -62,6 +63,8 @@ pub struct AttachOptions {
     pub sleds: Sleds,
     /// How events are kept.
     pub mode: Mode,
+    /// What tracing may cost.
+    pub economy: Economy,
 }
 
 /// What attaching did.
@@ -139,6 +142,7 @@ impl Default for AttachOptions {
             follow: Follow::None,
             sleds: Sleds::Needed,
             mode: Mode::Stream,
+            economy: Economy::None,
         }
     }
 }
@@ -176,6 +180,8 @@ pub(super) fn prepare(
             format!("process {pid} is not the one that was listed: it started at another time");
         return Err(Refusal::new(Reason::PidReused, message));
     }
+    options.economy.check()?;
+    options.economy.suits(options.mode, &Filter::default())?;
     let target = target.require_owner(options.owner);
     let geometry = Geometry::new(options.ring_bytes, options.max_threads)
         .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
@@ -323,7 +329,7 @@ pub(super) fn prepare(
         kinship: OnceLock::new(),
         _metered: metered,
     };
-    let controller = Controller {
+    let mut controller = Controller {
         target,
         memory,
         patcher,
@@ -336,7 +342,11 @@ pub(super) fn prepare(
         child,
         claim: Some(claim),
         choosing: false,
+        keeper: Keeper::default(),
     };
+    if options.economy != Economy::None {
+        controller.economize(options.economy)?;
+    }
     if let Some(undo) = undo {
         undo.disarm();
     }

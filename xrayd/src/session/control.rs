@@ -1,6 +1,7 @@
 //! The control thread, as its session sees it: commands go in, and what it tells is read here.
 
 use std::{
+    collections::VecDeque,
     io,
     os::fd::AsFd as _,
     process::ExitStatus,
@@ -20,11 +21,12 @@ use nix::{
 use sled_encoders::Capture;
 use xray_trace::{
     instr_map::{CompiledSelection, Selection},
-    model::{ClockAnchor, FunctionId},
+    model::{ClockAnchor, FunctionId, Ticks},
 };
 
 use super::{
-    DetachReport, LoanId, Mode, Noticing, Output, Phase, Run, ToggleReport, Wanted,
+    DetachReport, Economy, LoanId, Mode, Noticing, Output, Phase, Run, ToggleReport, Wanted,
+    economy::Ledger,
     filter::{Filter, Filtering},
     functions::{Functions, Indexes},
     loans::{Loan, Loans},
@@ -38,9 +40,12 @@ use crate::{
     lock::lock,
     pid::Pid,
     refusal::{Reason, Refusal, Result},
-    sys::PidFd,
+    sys::{PidFd, ticks_now},
     target::{Ending, Load, RefusedModule},
 };
+
+/// Filters of which a trace tells.
+const MOST_FILTER_NOTES: usize = 256;
 
 /// What a session asks of its control thread.
 #[derive(Debug)]
@@ -72,6 +77,11 @@ pub(super) enum Command {
     Choose {
         choice: Option<Choice>,
         answer: SyncSender<Result<()>>,
+    },
+    /// Has tracing cost no more; says what it was allowed before.
+    Economize {
+        economy: Economy,
+        answer: SyncSender<Result<Economy>>,
     },
     NameTypes {
         answer: SyncSender<Result<()>>,
@@ -129,6 +139,10 @@ pub(super) struct Shared {
     pub(super) states: States,
     /// What of that is for a while only. Written by the control thread.
     pub(super) loans: Mutex<Loans>,
+    /// What tracing may cost, and what came of it. Written by the control thread.
+    pub(super) ledger: Ledger,
+    /// Filters that were set, the latest last, as options, and since when each was in force.
+    filter_notes: Mutex<VecDeque<(Ticks, String)>>,
     /// Which events are kept. Locked before `drain`.
     pub(super) filtering: Mutex<Filtering>,
     /// Modules with sleds that are loaded and cannot be traced. Written by the control thread.
@@ -156,6 +170,8 @@ impl Shared {
             copied: AtomicU64::new(0),
             states: States::new(functions),
             loans: Mutex::default(),
+            ledger: Ledger::default(),
+            filter_notes: Mutex::default(),
             filtering: Mutex::default(),
             refused: Mutex::new(refused),
             noticing: Mutex::default(),
@@ -327,6 +343,11 @@ impl Control {
         lock(&self.shared.filtering).filter().clone()
     }
 
+    /// The filters that were set, as options, and since when each was in force.
+    pub(super) fn filter_notes(&self) -> Vec<(Ticks, String)> {
+        lock(&self.shared.filter_notes).iter().cloned().collect()
+    }
+
     /// From now on these are; says which were. `attached` is a moment in the past.
     ///
     /// # Errors
@@ -345,8 +366,29 @@ impl Control {
             drain.keep(current.keep(functions), current.threads());
         }
         drop(current);
+        let now = ticks_now();
         self.ask(|answer| Command::Choose { choice, answer })?;
+        if before.filter() != filter {
+            let mut notes = lock(&self.shared.filter_notes);
+            if notes.len() == MOST_FILTER_NOTES {
+                notes.pop_front();
+            }
+            notes.push_back((now, filter.options()));
+        }
         Ok(before.filter().clone())
+    }
+
+    /// What tracing may cost, and what came of it.
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.shared.ledger
+    }
+
+    /// From now on it may cost so much; says how much it was before.
+    ///
+    /// # Errors
+    /// The process has ended, or its memory cannot be written.
+    pub(super) fn economize(&self, economy: Economy) -> Result<Economy> {
+        self.ask(|answer| Command::Economize { economy, answer })
     }
 
     /// Has names of event types read for a picture that was taken. What types are met in rings that nobody reads along is not known before they are developed.

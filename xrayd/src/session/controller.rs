@@ -11,6 +11,7 @@ use xray_trace::model::FunctionId;
 use super::{
     Output, Phase, Run, ToggleReport, Wanted,
     control::{Command, Commands, Counting, Shared, Wish},
+    economy::Keeper,
     event_types::Reading,
     functions::Indexes,
     loading::Loading,
@@ -73,6 +74,7 @@ pub(super) struct Controller {
     pub(super) claim: Option<Claim>,
     /// Not all calls are recorded.
     pub(super) choosing: bool,
+    pub(super) keeper: Keeper,
 }
 
 // === impl Controller ===
@@ -84,6 +86,7 @@ impl Controller {
         let mut seen = Instant::now();
         loop {
             let pause = self.loading.until_look().min(WATCH_EVERY);
+            let pause = pause.min(self.keeper.until_due());
             let command = commands.next(pause, self.target.pidfd());
             self.loading.hear();
             let now = Instant::now();
@@ -122,6 +125,9 @@ impl Controller {
                 Ok(Command::Choose { choice, answer }) => {
                     let _ = answer.send(self.choose(choice.as_ref()));
                 }
+                Ok(Command::Economize { economy, answer }) => {
+                    let _ = answer.send(self.economize(economy));
+                }
                 Ok(Command::NameTypes { answer }) => {
                     self.read_event_types();
                     let _ = answer.send(Ok(()));
@@ -142,6 +148,7 @@ impl Controller {
                 }
             }
             self.tend_event_types();
+            self.tend_economy();
             if self.loading.until_look().is_zero()
                 && let Err(error) = self.look()
             {
@@ -309,7 +316,7 @@ impl Controller {
         set
     }
 
-    fn renew_filters(&self) {
+    pub(super) fn renew_filters(&self) {
         if let Some(drain) = &*lock(&self.shared.drain) {
             drain.renew_filters();
         }
@@ -420,6 +427,7 @@ impl Controller {
         if ids.is_empty() {
             return Ok(Default::default());
         }
+        self.no_rest_for(ids);
         let sites = self.loading.functions.sites(ids);
         if to != Wanted::Off {
             self.has_room_for(self.patcher.would_copy(&sites))?;
@@ -529,6 +537,7 @@ impl Controller {
         self.shared
             .phase
             .store(Phase::Detaching as u8, Ordering::Release);
+        self.forget_economy();
         let sites = self.loading.sites();
         let result = self.switch_off_and_prove(&sites);
         // No event will come any more, and the memory is still there.

@@ -13,8 +13,8 @@ use std::{
 use xray_trace::instr_map::Selection;
 
 use super::{
-    AttachOptions, Capture, Feed, Filter, Finding, Follow, Kinship, LoanId, Mode, NotFollowed, Run,
-    Session, Source, ToggleReport, Wanted,
+    AttachOptions, Capture, Economy, Feed, Filter, Finding, Follow, Kinship, LoanId, Mode,
+    NotFollowed, Run, Session, Source, ToggleReport, Wanted,
     feed::{FeedInlet, feed},
     follow::Follower,
     rules::Rules,
@@ -46,6 +46,8 @@ pub struct Family {
     options: AttachOptions,
     /// In which mode they are.
     mode: Mutex<Mode>,
+    /// What tracing each of them may cost.
+    economy: Mutex<Economy>,
     /// Which of their events are kept.
     filter: Mutex<Filter>,
     /// A first process that has no sleds.
@@ -161,6 +163,7 @@ impl Family {
             uid,
             command,
             mode: Mutex::new(options.mode),
+            economy: Mutex::new(options.economy),
             filter: Mutex::default(),
             options,
             untraced,
@@ -375,7 +378,10 @@ impl Family {
     /// # Errors
     /// For each process, those of [`Session::set_mode`].
     pub fn set_mode(&self, mode: Mode) -> Vec<(Pid, Result<Mode>)> {
-        *lock(&self.mode) = mode;
+        // Whoever comes could not be taken in else.
+        if lock(&self.economy).suits(mode, &lock(&self.filter)).is_ok() {
+            *lock(&self.mode) = mode;
+        }
         let sessions = self.sessions();
         let living = sessions
             .iter()
@@ -385,6 +391,23 @@ impl Family {
             .collect()
     }
 
+    /// From now on tracing may cost each of them, and whoever comes, so much; says how much it was.
+    ///
+    /// # Errors
+    /// A value out of range. For each process, those of [`Session::set_economy`].
+    pub fn set_economy(&self, economy: Economy) -> Result<Vec<(Pid, Result<Economy>)>> {
+        // Else whoever comes could not be taken in.
+        economy.check()?;
+        economy.suits(*lock(&self.mode), &lock(&self.filter))?;
+        *lock(&self.economy) = economy;
+        let sessions = self.sessions();
+        let living = sessions
+            .iter()
+            .filter(|session| is_living(session) || sessions.len() == 1);
+        let before = living.map(|session| (session.pid(), session.set_economy(economy)));
+        Ok(before.collect())
+    }
+
     /// From now on these events of everybody, and of whoever comes, are kept; says which were.
     ///
     /// # Errors
@@ -392,6 +415,7 @@ impl Family {
     pub fn set_filter(&self, filter: &Filter) -> Result<Vec<(Pid, Result<Filter>)>> {
         // Else whoever comes could not be taken in.
         filter.check()?;
+        lock(&self.economy).suits(*lock(&self.mode), filter)?;
         *lock(&self.filter) = filter.clone();
         let sessions = self.sessions();
         let living = sessions
@@ -516,6 +540,7 @@ impl Family {
     pub(super) fn options(&self) -> AttachOptions {
         AttachOptions {
             mode: *lock(&self.mode),
+            economy: *lock(&self.economy),
             ..self.options
         }
     }

@@ -86,6 +86,43 @@ impl Filter {
         self.modules().map(drop)
     }
 
+    /// In the words of `xrayctl filter`'s options; empty if everything is recorded and kept. Of a window of time, only that there is one.
+    pub(super) fn options(&self) -> String {
+        let Self {
+            modules,
+            window,
+            calls:
+                CallFilter {
+                    shortest,
+                    max_depth,
+                    one_in,
+                    inside,
+                    threads,
+                },
+        } = self;
+        let mut options = Vec::new();
+        if !shortest.is_zero() {
+            options.push(format!("--min-duration {shortest:?}"));
+        }
+        if *max_depth > 0 {
+            options.push(format!("--max-depth {max_depth}"));
+        }
+        if *one_in > 1 {
+            options.push(format!("--one-in {one_in}"));
+        }
+        for (option, names) in [
+            ("--inside", inside),
+            ("--thread", threads),
+            ("--module", modules),
+        ] {
+            options.extend(names.iter().map(|name| format!("{option} {name}")));
+        }
+        if *window != Window::default() {
+            options.push("--from … --until …".to_owned());
+        }
+        options.join(" ")
+    }
+
     /// The modules, if not all; once the rest was checked.
     fn modules(&self) -> Result<Option<CompiledSelection>> {
         if self.window.from_wall_ns >= self.window.until_wall_ns {

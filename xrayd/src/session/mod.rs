@@ -18,6 +18,7 @@
 //! | `mode` | what becomes of events |
 //! | `output` | where the drain's blocks go: retained, counted, fed to readers |
 //! | `profiles` | sums of calls, and who wants them |
+//! | `economy` | what tracing may cost |
 //! | `filter` | what of events is kept |
 //! | `feed` | one reader of a live stream |
 //! | `shot` | what processes did up to one moment |
@@ -32,6 +33,7 @@ mod calls;
 mod control;
 mod controller;
 mod counts;
+mod economy;
 mod event_types;
 mod family;
 mod feed;
@@ -75,6 +77,7 @@ pub use crate::target::Ending;
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
 pub use calls::{CallCounts, ThreadCalls};
 pub use controller::DetachReport;
+pub use economy::{Duty, Economy, EconomyStatus, Resting};
 pub use family::{Family, FamilyStatus};
 pub use feed::{Feed, FeedItem, Published, Source};
 pub use filter::{CallFilter, Filter, Window};
@@ -206,6 +209,8 @@ pub struct Status {
     pub left_out: u64,
     /// What is recorded and kept.
     pub filter: Filter,
+    /// What tracing may cost, and what came of that.
+    pub economy: EconomyStatus,
     /// Events lost in the target.
     pub lost: u64,
     /// By which threads, those that lost the most first; never more than `lost` in sum.
@@ -524,6 +529,7 @@ impl Session {
             filtered: counters.filtered,
             left_out: counters.left_out,
             filter: self.control.filter(),
+            economy: self.economy_status(),
             lost: counters.lost,
             losses,
             ring_use_permille: counters.ring_use_permille,
@@ -538,6 +544,26 @@ impl Session {
             modules: self.module_statuses(),
             noticing: self.control.noticing(),
         }
+    }
+
+    fn economy_status(&self) -> EconomyStatus {
+        let ledger = self.control.ledger();
+        ledger.status(|id| self.functions.name(id).map(|(_, name)| name))
+    }
+
+    /// What tracing may cost.
+    pub fn economy(&self) -> Economy {
+        self.control.ledger().economy()
+    }
+
+    /// From now on it may cost so much; says how much it was before.
+    ///
+    /// # Errors
+    /// A value out of range, a mode or a filter that hides what functions cost, a process that has ended, or memory that cannot be written.
+    pub fn set_economy(&self, economy: Economy) -> Result<Economy> {
+        economy.check()?;
+        economy.suits(self.mode(), &self.filter())?;
+        self.control.economize(economy)
     }
 
     fn module_statuses(&self) -> Vec<ModuleStatus> {
@@ -604,6 +630,7 @@ impl Session {
     /// The process has ended.
     pub fn set_mode(&self, mode: Mode) -> Result<Mode> {
         self.control.look()?;
+        self.economy().suits(mode, &self.filter())?;
         let before = self.output.mode();
         // Nothing is recorded before it is counted, nor counted once it is recorded.
         self.control.count(match mode {
@@ -627,6 +654,7 @@ impl Session {
     /// A pattern that cannot be understood, a window without an end behind its begin, or a process that has ended.
     pub fn set_filter(&self, filter: &Filter) -> Result<Filter> {
         self.control.look()?;
+        self.economy().suits(self.mode(), filter)?;
         self.control
             .set_filter(filter, self.attached, &self.functions)
     }
@@ -798,15 +826,21 @@ impl Tables for Session {
     }
 
     fn rests(&self) -> Vec<Rest> {
-        Vec::new()
+        self.control.ledger().rests(self.process.id)
     }
 
     fn duty(&self) -> Vec<DutyWindow> {
-        Vec::new()
+        self.control.ledger().windows(self.process.id)
     }
 
     fn filters(&self) -> Vec<FilterNote> {
-        Vec::new()
+        let notes = self.control.filter_notes().into_iter();
+        let note = |(since, filter)| FilterNote {
+            process: self.process.id,
+            since: Some(since),
+            filter,
+        };
+        notes.map(note).collect()
     }
 }
 

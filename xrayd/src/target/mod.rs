@@ -1,6 +1,7 @@
 //! What can be known of a process by looking: nothing here changes it.
 
 mod check;
+pub(crate) mod cpu_time;
 mod ending;
 mod event_types;
 mod hearing;

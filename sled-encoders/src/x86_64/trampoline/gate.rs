@@ -17,8 +17,10 @@
 //!             50                    push %rax             on: c3, ret
 //!
 //!             e9 rel32              jmp to the flavour for entries
-//!  values:    a8 f9                 test $0xf9, %al       on: eb f9, jmp to there; flags are dead
+//!  values:    a8 f9                 test $0xf9, %al       on: eb f9, jmp to there; flags are dead. Closed: c3, ret
 //! ```
+//!
+//! What all flavours begin with can be a `ret` instead, whatever front there is: then nothing is recorded nor counted, and a sled that is on costs a call.
 
 use iced_x86::code_asm::{CodeAssembler, CodeLabel, eax, ecx};
 
@@ -36,6 +38,16 @@ pub enum Front {
     Filter,
 }
 
+/// Whether flavours do anything.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Door {
+    /// What the front says.
+    #[default]
+    Open,
+    /// Nothing.
+    Closed,
+}
+
 /// A byte by which a flavour is led another way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gate {
@@ -45,6 +57,8 @@ pub struct Gate {
     pub off: u8,
     /// What stands there while there is this one; the same as `off` where it has no part in that.
     on: [u8; 2],
+    /// What stands there while the door is closed; `None` where that changes nothing.
+    closed: Option<u8>,
 }
 
 /// The instruction of a gate, `mov ecx, eax`: its second byte is how far a jump goes that takes the place of the first.
@@ -84,28 +98,51 @@ pub(super) struct Ways {
 // === impl Gate ===
 
 impl Gate {
-    /// What stands there while there is that front.
-    pub const fn byte(&self, front: Front) -> u8 {
-        match front {
-            Front::None => self.off,
-            Front::Count => self.on[0],
-            Front::Filter => self.on[1],
+    /// What stands there while there is that front, and the door is so.
+    pub const fn byte(&self, front: Front, door: Door) -> u8 {
+        match (door, self.closed, front) {
+            (Door::Closed, Some(closed), _) => closed,
+            (_, _, Front::None) => self.off,
+            (_, _, Front::Count) => self.on[0],
+            (_, _, Front::Filter) => self.on[1],
         }
+    }
+
+    /// Whether it is one of those that close the door.
+    pub const fn is_door(&self) -> bool {
+        self.closed.is_some()
     }
 
     fn new(address: u64, off: u8, count: Option<u8>, filter: Option<u8>) -> Self {
         let on = [count, filter].map(|on| on.unwrap_or(off));
-        Self { address, off, on }
+        Self {
+            address,
+            off,
+            on,
+            closed: None,
+        }
+    }
+
+    fn or_closed(self) -> Self {
+        Self {
+            closed: Some(RETURN),
+            ..self
+        }
+    }
+
+    /// The first byte of a flavour that counts, and begins with `push rax`.
+    pub(super) fn to_close(start: u64) -> Self {
+        Self::new(start, PUSH_RAX, None, None).or_closed()
     }
 
     /// The first byte of a flavour that has nothing to count, and begins with `push rax`.
     pub(super) fn to_return(start: u64) -> Self {
-        Self::new(start, PUSH_RAX, Some(RETURN), None)
+        Self::new(start, PUSH_RAX, Some(RETURN), None).or_closed()
     }
 
     /// The first byte of what [`emit_skipped`] has made.
     pub(super) fn to_skip(start: u64) -> Self {
-        Self::new(start, TEST, Some(JUMP_SHORT), None)
+        Self::new(start, TEST, Some(JUMP_SHORT), None).or_closed()
     }
 }
 

@@ -72,7 +72,7 @@ mod payload;
 mod slow;
 mod values;
 
-pub use gate::{Front, Gate};
+pub use gate::{Door, Front, Gate};
 
 /// Where everything lies that the trampolines of one target use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -265,6 +265,9 @@ impl Trampolines {
         gates.extend(with.into_iter().map(Gate::to_skip));
         for without_count in [exit, tail, stub, event, result] {
             gates.push(Gate::to_return(at(&without_count)?));
+        }
+        for with_count in [entry, argument] {
+            gates.push(Gate::to_close(at(&with_count)?));
         }
         Ok(Self {
             code,

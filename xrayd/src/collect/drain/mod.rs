@@ -25,6 +25,7 @@ use super::{
     numbers::Numbers,
     pictures::Pictures,
     ring::{Around, Ring, TURN_WORDS, turns},
+    sample::{self, RingId, RingSample, Sample},
     slots::{Names, Slots},
 };
 use crate::{
@@ -32,8 +33,12 @@ use crate::{
     pid::Pid,
     session::{Ask, Mode, Output, ProfileSums},
     sys::{Memory, now_anchor, ticks_now},
+    target::cpu_time,
 };
-use shm_ring::{Producer, newest};
+use shm_ring::{
+    Producer,
+    newest::{self, Picture},
+};
 use xray_trace::model::Ticks;
 
 mod fronts;
@@ -78,6 +83,8 @@ enum Request {
     BeginCounts(SyncSender<()>),
     /// Copy what rings, at most so many bytes, and the output hold.
     Pictures(u64, SyncSender<Pictures>),
+    /// Say how much rings were given, and copy the newest part of those that were given the most since.
+    Sample(HashMap<RingId, u64>, SyncSender<Sample>),
     /// Read what is there, have it added up, and answer.
     Profile(Ask, SyncSender<Option<ProfileSums>>),
     /// The producers are gone for good or switched off: read the rest, give memory back, end.
@@ -183,6 +190,13 @@ impl DrainHandle {
         let (answer, answered) = sync_channel(1);
         self.requests.send(Request::Pictures(bytes, answer)).ok()?;
         Some(answered)
+    }
+
+    /// What rings were given so far, and what is in those that were given the most since they had been given so much. `None` if the thread is gone.
+    pub(crate) fn sample(&self, before: HashMap<RingId, u64>) -> Option<Sample> {
+        let (answer, answered) = sync_channel(1);
+        self.requests.send(Request::Sample(before, answer)).ok()?;
+        answered.recv().ok()
     }
 
     /// What somebody asks of sums, once everything that is there now is in them. `None` if the thread is gone.
@@ -347,6 +361,9 @@ impl Drain {
                 Ok(Request::Pictures(bytes, answer)) => {
                     let _ = answer.send(self.pictures(bytes));
                 }
+                Ok(Request::Sample(before, answer)) => {
+                    let _ = answer.send(self.sample(&before));
+                }
                 Ok(Request::Profile(ask, answer)) => {
                     let _ = answer.send(self.profile(ask));
                 }
@@ -480,6 +497,44 @@ impl Drain {
             }
         }
         pictures.retained(self.output.snapshot())
+    }
+
+    /// How much each ring was given, and what is in those that were given the most since `before`.
+    fn sample(&mut self, before: &HashMap<RingId, u64>) -> Sample {
+        self.discover();
+        let geometry = self.layout().geometry;
+        let rings = self.order.iter().filter_map(|index| {
+            let ring = self.rings.get(index).filter(|ring| !ring.is_left())?;
+            let thread = self.lanes.get(ring.owner)?.thread();
+            let words = newest::Words::of(&self.slots.rings, geometry, *index).begun;
+            Some(RingSample {
+                ring: (*index, thread),
+                given: words.saturating_add(self.slots.lost(*index)),
+                ran: None,
+                picture: None,
+            })
+        });
+        let mut rings: Vec<RingSample> = rings.collect();
+        // Of a ring that is new nothing is known before it was seen twice.
+        let more = |ring: &RingSample| {
+            let before = before.get(&ring.ring).copied();
+            before.map_or(0, |before| ring.given.saturating_sub(before))
+        };
+        rings.sort_by_cached_key(|ring| Reverse(more(ring)));
+        let grown = rings.iter_mut().take(sample::MOST_PICTURES);
+        for ring in grown.take_while(|ring| more(ring) > 0) {
+            let index = ring.ring.0;
+            let picture = Picture::take(&self.slots.rings, geometry, index, sample::CHUNKS);
+            ring.picture = Some(picture);
+            let tid = self.output.thread(ring.ring.1).map(|(tid, _)| tid);
+            ring.ran = tid.and_then(|tid| Some((tid, cpu_time::of_thread(self.pid, tid)?)));
+        }
+        Sample {
+            sites: Arc::clone(&self.sites),
+            taken: (Instant::now(), ticks_now()),
+            ran: cpu_time::of_process(self.pid),
+            rings,
+        }
     }
 
     /// Every ring once.

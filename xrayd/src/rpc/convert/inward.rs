@@ -9,8 +9,8 @@ use super::super::authorise::Deed;
 use crate::{
     refusal::{Reason, Refusal},
     session::{
-        AttachOptions, CallFilter, Capture, Filter, Follow, FunctionRow, LoanId, Mode, Run, Switch,
-        Wanted, Window,
+        AttachOptions, CallFilter, Capture, Duty, Economy, Filter, Follow, FunctionRow, LoanId,
+        Mode, Run, Switch, Wanted, Window,
     },
     target::Sleds,
 };
@@ -181,6 +181,26 @@ pub(crate) fn filter(filter: v1::Filter) -> Filter {
     }
 }
 
+/// What tracing may cost; the session checks the ranges.
+pub(crate) fn economy(economy: v1::Economy) -> Result<Economy, tonic::Status> {
+    let v1::Economy {
+        max_overhead_ppm,
+        duty,
+    } = economy;
+    match (max_overhead_ppm, duty) {
+        (0, None) => Ok(Economy::None),
+        (ppm, None) => Ok(Economy::Budget(ppm)),
+        (0, Some(v1::DutyCycle { on_ns, every_ns })) => Ok(Economy::Duty(Duty {
+            on: Duration::from_nanos(on_ns),
+            every: Duration::from_nanos(every_ns),
+        })),
+        (_, Some(_)) => {
+            let message = "a budget and a duty cycle do not go together";
+            Err(tonic::Status::invalid_argument(message))
+        }
+    }
+}
+
 /// A mode that must be given.
 pub(crate) fn mode(mode: v1::Mode) -> Result<Mode, tonic::Status> {
     match mode {
@@ -193,7 +213,10 @@ pub(crate) fn mode(mode: v1::Mode) -> Result<Mode, tonic::Status> {
 }
 
 /// Zeros mean the defaults; the registry checks the ranges.
-pub(crate) fn attach_options(request: v1::AttachRequest) -> AttachOptions {
+///
+/// # Errors
+/// A budget and a duty cycle at the same time.
+pub(crate) fn attach_options(request: v1::AttachRequest) -> Result<AttachOptions, tonic::Status> {
     let mode = match request.mode() {
         v1::Mode::Unspecified | v1::Mode::Flight => Mode::Flight,
         v1::Mode::Stream => Mode::Stream,
@@ -214,9 +237,10 @@ pub(crate) fn attach_options(request: v1::AttachRequest) -> AttachOptions {
         follow: _,
         await_sleds,
         mode: _,
+        economy: wanted,
     } = request;
     let default = AttachOptions::default();
-    AttachOptions {
+    Ok(AttachOptions {
         ring_bytes: if ring_bytes == 0 {
             default.ring_bytes
         } else {
@@ -235,8 +259,9 @@ pub(crate) fn attach_options(request: v1::AttachRequest) -> AttachOptions {
             Sleds::Needed
         },
         mode,
+        economy: wanted.map_or(Ok(Economy::None), economy)?,
         ..default
-    }
+    })
 }
 
 #[cfg(test)]
@@ -309,7 +334,7 @@ mod tests {
     #[test]
     fn zeros_in_an_attach_request_mean_the_defaults() {
         let default = AttachOptions::default();
-        let options = attach_options(v1::AttachRequest::default());
+        let options = attach_options(v1::AttachRequest::default()).unwrap();
         assert_eq!(
             (options.ring_bytes, options.max_threads, options.start_time),
             (default.ring_bytes, default.max_threads, None)
@@ -323,9 +348,13 @@ mod tests {
             follow: v1::Follow::All.into(),
             await_sleds: true,
             mode: v1::Mode::Stream.into(),
+            economy: Some(v1::Economy {
+                max_overhead_ppm: 20_000,
+                duty: None,
+            }),
         };
         assert_eq!(options.mode, Mode::Flight);
-        let options = attach_options(request);
+        let options = attach_options(request).unwrap();
         assert_eq!(
             (options.ring_bytes, options.max_threads, options.start_time),
             (1 << 16, 3, Some(9))
@@ -333,6 +362,7 @@ mod tests {
         assert_eq!(options.follow, Follow::All);
         assert_eq!(options.sleds, Sleds::Awaited);
         assert_eq!(options.mode, Mode::Stream);
+        assert_eq!(options.economy, Economy::Budget(20_000));
     }
 
     #[test]

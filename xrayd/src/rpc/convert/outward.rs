@@ -10,9 +10,9 @@ use crate::{
     Pid,
     refusal::Refusal,
     session::{
-        AttachReport, CallFilter, DetachReport, FamilyStatus, Filter, Finding, Follow, FunctionRow,
-        Kinship, Mode, ModuleStatus, NotFollowed, Noticing, Phase, Since, SkippedSleds, Status,
-        ThreadLoss, ToggleReport, Window,
+        AttachReport, CallFilter, DetachReport, Duty, Economy, EconomyStatus, FamilyStatus, Filter,
+        Finding, Follow, FunctionRow, Kinship, Mode, ModuleStatus, NotFollowed, Noticing, Phase,
+        Resting, Since, SkippedSleds, Status, ThreadLoss, ToggleReport, Window,
     },
     target::{Check, Outcome, ProcessState, ProcessSummary},
 };
@@ -128,6 +128,7 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         filtered,
         left_out,
         filter: what,
+        economy: came,
         lost,
         losses,
         ring_use_permille,
@@ -153,6 +154,7 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         command: shorten(command),
         mode: mode.name().to_owned(),
         filter: Some(filter(what)),
+        economy: Some(economy_status(came)),
         filtered,
         left_out,
         state: phase_name(phase).to_owned(),
@@ -428,6 +430,72 @@ pub(crate) fn filter_report(pid: Pid, before: Result<Filter, Refusal>) -> v1::Fi
         Err(refused) => (None, Some(refusal(refused))),
     };
     v1::FilterReport {
+        pid: pid.as_u32(),
+        before,
+        refusal,
+    }
+}
+
+/// What tracing may cost.
+fn economy(economy: Economy) -> v1::Economy {
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let (max_overhead_ppm, duty) = match economy {
+        Economy::None => (0, None),
+        Economy::Budget(ppm) => (ppm, None),
+        Economy::Duty(Duty { on, every }) => (
+            0,
+            Some(v1::DutyCycle {
+                on_ns: ns(on),
+                every_ns: ns(every),
+            }),
+        ),
+    };
+    v1::Economy {
+        max_overhead_ppm,
+        duty,
+    }
+}
+
+fn economy_status(status: EconomyStatus) -> v1::EconomyStatus {
+    let EconomyStatus {
+        economy: wanted,
+        overhead,
+        event_ns,
+        resting,
+        unrecorded,
+        top,
+        windows,
+    } = status;
+    let resting_function = |function: Resting| v1::RestingFunction {
+        id: function.function.0,
+        name: function.name,
+        rests: function.rests,
+        unrecorded_estimate: function.unrecorded,
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share, not below 0; what is beyond all bounds is the greatest number"
+    )]
+    let ppm = |share: f64| (share * 1e6).round() as u64;
+    v1::EconomyStatus {
+        economy: Some(economy(wanted)),
+        overhead_ppm: overhead.map(ppm),
+        event_ns,
+        resting,
+        unrecorded_estimate: unrecorded,
+        top: top.into_iter().map(resting_function).collect(),
+        windows,
+    }
+}
+
+/// What became of a process whose economy was set: what it was before, or why it stays.
+pub(crate) fn economy_report(pid: Pid, before: Result<Economy, Refusal>) -> v1::EconomyReport {
+    let (before, refusal) = match before {
+        Ok(before) => (Some(economy(before)), None),
+        Err(refused) => (None, Some(refusal(refused))),
+    };
+    v1::EconomyReport {
         pid: pid.as_u32(),
         before,
         refusal,

@@ -1,0 +1,332 @@
+//! What tracing may cost: functions that rest, and duty cycles.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, Target, wait_until};
+use xray_trace::model::{EventBody, Rest, Trace};
+use xrayd::Reason;
+use xrayd::session::{
+    AttachOptions, CallFilter, Duty, Economy, Filter, FunctionRow, Mode, Session, Switch,
+};
+
+use crate::support::{attach_with, detach, registry, retained, switch};
+
+const BUDGET: Economy = Economy::Budget(20_000);
+
+fn options(mode: Mode, economy: Economy) -> AttachOptions {
+    AttachOptions {
+        mode,
+        economy,
+        ..AttachOptions::default()
+    }
+}
+
+/// How often the functions were called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Calls {
+    tiny: u64,
+    requests: u64,
+    steps: u64,
+}
+
+/// By the program's own account.
+fn truth(target: &mut Target) -> Result<Calls> {
+    let line = target.ask("count", "calls ")?;
+    let mut numbers = line.split(' ').skip(1).map(str::parse);
+    let mut next = || anyhow::Ok(numbers.next().context("a number is missing")??);
+    Ok(Calls {
+        tiny: next()?,
+        requests: next()?,
+        steps: next()?,
+    })
+}
+
+fn row(session: &Session, name: &str) -> Result<FunctionRow> {
+    let rows = session.functions(None)?.into_iter();
+    let mut rows = rows.filter(|row| row.name.starts_with(name));
+    rows.next().context("no such function")
+}
+
+/// As they were recorded, while they are read.
+fn recorded(session: &Session) -> Result<Calls> {
+    let calls = |name| anyhow::Ok(row(session, name)?.calls);
+    Ok(Calls {
+        tiny: calls("tiny")?,
+        requests: calls("request")?,
+        steps: calls("step")?,
+    })
+}
+
+fn rests(session: &Session, name: &str) -> bool {
+    let top = session.status().economy.top;
+    let mut named = top.iter().filter(|row| row.name.starts_with(name));
+    named.any(|row| row.rests)
+}
+
+fn until_rests(session: &Session, name: &str, wanted: bool) -> Result<()> {
+    let what = format!("{name} rests: {wanted}");
+    wait_until(DEADLINE, &what, || {
+        Ok((rests(session, name) == wanted).then_some(()))
+    })
+}
+
+fn minus(later: Calls, earlier: Calls) -> Calls {
+    Calls {
+        tiny: later.tiny - earlier.tiny,
+        requests: later.requests - earlier.requests,
+        steps: later.steps - earlier.steps,
+    }
+}
+
+/// What is called too often rests, and nothing else; when it is called less, it is on again; and all that is told.
+#[test]
+fn a_budget_holds_while_the_load_changes() -> Result<()> {
+    for (mode, threads) in [
+        (Mode::Stream, "1"),
+        (Mode::Flight, "1"),
+        (Mode::Stream, "3"),
+    ] {
+        let mut target = Target::spawn(Fixture::Budget, ["--threads", threads])?;
+        let registry = registry();
+        let session = attach_with(&registry, &target, options(mode, BUDGET))?.session;
+        ensure!(session.economy() == BUDGET);
+        switch(&session, Switch::On)?;
+        target.ask("go", "go")?;
+        for _ in 0..2 {
+            until_rests(&session, "tiny", true)?;
+            // So it stays, but for moments.
+            let (before, seen) = (truth(&mut target)?, recorded(&session)?);
+            wait_until(DEADLINE, "some hundred requests", || {
+                let now = truth(&mut target)?;
+                Ok((now.requests > before.requests + 300).then_some(()))
+            })?;
+            if mode == Mode::Stream {
+                let called = minus(truth(&mut target)?, before);
+                let seen = minus(recorded(&session)?, seen);
+                // Of 5000 calls in half a millisecond, the budget has room for a few hundred.
+                ensure!(seen.tiny < called.tiny / 5, "{seen:?} of {called:?}");
+                // Events come a little late.
+                ensure!(seen.steps + 100 > called.steps, "{seen:?} of {called:?}");
+                ensure!(
+                    seen.requests + 25 > called.requests,
+                    "{seen:?} of {called:?}"
+                );
+            }
+            ensure!(!rests(&session, "step") && !rests(&session, "request"));
+            let status = session.status();
+            ensure!(status.economy.unrecorded > 0, "{status:?}");
+            ensure!(status.functions_on == status.functions, "{status:?}");
+            ensure!(row(&session, "tiny")?.enabled);
+            target.ask("calm", "calm")?;
+            until_rests(&session, "tiny", false)?;
+            if mode == Mode::Stream {
+                // From now on each call is recorded again.
+                target.ask("stop", "stop")?;
+                let before = truth(&mut target)?;
+                let seen = recorded(&session)?;
+                target.ask("go", "go")?;
+                wait_until(DEADLINE, "some requests", || {
+                    let now = truth(&mut target)?;
+                    Ok((now.requests > before.requests + 20).then_some(()))
+                })?;
+                target.ask("stop", "stop")?;
+                let called = minus(truth(&mut target)?, before);
+                wait_until(DEADLINE, "all calls are read", || {
+                    Ok((minus(recorded(&session)?, seen) == called).then_some(()))
+                })?;
+                target.ask("go", "go")?;
+            }
+            target.ask("hot", "hot")?;
+        }
+        until_rests(&session, "tiny", true)?;
+        ensure_told(&session, &retained(&session)?, &truth(&mut target)?)?;
+        detach(&registry, &target)?;
+        target.still_running()?;
+    }
+    Ok(())
+}
+
+/// The trace has when `tiny` rested, and about how many calls of it nobody saw.
+fn ensure_told(session: &Session, trace: &Trace, truth: &Calls) -> Result<()> {
+    let all = trace.rests().iter();
+    let (tiny, others): (Vec<&Rest>, Vec<&Rest>) = all.partition(|rest| {
+        trace
+            .function_name(rest.function)
+            .to_string()
+            .starts_with("tiny")
+    });
+    ensure!(others.is_empty(), "{others:?}");
+    ensure!(
+        !tiny.is_empty() && tiny.iter().any(|rest| rest.until.is_none()),
+        "{tiny:?}"
+    );
+    let status = session.status().economy;
+    let estimated = status.unrecorded;
+    // Machines are busy and moments are short: the order has to be right.
+    ensure!(
+        estimated > truth.tiny / 10 && estimated < truth.tiny * 3,
+        "{estimated} of {truth:?}"
+    );
+    ensure!(
+        status.overhead.is_some() && status.event_ns > 0.0,
+        "{status:?}"
+    );
+    let of_trace: u64 = tiny.iter().map(|rest| rest.calls).sum();
+    // It tells of the time that it has events of.
+    ensure!(of_trace <= estimated, "{of_trace} of {estimated}");
+    Ok(())
+}
+
+/// Somebody switches what rests off and on, and takes the budget away.
+#[test]
+fn what_rests_is_switched_like_everything_else() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Budget, [""; 0])?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, options(Mode::Stream, BUDGET))?.session;
+    switch(&session, Switch::On)?;
+    target.ask("go", "go")?;
+    until_rests(&session, "tiny", true)?;
+    switch(&session, Switch::Off)?;
+    ensure!(!rests(&session, "tiny") && session.status().functions_on == 0);
+    switch(&session, Switch::On)?;
+    until_rests(&session, "tiny", true)?;
+    target.ask("stop", "stop")?;
+    ensure!(session.set_economy(Economy::None)? == BUDGET);
+    ensure!(!rests(&session, "tiny"));
+    let (before, seen) = (truth(&mut target)?, recorded(&session)?);
+    target.ask("calm", "calm")?;
+    target.ask("go", "go")?;
+    wait_until(DEADLINE, "some requests", || {
+        Ok((truth(&mut target)?.requests > before.requests + 20).then_some(()))
+    })?;
+    target.ask("stop", "stop")?;
+    let called = minus(truth(&mut target)?, before);
+    wait_until(DEADLINE, "all calls are read", || {
+        Ok((minus(recorded(&session)?, seen) == called).then_some(()))
+    })?;
+    detach(&registry, &target)?;
+    Ok(())
+}
+
+/// What is recorded lies in the windows, which the trace has; what each stands for makes up for the rest.
+#[test]
+fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
+    for mode in [Mode::Stream, Mode::Flight] {
+        let mut target = Target::spawn(Fixture::Budget, ["--threads", "2"])?;
+        let registry = registry();
+        let duty = Economy::Duty(Duty {
+            on: Duration::from_millis(5),
+            every: Duration::from_millis(50),
+        });
+        let session = attach_with(&registry, &target, options(mode, duty))?.session;
+        switch(&session, Switch::On)?;
+        target.ask("go", "go")?;
+        wait_until(DEADLINE, "ten windows", || {
+            Ok((session.status().economy.windows > 10).then_some(()))
+        })?;
+        target.ask("stop", "stop")?;
+        let called = truth(&mut target)?;
+        ensure!(session.set_economy(Economy::None)? == duty);
+        let trace = retained(&session)?;
+        let windows = trace.duty();
+        ensure!(!windows.is_empty(), "no window");
+        let in_one = |at| {
+            windows
+                .iter()
+                .any(|window| (window.from..=window.until).contains(&at))
+        };
+        let (mut inside, mut outside) = (0, 0);
+        for block in trace.blocks() {
+            for event in block.events() {
+                let event = event?;
+                if let EventBody::Call { .. } = event.body {
+                    match in_one(event.ticks) {
+                        true => inside += 1,
+                        false => outside += 1,
+                    }
+                }
+            }
+        }
+        ensure!(inside > 0, "nothing was recorded");
+        // Who was in a trampoline when the door was closed is done when it is.
+        ensure!(
+            outside <= 4 * windows.len(),
+            "{outside} events are in no window, {inside} are"
+        );
+        if mode == Mode::Stream {
+            let seen = recorded(&session)?;
+            ensure!(
+                seen.steps > 0 && seen.steps < called.steps / 2,
+                "{seen:?} of {called:?}"
+            );
+            let weight = windows.iter().map(|window| {
+                let length = window.until.0 - window.from.0;
+                ensure!(window.stands_for > length, "{window:?}");
+                Ok(window.stands_for as f64 / length as f64)
+            });
+            let weights = weight.collect::<Result<Vec<f64>>>()?;
+            let mean = weights.iter().sum::<f64>() / weights.len() as f64;
+            // A window lasts as long as the machine lets it.
+            ensure!(mean > 1.0 && mean <= 10.5, "{weights:?}");
+        }
+        // Without it, everything is recorded.
+        let (before, seen) = (truth(&mut target)?, recorded(&session)?);
+        target.ask("calm", "calm")?;
+        target.ask("go", "go")?;
+        wait_until(DEADLINE, "some requests", || {
+            Ok((truth(&mut target)?.requests > before.requests + 20).then_some(()))
+        })?;
+        target.ask("stop", "stop")?;
+        let after = truth(&mut target)?;
+        if mode == Mode::Stream {
+            wait_until(DEADLINE, "all calls are read", || {
+                Ok((minus(recorded(&session)?, seen) == minus(after, before)).then_some(()))
+            })?;
+        }
+        // And with it again, detaching leaves nothing.
+        session.set_economy(duty)?;
+        detach(&registry, &target)?;
+        target.still_running()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_kept_to_is_refused() -> Result<()> {
+    let target = Target::spawn(Fixture::Budget, [""; 0])?;
+    let registry = registry();
+    let refused = attach_with(&registry, &target, options(Mode::Count, BUDGET));
+    ensure!(refused.is_err());
+    let session = attach_with(&registry, &target, options(Mode::Flight, Economy::None))?.session;
+    let reason = |economy| {
+        session
+            .set_economy(economy)
+            .map_err(|refusal| refusal.reason)
+    };
+    for (economy, expected) in [
+        (Economy::Budget(0), Err(Reason::Limit)),
+        (Economy::Budget(1_000_001), Err(Reason::Limit)),
+        (BUDGET, Ok(Economy::None)),
+    ] {
+        ensure!(reason(economy) == expected, "{economy:?}");
+    }
+    let short = Filter {
+        calls: CallFilter {
+            shortest: Duration::from_micros(10),
+            ..CallFilter::default()
+        },
+        ..Filter::default()
+    };
+    let refused = session
+        .set_mode(Mode::Count)
+        .map_err(|refusal| refusal.reason);
+    ensure!(refused == Err(Reason::Mode), "{refused:?}");
+    let refused = session.set_filter(&short).map_err(|refusal| refusal.reason);
+    ensure!(refused == Err(Reason::Mode), "{refused:?}");
+    session.set_economy(Economy::None)?;
+    session.set_filter(&short)?;
+    ensure!(reason(BUDGET) == Err(Reason::Mode));
+    detach(&registry, &target)?;
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! A closed door: sleds that are on do nothing, whatever front is behind it.
+
+use shm_ring::layout::slot;
+use sled_encoders::x86_64::{Door, Front};
+
+use crate::{
+    machine::{Function, Machine},
+    step::{Go, HandlerStack, Stepper},
+};
+
+const FUNCTIONS: [Function; 9] = [
+    Function::Entry,
+    Function::Argument,
+    Function::Arguments(1),
+    Function::Arguments(6),
+    Function::Exit,
+    Function::Result,
+    Function::Tail,
+    Function::Conditional(4),
+    Function::Custom,
+];
+
+fn records(machine: &Machine) -> usize {
+    machine.drain(&mut machine.consumer(machine.home())).len()
+}
+
+#[test]
+fn behind_a_closed_door_nothing_is_recorded_nor_counted() {
+    for front in [Front::None, Front::Count, Front::Filter] {
+        let machine = Machine::new();
+        machine.set_front(front);
+        machine.set_door(front, Door::Closed);
+        for function in FUNCTIONS {
+            machine.call(function, 0, 7);
+        }
+        let home = machine.home();
+        assert_eq!(machine.slot(home, slot::TID) & 0xffff_ffff, 0, "{front:?}");
+        assert!(machine.counted(home).is_empty(), "{front:?}");
+        assert_eq!(machine.buckets_taken(), 0);
+        machine.set_door(front, Door::Open);
+        machine.call(Function::Entry, 0, 0);
+        assert_ne!(machine.slot(home, slot::TID) & 0xffff_ffff, 0, "{front:?}");
+        assert_eq!(
+            machine.counted(home).len(),
+            usize::from(front == Front::Count)
+        );
+        if front == Front::None {
+            assert_eq!(records(&machine), 1);
+        }
+    }
+}
+
+/// Whoever is in a flavour goes on in it, and whoever comes meanwhile does not enter.
+#[test]
+fn a_door_is_closed_and_opened_around_threads_at_every_instruction() {
+    let machine = Machine::new();
+    let stepper = Stepper::new(HandlerStack::Same);
+    for front in [Front::None, Front::Count] {
+        for function in FUNCTIONS {
+            machine.reset();
+            machine.set_front(front);
+            let steps = stepper.call(&machine, (function, 0, 7), &|_| {
+                machine.set_door(front, Door::Closed);
+                machine.call(Function::Entry, 1, 7);
+                machine.set_door(front, Door::Open);
+                Go::Step
+            });
+            assert!(steps > 0, "it stepped");
+            let home = machine.home();
+            let counted = machine.counted(home);
+            assert!(!counted.contains_key(&machine.site(Function::Entry, 1)));
+        }
+    }
+}

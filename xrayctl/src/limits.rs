@@ -1,0 +1,46 @@
+//! What tracing may cost, as it is said on the command line.
+
+use std::time::Duration;
+
+use xrayd::session;
+use xrayd_proto::v1::{DutyCycle, Economy};
+
+use crate::parse;
+
+/// What tracing may cost.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub(crate) struct Limits {
+    /// Let tracing cost at most so much of the program's time, like 2%: functions that cost more than they show rest
+    #[arg(long, value_name = "PERCENT", value_parser = parse::percent, conflicts_with = "duty")]
+    max_overhead: Option<u32>,
+    /// Record everything for a while, again and again, and nothing in between, like 5ms/1s
+    #[arg(long, value_name = "TIME/TIME", value_parser = parse::duty)]
+    duty: Option<(Duration, Duration)>,
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// For a daemon; `None` if nothing was said.
+    pub(crate) fn wire(self) -> Option<Economy> {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let cycle = |(on, every)| DutyCycle {
+            on_ns: ns(on),
+            every_ns: ns(every),
+        };
+        let economy = Economy {
+            max_overhead_ppm: self.max_overhead.unwrap_or(0),
+            duty: self.duty.map(cycle),
+        };
+        (economy != Economy::default()).then_some(economy)
+    }
+
+    /// For the engine in this process.
+    pub(crate) fn engine(self) -> session::Economy {
+        match (self.max_overhead, self.duty) {
+            (Some(ppm), _) => session::Economy::Budget(ppm),
+            (None, Some((on, every))) => session::Economy::Duty(session::Duty { on, every }),
+            (None, None) => session::Economy::None,
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! `xrayctl budget`.
+
+use std::io;
+
+use serde::Serialize;
+use xrayd_proto::v1::{Economy, EconomyReport, EconomyStatus, ProcessStatus, Refusal};
+
+use super::text::printable;
+use super::{Column, Look, Table, refused, units};
+
+/// What became of the processes whose economy was set, or what came of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct EconomySet {
+    /// `None` if nothing was to be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    economy: Option<Economy>,
+    processes: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    pid: u32,
+    /// What it was before; `None` if it could not be changed.
+    before: Option<Economy>,
+    refusal: Option<Refusal>,
+    /// If nothing was to be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<EconomyStatus>,
+}
+
+// === impl EconomySet ===
+
+impl EconomySet {
+    /// `statuses`: of what is only asked for.
+    pub(crate) fn new(
+        economy: Option<Economy>,
+        reports: Vec<EconomyReport>,
+        statuses: Vec<ProcessStatus>,
+    ) -> Self {
+        let mut statuses = statuses;
+        let processes = reports.into_iter().map(|report| {
+            let EconomyReport {
+                pid,
+                before,
+                refusal,
+            } = report;
+            let status = statuses.iter_mut().find(|status| status.pid == pid);
+            Row {
+                pid,
+                before,
+                refusal,
+                status: status.and_then(|status| status.economy.take()),
+            }
+        });
+        Self {
+            economy,
+            processes: processes.collect(),
+        }
+    }
+
+    /// The first process that refused.
+    pub(crate) fn refusal(&self) -> Option<(u32, &Refusal)> {
+        let mut rows = self.processes.iter();
+        rows.find_map(|row| Some((row.pid, row.refusal.as_ref()?)))
+    }
+
+    pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        for row in &self.processes {
+            let pid = row.pid;
+            let before = row.before.as_ref().map(describe).unwrap_or_default();
+            match (&row.refusal, self.economy.as_ref().map(describe)) {
+                (Some(refusal), _) => refused::render(refusal, pid, out, look)?,
+                (None, None) => render_status(row, &before, out, look)?,
+                (None, Some(now)) if now == before => writeln!(out, "{pid}: {now}, as before")?,
+                (None, Some(now)) => writeln!(out, "{pid}: {now}; before: {before}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn render_status(row: &Row, what: &str, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+    let pid = row.pid;
+    let Some(status) = &row.status else {
+        return writeln!(out, "{pid}: {what}");
+    };
+    writeln!(out, "{pid}: {what}")?;
+    if let Some(line) = came_of_it(status) {
+        writeln!(out, "{pid}: {line}")?;
+    }
+    if status.top.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new([
+        Column::right("NOT RECORDED"),
+        Column::left("NOW"),
+        Column::elastic("FUNCTION"),
+    ]);
+    for function in &status.top {
+        table.push([
+            format!("~{}", units::count(function.unrecorded_estimate)).into(),
+            if function.rests { "rests" } else { "on" }.into(),
+            printable(&function.name).into(),
+        ]);
+    }
+    table.render(out, look)
+}
+
+/// What tracing may cost, in words.
+pub(crate) fn describe(economy: &Economy) -> String {
+    match (economy.max_overhead_ppm, &economy.duty) {
+        (0, None) => "whatever it costs".to_owned(),
+        (ppm, None) => format!("at most {}", percent(ppm.into())),
+        (_, Some(duty)) => format!(
+            "everything for {} in each {}",
+            units::time(duty.on_ns),
+            units::time(duty.every_ns)
+        ),
+    }
+}
+
+/// What came of it, in one line; `None` if nothing is limited, nor was.
+pub(crate) fn came_of_it(status: &EconomyStatus) -> Option<String> {
+    let EconomyStatus {
+        economy,
+        overhead_ppm,
+        event_ns: _,
+        resting,
+        unrecorded_estimate,
+        top: _,
+        windows,
+    } = status;
+    let mut parts = Vec::new();
+    let budget = economy.map_or(0, |economy| economy.max_overhead_ppm);
+    if let (Some(ppm), true) = (overhead_ppm, budget > 0) {
+        parts.push(format!(
+            "about {} of {} spent",
+            percent(*ppm),
+            percent(budget.into())
+        ));
+    }
+    if *resting > 0 {
+        let functions = match resting {
+            1 => "1 function rests".to_owned(),
+            more => format!("{more} functions rest"),
+        };
+        parts.push(functions);
+    }
+    if *unrecorded_estimate > 0 {
+        let calls = units::count(*unrecorded_estimate);
+        parts.push(format!("~{calls} calls not recorded"));
+    }
+    if *windows > 0 {
+        parts.push(format!("on {}", units::counted(*windows, "time")));
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// Of millionths.
+fn percent(ppm: u64) -> String {
+    let hundredths = ppm.saturating_add(50) / 100;
+    match (hundredths / 100, hundredths % 100) {
+        (whole, 0) => format!("{whole} %"),
+        (whole, rest) if rest % 10 == 0 => format!("{whole}.{} %", rest / 10),
+        (whole, rest) => format!("{whole}.{rest:02} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xrayd_proto::v1::{DutyCycle, RestingFunction};
+
+    use super::*;
+
+    #[test]
+    fn limits_are_told_in_words() {
+        let budget = |ppm| Economy {
+            max_overhead_ppm: ppm,
+            duty: None,
+        };
+        let duty = Economy {
+            max_overhead_ppm: 0,
+            duty: Some(DutyCycle {
+                on_ns: 5_000_000,
+                every_ns: 1_000_000_000,
+            }),
+        };
+        for (economy, expected) in [
+            (budget(0), "whatever it costs"),
+            (budget(20_000), "at most 2 %"),
+            (budget(1_500), "at most 0.15 %"),
+            (budget(25_000), "at most 2.5 %"),
+            (duty, "everything for 5.000 ms in each 1.000 s"),
+        ] {
+            assert_eq!(describe(&economy), expected);
+        }
+    }
+
+    #[test]
+    fn what_rests_is_shown() {
+        let economy = Economy {
+            max_overhead_ppm: 20_000,
+            duty: None,
+        };
+        let report = EconomyReport {
+            pid: 7,
+            before: Some(economy),
+            refusal: None,
+        };
+        let function = |id, rests| RestingFunction {
+            id,
+            name: format!("f{id}"),
+            rests,
+            unrecorded_estimate: 1_234_567,
+        };
+        let status = ProcessStatus {
+            pid: 7,
+            economy: Some(EconomyStatus {
+                economy: Some(economy),
+                overhead_ppm: Some(17_300),
+                event_ns: 12.0,
+                resting: 1,
+                unrecorded_estimate: 2_469_134,
+                top: vec![function(1, true), function(2, false)],
+                windows: 0,
+            }),
+            ..ProcessStatus::default()
+        };
+        let set = EconomySet::new(None, vec![report], vec![status]);
+        let mut out = Vec::new();
+        set.render(&mut out, Look::PLAIN).unwrap();
+        let expected = "\
+7: at most 2 %
+7: about 1.73 % of 2 % spent, 1 function rests, ~2,469,134 calls not recorded
+NOT RECORDED  NOW    FUNCTION
+  ~1,234,567  rests  f1
+  ~1,234,567  on     f2
+";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}

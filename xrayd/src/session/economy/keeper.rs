@@ -1,0 +1,655 @@
+//! The control thread's part of an economy: it looks at what is recorded, has functions rest, tries again what rests, and opens the windows of a duty cycle.
+//!
+//! ```text
+//!            over the budget: the too dear rest
+//!            ┌───────┐
+//!  looking ──┴───────┴── now and then ──► trying: what rests is on ── milliseconds ──► weighed anew: some rest, some wake ──► looking
+//!
+//!  off: sleds off, door closed ──► sleds on ──► door open: everything is recorded ──► door closed ──► sleds off
+//! ```
+//!
+//! A window of a duty cycle begins and ends for all functions and threads at once, however long it takes to switch sleds: by the door of the trampolines.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::{Duration, Instant},
+};
+
+use xray_trace::model::{FunctionId, Ticks};
+
+use super::{
+    super::{Wanted, controller::Controller},
+    Duty, Economy, price,
+    weigh::{ALL, Measured, Weights},
+};
+use crate::{
+    collect::{DrainHandle, RingId, Sample, Tally},
+    inject::{Door, Front},
+    lock::lock,
+    refusal::Result,
+    sys::ticks_now,
+};
+
+/// How soon is looked after something was switched on, and then how often.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Where more than that part of the budget is spent, functions have to rest: so many that what is left takes this part, since measurements vary. And what is tried again may take
+/// that part.
+const TOO_MUCH: f64 = 0.75;
+const ENOUGH: f64 = 0.6;
+const FOR_TRYING: f64 = 0.2;
+/// For how long what rests is tried, how often at most, and how many functions at once.
+const SHORTEST_TRY: Duration = Duration::from_millis(1);
+const LONGEST_TRY: Duration = Duration::from_millis(50);
+const TRY_EVERY: Duration = Duration::from_secs(1);
+const TRY_EVERY_AT_LEAST: Duration = Duration::from_secs(60);
+const MOST_TRIED: usize = 256;
+/// Events that say who causes the others.
+const ENOUGH_EVENTS: u64 = 1000;
+/// A process that has run for less says nothing about what its functions cost.
+const LEAST_CPU_NS: f64 = 100_000.0;
+/// Threads that run for less than this part of the time need no budget of their own.
+const WORKING: f64 = 0.05;
+/// What was spent in one look counts half as much this many looks later, in what is told.
+const FADE: f64 = 0.9;
+
+/// What the control thread knows of an economy.
+#[derive(Debug, Default)]
+pub(in crate::session) struct Keeper {
+    /// When there is something to do; `None` while there never is.
+    due: Option<Instant>,
+    stage: Stage,
+    /// Switched on, and off.
+    resting: BTreeSet<FunctionId>,
+    weights: Weights,
+    /// What an event costs, in ticks.
+    price: f64,
+    /// Both clocks when it began: they tell how fast the counter goes.
+    begun: Option<(Instant, Ticks)>,
+    last: Option<Reading>,
+    /// Time that tracing took of late, and that the program ran for itself, in nanoseconds.
+    spent: (f64, f64),
+    next_try: Option<Instant>,
+    /// The last function that was tried.
+    tried: Option<FunctionId>,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    #[default]
+    Looking,
+    /// These functions are on though they rest.
+    Trying {
+        ids: Vec<FunctionId>,
+        since: Ticks,
+        given: HashMap<RingId, u64>,
+    },
+    /// Nothing is recorded until the next window.
+    Off,
+    /// Everything is.
+    Open { since: Ticks, next: Instant },
+}
+
+/// Clocks and rings at one moment.
+#[derive(Debug, Default)]
+struct Reading {
+    /// When, by both clocks; `None` before anything was read.
+    at: Option<(Instant, Ticks)>,
+    given: HashMap<RingId, u64>,
+    cpu: Duration,
+    threads: HashMap<u32, Duration>,
+    /// How much of a processor the process used up to then, and its threads.
+    running: f64,
+    threads_running: HashMap<u32, f64>,
+}
+
+/// What happened in a while.
+#[derive(Debug, Default)]
+struct Interval {
+    /// Of which the process has run so long.
+    cpu_ns: f64,
+    rings: Vec<Grown>,
+}
+
+/// One ring in it.
+#[derive(Debug, Default)]
+struct Grown {
+    tid: u32,
+    given: u64,
+    /// For how long its thread ran, if it works at all.
+    cpu_ns: Option<f64>,
+    tally: Option<Tally>,
+}
+
+/// What an interval has cost.
+#[derive(Debug, Default)]
+struct Costs {
+    functions: HashMap<FunctionId, Measured>,
+    spent_ns: f64,
+    useful_ns: f64,
+}
+
+// === impl Keeper ===
+
+impl Keeper {
+    /// When there is something to do.
+    pub(in crate::session) fn until_due(&self) -> Duration {
+        self.due.map_or(Duration::MAX, |due| {
+            due.saturating_duration_since(Instant::now())
+        })
+    }
+
+    /// Nanoseconds of a tick.
+    fn tick_ns(&self) -> f64 {
+        let Some((begun, ticks)) = self.begun else {
+            return 1.0;
+        };
+        let ns = begun.elapsed().as_secs_f64() * 1e9;
+        let ticks = ticks_now().0.saturating_sub(ticks.0);
+        ns / float(ticks).max(1.0)
+    }
+
+    fn event_ns(&self) -> f64 {
+        self.price * self.tick_ns()
+    }
+
+    /// Adds to what is told.
+    fn spend(&mut self, costs: &Costs) {
+        self.spent.0 = self.spent.0 * FADE + costs.spent_ns;
+        self.spent.1 = self.spent.1 * FADE + costs.useful_ns;
+    }
+
+    fn overhead(&self) -> Option<f64> {
+        let (spent, useful) = self.spent;
+        (useful > 0.0).then(|| spent / useful)
+    }
+}
+
+// === impl Reading ===
+
+impl Reading {
+    fn of(sample: &Sample) -> Self {
+        Self {
+            at: Some(sample.taken),
+            given: given(sample),
+            cpu: sample.ran.unwrap_or_default(),
+            threads: sample.rings.iter().filter_map(|ring| ring.ran).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// How much of a processor was used since `before`, which was read then; returns the nanoseconds since.
+    fn run_since(&mut self, before: &Self, at: Instant) -> f64 {
+        let elapsed = self
+            .at
+            .map_or(Duration::ZERO, |(now, _)| now.duration_since(at));
+        let elapsed = elapsed.as_secs_f64().max(1e-9);
+        let share =
+            |now: Duration, before: Duration| now.saturating_sub(before).as_secs_f64() / elapsed;
+        self.running = share(self.cpu, before.cpu);
+        for (tid, cpu) in &self.threads {
+            if let Some(earlier) = before.threads.get(tid) {
+                self.threads_running.insert(*tid, share(*cpu, *earlier));
+            }
+        }
+        elapsed * 1e9
+    }
+}
+
+// === impl Interval ===
+
+impl Interval {
+    /// What was recorded since `before`, in so many nanoseconds, while the process ran as `running` says.
+    fn new(
+        sample: &Sample,
+        before: &HashMap<RingId, u64>,
+        since: Ticks,
+        elapsed_ns: f64,
+        running: &Reading,
+    ) -> Self {
+        let mut tallies = sample.tallies(since);
+        let rings = sample.rings.iter().filter_map(|ring| {
+            let given = ring.given.saturating_sub(*before.get(&ring.ring)?);
+            let tid = ring.ran.map_or(ALL, |(tid, _)| tid);
+            let runs = running.threads_running.get(&tid).copied();
+            Some(Grown {
+                tid,
+                given,
+                cpu_ns: runs
+                    .filter(|runs| *runs >= WORKING)
+                    .map(|runs| runs * elapsed_ns),
+                tally: tallies.remove(&ring.ring),
+            })
+        });
+        Self {
+            cpu_ns: running.running * elapsed_ns,
+            rings: rings.filter(|ring| ring.given > 0).collect(),
+        }
+    }
+
+    /// Whether nothing was recorded, or something is known of it.
+    fn says_something(&self) -> bool {
+        let seen = self.rings.iter().any(|ring| ring.seen().is_some());
+        self.rings.is_empty() || seen && self.cpu_ns > LEAST_CPU_NS
+    }
+
+    fn weigh(&self, event_ns: f64, tick_ns: f64) -> Costs {
+        // Of what is recorded, a tenth of the time is the program's at least: prices are not exact.
+        let useful = |cpu_ns: f64, events: f64| (cpu_ns - events * event_ns).max(cpu_ns / 10.0);
+        let given: f64 = self.rings.iter().map(|ring| float(ring.given)).sum();
+        let seen = self.rings.iter().filter(|ring| ring.seen().is_some());
+        let seen: f64 = seen.map(|ring| float(ring.given)).sum();
+        let useful_ns = useful(self.cpu_ns, given);
+        // Of rings that were not looked at, threads do what the others do.
+        let scale = if seen > 0.0 { given / seen } else { 0.0 };
+        let mut functions = HashMap::<FunctionId, Measured>::new();
+        let mut times = HashMap::<FunctionId, (f64, f64)>::new();
+        for ring in &self.rings {
+            let Some(tally) = ring.seen() else {
+                continue;
+            };
+            let each = float(ring.given) / float(tally.events);
+            let own = ring.cpu_ns.map(|cpu_ns| useful(cpu_ns, float(ring.given)));
+            for (&id, share) in &tally.functions {
+                let cost_ns = float(share.events) * each * event_ns;
+                let measured = functions.entry(id).or_default();
+                let mut add = |thread, load| *measured.loads.entry(thread).or_default() += load;
+                add(ALL, cost_ns * scale / useful_ns.max(1.0));
+                if let Some(own) = own {
+                    add(ring.tid, cost_ns / own.max(1.0));
+                }
+                let calls = float(share.calls) * each * scale;
+                measured.calls += calls * 1e9 / useful_ns.max(1.0);
+                let times = times.entry(id).or_default();
+                times.0 += float(share.ticks) * tick_ns;
+                times.1 += float(share.calls);
+            }
+        }
+        for (id, (time, calls)) in times {
+            if let Some(measured) = functions.get_mut(&id) {
+                measured.mean = Some(time / calls.max(1.0));
+            }
+        }
+        Costs {
+            functions,
+            spent_ns: given * event_ns,
+            useful_ns,
+        }
+    }
+}
+
+// === impl Grown ===
+
+impl Grown {
+    /// What its newest events say, if that is enough to say something of all: of a ring that is read, only what was written since a chunk was begun is there.
+    fn seen(&self) -> Option<&Tally> {
+        let enough = (self.given / 8).clamp(1, ENOUGH_EVENTS);
+        self.tally.as_ref().filter(|tally| tally.events >= enough)
+    }
+}
+
+impl Controller {
+    /// From now on tracing may cost so much; says how much it was before.
+    pub(in crate::session) fn economize(&mut self, economy: Economy) -> Result<Economy> {
+        let before = self.shared.ledger.economy();
+        self.end_economy()?;
+        self.shared.ledger.begin(economy);
+        let now = Instant::now();
+        self.keeper = Keeper {
+            due: (economy != Economy::None).then_some(now),
+            price: price::of_event(),
+            begun: Some((now, ticks_now())),
+            ..Keeper::default()
+        };
+        if let Economy::Duty(_) = economy {
+            self.close_window()?;
+            self.keeper.stage = Stage::Off;
+        }
+        Ok(before)
+    }
+
+    /// Everything that is switched on is on.
+    fn end_economy(&mut self) -> Result<()> {
+        let resting: Vec<FunctionId> = std::mem::take(&mut self.keeper.resting)
+            .into_iter()
+            .collect();
+        let duty = matches!(self.keeper.stage, Stage::Off | Stage::Open { .. });
+        self.keeper = Keeper::default();
+        self.wake_sleds(&resting)?;
+        self.shared.ledger.wake_all(ticks_now());
+        if duty {
+            self.patch_as_wanted(&self.all_on())?;
+            self.open_door()?;
+        }
+        Ok(())
+    }
+
+    /// The process is let go, or gone.
+    pub(in crate::session) fn forget_economy(&mut self) {
+        self.keeper = Keeper::default();
+        self.shared.ledger.wake_all(ticks_now());
+    }
+
+    /// Somebody switches these: they are what they are switched to.
+    pub(in crate::session) fn no_rest_for(&mut self, ids: &[FunctionId]) {
+        if let Economy::Budget(_) = self.shared.ledger.economy() {
+            let soon = Instant::now() + FIRST_LOOK;
+            self.keeper.due = self.keeper.due.map(|due| due.min(soon));
+            let woken: Vec<FunctionId> = ids
+                .iter()
+                .copied()
+                .filter(|id| self.keeper.resting.remove(id))
+                .collect();
+            self.shared.ledger.wake(woken, ticks_now());
+        }
+    }
+
+    /// Does what is due.
+    pub(in crate::session) fn tend_economy(&mut self) {
+        if !self.keeper.until_due().is_zero() {
+            return;
+        }
+        let economy = self.shared.ledger.economy();
+        let done = match (economy, std::mem::take(&mut self.keeper.stage)) {
+            (Economy::None, _) => {
+                self.keeper.due = None;
+                Ok(())
+            }
+            (Economy::Budget(ppm), Stage::Trying { ids, since, given }) => {
+                self.end_try(budget(ppm), ids, since, &given)
+            }
+            (Economy::Budget(ppm), _) => self.look_at_costs(budget(ppm)),
+            (Economy::Duty(duty), Stage::Open { since, next }) => {
+                self.end_window(duty, since, next)
+            }
+            (Economy::Duty(duty), _) => self.begin_window(duty),
+        };
+        if let Err(error) = done {
+            tracing::warn!(pid = self.target.pid().as_raw(), %error, "cannot keep to what tracing may cost");
+            self.keeper.due = Some(Instant::now() + TRY_EVERY);
+        }
+    }
+
+    // --- budget
+
+    fn look_at_costs(&mut self, budget: f64) -> Result<()> {
+        let states = &self.shared.states;
+        self.keeper
+            .resting
+            .retain(|id| states.recorded(*id).is_some());
+        let before = self.keeper.last.take().unwrap_or_default();
+        let sample = self.sample(before.given.clone());
+        let now = Instant::now();
+        self.keeper.due = Some(now + LOOK_EVERY);
+        let Some(sample) = sample else {
+            return Ok(());
+        };
+        let mut reading = Reading::of(&sample);
+        let interval = before.at.map(|(at, since)| {
+            let elapsed = reading.run_since(&before, at);
+            Interval::new(&sample, &before.given, since, elapsed, &reading)
+        });
+        self.keeper.last = Some(reading);
+        let Some(interval) = interval else {
+            self.keeper.due = Some(now + FIRST_LOOK);
+            return Ok(());
+        };
+        let (event_ns, tick_ns) = (self.keeper.event_ns(), self.keeper.tick_ns());
+        let costs = interval.weigh(event_ns, tick_ns);
+        let keeper = &mut self.keeper;
+        keeper.spend(&costs);
+        let resting = &keeper.resting;
+        if interval.says_something() {
+            keeper
+                .weights
+                .learn(&costs.functions, |id| !resting.contains(&id));
+        }
+        let useful = costs.useful_ns / 1e9;
+        let weights = &keeper.weights;
+        let unrecorded = resting
+            .iter()
+            .filter_map(|id| Some((*id, weights.get(*id)?.calls * useful)));
+        self.shared.ledger.unrecorded(unrecorded);
+        self.shared.ledger.cost(keeper.overhead(), event_ns);
+        let on = |id| states.recorded(id).is_some() && !resting.contains(&id);
+        if weights.load(on) > budget * TOO_MUCH {
+            let dear = weights.too_dear(budget * ENOUGH, on);
+            self.rest(dear.into_iter().collect())?;
+        }
+        match self.keeper.next_try {
+            _ if self.keeper.resting.is_empty() => self.keeper.next_try = None,
+            None => self.keeper.next_try = Some(now + TRY_EVERY),
+            Some(next) if next <= now => return self.begin_try(budget),
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Has these rest.
+    fn rest(&mut self, ids: Vec<FunctionId>) -> Result<()> {
+        self.rest_sleds(&ids)?;
+        self.shared.ledger.rest(&ids, ticks_now());
+        tracing::debug!(
+            pid = self.target.pid().as_raw(),
+            functions = ids.len(),
+            "functions rest"
+        );
+        self.keeper.resting.extend(ids);
+        Ok(())
+    }
+
+    /// What rests is on for a moment, to see what it costs now.
+    fn begin_try(&mut self, budget: f64) -> Result<()> {
+        let running = self.keeper.last.as_ref().map_or(0.0, |last| last.running);
+        let now = Instant::now();
+        if running < WORKING / 10.0 {
+            // There is nothing to see.
+            self.keeper.next_try = Some(now + TRY_EVERY);
+            return Ok(());
+        }
+        let resting = &self.keeper.resting;
+        let after = resting
+            .iter()
+            .filter(|id| self.keeper.tried.is_none_or(|tried| **id > tried));
+        let ids: Vec<FunctionId> = after
+            .chain(resting)
+            .copied()
+            .take(MOST_TRIED.min(resting.len()))
+            .collect();
+        self.keeper.tried = ids.last().copied();
+        let ids: BTreeSet<FunctionId> = ids.into_iter().collect();
+        let load = self.keeper.weights.load(|id| ids.contains(&id)).max(0.001);
+        let share = budget * FOR_TRYING;
+        let time = Duration::from_secs_f64((share / load).min(1.0) * TRY_EVERY.as_secs_f64());
+        let time = time.clamp(SHORTEST_TRY, LONGEST_TRY);
+        let Some(sample) = self.sample(HashMap::new()) else {
+            return Ok(());
+        };
+        let ids: Vec<FunctionId> = ids.into_iter().collect();
+        let stopped = self.wake_sleds(&ids)?;
+        let cost = time.as_secs_f64() * load + 2.0 * stopped.as_secs_f64();
+        let pause = Duration::from_secs_f64((cost / share).min(1e6));
+        let begun = Instant::now();
+        self.keeper.next_try = Some(begun + pause.clamp(TRY_EVERY, TRY_EVERY_AT_LEAST));
+        self.keeper.due = Some(begun + time);
+        self.keeper.stage = Stage::Trying {
+            ids,
+            since: ticks_now(),
+            given: given(&sample),
+        };
+        Ok(())
+    }
+
+    fn end_try(
+        &mut self,
+        budget: f64,
+        mut ids: Vec<FunctionId>,
+        since: Ticks,
+        before: &HashMap<RingId, u64>,
+    ) -> Result<()> {
+        let until = ticks_now();
+        // What somebody has switched since is not tried any more.
+        ids.retain(|id| self.keeper.resting.contains(id));
+        self.rest_sleds(&ids)?;
+        self.keeper.due = Some(Instant::now() + LOOK_EVERY);
+        let Some(sample) = self.sample(before.clone()) else {
+            return Ok(());
+        };
+        let ticks = until.0.saturating_sub(since.0);
+        self.shared.ledger.recorded(&ids, ticks);
+        let (event_ns, tick_ns) = (self.keeper.event_ns(), self.keeper.tick_ns());
+        let last = self.keeper.last.take().unwrap_or_default();
+        let interval = Interval::new(&sample, before, since, float(ticks) * tick_ns, &last);
+        let costs = interval.weigh(event_ns, tick_ns);
+        let mut reading = Reading::of(&sample);
+        reading.running = last.running;
+        reading.threads_running = last.threads_running;
+        let keeper = &mut self.keeper;
+        keeper.last = Some(reading);
+        keeper.spend(&costs);
+        let (resting, states) = (&keeper.resting, &self.shared.states);
+        if interval.says_something() {
+            keeper
+                .weights
+                .learn(&costs.functions, |id| ids.binary_search(&id).is_ok());
+        }
+        let on = |id| states.recorded(id).is_some();
+        let dear = keeper.weights.too_dear(budget * ENOUGH, on);
+        let wake: Vec<FunctionId> = resting
+            .iter()
+            .copied()
+            .filter(|id| !dear.contains(id))
+            .collect();
+        let rest: Vec<FunctionId> = dear
+            .difference(&resting.iter().copied().collect())
+            .copied()
+            .collect();
+        self.wake_sleds(&wake)?;
+        self.keeper.resting.retain(|id| dear.contains(id));
+        self.shared.ledger.wake(wake, ticks_now());
+        self.rest(rest)
+    }
+
+    fn sample(&self, before: HashMap<RingId, u64>) -> Option<Sample> {
+        lock(&self.shared.drain).as_ref()?.sample(before)
+    }
+
+    // --- duty
+
+    /// Everything is on from here on.
+    fn begin_window(&mut self, duty: Duty) -> Result<()> {
+        let begun = Instant::now();
+        let on = self.all_on();
+        self.patch_as_wanted(&on)?;
+        self.open_door()?;
+        let opened = Instant::now();
+        self.keeper.stage = Stage::Open {
+            since: ticks_now(),
+            next: begun + duty.every,
+        };
+        self.keeper.due = Some(opened + duty.on);
+        Ok(())
+    }
+
+    /// Nothing is, until the next one.
+    fn end_window(&mut self, duty: Duty, since: Ticks, next: Instant) -> Result<()> {
+        let until = self.close_window()?;
+        let every = duty.every.as_secs_f64() * 1e9 / self.keeper.tick_ns();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "an hour's ticks"
+        )]
+        self.shared.ledger.window(since, until, every as u64);
+        self.keeper.stage = Stage::Off;
+        self.keeper.due = Some(next);
+        Ok(())
+    }
+
+    /// Returns the moment from which on nothing was recorded.
+    fn close_window(&mut self) -> Result<Ticks> {
+        self.patcher.set_door(&self.memory, Door::Closed)?;
+        let until = ticks_now();
+        let on = self.all_on();
+        self.switches().mark(&on);
+        let sites = self.loading.functions.sites(&on);
+        self.patch(&sites, Wanted::Off)?;
+        Ok(until)
+    }
+
+    /// What is on is recorded again.
+    fn open_door(&mut self) -> Result<()> {
+        if self.patcher.front() == Front::Filter {
+            // What was open when the door was closed is long over.
+            self.renew_filters();
+        }
+        self.switches().mark(&self.all_on());
+        self.patcher.set_door(&self.memory, Door::Open)
+    }
+
+    // --- sleds
+
+    fn all_on(&self) -> Vec<FunctionId> {
+        let on = |id: &FunctionId| self.shared.states.recorded(*id).is_some();
+        let all = self.loading.functions.all();
+        all.into_iter().filter(on).collect()
+    }
+
+    fn rest_sleds(&mut self, ids: &[FunctionId]) -> Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let sites = self.loading.functions.sites(ids);
+        let rested = self.patch(&sites, Wanted::Off);
+        self.switches().mark(ids);
+        rested.map(drop)
+    }
+
+    /// For how long threads stood still for it.
+    fn wake_sleds(&mut self, ids: &[FunctionId]) -> Result<Duration> {
+        if ids.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        self.switches().mark(ids);
+        self.patch_as_wanted(ids)
+    }
+
+    /// Brings the sleds of functions that are switched on to what they are to record.
+    fn patch_as_wanted(&mut self, ids: &[FunctionId]) -> Result<Duration> {
+        let mut ways = BTreeMap::<_, Vec<FunctionId>>::new();
+        for &id in ids {
+            if let Some(capture) = self.shared.states.recorded(id) {
+                ways.entry(capture).or_default().push(id);
+            }
+        }
+        let mut stopped = Duration::ZERO;
+        for (capture, ids) in ways {
+            let sites = self.loading.functions.sites(&ids);
+            let patched = self.patch(&sites, Wanted::On(capture))?;
+            stopped = stopped.max(patched.stopped);
+        }
+        Ok(stopped)
+    }
+
+    fn switches(&self) -> std::sync::Arc<crate::collect::Switches> {
+        let drain = lock(&self.shared.drain);
+        drain
+            .as_ref()
+            .map(DrainHandle::switches)
+            .unwrap_or_default()
+    }
+}
+
+fn given(sample: &Sample) -> HashMap<RingId, u64> {
+    let rings = sample.rings.iter();
+    rings.map(|ring| (ring.ring, ring.given)).collect()
+}
+
+fn budget(ppm: u32) -> f64 {
+    f64::from(ppm) / 1e6
+}
+
+#[expect(clippy::cast_precision_loss, reason = "what is measured is not exact")]
+fn float(number: u64) -> f64 {
+    number as f64
+}
