@@ -4,7 +4,7 @@
 mod mend;
 
 use libfuzzer_sys::fuzz_target;
-use xray_trace::analysis::{Filter, GroupBy, account_profile};
+use xray_trace::analysis::{Economy, Filter, GroupBy, account_profile};
 use xray_trace::container::{Item, OpenCalls, Reader};
 use xray_trace::model::{Profile, Trace};
 
@@ -16,11 +16,14 @@ fuzz_target!(|input: &[u8]| {
     add_up(&mend(input));
 });
 
-/// The sums that are in it, if any are.
+/// What it lacks on purpose, and the sums that are in it, if any are.
 fn add_up(bytes: &[u8]) {
     let Ok(trace) = Trace::read(bytes) else {
         return;
     };
+    let economy = Economy::new(&trace, &Filter::default());
+    let off = economy.resting.iter();
+    assert!(off.clone().all(|resting| resting.off_ns <= resting.of_ns));
     if let Ok(Some(profile)) = Profile::of_trace(trace) {
         let account = account_profile(&profile, &Filter::default(), GroupBy::Function);
         let stacks = profile.stacks().iter();

@@ -10,6 +10,7 @@ use xray_trace::source::{Opened, OpenedProfile};
 use crate::log::Log;
 use crate::output::Tone;
 use crate::output::trace_summary::TraceSummary;
+use crate::output::unrecorded::Unrecorded;
 
 /// Makes the page of a file. Notes that a file brings with it, each with its count, are in it as well.
 pub(crate) fn of(log: &Log, filter: &Filter, path: &Path) -> Page {
@@ -24,7 +25,9 @@ pub(crate) fn of(log: &Log, filter: &Filter, path: &Path) -> Page {
         Log::Profile(opened) => Page::of_profile(&opened.profile, filter, &name, &programs),
     };
     let summary = TraceSummary::new(&file, tables, page.notes());
-    for (tone, text) in summary.toned_notes() {
+    let unrecorded = summary.unrecorded();
+    let unrecorded = unrecorded.map_or_else(Vec::new, Unrecorded::lines_with_names);
+    for (tone, text) in unrecorded.into_iter().chain(summary.toned_notes()) {
         page.add_note(PageNote {
             tone: match tone {
                 Tone::Bad => NoteTone::Bad,

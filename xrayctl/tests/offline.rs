@@ -2,13 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use xray_trace::container::{BlockEncoder, Writer};
-use xray_trace::model::{CallKind, FunctionId, ThreadId, Ticks};
+use xray_trace::container::{BlockEncoder, End, Writer};
+use xray_trace::model::{
+    CallKind, DutyWindow, FilterNote, FunctionId, ProcessId, Rest, ThreadId, Ticks, Trace,
+};
 
 mod common;
 
@@ -53,6 +55,107 @@ fn reports_look_as_agreed() {
         let found = ran.out.replace(trace, "small.xtrace");
         check_golden(&Path::new("tests/golden").join(name), &found);
     }
+}
+
+/// The small trace, of which not everything was recorded: two functions rested, there was a duty cycle, and a filter.
+fn restrained_trace(dir: &Path) -> PathBuf {
+    let path = small_trace(dir);
+    let trace = Trace::open(File::open(&path).unwrap()).unwrap();
+    let file = OpenOptions::new().append(true).open(&path).unwrap();
+    let mut writer = Writer::going_on(file, End::default());
+    let process = ProcessId(0);
+    for (function, from, until, calls) in [
+        (2, 2_000_000, None, 4_123_456),
+        (3, 10_000_000, Some(30_000_000), 1_200),
+        (3, 60_000_000, Some(70_000_000), 700),
+    ] {
+        let rest = Rest {
+            function: FunctionId(function),
+            process,
+            from: Ticks(from),
+            until: until.map(Ticks),
+            recorded: 1_000,
+            calls,
+        };
+        writer.rest(&rest).unwrap();
+    }
+    for from in [0, 20_000_000, 40_000_000, 60_000_000, 80_000_000] {
+        let window = DutyWindow {
+            process,
+            from: Ticks(from),
+            until: Ticks(from + 100_000),
+            stands_for: 20_000_000,
+        };
+        writer.duty(&window).unwrap();
+    }
+    for (since, filter) in [
+        (None, "--min-duration 10us --module libfoo.so"),
+        (Some(50_000_000), ""),
+    ] {
+        let note = FilterNote {
+            process,
+            since: since.map(Ticks),
+            filter: filter.into(),
+        };
+        writer.filter(&note).unwrap();
+    }
+    trace.write_end(writer.into_inner(), &[]).unwrap();
+    path
+}
+
+/// What was not recorded on purpose is said wherever calls are counted, and numbers of such calls are never added to others.
+#[test]
+fn a_trace_says_what_was_not_recorded_on_purpose() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = restrained_trace(dir.path());
+    let trace = trace.to_str().unwrap();
+    for (name, args) in [
+        ("restrained-info.txt", &["info"][..]),
+        ("restrained-info.json", &["info", "--json"]),
+        ("restrained-report.txt", &["report", "--table"]),
+        ("restrained-report.json", &["report", "--table", "--json"]),
+        ("restrained-account.txt", &["account"]),
+        (
+            "restrained-window.txt",
+            &[
+                "account",
+                "--columns",
+                "all",
+                "--since",
+                "5ms",
+                "--until",
+                "20ms",
+                "--thread",
+                "worker",
+            ],
+        ),
+        ("restrained-account.json", &["account", "--format", "json"]),
+        ("restrained-convert.txt", &["convert", "--to", "folded"]),
+    ] {
+        let ran = xrayctl([&args[..1], &[trace], &args[1..]].concat());
+        assert_eq!(ran.code, 0, "{name}: {}", ran.err);
+        let found = (ran.out + &ran.err).replace(trace, "small.xtrace");
+        check_golden(&Path::new("tests/golden").join(name), &found);
+    }
+    // The columns of CSV are those of other traces.
+    let csv = xrayctl(["account", trace, "--format", "csv"]).out;
+    let whole = small_trace(dir.path());
+    let whole = whole.to_str().unwrap();
+    assert_eq!(csv, xrayctl(["account", whole, "--format", "csv"]).out);
+
+    let trace = restrained_trace(dir.path());
+    let again = dir.path().join("again.xtrace");
+    let [trace, again] = [&trace, &again].map(|path| path.to_str().unwrap());
+    check(&["convert", trace, "-o", again], 0, "");
+    let [before, after] = [trace, again].map(|file| xrayctl(["info", file]).out);
+    let restrained = |text: &str| {
+        text.lines()
+            .rev()
+            .take(8)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(restrained(&before), restrained(&after));
 }
 
 #[test]

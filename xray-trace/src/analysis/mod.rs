@@ -1,6 +1,7 @@
 //! Answers from a trace. All of them unpack one block at a time and never hold the events of a whole trace.
 
 mod account;
+mod economy;
 mod filter;
 mod frames;
 mod gathered;
@@ -24,6 +25,7 @@ pub use account::{
     Account, AccountOptions, AccountRow, Counted, Direction, Distribution, GroupBy, SortBy,
     Subject, account,
 };
+pub use economy::{DutyCycle, Economy, FilterSpan, Resting};
 pub use filter::{Filter, PatternError};
 pub use graph::{Graph, GraphEdge};
 pub use index::{SPACING, Survey};

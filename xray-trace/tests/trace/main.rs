@@ -11,6 +11,7 @@ mod any_trace;
 mod blocks;
 mod common;
 mod documented;
+mod economy;
 mod files;
 mod function_call_trie;
 mod graph;

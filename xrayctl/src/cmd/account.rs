@@ -155,7 +155,8 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     });
     let file = args.file.display().to_string();
     let top = usize::try_from(args.top).ok().filter(|top| *top > 0);
-    let table = Table::new(&file, &account, trace, columns, top.unwrap_or(usize::MAX));
+    let top = top.unwrap_or(usize::MAX);
+    let table = Table::new(&file, &account, trace, &filter, columns, top);
     if args.format != Format::Json || args.unpaired.keep_going {
         args.unpaired
             .tell(&args.file, trace, &filter, account.notes, console);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::ArgAction;
 use clap::builder::{BoolishValueParser, PossibleValue};
 use serde::Serialize;
+use xray_trace::analysis::Filter;
 use xray_trace::model::{Profile, Trace};
 use xray_trace::sink::{self, FORMATS, Format as TraceFormat, ProfileSink, Report, Sink};
 
@@ -13,6 +14,7 @@ use crate::args::Format;
 use crate::failure::Failure;
 use crate::input::{self, Logs};
 use crate::log::Log;
+use crate::output::unrecorded::Unrecorded;
 use crate::output::{Console, Tone, units};
 use crate::output_folder::OutputFolder;
 use crate::trace_file::Overwrite;
@@ -96,21 +98,24 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         Overwrite::No
     };
     // The place is tried before the input is read, so that a typo is found at once.
-    let (report, bytes) = match format {
+    let (mut report, bytes, unrecorded) = match format {
         TraceFormat::File(sink) => {
             let output = WholeFile::open(&args.output, overwrite)?;
             let log = args.open(console)?;
             let job = Job::new(&log, sink).ok_or_else(|| args.no_events(format))?;
-            output.write_with(|out| job.write(out))?
+            let (report, bytes) = output.write_with(|out| job.write(out))?;
+            (report, bytes, unrecorded(format, log.tables()))
         }
         TraceFormat::Folder(sink) => {
             let output = OutputFolder::create(&args.output)?;
             let Log::Trace(opened) = args.open(console)? else {
                 return Err(args.no_events(format).into());
             };
-            output.write_with(|folder| sink.write(&opened.trace, folder))?
+            let (report, bytes) = output.write_with(|folder| sink.write(&opened.trace, folder))?;
+            (report, bytes, unrecorded(format, &opened.trace))
         }
     };
+    report.left_out.extend(unrecorded);
     let converted = Converted {
         file: args.output.display().to_string(),
         format: format.name(),
@@ -141,6 +146,15 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// What was not recorded on purpose; only our own format can say so.
+fn unrecorded(format: TraceFormat, trace: &Trace) -> Vec<(String, u64)> {
+    let unrecorded = match format.name() {
+        "xtrace" => None,
+        _ => Unrecorded::new(trace, &Filter::default()),
+    };
+    unrecorded.map_or_else(Vec::new, |unrecorded| unrecorded.left_out())
 }
 
 fn not_as_it_was(what: &str, count: u64) -> String {
@@ -205,6 +219,7 @@ impl Args {
             report = job.write(out)?;
             Ok(())
         })?;
+        report.left_out.extend(unrecorded(format, log.tables()));
         for (what, count) in report.left_out {
             console.note(&not_as_it_was(&what, count));
         }

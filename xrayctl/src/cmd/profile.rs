@@ -226,7 +226,7 @@ fn show(args: &Args, bytes: &[u8], console: &mut Console) -> anyhow::Result<()> 
     let name = args.output.as_deref();
     let name = name.map_or_else(|| "profile".to_owned(), |path| path.display().to_string());
     let top = if args.top == 0 { usize::MAX } else { args.top };
-    let table = Table::new(&name, &account, tables, Columns::All, top);
+    let table = Table::new(&name, &account, tables, &filter, Columns::All, top);
     let format = match args.format.json {
         true => account::Format::Json,
         false => account::Format::Text,

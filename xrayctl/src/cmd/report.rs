@@ -119,7 +119,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
 
     let mut account = analysis::account(&trace, &filter, AccountOptions::default());
     account.sort(&trace, args.sort.into(), Direction::Descending);
-    let table = wants_table.then(|| CallTable::new(&account, &trace, limit));
+    let table = wants_table.then(|| CallTable::new(&account, &trace, &filter, limit));
     let summary = TraceSummary::new(&args.file.display().to_string(), &trace, account.notes);
     let lines = Tree::new(&trace, &filter, Shown::default(), args.order.into());
     if args.format.json {

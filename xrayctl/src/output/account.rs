@@ -4,11 +4,12 @@ use std::io;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use xray_trace::analysis::{Account, AccountRow, Distribution, Subject};
+use xray_trace::analysis::{Account, AccountRow, Distribution, Filter, Subject};
 use xray_trace::model::{Trace, XrayIds};
 
 use super::numbers::{Scale, exponential};
 use super::trace_summary::TraceSummary;
+use super::unrecorded::Unrecorded;
 use super::{Cell, Column, Look, Tone, text, units};
 
 /// How to print it.
@@ -41,6 +42,9 @@ pub(crate) struct Table {
     #[serde(skip)]
     finished: usize,
     rows: Vec<Row>,
+    /// What is not counted in the rows.
+    #[serde(skip)]
+    unrecorded: Option<Unrecorded>,
     #[serde(skip)]
     columns: Columns,
     #[serde(skip)]
@@ -58,6 +62,9 @@ struct Row {
     #[serde(skip)]
     described: bool,
     calls: u64,
+    /// Those that are missing because it rested, about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unrecorded_calls_estimate: Option<u64>,
     unfinished: u64,
     total_ns: u64,
     self_ns: u64,
@@ -79,11 +86,17 @@ impl Table {
         file: &str,
         account: &Account,
         trace: &Trace,
+        filter: &Filter,
         columns: Columns,
         top: usize,
     ) -> Self {
         let rows = account.rows.iter().take(top);
         let ids = XrayIds::new(trace);
+        let unrecorded = Unrecorded::new(trace, filter);
+        let missing = |row: &AccountRow| {
+            let function = row.subject.function()?;
+            unrecorded.as_ref()?.calls_of(function)
+        };
         Self {
             trace: TraceSummary::new(file, trace, account.notes),
             subjects: account.rows.len(),
@@ -92,7 +105,10 @@ impl Table {
                 .iter()
                 .filter(|row| row.durations.is_some())
                 .count(),
-            rows: rows.map(|row| Row::new(row, trace, &ids)).collect(),
+            rows: rows
+                .map(|row| Row::new(row, missing(row), trace, &ids))
+                .collect(),
+            unrecorded,
             columns,
             scale: Scale::of(trace),
         }
@@ -106,9 +122,15 @@ impl Table {
         look: Look,
     ) -> io::Result<()> {
         match (format, self.columns) {
-            (Format::Text, Columns::Llvm) => self.llvm_text(out),
+            (Format::Text, Columns::Llvm) => {
+                self.llvm_text(out)?;
+                self.missing_text(out, look)
+            }
             (Format::Csv, Columns::Llvm) => self.llvm_csv(out),
-            (Format::Text, Columns::All) => self.text(out, look),
+            (Format::Text, Columns::All) => {
+                self.text(out, look)?;
+                self.missing_text(out, look)
+            }
             (Format::Csv, Columns::All) => self.csv(out),
             (Format::Json, _) => {
                 serde_json::to_writer_pretty(&mut *out, self)?;
@@ -154,6 +176,13 @@ impl Table {
             )?;
         }
         Ok(())
+    }
+
+    fn missing_text(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        match &self.unrecorded {
+            Some(unrecorded) => unrecorded.render_resting(out, look),
+            None => Ok(()),
+        }
     }
 
     fn llvm_csv(&self, out: &mut dyn io::Write) -> io::Result<()> {
@@ -239,7 +268,7 @@ impl Table {
 // === impl Row ===
 
 impl Row {
-    fn new(row: &AccountRow, trace: &Trace, ids: &XrayIds<'_>) -> Self {
+    fn new(row: &AccountRow, missing: Option<u64>, trace: &Trace, ids: &XrayIds<'_>) -> Self {
         let AccountRow {
             subject,
             calls,
@@ -269,6 +298,7 @@ impl Row {
             source: source.map(|source| format!("{}:{}", source.file, source.line)),
             described: function.is_some_and(|function| function.sleds > 0),
             calls,
+            unrecorded_calls_estimate: missing,
             unfinished,
             total_ns,
             self_ns,

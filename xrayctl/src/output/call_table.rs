@@ -3,9 +3,10 @@
 use std::io;
 
 use serde::Serialize;
-use xray_trace::analysis::{Account, AccountRow, Distribution};
+use xray_trace::analysis::{Account, AccountRow, Distribution, Filter};
 use xray_trace::model::Trace;
 
+use super::unrecorded::Unrecorded;
 use super::{Cell, Column, Look, Table, Tone, units};
 
 /// The table of functions.
@@ -14,6 +15,9 @@ pub(crate) struct CallTable {
     /// Functions that were called, in all.
     functions: usize,
     rows: Vec<CallRow>,
+    /// What is not counted in the rows.
+    #[serde(skip)]
+    unrecorded: Option<Unrecorded>,
 }
 
 /// One function's calls. Times are in nanoseconds, of calls whose exit was seen; absent where there was none.
@@ -23,6 +27,9 @@ struct CallRow {
     function: String,
     module: String,
     calls: u64,
+    /// Those that are missing because it rested, about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unrecorded_calls_estimate: Option<u64>,
     unfinished: u64,
     total_ns: u64,
     self_ns: u64,
@@ -36,15 +43,21 @@ struct CallRow {
 
 impl CallTable {
     /// The first `limit` rows of an account, with names.
-    pub(crate) fn new(account: &Account, trace: &Trace, limit: usize) -> Self {
+    pub(crate) fn new(account: &Account, trace: &Trace, filter: &Filter, limit: usize) -> Self {
+        let unrecorded = Unrecorded::new(trace, filter);
+        let missing = |row: &AccountRow| {
+            let function = row.subject.function()?;
+            unrecorded.as_ref()?.calls_of(function)
+        };
         let rows = account
             .rows
             .iter()
             .take(limit)
-            .filter_map(|row| CallRow::new(row, trace));
+            .filter_map(|row| CallRow::new(row, missing(row), trace));
         Self {
             functions: account.rows.len(),
             rows: rows.collect(),
+            unrecorded,
         }
     }
 
@@ -73,7 +86,10 @@ impl CallTable {
             );
             writeln!(out, "{}", look.paint(Tone::Dim, &line))?;
         }
-        Ok(())
+        match &self.unrecorded {
+            Some(unrecorded) => unrecorded.render_resting(out, look),
+            None => Ok(()),
+        }
     }
 
     fn render_columns<const N: usize>(
@@ -93,7 +109,7 @@ impl CallTable {
 
 impl CallRow {
     /// `None` for a row that is not about a function.
-    fn new(row: &AccountRow, trace: &Trace) -> Option<Self> {
+    fn new(row: &AccountRow, missing: Option<u64>, trace: &Trace) -> Option<Self> {
         let AccountRow {
             subject,
             calls,
@@ -113,6 +129,7 @@ impl CallRow {
             function: trace.function_name(id).into_owned(),
             module: module.map(|module| module.path.clone()).unwrap_or_default(),
             calls,
+            unrecorded_calls_estimate: missing,
             unfinished,
             total_ns,
             self_ns,
@@ -165,6 +182,7 @@ mod tests {
             function: function.into(),
             module: module.into(),
             calls: 1_234_567,
+            unrecorded_calls_estimate: None,
             unfinished: 0,
             total_ns: 12_345_678_901,
             self_ns: 1_234_567_890,
@@ -179,6 +197,7 @@ mod tests {
                 row("ns::a_function_with_quite_a_name(int)", "/usr/bin/server"),
                 row("f", "/usr/lib/libfoo.so"),
             ],
+            unrecorded: None,
         };
         golden::check_narrow("table-narrow.txt", |out, look| table.render(out, look));
     }

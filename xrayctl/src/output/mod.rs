@@ -39,6 +39,7 @@ pub(crate) mod trace_info;
 pub(crate) mod trace_summary;
 pub(crate) mod triggered;
 pub(crate) mod units;
+pub(crate) mod unrecorded;
 pub(crate) mod watched;
 
 pub(crate) use console::{ColourChoice, Console, Look, Tone};

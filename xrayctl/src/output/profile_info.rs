@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::io;
 
 use serde::Serialize;
+use xray_trace::analysis::Filter;
 use xray_trace::llvm::Format;
 use xray_trace::model::ThreadId;
 use xray_trace::source::OpenedProfile;
 
+use super::unrecorded::Unrecorded;
 use super::{Column, Look, Table, Tone, text, units};
 
 /// What is in a profile.
@@ -27,6 +29,9 @@ pub(crate) struct ProfileInfo {
     /// One of the two: what is known of a profile of LLVM's, whose counter's rate is not, and of one of ours.
     self_ticks: Option<u64>,
     self_ns: Option<u64>,
+    /// What was not recorded on purpose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unrecorded: Option<Unrecorded>,
     threads: Vec<ThreadInfo>,
 }
 
@@ -82,6 +87,7 @@ impl ProfileInfo {
             lost: ours.then(|| opened.profile.missing().lost),
             self_ticks: (!ours).then_some(own),
             self_ns: ours.then_some(own),
+            unrecorded: Unrecorded::new(tables, &Filter::default()),
             threads: threads.into_values().collect(),
         }
     }
@@ -102,6 +108,10 @@ impl ProfileInfo {
         )?;
         if let Some(lost) = self.lost.filter(|lost| *lost > 0) {
             writeln!(out, "{} lost", units::counted(lost, "event"))?;
+        }
+        let lines = self.unrecorded.iter().flat_map(Unrecorded::lines);
+        for (tone, line) in lines {
+            writeln!(out, "{}", look.paint(tone, &line))?;
         }
         writeln!(out, "{}, {}", self.format, units::bytes(self.bytes))?;
         let mut table = Table::new([
@@ -130,7 +140,11 @@ impl ProfileInfo {
                 },
             ]);
         }
-        table.render(out, look)
+        table.render(out, look)?;
+        match &self.unrecorded {
+            Some(unrecorded) => unrecorded.render_more(None, out, look),
+            None => Ok(()),
+        }
     }
 }
 

@@ -292,7 +292,11 @@ impl TraceInfo {
             ]);
         }
         table.render(out, look)?;
-        self.render_lifetimes(out, look)
+        self.render_lifetimes(out, look)?;
+        match self.trace.unrecorded() {
+            Some(unrecorded) => unrecorded.render_more(self.begin_ns, out, look),
+            None => Ok(()),
+        }
     }
 
     /// The modules that were not there all the time; times count from the first event.

@@ -3,10 +3,11 @@
 use std::io;
 
 use serde::Serialize;
-use xray_trace::analysis::Notes;
+use xray_trace::analysis::{Filter, Notes};
 use xray_trace::container::Completeness;
 use xray_trace::model::{Birth, Calibration, Trace};
 
+use super::unrecorded::Unrecorded;
 use super::{Look, Tone, text, units};
 
 /// Processes that the headline names; of more there is the number.
@@ -27,6 +28,9 @@ pub(crate) struct TraceSummary {
     completeness: Ended,
     /// False if the rate of the counter is not known, so that times are in ticks.
     calibrated: bool,
+    /// What was not recorded on purpose, of all of the trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unrecorded: Option<Unrecorded>,
     notes: NoteCounts,
 }
 
@@ -124,6 +128,7 @@ impl TraceSummary {
                 Completeness::Cut { .. } => Ended::Cut,
             },
             calibrated: trace.clock().calibration() == Calibration::Measured,
+            unrecorded: Unrecorded::new(trace, &Filter::default()),
             notes: NoteCounts {
                 exits_without_entry,
                 unwound,
@@ -134,6 +139,11 @@ impl TraceSummary {
                 damaged_blocks,
             },
         }
+    }
+
+    /// What was not recorded on purpose.
+    pub(crate) fn unrecorded(&self) -> Option<&Unrecorded> {
+        self.unrecorded.as_ref()
     }
 
     /// Which processes, a few of them by name.
@@ -174,20 +184,23 @@ impl TraceSummary {
 
     /// What is missing or odd, a line each, for commands whose output has no place for it.
     pub(crate) fn notes(&self) -> Vec<String> {
-        self.toned_notes()
-            .into_iter()
-            .map(|(_, line)| line)
-            .collect()
+        let lines = self.lines().into_iter();
+        lines.map(|(_, line)| line).collect()
     }
 
     /// What is missing or odd, a line each; nothing for a trace that is whole.
     pub(crate) fn render_notes(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-        let lines = self.toned_notes();
+        let lines = self.lines();
         let mut lines = lines.iter();
         lines.try_for_each(|(tone, line)| writeln!(out, "{}", look.paint(*tone, line)))
     }
 
-    /// What is missing or odd, a line each, and how bad that is.
+    fn lines(&self) -> Vec<(Tone, String)> {
+        let unrecorded = self.unrecorded.iter().flat_map(Unrecorded::lines);
+        unrecorded.chain(self.toned_notes()).collect()
+    }
+
+    /// What is missing or odd, a line each, and how bad that is; but for [`Self::unrecorded`].
     pub(crate) fn toned_notes(&self) -> Vec<(Tone, String)> {
         let mut lines = Vec::new();
         let NoteCounts {

@@ -1,0 +1,228 @@
+//! How much is missing of traces that were restrained.
+
+use proptest::prelude::*;
+use xray_trace::analysis::{DutyCycle, Economy, Filter, FilterSpan, Resting};
+use xray_trace::container::Writer;
+use xray_trace::model::{DutyWindow, FilterNote, FunctionId, ProcessId, Rest, Ticks, Trace};
+
+use crate::common::{Enter, Exit, anchor, blocks, call, function, process};
+
+/// A trace of 1000 ns from tick 1000 on, two ticks a nanosecond; the last anchor is at its end.
+fn restrained(rests: &[Rest], duty: &[DutyWindow], filters: &[FilterNote]) -> Trace {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    writer.process(&process(0)).unwrap();
+    writer.function(&function(0, 0, "main")).unwrap();
+    writer.anchor(&anchor(0, 10_000)).unwrap();
+    for block in blocks(0, &[call(1000, 0, Enter), call(1200, 0, Exit)], 2) {
+        writer.block(&block).unwrap();
+    }
+    rests.iter().for_each(|rest| writer.rest(rest).unwrap());
+    duty.iter().for_each(|window| writer.duty(window).unwrap());
+    filters.iter().for_each(|note| writer.filter(note).unwrap());
+    writer.anchor(&anchor(3000, 11_500)).unwrap();
+    Trace::read(writer.into_inner().as_slice()).unwrap()
+}
+
+fn rest(function: u32, process: u32, times: (u64, Option<u64>), calls: u64) -> Rest {
+    Rest {
+        function: FunctionId(function),
+        process: ProcessId(process),
+        from: Ticks(times.0),
+        until: times.1.map(Ticks),
+        recorded: 0,
+        calls,
+    }
+}
+
+fn window(since: Option<u64>, until: Option<u64>) -> Filter {
+    Filter {
+        since: since.map(Ticks),
+        until: until.map(Ticks),
+        ..Filter::default()
+    }
+}
+
+#[test]
+fn of_a_rest_that_is_there_in_part_so_much_counts() {
+    let check = |rest: Rest, filter: Filter, expected: Option<(u64, u64)>| {
+        let economy = Economy::new(&restrained(&[rest], &[], &[]), &filter);
+        let found = economy.resting.first();
+        let found = found.map(|resting| (resting.off_ns, resting.calls));
+        assert_eq!(found, expected, "{rest:?} {filter:?}");
+    };
+    let all = Filter::default;
+    for (times, expected) in [
+        ((1000, None), Some((1000, 80))),
+        // Off since its last call.
+        ((2000, None), Some((500, 80))),
+        ((1500, Some(1700)), Some((100, 80))),
+        ((600, Some(1400)), Some((200, 40))),
+        ((2900, Some(3300)), Some((50, 20))),
+        ((100, Some(900)), None),
+        ((3001, None), None),
+        ((1500, Some(1500)), Some((0, 80))),
+        // Backwards.
+        ((1500, Some(3)), Some((0, 80))),
+    ] {
+        check(rest(0, 0, times, 80), all(), expected);
+    }
+    let whole = rest(0, 0, (1000, Some(3000)), 80);
+    check(whole, window(Some(1500), None), Some((750, 60)));
+    check(whole, window(None, Some(1500)), Some((250, 20)));
+    check(whole, window(Some(5000), None), None);
+    let tried = Rest {
+        recorded: 200,
+        ..whole
+    };
+    check(tried, all(), Some((900, 80)));
+    check(tried, window(Some(2000), None), Some((450, 40)));
+    let absurd = Rest {
+        recorded: u64::MAX,
+        ..rest(0, 0, (0, Some(u64::MAX)), u64::MAX)
+    };
+    check(absurd, all(), Some((0, 2000)));
+}
+
+#[test]
+fn what_most_calls_are_missing_of_comes_first() {
+    let rests = [
+        rest(0, 0, (1000, Some(2000)), 10),
+        rest(0, 1, (1000, Some(1200)), 5),
+        rest(0, 0, (2500, None), 10),
+        rest(7, 0, (1000, None), 1 << 40),
+    ];
+    let trace = restrained(&rests, &[], &[]);
+    let economy = Economy::new(&trace, &Filter::default());
+    let expected = [
+        Resting {
+            function: FunctionId(7),
+            off_ns: 1000,
+            of_ns: 1000,
+            calls: 1 << 40,
+        },
+        Resting {
+            function: FunctionId(0),
+            off_ns: 850,
+            of_ns: 2000,
+            calls: 25,
+        },
+    ];
+    assert_eq!(economy.resting, expected);
+    assert_eq!(economy.calls(), (1 << 40) + 25);
+    assert_eq!(economy.resting[1].off_thousandths(), Some(425));
+    let hardly = Resting {
+        off_ns: 1,
+        of_ns: u64::MAX,
+        ..expected[0]
+    };
+    assert_eq!(hardly.off_thousandths(), Some(1));
+    let one = Filter {
+        functions: Some([FunctionId(0)].into()),
+        ..Filter::default()
+    };
+    assert_eq!(Economy::new(&trace, &one).resting, expected[1..]);
+}
+
+#[test]
+fn windows_of_a_duty_cycle_have_a_mean_weight() {
+    let window_of = |from, length, stands_for| DutyWindow {
+        process: ProcessId(0),
+        from: Ticks(from),
+        until: Ticks(from + length),
+        stands_for,
+    };
+    let duty = [
+        window_of(500, 10, 500),
+        window_of(1000, 10, 1000),
+        window_of(2000, 10, 1000),
+        window_of(9000, 10, 1000),
+    ];
+    let economy = Economy::new(&restrained(&[], &duty, &[]), &Filter::default());
+    let cycle = DutyCycle {
+        windows: 2,
+        recorded_ns: 10,
+        stands_for_ns: 1000,
+    };
+    assert_eq!(economy.duty, Some(cycle));
+    assert_eq!(cycle.weight_tenths(), Some(1000));
+    // It stands for itself at least.
+    let economy = Economy::new(
+        &restrained(&[], &[window_of(1000, 10, 0)], &[]),
+        &Filter::default(),
+    );
+    assert_eq!(economy.duty.unwrap().weight_tenths(), Some(10));
+    let economy = Economy::new(
+        &restrained(&[], &[window_of(1000, 0, 0)], &[]),
+        &Filter::default(),
+    );
+    assert_eq!(economy.duty.unwrap().weight_tenths(), None);
+}
+
+#[test]
+fn a_filter_is_in_force_until_the_next_one() {
+    let note = |process, since: Option<u64>, filter: &str| FilterNote {
+        process: ProcessId(process),
+        since: since.map(Ticks),
+        filter: filter.to_owned(),
+    };
+    let span = |process, filter: &str, since_ns, until_ns| FilterSpan {
+        process: ProcessId(process),
+        filter: filter.to_owned(),
+        since_ns,
+        until_ns,
+    };
+    let notes = [
+        note(0, None, "a"),
+        note(0, Some(400), "b"),
+        note(0, Some(1500), ""),
+        note(0, Some(2000), "c"),
+        note(0, Some(8000), "d"),
+        note(1, None, "e"),
+    ];
+    let trace = restrained(&[], &[], &notes);
+    let found = Economy::new(&trace, &Filter::default()).filters;
+    let expected = [
+        span(0, "b", None, Some(10_750)),
+        span(0, "c", Some(11_000), None),
+        span(1, "e", None, None),
+    ];
+    assert_eq!(found, expected);
+    let found = Economy::new(&trace, &window(Some(1600), Some(1800))).filters;
+    assert_eq!(found, [span(1, "e", None, None)]);
+}
+
+#[test]
+fn a_trace_of_everything_lacks_nothing() {
+    let economy = Economy::new(&restrained(&[], &[], &[]), &Filter::default());
+    assert!(economy.is_empty());
+    assert_eq!(economy.calls(), 0);
+}
+
+proptest! {
+    #[test]
+    fn no_times_are_too_odd(
+        rests in proptest::collection::vec((0..3_u32, any::<u64>(), any::<Option<u64>>(), any::<u64>(), any::<u64>()), 0..6),
+        duty in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<u64>()), 0..4),
+        since in any::<Option<u64>>(),
+        until in any::<Option<u64>>(),
+    ) {
+        let rests = rests.into_iter().map(|(function, from, until, recorded, calls)| Rest {
+            recorded,
+            ..rest(function, 0, (from, until), calls)
+        });
+        let duty = duty.into_iter().map(|(from, until, stands_for)| DutyWindow {
+            process: ProcessId(0),
+            from: Ticks(from),
+            until: Ticks(until),
+            stands_for,
+        });
+        let (rests, duty): (Vec<_>, Vec<_>) = (rests.collect(), duty.collect());
+        let economy = Economy::new(&restrained(&rests, &duty, &[]), &window(since, until));
+        for resting in &economy.resting {
+            prop_assert!(resting.off_ns <= resting.of_ns);
+        }
+        if let Some(cycle) = economy.duty {
+            prop_assert!(cycle.recorded_ns <= cycle.stands_for_ns);
+        }
+    }
+}

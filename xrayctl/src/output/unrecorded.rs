@@ -1,0 +1,461 @@
+//! What a trace lacks on purpose, in words: calls of functions that rested, the time outside a duty cycle, what a filter kept out.
+//! Numbers of such calls are estimates, and are called so wherever they are shown.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use serde::Serialize;
+use xray_trace::analysis::{DutyCycle, Economy, Filter, FilterSpan, Resting};
+use xray_trace::model::{FunctionId, Trace};
+
+use super::{Cell, Column, Look, Table, Tone, text, units};
+
+/// Functions that are told one by one.
+const TOP: usize = 10;
+/// Functions that a sentence names.
+const NAMED: usize = 3;
+/// Characters of a name within a sentence.
+const NAME_WIDTH: usize = 60;
+
+/// What a trace lacks on purpose.
+#[derive(Debug, Serialize)]
+pub(crate) struct Unrecorded {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resting: Option<RestingFunctions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duty: Option<Duty>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    filters: Vec<InForce>,
+    /// Calls that are missing, by function.
+    #[serde(skip)]
+    calls: BTreeMap<FunctionId, u64>,
+    /// What to say of those calls if only some threads are asked about.
+    #[serde(skip)]
+    whose: &'static str,
+}
+
+/// Functions that were off at times.
+#[derive(Debug, Serialize)]
+struct RestingFunctions {
+    functions: usize,
+    unrecorded_calls_estimate: u64,
+    /// Those that most calls are missing of.
+    top: Vec<Off>,
+}
+
+/// A function that was off at times.
+#[derive(Debug, Serialize)]
+struct Off {
+    id: u32,
+    function: String,
+    off_ns: u64,
+    /// Absent if it is not known, of sums.
+    off_share: Option<f64>,
+    unrecorded_calls_estimate: u64,
+    #[serde(skip)]
+    thousandths: Option<u64>,
+}
+
+/// Times in which everything was recorded.
+#[derive(Debug, Serialize)]
+struct Duty {
+    windows: u64,
+    recorded_ns: u64,
+    stands_for_ns: u64,
+    /// How many times as much happened as was recorded, about; absent if nothing was.
+    weight: Option<f64>,
+}
+
+/// A filter, by `CLOCK_MONOTONIC`.
+#[derive(Debug, Serialize)]
+struct InForce {
+    pid: Option<u32>,
+    filter: String,
+    /// Absent: before the trace began.
+    since_ns: Option<u64>,
+    /// Absent: after it ended.
+    until_ns: Option<u64>,
+}
+
+// === impl Unrecorded ===
+
+impl Unrecorded {
+    /// `None` for a trace that lacks nothing of what `filter` wants.
+    pub(crate) fn new(trace: &Trace, filter: &Filter) -> Option<Self> {
+        let economy = Economy::new(trace, filter);
+        if economy.is_empty() {
+            return None;
+        }
+        let unrecorded_calls_estimate = economy.calls();
+        let Economy {
+            resting,
+            duty,
+            filters,
+        } = economy;
+        let top = resting.iter().take(TOP);
+        let some = (!resting.is_empty()).then(|| RestingFunctions {
+            functions: resting.len(),
+            unrecorded_calls_estimate,
+            top: top.map(|resting| Off::new(resting, trace)).collect(),
+        });
+        let calls = resting
+            .iter()
+            .map(|resting| (resting.function, resting.calls));
+        let filters = filters.into_iter().map(|span| InForce::new(span, trace));
+        Some(Self {
+            calls: calls.collect(),
+            resting: some,
+            duty: duty.map(Duty::new),
+            filters: filters.collect(),
+            whose: match filter.threads {
+                None => "",
+                Some(_) => ", of all threads",
+            },
+        })
+    }
+
+    /// About how many calls of a function are missing; `None` if it never rested, or only some threads are asked about.
+    pub(crate) fn calls_of(&self, function: FunctionId) -> Option<u64> {
+        match self.whose {
+            "" => self.calls.get(&function).copied(),
+            _ => None,
+        }
+    }
+
+    /// A line for a budget, for a duty cycle and for each filter.
+    pub(crate) fn lines(&self) -> Vec<(Tone, String)> {
+        self.lines_with(RestingFunctions::line)
+    }
+
+    /// The same, for where there is room for names of functions.
+    pub(crate) fn lines_with_names(&self) -> Vec<(Tone, String)> {
+        self.lines_with(RestingFunctions::line_with_names)
+    }
+
+    fn lines_with(&self, line: fn(&RestingFunctions) -> String) -> Vec<(Tone, String)> {
+        let mut lines = Vec::new();
+        let resting = self.resting.as_ref();
+        lines.extend(resting.map(|resting| (Tone::Warning, line(resting))));
+        lines.extend(self.duty.as_ref().map(|duty| (Tone::Warning, duty.line())));
+        // The same one in several processes, or several times.
+        let mut filters = BTreeMap::<_, Vec<_>>::new();
+        for filter in &self.filters {
+            filters.entry(&filter.filter).or_default().push(filter);
+        }
+        lines.extend(filters.iter().map(|(text, all)| {
+            let always = |one: &&InForce| one.since_ns.is_none() && one.until_ns.is_none();
+            let what = "only what this filter lets pass was recorded";
+            let text = text::printable(text);
+            let line = match all.iter().all(always) {
+                true => format!("{what}: {text}"),
+                false => format!("at times, {what}: {text}"),
+            };
+            (Tone::Dim, line)
+        }));
+        lines
+    }
+
+    /// Below a table of functions: of which calls are missing, a line each.
+    pub(crate) fn render_resting(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let Some(resting) = &self.resting else {
+            return Ok(());
+        };
+        let lines = resting.top.iter().map(|off| {
+            let more = about(off.unrecorded_calls_estimate, "call");
+            let name = text::cut(&text::printable(&off.function), NAME_WIDTH);
+            format!("{name} was off {}: {more} more{}", off.time(), self.whose)
+        });
+        let more = resting.functions - resting.top.len();
+        let more =
+            (more > 0).then(|| format!("and {}", units::counted(more as u64, "more function")));
+        for line in lines.chain(more) {
+            for line in text::wrap(&line, look.width.unwrap_or(usize::MAX)) {
+                writeln!(out, "{}", look.paint(Tone::Warning, &line))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What [`Self::lines`] does not say; times count from `begin_ns`.
+    pub(crate) fn render_more(
+        &self,
+        begin_ns: Option<u64>,
+        out: &mut dyn io::Write,
+        look: Look,
+    ) -> io::Result<()> {
+        if let Some(duty) = &self.duty {
+            let windows = units::counted(duty.windows, "window");
+            let recorded = units::time(duty.recorded_ns);
+            writeln!(out, "duty cycle: {windows}, {recorded} in all")?;
+        }
+        if let Some(resting) = &self.resting {
+            let mut table = Table::new([
+                Column::right("OFF"),
+                Column::right("CALLS MISSING"),
+                Column::elastic("FUNCTION"),
+            ]);
+            for off in &resting.top {
+                table.push([
+                    off.thousandths
+                        .map_or_else(|| "-".to_owned(), percent)
+                        .into(),
+                    format!("~{}", units::count(rough(off.unrecorded_calls_estimate))).into(),
+                    Cell::toned(&off.function, Tone::Name),
+                ]);
+            }
+            table.render(out, look)?;
+        }
+        if self.filters.is_empty() {
+            return Ok(());
+        }
+        let mut table = Table::new([
+            Column::right("PID"),
+            Column::right("SINCE"),
+            Column::right("UNTIL"),
+            Column::elastic("FILTER"),
+        ]);
+        for filter in &self.filters {
+            let pid = filter.pid.map(|pid| pid.to_string());
+            let after = |ns: u64| units::time(ns.saturating_sub(begin_ns.unwrap_or(ns)));
+            let since = filter.since_ns.map(after);
+            let until = filter.until_ns.map(after);
+            table.push([
+                pid.unwrap_or_default().into(),
+                since.unwrap_or_else(|| "before".to_owned()).into(),
+                until.unwrap_or_else(|| "end".to_owned()).into(),
+                text::printable(&filter.filter).into(),
+            ]);
+        }
+        table.render(out, look)
+    }
+
+    /// What a format has no words for, and how much it is.
+    pub(crate) fn left_out(&self) -> Vec<(String, u64)> {
+        let resting = self.resting.as_ref().map(|resting| {
+            let what = "functions were off at times, to keep to a budget; calls that are missing, an estimate";
+            (what.to_owned(), rough(resting.unrecorded_calls_estimate))
+        });
+        let duty = self.duty.as_ref().map(|duty| {
+            let what = "only a part of the time was recorded: windows of a duty cycle";
+            (what.to_owned(), duty.windows)
+        });
+        let filters = self.filters.len() as u64;
+        let filters = (filters > 0).then(|| {
+            let what = "filters that were in force";
+            (what.to_owned(), filters)
+        });
+        resting.into_iter().chain(duty).chain(filters).collect()
+    }
+}
+
+// === impl RestingFunctions ===
+
+impl RestingFunctions {
+    fn line(&self) -> String {
+        let functions = units::counted(self.functions as u64, "function");
+        let calls = about(self.unrecorded_calls_estimate, "call");
+        format!("{functions} rested, to keep to a budget; not recorded: {calls}")
+    }
+
+    fn line_with_names(&self) -> String {
+        let mut named: Vec<_> = self
+            .top
+            .iter()
+            .take(NAMED)
+            .map(|off| {
+                let name = text::cut(&text::printable(&off.function), NAME_WIDTH);
+                format!(
+                    "{name} {}",
+                    units::count(rough(off.unrecorded_calls_estimate))
+                )
+            })
+            .collect();
+        let more = self.functions - named.len();
+        if more > 0 {
+            named.push(units::counted(more as u64, "more function"));
+        }
+        format!("{} ({})", self.line(), named.join(", "))
+    }
+}
+
+// === impl Off ===
+
+impl Off {
+    fn new(resting: &Resting, trace: &Trace) -> Self {
+        let thousandths = resting.off_thousandths();
+        Self {
+            id: resting.function.0,
+            function: trace.function_name(resting.function).into_owned(),
+            off_ns: resting.off_ns,
+            off_share: thousandths.map(|thousandths| decimal(thousandths, 1000)),
+            unrecorded_calls_estimate: resting.calls,
+            thousandths,
+        }
+    }
+
+    fn time(&self) -> String {
+        match self.thousandths {
+            None => "at times".to_owned(),
+            Some(1000..) => "all the time".to_owned(),
+            Some(part) => format!("for {} of the time", percent(part)),
+        }
+    }
+}
+
+// === impl Duty ===
+
+impl Duty {
+    fn new(cycle: DutyCycle) -> Self {
+        let weight = cycle.weight_tenths();
+        let DutyCycle {
+            windows,
+            recorded_ns,
+            stands_for_ns,
+        } = cycle;
+        Self {
+            windows,
+            recorded_ns,
+            stands_for_ns,
+            weight: weight.map(|tenths| decimal(tenths, 10)),
+        }
+    }
+
+    fn line(&self) -> String {
+        let mean = |ns: u64| units::time(ns / self.windows.max(1));
+        let (recorded, each) = (mean(self.recorded_ns), mean(self.stands_for_ns));
+        let weight = self.weight.map(|weight| match weight {
+            0.0..9.95 => format!("{weight:.1}"),
+            _ => format!("{weight:.0}"),
+        });
+        let stand = weight.map(|weight| format!(": counts stand for about {weight} times as many"));
+        let stand = stand.unwrap_or_default();
+        format!("recorded for {recorded} of each {each}{stand}")
+    }
+}
+
+// === impl InForce ===
+
+impl InForce {
+    fn new(span: FilterSpan, trace: &Trace) -> Self {
+        let FilterSpan {
+            process,
+            filter,
+            since_ns,
+            until_ns,
+        } = span;
+        Self {
+            pid: trace.process(process).map(|process| process.pid),
+            filter,
+            since_ns,
+            until_ns,
+        }
+    }
+}
+
+/// An estimate in words.
+fn about(number: u64, noun: &str) -> String {
+    format!("about {}", units::counted(rough(number), noun))
+}
+
+/// The two digits of an estimate that mean something.
+fn rough(number: u64) -> u64 {
+    let digits = number.checked_ilog10().unwrap_or(0);
+    let step = 10_u64.pow(digits.saturating_sub(1));
+    let half = step / 2;
+    number.saturating_add(half) / step * step
+}
+
+/// So many thousandths in whole percent; neither none nor all if it is between.
+fn percent(thousandths: u64) -> String {
+    let percent = match thousandths {
+        0 => 0,
+        1000.. => 100,
+        between => ((between + 5) / 10).clamp(1, 99),
+    };
+    format!("{percent} %")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a few digits are shown")]
+fn decimal(number: u64, parts: u64) -> f64 {
+    number as f64 / parts as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::golden;
+    use super::*;
+
+    #[test]
+    fn estimates_have_two_digits() {
+        for (number, expected) in [
+            (0, 0),
+            (7, 7),
+            (99, 99),
+            (104, 100),
+            (4_149_999, 4_100_000),
+            (4_150_000, 4_200_000),
+            (9_960, 10_000),
+            (u64::MAX, 18_000_000_000_000_000_000),
+        ] {
+            assert_eq!(rough(number), expected, "{number}");
+        }
+    }
+
+    #[test]
+    fn narrow_terminals_see_whose_calls_are_missing() {
+        let off = |function: &str, calls, thousandths| Off {
+            id: 0,
+            function: function.into(),
+            off_ns: 0,
+            off_share: None,
+            unrecorded_calls_estimate: calls,
+            thousandths,
+        };
+        let functions = vec![
+            off("dictFind", 4_123_456, Some(980)),
+            off("ns::a_function_with<quite, a, name>(int)", 17, Some(1000)),
+            off("f", 1, None),
+        ];
+        let filter = InForce {
+            pid: Some(4711),
+            filter: "--min-duration 10us --module libfoo.so".into(),
+            since_ns: None,
+            until_ns: Some(1_500_000_000),
+        };
+        let cycle = DutyCycle {
+            windows: 60,
+            recorded_ns: 300_000_000,
+            stands_for_ns: 60_000_000_000,
+        };
+        let unrecorded = Unrecorded {
+            resting: Some(RestingFunctions {
+                functions: 12,
+                unrecorded_calls_estimate: 4_123_474,
+                top: functions,
+            }),
+            duty: Some(Duty::new(cycle)),
+            filters: vec![filter],
+            calls: BTreeMap::new(),
+            whose: "",
+        };
+        golden::check_narrow("unrecorded-narrow.txt", |out, look| {
+            unrecorded.render_resting(out, look)?;
+            unrecorded.render_more(Some(0), out, look)
+        });
+        let lines = unrecorded.lines_with_names();
+        let lines: Vec<_> = lines.iter().map(|(_, line)| line.as_str()).collect();
+        let expected = [
+            "12 functions rested, to keep to a budget; not recorded: about 4,100,000 calls \
+             (dictFind 4,100,000, ns::a_function_with<quite, a, name>(int) 17, f 1, 9 more functions)",
+            "recorded for 5.000 ms of each 1.000 s: counts stand for about 200 times as many",
+            "at times, only what this filter lets pass was recorded: --min-duration 10us --module libfoo.so",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn some_is_neither_nothing_nor_everything() {
+        let shown = [0, 1, 14, 15, 980, 999, 1000].map(percent);
+        assert_eq!(shown, ["0 %", "1 %", "1 %", "2 %", "98 %", "99 %", "100 %"]);
+    }
+}
