@@ -39,6 +39,11 @@ impl SledKind {
     pub const OF_FUNCTIONS: [Self; 4] =
         [Self::Entry, Self::Exit, Self::TailExit, Self::EntryArgument];
 
+    /// True where a function begins.
+    pub const fn is_entry(self) -> bool {
+        matches!(self, Self::Entry | Self::EntryArgument)
+    }
+
     /// True for the events of the program's own.
     pub const fn is_event(self) -> bool {
         matches!(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{
     Clock, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime, Module,
-    ModuleId, Origin, Process, ProcessId, Rest, Thread, ThreadId,
+    ModuleId, Origin, Process, ProcessId, Rest, Thread, ThreadId, Ticks,
 };
 use crate::container::{
     Block, Completeness, End, Item, OpenCall, OpenCalls, ProfilePart, ReadError, Reader,
@@ -385,10 +385,10 @@ fn find<T>(table: &[T], id: u32, id_of: impl Fn(&T) -> u32) -> Option<&T> {
     })
 }
 
-/// Adds an entry, if there are not too many.
-fn keep<T>(entries: &mut Vec<T>, entry: T) {
-    if entries.len() < MOST_KEPT {
-        entries.push(entry);
+/// Adds an entry, if there are not too many. A later one with the same key counts instead.
+fn keep<K: Ord, T>(entries: &mut BTreeMap<K, T>, key: K, entry: T) {
+    if entries.len() < MOST_KEPT || entries.contains_key(&key) {
+        entries.insert(key, entry);
     }
 }
 
@@ -399,9 +399,9 @@ struct Tables {
     origins: BTreeMap<ProcessId, Origin>,
     modules: BTreeMap<ModuleId, Module>,
     lifetimes: Vec<Lifetime>,
-    rests: Vec<Rest>,
-    duty: Vec<DutyWindow>,
-    filters: Vec<FilterNote>,
+    rests: BTreeMap<(FunctionId, ProcessId, Ticks), Rest>,
+    duty: BTreeMap<(ProcessId, Ticks), DutyWindow>,
+    filters: BTreeMap<(ProcessId, Option<Ticks>), FilterNote>,
     functions: BTreeMap<FunctionId, Function>,
     threads: BTreeMap<ThreadId, Thread>,
     event_types: BTreeMap<(ProcessId, u16), EventType>,
@@ -454,9 +454,12 @@ impl Tables {
                 }
             }
             Item::Lifetime(lifetime) => self.lifetimes.push(lifetime),
-            Item::Rest(rest) => keep(&mut self.rests, rest),
-            Item::Duty(window) => keep(&mut self.duty, window),
-            Item::Filter(note) => keep(&mut self.filters, note),
+            Item::Rest(rest) => {
+                let key = (rest.function, rest.process, rest.from);
+                keep(&mut self.rests, key, rest);
+            }
+            Item::Duty(window) => keep(&mut self.duty, (window.process, window.from), window),
+            Item::Filter(note) => keep(&mut self.filters, (note.process, note.since), note),
             Item::Function(function) => {
                 if let Some(former) = self.functions.insert(function.id, function) {
                     return twice(SectionKind::FUNCTION, former.id.0);
@@ -485,16 +488,11 @@ impl Tables {
         }
         self.lifetimes
             .sort_by_key(|lifetime| (lifetime.module, lifetime.loaded));
-        self.rests
-            .sort_by_key(|rest| (rest.function, rest.process, rest.from));
-        self.duty
-            .sort_by_key(|window| (window.process, window.from));
-        self.filters.sort_by_key(|note| (note.process, note.since));
         Trace {
             lifetimes: self.lifetimes,
-            rests: self.rests,
-            duty: self.duty,
-            filters: self.filters,
+            rests: self.rests.into_values().collect(),
+            duty: self.duty.into_values().collect(),
+            filters: self.filters.into_values().collect(),
             processes: self.processes.into_values().collect(),
             origins: self.origins,
             modules: self.modules.into_values().collect(),

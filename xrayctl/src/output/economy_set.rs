@@ -85,7 +85,7 @@ fn render_status(row: &Row, what: &str, out: &mut dyn io::Write, look: Look) -> 
         return writeln!(out, "{pid}: {what}");
     };
     writeln!(out, "{pid}: {what}")?;
-    if let Some(line) = came_of_it(status) {
+    for line in came_of_it(status) {
         writeln!(out, "{pid}: {line}")?;
     }
     if status.top.is_empty() {
@@ -119,8 +119,8 @@ pub(crate) fn describe(economy: &Economy) -> String {
     }
 }
 
-/// What came of it, in one line; `None` if nothing is limited, nor was.
-pub(crate) fn came_of_it(status: &EconomyStatus) -> Option<String> {
+/// What came of it, in lines; none if nothing is limited, nor was.
+pub(crate) fn came_of_it(status: &EconomyStatus) -> Vec<String> {
     let EconomyStatus {
         economy,
         overhead_ppm,
@@ -130,30 +130,28 @@ pub(crate) fn came_of_it(status: &EconomyStatus) -> Option<String> {
         top: _,
         windows,
     } = status;
-    let mut parts = Vec::new();
+    let mut lines = Vec::new();
     let budget = economy.map_or(0, |economy| economy.max_overhead_ppm);
     if let (Some(ppm), true) = (overhead_ppm, budget > 0) {
-        parts.push(format!(
+        lines.push(format!(
             "about {} of {} spent",
             percent(*ppm),
             percent(budget.into())
         ));
     }
-    if *resting > 0 {
-        let functions = match resting {
-            1 => "1 function rests".to_owned(),
-            more => format!("{more} functions rest"),
-        };
-        parts.push(functions);
+    match resting {
+        0 => {}
+        1 => lines.push("1 function rests".to_owned()),
+        more => lines.push(format!("{more} functions rest")),
     }
     if *unrecorded_estimate > 0 {
         let calls = units::count(*unrecorded_estimate);
-        parts.push(format!("~{calls} calls not recorded"));
+        lines.push(format!("~{calls} calls not recorded"));
     }
     if *windows > 0 {
-        parts.push(format!("on {}", units::counted(*windows, "time")));
+        lines.push(format!("on {} so far", units::counted(*windows, "time")));
     }
-    (!parts.is_empty()).then(|| parts.join(", "))
+    lines
 }
 
 /// Of millionths.
@@ -231,7 +229,9 @@ mod tests {
         set.render(&mut out, Look::PLAIN).unwrap();
         let expected = "\
 7: at most 2 %
-7: about 1.73 % of 2 % spent, 1 function rests, ~2,469,134 calls not recorded
+7: about 1.73 % of 2 % spent
+7: 1 function rests
+7: ~2,469,134 calls not recorded
 NOT RECORDED  NOW    FUNCTION
   ~1,234,567  rests  f1
   ~1,234,567  on     f2

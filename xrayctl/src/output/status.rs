@@ -69,7 +69,7 @@ impl Statuses {
                 let triggers = units::counted(row.triggers.into(), "trigger");
                 writeln!(out, "{}: {triggers} armed", row.pid)?;
             }
-            if let Some(line) = row.economy.as_ref().and_then(economy_set::came_of_it) {
+            for line in row.economy.iter().flat_map(economy_set::came_of_it) {
                 writeln!(out, "{}: {line}", row.pid)?;
             }
             let filter = row.filter.as_ref().map(filter_set::describe);

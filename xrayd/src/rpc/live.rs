@@ -323,7 +323,14 @@ impl TraceMessages {
                 Some(session) => writer.block(source, &block, &**session),
                 None => Ok(()),
             },
-            FeedItem::Anchor(anchor) => writer.anchor(source, &anchor),
+            FeedItem::Anchor(anchor) => {
+                writer.anchor(source, &anchor)?;
+                // About once a second: who leaves before the end knows all but the last of it.
+                match sessions.here.get(&source) {
+                    Some(session) => writer.so_far(source, &**session),
+                    None => Ok(()),
+                }
+            }
             FeedItem::Thread(thread) => writer.thread(source, &thread),
             FeedItem::Origin(origin) => writer.origin(source, origin),
             FeedItem::EventType(event_type) => writer.event_type(source, &event_type),

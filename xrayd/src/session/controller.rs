@@ -18,7 +18,7 @@ use super::{
     rules::{Rules, Wishes},
 };
 use crate::{
-    collect::DrainHandle,
+    collect::{DrainHandle, Switches},
     inject::{
         Choice, Front, PatchReport, PatchSite, Patcher, SETTLE, Stance, clear_live, is_ours_still,
     },
@@ -323,24 +323,19 @@ impl Controller {
     }
 
     fn lead_to(&mut self, before: Front, front: Front) -> Result<()> {
-        let switches = lock(&self.shared.drain).as_ref().map(DrainHandle::switches);
-        let switches = switches.unwrap_or_default();
-        let on = |id: &FunctionId| self.shared.states.recorded(*id).is_some();
-        let on: Vec<FunctionId> = self
-            .loading
-            .functions
-            .all()
-            .into_iter()
-            .filter(on)
-            .collect();
+        let (switches, on) = (self.switches(), self.all_on());
+        let mut others = self.loading.functions.sites(&on);
+        others.retain(|site| !site.kind.is_entry());
         if before == Front::Count {
             switches.mark(&on);
+            self.patch_as_wanted(&on)?;
         }
-        let set = self.patcher.set_front(&self.memory, front);
+        self.patcher.set_front(&self.memory, front)?;
         if front == Front::Count {
             switches.mark(&on);
+            self.patch(&others, Wanted::Off)?;
         }
-        set
+        Ok(())
     }
 
     fn toggle(&mut self, wish: Wish) -> Result<ToggleReport> {
@@ -428,7 +423,7 @@ impl Controller {
             return Ok(Default::default());
         }
         self.no_rest_for(ids);
-        let sites = self.loading.functions.sites(ids);
+        let sites = self.sites(ids, to);
         if to != Wanted::Off {
             self.has_room_for(self.patcher.would_copy(&sites))?;
             self.output.arm(true);
@@ -438,9 +433,7 @@ impl Controller {
         }
         let before = self.patcher.copied_bytes();
         let shared = Arc::clone(&self.shared);
-        let functions = Arc::clone(&self.loading.functions);
-        let switches = lock(&shared.drain).as_ref().map(DrainHandle::switches);
-        let switches = switches.unwrap_or_default();
+        let switches = self.switches();
         if to != Wanted::Off {
             let off = |id: &FunctionId| shared.states.recorded(*id).is_none();
             let off: Vec<FunctionId> = ids.iter().copied().filter(off).collect();
@@ -450,7 +443,7 @@ impl Controller {
         let patch = |part: &[FunctionId], to| {
             let patched = match part.len() == ids.len() {
                 true => self.patch(&sites, to),
-                false => self.patch(&functions.sites(part), to),
+                false => self.patch(&self.sites(part, to), to),
             };
             if to == Wanted::Off {
                 switches.mark(part);
@@ -476,6 +469,31 @@ impl Controller {
             self.loading.note_copies(|range| patcher.copied_in(range));
         }
         Ok((patched?, after.saturating_sub(before)))
+    }
+
+    /// All functions that are switched on.
+    pub(super) fn all_on(&self) -> Vec<FunctionId> {
+        let on = |id: &FunctionId| self.shared.states.recorded(*id).is_some();
+        let all = self.loading.functions.all();
+        all.into_iter().filter(on).collect()
+    }
+
+    /// Where it is noted when functions were off.
+    pub(super) fn switches(&self) -> Arc<Switches> {
+        let drain = lock(&self.shared.drain);
+        drain
+            .as_ref()
+            .map(DrainHandle::switches)
+            .unwrap_or_default()
+    }
+
+    /// The sleds of functions that are to be switched, ordered by address: while calls are counted, an entry is all that is on of a function.
+    pub(super) fn sites(&self, ids: &[FunctionId], to: Wanted) -> Vec<PatchSite> {
+        let mut sites = self.loading.functions.sites(ids);
+        if to != Wanted::Off && self.patcher.front() == Front::Count {
+            sites.retain(|site| site.kind.is_entry());
+        }
+        sites
     }
 
     /// Pages that are written become private to the process, which could bring the OOM killer upon it.

@@ -23,7 +23,7 @@ use super::{
     weigh::{ALL, Measured, Weights},
 };
 use crate::{
-    collect::{DrainHandle, RingId, Sample, Tally},
+    collect::{RingId, Sample, Tally},
     inject::{Door, Front},
     lock::lock,
     refusal::Result,
@@ -589,12 +589,6 @@ impl Controller {
 
     // --- sleds
 
-    fn all_on(&self) -> Vec<FunctionId> {
-        let on = |id: &FunctionId| self.shared.states.recorded(*id).is_some();
-        let all = self.loading.functions.all();
-        all.into_iter().filter(on).collect()
-    }
-
     fn rest_sleds(&mut self, ids: &[FunctionId]) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
@@ -615,7 +609,7 @@ impl Controller {
     }
 
     /// Brings the sleds of functions that are switched on to what they are to record.
-    fn patch_as_wanted(&mut self, ids: &[FunctionId]) -> Result<Duration> {
+    pub(in crate::session) fn patch_as_wanted(&mut self, ids: &[FunctionId]) -> Result<Duration> {
         let mut ways = BTreeMap::<_, Vec<FunctionId>>::new();
         for &id in ids {
             if let Some(capture) = self.shared.states.recorded(id) {
@@ -629,14 +623,6 @@ impl Controller {
             stopped = stopped.max(patched.stopped);
         }
         Ok(stopped)
-    }
-
-    fn switches(&self) -> std::sync::Arc<crate::collect::Switches> {
-        let drain = lock(&self.shared.drain);
-        drain
-            .as_ref()
-            .map(DrainHandle::switches)
-            .unwrap_or_default()
     }
 }
 

@@ -36,7 +36,7 @@ use xray_trace::{
     },
 };
 
-use self::numbers::{Described, ModuleNumbers, Numbers, Run};
+use self::numbers::{Described, ModuleNumbers, Numbers, Run, Told};
 use super::Source;
 
 /// Threads of a process that get their numbers at a time.
@@ -148,6 +148,7 @@ impl<W: Write> TraceWriter<W> {
         let numbers = Numbers {
             process: id,
             first: None,
+            told: Told::default(),
             modules: Vec::new(),
             threads: HashMap::new(),
         };
@@ -172,7 +173,9 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// What the inner writer reports.
     pub fn ended(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
-        self.economy(source, tables)?;
+        let first = self.sources.get(&source).and_then(|numbers| numbers.first);
+        // Sums do not say when their calls were.
+        self.economy(source, first.unwrap_or(Ticks(0)), tables, true)?;
         let Some(numbers) = self.sources.remove(&source) else {
             return Ok(());
         };
@@ -187,25 +190,55 @@ impl<W: Write> TraceWriter<W> {
         Ok(())
     }
 
-    /// Says what was not recorded on purpose, since the first block of `source`. Without a block, since ever: sums do not say when
-    /// their calls were.
-    fn economy(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
-        let Some(numbers) = self.sources.get(&source) else {
+    /// Says what was not recorded on purpose, since the first block of `source`, and was not said before: so that a trace that is cut off has that, too. Before the
+    /// first block nothing is.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn so_far(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
+        let first = self.sources.get(&source).and_then(|numbers| numbers.first);
+        first.map_or(Ok(()), |first| self.economy(source, first, tables, false))
+    }
+
+    /// The same from a moment on; at the `last` time, of what goes on as well.
+    fn economy(
+        &mut self,
+        source: Source,
+        first: Ticks,
+        tables: &dyn Tables,
+        last: bool,
+    ) -> io::Result<()> {
+        let Some(numbers) = self.sources.get_mut(&source) else {
             return Ok(());
         };
-        let (process, first) = (numbers.process, numbers.first.unwrap_or(Ticks(0)));
+        let process = numbers.process;
+        let mut told = std::mem::take(&mut numbers.told);
         for rest in tables.rests() {
-            if rest.until.is_none_or(|until| until >= first) {
-                let function = self.function_number(source, rest.function, tables)?;
-                self.writer.rest(&Rest {
-                    function,
-                    process,
-                    ..rest
-                })?;
+            let over = rest.until.is_some();
+            let known = match told.rests.get(&rest.function) {
+                Some((from, ended)) if rest.from == *from => *ended || !over && !last,
+                Some((from, _)) => rest.from < *from,
+                None => rest.until.is_some_and(|until| until < first),
+            };
+            if known {
+                continue;
             }
+            told.rests.insert(rest.function, (rest.from, over));
+            let function = self.function_number(source, rest.function, tables)?;
+            self.writer.rest(&Rest {
+                function,
+                process,
+                ..rest
+            })?;
         }
         for window in tables.duty() {
-            if window.until >= first {
+            // The last one again: for how long it stands is known when the next one comes.
+            let known = match told.windows {
+                Some(told) => window.from < told,
+                None => window.until < first,
+            };
+            if !known {
+                told.windows = Some(window.from);
                 self.writer.duty(&DutyWindow { process, ..window })?;
             }
         }
@@ -214,7 +247,13 @@ impl<W: Write> TraceWriter<W> {
         // The last one before is still in force then.
         let at = filters.iter().position(later).unwrap_or(filters.len());
         for note in filters.into_iter().skip(at.saturating_sub(1)) {
-            self.writer.filter(&FilterNote { process, ..note })?;
+            if told.filters.is_none_or(|told| note.since > Some(told)) {
+                told.filters = note.since;
+                self.writer.filter(&FilterNote { process, ..note })?;
+            }
+        }
+        if let Some(numbers) = self.sources.get_mut(&source) {
+            numbers.told = told;
         }
         Ok(())
     }

@@ -23,10 +23,23 @@ pub(super) struct Numbers {
     pub(super) process: ProcessId,
     /// The first tick of its blocks that were written.
     pub(super) first: Option<Ticks>,
+    /// What was told of what was not recorded on purpose.
+    pub(super) told: Told,
     /// By id, which is also the order of `own`.
     pub(super) modules: Vec<ModuleNumbers>,
     /// By the number of the run.
     pub(super) threads: HashMap<u32, u32>,
+}
+
+/// What was told of a process, so that a trace that goes on tells what has changed.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Of each function, since when its latest rest was, and whether its end was told.
+    pub(super) rests: HashMap<FunctionId, (Ticks, bool)>,
+    /// When the last window began.
+    pub(super) windows: Option<Ticks>,
+    /// Since when the last filter was in force.
+    pub(super) filters: Option<Ticks>,
 }
 
 #[derive(Debug, Clone, Copy)]

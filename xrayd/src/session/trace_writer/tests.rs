@@ -373,6 +373,8 @@ fn what_was_not_recorded_on_purpose_is_said_of_each_process() {
         for (thread, at) in [(1, at + 1), (0, at)] {
             let block = block(thread, &[(at, 1)]);
             writer.block(source, &block, tables).unwrap();
+            // While it goes on, too: what is said again counts once.
+            writer.so_far(source, tables).unwrap();
         }
         writer.ended(source, tables).unwrap();
     }
