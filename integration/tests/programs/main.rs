@@ -4,6 +4,7 @@
 
 mod browser;
 mod cli_attach;
+mod cli_budget;
 mod cli_count;
 mod cli_documents;
 mod cli_events;

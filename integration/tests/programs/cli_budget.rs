@@ -1,0 +1,182 @@
+//! What tracing may cost, by the command line: budgets and duty cycles, shown and in traces.
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, Target, wait_until};
+use serde_json::Value;
+
+use crate::scene::{Cli, Scene, ensure_as_compiled, rows};
+
+/// What `xrayctl budget` shows of the only process.
+fn shown(cli: &Cli) -> Result<Value> {
+    let shown = cli.json(["budget"])?;
+    let [row] = &rows(&shown, "processes")?[..] else {
+        anyhow::bail!("not one process: {shown}");
+    };
+    Ok(row["status"].clone())
+}
+
+fn tiny_rests(status: &Value) -> Result<bool> {
+    let mut top = rows(status, "top")?.iter();
+    Ok(top.any(|row| {
+        row["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("tiny"))
+            && row["rests"] == true
+    }))
+}
+
+/// A budget is set, kept to, shown, in a snapshot and its reports, and taken away.
+#[test]
+fn what_rests_is_shown_and_stands_in_traces() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut target = Target::spawn(Fixture::Budget, [""; 0])?;
+    let pid = target.pid().to_string();
+    cli.ok(["attach", &pid, "--mode", "stream", "--max-overhead", "2%"])?;
+    cli.ok(["enable", "--pid", &pid, "--all"])?;
+    target.ask("go", "go")?;
+    wait_until(DEADLINE, "tiny rests", || {
+        Ok(tiny_rests(&shown(&cli)?)?.then_some(()))
+    })?;
+    wait_until(DEADLINE, "it is known what that hides", || {
+        Ok((shown(&cli)?["unrecorded_estimate"] != 0).then_some(()))
+    })?;
+    let said = cli.ok(["budget", "--pid", &pid])?;
+    for part in [
+        "at most 2 %",
+        "spent",
+        "1 function rests",
+        "NOT RECORDED",
+        "rests  tiny",
+    ] {
+        ensure!(said.contains(part), "no {part:?}: {said}");
+    }
+    let said = cli.ok(["status"])?;
+    ensure!(said.contains("1 function rests"), "{said}");
+    let file = scene.path("rested.xtrace");
+    let path = file.to_str().context("a path")?;
+    cli.ok(["snapshot", "--pid", &pid, "-o", path])?;
+    let info = cli.json(["info", path])?;
+    let resting = &info["trace"]["unrecorded"]["resting"];
+    ensure!(resting["functions"] == 1, "{info}");
+    ensure!(resting["unrecorded_calls_estimate"] != 0, "{info}");
+    let said = cli.ok(["report", path])?;
+    ensure!(
+        said.contains("1 function rested, to keep to a budget") && said.contains("tiny"),
+        "{said}"
+    );
+    let page = scene.path("rested.html");
+    cli.ok([
+        "report",
+        path,
+        "--html",
+        "-o",
+        page.to_str().context("a path")?,
+    ])?;
+    let said = cli.ok(["budget", "--pid", &pid, "--clear"])?;
+    ensure!(
+        said.contains("whatever it costs; before: at most 2 %"),
+        "{said}"
+    );
+    ensure!(!tiny_rests(&shown(&cli)?)?);
+    cli.ok(["detach", &pid])?;
+    ensure_as_compiled(&target)?;
+    target.still_running()
+}
+
+/// A recording without a daemon, whose reader leaves before the process ends.
+#[test]
+fn a_recording_says_for_how_long_it_has_looked() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let mut target = Target::spawn(Fixture::Budget, [""; 0])?;
+    let pid = target.pid().to_string();
+    target.ask("go", "go")?;
+    for (at, cli) in [scene.alone()?, scene.with(&daemon)?].iter().enumerate() {
+        let file = scene.path(&format!("duty-{at}.xtrace"));
+        let path = file.to_str().context("a path")?;
+        cli.ok([
+            "record",
+            &pid,
+            "--duty",
+            "5ms/50ms",
+            "--duration",
+            "2s",
+            "-o",
+            path,
+        ])?;
+        let info = cli.json(["info", path])?;
+        let duty = &info["trace"]["unrecorded"]["duty"];
+        let weight = duty["weight"].as_f64().context("no weight")?;
+        ensure!(weight > 1.0 && weight < 10.5, "{info}");
+        ensure!(
+            duty["windows"].as_u64().is_some_and(|windows| windows > 5),
+            "{info}"
+        );
+        let said = cli.ok(["report", path])?;
+        ensure!(
+            said.contains("recorded for") && said.contains("counts stand for about"),
+            "{said}"
+        );
+        ensure_as_compiled(&target)?;
+    }
+    // Of a process that stays attached, the reader leaves the stream; what is told about once a second is in the file.
+    let cli = scene.with(&daemon)?;
+    cli.ok(["attach", &pid, "--max-overhead", "2%"])?;
+    cli.ok(["enable", "--pid", &pid, "--all"])?;
+    wait_until(DEADLINE, "tiny rests", || {
+        Ok(tiny_rests(&shown(&cli)?)?.then_some(()))
+    })?;
+    let file = scene.path("left.xtrace");
+    let path = file.to_str().context("a path")?;
+    cli.ok(["record", &pid, "--duration", "3s", "-o", path])?;
+    let info = cli.json(["info", path])?;
+    ensure!(
+        info["trace"]["unrecorded"]["resting"]["functions"] == 1,
+        "{info}"
+    );
+    cli.ok(["detach", &pid])?;
+    target.still_running()
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let target = Target::spawn(Fixture::Budget, [""; 0])?;
+    let pid = target.pid().to_string();
+    let empty = cli.run(["budget"])?;
+    empty.failed(3, &["no process is attached"])?;
+    for arguments in [
+        &["--max-overhead", "0%"][..],
+        &["--max-overhead", "200%"],
+        &["--max-overhead", "some"],
+        &["--duty", "5ms"],
+        &["--duty", "1s/5ms"],
+        &["--duty", "10us/1s"],
+        &["--duty", "5ms/1s", "--max-overhead", "2%"],
+        &["--clear", "--max-overhead", "2%"],
+    ] {
+        let ran = cli.run(["budget"].iter().chain(arguments))?;
+        ensure!(
+            ran.code == Some(2) && !ran.err.is_empty(),
+            "{arguments:?}: {ran:?}"
+        );
+    }
+    cli.ok(["attach", &pid])?;
+    cli.ok(["filter", "--pid", &pid, "--min-duration", "10us"])?;
+    cli.run(["budget", "--pid", &pid, "--max-overhead", "2%"])?
+        .refused("mode")?;
+    cli.ok(["filter", "--pid", &pid, "--clear"])?;
+    cli.ok(["budget", "--pid", &pid, "--duty", "5ms/1s"])?;
+    cli.run(["mode", "count", "--pid", &pid])?.refused("mode")?;
+    let said = cli.ok(["budget"])?;
+    ensure!(
+        said.contains("everything for 5.000 ms in each 1.000 s"),
+        "{said}"
+    );
+    cli.ok(["detach", &pid])?;
+    ensure_as_compiled(&target)
+}
