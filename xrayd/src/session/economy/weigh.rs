@@ -150,7 +150,10 @@ mod tests {
         }
     }
 
-    fn weights(functions: &[(u32, &[(u32, f64)], f64)]) -> Weights {
+    /// A function, its loads, and how long its calls take.
+    type Function<'a> = (u32, &'a [(u32, f64)], f64);
+
+    fn weights(functions: &[Function<'_>]) -> Weights {
         let mut weights = Weights::default();
         let all = functions.iter();
         let all = all.map(|(id, loads, mean)| (FunctionId(*id), measured(loads, *mean)));
