@@ -58,6 +58,18 @@ fn recorded(session: &Session) -> Result<Calls> {
     })
 }
 
+/// The same, once everything is read; the program stands still.
+fn settled(session: &Session) -> Result<Calls> {
+    let mut before = recorded(session)?;
+    wait_until(DEADLINE, "everything is read", || {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = recorded(session)?;
+        let is_settled = now == before;
+        before = now;
+        Ok(is_settled.then_some(now))
+    })
+}
+
 fn rests(session: &Session, name: &str) -> bool {
     let top = session.status().economy.top;
     let mut named = top.iter().filter(|row| row.name.starts_with(name));
@@ -96,23 +108,29 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
         for _ in 0..2 {
             until_rests(&session, "tiny", true)?;
             // So it stays, but for moments.
-            let (before, seen) = (truth(&mut target)?, recorded(&session)?);
+            target.ask("stop", "stop")?;
+            let (before, seen) = (truth(&mut target)?, settled(&session)?);
+            target.ask("go", "go")?;
             wait_until(DEADLINE, "some hundred requests", || {
                 let now = truth(&mut target)?;
                 Ok((now.requests > before.requests + 300).then_some(()))
             })?;
+            target.ask("stop", "stop")?;
             if mode == Mode::Stream {
                 let called = minus(truth(&mut target)?, before);
-                let seen = minus(recorded(&session)?, seen);
+                let seen = minus(settled(&session)?, seen);
                 // Of 5000 calls in half a millisecond, the budget has room for a few hundred.
                 ensure!(seen.tiny < called.tiny / 5, "{seen:?} of {called:?}");
-                // Events come a little late.
-                ensure!(seen.steps + 100 > called.steps, "{seen:?} of {called:?}");
-                ensure!(
-                    seen.requests + 25 > called.requests,
-                    "{seen:?} of {called:?}"
-                );
+                // In the moments in which it is on, rings may be too small for it, and lose others' events.
+                for (seen, called) in [(seen.steps, called.steps), (seen.requests, called.requests)]
+                {
+                    ensure!(
+                        seen <= called && seen > called * 4 / 5,
+                        "{seen} of {called}"
+                    );
+                }
             }
+            target.ask("go", "go")?;
             ensure!(!rests(&session, "step") && !rests(&session, "request"));
             let status = session.status();
             ensure!(status.economy.unrecorded > 0, "{status:?}");

@@ -550,6 +550,9 @@ pub struct FunctionInfo {
     /// What is recorded of its calls; unset where it is nothing, or the function is off.
     #[prost(message, optional, tag = "13")]
     pub capture: ::core::option::Option<Capture>,
+    /// It is on and rests: see Economy.
+    #[prost(bool, tag = "14")]
+    pub rests: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {

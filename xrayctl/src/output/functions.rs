@@ -83,7 +83,10 @@ fn cells(row: &FunctionInfo) -> [Cell; 7] {
     let state = match row.enabled {
         true => {
             let values = values::in_words(row.capture.as_ref());
-            Cell::toned(format!("on{values}"), Tone::Good)
+            match row.rests {
+                true => Cell::toned(format!("rests{values}"), Tone::Warning),
+                false => Cell::toned(format!("on{values}"), Tone::Good),
+            }
         }
         false => Cell::toned("off", Tone::Dim),
     };
@@ -124,6 +127,7 @@ mod tests {
             sleds: 2 + id % 2,
             event_sleds: id % 2,
             enabled,
+            rests: id == 4,
             calls: u64::from(id) * 1000,
             xray_id: id + 1,
             address: 0x4000,

@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    ops::RangeInclusive,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -51,6 +52,8 @@ pub(crate) struct RingSample {
 pub(crate) struct Tally {
     /// How many there are.
     pub(crate) events: u64,
+    /// From when on all there were are among them; `None` if nothing is known.
+    pub(crate) since: Option<Ticks>,
     pub(crate) functions: HashMap<FunctionId, Share>,
 }
 
@@ -67,16 +70,16 @@ pub(crate) struct Share {
 // === impl Sample ===
 
 impl Sample {
-    /// What the pictures say of the time since then, by ring; of rings that have none, nothing.
-    pub(crate) fn tallies(&self, since: Ticks) -> HashMap<RingId, Tally> {
+    /// What the pictures say of a time, by ring; of rings that have none, nothing.
+    pub(crate) fn tallies(&self, time: &RangeInclusive<Ticks>) -> HashMap<RingId, Tally> {
         let pictured = self.rings.iter().filter_map(|ring| {
             let picture = ring.picture.as_ref()?;
-            Some((ring.ring, self.tally(picture, since)))
+            Some((ring.ring, self.tally(picture, time)))
         });
         pictured.collect()
     }
 
-    fn tally(&self, picture: &Picture, since: Ticks) -> Tally {
+    fn tally(&self, picture: &Picture, time: &RangeInclusive<Ticks>) -> Tally {
         let mut count = Counting::default();
         let mut consumer = picture.consumer();
         consumer.expect_payloads();
@@ -86,7 +89,10 @@ impl Sample {
                 Item::Data(data) => (data.site, data.ticks),
                 Item::Lost(_) => return count.open.clear(),
             };
-            if ticks < since.0 {
+            let at = Ticks(ticks);
+            // What is older shows that nothing is missing at the begin.
+            count.tally.since.get_or_insert(at.max(*time.start()));
+            if !time.contains(&at) {
                 return;
             }
             if let Some(site) = self.sites.find(site, Ticks(ticks)) {
@@ -173,6 +179,7 @@ mod tests {
         };
         let expected = Tally {
             events: 7,
+            since: None,
             functions: HashMap::from([
                 (main, share(1, 1, 40)),
                 (leaf, share(5, 2, 40)),

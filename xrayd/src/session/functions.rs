@@ -45,6 +45,8 @@ pub struct FunctionRow {
     pub event_sleds: u32,
     /// Whether it is on.
     pub enabled: bool,
+    /// Whether it is on and rests.
+    pub rests: bool,
     /// What is recorded of its calls beside their time.
     pub capture: Capture,
     /// Entries seen since attach.
@@ -293,6 +295,7 @@ impl Functions {
             sleds: u32::try_from(sites.len()).unwrap_or(u32::MAX),
             event_sleds: u32::try_from(events.count()).unwrap_or(u32::MAX),
             enabled: recorded.is_some(),
+            rests: false,
             capture: recorded.unwrap_or_default(),
             calls,
             xray_id: function.id,

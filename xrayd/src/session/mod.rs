@@ -382,7 +382,11 @@ impl Session {
         };
         let row = |id: FunctionId| {
             let (recorded, calls) = (self.control.recorded(id), self.output.calls(id));
-            self.functions.row(id, recorded, calls)
+            let row = self.functions.row(id, recorded, calls)?;
+            Some(FunctionRow {
+                rests: recorded.is_some() && self.control.ledger().rests_now(id),
+                ..row
+            })
         };
         Ok(rows.into_iter().filter_map(row).collect())
     }

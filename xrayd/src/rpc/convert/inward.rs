@@ -376,6 +376,7 @@ mod tests {
             sleds: 2,
             event_sleds: 0,
             enabled: false,
+            rests: false,
             capture: Capture::NONE,
             calls: 0,
             xray_id: id + 1,

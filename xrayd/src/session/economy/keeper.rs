@@ -12,6 +12,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    ops::RangeInclusive,
     time::{Duration, Instant},
 };
 
@@ -23,11 +24,12 @@ use super::{
     weigh::{ALL, Measured, Weights},
 };
 use crate::{
-    collect::{RingId, Sample, Tally},
+    collect::{RingId, RingSample, Sample, Tally},
     inject::{Door, Front},
     lock::lock,
     refusal::Result,
     sys::ticks_now,
+    target::cpu_time,
 };
 
 /// How soon is looked after something was switched on, and then how often.
@@ -81,8 +83,11 @@ enum Stage {
     /// These functions are on though they rest.
     Trying {
         ids: Vec<FunctionId>,
+        begun: Ticks,
         since: Ticks,
         given: HashMap<RingId, u64>,
+        /// For how long the process had run by then.
+        ran: Option<Duration>,
     },
     /// Nothing is recorded until the next window.
     Off,
@@ -124,7 +129,7 @@ struct Grown {
 /// What an interval has cost.
 #[derive(Debug, Default)]
 struct Costs {
-    functions: HashMap<FunctionId, Measured>,
+    measured: Measured,
     spent_ns: f64,
     useful_ns: f64,
 }
@@ -178,6 +183,22 @@ impl Reading {
         }
     }
 
+    /// The same for a short time in which the process ran so long: its threads as much more or less than as a rule.
+    fn at_times(&self, ran: Option<Duration>, lasted_ns: f64) -> Self {
+        let running = ran.map_or(self.running, |ran| {
+            ran.as_secs_f64() * 1e9 / lasted_ns.max(1.0)
+        });
+        let more = running / self.running.max(1e-9);
+        let threads = self.threads_running.iter();
+        Self {
+            running,
+            threads_running: threads
+                .map(|(tid, runs)| (*tid, (runs * more).min(1.0)))
+                .collect(),
+            ..Self::default()
+        }
+    }
+
     /// How much of a processor was used since `before`, which was read then; returns the nanoseconds since.
     fn run_since(&mut self, before: &Self, at: Instant) -> f64 {
         let elapsed = self
@@ -207,20 +228,37 @@ impl Interval {
         elapsed_ns: f64,
         running: &Reading,
     ) -> Self {
-        let mut tallies = sample.tallies(since);
+        let mut tallies = sample.tallies(&(since..=sample.taken.1));
         let rings = sample.rings.iter().filter_map(|ring| {
             let given = ring.given.saturating_sub(*before.get(&ring.ring)?);
-            let tid = ring.ran.map_or(ALL, |(tid, _)| tid);
-            let runs = running.threads_running.get(&tid).copied();
-            Some(Grown {
-                tid,
-                given,
-                cpu_ns: runs
-                    .filter(|runs| *runs >= WORKING)
-                    .map(|runs| runs * elapsed_ns),
-                tally: tallies.remove(&ring.ring),
-            })
+            let tally = tallies.remove(&ring.ring);
+            Some(Grown::new(ring, given, tally, elapsed_ns, running))
         });
+        Self::of(rings, elapsed_ns, running)
+    }
+
+    /// What was recorded in a short time of which the pictures tell. Rings were given more before and after it, while sleds were switched.
+    fn moment(
+        sample: &Sample,
+        time: &RangeInclusive<Ticks>,
+        elapsed_ns: f64,
+        running: &Reading,
+    ) -> Self {
+        let mut tallies = sample.tallies(time);
+        let until = time.end().0;
+        let length = until.saturating_sub(time.start().0);
+        let rings = sample.rings.iter().filter_map(|ring| {
+            let tally = tallies.remove(&ring.ring)?;
+            let seen = until.saturating_sub(tally.since?.0);
+            // Where the begin is missing, it was as later.
+            let given = u128::from(tally.events) * u128::from(length) / u128::from(seen.max(1));
+            let given = u64::try_from(given).unwrap_or(u64::MAX);
+            Some(Grown::new(ring, given, Some(tally), elapsed_ns, running))
+        });
+        Self::of(rings, elapsed_ns, running)
+    }
+
+    fn of(rings: impl Iterator<Item = Grown>, elapsed_ns: f64, running: &Reading) -> Self {
         Self {
             cpu_ns: running.running * elapsed_ns,
             rings: rings.filter(|ring| ring.given > 0).collect(),
@@ -239,41 +277,43 @@ impl Interval {
         let given: f64 = self.rings.iter().map(|ring| float(ring.given)).sum();
         let seen = self.rings.iter().filter(|ring| ring.seen().is_some());
         let seen: f64 = seen.map(|ring| float(ring.given)).sum();
-        let useful_ns = useful(self.cpu_ns, given);
+        let mut measured = Measured::default();
+        measured.useful_ns.insert(ALL, useful(self.cpu_ns, given));
         // Of rings that were not looked at, threads do what the others do.
         let scale = if seen > 0.0 { given / seen } else { 0.0 };
-        let mut functions = HashMap::<FunctionId, Measured>::new();
         let mut times = HashMap::<FunctionId, (f64, f64)>::new();
         for ring in &self.rings {
             let Some(tally) = ring.seen() else {
                 continue;
             };
             let each = float(ring.given) / float(tally.events);
-            let own = ring.cpu_ns.map(|cpu_ns| useful(cpu_ns, float(ring.given)));
-            for (&id, share) in &tally.functions {
-                let cost_ns = float(share.events) * each * event_ns;
-                let measured = functions.entry(id).or_default();
-                let mut add = |thread, load| *measured.loads.entry(thread).or_default() += load;
-                add(ALL, cost_ns * scale / useful_ns.max(1.0));
-                if let Some(own) = own {
-                    add(ring.tid, cost_ns / own.max(1.0));
+            if let Some(cpu_ns) = ring.cpu_ns {
+                let own = useful(cpu_ns, float(ring.given));
+                measured.useful_ns.insert(ring.tid, own);
+            }
+            for (&id, part) in &tally.functions {
+                let cost_ns = float(part.events) * each * event_ns;
+                let share = measured.functions.entry(id).or_default();
+                let mut add = |thread, cost| *share.costs_ns.entry(thread).or_default() += cost;
+                add(ALL, cost_ns * scale);
+                if ring.cpu_ns.is_some() {
+                    add(ring.tid, cost_ns);
                 }
-                let calls = float(share.calls) * each * scale;
-                measured.calls += calls * 1e9 / useful_ns.max(1.0);
+                share.calls += float(part.calls) * each * scale;
                 let times = times.entry(id).or_default();
-                times.0 += float(share.ticks) * tick_ns;
-                times.1 += float(share.calls);
+                times.0 += float(part.ticks) * tick_ns;
+                times.1 += float(part.calls);
             }
         }
         for (id, (time, calls)) in times {
-            if let Some(measured) = functions.get_mut(&id) {
-                measured.mean = Some(time / calls.max(1.0));
+            if let Some(share) = measured.functions.get_mut(&id) {
+                share.mean = Some(time / calls.max(1.0));
             }
         }
         Costs {
-            functions,
             spent_ns: given * event_ns,
-            useful_ns,
+            useful_ns: useful(self.cpu_ns, given),
+            measured,
         }
     }
 }
@@ -281,6 +321,24 @@ impl Interval {
 // === impl Grown ===
 
 impl Grown {
+    fn new(
+        ring: &RingSample,
+        given: u64,
+        tally: Option<Tally>,
+        elapsed_ns: f64,
+        running: &Reading,
+    ) -> Self {
+        let tid = ring.ran.map_or(ALL, |(tid, _)| tid);
+        let runs = running.threads_running.get(&tid).copied();
+        let works = runs.filter(|runs| *runs >= WORKING);
+        Self {
+            tid,
+            given,
+            cpu_ns: works.map(|runs| runs * elapsed_ns),
+            tally,
+        }
+    }
+
     /// What its newest events say, if that is enough to say something of all: of a ring that is read, only what was written since a chunk was begun is there.
     fn seen(&self) -> Option<&Tally> {
         let enough = (self.given / 8).clamp(1, ENOUGH_EVENTS);
@@ -355,8 +413,19 @@ impl Controller {
                 self.keeper.due = None;
                 Ok(())
             }
-            (Economy::Budget(ppm), Stage::Trying { ids, since, given }) => {
-                self.end_try(budget(ppm), ids, since, &given)
+            (
+                Economy::Budget(ppm),
+                Stage::Trying {
+                    ids,
+                    begun,
+                    since,
+                    given,
+                    ran,
+                },
+            ) => {
+                let ran = ran.zip(cpu_time::of_process(self.target.pid()));
+                let ran = ran.map(|(before, now)| now.saturating_sub(before));
+                self.end_try(budget(ppm), ids, (begun, since), &given, ran)
             }
             (Economy::Budget(ppm), _) => self.look_at_costs(budget(ppm)),
             (Economy::Duty(duty), Stage::Open { since, next }) => {
@@ -402,13 +471,13 @@ impl Controller {
         if interval.says_something() {
             keeper
                 .weights
-                .learn(&costs.functions, |id| !resting.contains(&id));
+                .learn(&costs.measured, |id| !resting.contains(&id));
         }
         let useful = costs.useful_ns / 1e9;
         let weights = &keeper.weights;
         let unrecorded = resting
             .iter()
-            .filter_map(|id| Some((*id, weights.get(*id)?.calls * useful)));
+            .filter_map(|id| Some((*id, weights.get(*id)?.calls_per_second() * useful)));
         self.shared.ledger.unrecorded(unrecorded);
         self.shared.ledger.cost(keeper.overhead(), event_ns);
         let on = |id| states.recorded(id).is_some() && !resting.contains(&id);
@@ -466,16 +535,21 @@ impl Controller {
             return Ok(());
         };
         let ids: Vec<FunctionId> = ids.into_iter().collect();
+        let waking = Instant::now();
         let stopped = self.wake_sleds(&ids)?;
-        let cost = time.as_secs_f64() * load + 2.0 * stopped.as_secs_f64();
-        let pause = Duration::from_secs_f64((cost / share).min(1e6));
         let begun = Instant::now();
+        // They are switched on and off one after the other: each is on for about as long as one of the two takes.
+        let on = time + begun.duration_since(waking);
+        let cost = on.as_secs_f64() * load + 2.0 * stopped.as_secs_f64();
+        let pause = Duration::from_secs_f64((cost / share).min(1e6));
         self.keeper.next_try = Some(begun + pause.clamp(TRY_EVERY, TRY_EVERY_AT_LEAST));
         self.keeper.due = Some(begun + time);
         self.keeper.stage = Stage::Trying {
             ids,
+            begun: sample.taken.1,
             since: ticks_now(),
             given: given(&sample),
+            ran: cpu_time::of_process(self.target.pid()),
         };
         Ok(())
     }
@@ -484,8 +558,9 @@ impl Controller {
         &mut self,
         budget: f64,
         mut ids: Vec<FunctionId>,
-        since: Ticks,
+        (begun, since): (Ticks, Ticks),
         before: &HashMap<RingId, u64>,
+        ran: Option<Duration>,
     ) -> Result<()> {
         let until = ticks_now();
         // What somebody has switched since is not tried any more.
@@ -499,19 +574,24 @@ impl Controller {
         self.shared.ledger.recorded(&ids, ticks);
         let (event_ns, tick_ns) = (self.keeper.event_ns(), self.keeper.tick_ns());
         let last = self.keeper.last.take().unwrap_or_default();
-        let interval = Interval::new(&sample, before, since, float(ticks) * tick_ns, &last);
+        let lasted_ns = float(ticks) * tick_ns;
+        let running = last.at_times(ran, lasted_ns);
+        let interval = Interval::moment(&sample, &(since..=until), lasted_ns, &running);
         let costs = interval.weigh(event_ns, tick_ns);
+        // Of the whole time for which anything was on.
+        let elapsed_ns = float(sample.taken.1.0.saturating_sub(begun.0)) * tick_ns;
+        let whole = Interval::new(&sample, before, begun, elapsed_ns, &last);
+        self.keeper.spend(&whole.weigh(event_ns, tick_ns));
         let mut reading = Reading::of(&sample);
         reading.running = last.running;
         reading.threads_running = last.threads_running;
         let keeper = &mut self.keeper;
         keeper.last = Some(reading);
-        keeper.spend(&costs);
         let (resting, states) = (&keeper.resting, &self.shared.states);
         if interval.says_something() {
             keeper
                 .weights
-                .learn(&costs.functions, |id| ids.binary_search(&id).is_ok());
+                .learn(&costs.measured, |id| ids.binary_search(&id).is_ok());
         }
         let on = |id| states.recorded(id).is_some();
         let dear = keeper.weights.too_dear(budget * ENOUGH, on);
@@ -541,10 +621,12 @@ impl Controller {
         let begun = Instant::now();
         let on = self.all_on();
         self.patch_as_wanted(&on)?;
+        // Flavours open one after the other, in microseconds.
+        let since = ticks_now();
         self.open_door()?;
         let opened = Instant::now();
         self.keeper.stage = Stage::Open {
-            since: ticks_now(),
+            since,
             next: begun + duty.every,
         };
         self.keeper.due = Some(opened + duty.on);

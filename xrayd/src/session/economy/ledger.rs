@@ -142,6 +142,11 @@ impl Ledger {
 
     // --- by anybody
 
+    /// Whether a function rests.
+    pub(in crate::session) fn rests_now(&self, id: FunctionId) -> bool {
+        lock(&self.0).rested.get(&id).is_some_and(Rested::rests)
+    }
+
     /// When functions rested, as a trace says it.
     pub(in crate::session) fn rests(&self, process: ProcessId) -> Vec<Rest> {
         let books = lock(&self.0);

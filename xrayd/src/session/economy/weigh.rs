@@ -11,77 +11,110 @@ use xray_trace::model::FunctionId;
 pub(super) const ALL: u32 = 0;
 /// Functions that cost next to nothing stay, as long as all of them together take no more than so much of the budget.
 const FOR_THE_CHEAP: f64 = 0.1;
-/// How much the latest measurement counts against those before.
-const NEWEST: f64 = 0.5;
-/// A load below this is none.
+/// What was measured before counts so much less with each measurement.
+const FADE: f64 = 0.6;
+/// A load below this is none, and as few calls in a second.
 const LEAST: f64 = 1e-9;
 
-/// What is known of one function.
+/// What is known of one function: sums, of which the older parts count less. Ratios are made of sums, since in a short time they vary wildly.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Weight {
-    /// Loads by thread.
-    loads: HashMap<u32, f64>,
-    /// Calls in a second for which the process runs for itself.
-    pub(super) calls: f64,
-    /// Ticks of a call; `None` while none was seen.
-    pub(super) mean: Option<f64>,
+    /// What it cost, by thread, and for how long that ran for itself meanwhile, in nanoseconds.
+    costs: HashMap<u32, Cost>,
+    calls: f64,
+    /// Nanoseconds of a call; `None` while none was seen.
+    mean: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Cost {
+    cost_ns: f64,
+    useful_ns: f64,
 }
 
 /// What is known of all.
 #[derive(Debug, Default)]
 pub(super) struct Weights(HashMap<FunctionId, Weight>);
 
-/// What was measured of one function in a while.
+/// What was measured in a while.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Measured {
-    pub(super) loads: HashMap<u32, f64>,
+    /// For how long threads that work ran for themselves, and all together, in nanoseconds.
+    pub(super) useful_ns: HashMap<u32, f64>,
+    pub(super) functions: HashMap<FunctionId, Share>,
+}
+
+/// What of it is of one function.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Share {
+    /// What it cost these threads, in nanoseconds.
+    pub(super) costs_ns: HashMap<u32, f64>,
     pub(super) calls: f64,
+    /// Nanoseconds of a call.
     pub(super) mean: Option<f64>,
+}
+
+// === impl Cost ===
+
+impl Cost {
+    fn load(self) -> f64 {
+        self.cost_ns / self.useful_ns.max(1.0)
+    }
 }
 
 // === impl Weight ===
 
 impl Weight {
-    fn dearest(&self) -> f64 {
-        self.loads.values().copied().fold(0.0, f64::max)
+    /// Loads by thread.
+    fn loads(&self) -> impl Iterator<Item = (u32, f64)> {
+        self.costs
+            .iter()
+            .map(|(thread, cost)| (*thread, cost.load()))
     }
 
-    /// `first`: what was known does not count.
-    fn learn(&mut self, measured: &Measured, first: bool) {
-        let newest = if first { 1.0 } else { NEWEST };
-        for load in self.loads.values_mut() {
-            *load *= 1.0 - newest;
+    fn dearest(&self) -> f64 {
+        self.loads().map(|(_, load)| load).fold(0.0, f64::max)
+    }
+
+    /// Calls in a second for which the process runs for itself.
+    pub(super) fn calls_per_second(&self) -> f64 {
+        let useful_ns = self.costs.get(&ALL).map_or(0.0, |cost| cost.useful_ns);
+        self.calls * 1e9 / useful_ns.max(1.0)
+    }
+
+    fn learn(&mut self, share: &Share, useful_ns: &HashMap<u32, f64>) {
+        // A thread that does not work now has nothing to say.
+        for (&thread, &useful_ns) in useful_ns {
+            let cost = self.costs.entry(thread).or_default();
+            let now = share.costs_ns.get(&thread).copied().unwrap_or(0.0);
+            cost.cost_ns = cost.cost_ns * FADE + now;
+            cost.useful_ns = cost.useful_ns * FADE + useful_ns;
         }
-        for (&thread, load) in &measured.loads {
-            *self.loads.entry(thread).or_default() += load * newest;
-        }
-        self.loads.retain(|_, load| *load > LEAST);
-        self.calls = self.calls * (1.0 - newest) + measured.calls * newest;
-        self.mean = measured.mean.or(self.mean);
+        self.costs
+            .retain(|thread, cost| *thread == ALL || cost.load() > LEAST);
+        self.calls = self.calls * FADE + share.calls;
+        self.mean = share.mean.or(self.mean);
     }
 }
 
 // === impl Weights ===
 
 impl Weights {
-    /// All functions of `measurable` were measured, and of those that are not in `measured` nothing was seen.
-    pub(super) fn learn(
-        &mut self,
-        measured: &HashMap<FunctionId, Measured>,
-        measurable: impl Fn(FunctionId) -> bool,
-    ) {
-        let nothing = Measured::default();
-        for (id, weight) in &mut self.0 {
-            if !measured.contains_key(id) && measurable(*id) {
-                weight.learn(&nothing, false);
-            }
+    /// All functions of `measurable` were measured, and nothing was seen of those that have no share.
+    pub(super) fn learn(&mut self, measured: &Measured, measurable: impl Fn(FunctionId) -> bool) {
+        let nothing = Share::default();
+        let Measured {
+            useful_ns,
+            functions,
+        } = measured;
+        for id in functions.keys().filter(|id| measurable(**id)) {
+            self.0.entry(*id).or_default();
         }
-        for (&id, measured) in measured.iter().filter(|(id, _)| measurable(**id)) {
-            let first = !self.0.contains_key(&id);
-            self.0.entry(id).or_default().learn(measured, first);
+        for (id, weight) in self.0.iter_mut().filter(|(id, _)| measurable(**id)) {
+            weight.learn(functions.get(id).unwrap_or(&nothing), useful_ns);
         }
         self.0
-            .retain(|_, weight| weight.calls > LEAST || !weight.loads.is_empty());
+            .retain(|_, weight| weight.calls_per_second() > LEAST || weight.dearest() > LEAST);
     }
 
     pub(super) fn get(&self, id: FunctionId) -> Option<&Weight> {
@@ -92,7 +125,7 @@ impl Weights {
     pub(super) fn load(&self, of: impl Fn(FunctionId) -> bool) -> f64 {
         let mut sums = HashMap::<u32, f64>::new();
         for (_, weight) in self.0.iter().filter(|(id, _)| of(**id)) {
-            for (&thread, load) in &weight.loads {
+            for (thread, load) in weight.loads() {
                 *sums.entry(thread).or_default() += load;
             }
         }
@@ -126,12 +159,12 @@ impl Weights {
 
 /// Adds the loads of a function if nobody is over the limit then.
 fn admit(weight: &Weight, limit: f64, sums: &mut HashMap<u32, f64>) -> bool {
-    let fits = weight.loads.iter().all(|(thread, load)| {
-        let sum = sums.get(thread).copied().unwrap_or(0.0);
+    let fits = weight.loads().all(|(thread, load)| {
+        let sum = sums.get(&thread).copied().unwrap_or(0.0);
         sum + load <= limit
     });
     if fits {
-        for (&thread, load) in &weight.loads {
+        for (thread, load) in weight.loads() {
             *sums.entry(thread).or_default() += load;
         }
     }
@@ -142,22 +175,33 @@ fn admit(weight: &Weight, limit: f64, sums: &mut HashMap<u32, f64>) -> bool {
 mod tests {
     use super::*;
 
-    fn measured(loads: &[(u32, f64)], mean: f64) -> Measured {
-        Measured {
-            loads: loads.iter().copied().collect(),
-            calls: 1000.0,
-            mean: Some(mean),
-        }
-    }
+    const SECOND: f64 = 1e9;
 
     /// A function, its loads, and how long its calls take.
     type Function<'a> = (u32, &'a [(u32, f64)], f64);
 
+    /// Of a second.
+    fn measured(functions: &[Function<'_>]) -> Measured {
+        let mut measured = Measured::default();
+        measured.useful_ns.insert(ALL, SECOND);
+        for &(id, loads, mean) in functions {
+            let mut share = Share {
+                calls: 1000.0,
+                mean: Some(mean),
+                ..Share::default()
+            };
+            for &(thread, load) in loads {
+                measured.useful_ns.insert(thread, SECOND);
+                share.costs_ns.insert(thread, load * SECOND);
+            }
+            measured.functions.insert(FunctionId(id), share);
+        }
+        measured
+    }
+
     fn weights(functions: &[Function<'_>]) -> Weights {
         let mut weights = Weights::default();
-        let all = functions.iter();
-        let all = all.map(|(id, loads, mean)| (FunctionId(*id), measured(loads, *mean)));
-        weights.learn(&all.collect(), |_| true);
+        weights.learn(&measured(functions), |_| true);
         weights
     }
 
@@ -198,13 +242,16 @@ mod tests {
     #[test]
     fn what_was_measured_before_counts_less_and_less() {
         let mut weights = weights(&[(1, &[(ALL, 0.4)], 10.0), (2, &[(ALL, 0.4)], 10.0)]);
-        let calmer = HashMap::from([(FunctionId(1), measured(&[(ALL, 0.2)], 10.0))]);
+        let calmer = measured(&[(1, &[(ALL, 0.2)], 10.0)]);
         // The other one rests, so that nothing was seen of it says nothing.
         weights.learn(&calmer, |id| id == FunctionId(1));
-        assert!((weights.load(|id| id.0 == 1) - 0.3).abs() < 1e-9);
+        let expected = (0.4 * FADE + 0.2) / (FADE + 1.0);
+        assert!((weights.load(|id| id.0 == 1) - expected).abs() < 1e-9);
         assert!((weights.load(|id| id.0 == 2) - 0.4).abs() < 1e-9);
-        for _ in 0..60 {
-            weights.learn(&HashMap::new(), |_| true);
+        let calls = weights.get(FunctionId(1)).unwrap().calls_per_second();
+        assert!((calls - 1000.0).abs() < 1e-6);
+        for _ in 0..80 {
+            weights.learn(&measured(&[]), |_| true);
         }
         assert!(
             weights.get(FunctionId(1)).is_none(),
