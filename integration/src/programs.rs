@@ -15,11 +15,14 @@ use crate::tool::{Tool, output_of};
 /// In the compiler's name, so that they reach every bundled library too.
 const SLEDS: &str = "-fxray-instrument -fxray-instruction-threshold=1";
 
+/// LLVM's runtime with all of its modes; by default one of them is not linked.
+const MODES: &str = "-fxray-modes=xray-basic,xray-fdr,xray-profiling";
+
 /// No runtime that would switch the sleds.
 const NO_RUNTIME: &str = "-fno-xray-link-deps";
 
-/// What switches LLVM's flight recorder on.
-const FLIGHT: &str = include_str!("../fixtures/flight.cpp");
+/// What switches those modes of LLVM's on that the environment alone does not.
+const LLVM_MODE: &str = include_str!("../fixtures/llvmmode.cpp");
 
 /// How long a build may take, in seconds.
 const LIMIT: &str = "1200";
@@ -33,7 +36,7 @@ const HOST: &str = "x86_64-unknown-linux-gnu";
 pub enum Program {
     /// `redis-server` and `redis-benchmark`.
     Redis,
-    /// The same with LLVM's runtime, and its flight recorder when `BENCH_FLIGHT` is set.
+    /// The same with LLVM's runtime, which records in the mode that `BENCH_XRAY` names.
     RedisLlvm,
     /// `sqlite3`, the shell, and `speedtest1`.
     Sqlite,
@@ -64,7 +67,7 @@ pub fn build_program(program: Program) -> Result<Built> {
     let name = source.file_name().unwrap_or_default().to_string_lossy();
     let steps = program.steps()?;
     let mut hasher = DefaultHasher::new();
-    (name.as_ref(), &steps, FLIGHT).hash(&mut hasher);
+    (name.as_ref(), &steps, LLVM_MODE).hash(&mut hasher);
     let kept = format!("{program:?}").to_lowercase();
     let dir = once(&kept, hasher.finish(), |work| {
         let tree = work.join("build");
@@ -185,11 +188,14 @@ impl Program {
         Ok(match self {
             Self::Redis => vec![redis(&plain, "")],
             Self::RedisLlvm => {
-                let code = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/flight.cpp");
+                let code = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/llvmmode.cpp");
                 let cxx = Tool::ClangXx19.path()?.display().to_string();
                 // Without sleds of its own, and not in `src`, where Redis' makefile removes what it takes for an earlier build's.
-                let flight = ["-c", "-O2", code, "-o", "flight.o"];
-                vec![step(&cxx, &flight), redis(SLEDS, "../flight.o")]
+                let mode = ["-c", "-O2", code, "-o", "llvmmode.o"];
+                vec![
+                    step(&cxx, &mode),
+                    redis(&format!("{SLEDS} {MODES}"), "../llvmmode.o"),
+                ]
             }
             Self::Sqlite => {
                 Tool::Tclsh.path()?;

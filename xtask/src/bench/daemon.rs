@@ -120,7 +120,13 @@ impl Daemon {
 
     /// The same in this mode.
     pub(crate) fn attach_in(&self, pid: i32, mode: &str) -> Result<Value> {
-        Ok(self.ctl(&["attach", &pid.to_string(), "--mode", mode])?["report"].take())
+        self.attach_with(pid, &["--mode", mode])
+    }
+
+    /// The same with these options.
+    pub(crate) fn attach_with(&self, pid: i32, options: &[&str]) -> Result<Value> {
+        let pid = pid.to_string();
+        Ok(self.ctl(&[&["attach", &pid], options].concat())?["report"].take())
     }
 
     /// Switches everything on or off; gives the process's report.
@@ -134,32 +140,32 @@ impl Daemon {
         Ok(report)
     }
 
-    /// Detaches, and believes it only with its proof.
-    pub(crate) fn detach(&self, pid: i32) -> Result<()> {
-        let answer = self.ctl(&["detach", &pid.to_string()])?;
-        let report = &answer["processes"][0];
-        let proven = number(report, "sleds_on")? == 0
-            && number(report, "text_bytes_different")? == 0
-            && number(report, "text_bytes_compared")? > 0;
+    /// Detaches, and believes it only with its proof; gives the process's report.
+    pub(crate) fn detach(&self, pid: i32) -> Result<Value> {
+        let mut answer = self.ctl(&["detach", &pid.to_string()])?;
+        let report = answer["processes"][0].take();
+        let proven = number(&report, "sleds_on")? == 0
+            && number(&report, "text_bytes_different")? == 0
+            && number(&report, "text_bytes_compared")? > 0;
         ensure!(proven, "no proof: {report}");
-        Ok(())
+        Ok(report)
+    }
+
+    /// What it says of an attached process.
+    pub(crate) fn status(&self, pid: i32) -> Result<Value> {
+        let mut answer = self.ctl(&["status", "--pid", &pid.to_string()])?;
+        Ok(answer["processes"][0].take())
     }
 
     /// Events and losses of an attached process.
     pub(crate) fn counters(&self, pid: i32) -> Result<(u64, u64)> {
-        let answer = self.ctl(&["status", "--pid", &pid.to_string()])?;
-        let process = &answer["processes"][0];
-        Ok((number(process, "events")?, number(process, "lost")?))
+        let process = self.status(pid)?;
+        Ok((number(&process, "events")?, number(&process, "lost")?))
     }
 
     /// Processor time so far, of all threads; in steps of a clock tick, 10 ms.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        let process = procfs::process::Process::new(self.pid().as_raw())?;
-        let stat = process.stat()?;
-        let ticks = stat.utime + stat.stime;
-        Ok(Duration::from_secs_f64(
-            ticks as f64 / procfs::ticks_per_second() as f64,
-        ))
+        cpu(self.pid().as_raw())
     }
 
     /// The most memory it has had, in bytes.
@@ -278,6 +284,15 @@ impl Recording {
             cpu,
         })
     }
+}
+
+/// Processor time of a process so far, of all threads; in steps of a clock tick, 10 ms.
+pub(crate) fn cpu(pid: i32) -> Result<Duration> {
+    let stat = procfs::process::Process::new(pid)?.stat()?;
+    let ticks = stat.utime + stat.stime;
+    Ok(Duration::from_secs_f64(
+        ticks as f64 / procfs::ticks_per_second() as f64,
+    ))
 }
 
 /// A number in an answer.

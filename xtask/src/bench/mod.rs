@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `leaf`, `toggle`, `loads`, `attach`, `drain`, `redis`, `offline` | a section of the table each |
+//! | `leaf`, `toggle`, `loads`, `attach`, `drain`, `redis`, `snapshot`, `offline` | a section of the table each |
 //! | `daemon` | the release build's daemon and command line, which those with a running program drive |
 //! | `measured` | what a command takes that runs to its end |
 //! | `table`, `samples`, `machine`, `switches` | what they share |
@@ -19,6 +19,7 @@ mod measured;
 mod offline;
 mod redis;
 mod samples;
+mod snapshot;
 mod switches;
 mod table;
 mod toggle;
@@ -66,6 +67,8 @@ enum Section {
     Drain,
     /// Redis under load
     Redis,
+    /// A picture of full rings, while threads go on
+    Snapshot,
     /// The commands that work on files, beside llvm-xray
     Offline,
 }
@@ -155,6 +158,7 @@ impl Section {
             Section::Attach => "Attach: the time that a thread stands still",
             Section::Drain => "Lossless drain",
             Section::Redis => "Redis, every function",
+            Section::Snapshot => "Snapshot of full rings",
             Section::Offline => "Offline, beside llvm-xray-19",
         }
     }
@@ -167,6 +171,7 @@ impl Section {
             Section::Attach => attach::run(bench),
             Section::Drain => drain::run(bench, table),
             Section::Redis => redis::run(bench, table),
+            Section::Snapshot => snapshot::run(bench, table),
             Section::Offline => offline::run(bench, table),
         }
     }

@@ -1,0 +1,365 @@
+//! Servers side by side, each traced in its own way.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::super::daemon::{Daemon, cpu, number};
+use super::super::samples::Samples;
+use super::server::{Redis, Server};
+
+/// After so much load a budget has settled.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// How a server is traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Off,
+    /// Another server like that: how much they differ is chance.
+    OffAgain,
+    Ours(Ours),
+    Llvm(Llvm),
+}
+
+/// By us, with every function switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ours {
+    /// In flight, but at most 2 % of the time.
+    Budget,
+    /// In flight, for 5 ms of each second.
+    Duty,
+    Flight,
+    /// Streamed into a file.
+    Recorded,
+    /// Streamed into the daemon's memory.
+    Retained,
+    Profile,
+    Count,
+}
+
+/// By LLVM's runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Llvm {
+    Flight,
+    Profiling,
+    Basic,
+}
+
+/// Whether a load counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Round {
+    WarmUp,
+    Measured,
+}
+
+/// A server, and what was measured of it.
+#[derive(Debug)]
+pub(super) struct Variant {
+    pub(super) mode: Mode,
+    /// Where it works, and LLVM's runtime writes its log.
+    dir: PathBuf,
+    /// `None` from its end on, or after something failed.
+    server: Option<Server>,
+    /// Of each command in each load: so many that a sample takes a second or two.
+    requests: u64,
+    /// Requests a second, by command; grows with each load that counts.
+    pub(super) rates: [Samples; 2],
+    /// What xrayd recorded in those loads.
+    pub(super) tally: Tally,
+    /// Requests of all loads, those for warming up as well: LLVM's log has all of them, and so has what a budget is said to have hidden.
+    pub(super) all_requests: u64,
+    /// Of LLVM's log; set at the end.
+    pub(super) log_bytes: u64,
+    /// The daemon's status of it after the latest load, if it stays attached.
+    pub(super) status: Value,
+    /// Why it is of no use any more. The others go on.
+    pub(super) failure: Option<String>,
+}
+
+/// Sums over loads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    /// Or calls, if those were counted.
+    pub(super) events: u64,
+    pub(super) lost: u64,
+    /// Of files.
+    pub(super) bytes: u64,
+    pub(super) requests: u64,
+    /// Processor time of the server.
+    pub(super) cpu: Duration,
+}
+
+// === impl Mode ===
+
+impl Mode {
+    /// Those first that are compared most closely.
+    pub(super) const ALL: [Self; 12] = [
+        Self::Off,
+        Self::OffAgain,
+        Self::Ours(Ours::Budget),
+        Self::Ours(Ours::Duty),
+        Self::Ours(Ours::Flight),
+        Self::Ours(Ours::Recorded),
+        Self::Ours(Ours::Retained),
+        Self::Ours(Ours::Profile),
+        Self::Ours(Ours::Count),
+        Self::Llvm(Llvm::Flight),
+        Self::Llvm(Llvm::Profiling),
+        Self::Llvm(Llvm::Basic),
+    ];
+
+    /// How often it is loaded in a round: where a percent counts, more samples tell more.
+    pub(super) fn turns(self) -> u32 {
+        match self {
+            Self::Off | Self::OffAgain | Self::Ours(Ours::Budget | Ours::Duty) => 3,
+            Self::Ours(_) | Self::Llvm(_) => 1,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Off => "sleds off",
+            Self::OffAgain => "sleds off, another server",
+            Self::Ours(Ours::Budget) => "xrayd in flight, --max-overhead 2%",
+            Self::Ours(Ours::Duty) => "xrayd in flight, --duty 5ms/1s",
+            Self::Ours(Ours::Flight) => "everything traced by xrayd, in flight",
+            Self::Ours(Ours::Recorded) => "everything traced by xrayd, recorded to a file",
+            Self::Ours(Ours::Retained) => "everything traced by xrayd, retained by the daemon",
+            Self::Ours(Ours::Profile) => "everything added up by xrayd (mode profile)",
+            Self::Ours(Ours::Count) => "everything counted by xrayd (mode count)",
+            Self::Llvm(Llvm::Flight) => "LLVM XRay, FDR mode",
+            Self::Llvm(Llvm::Profiling) => "LLVM XRay, profiling mode",
+            Self::Llvm(Llvm::Basic) => "LLVM XRay, basic mode",
+        }
+    }
+
+    fn requests(self) -> u64 {
+        match self {
+            Self::Off | Self::OffAgain | Self::Ours(Ours::Budget | Ours::Duty) => 2_000_000,
+            Self::Ours(Ours::Count) => 1_000_000,
+            Self::Ours(_) => 400_000,
+            Self::Llvm(Llvm::Flight) => 200_000,
+            Self::Llvm(Llvm::Profiling) => 100_000,
+            Self::Llvm(Llvm::Basic) => 20_000,
+        }
+    }
+}
+
+// === impl Ours ===
+
+impl Ours {
+    /// Options of `xrayctl attach`.
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Budget => &["--mode", "flight", "--max-overhead", "2%"],
+            Self::Duty => &["--mode", "flight", "--duty", "5ms/1s"],
+            Self::Flight => &["--mode", "flight"],
+            Self::Recorded | Self::Retained => &["--mode", "stream"],
+            Self::Profile => &["--mode", "profile"],
+            Self::Count => &["--mode", "count"],
+        }
+    }
+}
+
+// === impl Llvm ===
+
+impl Llvm {
+    /// A log that is smaller shows that nothing was recorded.
+    fn least_log(self, requests: u64) -> u64 {
+        match self {
+            // The flight recorder keeps 100 buffers of 16 KiB.
+            Self::Flight => 1 << 20,
+            // Thousands of stacks.
+            Self::Profiling => 100 << 10,
+            // Each request takes many events of 32 bytes.
+            Self::Basic => requests * 32,
+        }
+    }
+}
+
+// === impl Variant ===
+
+impl Variant {
+    /// Starts a server, and has it traced if it stays so from one load to the next.
+    pub(super) fn start(mode: Mode, redis: &Redis, daemon: &Daemon, below: &Path) -> Self {
+        let dir: String = format!("{mode:?}").to_lowercase();
+        let dir = below.join(dir.replace(['(', ')'], "-"));
+        let mut variant = Self {
+            mode,
+            dir,
+            server: None,
+            requests: mode.requests(),
+            rates: Default::default(),
+            tally: Tally::default(),
+            all_requests: 0,
+            log_bytes: 0,
+            status: Value::Null,
+            failure: None,
+        };
+        if let Err(error) = variant.begin(redis, daemon) {
+            variant.fail(&error);
+        }
+        variant
+    }
+
+    fn begin(&mut self, redis: &Redis, daemon: &Daemon) -> Result<()> {
+        let server = self
+            .server
+            .insert(Server::start(redis, self.mode, &self.dir)?);
+        let Mode::Ours(ours @ (Ours::Budget | Ours::Duty)) = self.mode else {
+            return Ok(());
+        };
+        daemon.attach_with(server.pid(), ours.options())?;
+        daemon.toggle(server.pid(), "enable")?;
+        let begun = Instant::now();
+        while begun.elapsed() < SETTLING {
+            redis.load(server, self.requests)?;
+            self.all_requests += 2 * self.requests;
+        }
+        Ok(())
+    }
+
+    /// Has it answer requests. If that fails, it is not asked again.
+    pub(super) fn load(&mut self, redis: &Redis, daemon: &Daemon, file: &Path, round: Round) {
+        let Some(mut server) = self.server.take() else {
+            return;
+        };
+        let before = cpu(server.pid());
+        let done = self.try_load(&mut server, redis, daemon, file);
+        let taken = before.and_then(|before| Ok(cpu(server.pid())?.saturating_sub(before)));
+        match done.and_then(|(rates, tally)| {
+            Ok((
+                rates,
+                Tally {
+                    cpu: taken?,
+                    ..tally
+                },
+            ))
+        }) {
+            Ok((rates, tally)) => {
+                self.server = Some(server);
+                self.all_requests += 2 * self.requests;
+                if round == Round::Measured {
+                    for (samples, rate) in self.rates.iter_mut().zip(rates) {
+                        samples.push(rate);
+                    }
+                    self.tally.add(&tally);
+                }
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn try_load(
+        &mut self,
+        server: &mut Server,
+        redis: &Redis,
+        daemon: &Daemon,
+        file: &Path,
+    ) -> Result<([f64; 2], Tally)> {
+        let pid = server.pid();
+        let mut tally = Tally {
+            requests: 2 * self.requests,
+            ..Tally::default()
+        };
+        let rates = match self.mode {
+            Mode::Off | Mode::OffAgain | Mode::Llvm(_) => redis.load(server, self.requests)?,
+            Mode::Ours(Ours::Recorded) => {
+                let recording = daemon.record(pid, file)?;
+                let rates = redis.load(server, self.requests)?;
+                let recorded = recording.finish()?;
+                (tally.events, tally.lost) = (recorded.events, recorded.lost);
+                tally.bytes = recorded.bytes;
+                rates
+            }
+            Mode::Ours(ours @ (Ours::Flight | Ours::Retained | Ours::Profile | Ours::Count)) => {
+                daemon.attach_with(pid, ours.options())?;
+                daemon.toggle(pid, "enable")?;
+                let rates = redis.load(server, self.requests)?;
+                let report = daemon.detach(pid)?;
+                tally.events = number(&report, "events")?;
+                tally.lost = number(&report, "lost")?;
+                rates
+            }
+            Mode::Ours(Ours::Budget | Ours::Duty) => {
+                let (events, lost) = daemon.counters(pid)?;
+                let rates = redis.load(server, self.requests)?;
+                self.status = daemon.status(pid)?;
+                tally.events = number(&self.status, "events")?.saturating_sub(events);
+                tally.lost = number(&self.status, "lost")?.saturating_sub(lost);
+                rates
+            }
+        };
+        Ok((rates, tally))
+    }
+
+    /// Ends the server. That it ends as one that nobody traced, and LLVM's log, are the proof that it worked.
+    pub(super) fn end(&mut self, daemon: &Daemon) {
+        if let Some(server) = self.server.take()
+            && let Err(error) = self.try_end(server, daemon)
+        {
+            self.fail(&error);
+        }
+    }
+
+    fn try_end(&mut self, mut server: Server, daemon: &Daemon) -> Result<()> {
+        if let Mode::Ours(Ours::Budget | Ours::Duty) = self.mode {
+            daemon.detach(server.pid())?;
+        }
+        let status = server.stop().context("at its end")?;
+        ensure!(status.success(), "redis-server ended with {status}");
+        if let Mode::Llvm(llvm) = self.mode {
+            self.log_bytes = log_bytes(&self.dir)?;
+            ensure!(
+                self.log_bytes > llvm.least_log(self.all_requests),
+                "it recorded next to nothing: a log of {} bytes",
+                self.log_bytes
+            );
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, error: &anyhow::Error) {
+        let [set, get] = self.rates.each_ref().map(|rates| rates.median() / 1e3);
+        let before = match set.is_nan() {
+            true => String::new(),
+            false => format!("; until then {set:.0} and {get:.0} k requests/s"),
+        };
+        self.failure = Some(format!("{error:#}{before}"));
+        self.server = None;
+    }
+}
+
+/// Bytes of the logs of LLVM's runtime in a directory.
+fn log_bytes(dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir).context("cannot list the logs")? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("xray-log.") {
+            bytes += entry.metadata()?.len();
+        }
+    }
+    Ok(bytes)
+}
+
+// === impl Tally ===
+
+impl Tally {
+    fn add(&mut self, other: &Self) {
+        let Self {
+            events,
+            lost,
+            bytes,
+            requests,
+            cpu,
+        } = other;
+        self.events += events;
+        self.lost += lost;
+        self.bytes += bytes;
+        self.requests += requests;
+        self.cpu += *cpu;
+    }
+}
