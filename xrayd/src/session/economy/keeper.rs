@@ -237,9 +237,10 @@ impl Interval {
         Self::of(rings, elapsed_ns, running)
     }
 
-    /// What was recorded in a short time of which the pictures tell. Rings were given more before and after it, while sleds were switched.
+    /// What was recorded in a short time of which the pictures tell. Since `before`, rings were given more than in that time: sleds were switched before and after it.
     fn moment(
         sample: &Sample,
+        before: &HashMap<RingId, u64>,
         time: &RangeInclusive<Ticks>,
         elapsed_ns: f64,
         running: &Reading,
@@ -252,7 +253,8 @@ impl Interval {
             let seen = until.saturating_sub(tally.since?.0);
             // Where the begin is missing, it was as later.
             let given = u128::from(tally.events) * u128::from(length) / u128::from(seen.max(1));
-            let given = u64::try_from(given).unwrap_or(u64::MAX);
+            let grown = ring.given.saturating_sub(*before.get(&ring.ring)?);
+            let given = u64::try_from(given).unwrap_or(u64::MAX).min(grown);
             Some(Grown::new(ring, given, Some(tally), elapsed_ns, running))
         });
         Self::of(rings, elapsed_ns, running)
@@ -576,7 +578,7 @@ impl Controller {
         let last = self.keeper.last.take().unwrap_or_default();
         let lasted_ns = float(ticks) * tick_ns;
         let running = last.at_times(ran, lasted_ns);
-        let interval = Interval::moment(&sample, &(since..=until), lasted_ns, &running);
+        let interval = Interval::moment(&sample, before, &(since..=until), lasted_ns, &running);
         let costs = interval.weigh(event_ns, tick_ns);
         // Of the whole time for which anything was on.
         let elapsed_ns = float(sample.taken.1.0.saturating_sub(begun.0)) * tick_ns;
