@@ -515,6 +515,11 @@ impl Drain {
             })
         });
         let mut rings: Vec<RingSample> = rings.collect();
+        // Before the pictures, which take longer: what is newer in them does not count.
+        let (taken, ran) = (
+            (Instant::now(), ticks_now()),
+            cpu_time::of_process(self.pid),
+        );
         // Of a ring that is new nothing is known before it was seen twice.
         let more = |ring: &RingSample| {
             let before = before.get(&ring.ring).copied();
@@ -531,8 +536,8 @@ impl Drain {
         }
         Sample {
             sites: Arc::clone(&self.sites),
-            taken: (Instant::now(), ticks_now()),
-            ran: cpu_time::of_process(self.pid),
+            taken,
+            ran,
             rings,
         }
     }

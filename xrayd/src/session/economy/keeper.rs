@@ -12,7 +12,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    ops::RangeInclusive,
     time::{Duration, Instant},
 };
 
@@ -21,7 +20,7 @@ use xray_trace::model::{FunctionId, Ticks};
 use super::{
     super::{Wanted, controller::Controller},
     Duty, Economy, price,
-    weigh::{ALL, Measured, Weights},
+    weigh::{ALL, Measured, Time, Weights},
 };
 use crate::{
     collect::{RingId, RingSample, Sample, Tally},
@@ -29,7 +28,6 @@ use crate::{
     lock::lock,
     refusal::Result,
     sys::ticks_now,
-    target::cpu_time,
 };
 
 /// How soon is looked after something was switched on, and then how often.
@@ -48,11 +46,12 @@ const TRY_EVERY_AT_LEAST: Duration = Duration::from_secs(60);
 const MOST_TRIED: usize = 256;
 /// Events that say who causes the others.
 const ENOUGH_EVENTS: u64 = 1000;
-/// A process that has run for less says nothing about what its functions cost.
-const LEAST_CPU_NS: f64 = 100_000.0;
 /// Threads that run for less than this part of the time need no budget of their own.
 const WORKING: f64 = 0.05;
-/// What was spent in one look counts half as much this many looks later, in what is told.
+/// What was measured before counts so much less with each look, and with each try: these are short, and are about functions of which nothing else is known.
+const FADE_LOOK: f64 = 0.6;
+const FADE_TRY: f64 = 0.85;
+/// What was spent in a look counts so much less with each later one, in what is told.
 const FADE: f64 = 0.9;
 
 /// What the control thread knows of an economy.
@@ -69,8 +68,8 @@ pub(in crate::session) struct Keeper {
     /// Both clocks when it began: they tell how fast the counter goes.
     begun: Option<(Instant, Ticks)>,
     last: Option<Reading>,
-    /// Time that tracing took of late, and that the program ran for itself, in nanoseconds.
-    spent: (f64, f64),
+    /// What tracing took of late, and how long the program ran.
+    spent: Time,
     next_try: Option<Instant>,
     /// The last function that was tried.
     tried: Option<FunctionId>,
@@ -111,6 +110,7 @@ struct Reading {
 /// What happened in a while.
 #[derive(Debug, Default)]
 struct Interval {
+    elapsed_ns: f64,
     /// Of which the process has run so long.
     cpu_ns: f64,
     rings: Vec<Grown>,
@@ -130,8 +130,7 @@ struct Grown {
 #[derive(Debug, Default)]
 struct Costs {
     measured: Measured,
-    spent_ns: f64,
-    useful_ns: f64,
+    time: Time,
 }
 
 // === impl Keeper ===
@@ -158,15 +157,10 @@ impl Keeper {
         self.price * self.tick_ns()
     }
 
-    /// Adds to what is told.
-    fn spend(&mut self, costs: &Costs) {
-        self.spent.0 = self.spent.0 * FADE + costs.spent_ns;
-        self.spent.1 = self.spent.1 * FADE + costs.useful_ns;
-    }
-
+    /// What tracing costs, if anything ran.
     fn overhead(&self) -> Option<f64> {
-        let (spent, useful) = self.spent;
-        (useful > 0.0).then(|| spent / useful)
+        let useful_ns = self.spent.useful_ns();
+        (useful_ns > 0.0).then(|| self.spent.spent_ns / useful_ns)
     }
 }
 
@@ -179,22 +173,6 @@ impl Reading {
             given: given(sample),
             cpu: sample.ran.unwrap_or_default(),
             threads: sample.rings.iter().filter_map(|ring| ring.ran).collect(),
-            ..Self::default()
-        }
-    }
-
-    /// The same for a short time in which the process ran so long: its threads as much more or less than as a rule.
-    fn at_times(&self, ran: Option<Duration>, lasted_ns: f64) -> Self {
-        let running = ran.map_or(self.running, |ran| {
-            ran.as_secs_f64() * 1e9 / lasted_ns.max(1.0)
-        });
-        let more = running / self.running.max(1e-9);
-        let threads = self.threads_running.iter();
-        Self {
-            running,
-            threads_running: threads
-                .map(|(tid, runs)| (*tid, (runs * more).min(1.0)))
-                .collect(),
             ..Self::default()
         }
     }
@@ -220,67 +198,44 @@ impl Reading {
 // === impl Interval ===
 
 impl Interval {
-    /// What was recorded since `before`, in so many nanoseconds, while the process ran as `running` says.
+    /// What was recorded between two samples, in so many nanoseconds of which the process ran so many: by whom, the pictures say, of the time since then.
     fn new(
         sample: &Sample,
         before: &HashMap<RingId, u64>,
-        since: Ticks,
-        elapsed_ns: f64,
+        mut tallies: HashMap<RingId, Tally>,
+        (elapsed_ns, cpu_ns): (f64, f64),
         running: &Reading,
     ) -> Self {
-        let mut tallies = sample.tallies(&(since..=sample.taken.1));
         let rings = sample.rings.iter().filter_map(|ring| {
             let given = ring.given.saturating_sub(*before.get(&ring.ring)?);
             let tally = tallies.remove(&ring.ring);
             Some(Grown::new(ring, given, tally, elapsed_ns, running))
         });
-        Self::of(rings, elapsed_ns, running)
-    }
-
-    /// What was recorded in a short time of which the pictures tell. Since `before`, rings were given more than in that time: sleds were switched before and after it.
-    fn moment(
-        sample: &Sample,
-        before: &HashMap<RingId, u64>,
-        time: &RangeInclusive<Ticks>,
-        elapsed_ns: f64,
-        running: &Reading,
-    ) -> Self {
-        let mut tallies = sample.tallies(time);
-        let until = time.end().0;
-        let length = until.saturating_sub(time.start().0);
-        let rings = sample.rings.iter().filter_map(|ring| {
-            let tally = tallies.remove(&ring.ring)?;
-            let seen = until.saturating_sub(tally.since?.0);
-            // Where the begin is missing, it was as later.
-            let given = u128::from(tally.events) * u128::from(length) / u128::from(seen.max(1));
-            let grown = ring.given.saturating_sub(*before.get(&ring.ring)?);
-            let given = u64::try_from(given).unwrap_or(u64::MAX).min(grown);
-            Some(Grown::new(ring, given, Some(tally), elapsed_ns, running))
-        });
-        Self::of(rings, elapsed_ns, running)
-    }
-
-    fn of(rings: impl Iterator<Item = Grown>, elapsed_ns: f64, running: &Reading) -> Self {
         Self {
-            cpu_ns: running.running * elapsed_ns,
+            elapsed_ns,
+            cpu_ns,
             rings: rings.filter(|ring| ring.given > 0).collect(),
         }
     }
 
-    /// Whether nothing was recorded, or something is known of it.
-    fn says_something(&self) -> bool {
-        let seen = self.rings.iter().any(|ring| ring.seen().is_some());
-        self.rings.is_empty() || seen && self.cpu_ns > LEAST_CPU_NS
+    /// Whether it is known who recorded what there is.
+    fn is_seen(&self) -> bool {
+        self.rings.is_empty() || self.rings.iter().any(|ring| ring.seen().is_some())
     }
 
     fn weigh(&self, event_ns: f64, tick_ns: f64) -> Costs {
-        // Of what is recorded, a tenth of the time is the program's at least: prices are not exact.
-        let useful = |cpu_ns: f64, events: f64| (cpu_ns - events * event_ns).max(cpu_ns / 10.0);
+        let time = |cpu_ns: f64, events: f64| Time {
+            cpu_ns,
+            spent_ns: events * event_ns,
+        };
         let given: f64 = self.rings.iter().map(|ring| float(ring.given)).sum();
         let seen = self.rings.iter().filter(|ring| ring.seen().is_some());
         let seen: f64 = seen.map(|ring| float(ring.given)).sum();
-        let mut measured = Measured::default();
-        measured.useful_ns.insert(ALL, useful(self.cpu_ns, given));
+        let mut measured = Measured {
+            elapsed_ns: self.elapsed_ns,
+            ..Measured::default()
+        };
+        measured.threads.insert(ALL, time(self.cpu_ns, given));
         // Of rings that were not looked at, threads do what the others do.
         let scale = if seen > 0.0 { given / seen } else { 0.0 };
         let mut times = HashMap::<FunctionId, (f64, f64)>::new();
@@ -290,8 +245,8 @@ impl Interval {
             };
             let each = float(ring.given) / float(tally.events);
             if let Some(cpu_ns) = ring.cpu_ns {
-                let own = useful(cpu_ns, float(ring.given));
-                measured.useful_ns.insert(ring.tid, own);
+                let own = time(cpu_ns, float(ring.given));
+                measured.threads.insert(ring.tid, own);
             }
             for (&id, part) in &tally.functions {
                 let cost_ns = float(part.events) * each * event_ns;
@@ -313,8 +268,7 @@ impl Interval {
             }
         }
         Costs {
-            spent_ns: given * event_ns,
-            useful_ns: useful(self.cpu_ns, given),
+            time: time(self.cpu_ns, given),
             measured,
         }
     }
@@ -424,11 +378,7 @@ impl Controller {
                     given,
                     ran,
                 },
-            ) => {
-                let ran = ran.zip(cpu_time::of_process(self.target.pid()));
-                let ran = ran.map(|(before, now)| now.saturating_sub(before));
-                self.end_try(budget(ppm), ids, (begun, since), &given, ran)
-            }
+            ) => self.end_try(budget(ppm), ids, (begun, since), &given, ran),
             (Economy::Budget(ppm), _) => self.look_at_costs(budget(ppm)),
             (Economy::Duty(duty), Stage::Open { since, next }) => {
                 self.end_window(duty, since, next)
@@ -458,7 +408,9 @@ impl Controller {
         let mut reading = Reading::of(&sample);
         let interval = before.at.map(|(at, since)| {
             let elapsed = reading.run_since(&before, at);
-            Interval::new(&sample, &before.given, since, elapsed, &reading)
+            let tallies = sample.tallies(&(since..=sample.taken.1));
+            let cpu_ns = reading.running * elapsed;
+            Interval::new(&sample, &before.given, tallies, (elapsed, cpu_ns), &reading)
         });
         self.keeper.last = Some(reading);
         let Some(interval) = interval else {
@@ -468,14 +420,14 @@ impl Controller {
         let (event_ns, tick_ns) = (self.keeper.event_ns(), self.keeper.tick_ns());
         let costs = interval.weigh(event_ns, tick_ns);
         let keeper = &mut self.keeper;
-        keeper.spend(&costs);
+        keeper.spent.add(costs.time, FADE);
         let resting = &keeper.resting;
-        if interval.says_something() {
+        if interval.is_seen() {
             keeper
                 .weights
-                .learn(&costs.measured, |id| !resting.contains(&id));
+                .learn(&costs.measured, FADE_LOOK, |id| !resting.contains(&id));
         }
-        let useful = costs.useful_ns / 1e9;
+        let useful = costs.time.useful_ns() / 1e9;
         let weights = &keeper.weights;
         let unrecorded = resting
             .iter()
@@ -486,6 +438,7 @@ impl Controller {
         if weights.load(on) > budget * TOO_MUCH {
             let dear = weights.too_dear(budget * ENOUGH, on);
             self.rest(dear.into_iter().collect())?;
+            self.begin_anew();
         }
         match self.keeper.next_try {
             _ if self.keeper.resting.is_empty() => self.keeper.next_try = None,
@@ -551,7 +504,7 @@ impl Controller {
             begun: sample.taken.1,
             since: ticks_now(),
             given: given(&sample),
-            ran: cpu_time::of_process(self.target.pid()),
+            ran: sample.ran,
         };
         Ok(())
     }
@@ -564,36 +517,40 @@ impl Controller {
         before: &HashMap<RingId, u64>,
         ran: Option<Duration>,
     ) -> Result<()> {
-        let until = ticks_now();
+        // While they are on: what is recorded later pushes it out of the pictures.
+        let sample = self.sample(before.clone());
         // What somebody has switched since is not tried any more.
         ids.retain(|id| self.keeper.resting.contains(id));
         self.rest_sleds(&ids)?;
         self.keeper.due = Some(Instant::now() + LOOK_EVERY);
-        let Some(sample) = self.sample(before.clone()) else {
+        let (Some(mut sample), Some(after)) = (sample, self.sample(HashMap::new())) else {
             return Ok(());
         };
+        let until = sample.taken.1;
         let ticks = until.0.saturating_sub(since.0);
         self.shared.ledger.recorded(&ids, ticks);
         let (event_ns, tick_ns) = (self.keeper.event_ns(), self.keeper.tick_ns());
         let last = self.keeper.last.take().unwrap_or_default();
-        let lasted_ns = float(ticks) * tick_ns;
-        let running = last.at_times(ran, lasted_ns);
-        let interval = Interval::moment(&sample, before, &(since..=until), lasted_ns, &running);
+        let elapsed_ns = float(after.taken.1.0.saturating_sub(begun.0)) * tick_ns;
+        // Sums are right, single numbers are not: they come by the scheduler's tick.
+        let ran = ran.zip(after.ran);
+        let ran = ran.map(|(before, now)| now.saturating_sub(before));
+        let cpu_ns = ran.map_or(0.0, |ran| ran.as_secs_f64() * 1e9);
+        let tallies = sample.tallies(&(since..=until));
+        let after = given(&after);
+        for ring in &mut sample.rings {
+            ring.given = after.get(&ring.ring).copied().unwrap_or(ring.given);
+        }
+        let interval = Interval::new(&sample, before, tallies, (elapsed_ns, cpu_ns), &last);
         let costs = interval.weigh(event_ns, tick_ns);
-        // Of the whole time for which anything was on.
-        let elapsed_ns = float(sample.taken.1.0.saturating_sub(begun.0)) * tick_ns;
-        let whole = Interval::new(&sample, before, begun, elapsed_ns, &last);
-        self.keeper.spend(&whole.weigh(event_ns, tick_ns));
-        let mut reading = Reading::of(&sample);
-        reading.running = last.running;
-        reading.threads_running = last.threads_running;
         let keeper = &mut self.keeper;
-        keeper.last = Some(reading);
+        keeper.last = Some(last);
         let (resting, states) = (&keeper.resting, &self.shared.states);
-        if interval.says_something() {
-            keeper
-                .weights
-                .learn(&costs.measured, |id| ids.binary_search(&id).is_ok());
+        keeper.spent.add(costs.time, 1.0);
+        if interval.is_seen() {
+            keeper.weights.learn(&costs.measured, FADE_TRY, |id| {
+                ids.binary_search(&id).is_ok()
+            });
         }
         let on = |id| states.recorded(id).is_some();
         let dear = keeper.weights.too_dear(budget * ENOUGH, on);
@@ -609,7 +566,19 @@ impl Controller {
         self.wake_sleds(&wake)?;
         self.keeper.resting.retain(|id| dear.contains(id));
         self.shared.ledger.wake(wake, ticks_now());
-        self.rest(rest)
+        self.rest(rest)?;
+        self.begin_anew();
+        Ok(())
+    }
+
+    /// What was recorded so far is no matter of the next look: it was of functions that rest by now.
+    fn begin_anew(&mut self) {
+        let last = self.keeper.last.take().unwrap_or_default();
+        self.keeper.last = self.sample(HashMap::new()).map(|sample| Reading {
+            running: last.running,
+            threads_running: last.threads_running,
+            ..Reading::of(&sample)
+        });
     }
 
     fn sample(&self, before: HashMap<RingId, u64>) -> Option<Sample> {

@@ -11,17 +11,20 @@ use xray_trace::model::FunctionId;
 pub(super) const ALL: u32 = 0;
 /// Functions that cost next to nothing stay, as long as all of them together take no more than so much of the budget.
 const FOR_THE_CHEAP: f64 = 0.1;
-/// What was measured before counts so much less with each measurement.
-const FADE: f64 = 0.6;
+/// A function that is called so many times as often as before, or as seldom, has changed; then what was before counts so much less.
+const CHANGED: f64 = 3.0;
+const FADE_CHANGED: f64 = 0.35;
 /// A load below this is none, and as few calls in a second.
 const LEAST: f64 = 1e-9;
 
 /// What is known of one function: sums, of which the older parts count less. Ratios are made of sums, since in a short time they vary wildly.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Weight {
-    /// What it cost, by thread, and for how long that ran for itself meanwhile, in nanoseconds.
+    /// What it cost, by thread.
     costs: HashMap<u32, Cost>,
     calls: f64,
+    /// In so many nanoseconds.
+    elapsed_ns: f64,
     /// Nanoseconds of a call; `None` while none was seen.
     mean: Option<f64>,
 }
@@ -29,7 +32,16 @@ pub(super) struct Weight {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Cost {
     cost_ns: f64,
-    useful_ns: f64,
+    time: Time,
+}
+
+/// What a thread did in a while, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Time {
+    /// It ran so long. The kernel tells that by the tick of its scheduler, so it is right in sum only.
+    pub(super) cpu_ns: f64,
+    /// Of which tracing took so long.
+    pub(super) spent_ns: f64,
 }
 
 /// What is known of all.
@@ -39,8 +51,10 @@ pub(super) struct Weights(HashMap<FunctionId, Weight>);
 /// What was measured in a while.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Measured {
-    /// For how long threads that work ran for themselves, and all together, in nanoseconds.
-    pub(super) useful_ns: HashMap<u32, f64>,
+    /// How long that was, in nanoseconds.
+    pub(super) elapsed_ns: f64,
+    /// What threads that work did, and all together.
+    pub(super) threads: HashMap<u32, Time>,
     pub(super) functions: HashMap<FunctionId, Share>,
 }
 
@@ -54,11 +68,27 @@ pub(super) struct Share {
     pub(super) mean: Option<f64>,
 }
 
+// === impl Time ===
+
+impl Time {
+    /// For how long it ran for itself: for a tenth of the time at least, since prices are not exact, and of what tracing took, since the kernel may not have told yet that
+    /// it ran.
+    pub(super) fn useful_ns(self) -> f64 {
+        (self.cpu_ns - self.spent_ns).max(self.cpu_ns.max(self.spent_ns) / 10.0)
+    }
+
+    /// Adds a later one; this counts so much less then.
+    pub(super) fn add(&mut self, later: Self, fade: f64) {
+        self.cpu_ns = self.cpu_ns * fade + later.cpu_ns;
+        self.spent_ns = self.spent_ns * fade + later.spent_ns;
+    }
+}
+
 // === impl Cost ===
 
 impl Cost {
     fn load(self) -> f64 {
-        self.cost_ns / self.useful_ns.max(1.0)
+        self.cost_ns / self.time.useful_ns().max(1.0)
     }
 }
 
@@ -78,21 +108,33 @@ impl Weight {
 
     /// Calls in a second for which the process runs for itself.
     pub(super) fn calls_per_second(&self) -> f64 {
-        let useful_ns = self.costs.get(&ALL).map_or(0.0, |cost| cost.useful_ns);
+        let all = self.costs.get(&ALL);
+        let useful_ns = all.map_or(0.0, |cost| cost.time.useful_ns());
         self.calls * 1e9 / useful_ns.max(1.0)
     }
 
-    fn learn(&mut self, share: &Share, useful_ns: &HashMap<u32, f64>) {
+    fn learn(&mut self, share: &Share, measured: &Measured, fade: f64) {
+        let before = self.calls / self.elapsed_ns.max(1.0);
+        let now = share.calls / measured.elapsed_ns.max(1.0);
+        // The program does something else by now: what was before says less.
+        let changed = now * CHANGED < before || before * CHANGED < now;
+        let fade = if changed {
+            fade.min(FADE_CHANGED)
+        } else {
+            fade
+        };
+        let threads = &measured.threads;
         // A thread that does not work now has nothing to say.
-        for (&thread, &useful_ns) in useful_ns {
+        for (&thread, &time) in threads {
             let cost = self.costs.entry(thread).or_default();
             let now = share.costs_ns.get(&thread).copied().unwrap_or(0.0);
-            cost.cost_ns = cost.cost_ns * FADE + now;
-            cost.useful_ns = cost.useful_ns * FADE + useful_ns;
+            cost.cost_ns = cost.cost_ns * fade + now;
+            cost.time.add(time, fade);
         }
         self.costs
             .retain(|thread, cost| *thread == ALL || cost.load() > LEAST);
-        self.calls = self.calls * FADE + share.calls;
+        self.calls = self.calls * fade + share.calls;
+        self.elapsed_ns = self.elapsed_ns * fade + measured.elapsed_ns;
         self.mean = share.mean.or(self.mean);
     }
 }
@@ -100,18 +142,20 @@ impl Weight {
 // === impl Weights ===
 
 impl Weights {
-    /// All functions of `measurable` were measured, and nothing was seen of those that have no share.
-    pub(super) fn learn(&mut self, measured: &Measured, measurable: impl Fn(FunctionId) -> bool) {
+    /// All functions of `measurable` were measured, and nothing was seen of those that have no share. What was known before counts so much less.
+    pub(super) fn learn(
+        &mut self,
+        measured: &Measured,
+        fade: f64,
+        measurable: impl Fn(FunctionId) -> bool,
+    ) {
         let nothing = Share::default();
-        let Measured {
-            useful_ns,
-            functions,
-        } = measured;
+        let functions = &measured.functions;
         for id in functions.keys().filter(|id| measurable(**id)) {
             self.0.entry(*id).or_default();
         }
         for (id, weight) in self.0.iter_mut().filter(|(id, _)| measurable(**id)) {
-            weight.learn(functions.get(id).unwrap_or(&nothing), useful_ns);
+            weight.learn(functions.get(id).unwrap_or(&nothing), measured, fade);
         }
         self.0
             .retain(|_, weight| weight.calls_per_second() > LEAST || weight.dearest() > LEAST);
@@ -176,14 +220,22 @@ mod tests {
     use super::*;
 
     const SECOND: f64 = 1e9;
+    const FADE: f64 = 0.6;
 
     /// A function, its loads, and how long its calls take.
     type Function<'a> = (u32, &'a [(u32, f64)], f64);
 
     /// Of a second.
     fn measured(functions: &[Function<'_>]) -> Measured {
-        let mut measured = Measured::default();
-        measured.useful_ns.insert(ALL, SECOND);
+        let mut measured = Measured {
+            elapsed_ns: SECOND,
+            ..Measured::default()
+        };
+        let time = Time {
+            cpu_ns: SECOND,
+            spent_ns: 0.0,
+        };
+        measured.threads.insert(ALL, time);
         for &(id, loads, mean) in functions {
             let mut share = Share {
                 calls: 1000.0,
@@ -191,7 +243,7 @@ mod tests {
                 ..Share::default()
             };
             for &(thread, load) in loads {
-                measured.useful_ns.insert(thread, SECOND);
+                measured.threads.insert(thread, time);
                 share.costs_ns.insert(thread, load * SECOND);
             }
             measured.functions.insert(FunctionId(id), share);
@@ -201,7 +253,7 @@ mod tests {
 
     fn weights(functions: &[Function<'_>]) -> Weights {
         let mut weights = Weights::default();
-        weights.learn(&measured(functions), |_| true);
+        weights.learn(&measured(functions), FADE, |_| true);
         weights
     }
 
@@ -244,14 +296,14 @@ mod tests {
         let mut weights = weights(&[(1, &[(ALL, 0.4)], 10.0), (2, &[(ALL, 0.4)], 10.0)]);
         let calmer = measured(&[(1, &[(ALL, 0.2)], 10.0)]);
         // The other one rests, so that nothing was seen of it says nothing.
-        weights.learn(&calmer, |id| id == FunctionId(1));
+        weights.learn(&calmer, FADE, |id| id == FunctionId(1));
         let expected = (0.4 * FADE + 0.2) / (FADE + 1.0);
         assert!((weights.load(|id| id.0 == 1) - expected).abs() < 1e-9);
         assert!((weights.load(|id| id.0 == 2) - 0.4).abs() < 1e-9);
         let calls = weights.get(FunctionId(1)).unwrap().calls_per_second();
         assert!((calls - 1000.0).abs() < 1e-6);
         for _ in 0..80 {
-            weights.learn(&measured(&[]), |_| true);
+            weights.learn(&measured(&[]), FADE, |_| true);
         }
         assert!(
             weights.get(FunctionId(1)).is_none(),
