@@ -220,10 +220,15 @@ fn what_was_not_recorded_on_purpose_comes_back_in_order() {
 #[test]
 fn of_what_was_off_no_file_can_say_too_much() {
     let mut writer = Writer::new(Vec::new()).unwrap();
-    for _ in 0..(1 << 16) + 1 {
-        writer.rest(&RESTS[0]).unwrap();
-        writer.duty(&DUTY[0]).unwrap();
-        writer.filter(&filters()[0]).unwrap();
+    for from in (0..(1 << 16) + 1).map(Ticks) {
+        // What is said again counts once.
+        for _ in 0..2 {
+            writer.rest(&Rest { from, ..RESTS[0] }).unwrap();
+            writer.duty(&DutyWindow { from, ..DUTY[0] }).unwrap();
+            let [filter, _] = filters();
+            let since = Some(from);
+            writer.filter(&FilterNote { since, ..filter }).unwrap();
+        }
     }
     let mut bytes = writer.into_inner();
     let trace = Trace::read(bytes.as_slice()).unwrap();

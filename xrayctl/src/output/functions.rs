@@ -127,7 +127,7 @@ mod tests {
             sleds: 2 + id % 2,
             event_sleds: id % 2,
             enabled,
-            rests: id == 4,
+            rests: id == 0 && pid == 7,
             calls: u64::from(id) * 1000,
             xray_id: id + 1,
             address: 0x4000,
