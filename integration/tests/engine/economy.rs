@@ -285,8 +285,8 @@ fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
             });
             let weights = weight.collect::<Result<Vec<f64>>>()?;
             let mean = weights.iter().sum::<f64>() / weights.len() as f64;
-            // A window lasts as long as the machine lets it.
-            ensure!(mean > 1.0 && mean <= 10.5, "{weights:?}");
+            // Windows begin and end when the machine lets them.
+            ensure!(mean > 1.0 && mean < 100.0, "{weights:?}");
         }
         // Without it, everything is recorded.
         let (before, seen) = (truth(&mut target)?, recorded(&session)?);

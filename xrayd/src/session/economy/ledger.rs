@@ -32,6 +32,8 @@ struct Books {
     windows: VecDeque<Open>,
     /// How many there have been.
     opened: u64,
+    /// The last of them is of the cycle that goes on.
+    cycling: bool,
 }
 
 /// When a function rested, the oldest first; what rests now is last and has no end.
@@ -70,6 +72,7 @@ impl Ledger {
         let mut books = lock(&self.0);
         books.economy = economy;
         books.overhead = None;
+        books.cycling = false;
     }
 
     /// What tracing costs, as a share, and an event, in nanoseconds.
@@ -127,8 +130,11 @@ impl Ledger {
     pub(super) fn window(&self, from: Ticks, until: Ticks, stands_for: u64) {
         let mut books = lock(&self.0);
         books.opened += 1;
-        if let Some(last) = books.windows.back_mut() {
-            last.stands_for = last.stands_for.min(from.0.saturating_sub(last.from.0));
+        // The first one of a cycle has none before it: up to there everything was recorded, or nothing was to be.
+        if std::mem::replace(&mut books.cycling, true)
+            && let Some(last) = books.windows.back_mut()
+        {
+            last.stands_for = from.0.saturating_sub(last.from.0);
         }
         if books.windows.len() == MOST_WINDOWS {
             books.windows.pop_front();
@@ -315,6 +321,10 @@ mod tests {
         let windows = ledger.windows(PROCESS);
         let stands: Vec<u64> = windows.iter().map(|window| window.stands_for).collect();
         assert_eq!(stands, [1000, 900, 1000]);
-        assert_eq!(ledger.status(|_| None).windows, 3);
+        // Another cycle, much later.
+        ledger.begin(Economy::None);
+        ledger.window(Ticks(90_000), Ticks(90_005), 1000);
+        assert_eq!(ledger.windows(PROCESS)[2].stands_for, 1000);
+        assert_eq!(ledger.status(|_| None).windows, 4);
     }
 }
