@@ -19,11 +19,13 @@ use xray_trace::model::{FunctionId, Ticks};
 
 use super::{
     super::{Wanted, controller::Controller},
-    Duty, Economy, price,
-    weigh::{ALL, Measured, Time, Weights},
+    Duty, Economy,
+    measure::{Interval, Reading, WORKING, float, given},
+    price,
+    weigh::{Time, Weights},
 };
 use crate::{
-    collect::{RingId, RingSample, Sample, Tally},
+    collect::{RingId, Sample},
     inject::{Door, Front},
     lock::lock,
     refusal::Result,
@@ -44,10 +46,6 @@ const LONGEST_TRY: Duration = Duration::from_millis(50);
 const TRY_EVERY: Duration = Duration::from_secs(1);
 const TRY_EVERY_AT_LEAST: Duration = Duration::from_secs(60);
 const MOST_TRIED: usize = 256;
-/// Events that say who causes the others.
-const ENOUGH_EVENTS: u64 = 1000;
-/// Threads that run for less than this part of the time need no budget of their own.
-const WORKING: f64 = 0.05;
 /// What was measured before counts so much less with each look, and with each try: these are short, and are about functions of which nothing else is known.
 const FADE_LOOK: f64 = 0.6;
 const FADE_TRY: f64 = 0.85;
@@ -94,45 +92,6 @@ enum Stage {
     Open { since: Ticks, next: Instant },
 }
 
-/// Clocks and rings at one moment.
-#[derive(Debug, Default)]
-struct Reading {
-    /// When, by both clocks; `None` before anything was read.
-    at: Option<(Instant, Ticks)>,
-    given: HashMap<RingId, u64>,
-    cpu: Duration,
-    threads: HashMap<u32, Duration>,
-    /// How much of a processor the process used up to then, and its threads.
-    running: f64,
-    threads_running: HashMap<u32, f64>,
-}
-
-/// What happened in a while.
-#[derive(Debug, Default)]
-struct Interval {
-    elapsed_ns: f64,
-    /// Of which the process has run so long.
-    cpu_ns: f64,
-    rings: Vec<Grown>,
-}
-
-/// One ring in it.
-#[derive(Debug, Default)]
-struct Grown {
-    tid: u32,
-    given: u64,
-    /// For how long its thread ran, if it works at all.
-    cpu_ns: Option<f64>,
-    tally: Option<Tally>,
-}
-
-/// What an interval has cost.
-#[derive(Debug, Default)]
-struct Costs {
-    measured: Measured,
-    time: Time,
-}
-
 // === impl Keeper ===
 
 impl Keeper {
@@ -161,144 +120,6 @@ impl Keeper {
     fn overhead(&self) -> Option<f64> {
         let useful_ns = self.spent.useful_ns();
         (useful_ns > 0.0).then(|| self.spent.spent_ns / useful_ns)
-    }
-}
-
-// === impl Reading ===
-
-impl Reading {
-    fn of(sample: &Sample) -> Self {
-        Self {
-            at: Some(sample.taken),
-            given: given(sample),
-            cpu: sample.ran.unwrap_or_default(),
-            threads: sample.rings.iter().filter_map(|ring| ring.ran).collect(),
-            ..Self::default()
-        }
-    }
-
-    /// How much of a processor was used since `before`, which was read then; returns the nanoseconds since.
-    fn run_since(&mut self, before: &Self, at: Instant) -> f64 {
-        let elapsed = self
-            .at
-            .map_or(Duration::ZERO, |(now, _)| now.duration_since(at));
-        let elapsed = elapsed.as_secs_f64().max(1e-9);
-        let share =
-            |now: Duration, before: Duration| now.saturating_sub(before).as_secs_f64() / elapsed;
-        self.running = share(self.cpu, before.cpu);
-        for (tid, cpu) in &self.threads {
-            if let Some(earlier) = before.threads.get(tid) {
-                self.threads_running.insert(*tid, share(*cpu, *earlier));
-            }
-        }
-        elapsed * 1e9
-    }
-}
-
-// === impl Interval ===
-
-impl Interval {
-    /// What was recorded between two samples, in so many nanoseconds of which the process ran so many: by whom, the pictures say, of the time since then.
-    fn new(
-        sample: &Sample,
-        before: &HashMap<RingId, u64>,
-        mut tallies: HashMap<RingId, Tally>,
-        (elapsed_ns, cpu_ns): (f64, f64),
-        running: &Reading,
-    ) -> Self {
-        let rings = sample.rings.iter().filter_map(|ring| {
-            let given = ring.given.saturating_sub(*before.get(&ring.ring)?);
-            let tally = tallies.remove(&ring.ring);
-            Some(Grown::new(ring, given, tally, elapsed_ns, running))
-        });
-        Self {
-            elapsed_ns,
-            cpu_ns,
-            rings: rings.filter(|ring| ring.given > 0).collect(),
-        }
-    }
-
-    /// Whether it is known who recorded what there is.
-    fn is_seen(&self) -> bool {
-        self.rings.is_empty() || self.rings.iter().any(|ring| ring.seen().is_some())
-    }
-
-    fn weigh(&self, event_ns: f64, tick_ns: f64) -> Costs {
-        let time = |cpu_ns: f64, events: f64| Time {
-            cpu_ns,
-            spent_ns: events * event_ns,
-        };
-        let given: f64 = self.rings.iter().map(|ring| float(ring.given)).sum();
-        let seen = self.rings.iter().filter(|ring| ring.seen().is_some());
-        let seen: f64 = seen.map(|ring| float(ring.given)).sum();
-        let mut measured = Measured {
-            elapsed_ns: self.elapsed_ns,
-            ..Measured::default()
-        };
-        measured.threads.insert(ALL, time(self.cpu_ns, given));
-        // Of rings that were not looked at, threads do what the others do.
-        let scale = if seen > 0.0 { given / seen } else { 0.0 };
-        let mut times = HashMap::<FunctionId, (f64, f64)>::new();
-        for ring in &self.rings {
-            let Some(tally) = ring.seen() else {
-                continue;
-            };
-            let each = float(ring.given) / float(tally.events);
-            if let Some(cpu_ns) = ring.cpu_ns {
-                let own = time(cpu_ns, float(ring.given));
-                measured.threads.insert(ring.tid, own);
-            }
-            for (&id, part) in &tally.functions {
-                let cost_ns = float(part.events) * each * event_ns;
-                let share = measured.functions.entry(id).or_default();
-                let mut add = |thread, cost| *share.costs_ns.entry(thread).or_default() += cost;
-                add(ALL, cost_ns * scale);
-                if ring.cpu_ns.is_some() {
-                    add(ring.tid, cost_ns);
-                }
-                share.calls += float(part.calls) * each * scale;
-                let times = times.entry(id).or_default();
-                times.0 += float(part.ticks) * tick_ns;
-                times.1 += float(part.calls);
-            }
-        }
-        for (id, (time, calls)) in times {
-            if let Some(share) = measured.functions.get_mut(&id) {
-                share.mean = Some(time / calls.max(1.0));
-            }
-        }
-        Costs {
-            time: time(self.cpu_ns, given),
-            measured,
-        }
-    }
-}
-
-// === impl Grown ===
-
-impl Grown {
-    fn new(
-        ring: &RingSample,
-        given: u64,
-        tally: Option<Tally>,
-        elapsed_ns: f64,
-        running: &Reading,
-    ) -> Self {
-        let tid = ring.ran.map_or(ALL, |(tid, _)| tid);
-        let runs = running.threads_running.get(&tid).copied();
-        let works = runs.filter(|runs| *runs >= WORKING);
-        Self {
-            tid,
-            given,
-            cpu_ns: works.map(|runs| runs * elapsed_ns),
-            tally,
-        }
-    }
-
-    /// What its newest events say, if that is enough to say something of all: of a ring that is read, only what was written since a chunk was begun is there.
-    fn seen(&self) -> Option<&Tally> {
-        let enough = (self.given / 8).clamp(1, ENOUGH_EVENTS);
-        self.tally.as_ref().filter(|tally| tally.events >= enough)
     }
 }
 
@@ -679,16 +500,6 @@ impl Controller {
     }
 }
 
-fn given(sample: &Sample) -> HashMap<RingId, u64> {
-    let rings = sample.rings.iter();
-    rings.map(|ring| (ring.ring, ring.given)).collect()
-}
-
 fn budget(ppm: u32) -> f64 {
     f64::from(ppm) / 1e6
-}
-
-#[expect(clippy::cast_precision_loss, reason = "what is measured is not exact")]
-fn float(number: u64) -> f64 {
-    number as f64
 }

@@ -14,12 +14,14 @@
 //! | file | holds |
 //! |---|---|
 //! | `price` | what an event costs |
+//! | `measure` | what was recorded between two looks, and what that cost whom |
 //! | `weigh` | what functions cost, and which of them are worth it |
 //! | `ledger` | what rested, and when everything was recorded |
 //! | `keeper` | the control thread's part: looking, trying, switching |
 
 mod keeper;
 mod ledger;
+mod measure;
 mod price;
 mod weigh;
 
