@@ -11,6 +11,7 @@ mod pidfd;
 pub(crate) mod ptrace;
 mod robust;
 mod spawn;
+mod urgent;
 mod wait;
 mod xstate;
 
@@ -24,4 +25,5 @@ pub(crate) use perf::{open_mapping_event, open_task_event};
 pub(crate) use pidfd::PidFd;
 pub(crate) use robust::robust_list;
 pub(crate) use spawn::spawn_traced;
+pub(crate) use urgent::Urgent;
 pub(crate) use xstate::XstateSizes;
