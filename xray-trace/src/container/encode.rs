@@ -117,13 +117,14 @@ impl BlockEncoder {
         ticks: Ticks,
         function: FunctionId,
         kind: CallKind,
-        values: impl Into<Values>,
+        values: impl Into<Values> + Copy,
     ) {
-        let values = values.into();
+        // All of them are made where they are wanted: as a rule there are none.
+        let bare = values.into().is_empty();
         let delta = self.delta(ticks);
         self.calls = self.calls.saturating_add(1);
         if let (true, CallKind::Enter | CallKind::Exit, true) =
-            (values.is_empty(), kind, delta >> DELTA_BITS == 0)
+            (bare, kind, delta >> DELTA_BITS == 0)
         {
             let (expected, what) = match kind {
                 CallKind::Enter => (self.predictor.enter(function), what::ENTER_EXPECTED),
@@ -138,7 +139,7 @@ impl BlockEncoder {
                 self.put_unexpected(function, kind, delta);
             }
         } else {
-            self.put_rare(function, kind, &values, delta);
+            self.put_rare(function, kind, &values.into(), delta);
         }
     }
 

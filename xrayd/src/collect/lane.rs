@@ -112,7 +112,7 @@ impl Lane {
                     function,
                     kind: SiteKind::Call(kind),
                     ..
-                }) => self.call((ticks, sp), function, kind, argument.into(), output),
+                }) => self.call((ticks, sp), function, kind, argument, output),
                 // Only a garbled word names no site, or an event without a payload.
                 _ => self.lose(1),
             },
@@ -130,7 +130,7 @@ impl Lane {
         (ticks, sp): (u64, u64),
         function: FunctionId,
         kind: CallKind,
-        values: Values,
+        values: impl Into<Values> + Copy,
         output: &Output,
     ) {
         self.pass(ticks);

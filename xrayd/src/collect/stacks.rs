@@ -50,13 +50,16 @@ pub(super) struct Stacks {
     beyond_suspect: bool,
 }
 
+/// Two words, which stay in registers on their way into memory: of a half and a byte the compiler makes a copy whose load waits for both stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Frame {
-    function: FunctionId,
-    /// It may have ended unseen: it is open for certain only while one further in is.
-    suspect: bool,
+    /// The function, and `SUSPECT`.
+    what: u64,
     sp: u64,
 }
+
+/// It may have ended unseen: it is open for certain only while one further in is.
+const SUSPECT: u64 = 1 << 32;
 
 /// What an exit shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,8 +100,8 @@ impl Stacks {
     #[cold]
     pub(super) fn suspect(&mut self, functions: impl Fn(FunctionId) -> bool) {
         for (at, frame) in self.frames.iter_mut().enumerate() {
-            if functions(frame.function) {
-                frame.suspect = true;
+            if functions(frame.function()) {
+                frame.what |= SUSPECT;
                 self.suspects = self.suspects.max(at + 1);
             }
         }
@@ -122,11 +125,11 @@ impl Stacks {
         if std::mem::take(&mut self.beyond_suspect) {
             over = std::mem::take(&mut self.beyond);
         }
-        while self.beyond == 0 && self.frames.pop_if(|top| top.suspect).is_some() {
+        while self.beyond == 0 && self.frames.pop_if(|top| top.is_suspect()).is_some() {
             over += 1;
         }
         self.trim();
-        let innermost = self.frames.iter().rposition(|frame| frame.suspect);
+        let innermost = self.frames.iter().rposition(|frame| frame.is_suspect());
         self.suspects = innermost.map_or(0, |at| at + 1);
         over
     }
@@ -320,7 +323,9 @@ impl Stacks {
             let it = candidates.into_iter().flatten().find(|at| {
                 let frame = self.frames.get(*at).filter(|_| range.contains(at));
                 frame.is_some_and(|frame| {
-                    frame.function == function && !frame.suspect && frame.sp.abs_diff(sp) <= moved
+                    frame.function() == function
+                        && !frame.is_suspect()
+                        && frame.sp.abs_diff(sp) <= moved
                 })
             });
             it.map(|frame| (segment, frame))
@@ -374,11 +379,19 @@ impl Stacks {
 impl Frame {
     #[inline]
     const fn new(function: FunctionId, sp: u64) -> Self {
-        Self {
-            function,
-            suspect: false,
-            sp,
-        }
+        let what = function.0 as u64;
+        Self { what, sp }
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the half is meant")]
+    const fn function(self) -> FunctionId {
+        FunctionId(self.what as u32)
+    }
+
+    #[inline]
+    const fn is_suspect(self) -> bool {
+        self.what & SUSPECT != 0
     }
 }
 
@@ -429,7 +442,7 @@ mod tests {
     /// The functions that are open, outermost first, and their places.
     fn open(stacks: &Stacks) -> Vec<(u32, u64)> {
         let frames = stacks.frames.iter();
-        frames.map(|frame| (frame.function.0, frame.sp)).collect()
+        frames.map(|frame| (frame.function().0, frame.sp)).collect()
     }
 
     /// P31: `A` calls `B` calls `C`, which throws; `A` catches, and calls `C` where it had called `B`.
