@@ -69,7 +69,9 @@ pub(super) struct Variant {
     pub(super) rates: [Samples; 2],
     /// What xrayd recorded in those loads.
     pub(super) tally: Tally,
-    /// Requests of all loads, those for warming up as well: LLVM's log has all of them, and so has what a budget is said to have hidden.
+    /// Of the same server with nobody attached, each time just before; only where a percent counts: servers of one program differ by more than that.
+    pub(super) untraced: Untraced,
+    /// Requests of all loads, those for warming up as well, since all are in LLVM's log; of a budget, those since it was attached.
     pub(super) all_requests: u64,
     /// Of LLVM's log; set at the end.
     pub(super) log_bytes: u64,
@@ -77,6 +79,16 @@ pub(super) struct Variant {
     pub(super) status: Value,
     /// Why it is of no use any more. The others go on.
     pub(super) failure: Option<String>,
+}
+
+/// A server compared with itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Untraced {
+    /// Requests a second when it was traced, of those before; by command.
+    pub(super) shares: [Samples; 2],
+    pub(super) requests: u64,
+    /// Processor time of the server.
+    pub(super) cpu: Duration,
 }
 
 /// Sums over loads.
@@ -114,7 +126,9 @@ impl Mode {
     /// How often it is loaded in a round: where a percent counts, more samples tell more.
     pub(super) fn turns(self) -> u32 {
         match self {
-            Self::Off | Self::OffAgain | Self::Ours(Ours::Budget | Ours::Duty) => 3,
+            Self::Off | Self::OffAgain | Self::Ours(Ours::Duty) => 3,
+            // Each is a pair.
+            Self::Ours(Ours::Budget) => 2,
             Self::Ours(_) | Self::Llvm(_) => 1,
         }
     }
@@ -194,6 +208,7 @@ impl Variant {
             requests: mode.requests(),
             rates: Default::default(),
             tally: Tally::default(),
+            untraced: Untraced::default(),
             all_requests: 0,
             log_bytes: 0,
             status: Value::Null,
@@ -209,15 +224,9 @@ impl Variant {
         let server = self
             .server
             .insert(Server::start(redis, self.mode, &self.dir)?);
-        let Mode::Ours(ours @ (Ours::Budget | Ours::Duty)) = self.mode else {
-            return Ok(());
-        };
-        daemon.attach_with(server.pid(), ours.options())?;
-        daemon.toggle(server.pid(), "enable")?;
-        let begun = Instant::now();
-        while begun.elapsed() < SETTLING {
-            redis.load(server, self.requests)?;
-            self.all_requests += 2 * self.requests;
+        if self.mode == Mode::Ours(Ours::Duty) {
+            self.all_requests +=
+                attach_and_settle(Ours::Duty, self.requests, server, redis, daemon)?;
         }
         Ok(())
     }
@@ -226,6 +235,14 @@ impl Variant {
     pub(super) fn load(&mut self, redis: &Redis, daemon: &Daemon, file: &Path, round: Round) {
         let Some(mut server) = self.server.take() else {
             return;
+        };
+        let untraced = match self.mode {
+            Mode::Ours(Ours::Budget) => self.load_untraced(&mut server, redis, daemon),
+            _ => Ok(None),
+        };
+        let untraced = match untraced {
+            Ok(untraced) => untraced,
+            Err(error) => return self.fail(&error),
         };
         let before = cpu(server.pid());
         let done = self.try_load(&mut server, redis, daemon, file);
@@ -247,10 +264,31 @@ impl Variant {
                         samples.push(rate);
                     }
                     self.tally.add(&tally);
+                    if let Some((before, cpu)) = untraced {
+                        self.untraced.add(rates, before, tally.requests, cpu);
+                    }
                 }
             }
             Err(error) => self.fail(&error),
         }
+    }
+
+    /// Loads it with nobody attached, then attaches.
+    fn load_untraced(
+        &mut self,
+        server: &mut Server,
+        redis: &Redis,
+        daemon: &Daemon,
+    ) -> Result<Option<([f64; 2], Duration)>> {
+        if self.all_requests > 0 {
+            daemon.detach(server.pid())?;
+        }
+        let before = cpu(server.pid())?;
+        let rates = redis.load(server, self.requests)?;
+        let taken = cpu(server.pid())?.saturating_sub(before);
+        // What the budget is said to have hidden is of one session.
+        self.all_requests = attach_and_settle(Ours::Budget, self.requests, server, redis, daemon)?;
+        Ok(Some((rates, taken)))
     }
 
     fn try_load(
@@ -333,6 +371,25 @@ impl Variant {
     }
 }
 
+/// With every function switched on; loads the server until that has settled, and says how many requests that were.
+fn attach_and_settle(
+    ours: Ours,
+    requests: u64,
+    server: &mut Server,
+    redis: &Redis,
+    daemon: &Daemon,
+) -> Result<u64> {
+    daemon.attach_with(server.pid(), ours.options())?;
+    daemon.toggle(server.pid(), "enable")?;
+    let begun = Instant::now();
+    let mut asked = 0;
+    while begun.elapsed() < SETTLING {
+        redis.load(server, requests)?;
+        asked += 2 * requests;
+    }
+    Ok(asked)
+}
+
 /// Bytes of the logs of LLVM's runtime in a directory.
 fn log_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
@@ -343,6 +400,19 @@ fn log_bytes(dir: &Path) -> Result<u64> {
         }
     }
     Ok(bytes)
+}
+
+// === impl Untraced ===
+
+impl Untraced {
+    fn add(&mut self, traced: [f64; 2], before: [f64; 2], requests: u64, cpu: Duration) {
+        let rates = traced.iter().zip(before);
+        for (samples, (traced, before)) in self.shares.iter_mut().zip(rates) {
+            samples.push(100.0 * traced / before);
+        }
+        self.requests += requests;
+        self.cpu += cpu;
+    }
 }
 
 // === impl Tally ===
