@@ -236,11 +236,9 @@ impl Variant {
         let Some(mut server) = self.server.take() else {
             return;
         };
-        let untraced = match self.mode {
-            Mode::Ours(Ours::Budget) => self.load_untraced(&mut server, redis, daemon),
-            _ => Ok(None),
-        };
-        let untraced = match untraced {
+        let paired = self.mode == Mode::Ours(Ours::Budget);
+        let untraced = paired.then(|| self.load_untraced(&mut server, redis, daemon));
+        let untraced = match untraced.transpose() {
             Ok(untraced) => untraced,
             Err(error) => return self.fail(&error),
         };
@@ -273,13 +271,13 @@ impl Variant {
         }
     }
 
-    /// Loads it with nobody attached, then attaches.
+    /// Loads it with nobody attached, then attaches. Gives its requests a second, and processor time.
     fn load_untraced(
         &mut self,
         server: &mut Server,
         redis: &Redis,
         daemon: &Daemon,
-    ) -> Result<Option<([f64; 2], Duration)>> {
+    ) -> Result<([f64; 2], Duration)> {
         if self.all_requests > 0 {
             daemon.detach(server.pid())?;
         }
@@ -288,7 +286,7 @@ impl Variant {
         let taken = cpu(server.pid())?.saturating_sub(before);
         // What the budget is said to have hidden is of one session.
         self.all_requests = attach_and_settle(Ours::Budget, self.requests, server, redis, daemon)?;
-        Ok(Some((rates, taken)))
+        Ok((rates, taken))
     }
 
     fn try_load(
