@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_preferred_for_a_while() {
-        // Of a thread of its own: what it was before can be reached again whatever is allowed.
+        // A thread of its own, since it keeps what is tried last.
         let thread = std::thread::spawn(|| {
             let before = nice();
             let urgent = Urgent::begin();
