@@ -312,13 +312,8 @@ impl Controller {
         };
         let ids: Vec<FunctionId> = ids.into_iter().collect();
         let waking = Instant::now();
-        let stopped = self.wake_sleds(&ids)?;
+        let woken = self.wake_sleds(&ids);
         let begun = Instant::now();
-        // They are switched on and off one after the other: each is on for about as long as one of the two takes.
-        let on = time + begun.duration_since(waking);
-        let cost = on.as_secs_f64() * load + 2.0 * stopped.as_secs_f64();
-        let pause = Duration::from_secs_f64((cost / share).min(1e6));
-        self.keeper.next_try = Some(begun + pause.clamp(TRY_EVERY, TRY_EVERY_AT_LEAST));
         self.keeper.due = Some(begun + time);
         self.keeper.stage = Stage::Trying {
             ids,
@@ -327,6 +322,13 @@ impl Controller {
             given: given(&sample),
             ran: sample.ran,
         };
+        // Also if that failed: some of them may be on, and are to rest again.
+        let stopped = woken?;
+        // They are switched on and off one after the other: each is on for about as long as one of the two takes.
+        let on = time + begun.duration_since(waking);
+        let cost = on.as_secs_f64() * load + 2.0 * stopped.as_secs_f64();
+        let pause = Duration::from_secs_f64((cost / share).min(1e6));
+        self.keeper.next_try = Some(begun + pause.clamp(TRY_EVERY, TRY_EVERY_AT_LEAST));
         Ok(())
     }
 
@@ -342,7 +344,17 @@ impl Controller {
         let sample = self.sample(before.clone());
         // What somebody has switched since is not tried any more.
         ids.retain(|id| self.keeper.resting.contains(id));
-        self.rest_sleds(&ids)?;
+        if let Err(error) = self.rest_sleds(&ids) {
+            // They are on still, and tried on until that succeeds.
+            self.keeper.stage = Stage::Trying {
+                ids,
+                begun,
+                since,
+                given: before.clone(),
+                ran,
+            };
+            return Err(error);
+        }
         self.keeper.due = Some(Instant::now() + LOOK_EVERY);
         let (Some(mut sample), Some(after)) = (sample, self.sample(HashMap::new())) else {
             return Ok(());
