@@ -71,11 +71,8 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
             0 => format!("{rate:.1} M events/s, {} events, 0 lost", kept.events),
             lost => format!("none: of {rate:.1} M events/s, {lost} are lost still"),
         };
-        rows.push(Row::new(
-            format!("highest rate kept for {seconds} s, {to}"),
-            result,
-            "",
-        ));
+        let name = format!("highest rate kept for {seconds} s, {to}");
+        rows.push(Row::new(name, result, "").goal("0 lost", kept.lost == 0));
         let Outcome {
             rate,
             events,
