@@ -47,9 +47,9 @@ mod fronts;
 /// fills a ring of 1 MiB in 1.3 ms; waking up takes some 40 us of a processor in a virtual machine.
 const SHORT_SLEEP: Duration = Duration::from_micros(300);
 const ARMED_SLEEP: Duration = Duration::from_micros(700);
-/// A round that reads one in so many of a ring's words has read many: the next one comes soon.
-const MANY: u64 = 8;
 const IDLE_SLEEP: Duration = Duration::from_millis(20);
+/// A round that reads one in so many of a ring's words has read many: the next one comes soon. Of rings of 1 MiB and more that is as much as makes the next one come at once.
+const MANY: u64 = 8;
 /// How often threads are looked for, clocks are read, stuck slow paths are freed.
 const CHORES_EVERY: Duration = Duration::from_millis(100);
 const ANCHOR_EVERY: Duration = Duration::from_secs(1);
