@@ -63,6 +63,20 @@ pub struct Data {
     pub bytes: Vec<u8>,
 }
 
+/// Takes what comes out of a ring, as any `FnMut(Item)` does. A type of its own can have [`Sink::take`] made part of the loop over a ring's words, which
+/// of a closure nobody can demand; then items never are in memory.
+pub trait Sink {
+    /// Takes the next item.
+    fn take(&mut self, item: Item);
+}
+
+impl<F: FnMut(Item)> Sink for F {
+    #[inline]
+    fn take(&mut self, item: Item) {
+        self(item);
+    }
+}
+
 /// Whether the thread that writes the ring can still write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Producer {
@@ -93,6 +107,8 @@ pub struct Consumer {
     /// The moment of the last sync word and the place of the last stack word; `None` until there was one.
     since: Option<u64>,
     base: Option<u64>,
+    /// `argument` or `payload` may be there: so that one look tells.
+    pending: bool,
     /// Halves of an argument waiting for their call word.
     argument: (Option<u32>, Option<u32>),
     /// A payload waiting for its call word. Begun by a size word, taken by the call, dropped at a hole.
@@ -162,6 +178,7 @@ impl Consumer {
             cursor,
             since: None,
             base: None,
+            pending: false,
             argument: (None, None),
             payload: None,
             longest: EVENT_WORDS,
@@ -226,7 +243,7 @@ impl Consumer {
         producer: Producer,
         now_ms: u64,
         max_words: u64,
-        mut sink: impl FnMut(Item),
+        mut sink: impl Sink,
     ) -> Drained {
         let mut done = Drained::default();
         let mut batch = [0u64; BATCH];
@@ -263,7 +280,7 @@ impl Consumer {
                     }
                     self.hole_since = None;
                     self.drop_pending();
-                    sink(Item::Lost(events));
+                    sink.take(Item::Lost(events));
                     self.advance(memory, bytes);
                 }
             }
@@ -276,18 +293,14 @@ impl Consumer {
 
     /// Tells the losses that no gap word has told so far: at the end of a thread or of a session. A gap word that comes
     /// later does not tell them again, also not to the collector after this one.
-    pub fn tell_losses<M: SharedMemory>(&mut self, memory: &M, sink: impl FnMut(Item)) {
+    pub fn tell_losses<M: SharedMemory>(&mut self, memory: &M, sink: impl Sink) {
         let untold = self.untold_losses(memory);
         self.tell(memory, untold, sink);
     }
 
     /// The same of a thread that goes on, unless there is something left to read: losses may stand behind that, and are told
     /// where they belong by the gap word. Says whether there was nothing left.
-    pub fn tell_quiet_losses<M: SharedMemory>(
-        &mut self,
-        memory: &M,
-        sink: impl FnMut(Item),
-    ) -> bool {
+    pub fn tell_quiet_losses<M: SharedMemory>(&mut self, memory: &M, sink: impl Sink) -> bool {
         let untold = self.untold_losses(memory);
         // What was recorded before them can be seen by now; it is looked for as far as after a thread's end.
         let all_read = memory.load_words(self.place(self.cursor), &mut [0]) == 0
@@ -298,12 +311,12 @@ impl Consumer {
         all_read
     }
 
-    fn tell<M: SharedMemory>(&mut self, memory: &M, untold: u64, mut sink: impl FnMut(Item)) {
+    fn tell<M: SharedMemory>(&mut self, memory: &M, untold: u64, mut sink: impl Sink) {
         if untold > 0 {
             self.told = self.told.saturating_add(untold);
             self.ahead = self.ahead.saturating_add(untold);
             self.save(memory);
-            sink(Item::Lost(untold));
+            sink.take(Item::Lost(untold));
         }
     }
 
@@ -339,30 +352,24 @@ impl Consumer {
         self.geometry.ring_offset(self.index) + (cursor & (self.geometry.ring_bytes() - 1))
     }
 
-    fn step(&mut self, word: Word, sink: &mut impl FnMut(Item)) {
+    #[inline]
+    fn step(&mut self, word: Word, sink: &mut impl Sink) {
         match word {
             Word::Call { site, packed } => {
-                let argument = match std::mem::take(&mut self.argument) {
-                    (Some(low), Some(high)) => Some(u64::from(high) << 32 | u64::from(low)),
-                    _ => None,
-                };
-                let payload = self.payload.take();
                 // Only a garbled ring has a call before the first view.
                 let (Some(since), Some(base)) = (self.since, self.base) else {
-                    return sink(Item::Lost(1));
+                    self.drop_pending();
+                    return sink.take(Item::Lost(1));
                 };
                 let (ticks, sp) = View { since, base }.unpack(packed);
-                sink(match payload {
-                    None => Item::Call {
-                        site,
-                        ticks,
-                        sp,
-                        argument,
-                    },
-                    Some(payload) => {
-                        let limit = self.geometry.payload_limit();
-                        Item::Data(Box::new(payload.end((site, ticks, sp), limit)))
-                    }
+                if self.pending {
+                    return self.take_pending((site, ticks, sp), sink);
+                }
+                sink.take(Item::Call {
+                    site,
+                    ticks,
+                    sp,
+                    argument: None,
                 });
             }
             Word::Sync(since) => self.since = Some(since),
@@ -373,12 +380,21 @@ impl Consumer {
                 self.ahead = self.ahead.saturating_sub(count);
                 if news > 0 {
                     self.told = self.told.saturating_add(news);
-                    sink(Item::Lost(news));
+                    sink.take(Item::Lost(news));
                 }
             }
-            Word::ArgumentLow(value) => self.argument.0 = Some(value),
-            Word::ArgumentHigh(value) => self.argument.1 = Some(value),
-            Word::Size(size) => self.payload = Some(Payload::begin(size)),
+            Word::ArgumentLow(value) => {
+                self.argument.0 = Some(value);
+                self.pending = true;
+            }
+            Word::ArgumentHigh(value) => {
+                self.argument.1 = Some(value);
+                self.pending = true;
+            }
+            Word::Size(size) => {
+                self.payload = Some(Payload::begin(size));
+                self.pending = true;
+            }
             Word::Type(kind) => {
                 if let Some(payload) = &mut self.payload {
                     payload.kind = kind;
@@ -392,13 +408,37 @@ impl Consumer {
                     payload.bytes.extend_from_slice(&bytes);
                 }
             }
-            Word::Unknown(_) => sink(Item::Lost(1)),
+            Word::Unknown(_) => sink.take(Item::Lost(1)),
             Word::Filler | Word::Empty => {}
         }
     }
 
+    /// A call word has come, and what waited for it goes with it.
+    #[inline(never)]
+    fn take_pending(&mut self, (site, ticks, sp): (u32, u64, u64), sink: &mut impl Sink) {
+        let (argument, payload) = (self.argument, self.payload.take());
+        self.drop_pending();
+        let argument = match argument {
+            (Some(low), Some(high)) => Some(u64::from(high) << 32 | u64::from(low)),
+            _ => None,
+        };
+        sink.take(match payload {
+            None => Item::Call {
+                site,
+                ticks,
+                sp,
+                argument,
+            },
+            Some(payload) => {
+                let limit = self.geometry.payload_limit();
+                Item::Data(Box::new(payload.end((site, ticks, sp), limit)))
+            }
+        });
+    }
+
     /// What waits for a call word that will not come.
     fn drop_pending(&mut self) {
+        self.pending = false;
         self.argument = (None, None);
         self.payload = None;
     }

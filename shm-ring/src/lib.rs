@@ -31,7 +31,7 @@ mod table;
 pub mod view;
 pub mod word;
 
-pub use consumer::{Consumer, Data, Drained, Item, Producer};
+pub use consumer::{Consumer, Data, Drained, Item, Producer, Sink};
 pub use error::GeometryError;
 pub use layout::Geometry;
 pub use mapping::Mapping;

@@ -170,7 +170,7 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use shm_ring::Item;
+    use shm_ring::{Item, Sink};
     use xray_trace::model::{CallKind, EventBody, ProcessId};
 
     use super::*;
@@ -355,7 +355,7 @@ mod tests {
             if let Some((_, keep)) = filters.iter().find(|(when, _)| *when == at) {
                 lane.filter(keep.clone(), false);
             }
-            lane.take(item.clone(), &sites, &output);
+            lane.intake(&sites, &output).take(item.clone());
             lane.settle(&output);
         }
         lane.end(&output);

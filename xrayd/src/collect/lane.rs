@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use shm_ring::{Data, Item, word};
+use shm_ring::{Data, Item, Sink, word};
 use xray_trace::{
     analysis::Profiler,
     container::BlockEncoder,
@@ -71,6 +71,57 @@ struct Beside {
     watch: Option<Watch>,
 }
 
+/// What came out of a ring, on its way into a lane.
+pub(super) struct Intake<'a> {
+    lane: &'a mut Lane,
+    sites: &'a SiteTable,
+    output: &'a Output,
+    /// See [`Lane::call`].
+    plain: bool,
+}
+
+// === impl Intake ===
+
+impl Sink for Intake<'_> {
+    #[expect(
+        clippy::inline_always,
+        reason = "the collector's innermost loop, of which the compiler makes calls and copies otherwise"
+    )]
+    #[inline(always)]
+    fn take(&mut self, item: Item) {
+        let Self {
+            lane,
+            sites,
+            output,
+            plain,
+        } = self;
+        match item {
+            Item::Call {
+                site,
+                ticks,
+                sp,
+                argument,
+            } => match sites.find(site, Ticks(ticks)) {
+                Some(&CallSite {
+                    function,
+                    kind: SiteKind::Call(kind),
+                    ..
+                }) => match plain {
+                    true => lane.call::<true>((ticks, sp), function, kind, argument, output),
+                    false => lane.call::<false>((ticks, sp), function, kind, argument, output),
+                },
+                // Only a garbled word names no site, or an event without a payload.
+                _ => lane.lose(1),
+            },
+            Item::Data(data) => lane.take_data(&data, sites, output),
+            Item::Lost(count) => lane.lose(count),
+        }
+        if lane.encoder.encoded_len() >= BLOCK_BYTES {
+            lane.publish(output);
+        }
+    }
+}
+
 // === impl Lane ===
 
 impl Lane {
@@ -98,34 +149,20 @@ impl Lane {
         }
     }
 
-    /// Takes what came out of the ring.
-    #[inline]
-    pub(super) fn take(&mut self, item: Item, sites: &SiteTable, output: &Output) {
-        match item {
-            Item::Call {
-                site,
-                ticks,
-                sp,
-                argument,
-            } => match sites.find(site, Ticks(ticks)) {
-                Some(&CallSite {
-                    function,
-                    kind: SiteKind::Call(kind),
-                    ..
-                }) => self.call((ticks, sp), function, kind, argument, output),
-                // Only a garbled word names no site, or an event without a payload.
-                _ => self.lose(1),
-            },
-            Item::Data(data) => self.take_data(&data, sites, output),
-            Item::Lost(count) => self.lose(count),
-        }
-        if self.encoder.encoded_len() >= BLOCK_BYTES {
-            self.publish(output);
+    /// Takes what comes out of the ring.
+    pub(super) fn intake<'a>(&'a mut self, sites: &'a SiteTable, output: &'a Output) -> Intake<'a> {
+        Intake {
+            plain: self.keeps.blocks && self.kept.is_none() && self.beside.is_none(),
+            lane: self,
+            sites,
+            output,
         }
     }
 
-    #[inline]
-    fn call(
+    /// Takes a call's begin or end. As a rule it is `PLAIN`: every event goes into a block, and nobody else is shown it.
+    #[expect(clippy::inline_always, reason = "as `Intake::take`")]
+    #[inline(always)]
+    fn call<const PLAIN: bool>(
         &mut self,
         (ticks, sp): (u64, u64),
         function: FunctionId,
@@ -135,9 +172,9 @@ impl Lane {
     ) {
         self.pass(ticks);
         self.shed();
-        if !self.follow(function, kind, sp) {
+        if !self.follow::<PLAIN>(function, kind, sp) {
             self.filtered += 1;
-        } else if self.keeps.blocks {
+        } else if PLAIN || self.keeps.blocks {
             self.encoder
                 .push_call(Ticks(self.last), function, kind, values);
         }
@@ -178,7 +215,7 @@ impl Lane {
             SiteKind::Typed => DataKind::Typed(kind as u16),
             SiteKind::Call(call) if kind == word::VALUES => {
                 let values = values_at(call, bytes);
-                return self.call((ticks, sp), function, call, values, output);
+                return self.call::<false>((ticks, sp), function, call, values, output);
             }
             SiteKind::Call(_) => return self.lose(1),
         };
@@ -360,11 +397,15 @@ impl Lane {
     }
 
     /// Says which calls the stack shows to be over before this event, and whether it is kept.
-    #[inline]
-    fn follow(&mut self, function: FunctionId, kind: CallKind, sp: u64) -> bool {
+    #[expect(clippy::inline_always, reason = "as `Intake::take`")]
+    #[inline(always)]
+    fn follow<const PLAIN: bool>(&mut self, function: FunctionId, kind: CallKind, sp: u64) -> bool {
         if kind == CallKind::Enter {
             let over = self.stacks.enter(function, sp);
             self.unwind(over);
+            if PLAIN {
+                return true;
+            }
             let kept = match &mut self.kept {
                 Some(kept) => kept.enter(function, self.last),
                 None => true,
@@ -376,16 +417,17 @@ impl Lane {
         }
         let shown = self.stacks.exit(function, sp);
         self.unwind(shown.over);
-        if let Some(kept) = &mut self.kept
+        if !PLAIN
+            && let Some(kept) = &mut self.kept
             && !kept.exit(self.stacks.depth(), function, self.last)
         {
             return false;
         }
         let astray = shown.of == Exit::Astray;
-        if astray && self.keeps.blocks {
+        if astray && (PLAIN || self.keeps.blocks) {
             self.encoder.push_astray(Ticks(self.last));
         }
-        if let Some(beside) = &mut self.beside {
+        if !PLAIN && let Some(beside) = &mut self.beside {
             beside.exit(function, self.last, shown.of, self.stacks.depth());
         }
         true
@@ -416,6 +458,7 @@ impl Lane {
         }
     }
 
+    #[cold]
     fn tell_loss(&mut self, count: u64) {
         if self.keeps.blocks {
             self.encoder.push_lost(Ticks(self.last), count);
@@ -432,6 +475,7 @@ impl Lane {
         }
     }
 
+    #[cold]
     fn lose(&mut self, count: u64) {
         self.forget_calls();
         self.tally.1 = self.tally.1.saturating_add(count);
@@ -579,7 +623,7 @@ mod tests {
                     if at == read {
                         lane.tell_early(ticks_now());
                     }
-                    lane.take(item.clone(), &sites, &output);
+                    lane.intake(&sites, &output).take(item.clone());
                 }
                 if read == items.len() {
                     lane.tell_early(ticks_now());
@@ -625,7 +669,7 @@ mod tests {
                 };
                 let enter = call(0x1007, ticks_now());
                 if looked {
-                    lane.take(enter.clone(), &sites, &output);
+                    lane.intake(&sites, &output).take(enter.clone());
                 }
                 // Of a neighbour, and of a function that was off.
                 switches.mark(&[FunctionId(6), FunctionId(8)]);
@@ -633,9 +677,9 @@ mod tests {
                     switches.mark(&[FunctionId(3), FunctionId(7)]);
                 }
                 if !looked {
-                    lane.take(enter, &sites, &output);
+                    lane.intake(&sites, &output).take(enter);
                 }
-                lane.take(call(0x2007, ticks_now()), &sites, &output);
+                lane.intake(&sites, &output).take(call(0x2007, ticks_now()));
                 lane.end(&output);
                 let blocks = output.snapshot().blocks;
                 let events = blocks.iter().flat_map(|block| block.events());

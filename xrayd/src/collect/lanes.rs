@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use shm_ring::Item;
+use shm_ring::{Item, Sink};
 use xray_trace::model::{ThreadId, Ticks};
 
 use super::{Keep, SiteTable, lane::Lane, room::Room, slots::Names, switches::Switches};
@@ -185,7 +185,7 @@ impl Lanes {
             known.in_bucket = true;
             match &mut known.lane {
                 _ if lost == 0 => {}
-                Some(lane) => lane.take(Item::Lost(lost), sites, output),
+                Some(lane) => lane.intake(sites, output).take(Item::Lost(lost)),
                 None => known.told = output.lost_by(known.thread, lost),
             }
         }

@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use shm_ring::{Geometry, Item, Mapping, Producer, newest::Picture};
+use shm_ring::{Geometry, Item, Mapping, Producer, Sink, newest::Picture};
 use xray_trace::model::{FunctionId, ProcessId, ThreadId, Ticks};
 
 use super::{Keep, SiteTable, lane::Lane, room::Room, switches::Switches};
@@ -133,7 +133,7 @@ impl Pictures {
                     Item::Lost(_) => at,
                 };
                 if extent.has(Ticks(at)) {
-                    lane.take(item, &sites, &output);
+                    lane.intake(&sites, &output).take(item);
                 }
             };
             consumer.drain(&picture, Producer::Gone, 0, u64::MAX, take);

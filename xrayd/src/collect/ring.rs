@@ -163,9 +163,8 @@ impl Ring {
         };
         let now = u64::try_from(around.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let rings = &around.slots.rings;
-        let drained = consumer.drain(rings, producer, now, TURN_WORDS, |item| {
-            lane.take(item, around.sites, around.output);
-        });
+        let intake = lane.intake(around.sites, around.output);
+        let drained = consumer.drain(rings, producer, now, TURN_WORDS, intake);
         lane.settle(around.output);
         drained.words
     }
@@ -179,9 +178,8 @@ impl Ring {
             }
         }
         if let Some(consumer) = &mut self.consumer {
-            consumer.tell_losses(&around.slots.rings, |item| {
-                lane.take(item, around.sites, around.output);
-            });
+            let intake = lane.intake(around.sites, around.output);
+            consumer.tell_losses(&around.slots.rings, intake);
         }
     }
 
@@ -216,8 +214,8 @@ impl Ring {
             return;
         }
         let now = ticks_now();
-        let take = |item| lane.take(item, around.sites, around.output);
-        if consumer.tell_quiet_losses(rings, take) {
+        let intake = lane.intake(around.sites, around.output);
+        if consumer.tell_quiet_losses(rings, intake) {
             lane.tell_early(now);
         }
     }

@@ -42,11 +42,11 @@ pub(crate) enum SiteKind {
 /// All sites of a target.
 #[derive(Debug, Clone)]
 pub(crate) struct SiteTable {
-    /// What names mean and meant.
+    /// What names mean and meant. The first is no site's, and ends every chain.
     meanings: Vec<Meaning>,
-    /// Index + 1 into `leaves`, by the upper bits of a name; 0 for none.
+    /// Index into `leaves`, by the upper bits of a name.
     root: Vec<u32>,
-    /// Index + 1 into `meanings`, of the latest; 0 for none.
+    /// Index into `meanings`, of the latest; 0 for none. The first leaf stays empty.
     leaves: Vec<[u32; LEAF]>,
     /// Some site is an event's.
     events: bool,
@@ -57,9 +57,20 @@ struct Meaning {
     site: CallSite,
     /// From when on.
     since: Ticks,
-    /// Index + 1 of the meaning before; 0 for none.
+    /// Index of the meaning before; 0 for none.
     earlier: u32,
 }
+
+/// Of no site, from the first moment on.
+const NO_MEANING: Meaning = Meaning {
+    site: CallSite {
+        name: 0,
+        function: FunctionId(0),
+        kind: SiteKind::Custom,
+    },
+    since: Ticks(0),
+    earlier: 0,
+};
 
 // === impl SiteTable ===
 
@@ -67,9 +78,9 @@ impl SiteTable {
     /// No sites.
     pub(crate) fn new() -> Self {
         Self {
-            meanings: Vec::new(),
+            meanings: vec![NO_MEANING],
             root: vec![0; ROOT],
-            leaves: Vec::new(),
+            leaves: vec![[0; LEAF]],
             events: false,
         }
     }
@@ -78,22 +89,12 @@ impl SiteTable {
     /// events could not be told from another's.
     pub(crate) fn insert(&mut self, site: CallSite, since: Ticks) -> bool {
         let (root, entry) = split(site.name);
-        let Some(leaf) = self.root.get_mut(root) else {
-            return false;
-        };
-        if *leaf == 0 {
+        if self.root[root] == 0 {
+            self.root[root] = u32::try_from(self.leaves.len()).unwrap_or(0);
             self.leaves.push([0; LEAF]);
-            *leaf = u32::try_from(self.leaves.len()).unwrap_or(0);
         }
-        let leaf = *leaf as usize - 1;
-        let place = |leaves: &[[u32; LEAF]]| {
-            leaves
-                .get(leaf)
-                .and_then(|leaf| leaf.get(entry))
-                .copied()
-                .unwrap_or(0)
-        };
-        let latest = place(&self.leaves);
+        let leaf = self.root[root] as usize;
+        let latest = self.leaves[leaf][entry];
         match self.meaning(latest) {
             Some(before) if before.since >= since => return false,
             // The same library, back again where nothing else has been meanwhile.
@@ -107,22 +108,16 @@ impl SiteTable {
             earlier: latest,
         };
         let index = match self.take_oldest(latest) {
-            Some(index) => index,
+            Some(index) => {
+                self.meanings[index as usize] = meaning;
+                index
+            }
             None => {
                 self.meanings.push(meaning);
-                u32::try_from(self.meanings.len()).unwrap_or(0)
+                u32::try_from(self.meanings.len() - 1).unwrap_or(0)
             }
         };
-        if let Some(room) = self.meanings.get_mut((index as usize).wrapping_sub(1)) {
-            *room = meaning;
-        }
-        if let Some(place) = self
-            .leaves
-            .get_mut(leaf)
-            .and_then(|leaf| leaf.get_mut(entry))
-        {
-            *place = index;
-        }
+        self.leaves[leaf][entry] = index;
         index != 0
     }
 
@@ -130,12 +125,12 @@ impl SiteTable {
     #[inline]
     pub(crate) fn find(&self, name: u32, at: Ticks) -> Option<&CallSite> {
         let (root, entry) = split(name);
-        let leaf = self.root.get(root)?.checked_sub(1)?;
-        let mut index = *self.leaves.get(leaf as usize)?.get(entry)?;
+        let leaf = *self.root.get(root)? as usize;
+        let mut index = self.leaves.get(leaf)?[entry];
         loop {
-            let meaning = self.meaning(index)?;
+            let meaning = self.meanings.get(index as usize)?;
             if meaning.since <= at {
-                return (meaning.site.name == name).then_some(&meaning.site);
+                return (meaning.site.name == name && index != 0).then_some(&meaning.site);
             }
             index = meaning.earlier;
         }
@@ -146,9 +141,9 @@ impl SiteTable {
         self.events
     }
 
-    #[inline]
+    /// A meaning, if it is one of a site.
     fn meaning(&self, index: u32) -> Option<&Meaning> {
-        self.meanings.get(index.checked_sub(1)? as usize)
+        self.meanings.get(index as usize).filter(|_| index != 0)
     }
 
     /// Takes the oldest meaning out of the chain that begins with `latest`, if there are as many as are kept.
@@ -159,8 +154,7 @@ impl SiteTable {
         }
         let oldest = self.meaning(index)?.earlier;
         self.meaning(oldest)?;
-        let second = self.meanings.get_mut((index as usize).checked_sub(1)?)?;
-        second.earlier = 0;
+        self.meanings[index as usize].earlier = 0;
         Some(oldest)
     }
 }
@@ -232,7 +226,7 @@ mod tests {
             let since = Ticks(u64::from(round) * 10);
             assert!(table.insert(site(0x1007, round), since));
         }
-        assert_eq!(table.meanings.len(), MEANINGS);
+        assert_eq!(table.meanings.len(), 1 + MEANINGS);
         for round in 0..1000u32 {
             let found = table.find(0x1007, Ticks(u64::from(round) * 10 + 9));
             let kept = (1000 - round) as usize <= MEANINGS;

@@ -135,7 +135,8 @@ impl Stacks {
     }
 
     /// A call begins with its return address at `sp`. Says how many of the innermost calls had ended before, without an exit.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "as `Intake::take`")]
+    #[inline(always)]
     pub(super) fn enter(&mut self, function: FunctionId, sp: u64) -> u64 {
         let frame = Frame::new(function, sp);
         match self.frames.last() {
@@ -153,7 +154,8 @@ impl Stacks {
     }
 
     /// A call ends, with its return address at `sp`.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "as `Intake::take`")]
+    #[inline(always)]
     pub(super) fn exit(&mut self, function: FunctionId, sp: u64) -> Shown {
         match self.frames.pop_if(|top| *top == Frame::new(function, sp)) {
             Some(_) => {

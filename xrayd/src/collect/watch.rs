@@ -140,7 +140,7 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
-    use shm_ring::Item;
+    use shm_ring::{Item, Sink};
     use xray_trace::model::{CallKind, EventBody, ProcessId};
 
     use super::super::{CallSite, SiteKind, SiteTable, lane::Lane, room::Room};
@@ -238,7 +238,7 @@ mod tests {
         for (enters, function, up, later, lost) in steps {
             ticks += later;
             if *lost == 0 {
-                lane.take(Item::Lost(3), &sites, &output);
+                lane.intake(&sites, &output).take(Item::Lost(3));
             }
             // As a stack does, mostly: down with a call, up when it ends.
             let step = if *enters { -16 } else { 16 };
@@ -255,7 +255,7 @@ mod tests {
                 sp: at,
                 argument: None,
             };
-            lane.take(item, &sites, &output);
+            lane.intake(&sites, &output).take(item);
             sp = if *enters {
                 at
             } else {
@@ -286,7 +286,7 @@ mod tests {
                 sp,
                 argument: None,
             };
-            lane.take(item, &sites, &output);
+            lane.intake(&sites, &output).take(item);
         };
         call(entry(0), 100, 0x7100);
         // Not watched, then watched and left from within a call that is not.
