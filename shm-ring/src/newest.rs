@@ -10,7 +10,7 @@
 //! The thread sets TAKING in RELEASED, zeroes the chunk, then counts it: a chunk that was copied is whole if it was not taken before the copy
 //! was done. A picture is copied from the newest chunk to the oldest, so it has no gap, however fast the thread is.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, hint::black_box};
 
 use crate::{
     consumer::Consumer,
@@ -18,6 +18,9 @@ use crate::{
     memory::SharedMemory,
     sync::{Ordering, fence},
 };
+
+/// Words of the smallest page.
+const PAGE_WORDS: usize = 512;
 
 /// What a ring held at one moment, to be read by a [`Consumer`] that believes it to be the ring.
 #[derive(Debug)]
@@ -30,6 +33,16 @@ pub struct Picture {
     first: u64,
     /// `None` once read.
     chunks: RefCell<Vec<Option<Box<[u64]>>>>,
+}
+
+/// Memory for a [`Picture`], so that nothing but copying is left to be done while the thread goes on: the pages that are copied from and to are there.
+#[derive(Debug)]
+pub struct Blank {
+    geometry: Geometry,
+    index: u32,
+    most: u64,
+    /// As many as a picture would have had when this was made.
+    chunks: Vec<Box<[u64]>>,
 }
 
 /// Says whether rings keep the newest events from now on. While they do, no [`Consumer`] may read them; when they do no more, one may as soon as
@@ -112,23 +125,53 @@ impl Words {
     }
 }
 
-// === impl Picture ===
+// === impl Blank ===
 
-impl Picture {
-    /// Copies the newest chunks of ring `index`, at most `most` of them.
-    pub fn take<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, most: u64) -> Self {
+impl Blank {
+    /// Makes room for the newest chunks of ring `index`, at most `most` of them.
+    pub fn new<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, most: u64) -> Self {
+        let started = memory.load(geometry.control_offset(index) + control::STARTED);
+        let there = started.min(geometry.chunks());
+        let mut chunks = Vec::new();
+        for chunk in 0..there.min(most) {
+            let mut copy = blank_chunk(geometry);
+            for page in copy.chunks_mut(PAGE_WORDS) {
+                // Not known to be what is there already, else it would not be written.
+                page[0] = black_box(0);
+            }
+            let from = geometry.ring_offset(index) + chunk * geometry.chunk_bytes();
+            for page in (from..from + geometry.chunk_bytes()).step_by(8 * PAGE_WORDS) {
+                black_box(memory.load(page));
+            }
+            chunks.push(copy);
+        }
+        Self {
+            geometry,
+            index,
+            most,
+            chunks,
+        }
+    }
+
+    /// Copies what the ring holds now.
+    pub fn expose<M: SharedMemory>(self, memory: &M) -> Picture {
+        let Self {
+            geometry,
+            index,
+            most,
+            chunks: mut blanks,
+        } = self;
         let mut line = [0; (LINE_BYTES / 8) as usize];
         let offset = geometry.control_offset(index);
         memory.copy_words(offset, &mut line);
         let started = memory.load(offset + control::STARTED);
-        let words = usize::try_from(geometry.chunk_bytes() / 8).unwrap_or(0);
         let mut chunks = Vec::new();
         let mut first = started;
         while let Some(number) = first.checked_sub(1)
             && started - number <= most.min(geometry.chunks())
         {
             let place = (number & (geometry.chunks() - 1)) * geometry.chunk_bytes();
-            let mut copy = vec![0; words].into_boxed_slice();
+            let mut copy = blanks.pop().unwrap_or_else(|| blank_chunk(geometry));
             memory.copy_words(geometry.ring_offset(index) + place, &mut copy);
             // Pairs with the producer's store of TAKING before it zeroes: what was copied of a chunk that is not taken now is as it was.
             let released = memory.load(offset + control::RELEASED);
@@ -151,13 +194,27 @@ impl Picture {
         ] {
             line[(field / 8) as usize] = value;
         }
-        Self {
+        Picture {
             geometry,
             index,
             line,
             first,
             chunks: RefCell::new(chunks),
         }
+    }
+}
+
+fn blank_chunk(geometry: Geometry) -> Box<[u64]> {
+    let words = usize::try_from(geometry.chunk_bytes() / 8).unwrap_or(0);
+    vec![0; words].into_boxed_slice()
+}
+
+// === impl Picture ===
+
+impl Picture {
+    /// Copies the newest chunks of ring `index`, at most `most` of them.
+    pub fn take<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, most: u64) -> Self {
+        Blank::new(memory, geometry, index, most).expose(memory)
     }
 
     /// Reads it from its oldest event on.

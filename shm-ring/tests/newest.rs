@@ -7,7 +7,7 @@ use shm_ring::{
     Consumer, Content, Event, Geometry, Item, Outcome, Producer, Recording, SharedMemory, Table,
     Target,
     layout::control,
-    newest::{self, Picture},
+    newest::{self, Blank, Picture},
 };
 
 use support::Words;
@@ -133,6 +133,22 @@ fn the_newest_events_are_kept_and_none_is_lost() {
         assert!(length(&shown) >= recorded.min(world.held(2)), "{shown:?}");
         let (few, _) = world.picture(2);
         assert!(few.end == recorded && few.len() < 2 * 449 + 1, "{few:?}");
+    }
+}
+
+/// What was recorded after its memory was made ready is in a picture, also where the ring had fewer chunks then.
+#[test]
+fn a_picture_is_of_the_moment_when_it_is_copied() {
+    for before in [0, 10, 3000, 100_000] {
+        let world = World::new();
+        world.record(0..before);
+        let blank = Blank::new(&world.words, world.geometry, 0, u64::MAX);
+        let recorded = before + 100_000;
+        world.record(before..recorded);
+        let picture = blank.expose(&world.words);
+        let (shown, lost) = read(&mut picture.consumer(), &picture);
+        assert_eq!((shown.end, lost), (recorded, 0));
+        assert!(length(&shown) >= world.held(2), "{shown:?}");
     }
 }
 

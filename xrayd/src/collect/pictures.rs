@@ -8,7 +8,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use shm_ring::{Geometry, Item, Mapping, Producer, Sink, newest::Picture};
+use shm_ring::{
+    Item, Mapping, Producer, Sink,
+    newest::{Blank, Picture},
+};
 use xray_trace::model::{FunctionId, ProcessId, ThreadId, Ticks};
 
 use super::{Keep, SiteTable, lane::Lane, room::Room, switches::Switches};
@@ -22,15 +25,12 @@ static HELD: AtomicU64 = AtomicU64::new(0);
 /// Copies of rings, and what the output retained at the same moment.
 #[derive(Debug)]
 pub(crate) struct Pictures {
-    geometry: Geometry,
     sites: Arc<SiteTable>,
     switches: Arc<Switches>,
     /// Which events are kept; `None` for all.
     keep: Option<Arc<Keep>>,
     /// What was recorded by then is in it, as far as rings reach back.
     taken: Ticks,
-    /// Chunks of a ring at most.
-    most: u64,
     rings: Vec<(ThreadId, Picture, Held)>,
     retained: Snapshot,
 }
@@ -48,31 +48,25 @@ pub(crate) fn room(processes: usize) -> u64 {
 // === impl Pictures ===
 
 impl Pictures {
-    /// None of `rings` rings so far, which may take so many bytes. Everything is there that was recorded by `taken`.
+    /// None so far. Everything is there that was recorded by `taken`.
     pub(super) fn new(
         taken: Ticks,
-        geometry: Geometry,
         sites: Arc<SiteTable>,
         (switches, keep): (&Switches, Option<Arc<Keep>>),
-        rings: usize,
-        bytes: u64,
     ) -> Self {
-        let each = bytes / (rings.max(1) as u64) / geometry.chunk_bytes();
         Self {
-            geometry,
             sites,
             switches: Arc::new(switches.freeze()),
             keep,
             taken,
-            most: each.max(1),
             rings: Vec::new(),
             retained: Snapshot::default(),
         }
     }
 
-    /// Copies the ring at `index`, of this thread.
-    pub(super) fn take(&mut self, thread: ThreadId, memory: &Mapping, index: u32) {
-        let picture = Picture::take(memory, self.geometry, index, self.most);
+    /// Copies a ring, of this thread.
+    pub(super) fn take(&mut self, thread: ThreadId, memory: &Mapping, blank: Blank) {
+        let picture = blank.expose(memory);
         let held = Held(picture.bytes());
         HELD.fetch_add(held.0, Relaxed);
         self.rings.push((thread, picture, held));
@@ -105,12 +99,10 @@ impl Pictures {
         mut was_seen: impl FnMut(FunctionId),
     ) -> Snapshot {
         let Self {
-            geometry: _,
             sites,
             switches,
             keep,
             taken: _,
-            most: _,
             rings,
             mut retained,
         } = self;

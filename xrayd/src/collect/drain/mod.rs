@@ -37,9 +37,9 @@ use crate::{
 };
 use shm_ring::{
     Producer,
-    newest::{self, Picture},
+    newest::{self, Blank, Picture},
 };
-use xray_trace::model::Ticks;
+use xray_trace::model::{ThreadId, Ticks};
 
 mod fronts;
 
@@ -472,7 +472,11 @@ impl Drain {
         // Threads that take every processor would go round their rings before those are copied: a gibibyte takes 0.3 s of a processor, and 3 s of the share of one thread
         // among 16.
         let _urgent = self.newest.then(Urgent::begin);
+        let mut blanks = HashMap::new();
         let taken = if self.newest {
+            self.discover();
+            blanks = self.blanks(bytes);
+            // Threads that came meanwhile.
             self.discover();
             self.anchor();
             // As late as can be: rings go round in a millisecond.
@@ -484,25 +488,44 @@ impl Drain {
         };
         let mut pictures = Pictures::new(
             taken,
-            self.layout().geometry,
             Arc::clone(&self.sites),
             (self.lanes.switches(), self.lanes.filtered_by()),
-            self.order.len(),
-            bytes,
         );
         if self.newest {
             for index in &self.order {
-                let Some(ring) = self.rings.get(index).filter(|ring| !ring.is_left()) else {
+                let Some(thread) = self.pictured(*index) else {
                     continue;
                 };
-                if let Some(lane) = self.lanes.get_mut(ring.owner)
-                    && !lane.is_muted()
-                {
-                    pictures.take(lane.thread(), &self.slots.rings, *index);
-                }
+                let blank = blanks.remove(index);
+                let blank = blank.unwrap_or_else(|| self.blank(*index, bytes));
+                pictures.take(thread, &self.slots.rings, blank);
             }
         }
         pictures.retained(self.output.snapshot())
+    }
+
+    /// Room for pictures of all rings that there are to be any of, by slot index.
+    fn blanks(&self, bytes: u64) -> HashMap<u32, Blank> {
+        let order = self.order.iter().copied();
+        let rings = order.filter(|index| self.pictured(*index).is_some());
+        rings
+            .map(|index| (index, self.blank(index, bytes)))
+            .collect()
+    }
+
+    /// Room for a picture of a ring, which with those of all others takes at most so many bytes, or a chunk each.
+    fn blank(&self, index: u32, bytes: u64) -> Blank {
+        let geometry = self.layout().geometry;
+        let rings = self.order.len().max(1) as u64;
+        let most = (bytes / rings / geometry.chunk_bytes()).max(1);
+        Blank::new(&self.slots.rings, geometry, index, most)
+    }
+
+    /// Whose ring that is, if there is to be a picture of it.
+    fn pictured(&self, index: u32) -> Option<ThreadId> {
+        let ring = self.rings.get(&index).filter(|ring| !ring.is_left())?;
+        let lane = self.lanes.get(ring.owner)?;
+        (!lane.is_muted()).then(|| lane.thread())
     }
 
     /// How much each ring was given, and what is in those that were given the most since `before`.
