@@ -42,8 +42,8 @@ pub(crate) struct RingSample {
     pub(crate) ring: RingId,
     /// Words that it was given since it was claimed, and events that it had no room for: about as many as events.
     pub(crate) given: u64,
-    /// The thread's id outside the process, and for how long it had run; `None` of one that is not looked at, or where the kernel does not tell.
-    pub(crate) ran: Option<(u32, Duration)>,
+    /// For how long its thread had run; `None` of one that is not looked at, or where the kernel does not tell.
+    pub(crate) ran: Option<Duration>,
     pub(super) picture: Option<Picture>,
 }
 

@@ -561,7 +561,7 @@ impl Drain {
             let picture = Picture::take(&self.slots.rings, geometry, index, sample::CHUNKS);
             ring.picture = Some(picture);
             let tid = self.output.thread(ring.ring.1).map(|(tid, _)| tid);
-            ring.ran = tid.and_then(|tid| Some((tid, cpu_time::of_thread(self.pid, tid)?)));
+            ring.ran = tid.and_then(|tid| cpu_time::of_thread(self.pid, tid));
         }
         Sample {
             sites: Arc::clone(&self.sites),

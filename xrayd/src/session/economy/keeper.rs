@@ -137,25 +137,28 @@ impl Controller {
             ..Keeper::default()
         };
         if let Economy::Duty(_) = economy {
-            self.close_window()?;
+            if let Err(error) = self.close_window() {
+                // Else it would be in force, though whoever asked was told that it is not.
+                if self.end_economy().is_ok() {
+                    self.shared.ledger.begin(Economy::None);
+                }
+                return Err(error);
+            }
             self.keeper.stage = Stage::Off;
         }
         Ok(before)
     }
 
-    /// Everything that is switched on is on.
+    /// Everything that is switched on is on. After an error the economy is as it was, and this can be tried again.
     fn end_economy(&mut self) -> Result<()> {
-        let resting: Vec<FunctionId> = std::mem::take(&mut self.keeper.resting)
-            .into_iter()
-            .collect();
-        let duty = matches!(self.keeper.stage, Stage::Off | Stage::Open { .. });
-        self.keeper = Keeper::default();
+        let resting: Vec<FunctionId> = self.keeper.resting.iter().copied().collect();
         self.wake_sleds(&resting)?;
-        self.shared.ledger.wake_all(ticks_now());
-        if duty {
+        if let Economy::Duty(_) = self.shared.ledger.economy() {
             self.patch_as_wanted(&self.all_on())?;
             self.open_door()?;
         }
+        self.shared.ledger.wake_all(ticks_now());
+        self.keeper = Keeper::default();
         Ok(())
     }
 
@@ -272,7 +275,8 @@ impl Controller {
 
     /// Has these rest.
     fn rest(&mut self, ids: Vec<FunctionId>) -> Result<()> {
-        self.rest_sleds(&ids)?;
+        let rested = self.rest_sleds(&ids);
+        // Also if that failed: some of them may be off, and are to be woken again.
         self.shared.ledger.rest(&ids, ticks_now());
         tracing::debug!(
             pid = self.target.pid().as_raw(),
@@ -280,7 +284,7 @@ impl Controller {
             "functions rest"
         );
         self.keeper.resting.extend(ids);
-        Ok(())
+        rested
     }
 
     /// What rests is on for a moment, to see what it costs now.

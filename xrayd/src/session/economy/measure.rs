@@ -1,11 +1,11 @@
 //! What was recorded between two looks, and what that cost whom.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     time::{Duration, Instant},
 };
 
-use xray_trace::model::{FunctionId, Ticks};
+use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
 use super::weigh::{ALL, Measured, Time};
 use crate::collect::{RingId, RingSample, Sample, Tally};
@@ -22,10 +22,10 @@ pub(super) struct Reading {
     pub(super) at: Option<(Instant, Ticks)>,
     pub(super) given: HashMap<RingId, u64>,
     pub(super) cpu: Duration,
-    pub(super) threads: HashMap<u32, Duration>,
+    pub(super) threads: HashMap<ThreadId, Duration>,
     /// How much of a processor the process used up to then, and its threads.
     pub(super) running: f64,
-    pub(super) threads_running: HashMap<u32, f64>,
+    pub(super) threads_running: HashMap<ThreadId, f64>,
 }
 
 /// What happened in a while.
@@ -35,12 +35,14 @@ pub(super) struct Interval {
     /// Of which the process has run so long.
     pub(super) cpu_ns: f64,
     pub(super) rings: Vec<Grown>,
+    /// Threads that have a ring at its end.
+    pub(super) living: HashSet<ThreadId>,
 }
 
 /// One ring in it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Grown {
-    pub(super) tid: u32,
+    pub(super) thread: ThreadId,
     pub(super) given: u64,
     /// For how long its thread ran, if it works at all.
     pub(super) cpu_ns: Option<f64>,
@@ -62,7 +64,11 @@ impl Reading {
             at: Some(sample.taken),
             given: given(sample),
             cpu: sample.ran.unwrap_or_default(),
-            threads: sample.rings.iter().filter_map(|ring| ring.ran).collect(),
+            threads: sample
+                .rings
+                .iter()
+                .filter_map(|ring| Some((ring.ring.1, ring.ran?)))
+                .collect(),
             ..Self::default()
         }
     }
@@ -76,9 +82,9 @@ impl Reading {
         let share =
             |now: Duration, before: Duration| now.saturating_sub(before).as_secs_f64() / elapsed;
         self.running = share(self.cpu, before.cpu);
-        for (tid, cpu) in &self.threads {
-            if let Some(earlier) = before.threads.get(tid) {
-                self.threads_running.insert(*tid, share(*cpu, *earlier));
+        for (thread, cpu) in &self.threads {
+            if let Some(earlier) = before.threads.get(thread) {
+                self.threads_running.insert(*thread, share(*cpu, *earlier));
             }
         }
         elapsed * 1e9
@@ -105,6 +111,7 @@ impl Interval {
             elapsed_ns,
             cpu_ns,
             rings: rings.filter(|ring| ring.given > 0).collect(),
+            living: sample.rings.iter().map(|ring| ring.ring.1).collect(),
         }
     }
 
@@ -123,6 +130,7 @@ impl Interval {
         let seen: f64 = seen.map(|ring| float(ring.given)).sum();
         let mut measured = Measured {
             elapsed_ns: self.elapsed_ns,
+            living: self.living.clone(),
             ..Measured::default()
         };
         measured.threads.insert(ALL, time(self.cpu_ns, given));
@@ -136,7 +144,7 @@ impl Interval {
             let each = float(ring.given) / float(tally.events);
             if let Some(cpu_ns) = ring.cpu_ns {
                 let own = time(cpu_ns, float(ring.given));
-                measured.threads.insert(ring.tid, own);
+                measured.threads.insert(Some(ring.thread), own);
             }
             for (&id, part) in &tally.functions {
                 let cost_ns = float(part.events) * each * event_ns;
@@ -144,7 +152,7 @@ impl Interval {
                 let mut add = |thread, cost| *share.costs_ns.entry(thread).or_default() += cost;
                 add(ALL, cost_ns * scale);
                 if ring.cpu_ns.is_some() {
-                    add(ring.tid, cost_ns);
+                    add(Some(ring.thread), cost_ns);
                 }
                 share.calls += float(part.calls) * each * scale;
                 let times = times.entry(id).or_default();
@@ -174,11 +182,11 @@ impl Grown {
         elapsed_ns: f64,
         running: &Reading,
     ) -> Self {
-        let tid = ring.ran.map_or(ALL, |(tid, _)| tid);
-        let runs = running.threads_running.get(&tid).copied();
+        let thread = ring.ring.1;
+        let runs = running.threads_running.get(&thread).copied();
         let works = runs.filter(|runs| *runs >= WORKING);
         Self {
-            tid,
+            thread,
             given,
             cpu_ns: works.map(|runs| runs * elapsed_ns),
             tally,

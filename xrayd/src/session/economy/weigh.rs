@@ -5,10 +5,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use xray_trace::model::FunctionId;
+use xray_trace::model::{FunctionId, ThreadId};
 
-/// Stands for all threads of a process together.
-pub(super) const ALL: u32 = 0;
+/// Whose time something costs: a thread's, or that of all threads of a process together.
+pub(super) type Whose = Option<ThreadId>;
+pub(super) const ALL: Whose = None;
 /// Functions that cost next to nothing stay, as long as all of them together take no more than so much of the budget.
 const FOR_THE_CHEAP: f64 = 0.1;
 /// A function that is called so many times as often as before, or as seldom, has changed; then what was before counts so much less.
@@ -21,7 +22,7 @@ const LEAST: f64 = 1e-9;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Weight {
     /// What it cost, by thread.
-    costs: HashMap<u32, Cost>,
+    costs: HashMap<Whose, Cost>,
     calls: f64,
     /// In so many nanoseconds.
     elapsed_ns: f64,
@@ -54,7 +55,9 @@ pub(super) struct Measured {
     /// How long that was, in nanoseconds.
     pub(super) elapsed_ns: f64,
     /// What threads that work did, and all together.
-    pub(super) threads: HashMap<u32, Time>,
+    pub(super) threads: HashMap<Whose, Time>,
+    /// Threads that there are, whether they work or not.
+    pub(super) living: HashSet<ThreadId>,
     pub(super) functions: HashMap<FunctionId, Share>,
 }
 
@@ -62,7 +65,7 @@ pub(super) struct Measured {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Share {
     /// What it cost these threads, in nanoseconds.
-    pub(super) costs_ns: HashMap<u32, f64>,
+    pub(super) costs_ns: HashMap<Whose, f64>,
     pub(super) calls: f64,
     /// Nanoseconds of a call.
     pub(super) mean: Option<f64>,
@@ -96,7 +99,7 @@ impl Cost {
 
 impl Weight {
     /// Loads by thread.
-    fn loads(&self) -> impl Iterator<Item = (u32, f64)> {
+    fn loads(&self) -> impl Iterator<Item = (Whose, f64)> {
         self.costs
             .iter()
             .map(|(thread, cost)| (*thread, cost.load()))
@@ -131,8 +134,11 @@ impl Weight {
             cost.cost_ns = cost.cost_ns * fade + now;
             cost.time.add(time, fade);
         }
-        self.costs
-            .retain(|thread, cost| *thread == ALL || cost.load() > LEAST);
+        // What one cost that has ended is nobody's.
+        let living = |thread| measured.living.contains(&thread);
+        self.costs.retain(|whose, cost| {
+            whose.is_none_or(living) && (*whose == ALL || cost.load() > LEAST)
+        });
         self.calls = self.calls * fade + share.calls;
         self.elapsed_ns = self.elapsed_ns * fade + measured.elapsed_ns;
         self.mean = share.mean.or(self.mean);
@@ -167,7 +173,7 @@ impl Weights {
 
     /// The greatest load that these functions are together: of a thread, or of all.
     pub(super) fn load(&self, of: impl Fn(FunctionId) -> bool) -> f64 {
-        let mut sums = HashMap::<u32, f64>::new();
+        let mut sums = HashMap::<Whose, f64>::new();
         for (_, weight) in self.0.iter().filter(|(id, _)| of(**id)) {
             for (thread, load) in weight.loads() {
                 *sums.entry(thread).or_default() += load;
@@ -202,7 +208,7 @@ impl Weights {
 }
 
 /// Adds the loads of a function if nobody is over the limit then.
-fn admit(weight: &Weight, limit: f64, sums: &mut HashMap<u32, f64>) -> bool {
+fn admit(weight: &Weight, limit: f64, sums: &mut HashMap<Whose, f64>) -> bool {
     let fits = weight.loads().all(|(thread, load)| {
         let sum = sums.get(&thread).copied().unwrap_or(0.0);
         sum + load <= limit
@@ -223,7 +229,11 @@ mod tests {
     const FADE: f64 = 0.6;
 
     /// A function, its loads, and how long its calls take.
-    type Function<'a> = (u32, &'a [(u32, f64)], f64);
+    type Function<'a> = (u32, &'a [(Whose, f64)], f64);
+
+    const fn thread(id: u32) -> Whose {
+        Some(ThreadId(id))
+    }
 
     /// Of a second.
     fn measured(functions: &[Function<'_>]) -> Measured {
@@ -244,6 +254,7 @@ mod tests {
             };
             for &(thread, load) in loads {
                 measured.threads.insert(thread, time);
+                measured.living.extend(thread);
                 share.costs_ns.insert(thread, load * SECOND);
             }
             measured.functions.insert(FunctionId(id), share);
@@ -283,12 +294,27 @@ mod tests {
     #[test]
     fn no_thread_is_over_its_budget_because_others_are_idle() {
         let weights = weights(&[
-            (1, &[(7, 0.05), (ALL, 0.01)], 10.0),
-            (2, &[(8, 0.018), (ALL, 0.004)], 10.0),
-            (3, &[(9, 0.018), (ALL, 0.004)], 10.0),
+            (1, &[(thread(7), 0.05), (ALL, 0.01)], 10.0),
+            (2, &[(thread(8), 0.018), (ALL, 0.004)], 10.0),
+            (3, &[(thread(9), 0.018), (ALL, 0.004)], 10.0),
         ]);
         assert_eq!(too_dear(&weights, 0.02), [1]);
         assert!((weights.load(|id| id.0 > 1) - 0.018).abs() < 1e-9);
+    }
+
+    /// Threads come and go: what it cost those that have ended takes no memory, and no function has to rest for it.
+    #[test]
+    fn a_thread_that_has_ended_costs_nothing() {
+        let mut weights = weights(&[(1, &[(thread(7), 0.5), (ALL, 0.01)], 10.0)]);
+        assert_eq!(too_dear(&weights, 0.02), [1]);
+        let mut later = measured(&[(1, &[(ALL, 0.01)], 10.0)]);
+        later.living.insert(ThreadId(7));
+        weights.learn(&later, FADE, |_| true);
+        assert_eq!(too_dear(&weights, 0.02), [1], "it only does not work now");
+        later.living.clear();
+        weights.learn(&later, FADE, |_| true);
+        assert!(too_dear(&weights, 0.02).is_empty());
+        assert_eq!(weights.get(FunctionId(1)).unwrap().costs.len(), 1);
     }
 
     #[test]
