@@ -688,12 +688,7 @@ impl Drain {
         self.tell_quiet();
         self.free_stuck();
         self.retire_ringless();
-        let lost: u64 = self
-            .rings
-            .values()
-            .map(|ring| ring.untold_losses(&self.slots))
-            .fold(0, u64::saturating_add);
-        self.output.untold_losses(lost);
+        self.count_untold();
         self.count_unread();
         self.output.measure_rate();
         if self.next_anchor <= self.last_chores {
@@ -711,6 +706,14 @@ impl Drain {
         }
         self.hand_over();
         let ended = Instant::now();
+    /// Says how many losses there are that nothing has told so far.
+    fn count_untold(&self) {
+        let rings = self.rings.values();
+        let untold = rings.map(|ring| ring.untold_losses(&self.slots));
+        let untold = untold.fold(0, u64::saturating_add);
+        self.output.untold_losses(untold);
+    }
+
         let pause = ended.duration_since(begun) * MEASURE_PAUSES;
         self.next_measuring = ended + pause.max(MEASURE_EVERY);
     }
@@ -866,6 +869,8 @@ impl Drain {
         self.publish_without_slot();
         if self.counting {
             self.count();
+        // Those that no event has followed so far: what is said of losses now is true now.
+        self.count_untold();
         }
         self.tell_left_out();
         // Else a thread that stands in a trampoline would still take chunks back.
