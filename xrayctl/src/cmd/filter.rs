@@ -67,8 +67,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
-    let filter = wanted(&args);
-    let wanted = (args.clear || filter != Filter::default()).then_some(filter);
+    let wanted = wanted(&args);
     let mut rpc = daemon.connect().await?;
     let request = SetFilterRequest {
         pid: args.pid.unwrap_or(0),
@@ -97,11 +96,12 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     }
 }
 
-fn wanted(args: &Args) -> Filter {
+/// What is to be set; `None` to ask what is.
+fn wanted(args: &Args) -> Option<Filter> {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let now = std::time::UNIX_EPOCH.elapsed().map_or(0, ns);
     let from_now = |time: Option<Duration>| time.map_or(0, |time| now.saturating_add(ns(time)));
-    Filter {
+    let filter = Filter {
         min_duration_ns: args.min_duration.map_or(0, ns),
         max_depth: args.max_depth.unwrap_or(0),
         one_in: args.one_in.filter(|n| *n > 1).unwrap_or(0),
@@ -110,5 +110,39 @@ fn wanted(args: &Args) -> Filter {
         modules: args.module.clone(),
         from_wall_ns: from_now(args.from),
         until_wall_ns: from_now(args.until),
+    };
+    // One tree in one is all of them.
+    let is_set = args.clear || args.one_in.is_some() || filter != Filter::default();
+    is_set.then_some(filter)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_leaves_nothing_out_is_set_too() {
+        let wanted = |line: &[&str]| {
+            let line = ["filter"].iter().chain(line);
+            wanted(&Line::try_parse_from(line).unwrap().args)
+        };
+        let one_in = |one_in| {
+            Some(Filter {
+                one_in,
+                ..Filter::default()
+            })
+        };
+        assert_eq!(wanted(&[]), None);
+        assert_eq!(wanted(&["--clear"]), one_in(0));
+        assert_eq!(wanted(&["--one-in", "1"]), one_in(0));
+        assert_eq!(wanted(&["--one-in", "4"]), one_in(4));
     }
 }

@@ -63,7 +63,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     duration: Option<Duration>,
     /// What has been added up since the mode became profile
-    #[arg(long, conflicts_with_all = ["duration", "diff"])]
+    #[arg(long, conflicts_with_all = [
+        "duration", "diff", "pending", "function", "glob", "regex", "module", "source", "id", "all", "except_function",
+        "except_glob", "except_regex", "except_module", "except_source", "except_id",
+    ])]
     kept: bool,
     /// How two profiles or traces differ, function by function
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["duration", "output"])]

@@ -44,7 +44,9 @@ impl EconomySet {
                 before,
                 refusal,
             } = report;
-            let status = statuses.iter_mut().find(|status| status.pid == pid);
+            // What a process was before an exec has ended, and has the same pid.
+            let of_it = statuses.iter_mut().filter(|status| status.pid == pid);
+            let status = of_it.min_by_key(|status| status.state == "exited");
             Row {
                 pid,
                 before,
@@ -191,6 +193,29 @@ mod tests {
             (duty, "everything for 5.000 ms in each 1.000 s"),
         ] {
             assert_eq!(describe(&economy), expected);
+        }
+    }
+
+    /// A process that has become another program is there twice.
+    #[test]
+    fn the_status_is_that_of_the_program_that_lives() {
+        let status = |state: &str, windows| ProcessStatus {
+            pid: 7,
+            state: state.to_owned(),
+            economy: Some(EconomyStatus {
+                windows,
+                ..EconomyStatus::default()
+            }),
+            ..ProcessStatus::default()
+        };
+        let report = EconomyReport {
+            pid: 7,
+            ..EconomyReport::default()
+        };
+        let (ended, lives) = (status("exited", 1), status("tracing", 2));
+        for statuses in [vec![ended.clone(), lives.clone()], vec![lives, ended]] {
+            let set = EconomySet::new(None, vec![report.clone()], statuses);
+            assert_eq!(set.processes[0].status.as_ref().unwrap().windows, 2);
         }
     }
 
