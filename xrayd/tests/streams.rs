@@ -312,3 +312,31 @@ async fn functions_are_listed_alike_with_and_without_an_attach() {
     assert_eq!(listings[0], listings[1]);
     client.detach(v1::DetachRequest { pid }).await.unwrap();
 }
+
+/// Who has asked for sums and is killed when it has them cannot let go of the process any more: the daemon does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_is_let_go_though_whoever_has_its_sums_does_nothing_more() {
+    let target = Target::start();
+    let mut client = attached(&target).await;
+    let request = v1::FetchProfileRequest {
+        pid: target.pid(),
+        from_now: true,
+        undo: Some(v1::Undo {
+            what: Some(v1::undo::What::Detach(true)),
+        }),
+    };
+    // Nothing more is said, so the answer comes.
+    let answer = client.fetch_profile(tokio_stream::iter([request])).await;
+    let (bytes, _) = bytes_of(answer.unwrap().into_inner()).await;
+    assert!(!bytes.is_empty());
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let status = client.get_status(v1::StatusRequest { pid: 0 }).await;
+        let status = status.unwrap().into_inner();
+        if status.processes.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "still attached: {status:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

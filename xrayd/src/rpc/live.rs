@@ -56,6 +56,8 @@ pub(super) enum Ending {
     Over,
     /// Before it: the client has left, or something failed.
     Early,
+    /// The client has its answer, and undoes by itself what is to be undone. If it is killed before, nobody does.
+    Answered,
 }
 
 /// Runs a stream until the session ends or the client leaves.

@@ -108,5 +108,5 @@ pub(super) async fn run(
     });
     // A panic was logged where it happened.
     let _ = written.await;
-    Ending::Over
+    Ending::Answered
 }

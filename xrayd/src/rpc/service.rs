@@ -33,6 +33,8 @@ const CALLS_PER_USER: u32 = 16;
 
 /// Open streams of one user at a time.
 const STREAMS_PER_USER: u32 = 32;
+/// How long a client that has its answer may take to undo by itself what is to be undone.
+const ANSWERED_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Messages of a live stream that wait for the connection.
 const QUEUED_MESSAGES: usize = 4;
@@ -72,7 +74,10 @@ impl Service {
         let registry = self.registry.clone();
         tokio::spawn(async move {
             let ending = stream.await;
-            if let (live::Ending::Early, Some(what)) = (ending, undo) {
+            if let (live::Ending::Early | live::Ending::Answered, Some(what)) = (ending, undo) {
+                if ending == live::Ending::Answered {
+                    tokio::time::sleep(ANSWERED_PATIENCE).await;
+                }
                 // Not among the calls that a user may have at a time: it has to be done.
                 let undoing = spawn_blocking(move || what.undo(&registry, caller, pid, &traced));
                 // A panic was logged where it happened.
@@ -620,10 +625,11 @@ impl Xrayd for Service {
         let first = requests.message().await?;
         let first = first.ok_or_else(|| Status::invalid_argument("no request was sent"))?;
         let pid = first.pid;
-        let plan = Plan::try_from(first)?;
         let admitted = self.stream(caller)?;
         let (plan, begun) = self
             .blocking(caller, move |registry| {
+                // Patterns are compiled, which takes its time.
+                let plan = Plan::try_from(first)?;
                 let begun = Watched::begin(registry, caller, &plan)?;
                 Ok((plan, begun))
             })

@@ -15,8 +15,8 @@ use xray_trace::model::FunctionId;
 use super::{Run, ToggleReport, Wanted, controller::Controller};
 use crate::{lock::lock, refusal::Result};
 
-/// Of a function at the same time. Who was killed never gives back; the oldest is forgotten.
-const MOST_HOLDERS: usize = 16;
+/// Of a function at the same time: more than one user has streams. Who cannot be told to have gone never gives back; the oldest is forgotten.
+const MOST_HOLDERS: usize = 64;
 
 /// Names a loan. Whoever asks for it chooses the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -33,7 +33,7 @@ pub(super) use self::{plan::Plan, watched::Watched};
 use super::{
     admission::Admitted,
     convert, error,
-    fetch::{CHUNKS, send_shot},
+    fetch::{CHUNKS, READER_PATIENCE, send_shot},
     live::Sender,
 };
 use crate::{
@@ -58,6 +58,8 @@ pub(super) struct Triggering {
     fired: u32,
     /// When it may fire once more, the earliest first.
     given_back: VecDeque<Instant>,
+    /// When it is over at the latest. Set by `serve`.
+    expires: Option<Instant>,
 }
 
 /// The client is gone, or was told why nothing more comes.
@@ -81,6 +83,7 @@ impl Triggering {
             sender,
             fired: 0,
             given_back: VecDeque::new(),
+            expires: None,
         }
     }
 
@@ -99,10 +102,9 @@ impl Triggering {
 
     async fn serve(&mut self, mut requests: Streaming<v1::TriggerRequest>) -> Told {
         let began = Instant::now();
-        let expires = self
-            .plan
-            .expire
-            .and_then(|expire| began.checked_add(expire));
+        let expire = self.plan.expire;
+        self.expires = expire.and_then(|expire| began.checked_add(expire));
+        let expires = self.expires;
         let mut look_at = began + LOOK_EVERY;
         let mut may_ask = true;
         loop {
@@ -239,9 +241,13 @@ impl Triggering {
     }
 
     async fn over(&mut self, why: Why) -> Told {
-        let skipped = self
+        let mut skipped = self
             .blocking(|watched| watched.trigger().take_skipped())
             .await?;
+        // What had its turn still to come.
+        while self.hits.next_now().is_some() {
+            skipped = skipped.saturating_add(1);
+        }
         let over = v1::TriggerOver {
             why: why.into(),
             fired: self.fired,
@@ -252,7 +258,14 @@ impl Triggering {
 
     async fn tell(&mut self, event: Event) -> Told {
         let event = v1::TriggerEvent { event: Some(event) };
-        self.sender.send(Ok(event)).await.map_err(|_| Gone)
+        // Who does not read does not keep functions on for longer than was wanted.
+        let late = self
+            .expires
+            .and_then(|expires| expires.checked_add(READER_PATIENCE));
+        tokio::select! {
+            told = self.sender.send(Ok(event)) => told.map_err(|_| Gone),
+            () = at(late) => Err(Gone),
+        }
     }
 
     async fn fail<T>(&mut self, status: Status) -> Told<T> {

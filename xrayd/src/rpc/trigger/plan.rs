@@ -14,8 +14,13 @@ use crate::{
         authorise::Whom,
         convert::{Toggle, selection},
     },
-    session::{Capture, Condition, DeathWanted, EventWanted, MOST_FIRINGS, Run, Wanted},
+    session::{
+        Capture, Condition, DeathWanted, EventWanted, MOST_CONDITIONS, MOST_FIRINGS, Run, Wanted,
+    },
 };
+
+/// Selections that one trigger switches at most.
+const MOST_SWITCHES: usize = 16;
 
 /// A snapshot goes on for so long at most after the moment that it is about.
 const LONGEST_AFTER: Duration = Duration::from_secs(60);
@@ -74,6 +79,17 @@ impl TryFrom<v1::TriggerRequest> for Plan {
         if limit > MOST_FIRINGS {
             return Err(limit_of(&format!(
                 "a trigger fires {MOST_FIRINGS} times at most"
+            )));
+        }
+        // Before any of them is looked at: each may have a thousand patterns.
+        if conditions.len() > MOST_CONDITIONS {
+            return Err(limit_of(&format!(
+                "a trigger has {MOST_CONDITIONS} conditions at most; arm another one for the others"
+            )));
+        }
+        if switches.len() > MOST_SWITCHES {
+            return Err(limit_of(&format!(
+                "a trigger switches {MOST_SWITCHES} selections at most; one can have many patterns"
             )));
         }
         Ok(Self {
@@ -211,6 +227,34 @@ mod tests {
         assert_eq!((plan.limit, plan.period, plan.expire), (1, None, None));
         assert_eq!(plan.whom, Whom::All);
         assert!(plan.snapshot.is_none() && plan.conditions.is_empty());
+    }
+
+    #[test]
+    fn too_many_conditions_and_switches_are_refused() {
+        let conditions = |count| v1::TriggerRequest {
+            conditions: vec![v1::TriggerCondition::default(); count],
+            ..request()
+        };
+        let switches = |count| v1::TriggerRequest {
+            switches: vec![v1::TriggerSwitch::default(); count],
+            ..request()
+        };
+        for (request, expected) in [
+            (conditions(MOST_CONDITIONS), "a condition says nothing"),
+            (
+                conditions(MOST_CONDITIONS + 1),
+                "a trigger has 8 conditions",
+            ),
+            (switches(MOST_SWITCHES), "a switch says nothing"),
+            (
+                switches(MOST_SWITCHES + 1),
+                "a trigger switches 16 selections",
+            ),
+        ] {
+            let refusal = Plan::try_from(request).unwrap_err();
+            assert_eq!(refusal.reason, Reason::Limit);
+            assert!(refusal.message.starts_with(expected), "{refusal:?}");
+        }
     }
 
     #[test]

@@ -38,9 +38,17 @@ pub(crate) struct Watched {
     /// Functions that events stand in have to be on, too.
     events: bool,
     /// Whom that was switched on in.
-    lent: Vec<Traced>,
+    lent: Vec<Lent>,
     /// Those who have ended, which was told.
     told: HashSet<usize>,
+}
+
+/// In whom something was switched on, or was to be.
+#[derive(Debug)]
+struct Lent {
+    traced: Traced,
+    /// All of it. Otherwise some may be, and the rest is tried again.
+    whole: bool,
 }
 
 // === impl Watched ===
@@ -109,24 +117,23 @@ impl Watched {
         // Whoever is not there any more is not held on to.
         let there = all.as_deref().unwrap_or_default();
         let lent = std::mem::take(&mut self.lent).into_iter();
-        let (lent, gone) = lent.partition(|known| there.iter().any(|other| other.is(known)));
+        let (lent, gone) =
+            lent.partition(|known| there.iter().any(|other| other.is(&known.traced)));
         self.lent = lent;
         self.take_back(gone);
         let mut failed = Ok(());
         for traced in all? {
-            let is_new = |session: &Arc<Session>| session.is_living() && !self.trigger.has(session);
-            let new: Vec<_> = traced.sessions().into_iter().filter(is_new).collect();
-            if new.is_empty() {
+            let mut living = traced.sessions();
+            living.retain(|session| session.is_living());
+            if living.is_empty() {
                 continue;
             }
-            let lent = self.lent.iter().any(|known| known.is(&traced));
-            if !lent {
-                // Also if it fails, since some of it may be on.
-                let done = self.lend(&traced);
-                self.lent.push(traced);
-                done?;
+            if let Err(refusal) = self.lend_once(traced) {
+                failed = Err(refusal);
+                continue;
             }
-            for session in &new {
+            living.retain(|session| !self.trigger.has(session));
+            for session in &living {
                 // One that cannot be watched is no reason to let go of the others.
                 if let Err(refusal) = self.trigger.arm(session) {
                     failed = Err(refusal);
@@ -134,6 +141,21 @@ impl Watched {
             }
         }
         failed
+    }
+
+    /// Switches on what the conditions are about, if that was not done.
+    fn lend_once(&mut self, traced: Traced) -> Result<(), Refusal> {
+        let known = self.lent.iter().position(|known| known.traced.is(&traced));
+        if known.is_some_and(|at| self.lent[at].whole) {
+            return Ok(());
+        }
+        let done = self.lend(&traced);
+        let whole = done.is_ok();
+        match known {
+            Some(at) => self.lent[at].whole = whole,
+            None => self.lent.push(Lent { traced, whole }),
+        }
+        done
     }
 
     /// Switches on what the conditions are about, for as long as they are armed.
@@ -217,9 +239,9 @@ impl Watched {
         self.take_back(lent);
     }
 
-    fn take_back(&self, lent: Vec<Traced>) {
+    fn take_back(&self, lent: Vec<Lent>) {
         let caller = self.caller;
-        for traced in lent {
+        for Lent { traced, .. } in lent {
             let back = Toggle::TakeBack(self.loan);
             for (pid, report) in traced.toggle(&self.registry, caller, &back) {
                 let gone = |reason| matches!(reason, Reason::TargetExited | Reason::NotAttached);

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -37,6 +40,8 @@ pub(crate) struct Lookout {
     key: usize,
     gate: Arc<Gate>,
     marks: Mutex<Arc<Marks>>,
+    /// It was told that the process has ended.
+    over: AtomicBool,
 }
 
 /// Which conditions are about which functions: a bit for each condition, by function. Functions that have come since are not in it.
@@ -118,6 +123,7 @@ impl Lookout {
             key,
             gate,
             marks: Mutex::default(),
+            over: AtomicBool::new(false),
         };
         armed.marks();
         Ok(armed)
@@ -256,6 +262,9 @@ impl Lookout {
 
     /// The process has ended.
     pub(super) fn ended(&self, ending: Ending) {
+        if self.over.swap(true, Relaxed) {
+            return;
+        }
         let now = ticks_now();
         for (index, (check, _)) in self.checks.iter().enumerate() {
             if let Check::Death(wanted) = check
@@ -306,6 +315,7 @@ impl Lookout {
             key: 0,
             gate: Arc::new(gate),
             marks: Mutex::new(Arc::new(Marks(vec![1; functions]))),
+            over: AtomicBool::new(false),
         };
         (Arc::new(lookout), hits)
     }

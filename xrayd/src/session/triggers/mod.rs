@@ -204,6 +204,10 @@ impl Trigger {
         )?;
         let lookout = Arc::new(lookout);
         session.output.triggers.arm(Arc::clone(&lookout));
+        if let Some(ending) = session.ending() {
+            // It may have ended just before.
+            lookout.ended(ending);
+        }
         // Those that are named later are told to it then.
         for event_type in session.output.event_types() {
             lookout.named(event_type.number, &event_type.name);
