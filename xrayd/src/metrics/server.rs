@@ -43,19 +43,22 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long answers under way may take when the daemon stops.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
+/// A page and when it was made, by format.
+type Latest = [Option<(Instant, Bytes)>; 2];
+
 /// The pages made last.
 #[derive(Debug)]
 struct Pages {
     metering: Arc<Metering>,
-    /// By format; locked while one is made.
-    latest: Mutex<[Option<(Instant, Bytes)>; 2]>,
+    /// Locked while one is made.
+    latest: Arc<Mutex<Latest>>,
 }
 
 /// Answers whoever connects, until the daemon stops.
 pub(crate) async fn serve(listener: TcpListener, metering: Arc<Metering>, stopping: Stopping) {
     let pages = Arc::new(Pages {
         metering,
-        latest: Mutex::default(),
+        latest: Arc::default(),
     });
     let mut connections = JoinSet::new();
     // The oldest first.
@@ -154,24 +157,24 @@ impl Pages {
 
     /// A page that is fresh; `None` if making it panicked, which was logged.
     async fn page(&self, format: Format) -> Option<Bytes> {
-        let mut latest = self.latest.lock().await;
-        let latest = &mut latest[format as usize];
-        if let Some((made, page)) = latest
+        // Held until the page is made, also if whoever asked for it is cut off: pages are made one after the other.
+        let mut latest = Arc::clone(&self.latest).lock_owned().await;
+        if let Some((made, page)) = &latest[format as usize]
             && made.elapsed() < FRESH
         {
             return Some(page.clone());
         }
         let metering = Arc::clone(&self.metering);
         let made = Instant::now();
-        let text = tokio::task::spawn_blocking(move || {
+        let making = tokio::task::spawn_blocking(move || {
             let own = OwnUse::now().inspect_err(|error| {
                 tracing::debug!(%error, "what the daemon uses cannot be read");
             });
-            page(&metering.read(), own.ok(), format)
+            let page = Bytes::from(page(&metering.read(), own.ok(), format));
+            latest[format as usize] = Some((made, page.clone()));
+            page
         });
-        let page = Bytes::from(text.await.ok()?);
-        *latest = Some((made, page.clone()));
-        Some(page)
+        making.await.ok()
     }
 }
 
