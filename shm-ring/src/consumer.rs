@@ -64,7 +64,7 @@ pub struct Data {
 }
 
 /// Takes what comes out of a ring, as any `FnMut(Item)` does. A type of its own can have [`Sink::take`] made part of the loop over a ring's words, which
-/// of a closure nobody can demand; then items never are in memory.
+/// of a closure nobody can demand.
 pub trait Sink {
     /// Takes the next item.
     fn take(&mut self, item: Item);

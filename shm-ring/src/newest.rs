@@ -35,13 +35,13 @@ pub struct Picture {
     chunks: RefCell<Vec<Option<Box<[u64]>>>>,
 }
 
-/// Memory for a [`Picture`], so that nothing but copying is left to be done while the thread goes on: the pages that are copied from and to are there.
+/// Memory for a [`Picture`]: the pages that are copied from and to are there, so they need not be made while the thread goes on.
 #[derive(Debug)]
 pub struct Blank {
     geometry: Geometry,
     index: u32,
     most: u64,
-    /// As many as a picture would have had when this was made.
+    /// As many as a picture would have had when this was made, if the thread had not gone on.
     chunks: Vec<Box<[u64]>>,
 }
 
@@ -130,16 +130,17 @@ impl Words {
 impl Blank {
     /// Makes room for the newest chunks of ring `index`, at most `most` of them.
     pub fn new<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, most: u64) -> Self {
-        let started = memory.load(geometry.control_offset(index) + control::STARTED);
-        let there = started.min(geometry.chunks());
+        let line = geometry.control_offset(index);
+        let started = memory.load(line + control::STARTED);
+        let there = started.saturating_sub(untouched(memory, line));
         let mut chunks = Vec::new();
-        for chunk in 0..there.min(most) {
+        for number in started - there.min(most).min(geometry.chunks())..started {
             let mut copy = blank_chunk(geometry);
             for page in copy.chunks_mut(PAGE_WORDS) {
                 // Not known to be what is there already, else it would not be written.
                 page[0] = black_box(0);
             }
-            let from = geometry.ring_offset(index) + chunk * geometry.chunk_bytes();
+            let from = chunk_offset(geometry, index, number);
             for page in (from..from + geometry.chunk_bytes()).step_by(8 * PAGE_WORDS) {
                 black_box(memory.load(page));
             }
@@ -170,14 +171,10 @@ impl Blank {
         while let Some(number) = first.checked_sub(1)
             && started - number <= most.min(geometry.chunks())
         {
-            let place = (number & (geometry.chunks() - 1)) * geometry.chunk_bytes();
             let mut copy = blanks.pop().unwrap_or_else(|| blank_chunk(geometry));
-            memory.copy_words(geometry.ring_offset(index) + place, &mut copy);
-            // Pairs with the producer's store of TAKING before it zeroes: what was copied of a chunk that is not taken now is as it was.
-            let released = memory.load(offset + control::RELEASED);
-            let untouched =
-                (released & !control::TAKING) + u64::from(released & control::TAKING != 0);
-            if number < untouched {
+            memory.copy_words(chunk_offset(geometry, index, number), &mut copy);
+            // What was copied of a chunk that is not taken now is as it was.
+            if number < untouched(memory, offset) {
                 break;
             }
             chunks.push(Some(copy));
@@ -202,6 +199,18 @@ impl Blank {
             chunks: RefCell::new(chunks),
         }
     }
+}
+
+/// The first chunk that was neither given back nor is taken now, of the ring with that control line.
+fn untouched<M: SharedMemory>(memory: &M, line: u64) -> u64 {
+    // Pairs with the producer's store of TAKING before it zeroes.
+    let released = memory.load(line + control::RELEASED);
+    (released & !control::TAKING) + u64::from(released & control::TAKING != 0)
+}
+
+fn chunk_offset(geometry: Geometry, index: u32, number: u64) -> u64 {
+    let place = (number & (geometry.chunks() - 1)) * geometry.chunk_bytes();
+    geometry.ring_offset(index) + place
 }
 
 fn blank_chunk(geometry: Geometry) -> Box<[u64]> {

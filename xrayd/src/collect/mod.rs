@@ -18,7 +18,7 @@ mod watch;
 
 pub(crate) use drain::{Drain, DrainHandle};
 pub(crate) use keep::Keep;
-pub(crate) use pictures::{Pictures, room};
+pub(crate) use pictures::{Moment, Pictures, room};
 pub(crate) use sample::{RingId, RingSample, Sample, Tally};
 pub(crate) use sites::{CallSite, SiteKind, SiteTable};
 pub(crate) use switches::Switches;

@@ -35,6 +35,15 @@ pub(crate) struct Pictures {
     retained: Snapshot,
 }
 
+/// What moment pictures are wanted of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// One that has passed: rings go round meanwhile, so copying begins at once.
+    Past,
+    /// That at which copying begins: what it needs is made ready before.
+    Next,
+}
+
 /// So many bytes of what all copies may take.
 #[derive(Debug)]
 struct Held(u64);

@@ -35,7 +35,7 @@ use super::{
     states::States,
 };
 use crate::{
-    collect::{DrainHandle, Pictures},
+    collect::{DrainHandle, Moment, Pictures},
     inject::Choice,
     lock::lock,
     pid::Pid,
@@ -324,9 +324,13 @@ impl Control {
     }
 
     /// Asks what rings, at most so many bytes, and the output hold. `None` if the session is over: all that there is, is in the output.
-    pub(super) fn ask_for_pictures(&self, bytes: u64) -> Option<Receiver<Pictures>> {
+    pub(super) fn ask_for_pictures(
+        &self,
+        bytes: u64,
+        moment: Moment,
+    ) -> Option<Receiver<Pictures>> {
         let drain = lock(&self.shared.drain);
-        drain.as_ref()?.ask_for_pictures(bytes)
+        drain.as_ref()?.ask_for_pictures(bytes, moment)
     }
 
     /// What somebody asks of sums, once everything that is there now is in them.

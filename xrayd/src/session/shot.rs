@@ -24,7 +24,7 @@ use xray_trace::{
 
 use super::{Session, Snapshot, Source, TraceWriter};
 use crate::{
-    collect::{Pictures, room},
+    collect::{Moment, Pictures, room},
     sys::ticks_now,
 };
 
@@ -105,9 +105,14 @@ impl<S: Deref<Target = Session>> Shot<S> {
     /// Takes what rings hold and what is retained of all of them, at one moment.
     pub fn take(sessions: Vec<S>, reach: Reach) -> Self {
         let bytes = room(sessions.len());
+        // Of several, who copies first ends the pictures of all.
+        let moment = match (&reach, sessions.len()) {
+            (Reach::All | Reach::Last(_), 1) => Moment::Next,
+            _ => Moment::Past,
+        };
         let begun = Instant::now();
         let asked = sessions.into_iter().map(|session| {
-            let answer = session.control.ask_for_pictures(bytes);
+            let answer = session.control.ask_for_pictures(bytes, moment);
             (session, answer)
         });
         // Everybody is asked before anybody is waited for.

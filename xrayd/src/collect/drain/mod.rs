@@ -23,7 +23,7 @@ use super::{
     lane::Lane,
     lanes::Lanes,
     numbers::Numbers,
-    pictures::Pictures,
+    pictures::{Moment, Pictures},
     ring::{Around, Ring, TURN_WORDS, turns},
     sample::{self, RingId, RingSample, Sample},
     slots::{Names, Slots},
@@ -84,7 +84,7 @@ enum Request {
     /// Calls are about to be counted.
     BeginCounts(SyncSender<()>),
     /// Copy what rings, at most so many bytes, and the output hold.
-    Pictures(u64, SyncSender<Pictures>),
+    Pictures(u64, Moment, SyncSender<Pictures>),
     /// Say how much rings were given, and copy the newest part of those that were given the most since.
     Sample(HashMap<RingId, u64>, SyncSender<Sample>),
     /// Read what is there, have it added up, and answer.
@@ -188,9 +188,14 @@ impl DrainHandle {
 
     /// Asks what rings, at most so many bytes, and the output hold now; of rings that are read, after that was done. `None` if the thread is gone;
     /// then nothing comes out of the receiver either.
-    pub(crate) fn ask_for_pictures(&self, bytes: u64) -> Option<Receiver<Pictures>> {
+    pub(crate) fn ask_for_pictures(
+        &self,
+        bytes: u64,
+        moment: Moment,
+    ) -> Option<Receiver<Pictures>> {
         let (answer, answered) = sync_channel(1);
-        self.requests.send(Request::Pictures(bytes, answer)).ok()?;
+        let request = Request::Pictures(bytes, moment, answer);
+        self.requests.send(request).ok()?;
         Some(answered)
     }
 
@@ -361,8 +366,8 @@ impl Drain {
                     self.renew_filters();
                     let _ = answer.send(());
                 }
-                Ok(Request::Pictures(bytes, answer)) => {
-                    let _ = answer.send(self.pictures(bytes));
+                Ok(Request::Pictures(bytes, moment, answer)) => {
+                    let _ = answer.send(self.pictures(bytes, moment));
                 }
                 Ok(Request::Sample(before, answer)) => {
                     let _ = answer.send(self.sample(&before));
@@ -467,17 +472,24 @@ impl Drain {
     }
 
     /// What rings hold, and what the output does, at one moment.
-    fn pictures(&mut self, bytes: u64) -> Pictures {
+    fn pictures(&mut self, bytes: u64, moment: Moment) -> Pictures {
         self.settle_mode();
-        // Threads that take every processor would go round their rings before those are copied: a gibibyte takes 0.3 s of a processor, and 3 s of the share of one thread
+        // Threads that take every processor would go round their rings before those are copied: a gibibyte takes 0.2 s of a processor, and 3 s of the share of one thread
         // among 16.
         let _urgent = self.newest.then(Urgent::begin);
+        if self.newest {
+            self.discover();
+        }
+        // Chunks of a ring.
+        let each = bytes / (self.order.len().max(1) as u64);
+        let most = (each / self.layout().geometry.chunk_bytes()).max(1);
         let mut blanks = HashMap::new();
         let taken = if self.newest {
-            self.discover();
-            blanks = self.blanks(bytes);
-            // Threads that came meanwhile.
-            self.discover();
+            if moment == Moment::Next {
+                blanks = self.blanks(most);
+                // Threads that came meanwhile.
+                self.discover();
+            }
             self.anchor();
             // As late as can be: rings go round in a millisecond.
             ticks_now()
@@ -497,28 +509,24 @@ impl Drain {
                     continue;
                 };
                 let blank = blanks.remove(index);
-                let blank = blank.unwrap_or_else(|| self.blank(*index, bytes));
+                let blank = blank.unwrap_or_else(|| self.blank(*index, most));
                 pictures.take(thread, &self.slots.rings, blank);
             }
         }
         pictures.retained(self.output.snapshot())
     }
 
-    /// Room for pictures of all rings that there are to be any of, by slot index.
-    fn blanks(&self, bytes: u64) -> HashMap<u32, Blank> {
+    /// Room for pictures of all rings that there are to be any of, of so many chunks at most, by slot index.
+    fn blanks(&self, most: u64) -> HashMap<u32, Blank> {
         let order = self.order.iter().copied();
         let rings = order.filter(|index| self.pictured(*index).is_some());
         rings
-            .map(|index| (index, self.blank(index, bytes)))
+            .map(|index| (index, self.blank(index, most)))
             .collect()
     }
 
-    /// Room for a picture of a ring, which with those of all others takes at most so many bytes, or a chunk each.
-    fn blank(&self, index: u32, bytes: u64) -> Blank {
-        let geometry = self.layout().geometry;
-        let rings = self.order.len().max(1) as u64;
-        let most = (bytes / rings / geometry.chunk_bytes()).max(1);
-        Blank::new(&self.slots.rings, geometry, index, most)
+    fn blank(&self, index: u32, most: u64) -> Blank {
+        Blank::new(&self.slots.rings, self.layout().geometry, index, most)
     }
 
     /// Whose ring that is, if there is to be a picture of it.
@@ -698,14 +706,6 @@ impl Drain {
         self.measure();
     }
 
-    /// Hands what was added up to who measures calls, if it is time.
-    fn measure(&mut self) {
-        let begun = Instant::now();
-        if begun < self.next_measuring || !self.output.profiles.are_measured() {
-            return;
-        }
-        self.hand_over();
-        let ended = Instant::now();
     /// Says how many losses there are that nothing has told so far.
     fn count_untold(&self) {
         let rings = self.rings.values();
@@ -714,6 +714,14 @@ impl Drain {
         self.output.untold_losses(untold);
     }
 
+    /// Hands what was added up to who measures calls, if it is time.
+    fn measure(&mut self) {
+        let begun = Instant::now();
+        if begun < self.next_measuring || !self.output.profiles.are_measured() {
+            return;
+        }
+        self.hand_over();
+        let ended = Instant::now();
         let pause = ended.duration_since(begun) * MEASURE_PAUSES;
         self.next_measuring = ended + pause.max(MEASURE_EVERY);
     }
@@ -861,6 +869,8 @@ impl Drain {
             lane.tell_early(now);
             lane.publish(&self.output);
         }
+        // Those that no event has followed so far: what is said of losses now is true now.
+        self.count_untold();
         self.anchor();
     }
 
@@ -869,8 +879,6 @@ impl Drain {
         self.publish_without_slot();
         if self.counting {
             self.count();
-        // Those that no event has followed so far: what is said of losses now is true now.
-        self.count_untold();
         }
         self.tell_left_out();
         // Else a thread that stands in a trampoline would still take chunks back.
