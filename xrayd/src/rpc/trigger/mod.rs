@@ -259,9 +259,8 @@ impl Triggering {
     async fn tell(&mut self, event: Event) -> Told {
         let event = v1::TriggerEvent { event: Some(event) };
         // Who does not read does not keep functions on for longer than was wanted.
-        let late = self
-            .expires
-            .and_then(|expires| expires.checked_add(READER_PATIENCE));
+        let waiting = self.expires.map(|expires| expires.max(Instant::now()));
+        let late = waiting.and_then(|since| since.checked_add(READER_PATIENCE));
         tokio::select! {
             told = self.sender.send(Ok(event)) => told.map_err(|_| Gone),
             () = at(late) => Err(Gone),
