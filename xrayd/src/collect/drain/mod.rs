@@ -25,22 +25,19 @@ use super::{
     numbers::Numbers,
     pictures::{Moment, Pictures},
     ring::{Around, Ring, TURN_WORDS, turns},
-    sample::{self, RingId, RingSample, Sample},
+    sample::{RingId, Sample},
     slots::{Names, Slots},
 };
 use crate::{
     inject::{Installed, Layout},
     pid::Pid,
     session::{Ask, Mode, Output, ProfileSums},
-    sys::{Memory, Urgent, now_anchor, ticks_now},
-    target::cpu_time,
+    sys::{Memory, now_anchor, ticks_now},
 };
-use shm_ring::{
-    Producer,
-    newest::{self, Blank, Picture},
-};
-use xray_trace::model::{ThreadId, Ticks};
+use shm_ring::{Producer, newest};
+use xray_trace::model::Ticks;
 
+mod copies;
 mod fronts;
 
 /// Sleep between rounds: while many events come, while few come or may, and while nothing is on. A function of 20 ns
@@ -469,114 +466,6 @@ impl Drain {
         let words = self.rings.values().map(|ring| ring.words(&self.slots));
         let words = words.map(|words| words.begun).fold(0, u64::saturating_add);
         self.output.unread(words);
-    }
-
-    /// What rings hold, and what the output does, at one moment.
-    fn pictures(&mut self, bytes: u64, moment: Moment) -> Pictures {
-        self.settle_mode();
-        // Threads that take every processor would go round their rings before those are copied: a gibibyte takes 0.2 s of a processor, and 3 s of the share of one thread
-        // among 16.
-        let _urgent = self.newest.then(Urgent::begin);
-        if self.newest {
-            self.discover();
-        }
-        // Chunks of a ring.
-        let each = bytes / (self.order.len().max(1) as u64);
-        let most = (each / self.layout().geometry.chunk_bytes()).max(1);
-        let mut blanks = HashMap::new();
-        let taken = if self.newest {
-            if moment == Moment::Next {
-                blanks = self.blanks(most);
-                // Threads that came meanwhile.
-                self.discover();
-            }
-            self.anchor();
-            // As late as can be: rings go round in a millisecond.
-            ticks_now()
-        } else {
-            let taken = ticks_now();
-            self.flush();
-            taken
-        };
-        let mut pictures = Pictures::new(
-            taken,
-            Arc::clone(&self.sites),
-            (self.lanes.switches(), self.lanes.filtered_by()),
-        );
-        if self.newest {
-            for index in &self.order {
-                let Some(thread) = self.pictured(*index) else {
-                    continue;
-                };
-                let blank = blanks.remove(index);
-                let blank = blank.unwrap_or_else(|| self.blank(*index, most));
-                pictures.take(thread, &self.slots.rings, blank);
-            }
-        }
-        pictures.retained(self.output.snapshot())
-    }
-
-    /// Room for pictures of all rings that there are to be any of, of so many chunks at most, by slot index.
-    fn blanks(&self, most: u64) -> HashMap<u32, Blank> {
-        let order = self.order.iter().copied();
-        let rings = order.filter(|index| self.pictured(*index).is_some());
-        rings
-            .map(|index| (index, self.blank(index, most)))
-            .collect()
-    }
-
-    fn blank(&self, index: u32, most: u64) -> Blank {
-        Blank::new(&self.slots.rings, self.layout().geometry, index, most)
-    }
-
-    /// Whose ring that is, if there is to be a picture of it.
-    fn pictured(&self, index: u32) -> Option<ThreadId> {
-        let ring = self.rings.get(&index).filter(|ring| !ring.is_left())?;
-        let lane = self.lanes.get(ring.owner)?;
-        (!lane.is_muted()).then(|| lane.thread())
-    }
-
-    /// How much each ring was given, and what is in those that were given the most since `before`.
-    fn sample(&mut self, before: &HashMap<RingId, u64>) -> Sample {
-        self.discover();
-        let geometry = self.layout().geometry;
-        let rings = self.order.iter().filter_map(|index| {
-            let ring = self.rings.get(index).filter(|ring| !ring.is_left())?;
-            let thread = self.lanes.get(ring.owner)?.thread();
-            let words = newest::Words::of(&self.slots.rings, geometry, *index).begun;
-            Some(RingSample {
-                ring: (*index, thread),
-                given: words.saturating_add(self.slots.lost(*index)),
-                ran: None,
-                picture: None,
-            })
-        });
-        let mut rings: Vec<RingSample> = rings.collect();
-        // Before the pictures, which take longer: what is newer in them does not count.
-        let (taken, ran) = (
-            (Instant::now(), ticks_now()),
-            cpu_time::of_process(self.pid),
-        );
-        // Of a ring that is new nothing is known before it was seen twice.
-        let more = |ring: &RingSample| {
-            let before = before.get(&ring.ring).copied();
-            before.map_or(0, |before| ring.given.saturating_sub(before))
-        };
-        rings.sort_by_cached_key(|ring| Reverse(more(ring)));
-        let grown = rings.iter_mut().take(sample::MOST_PICTURES);
-        for ring in grown.take_while(|ring| more(ring) > 0) {
-            let index = ring.ring.0;
-            let picture = Picture::take(&self.slots.rings, geometry, index, sample::CHUNKS);
-            ring.picture = Some(picture);
-            let tid = self.output.thread(ring.ring.1).map(|(tid, _)| tid);
-            ring.ran = tid.and_then(|tid| cpu_time::of_thread(self.pid, tid));
-        }
-        Sample {
-            sites: Arc::clone(&self.sites),
-            taken,
-            ran,
-            rings,
-        }
     }
 
     /// Every ring once.
