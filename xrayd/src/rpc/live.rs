@@ -56,7 +56,7 @@ pub(super) enum Ending {
     Over,
     /// Before it: the client has left, or something failed.
     Early,
-    /// The client has its answer, and undoes by itself what is to be undone. If it is killed before, nobody does.
+    /// The client has its answer, and undoes by itself what is to be undone, unless it is killed before.
     Answered,
 }
 

@@ -73,11 +73,12 @@ impl Service {
     ) {
         let registry = self.registry.clone();
         tokio::spawn(async move {
-            let ending = stream.await;
-            if let (live::Ending::Early | live::Ending::Answered, Some(what)) = (ending, undo) {
-                if ending == live::Ending::Answered {
-                    tokio::time::sleep(ANSWERED_PATIENCE).await;
-                }
+            match stream.await {
+                live::Ending::Over => return,
+                live::Ending::Early => {}
+                live::Ending::Answered => tokio::time::sleep(ANSWERED_PATIENCE).await,
+            }
+            if let Some(what) = undo {
                 // Not among the calls that a user may have at a time: it has to be done.
                 let undoing = spawn_blocking(move || what.undo(&registry, caller, pid, &traced));
                 // A panic was logged where it happened.
