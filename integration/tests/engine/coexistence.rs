@@ -1,6 +1,8 @@
 //! Others that write into the same sleds: LLVM's own runtime, debuggers, the kernel's probes.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
@@ -8,7 +10,7 @@ use xrayd::Reason;
 use xrayd::session::{Registry, Run, Session, Switch};
 
 use crate::support::{
-    attach, detach, everything, memory, pid_of, registry, retained, switch, tally,
+    attach, detach, everything, memory, pid_of, registry, retained, soak, switch, tally,
 };
 
 fn address_of(session: &Session, name: &str) -> Result<u64> {
@@ -114,5 +116,78 @@ fn a_breakpoint_on_a_sled_is_left_alone() -> Result<()> {
     let report = detach(&registry, &target)?;
     ensure!(byte()? == compiled, "{report:?}");
     ensure!(target.ask("go", "done")? == "done 1016");
+    Ok(())
+}
+
+/// The values that another tracer has written to one byte of text, and what stood there afterwards.
+struct Breakpoints<'a> {
+    memory: &'a File,
+    at: u64,
+    compiled: u8,
+}
+
+// === impl Breakpoints ===
+
+impl Breakpoints<'_> {
+    /// Looks at a breakpoint so many times before it goes, and so many times after that.
+    const LOOKS: u32 = 20;
+
+    /// Sets a breakpoint and removes it, again and again, until `done`. Returns how often.
+    fn come_and_go(&self, done: &AtomicBool) -> Result<u64> {
+        let mut rounds = 0;
+        while !done.load(Ordering::Relaxed) {
+            self.stays(0xcc).context("a breakpoint is gone")?;
+            self.stays(self.compiled)
+                .context("a breakpoint is back that was removed")?;
+            rounds += 1;
+        }
+        Ok(rounds)
+    }
+
+    fn stays(&self, value: u8) -> Result<()> {
+        self.memory.write_all_at(&[value], self.at)?;
+        for _ in 0..Self::LOOKS {
+            let mut byte = [0];
+            self.memory.read_exact_at(&mut byte, self.at)?;
+            ensure!(byte == [value], "{byte:x?} at {:#x}", self.at);
+        }
+        Ok(())
+    }
+}
+
+/// Another tracer's breakpoint in the main program, between two sleds: a toggle neither erases it
+/// nor puts it back (P29). With a breakpoint that is back, and that its tracer does not know any
+/// more, the program would die of SIGTRAP.
+#[test]
+fn a_breakpoint_between_sleds_comes_and_goes_while_they_are_switched() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Many400, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    let memory = memory(&target)?;
+    let mut rows = session.functions(None)?;
+    rows.sort_by_key(|row| row.address);
+    // The first byte of a function's own, behind its entry sled.
+    let at = rows.get(rows.len() / 2).context("no functions")?.address + 11;
+    let mut compiled = [0];
+    memory.read_exact_at(&mut compiled, at)?;
+    let breakpoints = Breakpoints {
+        memory: &memory,
+        at,
+        compiled: compiled[0],
+    };
+    let done = AtomicBool::new(false);
+    let rounds = std::thread::scope(|scope| {
+        let other = scope.spawn(|| breakpoints.come_and_go(&done));
+        let toggled = (0..soak(100, 10_000)).try_for_each(|_| {
+            switch(&session, Switch::On)?;
+            switch(&session, Switch::Off).map(|_| ())
+        });
+        done.store(true, Ordering::Relaxed);
+        toggled?;
+        other.join().ok().context("the other tracer panicked")?
+    })?;
+    ensure!(rounds > 10, "{rounds} breakpoints");
+    target.still_running()?;
+    detach(&registry, &target)?;
     Ok(())
 }

@@ -1,17 +1,27 @@
 //! Staging sleds and switching them.
 //!
-//! Bytes are handled in runs of neighbouring pages, each read, checked, written and read back. The main program's runs are written
-//! back with one call; between reading and writing such a run nobody else may patch it. In libraries the bytes of sleds are written and no others. One
-//! that can be unloaded, so that something else may be mapped in its place at any time, is written to while the process stands still, after a look at the maps.
+//! The patcher reads the sleds of one page, checks them, writes, and reads them back. It writes bytes
+//! of sleds and no others. Other tracers write breakpoints into the same text at any time: a byte
+//! between two sleds that was read and written back would erase a breakpoint that has come since,
+//! or put one back that has gone, and the program would die of it.
 //!
-//! A sled is staged to call what is to be recorded. If it was staged to call something else, a thread may stand in front of that call: it is staged anew while
-//! the process stands still, when any thread stands between two instructions, of which each is there before and after.
+//! ```text
+//!   read ─► check ─► bodies ─► read back ─► switching bytes ─► read back
+//!                                  │                               │
+//!                    not ours: stays off, `foreign`    not ours: off again, `foreign`
+//! ```
+//!
+//! A library that can be unloaded is written to while the process stands still, after a look at the
+//! maps: otherwise something else could be mapped in its place between the look and the write.
+//!
+//! A sled is staged to call what it records. A sled that was staged to call something else is
+//! staged anew while the process stands still, because a thread may stand in front of that call.
+//! At the stop each thread stands between two instructions, and both are there before and after.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    io,
     ops::{Range, RangeInclusive},
-    os::unix::fs::MetadataExt,
     time::Duration,
 };
 
@@ -28,13 +38,13 @@ use crate::{
     pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal, Result},
     sys::Memory,
-    target::{Maps, Module, Stay, Target, Threads},
+    target::{Maps, Module, Stay, Target},
 };
 
 const PAGE: u64 = 4096;
 /// Runs written while the process stands still: a quarter of a MiB, which takes a millisecond where the pages have to be copied.
 const RUNS_AT_ONCE: usize = 4;
-/// Longest run written at once: it bounds how long a foreign change could be overwritten unseen.
+/// Longest run of neighbouring pages: the part of a module that one stop of the process is for.
 pub(super) const RUN: u64 = 16 * PAGE;
 
 /// A sled that can be switched.
@@ -90,25 +100,34 @@ pub(crate) struct PatchReport {
     pub(crate) stopped: Duration,
 }
 
-/// A sled that is to be written.
+/// A sled that is to be written. Places are those in the bytes that were read.
 #[derive(Debug)]
 struct Change {
-    /// Where it stands in its run.
-    place: Range<usize>,
-    body: Body,
-    /// Where the byte stands that switches it, and what that becomes.
+    /// The sled.
+    sled: Range<usize>,
+    /// The bytes of its body that are written, if any are.
+    body: Option<Range<usize>>,
+    /// True if it was staged to record something else before.
+    restaged: bool,
+    /// The byte that switches it, and the value that it gets.
     byte: (usize, u8),
+    /// The value of that byte when the sled is off.
+    off: u8,
 }
 
-/// What becomes of a sled's body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Body {
-    /// It is as it was.
-    There,
-    /// It was as compiled.
-    Staged,
-    /// It recorded something else.
-    Restaged,
+/// What a sled needs to be as wanted.
+#[derive(Debug)]
+enum Planned {
+    /// Nothing.
+    AsWanted,
+    /// It is left alone.
+    Foreign,
+    /// Its switching byte.
+    Switch,
+    /// A body, then its switching byte.
+    Stage(Staging),
+    /// Another body, while the process stands still, then its switching byte.
+    Restage(Staging),
 }
 
 /// What the process does while it is written to.
@@ -126,8 +145,6 @@ pub(crate) struct Patcher {
     pub(super) pid: Pid,
     /// Those that are loaded, by index.
     pub(super) modules: BTreeMap<u32, Module>,
-    /// The main program's file, which stays mapped as long as the address space lives. `None` if that is not known.
-    main_inode: Option<u64>,
     regions: Vec<Region>,
     /// Where the flavours of all of them lead.
     front: Front,
@@ -158,7 +175,6 @@ impl Patcher {
         regions: Vec<Region>,
         staged: impl IntoIterator<Item = (Site, u64)>,
     ) -> Self {
-        let main = fs::metadata(format!("{}/exe", Threads::proc_dir(pid)));
         let next_stub = regions
             .iter()
             .map(|region| (region.address, region.next_stub(memory)))
@@ -166,7 +182,6 @@ impl Patcher {
         let mut patcher = Self {
             pid,
             modules: modules.into_iter().collect(),
-            main_inode: main.ok().map(|file| file.ino()),
             regions,
             front: Front::None,
             door: Door::Open,
@@ -439,6 +454,8 @@ impl Patcher {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Of one run, a page at a time: so there is little time between the look at a sled and the
+    /// write to it, in which another tracer could change it.
     fn switch_run(
         &mut self,
         memory: &Memory,
@@ -447,118 +464,168 @@ impl Patcher {
         mut left: Option<&mut Vec<Site>>,
         report: &mut PatchReport,
     ) -> Result<()> {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else {
-            return Ok(());
-        };
-        let start = first.address;
-        let length = usize::try_from(last.end() - start).unwrap_or(0);
-        let mut text = vec![0u8; length];
-        memory
-            .read(TargetAddr(start), &mut text)
-            .map_err(|error| self.failed("read", start, &error))?;
-        let mut done = PatchReport::default();
-        let mut changes: Vec<Change> = Vec::new();
-        for site in run {
-            let at = usize::try_from(site.address - start).unwrap_or(0);
-            let place = at..at + site.length();
-            let Some(bytes) = text.get_mut(place.clone()) else {
-                continue;
-            };
-            let mut body = Body::There;
-            let target = match classify(site.kind, site.address, bytes) {
-                State::Compiled => match to {
-                    Wanted::Off => {
+        for sites in run.chunk_by(|one, next| one.address / PAGE == next.address / PAGE) {
+            let start = sites.first().map_or(0, |site| site.address);
+            let end = sites.last().map_or(start, Site::end);
+            let mut text = vec![0u8; usize::try_from(end - start).unwrap_or(0)];
+            memory
+                .read(TargetAddr(start), &mut text)
+                .map_err(|error| self.failed("read", start, &error))?;
+            let mut done = PatchReport::default();
+            let mut changes = Vec::new();
+            for site in sites {
+                let at = usize::try_from(site.address - start).unwrap_or(0);
+                let bytes = text.get(at..at + site.length()).unwrap_or_default();
+                let (staging, restaged) = match self.plan(memory, site, bytes, to)? {
+                    Planned::AsWanted => {
                         done.sleds += 1;
                         continue;
                     }
-                    Wanted::On(capture) => match self.stage(memory, site, capture, bytes)? {
-                        Some(()) => {
-                            body = Body::Staged;
-                            None
-                        }
-                        None => {
-                            done.foreign += 1;
-                            continue;
-                        }
-                    },
-                },
-                State::Staged { target } | State::On { target } => Some(target),
-                State::Runtime | State::Breakpoint | State::Foreign => {
-                    done.foreign += 1;
-                    continue;
-                }
-            };
-            if let Some(target) = target {
-                if !self.is_ours(site, target) {
-                    done.foreign += 1;
-                    continue;
-                }
-                if let Wanted::On(capture) = to
-                    && let Some(staging) = self.restaging(site, target, capture)
-                {
-                    if let Some(left) = left.as_deref_mut() {
-                        left.push(*site);
+                    Planned::Foreign => {
+                        done.foreign += 1;
                         continue;
                     }
-                    write_staging(&staging, bytes);
-                    body = Body::Restaged;
-                }
+                    Planned::Switch => (None, false),
+                    Planned::Stage(staging) => (Some(staging), false),
+                    Planned::Restage(staging) => match left.as_deref_mut() {
+                        Some(left) => {
+                            left.push(*site);
+                            continue;
+                        }
+                        None => (Some(staging), true),
+                    },
+                };
+                let body = staging.map(|staging| put(&staging, at, &mut text));
+                let byte = switch(site.kind);
+                let value = match to {
+                    Wanted::On(_) => byte.on,
+                    Wanted::Off => byte.off,
+                };
+                changes.push(Change {
+                    sled: at..at + site.length(),
+                    body,
+                    restaged,
+                    byte: (at + usize::from(byte.offset), value),
+                    off: byte.off,
+                });
             }
-            let byte = switch(site.kind);
-            let wanted = match to {
-                Wanted::On(_) => byte.on,
-                Wanted::Off => byte.off,
-            };
-            let byte = (at + usize::from(byte.offset), wanted);
-            changes.push(Change { place, body, byte });
+            self.write_changes(memory, start, &mut text, changes, &mut done)?;
+            report.sleds += done.sleds;
+            report.foreign += done.foreign;
+            report.restaged += done.restaged;
         }
-        let whole = self.is_main(first);
-        // Bodies first, in writes of their own: a sled is never on with half a body.
-        let bodies = changes.iter().filter(|change| change.body != Body::There);
-        let bodies: Vec<_> = bodies.map(|change| change.place.clone()).collect();
-        self.write(memory, start, &text, whole, &bodies)?;
-        let mut bytes = Vec::new();
+        Ok(())
+    }
+
+    /// Decides what becomes of a sled that stands there as `bytes`.
+    fn plan(&mut self, memory: &Memory, site: &Site, bytes: &[u8], to: Wanted) -> Result<Planned> {
+        Ok(match (classify(site.kind, site.address, bytes), to) {
+            (State::Runtime | State::Breakpoint | State::Foreign, _) => Planned::Foreign,
+            (State::Compiled, Wanted::Off) => Planned::AsWanted,
+            (State::Compiled, Wanted::On(capture)) => {
+                let staging = self.stage(memory, site, capture, bytes)?;
+                staging.map_or(Planned::Foreign, Planned::Stage)
+            }
+            (State::Staged { target } | State::On { target }, _) if !self.is_ours(site, target) => {
+                Planned::Foreign
+            }
+            (State::Staged { target } | State::On { target }, Wanted::On(capture)) => {
+                let staging = self.restaging(site, target, capture);
+                staging.map_or(Planned::Switch, Planned::Restage)
+            }
+            (State::Staged { .. } | State::On { .. }, Wanted::Off) => Planned::Switch,
+        })
+    }
+
+    /// Writes `changes` to sleds that stand in `text` with their new bodies. `text` was read at
+    /// `start`.
+    fn write_changes(
+        &mut self,
+        memory: &Memory,
+        start: u64,
+        text: &mut [u8],
+        mut changes: Vec<Change>,
+        done: &mut PatchReport,
+    ) -> Result<()> {
+        // Bodies first: a sled is never on with half a body. Another tracer that writes a whole
+        // word may put back what stood there, so they are read back before they are used.
+        let bodies: Vec<_> = changes
+            .iter()
+            .filter_map(|change| change.body.clone())
+            .collect();
+        for body in &bodies {
+            self.write(memory, start, text, body)?;
+        }
+        if !bodies.is_empty() {
+            self.drop_foreign(memory, start, text, &mut changes, done)?;
+        }
+        let mut switched = false;
         for change in &changes {
             let (at, value) = change.byte;
             if let Some(byte) = text.get_mut(at)
                 && *byte != value
             {
                 *byte = value;
-                bytes.push(at..at + 1);
+                self.write(memory, start, text, &(at..at + 1))?;
+                switched = true;
             }
         }
-        self.write(memory, start, &text, whole, &bytes)?;
-        if !bodies.is_empty() || !bytes.is_empty() {
-            let mut there = vec![0u8; length];
-            memory
-                .read(TargetAddr(start), &mut there)
-                .map_err(|error| self.failed("read", start, &error))?;
-            let sleds = changes.len();
-            changes
-                .retain(|Change { place, .. }| text.get(place.clone()) == there.get(place.clone()));
-            done.foreign += (sleds - changes.len()) as u64;
+        if switched {
+            self.drop_foreign(memory, start, text, &mut changes, done)?;
         }
         done.sleds += changes.len() as u64;
-        let restaged = changes
-            .iter()
-            .filter(|change| change.body == Body::Restaged);
+        let restaged = changes.iter().filter(|change| change.restaged);
         done.restaged += restaged.count() as u64;
-        report.sleds += done.sleds;
-        report.foreign += done.foreign;
-        report.restaged += done.restaged;
         Ok(())
     }
 
-    /// Stages a sled in `bytes`; `None` if no trampoline is in reach or there is no room for its stub.
+    /// Reads sleds back, and counts those as foreign that are not as in `text`: another tracer has
+    /// written to them meanwhile. Of these, one that is on is switched off.
+    fn drop_foreign(
+        &mut self,
+        memory: &Memory,
+        start: u64,
+        text: &mut [u8],
+        changes: &mut Vec<Change>,
+        done: &mut PatchReport,
+    ) -> Result<()> {
+        let mut there = vec![0u8; text.len()];
+        memory
+            .read(TargetAddr(start), &mut there)
+            .map_err(|error| self.failed("read", start, &error))?;
+        let is_there =
+            |change: &Change| there.get(change.sled.clone()) == text.get(change.sled.clone());
+        let (kept, foreign): (Vec<Change>, Vec<Change>) =
+            std::mem::take(changes).into_iter().partition(is_there);
+        done.foreign += foreign.len() as u64;
+        *changes = kept;
+        for Change {
+            byte: (at, value),
+            off,
+            ..
+        } in foreign
+        {
+            if value != off && there.get(at) == Some(&value) {
+                let address = start + at as u64;
+                memory
+                    .write(TargetAddr(address), &[off])
+                    .map_err(|error| self.failed("write", address, &error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How a sled that stands there as `bytes` is staged; `None` if no trampoline is in reach or
+    /// there is no room for its stub.
     fn stage(
         &mut self,
         memory: &Memory,
         site: &Site,
         capture: Capture,
-        bytes: &mut [u8],
-    ) -> Result<Option<()>> {
+        bytes: &[u8],
+    ) -> Result<Option<Staging>> {
         let range = site.address..site.end();
-        let staging = if site.needs_stub() {
+        if site.needs_stub() {
             let Some((place, region)) = self.room_for_stub(&range) else {
                 return Ok(None);
             };
@@ -580,20 +647,15 @@ impl Patcher {
                 .map_err(|error| self.failed("write", place, &error))?;
             self.take_stub(place);
             self.stubs.insert(site.address, place);
-            stub.staging
+            Ok(Some(stub.staging))
         } else {
             let mut regions = self.regions.iter();
             let Some(region) = regions.find(|region| region.serves(&range)) else {
                 return Ok(None);
             };
             let trampoline = region.trampolines.target_for(site.kind, capture);
-            match stage(site.kind, site.address, trampoline) {
-                Ok(staging) => staging,
-                Err(_) => return Ok(None),
-            }
-        };
-        write_staging(&staging, bytes);
-        Ok(Some(()))
+            Ok(stage(site.kind, site.address, trampoline).ok())
+        }
     }
 
     /// How a sled that is staged to call `target` is staged to record `capture`; `None` if it is.
@@ -653,42 +715,24 @@ impl Patcher {
         })
     }
 
-    fn is_main(&self, site: &Site) -> bool {
-        let inode = self.module(site).map(|module| module.entry.inode);
-        inode.is_some() && inode == self.main_inode
-    }
-
     fn module(&self, site: &Site) -> Option<&Module> {
         self.modules.get(&site.module)
     }
 
-    /// Writes what `changed` names of `text`, which stands at `start`; if it names anything and `whole` is meant, all of it with one
-    /// call.
+    /// Writes what `place` names of `text`, which stands at `start`.
     fn write(
         &mut self,
         memory: &Memory,
         start: u64,
         text: &[u8],
-        whole: bool,
-        changed: &[Range<usize>],
+        place: &Range<usize>,
     ) -> Result<()> {
-        let all = 0..text.len();
-        let pieces = if whole && !changed.is_empty() {
-            std::slice::from_ref(&all)
-        } else {
-            changed
-        };
-        for piece in pieces {
-            let Some(bytes) = text.get(piece.clone()) else {
-                continue;
-            };
-            let at = start + piece.start as u64;
-            memory
-                .write(TargetAddr(at), bytes)
-                .map_err(|error| self.failed("write", at, &error))?;
-            let end = at + bytes.len() as u64;
-            self.note_copies(at..end);
-        }
+        let at = start + place.start as u64;
+        let bytes = text.get(place.clone()).unwrap_or_default();
+        memory
+            .write(TargetAddr(at), bytes)
+            .map_err(|error| self.failed("write", at, &error))?;
+        self.note_copies(at..at + bytes.len() as u64);
         Ok(())
     }
 
@@ -723,12 +767,14 @@ fn is_own(own: &[Range<u64>], page: u64) -> bool {
     range.is_some_and(|range| range.contains(&address))
 }
 
-/// Writes what stages a sled into its bytes.
-fn write_staging(staging: &Staging, bytes: &mut [u8]) {
-    let at = usize::from(staging.offset);
-    if let Some(body) = bytes.get_mut(at..at + staging.bytes().len()) {
+/// Puts what stages the sled at `at` into `text`. Returns where it stands.
+fn put(staging: &Staging, at: usize, text: &mut [u8]) -> Range<usize> {
+    let start = at + usize::from(staging.offset);
+    let place = start..start + staging.bytes().len();
+    if let Some(body) = text.get_mut(place.clone()) {
         body.copy_from_slice(staging.bytes());
     }
+    place
 }
 
 /// Splits sites, ordered by address, where a page without any lies between, and where a run gets too long.
