@@ -127,6 +127,7 @@ impl App {
         let registry_config = RegistryConfig {
             retain_bytes: config.retain.bytes(),
             retain_exited_bytes: config.retain_exited.bytes(),
+            quotas: config.quotas,
         };
         let metering = metrics.as_ref();
         let metering = metering.map(|metrics| Arc::clone(&metrics.metering));

@@ -9,6 +9,7 @@ use xray_trace::instr_map::{CompiledSelection, Rule, Selection, SelectionError};
 
 use crate::{
     metrics::MetricsAddress,
+    session::{QuotaSetting, Quotas},
     size::ByteSize,
     socket::{self, Access, SocketError},
 };
@@ -35,6 +36,14 @@ pub struct Args {
     /// The latest one is kept in any case, and no more than 64.
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub retain_exited: ByteSize,
+
+    /// Limit what sessions take of the daemon: NAME=PER_USER/TOTAL, such as mapped=8TiB/64TiB
+    ///
+    /// May be given several times. Quotas are sessions (1000/2000), threads of sessions (2500/5000),
+    /// mapped bytes of rings (8TiB/64TiB), and retained bytes of living processes (2GiB/8GiB). Root has
+    /// no quota.
+    #[arg(long, value_name = "QUOTA")]
+    pub quota: Vec<QuotaSetting>,
 
     /// Serve metrics over HTTP, at /metrics of this address: ADDRESS:PORT, or a port of 127.0.0.1
     ///
@@ -89,6 +98,8 @@ pub struct Config {
     pub retain: ByteSize,
     /// Packed bytes of events kept for each user of processes that have ended.
     pub retain_exited: ByteSize,
+    /// What sessions may take of the daemon.
+    pub quotas: Quotas,
     /// Where to serve metrics, unless a socket for them is inherited. `None`: nowhere.
     pub metrics: Option<MetricsAddress>,
     /// The functions whose calls metrics tell, if any are to be, and how many at most.
@@ -135,6 +146,7 @@ impl Args {
             socket,
             retain,
             retain_exited,
+            quota,
             metrics,
             metrics_functions,
             metrics_max_functions,
@@ -161,6 +173,7 @@ impl Args {
             access,
             retain,
             retain_exited,
+            quotas: quota.into_iter().fold(Quotas::DAEMON, Quotas::with),
             metrics,
             metrics_functions,
             metrics_max_functions,

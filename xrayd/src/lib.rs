@@ -18,6 +18,7 @@ mod lock;
 pub mod logs;
 pub mod metrics;
 mod notify;
+mod panics;
 mod pid;
 mod refusal;
 pub mod rpc;

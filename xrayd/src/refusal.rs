@@ -33,6 +33,8 @@ pub enum Reason {
     Busy,
     /// The caller's user has as much under way as one user may.
     TooMany,
+    /// The caller's user, or all users together, have used a quota of the daemon up.
+    Quota,
     /// The process ended meanwhile.
     TargetExited,
     /// The process was followed from another one, which says what is followed.
@@ -80,7 +82,7 @@ pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::NoSuchProcess,
         Self::Permission,
         Self::NoSleds,
@@ -95,6 +97,7 @@ impl Reason {
         Self::PidReused,
         Self::Busy,
         Self::TooMany,
+        Self::Quota,
         Self::TargetExited,
         Self::Followed,
         Self::NotAttached,
@@ -128,6 +131,7 @@ impl Reason {
             Self::PidReused => "pid-reused",
             Self::Busy => "busy",
             Self::TooMany => "too-many",
+            Self::Quota => "quota",
             Self::TargetExited => "target-exited",
             Self::Followed => "followed",
             Self::NotAttached => "not-attached",
@@ -214,6 +218,13 @@ impl Reason {
                 "Your user has as many connections, calls or streams under way at this daemon as one user may have. \
                  The process is not concerned. Wait for one to end (a `record` or a `snapshot` that still runs counts), or \
                  end it, and try again."
+            }
+            Self::Quota => {
+                "The daemon bounds what sessions take of it: for each user, and for all users together. The message \
+                 names the quota, how much of it is in use, and the option of xrayd that sets it. Nothing was changed. \
+                 Detach from processes that need not be traced any more, follow fewer, or use smaller rings (--ring-size, \
+                 --max-threads); or have the administrator start xrayd with a larger --quota. Root is \
+                 never refused for this, and neither is a detach or switching off."
             }
             Self::TargetExited => {
                 "The process ended while xrayd worked on it, or has ended since. What was recorded up to its last \

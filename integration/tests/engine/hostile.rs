@@ -12,7 +12,9 @@ use xrayd::session::{AttachOptions, Economy, Follow, Switch};
 use xrayd::target::Sleds;
 
 use crate::adoption::wait_for_events;
-use crate::support::{assert_exact, attach_with, detach, pid_of, registry, switch};
+use crate::support::{
+    assert_exact, attach_with, detach, pid_of, registry, switch, text_is_as_compiled,
+};
 use crate::tracer::Tracer;
 
 /// The smallest rings: so that a chunk ends soon, and the rings begin where their mapping does.
@@ -22,6 +24,7 @@ const SMALL: AttachOptions = AttachOptions {
     start_time: None,
     thread: None,
     owner: None,
+    payer: None,
     follow: Follow::None,
     sleds: Sleds::Needed,
     mode: xrayd::session::Mode::Stream,
@@ -226,6 +229,67 @@ fn a_panic_while_draining_ends_one_session_and_is_told() -> Result<()> {
         GroundTruth::parse(&target.ask("stop", "result ")?)?;
     }
     Ok(())
+}
+
+/// A panic of the thread that controls a session ends that session as well: its sleds go off, and everybody is told.
+#[test]
+fn a_panic_of_a_control_thread_ends_one_session_and_is_told() -> Result<()> {
+    const BUG: &str = "library unloaded";
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let mut other = busy_thread()?;
+    let mut tracer = Tracer::spawn_panicking_at(BUG)?;
+    for pid in [pid_of(&other)?, pid_of(&target)?] {
+        tracer.ask(&format!("attach {pid} 65536 4"))?;
+        tracer.ask("on")?;
+    }
+    target.ask("load 0 plugin_a.so", "loaded")?;
+    wait_until(DEADLINE, "the library is armed", || {
+        let armed = tracer.ask("armed plugin_a.so")?;
+        Ok((!armed.is_empty()).then_some(()))
+    })?;
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    target.ask("unload 0", "unloaded")?;
+    let state = wait_until(DEADLINE, "the session fails", || {
+        // A look finds it.
+        let state = tracer.ask("state")?;
+        Ok(state.starts_with("Failed").then_some(state))
+    })?;
+    ensure!(state.contains("provoked by a test"), "{state}");
+    let listed = tracer.ask("listed")?;
+    ensure!(
+        listed.contains("SessionFailed") && listed.contains("provoked"),
+        "{listed}"
+    );
+    text_is_as_compiled(&target, target.program(), target.program())?;
+    for command in ["on".to_owned(), format!("attach {}", pid_of(&target)?)] {
+        ensure!(tracer.refused(&command)? == "session-failed");
+    }
+    // What was recorded before is there.
+    ensure!(tracer.trace()?.totals().calls > 0);
+    let report = tracer.ask("detach")?;
+    ensure!(
+        report.contains("sleds_on: 0, ") && !report.contains("sleds_off: 0, "),
+        "{report}"
+    );
+    tracer.ask(&format!("attach {} 65536 4", pid_of(&target)?))?;
+    tracer.ask("on")?;
+    target.ask("load 0 plugin_a.so", "loaded")?;
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    wait_until(DEADLINE, "events", || {
+        Ok((tracer.events()? > 50).then_some(()))
+    })?;
+    tracer.ask("detach")?;
+    text_is_as_compiled(&target, target.program(), target.program())?;
+
+    tracer.ask(&format!("use {}", pid_of(&other)?))?;
+    ensure!(tracer.ask("state")?.starts_with("Tracing"));
+    let before = tracer.events()?;
+    wait_until(DEADLINE, "events", || {
+        Ok((tracer.events()? > before).then_some(()))
+    })?;
+    tracer.ask("detach")?;
+    GroundTruth::parse(&other.ask("stop", "result ")?)?;
+    target.still_running()
 }
 
 /// Whatever a target does to the memory that is shared with it, the tracer lives, needs little memory, and gets an honest

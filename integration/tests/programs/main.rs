@@ -26,6 +26,7 @@ mod cli_watch;
 mod daemon_clients;
 mod daemon_endings;
 mod daemon_metrics;
+mod daemon_quotas;
 mod daemon_session;
 mod daemon_users;
 mod real;

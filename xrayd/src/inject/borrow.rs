@@ -136,15 +136,16 @@ impl<'a> Lender<'a> {
         };
         // On an OS thread of its own: when it ends, the kernel lets go of every thread that it may still trace, among them those that did
         // not stop in time.
-        let tried = std::thread::scope(|scope| {
-            scope
-                .spawn(|| match wanted {
-                    Some(tid) => self.borrow(tid, LAST_PATIENCE, &work),
-                    None => self.borrow_any(&work),
-                })
-                .join()
-        });
         let pid = self.target.pid();
+        let tried = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name(format!("borrow-{pid}"));
+            let thread = thread.spawn_scoped(scope, || match wanted {
+                Some(tid) => self.borrow(tid, LAST_PATIENCE, &work),
+                None => self.borrow_any(&work),
+            });
+            let thread = thread.map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
+            Ok::<_, Refusal>(thread.join())
+        })?;
         match tried {
             Ok(Ok((done, stopped))) => Ok((done, Some(stopped))),
             Ok(Err(failure)) => Err(self.explain(failure)),

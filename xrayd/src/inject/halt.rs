@@ -39,7 +39,13 @@ pub(super) fn while_halted<T: Send>(
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<(T, Duration)> {
     // On an OS thread of its own: when it ends, the kernel lets go of every thread that it may still trace.
-    let done = std::thread::scope(|scope| scope.spawn(|| halt(target, work)).join());
+    let pid = target.pid();
+    let done = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name(format!("halt-{pid}"));
+        let thread = thread.spawn_scoped(scope, || halt(target, work));
+        let thread = thread.map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
+        Ok(thread.join())
+    })?;
     done.unwrap_or_else(|_| {
         let message = format!("process {}: a bug while it was stopped", target.pid());
         Err(Refusal::new(Reason::Io, message))

@@ -87,7 +87,8 @@ struct Mapped {
     stopped: Option<(Tid, Duration)>,
 }
 
-/// Makes `target` ready to have sleds switched on in `neighbourhoods`. Nothing is switched.
+/// Makes `target` ready to have sleds switched on in `neighbourhoods`. Nothing is switched. Before
+/// rings are mapped, there or here, `may_map` is asked whether they may be as large as they will be.
 ///
 /// # Errors
 /// Then nothing was changed, but for mappings that could not be unmapped again (logged).
@@ -97,6 +98,7 @@ pub(crate) fn install(
     neighbourhoods: &[Neighbourhood],
     geometry: Geometry,
     mut victim: Victim<'_>,
+    mut may_map: impl FnMut(Geometry) -> Result<()>,
 ) -> Result<Installed> {
     let pid = target.pid();
     let mut tries = 0;
@@ -106,6 +108,7 @@ pub(crate) fn install(
         if let (true, Rings::Open, Some(layout)) =
             (plan.missing.is_empty(), plan.rings, plan.layout)
         {
+            may_map(layout.geometry)?;
             let (rings, rings_file) = share(target, &layout, None)?;
             let installed = Installed {
                 regions: plan.regions,
@@ -121,6 +124,8 @@ pub(crate) fn install(
             silence(memory, &layout)
                 .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         }
+        // What is there already keeps its sizes.
+        may_map(plan.layout.map_or(geometry, |layout| layout.geometry))?;
         tries += 1;
         match map_missing(target, memory, &maps, &plan, geometry, &mut victim) {
             Ok(mapped) => {

@@ -61,7 +61,7 @@ fn code(reason: Reason) -> Code {
         Reason::Permission => Code::PermissionDenied,
         Reason::Selection | Reason::Limit => Code::InvalidArgument,
         Reason::Busy | Reason::PidReused | Reason::TargetExited => Code::Aborted,
-        Reason::NoMemory | Reason::TooMany => Code::ResourceExhausted,
+        Reason::NoMemory | Reason::TooMany | Reason::Quota => Code::ResourceExhausted,
         Reason::StopTimeout => Code::DeadlineExceeded,
         Reason::NoSleds
         | Reason::Not64Bit

@@ -22,8 +22,8 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        Attached, Caller, Economy, FunctionRow, Reach, Registry, Run, Shot, Switch, ToggleReport,
-        Wanted,
+        AttachOptions, Attached, Caller, Economy, FunctionRow, Reach, Registry, Run, Shot, Switch,
+        ToggleReport, Wanted,
     },
     sys::now_anchor,
 };
@@ -259,7 +259,10 @@ impl Xrayd for Service {
         let options = convert::attach_options(request)?;
         let answer = self
             .blocking(caller, move |registry| {
-                let options = authorise::attaching(caller, pid, options)?;
+                let options = AttachOptions {
+                    payer: caller.payer(),
+                    ..authorise::attaching(caller, pid, options)?
+                };
                 let Attached { session, report } = registry
                     .attach(pid, options)
                     .inspect_err(|refusal| audit_refused(caller, pid, "attach", refusal))?;

@@ -20,6 +20,7 @@ use super::{
     functions::Functions,
     loading::Loading,
     metering::{self, Metering},
+    quotas::{Resource, Ticket},
     sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
     watch::Watch,
 };
@@ -57,6 +58,8 @@ pub struct AttachOptions {
     pub thread: Option<Tid>,
     /// Refuse unless the kernel gives the process's memory to this user, before anything is changed.
     pub owner: Option<u32>,
+    /// The user whose quotas the session counts against; `None` if nobody's, as for root.
+    pub payer: Option<u32>,
     /// What is traced besides it.
     pub follow: Follow,
     /// Whether something must have sleds already.
@@ -109,6 +112,8 @@ pub(super) struct Common {
     pub(super) hearing: Arc<Hearing>,
     /// Where their numbers are read, if they are.
     pub(super) metering: Option<Arc<Metering>>,
+    /// What the new session takes of the quotas.
+    pub(super) ticket: Ticket,
 }
 
 /// A process that was started by us and stands still.
@@ -139,6 +144,7 @@ impl Default for AttachOptions {
             start_time: None,
             thread: None,
             owner: None,
+            payer: None,
             follow: Follow::None,
             sleds: Sleds::Needed,
             mode: Mode::Stream,
@@ -171,6 +177,7 @@ pub(super) fn prepare(
         objects,
         hearing,
         metering,
+        mut ticket,
     } = common;
     let pid = target.pid();
     if let Some(start_time) = options.start_time
@@ -207,7 +214,9 @@ pub(super) fn prepare(
         (None, None) => Victim::Any,
     };
     let neighbourhoods = neighbourhoods(&mut flight, &target, &memory)?;
-    let mut installed = install(&target, &memory, &neighbourhoods, geometry, victim)?;
+    let may_map = |geometry: Geometry| ticket.set(&[(Resource::Mapped, geometry.rings_bytes())]);
+    let mut installed = install(&target, &memory, &neighbourhoods, geometry, victim, may_map)?;
+    let ticket = Arc::new(ticket);
     let memory = Arc::new(memory);
 
     let mut report = AttachReport {
@@ -328,6 +337,7 @@ pub(super) fn prepare(
         attached,
         kinship: OnceLock::new(),
         _metered: metered,
+        ticket: Arc::clone(&ticket),
     };
     let mut controller = Controller {
         target,
@@ -343,6 +353,7 @@ pub(super) fn prepare(
         claim: Some(claim),
         choosing: false,
         keeper: Keeper::default(),
+        _ticket: ticket,
     };
     if options.economy != Economy::None {
         controller.economize(options.economy)?;

@@ -503,7 +503,15 @@ impl Control {
         self.commands.send(command(answer)).map_err(|_| gone())?;
         // One that has been rung so often that it overflows is heard all the same.
         let _ = self.bell.write(1);
-        answered.recv().map_err(|_| gone())?
+        answered.recv().unwrap_or_else(|_| {
+            // The thread has ended, or it panicked and lets the process go. How that ends is known
+            // when it takes no command any more.
+            let (answer, ended) = sync_channel(1);
+            if self.commands.send(Command::Look { answer }).is_ok() {
+                let _ = ended.recv();
+            }
+            Err(gone())
+        })
     }
 }
 

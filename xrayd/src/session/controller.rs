@@ -1,6 +1,7 @@
 //! What the thread `ctl-<pid>` does: everything that changes the target after attach, and the watch on its life.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     process::Child,
     sync::{Arc, atomic::Ordering, mpsc::RecvTimeoutError},
     time::{Duration, Instant},
@@ -15,6 +16,7 @@ use super::{
     event_types::Reading,
     functions::Indexes,
     loading::Loading,
+    quotas::Ticket,
     rules::{Rules, Wishes},
 };
 use crate::{
@@ -23,6 +25,7 @@ use crate::{
         Choice, Front, PatchReport, PatchSite, Patcher, SETTLE, Stance, clear_live, is_ours_still,
     },
     lock::lock,
+    panics::message_of,
     pid::TargetAddr,
     refusal::{Reason, Refusal, Result},
     sys::{Claim, Memory, ptrace::Stopped},
@@ -75,13 +78,27 @@ pub(super) struct Controller {
     /// Not all calls are recorded.
     pub(super) choosing: bool,
     pub(super) keeper: Keeper,
+    /// Given back when everything above is gone.
+    pub(super) _ticket: Arc<Ticket>,
 }
 
 // === impl Controller ===
 
 impl Controller {
-    /// Serves the session until it is detached or its target has ended. A command that comes meanwhile finds nobody.
+    /// Serves the session until it is detached or its target has ended. After a panic the process is
+    /// let go, and the session has failed. A command that comes meanwhile finds nobody.
     pub(super) fn run(mut self, commands: &Commands) {
+        // What a panic left half done is not gone on with. It is undone by what the target's memory
+        // and the list of its sleds say, and locks are whole between statements.
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve(commands)));
+        if let Err(payload) = served {
+            self.output.fail(message_of(&*payload));
+            self.end_of_session("control");
+        }
+        self.reap_at_leisure();
+    }
+
+    fn serve(&mut self, commands: &Commands) {
         self.read_event_types();
         let mut seen = Instant::now();
         loop {
@@ -96,7 +113,7 @@ impl Controller {
             }
             seen = now;
             if self.output.failure().is_some() {
-                self.end_of_drain();
+                self.end_of_session("drain");
                 break;
             }
             match command {
@@ -155,7 +172,6 @@ impl Controller {
                 tracing::debug!(pid = self.target.pid().as_raw(), %error, "cannot look for libraries");
             }
         }
-        self.reap_at_leisure();
     }
 
     /// True if the process has ended or has become another program by `exec`.
@@ -207,17 +223,37 @@ impl Controller {
         status.map_or_else(|| self.target.ending(), Ending::from)
     }
 
-    /// Events are not read any more: let the program go, and keep what it recorded until somebody has asked what happened.
-    fn end_of_drain(&mut self) {
-        let report = self.let_go();
+    /// A thread of the session panicked: lets the program go, and keeps what it recorded until
+    /// a detach asks what happened.
+    fn end_of_session(&mut self, thread: &'static str) {
+        let let_go = catch_unwind(AssertUnwindSafe(|| self.let_go()));
+        let report = let_go.unwrap_or_else(|payload| Err(self.abandon(&message_of(&*payload))));
         let pid = self.target.pid().as_raw();
         match &report {
-            Ok(_) => tracing::error!(pid, "a drain thread panicked: the session has failed"),
+            Ok(_) => tracing::error!(pid, thread, "a thread panicked: the session has failed"),
             Err(error) => {
-                tracing::error!(pid, %error, "a drain thread panicked, and its process could not be let go")
+                tracing::error!(pid, thread, %error, "a thread panicked, and its process could not be let go")
             }
         }
         self.leave(Phase::Failed, report);
+    }
+
+    /// Letting the program go panicked as well. Sleds may be on; nothing is recorded by them any more.
+    fn abandon(&mut self, message: &str) -> Refusal {
+        let pid = self.target.pid();
+        if let Err(error) = clear_live(&self.memory, self.table) {
+            tracing::error!(%pid, %error, "cannot write to the table");
+        }
+        let drain = lock(&self.shared.drain).take();
+        if let Some(drain) = drain {
+            drain.finish();
+        }
+        self.output.close();
+        self.claim = None;
+        let message = format!(
+            "process {pid}: a bug in xrayd kept its sleds from being switched off ({message}); they record nothing, and the next attach switches them off"
+        );
+        Refusal::new(Reason::SessionFailed, message)
     }
 
     /// The session is over and stays to be looked at; a detach will be told `report`.

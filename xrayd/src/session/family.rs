@@ -31,8 +31,6 @@ use crate::{
 pub(super) const MOST_MEMBERS: usize = 1000;
 /// Of those that are not followed, so many are told by name.
 const MOST_TOLD: usize = 16;
-/// What each process of a family may retain in any case, in bytes.
-const LEAST_SHARE: u64 = 1 << 20;
 
 /// A process and those that are followed from it.
 #[derive(Debug)]
@@ -55,6 +53,8 @@ pub struct Family {
     kin: Mutex<Kin>,
     /// What is switched on in processes that come. Held while anything is switched, so that nobody misses it.
     rules: Mutex<Rules>,
+    /// Whose quotas count those that come: the user who asked for them last.
+    payer: Mutex<Option<u32>>,
     /// Who looks for them, until there can be no more.
     follower: Mutex<Option<Follower>>,
 }
@@ -165,6 +165,7 @@ impl Family {
             mode: Mutex::new(options.mode),
             economy: Mutex::new(options.economy),
             filter: Mutex::default(),
+            payer: Mutex::new(options.payer),
             options,
             untraced,
             kin: Mutex::new(Kin {
@@ -463,6 +464,11 @@ impl Family {
         Ok(())
     }
 
+    /// From now on this user's quotas count whoever comes.
+    pub(super) fn charge_to(&self, payer: Option<u32>) {
+        *lock(&self.payer) = payer;
+    }
+
     /// Nobody is looked for any more. Waits for an attach that is under way.
     pub(super) fn stop_following(&self) {
         let follower = lock(&self.follower).take();
@@ -541,6 +547,7 @@ impl Family {
         AttachOptions {
             mode: *lock(&self.mode),
             economy: *lock(&self.economy),
+            payer: *lock(&self.payer),
             ..self.options
         }
     }
@@ -554,7 +561,6 @@ impl Family {
         session: &Arc<Session>,
         parent: Option<&Session>,
         kinship: impl FnOnce() -> Kinship,
-        retain_bytes: u64,
     ) -> Result<()> {
         let rules = lock(&self.rules);
         let source = {
@@ -585,12 +591,6 @@ impl Family {
             return Err(refusal);
         }
         kin.news.followed += 1;
-        let living = kin.members.iter().filter(|(_, session)| is_living(session));
-        let living = u64::try_from(living.count()).unwrap_or(u64::MAX);
-        let share = (retain_bytes / living.max(1)).max(LEAST_SHARE.min(retain_bytes));
-        for (_, session) in kin.members.iter().filter(|(_, session)| is_living(session)) {
-            session.output.retain(share);
-        }
         Ok(())
     }
 

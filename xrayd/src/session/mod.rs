@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `registry` | which processes are attached, and who may touch them |
+//! | `quotas` | what sessions may take of the daemon |
 //! | `attach` | the steps from a pid to a session |
 //! | `control` | commands to the thread `ctl-<pid>`, and what it tells |
 //! | `controller` | that thread: patching, the watch on the target's life, detach |
@@ -46,6 +47,7 @@ mod metering;
 mod mode;
 mod output;
 mod profiles;
+mod quotas;
 mod registry;
 mod rules;
 mod shot;
@@ -86,6 +88,7 @@ pub use functions::FunctionRow;
 pub use loading::{Armed, Since};
 pub use loans::LoanId;
 pub use mode::Mode;
+pub use quotas::{Quota, QuotaError, QuotaSetting, Quotas};
 pub use registry::{Caller, LaunchOptions, Launched, Registry, RegistryConfig};
 pub(crate) use shot::Extent;
 pub use shot::{Reach, Shot};
@@ -116,6 +119,7 @@ use self::{
     feed::{FeedInlet, feed},
     functions::{Functions, Indexes},
     metering::Metered,
+    quotas::Ticket,
     rules::{Rules, Wishes, lasting},
 };
 use crate::{
@@ -313,6 +317,9 @@ pub struct Session {
     kinship: OnceLock<Kinship>,
     /// Its place in the daemon's books, if there are any.
     _metered: Option<Metered>,
+    /// What it takes of its payer's quotas. The control thread has it as well: the later end gives
+    /// it back.
+    ticket: Arc<Ticket>,
 }
 
 // === impl Session ===

@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs,
     process::{Command, ExitStatus},
     sync::{
@@ -24,6 +24,7 @@ use super::{
     follow::Follower,
     functions::Functions,
     metering::Metering,
+    quotas::{Accounts, Quotas, Resource, Ticket},
     rules::Rules,
     sites::patch_sites,
     untraced::{Keeper, untraced},
@@ -50,12 +51,19 @@ pub struct RegistryConfig {
     pub retain_bytes: u64,
     /// Bytes of events retained of processes that have ended, for each user together. The latest one is kept in any case.
     pub retain_exited_bytes: u64,
+    /// What sessions may take of the process that they are in.
+    pub quotas: Quotas,
 }
 
 /// Sessions of processes that have ended that are kept for a user: each has its functions' names, too.
 const EXITED_PER_USER: usize = 64;
+/// Threads of a session: one controls, one reads the rings. A process that is followed from has one
+/// more.
+const SESSION_THREADS: u64 = 2;
 /// Sessions that are ended at the same time.
 const AT_A_TIME: usize = 16;
+/// What each process may retain in any case, in bytes.
+const LEAST_RETAINED: u64 = 1 << 20;
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +106,7 @@ pub struct Registry(pub(super) Arc<Inner>);
 #[derive(Debug)]
 pub(super) struct Inner {
     config: RegistryConfig,
+    accounts: Arc<Accounts>,
     objects: Arc<Objects>,
     /// What processes map, and what becomes of them.
     mappings: Arc<Hearing>,
@@ -123,6 +132,7 @@ impl Default for RegistryConfig {
         Self {
             retain_bytes: 256 << 20,
             retain_exited_bytes: 1 << 30,
+            quotas: Quotas::NONE,
         }
     }
 }
@@ -141,6 +151,11 @@ impl Caller {
     /// True for root and for the owner of what is to be traced.
     pub fn may_trace(&self, owner: u32) -> bool {
         Uid::from_raw(self.uid).is_root() || self.uid == owner
+    }
+
+    /// The user whose quotas count what it asks for; `None` for root, who has none.
+    pub fn payer(&self) -> Option<u32> {
+        (!Uid::from_raw(self.uid).is_root()).then_some(self.uid)
     }
 }
 
@@ -194,6 +209,7 @@ impl Registry {
     /// An empty registry, whose sessions are entered into these books.
     pub(crate) fn with_metering(config: RegistryConfig, metering: Option<Arc<Metering>>) -> Self {
         let inner = Inner {
+            accounts: Accounts::new(config.quotas),
             config,
             objects: Arc::default(),
             mappings: Hearing::new(Subject::Mappings),
@@ -295,6 +311,7 @@ impl Registry {
     pub fn attach(&self, pid: Pid, options: AttachOptions) -> Result<Attached> {
         let (attached, is_new) = self.attach_session(pid, options)?;
         if is_new {
+            self.0.share_retained();
             let root = Root::Traced(Arc::clone(&attached.session));
             if let Err(refusal) =
                 self.found(Family::new(root, options, Rules::default()), options.follow)
@@ -309,6 +326,7 @@ impl Registry {
                 if let Some(owner) = options.owner {
                     family.check_owner(owner)?;
                 }
+                family.charge_to(options.payer);
                 self.follow(&family, options.follow)?;
             } else if let Some(family) = self.family_of(&attached.session) {
                 family.check_follows(pid, options.follow)?;
@@ -354,11 +372,12 @@ impl Registry {
             Reservation::Free(reserved) => reserved,
         };
         let inner = Arc::clone(&self.0);
+        let ticket = inner.ticket(options)?;
         let attach = move || {
             let target = Target::open(pid)?;
             let prepared = prepare(
                 target,
-                inner.common(),
+                inner.common(ticket),
                 inner.config.retain_bytes,
                 options,
                 None,
@@ -388,6 +407,7 @@ impl Registry {
             capture,
         } = options;
         let inner = Arc::clone(&self.0);
+        let ticket = inner.ticket(attach)?;
         let start = move || {
             let mut command = command;
             // The child is killed if it cannot be traced: nobody asked for an untraced run.
@@ -414,7 +434,7 @@ impl Registry {
             }
             let prepared = prepare(
                 target,
-                inner.common(),
+                inner.common(ticket),
                 inner.config.retain_bytes,
                 attach,
                 Some(started),
@@ -539,6 +559,7 @@ impl Registry {
                 self.forget(&family);
             }
         }
+        self.0.share_retained();
         report
     }
 
@@ -637,12 +658,77 @@ impl Registry {
 
 impl Inner {
     /// What sessions share.
-    fn common(&self) -> Common {
+    fn common(&self, ticket: Ticket) -> Common {
         Common {
             objects: Arc::clone(&self.objects),
             hearing: Arc::clone(&self.mappings),
             metering: self.metering.clone(),
+            ticket,
         }
+    }
+
+    /// What a new session takes whatever it will be like. How much it maps is found out later.
+    ///
+    /// # Errors
+    /// A quota is used up.
+    fn ticket(&self, options: AttachOptions) -> Result<Ticket> {
+        let threads = match options.follow {
+            Follow::None => SESSION_THREADS,
+            Follow::Fork | Follow::Exec | Follow::All => SESSION_THREADS + 1,
+        };
+        self.accounts.take(
+            options.payer,
+            &[
+                (Resource::Sessions, 1),
+                (Resource::Threads, threads),
+                (Resource::Retained, self.config.retain_bytes),
+            ],
+        )
+    }
+
+    /// Gives every living process its share of what may be retained: the processes of a group share
+    /// what one process may retain, and those that one user pays for share the user's quota.
+    pub(super) fn share_retained(&self) {
+        let (families, strays) = self.all_sessions();
+        let groups = families.iter().map(|family| family.sessions());
+        let groups = groups.chain(strays.into_iter().map(|stray| vec![stray]));
+        let living = |sessions: Vec<Arc<Session>>| -> Vec<_> {
+            let living = sessions.into_iter().filter(|session| session.is_living());
+            living.collect()
+        };
+        let groups: Vec<Vec<Arc<Session>>> = groups.map(living).collect();
+        let mut paid: HashMap<u32, u64> = HashMap::new();
+        for uid in groups.iter().flatten().filter_map(|one| one.ticket.payer()) {
+            *paid.entry(uid).or_default() += 1;
+        }
+        let retain_bytes = self.config.retain_bytes;
+        let per_user = self.accounts.quotas().of(Resource::Retained).per_user;
+        for group in groups {
+            let members = u64::try_from(group.len()).unwrap_or(u64::MAX);
+            for session in group {
+                let payer = session.ticket.payer();
+                let sessions = payer.and_then(|uid| paid.get(&uid)).copied();
+                let most = sessions.map_or(u64::MAX, |sessions| per_user / sessions.max(1));
+                let share = (retain_bytes / members.max(1)).min(most);
+                session
+                    .output
+                    .retain(share.max(LEAST_RETAINED.min(retain_bytes)));
+            }
+        }
+    }
+
+    /// All groups, and the sessions whose group is gone.
+    fn all_sessions(&self) -> (Vec<Arc<Family>>, Vec<Arc<Session>>) {
+        let families: Vec<_> = lock(&self.families).values().cloned().collect();
+        let members = families.iter().flat_map(|family| family.sessions());
+        let members: HashSet<_> = members.map(|session| Arc::as_ptr(&session)).collect();
+        let sessions = lock(&self.sessions);
+        let attached = sessions.values().filter_map(|entry| match entry {
+            Entry::Attached(session) => Some(session),
+            Entry::Busy => None,
+        });
+        let strays = attached.filter(|session| !members.contains(&Arc::as_ptr(session)));
+        (families, strays.cloned().collect())
     }
 
     /// Where it is heard what becomes of processes.
@@ -652,23 +738,10 @@ impl Inner {
 
     /// Of what is retained of processes that have ended, drops what goes beyond a user's share, the oldest first.
     fn drop_oldest_exited(&self) {
-        let families: Vec<_> = lock(&self.families).values().cloned().collect();
-        let mut all: Vec<Arc<Session>> = families
-            .iter()
-            .flat_map(|family| family.sessions())
-            .collect();
-        let sessions = lock(&self.sessions);
-        // Those of which the family is gone.
-        for entry in sessions.values() {
-            if let Entry::Attached(session) = entry
-                && !all.iter().any(|other| Arc::ptr_eq(other, session))
-            {
-                all.push(Arc::clone(session));
-            }
-        }
-        drop(sessions);
+        let (families, strays) = self.all_sessions();
+        let all = families.iter().flat_map(|family| family.sessions());
         let mut exited: Vec<_> = all
-            .into_iter()
+            .chain(strays)
             .filter_map(|session| Some((session.ended()?, session)))
             .collect();
         // The latest first.
@@ -695,6 +768,7 @@ impl Inner {
             }
         }
         lock(&self.families).retain(|_, family| !family.is_empty());
+        self.share_retained();
     }
 }
 

@@ -6,7 +6,6 @@
 //! looks after threads only.
 
 use std::{
-    any::Any,
     cmp::Reverse,
     collections::{HashMap, HashSet},
     panic::{AssertUnwindSafe, catch_unwind},
@@ -30,6 +29,7 @@ use super::{
 };
 use crate::{
     inject::{Installed, Layout},
+    panics::message_of,
     pid::Pid,
     session::{Ask, Mode, Output, ProfileSums},
     sys::{Memory, now_anchor, ticks_now},
@@ -259,7 +259,7 @@ impl Drain {
                 // Nothing of the drain is used after a panic, and what it shares is whole between statements.
                 let ran = catch_unwind(AssertUnwindSafe(|| drain.run(&received)));
                 if let Err(payload) = ran {
-                    output.fail(what_it_said(&*payload));
+                    output.fail(message_of(&*payload));
                 }
             })?;
         Ok(DrainHandle {
@@ -789,15 +789,6 @@ impl Drain {
         }
         self.output.ring_use(0, 1);
     }
-}
-
-/// What a panic says: `panic!` has either kind of text.
-fn what_it_said(payload: &(dyn Any + Send)) -> String {
-    let literal = payload.downcast_ref::<&str>().copied();
-    literal
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
-        .to_owned()
 }
 
 /// How much there was to read.

@@ -131,6 +131,7 @@ fn is_lasting(reason: Reason) -> bool {
         | Reason::PidReused
         | Reason::Busy
         | Reason::TooMany
+        | Reason::Quota
         // Others end.
         | Reason::Limit
         | Reason::TargetExited

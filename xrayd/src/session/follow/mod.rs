@@ -20,6 +20,7 @@ mod pace;
 mod search;
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -35,6 +36,7 @@ use super::{
     registry::{Inner, Registry},
 };
 use crate::{
+    panics::message_of,
     pid::Pid,
     refusal::{Refusal, Result},
 };
@@ -130,7 +132,16 @@ impl Follower {
             .map_err(|error| Refusal::from_io(root, "look at it", &error))?;
         let thread = std::thread::Builder::new()
             .name(format!("follow-{root}"))
-            .spawn(move || search.run(&registry))
+            .spawn(move || {
+                let family = search.family();
+                // Nothing of the search is used after a panic.
+                let ran = catch_unwind(AssertUnwindSafe(|| search.run(&registry)));
+                if let Err(payload) = ran {
+                    let message = message_of(&*payload);
+                    tracing::error!(%root, message, "no more processes are followed: a thread panicked");
+                    family.finish();
+                }
+            })
             .map_err(|error| Refusal::from_io(root, "start a thread", &error))?;
         Ok(Self { signal, thread })
     }
@@ -141,8 +152,7 @@ impl Follower {
         signal.over.store(true, Ordering::Release);
         // One that has been rung so often that it overflows is heard all the same.
         let _ = signal.bell.write(1);
-        if thread.join().is_err() {
-            tracing::error!("a thread that follows processes panicked");
-        }
+        // A panic was caught and logged where it happened.
+        let _ = thread.join();
     }
 }

@@ -92,6 +92,10 @@ impl Search {
         })
     }
 
+    pub(super) fn family(&self) -> Arc<Family> {
+        Arc::clone(&self.family)
+    }
+
     /// Looks until nobody can come any more, or nobody is interested.
     pub(super) fn run(mut self, registry: &Weak<Inner>) {
         let mut first = true;
@@ -418,16 +422,14 @@ impl Search {
                 None => age_of(known.start_time),
             },
         };
-        let retain = registry.config().retain_bytes;
-        let adopted = self
-            .family
-            .adopt(&session, parent.as_deref(), kinship, retain);
+        let adopted = self.family.adopt(&session, parent.as_deref(), kinship);
         if let Err(refusal) = adopted {
             if let Err(second) = registry.end(&session) {
                 tracing::warn!(%pid, %second, "a process that was not followed was not let go");
             }
             return Err(refusal);
         }
+        registry.0.share_retained();
         let kinship = session.kinship();
         tracing::info!(
             %pid,

@@ -1,0 +1,12 @@
+//! What a panic that was caught says.
+
+use std::any::Any;
+
+/// The message of a panic: `panic!` has either kind of text.
+pub(crate) fn message_of(payload: &(dyn Any + Send)) -> String {
+    let literal = payload.downcast_ref::<&str>().copied();
+    literal
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+        .to_owned()
+}
