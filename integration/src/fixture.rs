@@ -78,6 +78,8 @@ pub enum Fixture {
     Rseq,
     /// `hostile.c`: works against its tracer.
     Hostile,
+    /// `descriptors.c`: exchanges descriptors and mappings under its tracer.
+    Descriptors,
     /// `itself.cpp`: LLVM's own runtime patches it when it is told to.
     Itself,
     /// `kinds.c` as a dynamic program at fixed addresses.
@@ -179,6 +181,7 @@ impl Fixture {
         Fixture::Family,
         Fixture::Rseq,
         Fixture::Hostile,
+        Fixture::Descriptors,
         Fixture::Itself,
         Fixture::KindFixed,
         Fixture::KindStaticPie,
@@ -229,6 +232,7 @@ impl Fixture {
             Fixture::Family => "family",
             Fixture::Rseq => "rseq",
             Fixture::Hostile => "hostile",
+            Fixture::Descriptors => "descriptors",
             Fixture::Itself => "itself",
             Fixture::KindFixed => "kind-fixed",
             Fixture::KindStaticPie => "kind-static-pie",
@@ -483,6 +487,10 @@ impl Fixture {
             Fixture::Hostile => recipe(
                 &["common.h", "hostile.c"],
                 c(&[&normal(&["{src}/hostile.c"])]),
+            ),
+            Fixture::Descriptors => recipe(
+                &["common.h", "descriptors.c"],
+                c(&[&normal(&["{src}/descriptors.c"])]),
             ),
             Fixture::Itself => recipe(
                 &["common.h", "itself.cpp"],

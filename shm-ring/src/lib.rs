@@ -20,6 +20,11 @@
 
 mod consumer;
 mod error;
+#[expect(
+    unsafe_code,
+    reason = "the answer to faults in memory that another process takes away"
+)]
+mod fault;
 pub mod layout;
 #[expect(unsafe_code, reason = "words of memory that another process writes")]
 mod mapping;

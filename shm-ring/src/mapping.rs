@@ -4,8 +4,9 @@
 //!
 //! The target writes this memory at any time, so no reference to it is ever made: every access is an atomic access through a raw pointer to a whole, aligned
 //! 8-byte word whose place was checked against the mapping's length. The mapping is owned and lives as long as the
-//! value. A file that is truncated under the mapping would make accesses fault; the file behind it is a sealed memfd or,
-//! where the target is not privileged, its shared anonymous memory, which has no name and which its owner cannot shrink.
+//! value. A file that is truncated under the mapping makes accesses fault. The caller sees to it that this does not happen: the
+//! file is a memfd that is sealed against it, or shared anonymous memory, which has no descriptor. Should it happen all the same,
+//! the mapping reads as zero from then on and says that it is broken (`fault.rs`).
 
 use std::{
     fs::File,
@@ -15,11 +16,19 @@ use std::{
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::memory::{LOAD, STORE, SharedMemory};
+use crate::{
+    fault::{self, Guard},
+    memory::{LOAD, STORE, SharedMemory},
+};
+
+/// Words that are zeroed between two looks at whether the mapping is broken.
+const PIECE_WORDS: usize = 512;
 
 /// A shared mapping of the rings.
 #[derive(Debug)]
 pub struct Mapping {
+    /// First, so that it is dropped first: the addresses may be another mapping's once they are unmapped.
+    guard: Guard,
     map: MmapRaw,
 }
 
@@ -28,19 +37,35 @@ pub struct Mapping {
 impl Mapping {
     /// Maps `bytes` bytes of `file` from `offset` on, which must be the target's rings. `offset` is a multiple of the page size.
     ///
+    /// The first mapping has the process handle SIGBUS from then on.
+    ///
     /// # Errors
-    /// What `mmap` says.
+    /// What `mmap` and `sigaction` say; too many mappings.
     pub fn new(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
         let length = usize::try_from(bytes).map_err(io::Error::other)?;
+        fault::install()?;
         let map = MmapOptions::new()
             .offset(offset)
             .len(length)
             .map_raw(file)?;
-        Ok(Self { map })
+        Self::guarded(map)
     }
 
-    /// The words from `offset` on, at most `count`; fewer, or none, where the mapping ends.
+    fn guarded(map: MmapRaw) -> io::Result<Self> {
+        let guard = Guard::register(map.as_ptr().addr(), map.len())?;
+        Ok(Self { guard, map })
+    }
+
+    /// True once a part of the memory could not be had. All of it reads as zero from then on, and nothing is written to it.
+    pub fn is_broken(&self) -> bool {
+        self.guard.is_broken()
+    }
+
+    /// The words from `offset` on, at most `count`; fewer, or none, where the mapping ends, and none of a broken one.
     fn words(&self, offset: u64, count: usize) -> &[AtomicU64] {
+        if self.is_broken() {
+            return &[];
+        }
         let length = self.map.len();
         let Some(offset) = usize::try_from(offset)
             .ok()
@@ -55,6 +80,7 @@ impl Mapping {
         // long as `self`, which owns the mapping; it is 8-byte aligned (mappings are page aligned, the offset is a
         // multiple of 8); every access of this process to the memory is atomic, so that a slice of atomics may
         // stand for it. The other process is outside the language; its stores are plain x86-64 stores of at most 8 aligned bytes.
+        // A page that cannot be had any more is replaced before the access ends, see `fault.rs`.
         unsafe { std::slice::from_raw_parts(first.cast::<AtomicU64>(), count) }
     }
 }
@@ -85,9 +111,21 @@ impl SharedMemory for Mapping {
     }
 
     fn zero(&self, offset: u64, bytes: u64) {
-        for word in self.words(offset, usize::try_from(bytes / 8).unwrap_or(usize::MAX)) {
-            // The release store of RELEASED that follows publishes these.
-            word.store(0, Ordering::Relaxed);
+        // In pieces: each page of a broken mapping that is written takes memory.
+        let end = offset.saturating_add(bytes);
+        let mut at = offset;
+        while at < end {
+            let count =
+                usize::try_from((end - at) / 8).map_or(PIECE_WORDS, |left| left.min(PIECE_WORDS));
+            let words = self.words(at, count);
+            if words.is_empty() {
+                return;
+            }
+            for word in words {
+                // The release store of RELEASED that follows publishes these.
+                word.store(0, Ordering::Relaxed);
+            }
+            at = at.saturating_add(8 * words.len() as u64);
         }
     }
 
@@ -132,7 +170,7 @@ mod tests {
     /// Without a file: so it runs under miri, too.
     fn anonymous(bytes: u64) -> Mapping {
         let map = MmapMut::map_anon(usize::try_from(bytes).unwrap()).unwrap();
-        Mapping { map: map.into() }
+        Mapping::guarded(map.into()).unwrap()
     }
 
     #[test]

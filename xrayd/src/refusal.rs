@@ -244,9 +244,11 @@ impl Reason {
                  has them kept from then on; `xrayctl profile PID --duration TIME` has them made for a while, in any mode."
             }
             Self::SessionFailed => {
-                "A bug in xrayd ended the reading of this process's events; the message and the daemon's log say which. Every \
+                "xrayd does not read this process's events any more; the message and the daemon's log say why. Every \
                  function was switched off, and what was recorded before is retained: `xrayctl snapshot` writes it. \
-                 `xrayctl detach PID` ends the session; then the process can be attached to again. Please report it."
+                 `xrayctl detach PID` ends the session; then the process can be attached to again. If the message names a bug \
+                 in xrayd, please report it. Else a privileged process has cut the memory of the rings, or the system had \
+                 no memory for them."
             }
             Self::Selection => {
                 "A selector cannot be understood: an invalid regular expression, glob or id. The message says which."

@@ -199,7 +199,7 @@ fn mapping(target: &Target, names: &[&str]) -> Result<std::ops::Range<u64>> {
     let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid()))?;
     let line = maps
         .lines()
-        .find(|line| names.iter().any(|name| line.ends_with(name)))
+        .find(|line| names.iter().any(|name| line.contains(name)))
         .with_context(|| format!("no {names:?} in {maps}"))?;
     let (range, _) = line.split_once(' ').context("a line of one word")?;
     let (start, end) = range.split_once('-').context("a range")?;
@@ -250,7 +250,7 @@ fn nothing_is_written_after_a_detach_at_full_speed() -> Result<()> {
         let rings = mapping(
             &target,
             &[
-                "/memfd:xrayd-rings (deleted)",
+                "/memfd:xrayd-rings:",
                 "[anon_shmem:xrayd-rings]",
                 "/dev/zero (deleted)",
             ],

@@ -33,6 +33,7 @@ mod programs;
 mod refusals;
 mod registers;
 mod rseq;
+mod sharing;
 mod signals;
 mod storm;
 mod support;

@@ -224,6 +224,7 @@ impl Server {
                     format!("{:?} {:?}", armed.since, armed.within)
                 }))
             }
+            "alive" => Ok(String::new()),
             "events" => {
                 let status = self.session()?.status();
                 Ok(format!("{} {}", status.events, status.lost))

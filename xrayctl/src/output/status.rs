@@ -56,7 +56,7 @@ impl Statuses {
             let failure = printable(&row.failure);
             writeln!(
                 out,
-                "process {}: a bug in xrayd ended its session ({failure}); detach, then attach again",
+                "process {}: its session has failed ({failure}); detach, then attach again",
                 row.pid
             )?;
         }

@@ -2,15 +2,13 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::File,
     io,
 };
 
-use nix::fcntl::{FallocateFlags, fallocate};
 use shm_ring::{Half, Mapping, SharedMemory, layout};
 
 use crate::{
-    inject::Layout,
+    inject::{Layout, RingsFile},
     pid::{Pid, TargetAddr, Tid},
     sys::Memory,
     target::{ThreadState, Threads},
@@ -25,7 +23,7 @@ const _: () = assert!(LINE as u64 == layout::LINE_BYTES);
 pub(crate) struct Slots {
     pub(crate) layout: Layout,
     pub(crate) rings: Mapping,
-    file: File,
+    file: RingsFile,
     /// Calls have been filtered, so filter pages may hold something. Else they are not looked at, which would take memory.
     pub(crate) filtered: bool,
     /// Calls have been counted, likewise for counts.
@@ -35,7 +33,7 @@ pub(crate) struct Slots {
 // === impl Slots ===
 
 impl Slots {
-    pub(crate) fn new(layout: Layout, rings: Mapping, file: File) -> Self {
+    pub(crate) fn new(layout: Layout, rings: Mapping, file: RingsFile) -> Self {
         Self {
             layout,
             rings,
@@ -242,19 +240,9 @@ impl Slots {
     pub(crate) fn give_back(&self, index: u32) {
         let geometry = self.layout.geometry;
         let skip = self.layout.rings - self.layout.rings_map.0;
-        let place = (
-            i64::try_from(skip + geometry.ring_offset(index)),
-            i64::try_from(geometry.ring_bytes()),
-        );
-        let punched = match place {
-            (Ok(offset), Ok(length)) => {
-                let flags =
-                    FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-                fallocate(&self.file, flags, offset, length).is_ok()
-            }
-            _ => false,
-        };
-        if !punched {
+        let offset = skip + geometry.ring_offset(index);
+        let given_back = self.file.give_back(offset, geometry.ring_bytes());
+        if given_back.is_err() {
             self.rings
                 .zero(geometry.ring_offset(index), geometry.ring_bytes());
         }

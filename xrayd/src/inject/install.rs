@@ -1,12 +1,12 @@
 //! Puts trampolines, table and rings into a target, or takes over what an earlier attach left there.
 
-use std::{fs::File, io, ops::Range, os::unix::fs::MetadataExt as _, time::Duration};
-
-use nix::{
-    fcntl::{FcntlArg, SealFlag, fcntl},
-    libc,
-    sys::memfd::{MFdFlags, memfd_create},
+use std::{
+    io,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
+
+use nix::libc;
 use shm_ring::{Geometry, Mapping, layout};
 
 use super::{
@@ -14,22 +14,24 @@ use super::{
     borrow::{BorrowError, Lender, Victim, refused, trace_refusal},
     region::{Layout, Region},
     remote::{Place, Remote, RemoteError},
+    rings_file::{self, RingsFile, Unproven},
     thread_id,
 };
 use crate::{
     pid::{Pid, TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
-    sys::Memory,
-    target::{Maps, Target, Threads, stack_limit},
+    sys::{Memory, PidFd},
+    target::{Maps, Target, Threads, memory_owner, open_map_file, stack_limit},
 };
 
-/// How often a place that was taken meanwhile is looked for anew.
+/// How often a place that was taken meanwhile is looked for anew, and a descriptor that was exchanged is made anew.
 const PLACE_TRIES: usize = 8;
 /// Longer than any thread stays in a trampoline.
 pub(crate) const SETTLE: Duration = Duration::from_millis(5);
 /// While the mappings are made, the first page of the table holds words that the target's system calls need.
 const SCRATCH_AT: u64 = 1024;
 const NAME_BYTES: usize = 16;
+const SCRATCH_BYTES: usize = NAMES.len() * NAME_BYTES + rings_file::NAME_BYTES;
 /// Of the trampolines, the table and the rings.
 const NAMES: [[u8; NAME_BYTES]; 3] = [
     *b"xrayd-code\0\0\0\0\0\0",
@@ -47,7 +49,7 @@ pub(crate) struct Installed {
     /// The rings, mapped here.
     pub(crate) rings: Mapping,
     /// The same memory as a file, to give memory back.
-    pub(crate) rings_file: File,
+    pub(crate) rings_file: RingsFile,
     /// Everything was there already.
     pub(crate) adopted: bool,
     /// Who stood still, and for how long.
@@ -83,7 +85,7 @@ struct Mapped {
     code: Vec<(u64, u64)>,
     /// Everything.
     all: Vec<(u64, u64)>,
-    memfd: Option<File>,
+    memfd: Option<RingsFile>,
     stopped: Option<(Tid, Duration)>,
 }
 
@@ -136,7 +138,15 @@ pub(crate) fn install(
             // Somebody mapped something there since the maps were read.
             Err(MapFailure::PlaceTaken) if tries < PLACE_TRIES => {}
             Err(MapFailure::PlaceTaken) => return Err(place_taken(pid)),
-            Err(MapFailure::Refused(refusal)) => return Err(refusal),
+            Err(MapFailure::Exchanged(_)) if tries < PLACE_TRIES => {
+                // Such a kernel shows the descriptors of the main thread alone, and others may have their own.
+                if matches!(victim, Victim::Any) && !PidFd::can_hold_threads() {
+                    victim = Victim::Thread(pid.leader());
+                }
+            }
+            Err(MapFailure::Exchanged(refusal) | MapFailure::Refused(refusal)) => {
+                return Err(refusal);
+            }
         }
     }
 }
@@ -193,7 +203,9 @@ pub(crate) fn extend(
         let mapped = match mapped {
             Ok(mapped) => mapped,
             Err(MapFailure::PlaceTaken) => continue,
-            Err(MapFailure::Refused(refusal)) => return Err(refusal),
+            Err(MapFailure::Exchanged(refusal) | MapFailure::Refused(refusal)) => {
+                return Err(refusal);
+            }
         };
         return write_regions(pid, memory, &mut plan.regions, &mapped)
             .and_then(|()| plan.regions.pop().ok_or_else(|| place_taken(pid)))
@@ -260,7 +272,7 @@ fn plan(
             .is_some_and(|entry| entry.range == range && entry.permissions == *b"rw-s");
         let inherited = mine.is_some_and(|(_, mine)| mine == 0);
         let closed = || {
-            open_map_file(pid, range)
+            open_map_file(pid, &range)
                 .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
         };
         match present {
@@ -293,18 +305,32 @@ fn owner_mark(pid: Pid, start_time: u64) -> u64 {
 }
 
 /// Another process, living, whose memory this is: it reads the same mark at the same place.
+///
+/// The mark is the target's word and may name any process. One of another user is not opened for it: a vforked child
+/// belongs to the user of its parent until it executes a program, and then the memory is no longer shared. Of a process of the
+/// same user, the target learns whether eight bytes are those that it has written itself.
 fn other_owner(target: &Target, at: TargetAddr, mine: u64) -> Option<Pid> {
     if mine == 0 || mine == owner_mark(target.pid(), target.start_time()) {
         return None;
     }
     let owner = Pid::try_from(u32::try_from(mine >> 32).ok()?).ok()?;
-    let owned = Memory::open(owner, owner.leader()).ok()?.read_u64(at);
-    (owned.ok()? == mine).then_some(owner)
+    let user = memory_owner(target.pid())?;
+    let is_of_user = || memory_owner(owner) == Some(user);
+    if !is_of_user() {
+        return None;
+    }
+    let owned = Memory::open_to_read(owner, owner.leader())
+        .ok()?
+        .read_u64(at);
+    // It may have become another user's between the check and the opening.
+    (owned.ok()? == mine && is_of_user()).then_some(owner)
 }
 
 #[derive(Debug)]
 enum MapFailure {
     PlaceTaken,
+    /// A descriptor was another one as soon as it was made.
+    Exchanged(Refusal),
     Refused(Refusal),
 }
 
@@ -334,12 +360,16 @@ fn map_missing(
         by_file: plan.rings == Rings::Closed
             || !can_open_map_files(pid, maps)
             || Threads::can_open_map_files(pid),
+        exchanged: AtomicBool::new(false),
     };
     let made = lender.lend(victim, |remote| {
         make_mappings(remote, target, memory, plan, &wishes)
     });
     match made {
         Ok((made, stopped)) => Ok(Mapped { stopped, ..made }),
+        Err(BorrowError::Refusal(refusal)) if wishes.exchanged.load(Ordering::Relaxed) => {
+            Err(MapFailure::Exchanged(refusal))
+        }
         Err(BorrowError::Refusal(refusal)) => Err(refusal.into()),
         Err(BorrowError::Remote(RemoteError::Refused { source, .. }))
             if source.raw_os_error() == Some(libc::EEXIST) =>
@@ -360,6 +390,8 @@ struct Wishes {
     geometry: Geometry,
     /// Rings in a memfd instead of anonymous memory: `map_files` is closed to us, or is open to the target.
     by_file: bool,
+    /// What went wrong is that a descriptor was exchanged. By the thread that borrows.
+    exchanged: AtomicBool,
 }
 
 /// Where the thread's id stands in its control block.
@@ -434,23 +466,10 @@ fn make_mappings(
                 (None, _) => (Place::Any, geometry.rings_bytes() + slack),
             };
             let start = if wishes.by_file {
-                let fd = remote.memfd(rings_name)?;
-                let copy = i32::try_from(fd)
-                    .map_err(io::Error::other)
-                    .and_then(|number| match target.pidfd().get_fd(number) {
-                        Ok(copy) => Ok(File::from(copy)),
-                        // A process without its main thread has no descriptors by this way (P3).
-                        Err(_) => open_descriptor(target.pid(), remote.thread().tid(), number),
-                    })
-                    .and_then(|copy| copy.set_len(bytes).map(|()| copy))
-                    .map_err(refused("pidfd_getfd"));
-                let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
-                let start = copy.and_then(|copy| {
-                    memfd = Some(copy);
-                    remote.map("mmap of the rings", wanted, bytes, data, shared, fd)
-                });
-                remote.close(fd);
-                start?
+                let place = scratch + NAMES.as_flattened().len() as u64;
+                let made = map_memfd(remote, target, memory, place, (wanted, bytes), wishes)?;
+                memfd = Some(made.0);
+                made.1
             } else {
                 let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
                 remote.map("mmap of the rings", wanted, bytes, data, shared, -1)?
@@ -470,7 +489,7 @@ fn make_mappings(
         remote.name(address, bytes, code_name);
     }
     memory
-        .write(TargetAddr(scratch), &[0; NAMES.len() * NAME_BYTES])
+        .write(TargetAddr(scratch), &[0; SCRATCH_BYTES])
         .map_err(refused("write to the table"))?;
     Ok(Mapped {
         layout,
@@ -479,6 +498,74 @@ fn make_mappings(
         memfd,
         stopped: None,
     })
+}
+
+/// Has the borrowed thread make a memfd and map it, and returns a copy of it with the address. `scratch` is room for its name in
+/// the target. No descriptor stays in the target.
+fn map_memfd(
+    remote: &mut Remote<'_>,
+    target: &Target,
+    memory: &Memory,
+    scratch: u64,
+    (place, bytes): (Place, u64),
+    wishes: &Wishes,
+) -> std::result::Result<(RingsFile, u64), BorrowError> {
+    let (pid, tid) = (target.pid(), remote.thread().tid());
+    let name = RingsFile::new_name().map_err(refused("reading random numbers"))?;
+    let mut text = [0u8; rings_file::NAME_BYTES];
+    for (byte, letter) in text.iter_mut().zip(name.bytes()) {
+        *byte = letter;
+    }
+    memory
+        .write(TargetAddr(scratch), &text)
+        .map_err(refused("write to the table"))?;
+    let fd = remote.memfd(scratch)?;
+    // Its own table: that of the main thread may be another one, and is gone with it (P3).
+    let thread = PidFd::open_thread(tid).ok();
+    let copy = i32::try_from(fd)
+        .map_err(io::Error::other)
+        .and_then(|number| thread.as_ref().unwrap_or(target.pidfd()).get_fd(number));
+    let file = copy
+        .map_err(Unproven::from)
+        .and_then(|copy| RingsFile::fresh(copy, &name, bytes));
+    match file {
+        Ok(file) => {
+            let data = libc::PROT_READ | libc::PROT_WRITE;
+            let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
+            match remote.map("mmap of the rings", place, bytes, data, shared, fd) {
+                Err(RemoteError::Refused { source, .. })
+                    if source.raw_os_error() == Some(libc::EBADF) =>
+                {
+                    wishes.exchanged.store(true, Ordering::Relaxed);
+                    Err(exchanged(pid, tid, fd, &source).into())
+                }
+                start => {
+                    remote.close(fd);
+                    Ok((file, start?))
+                }
+            }
+        }
+        Err(why) => {
+            let is_exchanged = match &why {
+                Unproven::Other(_) => true,
+                Unproven::Io(error) => error.raw_os_error() == Some(libc::EBADF),
+            };
+            // A number that means something else by now in the thread's own table is not ours to be closed.
+            if thread.is_none() || !is_exchanged {
+                remote.close(fd);
+            }
+            wishes.exchanged.store(is_exchanged, Ordering::Relaxed);
+            Err(exchanged(pid, tid, fd, &why).into())
+        }
+    }
+}
+
+fn exchanged(pid: Pid, tid: Tid, fd: i64, why: &dyn std::error::Error) -> Refusal {
+    let message = format!(
+        "process {pid}: descriptor {fd} of thread {tid} should be the memory that was made for the rings: {why}. \
+         Nothing was changed. Another thread may exchange or close descriptors: try again"
+    );
+    Refusal::new(Reason::Io, message)
 }
 
 /// Fills the code mappings that were made.
@@ -599,81 +686,39 @@ fn silence(memory: &Memory, layout: &Layout) -> io::Result<()> {
     Ok(())
 }
 
-/// Maps the target's rings here.
-fn share(target: &Target, layout: &Layout, memfd: Option<File>) -> Result<(Mapping, File)> {
+/// Maps the target's rings here: of a file that was made just now, or of what is mapped there.
+fn share(
+    target: &Target,
+    layout: &Layout,
+    memfd: Option<RingsFile>,
+) -> Result<(Mapping, RingsFile)> {
     let pid = target.pid();
     let (start, bytes) = layout.rings_map;
-    let (file, safe) = match memfd {
-        Some(file) => {
-            let sealed = fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).is_ok();
-            (file, sealed)
-        }
-        None => {
-            let range = start..start.saturating_add(bytes);
-            let file = open_map_file(pid, range.clone()).map_err(|error| {
-                Refusal::from_io(pid, "open the rings through map_files", &error)
-            })?;
-            let safe = cannot_shrink(pid, range, &file);
-            (file, safe)
-        }
+    let range = start..start.saturating_add(bytes);
+    let proven = match memfd {
+        Some(file) => file.is_mapped_at(pid, &range).map(|()| file),
+        None => RingsFile::mapped(pid, &range),
     };
-    let skip = layout.rings - start;
-    let wanted = skip.saturating_add(layout.geometry.rings_bytes());
-    let large_enough = file
-        .metadata()
-        .is_ok_and(|metadata| metadata.len() >= wanted);
-    if !(safe && large_enough) {
-        let message = format!("process {pid}: what lies at {start:#x} are not xrayd's rings");
-        return Err(Refusal::new(Reason::OtherVersion, message));
-    }
-    let mapping = Mapping::new(&file, skip, layout.geometry.rings_bytes())
+    let others = |what: &str| {
+        let message =
+            format!("process {pid}: what lies at {start:#x} are not xrayd's rings: it is {what}");
+        Refusal::new(Reason::OtherVersion, message)
+    };
+    let file = proven.map_err(|why| match why {
+        Unproven::Other(what) => others(what),
+        Unproven::Io(error) => Refusal::from_io(pid, "open the rings through map_files", &error),
+    })?;
+    let mapping = file
+        .map(layout.rings - start, layout.geometry.rings_bytes())
         .map_err(|error| Refusal::from_io(pid, "map the rings", &error))?;
+    let mapping = mapping.ok_or_else(|| others("too short"))?;
     Ok((mapping, file))
 }
 
-/// True for memory whose length nobody can take back: reading beyond the end of a file that shrank would kill the
-/// daemon. That is a sealed memfd, or anonymous shared memory, which has no descriptor but for those who may open
-/// `map_files`.
-fn cannot_shrink(pid: Pid, range: Range<u64>, file: &File) -> bool {
-    let seals =
-        fcntl(file, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_retain);
-    if seals.contains(SealFlag::F_SEAL_SHRINK) {
-        return true;
-    }
-    if Threads::can_open_map_files(pid) {
-        return false;
-    }
-    let dir = Threads::proc_dir(pid);
-    let link = std::fs::read_link(format!("{dir}/map_files/{:x}-{:x}", range.start, range.end));
-    // The kernel's own mount for anonymous shared memory; no path leads into it.
-    let device = memfd_create("xrayd", MFdFlags::MFD_CLOEXEC)
-        .ok()
-        .and_then(|own| File::from(own).metadata().ok())
-        .map(|metadata| metadata.dev());
-    link.is_ok_and(|link| link.as_os_str() == "/dev/zero (deleted)")
-        && device.is_some()
-        && file.metadata().ok().map(|metadata| metadata.dev()) == device
-}
-
-fn open_descriptor(pid: Pid, tid: Tid, number: i32) -> io::Result<File> {
-    let path = format!("/proc/{pid}/task/{tid}/fd/{number}");
-    File::options().read(true).write(true).open(path)
-}
-
-fn open_map_file(pid: Pid, range: Range<u64>) -> io::Result<File> {
-    let dir = Threads::proc_dir(pid);
-    let path = format!("{dir}/map_files/{:x}-{:x}", range.start, range.end);
-    File::options().read(true).write(true).open(path)
-}
-
 fn can_open_map_files(pid: Pid, maps: &Maps) -> bool {
-    let dir = Threads::proc_dir(pid);
     maps.iter()
         .find(|entry| entry.is_file())
-        .is_some_and(|entry| {
-            let range = &entry.range;
-            File::open(format!("{dir}/map_files/{:x}-{:x}", range.start, range.end)).is_ok()
-        })
+        .is_some_and(|entry| open_map_file(pid, &entry.range).is_ok())
 }
 
 fn place_for(

@@ -12,6 +12,7 @@ mod proof;
 mod region;
 mod remote;
 mod restart;
+mod rings_file;
 mod thread_id;
 mod wanted;
 
@@ -21,6 +22,7 @@ pub(crate) use install::{Installed, SETTLE, clear_live, crowded, extend, install
 pub use patch::Switch;
 pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite, Stance};
 pub(crate) use region::{Layout, Neighbourhood};
+pub(crate) use rings_file::RingsFile;
 pub(crate) use sled_encoders::x86_64::{Door, Front};
 pub(crate) use thread_id::finds_thread_id;
 pub use wanted::Wanted;

@@ -480,7 +480,7 @@ impl Control {
     /// Why nothing can be done with a session that has failed.
     pub(super) fn failed(&self) -> Refusal {
         let message = format!(
-            "process {}: a bug in xrayd ended its session ({}); detach, then attach again",
+            "process {}: its session has failed ({}); detach, then attach again",
             self.pid,
             self.output.failure().unwrap_or_default()
         );

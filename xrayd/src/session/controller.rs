@@ -92,7 +92,8 @@ impl Controller {
         // and the list of its sleds say, and locks are whole between statements.
         let served = catch_unwind(AssertUnwindSafe(|| self.serve(commands)));
         if let Err(payload) = served {
-            self.output.fail(message_of(&*payload));
+            let message = format!("a bug in xrayd: {}", message_of(&*payload));
+            self.output.fail(message);
             self.end_of_session("control");
         }
         self.reap_at_leisure();
@@ -223,16 +224,17 @@ impl Controller {
         status.map_or_else(|| self.target.ending(), Ending::from)
     }
 
-    /// A thread of the session panicked: lets the program go, and keeps what it recorded until
+    /// A thread of the session panicked, or its rings are gone: lets the program go, and keeps what it recorded until
     /// a detach asks what happened.
     fn end_of_session(&mut self, thread: &'static str) {
         let let_go = catch_unwind(AssertUnwindSafe(|| self.let_go()));
         let report = let_go.unwrap_or_else(|payload| Err(self.abandon(&message_of(&*payload))));
         let pid = self.target.pid().as_raw();
+        let failure = self.output.failure().unwrap_or_default();
         match &report {
-            Ok(_) => tracing::error!(pid, thread, "a thread panicked: the session has failed"),
+            Ok(_) => tracing::error!(pid, thread, failure, "the session has failed"),
             Err(error) => {
-                tracing::error!(pid, thread, %error, "a thread panicked, and its process could not be let go")
+                tracing::error!(pid, thread, failure, %error, "the session has failed, and its process could not be let go");
             }
         }
         self.leave(Phase::Failed, report);

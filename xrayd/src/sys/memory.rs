@@ -28,6 +28,14 @@ impl Memory {
         })
     }
 
+    /// The same for reading alone.
+    pub(crate) fn open_to_read(pid: Pid, tid: Tid) -> io::Result<Self> {
+        let path = format!("/proc/{pid}/task/{tid}/mem");
+        Ok(Self {
+            file: File::open(path)?,
+        })
+    }
+
     /// Fills `into` from `address`.
     pub(crate) fn read(&self, address: TargetAddr, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, address.0)

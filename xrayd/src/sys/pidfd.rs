@@ -14,11 +14,13 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 
-use crate::pid::Pid;
+use crate::pid::{Pid, Tid};
 
 /// `PIDFD_GET_INFO` of the first version of [`Info`], and what can be asked for by it: include/uapi/linux/pidfd.h of Linux 6.15.
 const GET_INFO: libc::Ioctl = 0xc040_ff0b;
 const INFO_EXIT: u64 = 1 << 3;
+/// `PIDFD_THREAD`, Linux 6.9: include/uapi/linux/pidfd.h.
+const THREAD: i32 = libc::O_EXCL;
 
 /// `struct pidfd_info`, as it was at first; later ones are longer.
 #[repr(C)]
@@ -45,8 +47,25 @@ pub(crate) struct PidFd {
 impl PidFd {
     /// Holds `pid`.
     pub(crate) fn open(pid: Pid) -> io::Result<Self> {
+        Self::open_with(pid.as_raw(), 0)
+    }
+
+    /// Holds one thread: its descriptors are its own where it has a table of its own, and there when the main thread has ended.
+    ///
+    /// # Errors
+    /// Also EINVAL: the kernel is older than 6.9.
+    pub(crate) fn open_thread(tid: Tid) -> io::Result<Self> {
+        Self::open_with(tid.as_raw(), THREAD)
+    }
+
+    /// True if the kernel holds single threads.
+    pub(crate) fn can_hold_threads() -> bool {
+        Self::open_with(nix::unistd::gettid().as_raw(), THREAD).is_ok()
+    }
+
+    fn open_with(id: i32, flags: i32) -> io::Result<Self> {
         // SAFETY: pidfd_open takes two integers and touches no memory.
-        let result = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+        let result = unsafe { libc::syscall(libc::SYS_pidfd_open, id, flags) };
         Ok(Self { fd: owned(result)? })
     }
 

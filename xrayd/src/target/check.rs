@@ -10,6 +10,7 @@ use super::{
     Maps, Module, Notices, Objects, Passage, Stay, Target, ThreadState, ThreadStatus, Threads,
     linked,
     modules::{Found, modules_of},
+    open_map_file,
     sleds::{Survey, survey},
 };
 use crate::{
@@ -406,11 +407,10 @@ fn check_runtime(flight: &mut Preflight, pid: Pid) {
 }
 
 fn check_sharing(flight: &mut Preflight, pid: Pid) {
-    let dir = Threads::proc_dir(pid);
-    let reachable = flight.surveyed.first().is_some_and(|(module, _)| {
-        let range = &module.entry.range;
-        fs::File::open(format!("{dir}/map_files/{:x}-{:x}", range.start, range.end)).is_ok()
-    });
+    let mut modules = flight.surveyed.iter();
+    let reachable = modules
+        .next()
+        .is_some_and(|(module, _)| open_map_file(pid, &module.entry.range).is_ok());
     let (outcome, finding) = if reachable && Threads::can_open_map_files(pid) {
         let finding = "through a sealed memfd: a privileged process could cut other memory off";
         (Outcome::Ok, finding)

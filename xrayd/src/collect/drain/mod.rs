@@ -65,6 +65,9 @@ const ENDS_AT_ONCE: usize = 128;
 /// Slots of the table that are read in one chore.
 const SWEEP_SLOTS: u32 = 4096;
 
+/// Why a session ends whose rings are broken.
+const LOST_RINGS: &str = "the memory of its rings was taken away, or the system had none for them";
+
 /// What the control thread asks of the drain.
 #[derive(Debug)]
 enum Request {
@@ -259,7 +262,7 @@ impl Drain {
                 // Nothing of the drain is used after a panic, and what it shares is whole between statements.
                 let ran = catch_unwind(AssertUnwindSafe(|| drain.run(&received)));
                 if let Err(payload) = ran {
-                    output.fail(message_of(&*payload));
+                    output.fail(format!("a bug in xrayd: {}", message_of(&*payload)));
                 }
             })?;
         Ok(DrainHandle {
@@ -323,6 +326,10 @@ impl Drain {
             self.settle_mode();
             let busy = self.round();
             self.chores();
+            if self.slots.rings.is_broken() {
+                self.output.fail(LOST_RINGS.to_owned());
+                return;
+            }
             sleep = match busy {
                 Busy::Full => Duration::ZERO,
                 Busy::Some => SHORT_SLEEP,

@@ -4,7 +4,7 @@ use shm_ring::{Content, Event, Geometry, Mapping, Outcome, SharedMemory, Table, 
 use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
 
 use super::*;
-use crate::collect::SiteKind;
+use crate::{collect::SiteKind, inject::RingsFile};
 
 /// No thread has such an id.
 const ENDED: u32 = 0x3fff_ffff;
@@ -24,7 +24,7 @@ fn drain() -> Drain {
     };
     let pid = Pid::this();
     let memory = Arc::new(Memory::open(pid, pid.leader()).unwrap());
-    let slots = Slots::new(layout, rings, file);
+    let slots = Slots::new(layout, rings, RingsFile::own(file));
     let output = Arc::new(Output::new(ProcessId(0), 0, 1 << 20));
     let mut sites = SiteTable::new();
     for (name, kind) in [(0x1007, CallKind::Enter), (0x2007, CallKind::Exit)] {

@@ -1,0 +1,288 @@
+//! The file behind the rings: proven on the open descriptor before anything is done with it.
+//!
+//! The target's threads run while one of them is borrowed, and change what its descriptors, links and mappings lead to at any
+//! moment. So a name or a number only says where to look. What was opened is judged by itself, and until it is proven it is neither
+//! written nor cut nor extended:
+//!
+//! * [`RingsFile::fresh`]: a memfd that a borrowed thread has made just now. It is empty, has no name in any file system, and its
+//!   own name holds a number that nothing could foresee. It is then given its length and sealed.
+//! * [`RingsFile::mapped`]: what is mapped at a place in the target. The target may write it itself, so the daemon writes
+//!   nothing that the target could not; and its length is fixed.
+
+use std::{
+    fs::{self, File},
+    io,
+    ops::Range,
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
+};
+
+use nix::{
+    fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        stat::{major, minor},
+        statfs::{TMPFS_MAGIC, fstatfs},
+    },
+};
+use shm_ring::Mapping;
+
+use crate::{
+    pid::Pid,
+    target::{Maps, Threads, open_map_file},
+};
+
+const PAGE: i64 = 4096;
+/// A memfd whose name is made up by [`RingsFile::new_name`] begins so.
+const NAME: &str = "xrayd-rings:";
+/// Bytes of such a name, with the zero at its end.
+pub(super) const NAME_BYTES: usize = NAME.len() + 32 + 1;
+/// No length of the file changes any more, and no seal.
+const FIXED: SealFlag = SealFlag::F_SEAL_SHRINK
+    .union(SealFlag::F_SEAL_GROW)
+    .union(SealFlag::F_SEAL_SEAL);
+/// A memfd that was not to be executable has this one from the start: Linux 6.3, `vm.memfd_noexec`.
+const EXEC: SealFlag = SealFlag::from_bits_retain(0x20);
+
+/// A proven file.
+#[derive(Debug)]
+pub(crate) struct RingsFile {
+    file: File,
+}
+
+/// Why a file was not proven.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unproven {
+    /// It is something else.
+    #[error("it is {0}")]
+    Other(&'static str),
+    /// The system refused to open or describe it.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<nix::Error> for Unproven {
+    fn from(errno: nix::Error) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+// === impl RingsFile ===
+
+impl RingsFile {
+    /// A name for a memfd that nothing can foresee.
+    pub(super) fn new_name() -> io::Result<String> {
+        use std::{fmt::Write as _, io::Read as _};
+        let mut random = [0u8; 16];
+        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        let mut name = NAME.to_owned();
+        for byte in random {
+            // Writing to a string does not fail.
+            let _ = write!(name, "{byte:02x}");
+        }
+        Ok(name)
+    }
+
+    /// Takes a copy of a descriptor that a borrowed thread has made just now, by `memfd_create` with `name`, gives the file its
+    /// length, and seals that.
+    ///
+    /// # Errors
+    /// It is another file. Then nothing was done to it.
+    pub(super) fn fresh(copy: OwnedFd, name: &str, bytes: u64) -> Result<Self, Unproven> {
+        let file = File::from(copy);
+        let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
+        if flags.contains(OFlag::O_PATH) || flags & OFlag::O_ACCMODE != OFlag::O_RDWR {
+            return Err(Unproven::Other("not open for reading and writing"));
+        }
+        is_shared_memory(&file)?;
+        let metadata = file.metadata()?;
+        if metadata.len() != 0 || metadata.blocks() != 0 {
+            return Err(Unproven::Other("not empty"));
+        }
+        if !(seals(&file)? - EXEC).is_empty() {
+            return Err(Unproven::Other("sealed already"));
+        }
+        if link_of(&file)? != format!("/memfd:{name} (deleted)") {
+            return Err(Unproven::Other("not the one that was made"));
+        }
+        file.set_len(bytes)?;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(FIXED))?;
+        if !seals(&file)?.contains(FIXED) || file.metadata()?.len() != bytes {
+            return Err(Unproven::Other("of a length that changes"));
+        }
+        Ok(Self { file })
+    }
+
+    /// Opens what the target has mapped at `range`, through `map_files`.
+    ///
+    /// It is opened for nothing first: opening a device or a FIFO has effects. Anonymous shared memory has no descriptor, and
+    /// nothing but one changes its length. `map_files` gives one to processes with CAP_CHECKPOINT_RESTORE in the initial user
+    /// namespace, so it is not taken over from a target that may have that.
+    ///
+    /// # Errors
+    /// It is another file, or may not be opened. Then nothing was done to it.
+    pub(super) fn mapped(pid: Pid, range: &Range<u64>) -> Result<Self, Unproven> {
+        let handle = open_map_file(pid, range)?;
+        is_shared_memory(&handle)?;
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(own_link(&handle))?;
+        let seals = seals(&file)?;
+        let is_anonymous = seals == SealFlag::F_SEAL_SEAL
+            && link_of(&file)? == "/dev/zero (deleted)"
+            && !Threads::can_open_map_files(pid);
+        if !seals.contains(SealFlag::F_SEAL_SHRINK) && !is_anonymous {
+            return Err(Unproven::Other("memory whose length can change"));
+        }
+        let mapped = Self { file };
+        mapped.is_mapped_at(pid, range)?;
+        Ok(mapped)
+    }
+
+    /// Checks that the target has this very file mapped at `range`, from its beginning, and may write it.
+    pub(super) fn is_mapped_at(&self, pid: Pid, range: &Range<u64>) -> Result<(), Unproven> {
+        let metadata = self.file.metadata()?;
+        let device = (major(metadata.dev()), minor(metadata.dev()));
+        let tid = Threads::live(pid).unwrap_or(pid.leader());
+        let maps = Maps::read(pid, tid)?;
+        let is_it = maps.at(range.start).is_some_and(|entry| {
+            entry.range == *range
+                && entry.offset == 0
+                && entry.permissions == *b"rw-s"
+                && entry.inode == metadata.ino()
+                && (u64::from(entry.device.0), u64::from(entry.device.1)) == device
+        });
+        if is_it {
+            Ok(())
+        } else {
+            Err(Unproven::Other("not what is mapped there"))
+        }
+    }
+
+    /// Maps a part of it here; `None` if it is shorter.
+    pub(super) fn map(&self, offset: u64, bytes: u64) -> io::Result<Option<Mapping>> {
+        let is_whole = offset
+            .checked_add(bytes)
+            .is_some_and(|end| self.file.metadata().is_ok_and(|it| it.len() >= end));
+        is_whole
+            .then(|| Mapping::new(&self.file, offset, bytes))
+            .transpose()
+    }
+
+    /// Gives the memory of a part back to the system; it reads as zero then.
+    pub(crate) fn give_back(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let offset = i64::try_from(offset).map_err(io::Error::other)?;
+        let bytes = i64::try_from(bytes).map_err(io::Error::other)?;
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        Ok(fallocate(&self.file, flags, offset, bytes)?)
+    }
+
+    /// A file of our own, for tests.
+    #[cfg(test)]
+    pub(crate) fn own(file: File) -> Self {
+        Self { file }
+    }
+}
+
+/// A file without a name, of ordinary pages, on the kernel's own mount for shared memory. No path leads there.
+fn is_shared_memory(file: &File) -> Result<(), Unproven> {
+    let own = File::from(memfd_create(c"xrayd", MFdFlags::MFD_CLOEXEC)?);
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(Unproven::Other("no regular file"));
+    }
+    if metadata.dev() != own.metadata()?.dev() || metadata.nlink() != 0 {
+        return Err(Unproven::Other("a file of some file system"));
+    }
+    let system = fstatfs(file)?;
+    if system.filesystem_type() != TMPFS_MAGIC || system.block_size() != PAGE {
+        return Err(Unproven::Other("memory of other pages"));
+    }
+    Ok(())
+}
+
+fn seals(file: &File) -> Result<SealFlag, Unproven> {
+    Ok(SealFlag::from_bits_retain(fcntl(
+        file,
+        FcntlArg::F_GET_SEALS,
+    )?))
+}
+
+/// Where `/proc` shows a descriptor of ours. It leads to what is open, not to what its name means by now.
+fn own_link(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+fn link_of(file: &File) -> io::Result<String> {
+    let link = fs::read_link(own_link(file))?;
+    Ok(link.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::OpenOptions, io::Write as _, os::unix::fs::OpenOptionsExt as _};
+
+    use nix::libc;
+
+    use super::*;
+
+    fn memfd(name: &str, flags: MFdFlags) -> File {
+        File::from(memfd_create(name, flags | MFdFlags::MFD_CLOEXEC).unwrap())
+    }
+
+    fn refused(file: File, name: &str) -> String {
+        let length = file.metadata().unwrap().len();
+        let copy = file.try_clone().unwrap();
+        let error = RingsFile::fresh(file.into(), name, 1 << 20).unwrap_err();
+        assert_eq!(copy.metadata().unwrap().len(), length, "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn a_fresh_memfd_is_taken_and_sealed() {
+        let name = RingsFile::new_name().unwrap();
+        assert_eq!(name.len() + 1, NAME_BYTES);
+        let file = memfd(&name, MFdFlags::MFD_ALLOW_SEALING);
+        let other = file.try_clone().unwrap();
+        let taken = RingsFile::fresh(file.into(), &name, 1 << 20).unwrap();
+        assert!(other.set_len(0).is_err());
+        assert!(other.set_len(1 << 30).is_err());
+        assert!(taken.map(4096, (1 << 20) - 4096).unwrap().is_some());
+        assert!(taken.map(8192, (1 << 20) - 4096).unwrap().is_none());
+        taken.give_back(0, 1 << 20).unwrap();
+    }
+
+    #[test]
+    fn any_other_file_is_left_as_it_is() {
+        let name = RingsFile::new_name().unwrap();
+        let sealing = MFdFlags::MFD_ALLOW_SEALING;
+        let other = RingsFile::new_name().unwrap();
+        assert!(refused(memfd(&other, sealing), &name).contains("not the one"));
+        assert!(refused(memfd(&name, MFdFlags::empty()), &name).contains("sealed"));
+        let mut file = memfd(&name, sealing);
+        file.write_all(b"x").unwrap();
+        assert!(refused(file, &name).contains("empty"));
+        let file = memfd(&name, sealing);
+        file.set_len(1).unwrap();
+        assert!(refused(file, &name).contains("empty"));
+        let file = memfd(&name, sealing);
+        let readable = File::open(own_link(&file)).unwrap();
+        assert!(refused(readable, &name).contains("not open"));
+        let mut path = OpenOptions::new();
+        path.read(true).custom_flags(libc::O_PATH);
+        let path = path.open(own_link(&file)).unwrap();
+        assert!(refused(path, &name).contains("not open"));
+        let device = File::options().read(true).write(true).open("/dev/null");
+        assert!(refused(device.unwrap(), &name).contains("no regular file"));
+        let file = tempfile::tempfile().unwrap();
+        assert!(refused(file, &name).contains("file system"));
+        // Pages of another size are on another mount. A kernel without them makes none.
+        let huge = MFdFlags::MFD_HUGETLB | sealing | MFdFlags::MFD_CLOEXEC;
+        if let Ok(huge) = memfd_create(name.as_str(), huge) {
+            assert!(refused(File::from(huge), &name).contains("file system"));
+        }
+    }
+}
