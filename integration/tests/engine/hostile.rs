@@ -242,12 +242,7 @@ fn a_panic_of_a_control_thread_ends_one_session_and_is_told() -> Result<()> {
         tracer.ask(&format!("attach {pid} 65536 4"))?;
         tracer.ask("on")?;
     }
-    target.ask("load 0 plugin_a.so", "loaded")?;
-    wait_until(DEADLINE, "the library is armed", || {
-        let armed = tracer.ask("armed plugin_a.so")?;
-        Ok((!armed.is_empty()).then_some(()))
-    })?;
-    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    load_and_call(&mut target, &mut tracer)?;
     target.ask("unload 0", "unloaded")?;
     let state = wait_until(DEADLINE, "the session fails", || {
         // A look finds it.
@@ -273,8 +268,7 @@ fn a_panic_of_a_control_thread_ends_one_session_and_is_told() -> Result<()> {
     );
     tracer.ask(&format!("attach {} 65536 4", pid_of(&target)?))?;
     tracer.ask("on")?;
-    target.ask("load 0 plugin_a.so", "loaded")?;
-    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    load_and_call(&mut target, &mut tracer)?;
     wait_until(DEADLINE, "events", || {
         Ok((tracer.events()? > 50).then_some(()))
     })?;
@@ -290,6 +284,17 @@ fn a_panic_of_a_control_thread_ends_one_session_and_is_told() -> Result<()> {
     tracer.ask("detach")?;
     GroundTruth::parse(&other.ask("stop", "result ")?)?;
     target.still_running()
+}
+
+/// The target loads a library, and calls it 50 times once the tracer has switched it on.
+fn load_and_call(target: &mut Target, tracer: &mut Tracer) -> Result<()> {
+    target.ask("load 0 plugin_a.so", "loaded")?;
+    wait_until(DEADLINE, "the library is switched on", || {
+        let armed = tracer.ask("armed plugin_a.so")?;
+        Ok((!armed.is_empty()).then_some(()))
+    })?;
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    Ok(())
 }
 
 /// Whatever a target does to the memory that is shared with it, the tracer lives, needs little memory, and gets an honest
