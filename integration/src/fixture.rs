@@ -80,6 +80,8 @@ pub enum Fixture {
     Hostile,
     /// `descriptors.c`: exchanges descriptors and mappings under its tracer.
     Descriptors,
+    /// `attacker.c`: attacks its tracer while that looks at it.
+    Attacker,
     /// `itself.cpp`: LLVM's own runtime patches it when it is told to.
     Itself,
     /// `kinds.c` as a dynamic program at fixed addresses.
@@ -182,6 +184,7 @@ impl Fixture {
         Fixture::Rseq,
         Fixture::Hostile,
         Fixture::Descriptors,
+        Fixture::Attacker,
         Fixture::Itself,
         Fixture::KindFixed,
         Fixture::KindStaticPie,
@@ -233,6 +236,7 @@ impl Fixture {
             Fixture::Rseq => "rseq",
             Fixture::Hostile => "hostile",
             Fixture::Descriptors => "descriptors",
+            Fixture::Attacker => "attacker",
             Fixture::Itself => "itself",
             Fixture::KindFixed => "kind-fixed",
             Fixture::KindStaticPie => "kind-static-pie",
@@ -491,6 +495,10 @@ impl Fixture {
             Fixture::Descriptors => recipe(
                 &["common.h", "descriptors.c"],
                 c(&[&normal(&["{src}/descriptors.c"])]),
+            ),
+            Fixture::Attacker => recipe(
+                &["common.h", "attacker.c"],
+                c(&[&normal(&["{src}/attacker.c"])]),
             ),
             Fixture::Itself => recipe(
                 &["common.h", "itself.cpp"],

@@ -7,6 +7,7 @@
 //! * [`Target`]: a running one, which ends with its guard;
 //! * [`text_differences`], [`Sled`], [`ProcessState`]: what was changed in a process, and what was not;
 //! * [`GroundTruth`]: what the program `counted` says about its own calls;
+//! * [`scene`]: the daemon and the command line as processes;
 //! * [`Tool`]: external programs, each with the Debian package that has it.
 
 mod ability;
@@ -18,6 +19,7 @@ mod fixture;
 mod ground_truth;
 mod process;
 mod programs;
+pub mod scene;
 mod sleds;
 mod target;
 mod text;

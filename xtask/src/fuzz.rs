@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: readers of what strangers write, fed with libFuzzer's ideas. The tests run each target for a number of
-//! inputs that takes seconds.
+//! `cargo xtask fuzz`: feeds readers of foreign data with inputs from libFuzzer. The tests run each target
+//! for a number of inputs that takes seconds.
 
 use std::{fs, path::Path, process::Command};
 
@@ -19,9 +19,9 @@ const TARGETS: &[(&str, u32)] = &[
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// How long to run each target, in seconds
-    #[arg(long, default_value_t = 60)]
-    seconds: u64,
+    /// How long to run in all, in minutes: each target gets the same share
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: u64,
     /// The targets [default: all]
     targets: Vec<String>,
 }
@@ -31,7 +31,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         [] => TARGETS.iter().map(|(target, _)| *target).collect(),
         targets => targets.iter().map(String::as_str).collect(),
     };
-    let length = format!("-max_total_time={}", arguments.seconds);
+    // libFuzzer takes 0 for no limit.
+    let share = arguments.minutes.saturating_mul(60) / targets.len() as u64;
+    let length = format!("-max_total_time={}", share.max(1));
     targets
         .into_iter()
         .try_for_each(|target| fuzz(target, &length))

@@ -15,12 +15,18 @@ pub(crate) struct Arguments {
     /// Install nothing; fail when something is missing
     #[arg(long)]
     no_install: bool,
+    /// Keep ten busy threads beside the tests, so that threads wait for processors
+    #[arg(long)]
+    under_load: bool,
     /// Passed on to `cargo test`, for example `-p xrayd -- attach`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
 }
 
 const INSTALL: &[&str] = &["apt-get", "install", "-y", "--no-install-recommends"];
+
+/// Busy threads beside tests under load.
+const LOAD: usize = 10;
 
 /// Who may install packages here.
 enum Installer {
@@ -30,8 +36,16 @@ enum Installer {
 }
 
 pub(crate) fn run_tests(environment: &[(&str, &str)], rest: &[String]) -> Result<()> {
-    // The end-to-end tests start the programs of this build.
-    execute(cargo().args(["build", "--workspace", "--all-targets"]))?;
+    build()?;
+    test(environment, rest)
+}
+
+/// The end-to-end tests start the programs of this build.
+fn build() -> Result<()> {
+    execute(cargo().args(["build", "--workspace", "--all-targets"]))
+}
+
+fn test(environment: &[(&str, &str)], rest: &[String]) -> Result<()> {
     let mut test = cargo();
     test.args(["test", "--no-fail-fast"]);
     // Beside `--workspace`, cargo overlooks `-p`.
@@ -51,7 +65,18 @@ fn names_packages(rest: &[String]) -> bool {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     install_missing(arguments.no_install)?;
-    run_tests(&[], &arguments.rest)?;
+    build()?;
+    if arguments.under_load {
+        // They end with this process.
+        for _ in 0..LOAD {
+            std::thread::spawn(|| {
+                loop {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+    }
+    test(&[], &arguments.rest)?;
     // What was asked for by name is all that was asked for.
     if arguments.rest.is_empty() {
         check_aarch64()?;

@@ -6,11 +6,10 @@ use nix::sys::signal::Signal;
 
 use crate::scene::{Cli, Daemon, Running, Scene, ensure_as_compiled, row_of, rows};
 
-const SAID: &str = "xrayctl: attaching is under way";
 const INTERRUPT: u64 = 1 << (Signal::SIGINT as u64 - 1);
 
-/// An `attach` that the daemon does not answer, interrupted once.
-fn interrupted(daemon: &Daemon, cli: &Cli, pid: &str) -> Result<Running> {
+/// An `attach` to a daemon that answers nothing, ended by one signal.
+fn ended_by(signal: Signal, daemon: &Daemon, cli: &Cli, pid: &str) -> Result<()> {
     daemon.stand_still()?;
     let mut running = Running::start(cli.command(["attach", pid]))?;
     let own = running.pid();
@@ -19,43 +18,33 @@ fn interrupted(daemon: &Daemon, cli: &Cli, pid: &str) -> Result<Running> {
         let main = state.threads.get(&own).context("no main thread")?;
         Ok((main.caught & INTERRUPT != 0).then_some(()))
     })?;
-    running.signal(Signal::SIGINT)?;
-    wait_until(DEADLINE, "the first Ctrl-C is answered", || {
-        Ok(running.said()?.contains(SAID).then_some(()))
-    })?;
-    Ok(running)
+    running.signal(signal)?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(1) && ran.out.is_empty(), "{ran:?}");
+    ensure!(ran.err.contains("interrupted: "), "{ran:?}");
+    daemon.signal(Signal::SIGCONT)
 }
 
 #[test]
-fn ctrl_c_undoes_an_attach_that_is_under_way() -> Result<()> {
+fn an_attach_ends_at_the_first_signal_and_is_undone_by_the_daemon() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
     let mut target = Target::spawn(Fixture::Counted, [] as [&str; 0])?;
     let pid = target.pid().to_string();
-
-    let running = interrupted(&daemon, &cli, &pid)?;
-    daemon.signal(Signal::SIGCONT)?;
-    let ran = running.wait()?;
-    ensure!(ran.code == Some(1) && ran.out.is_empty(), "{ran:?}");
-    ensure!(ran.err.contains("was let go of again\n"), "{ran:?}");
-    let status = cli.json(["status"])?;
-    ensure!(rows(&status, "processes")?.is_empty(), "{status}");
-
-    // Who does not want to wait for the daemon is told what to do.
-    let running = interrupted(&daemon, &cli, &pid)?;
-    running.signal(Signal::SIGINT)?;
-    let ran = running.wait()?;
-    ensure!(ran.code == Some(1) && ran.out.is_empty(), "{ran:?}");
-    let remedy = format!("`xrayctl detach {pid}` undoes it\n");
-    ensure!(ran.err.ends_with(&remedy), "{ran:?}");
-    daemon.signal(Signal::SIGCONT)?;
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        ended_by(signal, &daemon, &cli, &pid)?;
+        wait_until(DEADLINE, "the process is not attached", || {
+            let status = cli.json(["status"])?;
+            Ok(rows(&status, "processes")?.is_empty().then_some(()))
+        })?;
+    }
     ensure_as_compiled(&target)?;
     target.still_running()
 }
 
 #[test]
-fn what_was_attached_before_is_told_and_stays_so_after_ctrl_c() -> Result<()> {
+fn what_was_attached_before_is_reported_and_stays_so_after_ctrl_c() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
@@ -75,14 +64,7 @@ fn what_was_attached_before_is_told_and_stays_so_after_ctrl_c() -> Result<()> {
         ),
         "{other}"
     );
-    let running = interrupted(&daemon, &cli, &pid)?;
-    daemon.signal(Signal::SIGCONT)?;
-    let ran = running.wait()?;
-    ensure!(ran.code == Some(1), "{ran:?}");
-    ensure!(
-        ran.err.contains("was attached before, and stays so"),
-        "{ran:?}"
-    );
+    ended_by(Signal::SIGINT, &daemon, &cli, &pid)?;
     let status = cli.json(["status"])?;
     ensure!(row_of(&status, target.pid())?.is_some(), "{status}");
     Ok(())

@@ -31,7 +31,8 @@ mod daemon_session;
 mod daemon_users;
 mod real;
 mod runs;
-mod scene;
 mod scrape;
 mod terminal;
 mod trace;
+
+use integration::scene;

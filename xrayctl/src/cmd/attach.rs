@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail};
 use xrayd::session::{AttachOptions, Follow, Mode};
 use xrayd::target::Sleds;
-use xrayd_proto::v1::{self, AttachRequest, AttachResponse, DetachRequest};
+use xrayd_proto::v1::{self, AttachRequest, AttachResponse};
 
 use crate::args::Format;
 use crate::client::{Daemon, Rpc};
@@ -121,7 +121,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             .memory
             .request(args.pid, args.follow, sleds(args.pending), args.mode)
     };
-    let attached = Attached::from(attach(&mut rpc, request, console).await?);
+    let attached = Attached::from(attach(&mut rpc, request).await?);
     if args.format.json {
         console.json(&attached)
     } else {
@@ -129,48 +129,17 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     }
 }
 
-/// Attaches. The daemon goes on with it though nobody waits any more, so Ctrl-C has it undone.
-async fn attach(
-    rpc: &mut Rpc,
-    request: AttachRequest,
-    console: &Console,
-) -> anyhow::Result<AttachResponse> {
+/// Attaches, or ends at the first signal. The daemon undoes an attach whose client is gone.
+async fn attach(rpc: &mut Rpc, request: AttachRequest) -> anyhow::Result<AttachResponse> {
     let pid = request.pid;
     let mut signals = Signals::hold()?;
-    let mut interrupted = false;
-    let response = {
-        let mut attaching = std::pin::pin!(rpc.attach(request));
-        loop {
-            tokio::select! {
-                response = &mut attaching => break response,
-                () = signals.next() => {
-                    if std::mem::replace(&mut interrupted, true) {
-                        bail!("interrupted: the daemon goes on attaching to {pid}; `xrayctl detach {pid}` undoes it");
-                    }
-                    console.note("attaching is under way; what it does will be undone; another Ctrl-C leaves that to you");
-                }
-            }
-        }
-    };
-    let response = response
-        .map_err(|status| failure::from_status(&status))
-        .with_context(|| format!("cannot attach to {pid}"))?
-        .into_inner();
-    let already = response
-        .report
-        .as_ref()
-        .is_some_and(|report| report.already);
-    if interrupted {
-        if already {
-            bail!(
-                "interrupted: process {pid} was attached before, and stays so; if --follow was given, that holds now"
-            );
-        }
-        let detached = rpc.detach(DetachRequest { pid }).await;
-        detached
+    tokio::select! {
+        response = rpc.attach(request) => Ok(response
             .map_err(|status| failure::from_status(&status))
-            .with_context(|| format!("interrupted: cannot detach from {pid} again"))?;
-        bail!("interrupted: process {pid} was let go of again");
+            .with_context(|| format!("cannot attach to {pid}"))?
+            .into_inner()),
+        () = signals.next() => bail!(
+            "interrupted: the daemon undoes what it has done, unless process {pid} was attached before"
+        ),
     }
-    Ok(response)
 }

@@ -16,7 +16,7 @@ use super::{
     live::{self, EventMessages, TraceMessages},
     profile::{self, Profiles},
     trigger::{self, Plan, Triggering, Watched},
-    undo::Undo,
+    undo::{Unanswered, Undo},
 };
 use crate::{
     Pid,
@@ -257,7 +257,7 @@ impl Xrayd for Service {
         let request = request.into_inner();
         let pid = authorise::one(request.pid)?;
         let options = convert::attach_options(request)?;
-        let answer = self
+        let (answer, unanswered) = self
             .blocking(caller, move |registry| {
                 let options = AttachOptions {
                     payer: caller.payer(),
@@ -275,12 +275,15 @@ impl Xrayd for Service {
                     adopted = report.adopted,
                     "attached"
                 );
-                Ok(v1::AttachResponse {
+                let unanswered = Unanswered::new(registry, caller, pid, report.already);
+                let answer = v1::AttachResponse {
                     status: Some(convert::status(session.status())),
                     report: Some(convert::attach_report(report)),
-                })
+                };
+                Ok((answer, unanswered))
             })
             .await?;
+        unanswered.answered();
         Ok(Response::new(answer))
     }
 

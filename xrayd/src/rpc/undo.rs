@@ -1,8 +1,9 @@
-//! What a recording has changed, undone when its reader is gone: one that is killed cannot do it, and a process must not stay traced
-//! for nobody.
+//! Undoes what a client has changed when the client is gone: a client that is killed cannot do that, and
+//! a process must not stay traced without a reader.
 
 use std::{num::NonZeroU64, sync::Arc};
 
+use tokio::runtime::Handle;
 use xrayd_proto::v1::{self, undo::What};
 
 use super::{
@@ -22,6 +23,13 @@ pub(super) enum Undo {
     Attach,
     /// A loan.
     Loan(LoanId),
+}
+
+/// A new attach whose client has not taken the answer yet. It is undone when it is dropped before
+/// [`Self::answered`]: the daemon drops the call of a client that has left.
+#[derive(Debug)]
+pub(super) struct Unanswered {
+    attach: Option<(Registry, Caller, Pid, Traced)>,
 }
 
 // === impl Undo ===
@@ -55,7 +63,7 @@ impl Undo {
         for (pid, undone) in undone {
             match undone {
                 Ok(true) => {
-                    tracing::info!(uid = caller.uid, caller = caller.pid, %pid, what = ?self, "undone: who recorded is gone");
+                    tracing::info!(uid = caller.uid, caller = caller.pid, %pid, what = ?self, "undone, since the client is gone");
                 }
                 Ok(false) => {}
                 Err(refusal) if refusal.reason == Reason::NotAttached => {}
@@ -72,7 +80,7 @@ impl Undo {
             what = ?self,
             %reason,
             message,
-            "who recorded is gone, and what was changed for it stays"
+            "the client is gone, and what was changed for it stays"
         );
     }
 }
@@ -91,6 +99,37 @@ impl TryFrom<v1::Undo> for Undo {
             Refusal::new(Reason::Limit, why.to_owned())
         })?;
         Ok(Self::Loan(LoanId(loan)))
+    }
+}
+
+// === impl Unanswered ===
+
+impl Unanswered {
+    /// Ties an attach to the answer of its call. Nothing is undone of a process that was attached
+    /// before, or has ended by now.
+    pub(super) fn new(registry: &Registry, caller: Caller, pid: Pid, already: bool) -> Self {
+        let attach = (!already)
+            .then(|| authorise::traced(registry, caller, pid, Deed::Release).ok())
+            .flatten()
+            .map(|traced| (registry.clone(), caller, pid, traced));
+        Self { attach }
+    }
+
+    /// The client is there to take the answer.
+    pub(super) fn answered(mut self) {
+        self.attach = None;
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let Some((registry, caller, pid, then)) = self.attach.take() else {
+            return;
+        };
+        // Without a runtime the daemon is ending, and detaches from all processes.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn_blocking(move || Undo::Attach.undo(&registry, caller, pid, &then));
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the tests share: a directory, a daemon in it, `xrayctl` with or without that daemon.
+//! A directory of one test, a daemon in it, and `xrayctl` with or without that daemon.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -10,20 +10,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use integration::{
-    DEADLINE, ProcessState, SledKind, Target, sleds_of, text_differences, wait_until,
-};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::{DEADLINE, ProcessState, SledKind, Target, sleds_of, text_differences, wait_until};
+
 /// A user who owns nothing of root's.
-pub(crate) const NOBODY: u32 = 65_534;
+pub const NOBODY: u32 = 65_534;
 
 /// A directory that every user may enter, and what runs in it.
 #[derive(Debug)]
-pub(crate) struct Scene {
+pub struct Scene {
     dir: TempDir,
     /// Copies of the programs that another user may run.
     public: bool,
@@ -31,7 +30,7 @@ pub(crate) struct Scene {
 
 /// A daemon; it is killed when the guard is dropped.
 #[derive(Debug)]
-pub(crate) struct Daemon {
+pub struct Daemon {
     child: Child,
     socket: PathBuf,
     log: PathBuf,
@@ -39,7 +38,7 @@ pub(crate) struct Daemon {
 
 /// How to call `xrayctl`.
 #[derive(Debug, Clone)]
-pub(crate) struct Cli {
+pub struct Cli {
     program: PathBuf,
     dir: PathBuf,
     socket: Option<PathBuf>,
@@ -48,15 +47,18 @@ pub(crate) struct Cli {
 
 /// What a run came to.
 #[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) code: Option<i32>,
-    pub(crate) out: String,
-    pub(crate) err: String,
+pub struct Ran {
+    /// The exit code; `None` after a signal.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
 }
 
 /// An `xrayctl` under way; it is killed when the guard is dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub struct Running {
     child: Child,
     out: PathBuf,
     err: PathBuf,
@@ -68,34 +70,36 @@ pub(crate) struct Running {
 // === impl Scene ===
 
 impl Scene {
-    pub(crate) fn new() -> Result<Self> {
+    /// A directory that other users may enter.
+    pub fn new() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755))?;
         Ok(Self { dir, public: false })
     }
 
     /// The programs are copied into the directory, as other users may not be able to go where they were built.
-    pub(crate) fn public() -> Result<Self> {
+    pub fn public() -> Result<Self> {
         let mut scene = Self::new()?;
         scene.public = true;
-        fs::copy(integration::xrayctl()?, scene.path("xrayctl"))?;
+        fs::copy(crate::xrayctl()?, scene.path("xrayctl"))?;
         Ok(scene)
     }
 
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    /// The path of a file in the directory.
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// Starts a daemon and waits until it listens.
-    pub(crate) fn daemon(&self) -> Result<Daemon> {
+    pub fn daemon(&self) -> Result<Daemon> {
         self.daemon_with(&[])
     }
 
     /// The same with more arguments.
-    pub(crate) fn daemon_with(&self, arguments: &[&str]) -> Result<Daemon> {
+    pub fn daemon_with(&self, arguments: &[&str]) -> Result<Daemon> {
         let socket = self.path("xrayd.sock");
         let log = self.path("xrayd.log");
-        let child = Command::new(integration::xrayd()?)
+        let child = Command::new(crate::xrayd()?)
             .arg("--socket")
             .arg(&socket)
             .args(["--log", "text"])
@@ -117,11 +121,11 @@ impl Scene {
     }
 
     /// `xrayctl` with the engine in its own process.
-    pub(crate) fn alone(&self) -> Result<Cli> {
+    pub fn alone(&self) -> Result<Cli> {
         let program = if self.public {
             self.path("xrayctl")
         } else {
-            integration::xrayctl()?
+            crate::xrayctl()?
         };
         Ok(Cli {
             program,
@@ -132,7 +136,7 @@ impl Scene {
     }
 
     /// `xrayctl` that talks to this daemon.
-    pub(crate) fn with(&self, daemon: &Daemon) -> Result<Cli> {
+    pub fn with(&self, daemon: &Daemon) -> Result<Cli> {
         let mut cli = self.alone()?;
         cli.socket = Some(daemon.socket.clone());
         Ok(cli)
@@ -142,36 +146,40 @@ impl Scene {
 // === impl Daemon ===
 
 impl Daemon {
-    pub(crate) fn socket(&self) -> &Path {
+    /// Where it listens.
+    pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub(crate) fn log(&self) -> String {
+    /// Its log so far.
+    pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         send(self.child.id(), signal)
     }
 
     /// Stops it until it gets a SIGCONT; comes back when it stands still.
-    pub(crate) fn stand_still(&self) -> Result<()> {
+    pub fn stand_still(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
         stands_still(self.child.id())
     }
 
     /// Waits until it has ended.
-    pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
+    pub fn wait(&mut self) -> Result<ExitStatus> {
         wait_until(DEADLINE, "the daemon ends", || Ok(self.child.try_wait()?))
             .with_context(|| self.log())
     }
 
     /// As `kill -9`.
-    pub(crate) fn kill(mut self) -> Result<()> {
+    pub fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
@@ -190,7 +198,7 @@ impl Drop for Daemon {
 
 impl Cli {
     /// The same as another user, without any capability.
-    pub(crate) fn as_user(&self, uid: u32) -> Self {
+    pub fn as_user(&self, uid: u32) -> Self {
         Self {
             uid: Some(uid),
             ..self.clone()
@@ -199,7 +207,7 @@ impl Cli {
 
     /// The command, for a test that wants to do more with it. No daemon of this machine is found by default, and paths
     /// are relative to the scene's directory.
-    pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+    pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(&self.program);
         command
             .args(args)
@@ -219,20 +227,17 @@ impl Cli {
     }
 
     /// Starts it and goes on.
-    pub(crate) fn start<S: AsRef<OsStr>>(
-        &self,
-        args: impl IntoIterator<Item = S>,
-    ) -> Result<Running> {
+    pub fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<Running> {
         Running::start(self.command(args))
     }
 
     /// Runs it to its end.
-    pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<Ran> {
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<Ran> {
         self.start(args)?.wait()
     }
 
     /// Runs it; it must succeed. Gives its standard output.
-    pub(crate) fn ok<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String> {
+    pub fn ok<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String> {
         let running = self.start(args)?;
         let shown = running.shown.clone();
         let ran = running.wait()?;
@@ -241,7 +246,7 @@ impl Cli {
     }
 
     /// Runs it with `--json`; it must succeed and print one object.
-    pub(crate) fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<Value> {
+    pub fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<Value> {
         let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
         let out = self.ok(args.chain([OsStr::new("--json").to_owned()]))?;
         serde_json::from_str(&out).with_context(|| format!("not JSON: {out}"))
@@ -251,7 +256,8 @@ impl Cli {
 // === impl Running ===
 
 impl Running {
-    pub(crate) fn start(mut command: Command) -> Result<Self> {
+    /// Starts a command whose output goes to files.
+    pub fn start(mut command: Command) -> Result<Self> {
         let shown = format!("{command:?}");
         let dir = tempfile::tempdir()?;
         let (out, err) = (dir.path().join("out"), dir.path().join("err"));
@@ -269,32 +275,34 @@ impl Running {
         })
     }
 
-    pub(crate) fn pid(&self) -> i32 {
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
     /// Where its standard output goes.
-    pub(crate) fn printing(&self) -> PathBuf {
+    pub fn printing(&self) -> PathBuf {
         self.out.clone()
     }
 
     /// What it has written to standard error so far.
-    pub(crate) fn said(&self) -> Result<String> {
+    pub fn said(&self) -> Result<String> {
         Ok(fs::read_to_string(&self.err)?)
     }
 
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         send(self.child.id(), signal)
     }
 
     /// Stops it until it gets a SIGCONT; comes back when it stands still.
-    pub(crate) fn stand_still(&self) -> Result<()> {
+    pub fn stand_still(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
         stands_still(self.child.id())
     }
 
     /// Waits for a condition while it runs; that it ends first is an error.
-    pub(crate) fn until<T>(
+    pub fn until<T>(
         &mut self,
         what: &str,
         mut condition: impl FnMut() -> Result<Option<T>>,
@@ -311,7 +319,8 @@ impl Running {
         })
     }
 
-    pub(crate) fn wait(mut self) -> Result<Ran> {
+    /// Waits until it has ended.
+    pub fn wait(mut self) -> Result<Ran> {
         let child = &mut self.child;
         let status = wait_until(DEADLINE, &self.shown, || Ok(child.try_wait()?))?;
         Ok(Ran {
@@ -334,7 +343,7 @@ impl Drop for Running {
 
 impl Ran {
     /// It failed with this code and one line that has all of these parts.
-    pub(crate) fn failed(&self, code: i32, parts: &[&str]) -> Result<()> {
+    pub fn failed(&self, code: i32, parts: &[&str]) -> Result<()> {
         ensure!(self.code == Some(code), "not {code}: {self:?}");
         ensure!(
             self.err.lines().count() == 1 && self.err.ends_with('\n'),
@@ -347,7 +356,7 @@ impl Ran {
     }
 
     /// The engine refused for this reason.
-    pub(crate) fn refused(&self, reason: &str) -> Result<()> {
+    pub fn refused(&self, reason: &str) -> Result<()> {
         self.failed(
             4,
             &[&format!(
@@ -357,7 +366,8 @@ impl Ran {
     }
 }
 
-pub(crate) fn send(pid: u32, signal: Signal) -> Result<()> {
+/// Sends a signal to a process.
+pub fn send(pid: u32, signal: Signal) -> Result<()> {
     kill(Pid::from_raw(pid.cast_signed()), signal)
         .with_context(|| format!("cannot send {signal} to {pid}"))
 }
@@ -371,12 +381,12 @@ fn stands_still(pid: u32) -> Result<()> {
 }
 
 /// How many sleds of its main program are on, seen from outside.
-pub(crate) fn sleds_on(target: &Target) -> Result<usize> {
+pub fn sleds_on(target: &Target) -> Result<usize> {
     sleds_on_in(target.pid(), target.program())
 }
 
 /// The same of any process.
-pub(crate) fn sleds_on_in(pid: i32, program: &Path) -> Result<usize> {
+pub fn sleds_on_in(pid: i32, program: &Path) -> Result<usize> {
     // The bytes that switch.
     let switches: HashSet<u64> = sleds_of(program)?
         .into_iter()
@@ -396,12 +406,12 @@ pub(crate) fn sleds_on_in(pid: i32, program: &Path) -> Result<usize> {
 }
 
 /// Everything is on.
-pub(crate) fn all_on(target: &Target) -> Result<Option<()>> {
+pub fn all_on(target: &Target) -> Result<Option<()>> {
     Ok((sleds_on(target)? == sleds_of(target.program())?.len()).then_some(()))
 }
 
 /// Every byte that a thread can execute is as in the file again.
-pub(crate) fn ensure_as_compiled(target: &Target) -> Result<()> {
+pub fn ensure_as_compiled(target: &Target) -> Result<()> {
     let program = target.program();
     let sleds = sleds_of(program)?;
     for difference in text_differences(target.pid(), program, program)? {
@@ -419,7 +429,7 @@ pub(crate) fn ensure_as_compiled(target: &Target) -> Result<()> {
 }
 
 /// Nothing of a tracer is in the process: no descriptor, no thread, no signal mask.
-pub(crate) fn ensure_nothing_left(before: &ProcessState, pid: i32) -> Result<()> {
+pub fn ensure_nothing_left(before: &ProcessState, pid: i32) -> Result<()> {
     let after = ProcessState::of(pid)?;
     ensure!(after.descriptors == before.descriptors, "{after:?}");
     ensure!(after.directory == before.directory && after.core_filter == before.core_filter);
@@ -438,14 +448,14 @@ pub(crate) fn ensure_nothing_left(before: &ProcessState, pid: i32) -> Result<()>
 }
 
 /// A list in an object.
-pub(crate) fn rows<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
+pub fn rows<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
     value[key]
         .as_array()
         .with_context(|| format!("no list {key} in {value}"))
 }
 
 /// The row of a process in the object's `processes`.
-pub(crate) fn row_of(value: &Value, pid: i32) -> Result<Option<&Value>> {
+pub fn row_of(value: &Value, pid: i32) -> Result<Option<&Value>> {
     Ok(rows(value, "processes")?
         .iter()
         .find(|row| row["pid"] == pid))
