@@ -20,6 +20,15 @@ pub(super) struct RawName<'a> {
     rest: &'a [u8],
 }
 
+/// An object file in memory. Parts of it may be missing and read as zero: holes of a sparse file,
+/// and parts that nothing asks for. Memory that a file may take is measured by the bytes that are
+/// there, not by its length, which costs its owner nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectBytes<'a> {
+    all: &'a [u8],
+    present: usize,
+}
+
 /// Bytes that may still be read. Sections do not overlap in a real file, so that all together are no longer than it.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -110,13 +119,55 @@ impl<'a> RawName<'a> {
     }
 }
 
+// === impl ObjectBytes ===
+
+impl<'a> ObjectBytes<'a> {
+    /// A file of which `present` bytes were read into their places.
+    #[must_use]
+    pub fn with_holes(all: &'a [u8], present: usize) -> Self {
+        Self {
+            all,
+            present: present.min(all.len()),
+        }
+    }
+
+    /// The file, with zeros where nothing was read.
+    pub(super) fn all(self) -> &'a [u8] {
+        self.all
+    }
+
+    /// Bytes that were read.
+    #[must_use]
+    pub fn present(self) -> usize {
+        self.present
+    }
+
+    /// Bytes that what is made of the file may take: `factor` for each byte that is there, and 1
+    /// MiB.
+    pub(super) fn allowance(self, factor: usize) -> usize {
+        self.present.saturating_mul(factor).saturating_add(1 << 20)
+    }
+}
+
+/// A whole file.
+impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for ObjectBytes<'a> {
+    fn from(all: &'a T) -> Self {
+        let all = all.as_ref();
+        Self {
+            all,
+            present: all.len(),
+        }
+    }
+}
+
 // === impl Budget ===
 
 impl Budget {
-    /// For a file of this size: its one table of relocations may be read for the map and again for the index.
-    pub(super) fn of(file: &[u8]) -> Self {
+    /// For a file of which this is there: its one table of relocations may be read for the map and
+    /// again for the index.
+    pub(super) fn of(file: ObjectBytes<'_>) -> Self {
         Self {
-            left: (file.len() as u64).saturating_mul(2),
+            left: (file.present() as u64).saturating_mul(2),
         }
     }
 

@@ -73,8 +73,22 @@ pub enum ObjectError {
         /// Its version.
         version: u8,
     },
-    /// More bytes in sections than in the file.
-    #[error("sections of the file overlap each other")]
+    /// An entry without a single bit. Nothing relocates it either, so it is no compiler's.
+    #[error("entry {entry} of xray_instr_map is empty")]
+    EmptyEntry {
+        /// The entry's index, from zero.
+        entry: usize,
+    },
+    /// More sleds than the code has room for.
+    #[error("{sleds} sleds do not fit into {text:#x} bytes of code")]
+    TooManySleds {
+        /// Entries of the map.
+        sleds: usize,
+        /// Bytes of executable segments.
+        text: u64,
+    },
+    /// More bytes in sections than there are in the file.
+    #[error("sections of the file overlap each other or are holes")]
     Overlap,
     /// More functions than ids.
     #[error("more than {} functions", u32::MAX)]

@@ -1,6 +1,6 @@
 //! What is asked of an object file, whatever its format.
 
-use super::bytes::{RawName, WordFormat};
+use super::bytes::{ObjectBytes, RawName, WordFormat};
 use super::elf::{self, Elf};
 use super::macho::{self, MachO};
 use super::words::Words;
@@ -119,11 +119,11 @@ pub(super) trait ObjectFile {
 }
 
 /// Opens a file of any kind that a map can be in.
-pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ObjectFile + '_>, ObjectError> {
-    if macho::is_macho(bytes) {
-        Ok(Box::new(MachO::parse(bytes)?))
+pub(super) fn open(file: ObjectBytes<'_>) -> Result<Box<dyn ObjectFile + '_>, ObjectError> {
+    if macho::is_macho(file.all()) {
+        Ok(Box::new(MachO::parse(file.all())?))
     } else {
-        Ok(Box::new(Elf::parse(bytes, elf::Accept::All)?))
+        Ok(Box::new(Elf::parse(file, elf::Accept::All)?))
     }
 }
 

@@ -28,6 +28,11 @@ use super::file::{MapSections, ObjectFile, Place, Segment};
 use super::words::Words;
 use super::{FileAddr, FunctionIndex, ObjectError, ObjectKind, Sled, SledKind, Warning};
 
+/// Bytes of the shortest sled: an entry on x86-64.
+const SHORTEST_SLED: u64 = 11;
+/// Sleds that any file may have, however little code.
+const SPARE_SLEDS: u64 = 1 << 16;
+
 /// The decoded map.
 #[derive(Debug)]
 pub(super) struct Map {
@@ -83,8 +88,12 @@ impl Map {
         };
         let MapSections { map: parts, index } = file.map_sections()?;
         let mut oddities = Oddities::default();
+        let is_relocatable = file.identity().kind == ObjectKind::Relocatable;
         for words in &parts {
             check_size(words)?;
+            if !is_relocatable {
+                check_count(&file.identity().segments, words)?;
+            }
             map.read_part(file, words, &mut oddities)?;
         }
         if map.sleds.is_empty() {
@@ -118,6 +127,12 @@ impl Map {
             let &[kind, always, version] = entry[2 * word..]
                 .first_chunk()
                 .expect("an entry has four words");
+            let is_empty = entry.iter().all(|&byte| byte == 0);
+            if is_empty && !words.is_relocated(at) && !words.is_relocated(at + word) {
+                return Err(ObjectError::EmptyEntry {
+                    entry: self.sleds.len(),
+                });
+            }
             let fields = match version {
                 0 | 1 => words.absolute(at).zip(words.absolute(at + word)),
                 2 => words.relative(at).zip(words.relative(at + word)),
@@ -277,6 +292,19 @@ fn check_size(words: &Words<'_>) -> Result<(), ObjectError> {
             size: size as u64,
         }),
     }
+}
+
+/// Holes of a file cost nothing, so its length bounds nothing.
+fn check_count(segments: &[Segment], words: &Words<'_>) -> Result<(), ObjectError> {
+    let code = segments.iter().filter(|segment| segment.executable);
+    let text = code.fold(0_u64, |text, segment| {
+        text.saturating_add(segment.file_size)
+    });
+    let sleds = words.section.data.len() / (4 * words.format.size());
+    if sleds as u64 > text / SHORTEST_SLED + SPARE_SLEDS {
+        return Err(ObjectError::TooManySleds { sleds, text });
+    }
+    Ok(())
 }
 
 fn warn_about_places(segments: &[Segment], sleds: &[Sled], warnings: &mut Vec<Warning>) {

@@ -15,7 +15,8 @@
 //! | `yaml`, `write_yaml` | the map in LLVM's YAML |
 //!
 //! Bytes go in, owned values come out; nothing here opens files or knows of processes. The files belong to the traced
-//! programs and may be made to harm: every range is checked, and memory and time grow with the file's size only.
+//! programs and may be made to harm: every range is checked, memory grows with the
+//! bytes of the file that are there, and time with its size.
 
 mod bytes;
 mod cxx;
@@ -39,6 +40,7 @@ mod yaml;
 
 use std::ops::Range;
 
+pub use self::bytes::ObjectBytes;
 pub use self::error::ObjectError;
 pub use self::event_types::EventTypeTables;
 use self::file::Place;

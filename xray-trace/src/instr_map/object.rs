@@ -1,5 +1,6 @@
 //! An object file with all that is known of its sleds.
 
+use super::bytes::ObjectBytes;
 use super::elf::{Accept, Elf};
 use super::event_types::{self, EventTypeTables};
 use super::file::{self, Identity, ObjectFile, ObjectKind, Segment};
@@ -10,6 +11,12 @@ use super::{
     XrayRuntime, names,
 };
 use crate::model::BuildId;
+
+/// Bytes of names for each byte of the file that is there. Templates have symbols that become six
+/// times as long.
+const NAME_FACTOR: usize = 8;
+/// Bytes of all names together: some three times what the largest programs have.
+const MOST_NAME_BYTES: usize = 256 << 20;
 
 /// An object file with sleds: a program, a shared library, or a file that is still to be linked.
 #[derive(Clone, Debug)]
@@ -31,8 +38,9 @@ impl Object {
     /// # Errors
     ///
     /// [`ObjectError::NoMap`] for a sound file that was compiled without XRay, others for files that cannot be read.
-    pub fn parse(bytes: &[u8]) -> Result<Self, ObjectError> {
-        Self::read(&Elf::parse(bytes, Accept::Loadable)?, bytes.len())
+    pub fn parse<'a>(file: impl Into<ObjectBytes<'a>>) -> Result<Self, ObjectError> {
+        let file = file.into();
+        Self::read(&Elf::parse(file, Accept::Loadable)?, file)
     }
 
     /// Reads an object file of any kind: an ELF file, also of 32 bits, or a 64-bit Mach-O file, loadable or still to be
@@ -41,11 +49,12 @@ impl Object {
     /// # Errors
     ///
     /// As [`Object::parse`].
-    pub fn parse_any(bytes: &[u8]) -> Result<Self, ObjectError> {
-        Self::read(&*file::open(bytes)?, bytes.len())
+    pub fn parse_any<'a>(file: impl Into<ObjectBytes<'a>>) -> Result<Self, ObjectError> {
+        let file = file.into();
+        Self::read(&*file::open(file)?, file)
     }
 
-    fn read(file: &dyn ObjectFile, file_size: usize) -> Result<Self, ObjectError> {
+    fn read(file: &dyn ObjectFile, bytes: ObjectBytes<'_>) -> Result<Self, ObjectError> {
         let Map {
             sleds,
             groups,
@@ -71,7 +80,7 @@ impl Object {
             },
             warnings,
         };
-        object.runtime = object.name_functions(file, file_size).0;
+        object.runtime = object.name_functions(file, bytes).0;
         Ok(object)
     }
 
@@ -81,7 +90,11 @@ impl Object {
     /// # Errors
     ///
     /// [`ObjectError::OtherBuild`] if both files have build ids that differ.
-    pub fn add_symbols_from(&mut self, debug: &[u8]) -> Result<usize, ObjectError> {
+    pub fn add_symbols_from<'a>(
+        &mut self,
+        debug: impl Into<ObjectBytes<'a>>,
+    ) -> Result<usize, ObjectError> {
+        let debug = debug.into();
         let file = file::open(debug)?;
         if let (Some(expected), Some(found)) = (self.build_id(), &file.identity().build_id)
             && expected != found
@@ -91,7 +104,7 @@ impl Object {
                 found: found.clone(),
             });
         }
-        let (runtime, named) = self.name_functions(&*file, debug.len());
+        let (runtime, named) = self.name_functions(&*file, debug);
         self.runtime = self.runtime.max(runtime);
         Ok(named)
     }
@@ -161,16 +174,35 @@ impl Object {
         &self.warnings
     }
 
+    /// Bytes of memory that it takes, to within the allocator's own needs.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let names = self.functions.iter().map(|function| {
+            let symbol = function.symbol.as_ref().map_or(0, String::capacity);
+            function.name.capacity() + symbol
+        });
+        self.sleds.capacity() * size_of::<Sled>()
+            + self.functions.capacity() * size_of::<MapFunction>()
+            + self.identity.segments.capacity() * size_of::<Segment>()
+            + self.identity.soname.as_ref().map_or(0, String::capacity)
+            + names.sum::<usize>()
+    }
+
     /// The offset in the file of the byte at this address, if the file holds it.
     pub fn address_to_offset(&self, address: FileAddr) -> Option<u64> {
         file::address_to_offset(&self.identity.segments, address)
     }
 
     /// Names the functions that have no symbol yet. Returns what the symbols say of the runtime, and how many got one.
-    fn name_functions(&mut self, file: &dyn ObjectFile, file_size: usize) -> (XrayRuntime, usize) {
-        // A real file's names, demangled, are a small multiple of its string table. This bound only keeps a made-up
-        // file, in which all functions share one long name, from filling the memory.
-        let mut budget = file_size.saturating_mul(16).saturating_add(1 << 20);
+    fn name_functions(
+        &mut self,
+        file: &dyn ObjectFile,
+        bytes: ObjectBytes<'_>,
+    ) -> (XrayRuntime, usize) {
+        // A real file's names, demangled, are a small multiple of its string table. These bounds
+        // only keep a made-up file, in which all functions share one long name, from filling the
+        // memory.
+        let mut budget = bytes.allowance(NAME_FACTOR).min(MOST_NAME_BYTES);
         let nameless = || {
             self.functions
                 .iter()

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use gimli::RunTimeEndian;
 use gimli::{AttributeValue, DebugLine, DebugLineOffset, EndianSlice, LineProgramHeader, Reader};
 
+use super::bytes::ObjectBytes;
 use super::elf::{Accept, Elf};
 use super::file::ObjectFile;
 use super::{FileAddr, ObjectError, Segment};
@@ -105,11 +106,12 @@ impl SourceMap {
     /// # Errors
     ///
     /// When the file as a whole cannot say anything; see [`SourceError`].
-    pub fn parse(
-        bytes: &[u8],
+    pub fn parse<'a>(
+        file: impl Into<ObjectBytes<'a>>,
         addresses: impl IntoIterator<Item = FileAddr>,
     ) -> Result<Self, SourceError> {
-        let elf = Elf::parse(bytes, Accept::Loadable)?;
+        let file = file.into();
+        let elf = Elf::parse(file, Accept::Loadable)?;
         let sections = Sections::of(&elf)?;
         let mut search = Search {
             sections,
@@ -123,7 +125,7 @@ impl SourceMap {
             open: addresses.into_iter().collect(),
             map: Self::default(),
             file_numbers: HashMap::new(),
-            budget: bytes.len().saturating_mul(4).saturating_add(1 << 20),
+            budget: file.allowance(4),
         };
         search.run();
         Ok(search.map)

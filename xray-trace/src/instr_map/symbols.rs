@@ -71,13 +71,14 @@ impl SymbolLookup {
             .into_iter()
             .filter_map(|(place, best)| Some((place, best?)))
         {
-            let name = name.read();
+            // What is not UTF-8 becomes longer.
+            let name = String::from_utf8_lossy(name.read());
             let Some(left) = budget.checked_sub(name.len()) else {
                 self.left_out += 1;
                 continue;
             };
             budget = left;
-            let name = String::from_utf8_lossy(name).into_owned();
+            let name = name.into_owned();
             self.found.insert(place, Found { name, size });
         }
     }

@@ -59,6 +59,11 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// Whether something relocates the word, or nothing but that can give it a meaning.
+    pub(super) fn is_relocated(&self, offset: usize) -> bool {
+        self.all_relocated || self.relocated.contains_key(&(offset as u64))
+    }
+
     /// What the word means, if it is an address.
     pub(super) fn absolute(&self, offset: usize) -> Option<Place> {
         let word = self.word(offset)?;

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use xray_trace::FileAddr;
-use xray_trace::instr_map::{InstrMap, Object, ObjectError, SourceMap, Warning};
+use xray_trace::instr_map::{InstrMap, Object, ObjectBytes, ObjectError, SourceMap, Warning};
 
 use crate::image::{BASE, Image, entry};
 use crate::toolchain::{CLANG, CLANG_14, LD64, Workbench};
@@ -150,19 +150,70 @@ fn sections_that_share_their_bytes_are_refused() {
     assert_eq!(Object::parse_any(&file).unwrap_err(), ObjectError::Overlap);
 }
 
+/// As many functions as this, all of one long name.
+fn with_one_long_name(functions: u64) -> Vec<u8> {
+    let map: Vec<u8> = (0..functions)
+        .flat_map(|number| entry(BASE + number, BASE + number, 0, 0))
+        .collect();
+    let symbols: Vec<_> = (0..functions).map(|number| (1, BASE + number)).collect();
+    let mut strings = vec![0];
+    strings.extend([b'a'; 60_000]);
+    Image::default()
+        .with("xray_instr_map", map)
+        .with_symbols(&symbols, strings)
+        .build()
+}
+
+/// A file that is longer than what is in it costs no more.
+#[test]
+fn names_are_bounded_by_the_bytes_that_are_there() {
+    let mut file = with_one_long_name(5_000);
+    let present = file.len();
+    let before = Object::parse(&file).unwrap().memory();
+    file.resize(1 << 30, 0);
+    let object = Object::parse(ObjectBytes::with_holes(&file, present)).unwrap();
+    assert_eq!(object.memory(), before);
+    assert!(before < 16 * present, "{before} bytes for {present}");
+    assert!(
+        matches!(object.warnings(), [Warning::NamesLeftOut { .. }]),
+        "{:?}",
+        object.warnings()
+    );
+}
+
+/// 256 MiB of zeros would be eight million sleds at address 0.
+#[test]
+fn a_map_that_is_a_hole_has_no_sleds() {
+    const SIZE: usize = 256 << 20;
+    let one = entry(BASE, BASE, 0, 0).to_vec();
+    let mut file = Image::default().with("xray_instr_map", one).build();
+    let start = u64::from_le_bytes(*file[40..].first_chunk().unwrap());
+    let header = usize::try_from(start).unwrap() + 64;
+    let mut hole = |size: usize, text: usize| {
+        let at = file.len();
+        file[header + 24..header + 32].copy_from_slice(&(at as u64).to_le_bytes());
+        file[header + 32..header + 40].copy_from_slice(&(size as u64).to_le_bytes());
+        file[64 + 32..64 + 40].copy_from_slice(&(text as u64).to_le_bytes());
+        let mut file = file.clone();
+        file.resize(at + size, 0);
+        Object::parse(&file).unwrap_err()
+    };
+    assert_eq!(
+        hole(SIZE, 1 << 20),
+        ObjectError::TooManySleds {
+            sleds: SIZE / 32,
+            text: 1 << 20
+        }
+    );
+    // As much code as there would have to be, which is a hole as well.
+    let empty = |entry| ObjectError::EmptyEntry { entry };
+    assert_eq!(hole(SIZE, SIZE), empty(0));
+}
+
 #[test]
 fn many_functions_that_share_a_long_name_stay_within_bounds() {
     const FUNCTIONS: u64 = 20_000;
-    let map: Vec<u8> = (0..FUNCTIONS)
-        .flat_map(|number| entry(BASE + number, BASE + number, 0, 0))
-        .collect();
-    let symbols: Vec<_> = (0..FUNCTIONS).map(|number| (1, BASE + number)).collect();
-    let mut strings = vec![0];
-    strings.extend([b'a'; 60_000]);
-    let file = Image::default()
-        .with("xray_instr_map", map)
-        .with_symbols(&symbols, strings)
-        .build();
+    let file = with_one_long_name(FUNCTIONS);
     let object = Object::parse(&file).unwrap();
     let names: usize = object
         .functions()

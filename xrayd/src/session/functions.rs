@@ -338,7 +338,7 @@ impl Functions {
             let file = open_mapped(self.pid, &loaded.module.entry).ok()?;
             let image = Image::read(&file, Parts::Lines).ok()?;
             let functions = loaded.module.object.functions().iter();
-            SourceMap::parse(&image, functions.map(|function| function.address)).ok()
+            SourceMap::parse(&*image, functions.map(|function| function.address)).ok()
         });
         let place = map.as_ref()?.lookup(address)?;
         Some(SourceLine {

@@ -224,7 +224,7 @@ mod tests {
         let file = giant(|_| {});
         let own = Image::read(&file, Parts::Map).unwrap();
         assert!(own.read < 512 << 20, "{} bytes read", own.read);
-        assert!(matches!(Object::parse(&own), Err(ObjectError::NoMap)));
+        assert!(matches!(Object::parse(&*own), Err(ObjectError::NoMap)));
     }
 
     #[test]

@@ -93,7 +93,7 @@ fn parse(file: &File) -> io::Result<Parsed> {
         return Ok(Err(ObjectError::NotElf));
     }
     let image = Image::read(file, Parts::Map)?;
-    let parsed = Object::parse(&image);
+    let parsed = Object::parse(&*image);
     // There is one image at a time.
     drop(image);
     let mut object = match parsed {
@@ -125,7 +125,7 @@ fn add_debug_file(object: &mut Object) {
         .join(format!("{tail}.debug"));
     let read = File::open(&path).and_then(|file| Image::read(&file, Parts::Map));
     if let Ok(bytes) = read
-        && let Err(error) = object.add_symbols_from(&bytes)
+        && let Err(error) = object.add_symbols_from(&*bytes)
     {
         tracing::warn!(path = %path.display(), %error, "a debug file that does not fit");
     }

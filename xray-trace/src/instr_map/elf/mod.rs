@@ -2,7 +2,7 @@
 //!
 //! goblin decodes the headers. Everything behind them is read lazily and with checked ranges, because the file is the
 //! target's and may be anything: no table is trusted to lie in the file, each is read once, and what is kept is bounded
-//! by the file's size.
+//! by the bytes of it that are there.
 
 mod identity;
 mod relocate;
@@ -13,7 +13,7 @@ use goblin::elf::{Elf as GoblinElf, Header, ProgramHeader, SectionHeader};
 use goblin::elf::{header, program_header, section_header};
 
 use self::relocate::Relocations;
-use super::bytes::{WordFormat, outside, range};
+use super::bytes::{ObjectBytes, WordFormat, outside, range};
 use super::file::{Identity, MapSections, ObjectFile, ObjectKind, Place, Segment, Symbols};
 use super::words::{Section, Words};
 use super::{FileAddr, ObjectError};
@@ -33,6 +33,7 @@ pub(super) enum Accept {
 /// A file's headers, and access to what they describe.
 #[derive(Debug)]
 pub(super) struct Elf<'a> {
+    file: ObjectBytes<'a>,
     bytes: &'a [u8],
     ctx: Ctx,
     pub(super) identity: Identity,
@@ -47,7 +48,8 @@ pub(super) fn is_elf(bytes: &[u8]) -> bool {
 // === impl Elf ===
 
 impl<'a> Elf<'a> {
-    pub(super) fn parse(bytes: &'a [u8], accept: Accept) -> Result<Self, ObjectError> {
+    pub(super) fn parse(file: ObjectBytes<'a>, accept: Accept) -> Result<Self, ObjectError> {
+        let bytes = file.all();
         let header = parse_header(bytes, accept)?;
         let ctx = Ctx::new(
             header.container().map_err(|_| ObjectError::BadHeader)?,
@@ -78,6 +80,7 @@ impl<'a> Elf<'a> {
             .collect();
 
         let mut elf = Self {
+            file,
             bytes,
             ctx,
             identity: Identity {

@@ -55,7 +55,7 @@ impl<'e, 'a> Relocations<'e, 'a> {
             format: elf.format(),
             symbols: elf.symbol_table(if relocatable { SHT_SYMTAB } else { SHT_DYNSYM }),
             by_section,
-            budget: Budget::of(elf.bytes),
+            budget: Budget::of(elf.file),
         }
     }
 

@@ -242,7 +242,7 @@ impl ObjectFile for MachO<'_> {
     }
 
     fn map_sections(&self) -> Result<MapSections<'_>, ObjectError> {
-        let mut budget = Budget::of(self.bytes);
+        let mut budget = Budget::of(self.bytes.into());
         Ok(MapSections {
             map: self.data_sections(b"xray_instr_map", &mut budget)?,
             index: self.data_sections(b"xray_fn_idx", &mut budget)?,
