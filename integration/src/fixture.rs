@@ -82,6 +82,8 @@ pub enum Fixture {
     Descriptors,
     /// `attacker.c`: attacks its tracer while that looks at it.
     Attacker,
+    /// `mappings.c`: maps files that a tracer should not wait for.
+    Mappings,
     /// `itself.cpp`: LLVM's own runtime patches it when it is told to.
     Itself,
     /// `kinds.c` as a dynamic program at fixed addresses.
@@ -185,6 +187,7 @@ impl Fixture {
         Fixture::Hostile,
         Fixture::Descriptors,
         Fixture::Attacker,
+        Fixture::Mappings,
         Fixture::Itself,
         Fixture::KindFixed,
         Fixture::KindStaticPie,
@@ -237,6 +240,7 @@ impl Fixture {
             Fixture::Hostile => "hostile",
             Fixture::Descriptors => "descriptors",
             Fixture::Attacker => "attacker",
+            Fixture::Mappings => "mappings",
             Fixture::Itself => "itself",
             Fixture::KindFixed => "kind-fixed",
             Fixture::KindStaticPie => "kind-static-pie",
@@ -499,6 +503,10 @@ impl Fixture {
             Fixture::Attacker => recipe(
                 &["common.h", "attacker.c"],
                 c(&[&normal(&["{src}/attacker.c"])]),
+            ),
+            Fixture::Mappings => recipe(
+                &["common.h", "mappings.c"],
+                c(&[&normal(&["{src}/mappings.c"])]),
             ),
             Fixture::Itself => recipe(
                 &["common.h", "itself.cpp"],

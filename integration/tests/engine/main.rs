@@ -15,6 +15,7 @@ mod economy;
 mod endings;
 mod events;
 mod families;
+mod files;
 mod filters;
 mod flight;
 mod following;

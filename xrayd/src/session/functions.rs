@@ -23,7 +23,7 @@ use crate::{
     inject::PatchSite,
     lock::lock,
     pid::Pid,
-    target::{Image, Module, Parts, open_mapped},
+    target::{Image, Module, Parts, effective_user, open_mapped},
 };
 
 /// One function, for a listing.
@@ -336,9 +336,9 @@ impl Functions {
         }
         let map = loaded.source.get_or_init(|| {
             let file = open_mapped(self.pid, &loaded.module.entry).ok()?;
-            let image = Image::read(&file, Parts::Lines).ok()?;
+            let image = Image::read(&file, Parts::Lines, effective_user(self.pid)).ok()?;
             let functions = loaded.module.object.functions().iter();
-            SourceMap::parse(&*image, functions.map(|function| function.address)).ok()
+            SourceMap::parse(image.bytes(), functions.map(|function| function.address)).ok()
         });
         let place = map.as_ref()?.lookup(address)?;
         Some(SourceLine {

@@ -7,8 +7,8 @@ use procfs::process::Process;
 use xray_trace::instr_map::XrayRuntime;
 
 use super::{
-    Maps, Module, Notices, Objects, Passage, Stay, Target, ThreadState, ThreadStatus, Threads,
-    linked,
+    FoundFile, Maps, Module, Notices, Objects, Passage, Stay, Target, ThreadState, ThreadStatus,
+    Threads, linked,
     modules::{Found, modules_of},
     open_map_file,
     sleds::{Survey, survey},
@@ -222,8 +222,8 @@ fn check_bits(flight: &mut Preflight, pid: Pid, found: &Found) {
 fn is_32_bit(pid: Pid) -> bool {
     use std::io::Read;
     let mut head = [0u8; 5];
-    fs::File::open(format!("{}/exe", Threads::proc_dir(pid)))
-        .and_then(|mut file| file.read_exact(&mut head))
+    FoundFile::program(pid)
+        .and_then(|program| program.open()?.read_exact(&mut head))
         .is_ok_and(|()| head == *b"\x7fELF\x01")
 }
 

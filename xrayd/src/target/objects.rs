@@ -2,27 +2,25 @@
 
 use std::{
     collections::HashMap,
-    fs::{File, Metadata},
+    fs::File,
     io,
     os::unix::fs::{FileExt, MetadataExt},
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
-use nix::sys::stat::{major, minor};
 use xray_trace::instr_map::{Object, ObjectError};
 
 use super::{
-    MapEntry, Maps, Threads,
+    FoundFile, MapEntry, effective_user,
     image::{Image, Parts},
 };
 use crate::{lock::lock, pid::Pid};
 
-/// Parsed files kept.
-const MAX_CACHED: usize = 512;
-
-/// Looks at the maps where they show another inode than the file has.
-const LOOKS: usize = 4;
+/// Files remembered, apart from those in use.
+const MAX_FILES: usize = 512;
+/// Bytes of parsed files kept that no session may be using any more.
+const MAX_BYTES: usize = 128 << 20;
 
 /// What a file turned out to be.
 pub(crate) type Parsed = std::result::Result<Arc<Object>, ObjectError>;
@@ -38,9 +36,40 @@ struct Key {
 /// A cache of parsed files.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    /// By device, inode, time of change and size. Filled by `get`; emptied when it is full, but for what is in use: the same file is
-    /// the same allocation for everybody.
-    parsed: Mutex<HashMap<Key, Parsed>>,
+    /// Filled by `get`.
+    files: Mutex<Files<Object>>,
+    /// A lock for each file that a thread reads and parses just now: other threads that need the
+    /// same file wait for that one. Never held together with another such lock. Threads that need
+    /// other files do not wait.
+    reading: Mutex<HashMap<Key, Arc<Mutex<()>>>>,
+}
+
+/// The files that were parsed. The same file is the same allocation for all processes.
+#[derive(Debug)]
+struct Files<T> {
+    /// By device, inode, time of change and size.
+    by_key: HashMap<Key, Remembered<T>>,
+    /// Bytes of all that is kept.
+    bytes: usize,
+    /// Counts uses.
+    now: u64,
+}
+
+#[derive(Debug)]
+struct Remembered<T> {
+    what: What<T>,
+    /// Bytes that it takes if it is kept.
+    bytes: usize,
+    /// When it was last used.
+    used: u64,
+}
+
+#[derive(Debug)]
+enum What<T> {
+    Kept(Arc<T>),
+    /// There as long as something uses it.
+    InUse(Weak<T>),
+    Unusable(ObjectError),
 }
 
 // === impl Objects ===
@@ -51,7 +80,7 @@ impl Objects {
     /// # Errors
     /// The file cannot be opened or read, or is another one than what is mapped.
     pub(crate) fn get(&self, pid: Pid, entry: &MapEntry) -> io::Result<Parsed> {
-        let file = open_mapped(pid, entry)?;
+        let file = FoundFile::mapped(pid, entry)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Ok(Err(ObjectError::NotElf));
@@ -62,39 +91,130 @@ impl Objects {
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             size: metadata.len(),
         };
-        if let Some(found) = self.lock().get(&key) {
-            return Ok(found.clone());
+        if let Some(found) = self.files().find(&key) {
+            return Ok(found);
         }
-        let parsed = parse(&file)?;
-        Ok(keep(&mut self.lock(), key, parsed))
+        self.alone_with(&key, || {
+            if let Some(found) = self.files().find(&key) {
+                return Ok(found);
+            }
+            let parsed = parse(&file.open()?, effective_user(pid))?;
+            let bytes = parsed.as_ref().map_or(0, |object| object.memory());
+            Ok(self.files().keep(key.clone(), parsed, bytes))
+        })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Parsed>> {
-        lock(&self.parsed)
+    /// Does `work` while no other thread reads this file.
+    fn alone_with<T>(&self, key: &Key, work: impl FnOnce() -> T) -> T {
+        let turn = Arc::clone(lock(&self.reading).entry(key.clone()).or_default());
+        let alone = lock(&turn);
+        let done = work();
+        drop(alone);
+        let mut reading = lock(&self.reading);
+        // This one and that of the map: no thread waits for it, and none can come.
+        if Arc::strong_count(&turn) <= 2 {
+            reading.remove(key);
+        }
+        done
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files<Object>> {
+        lock(&self.files)
     }
 }
 
-/// Adds what was parsed, unless somebody else has meanwhile; returns what is kept.
-fn keep<T>(
-    cache: &mut HashMap<Key, Result<Arc<T>, ObjectError>>,
-    key: Key,
-    parsed: Result<Arc<T>, ObjectError>,
-) -> Result<Arc<T>, ObjectError> {
-    if cache.len() >= MAX_CACHED {
-        cache.retain(|_, kept| kept.as_ref().is_ok_and(|kept| Arc::strong_count(kept) > 1));
+// === impl Files ===
+
+impl<T> Default for Files<T> {
+    fn default() -> Self {
+        Self {
+            by_key: HashMap::new(),
+            bytes: 0,
+            now: 0,
+        }
     }
-    cache.entry(key).or_insert(parsed).clone()
 }
 
-fn parse(file: &File) -> io::Result<Parsed> {
+impl<T> Files<T> {
+    fn find(&mut self, key: &Key) -> Option<Result<Arc<T>, ObjectError>> {
+        self.now += 1;
+        let remembered = self.by_key.get_mut(key)?;
+        remembered.used = self.now;
+        match &remembered.what {
+            What::Kept(file) => Some(Ok(Arc::clone(file))),
+            What::InUse(file) => file.upgrade().map(Ok),
+            What::Unusable(error) => Some(Err(error.clone())),
+        }
+    }
+
+    /// Adds what was parsed, unless it is there by now; returns what is there.
+    fn keep(
+        &mut self,
+        key: Key,
+        parsed: Result<Arc<T>, ObjectError>,
+        bytes: usize,
+    ) -> Result<Arc<T>, ObjectError> {
+        if let Some(found) = self.find(&key) {
+            return found;
+        }
+        let what = match &parsed {
+            Ok(file) => What::Kept(Arc::clone(file)),
+            Err(error) => What::Unusable(error.clone()),
+        };
+        self.bytes += bytes;
+        let used = self.now;
+        // In its place there was nothing, or what has ended.
+        self.by_key.insert(key, Remembered { what, bytes, used });
+        self.make_room();
+        parsed
+    }
+
+    /// Lets go of files, the longest unused ones first. Those in use are found again as long as
+    /// they are.
+    fn make_room(&mut self) {
+        if self.bytes <= MAX_BYTES && self.by_key.len() <= MAX_FILES {
+            return;
+        }
+        let mut oldest: Vec<(u64, Key)> = self
+            .by_key
+            .iter()
+            .filter(|(_, remembered)| !matches!(remembered.what, What::InUse(_)))
+            .map(|(key, remembered)| (remembered.used, key.clone()))
+            .collect();
+        oldest.sort_unstable_by_key(|(used, _)| *used);
+        // Room for some more, so that not each new file comes here.
+        let most = MAX_FILES / 2;
+        let mut left = oldest.len();
+        for (_, key) in oldest {
+            if self.bytes <= MAX_BYTES && left <= most {
+                break;
+            }
+            left -= 1;
+            if let Some(remembered) = self.by_key.get_mut(&key) {
+                self.bytes -= std::mem::take(&mut remembered.bytes);
+                remembered.what = match &remembered.what {
+                    What::Kept(file) => What::InUse(Arc::downgrade(file)),
+                    // Found nowhere any more.
+                    What::InUse(_) | What::Unusable(_) => What::InUse(Weak::new()),
+                };
+            }
+        }
+        self.by_key.retain(|_, remembered| match &remembered.what {
+            What::InUse(file) => file.strong_count() > 0,
+            What::Kept(_) | What::Unusable(_) => true,
+        });
+    }
+}
+
+fn parse(file: &File, user: u32) -> io::Result<Parsed> {
     let mut magic = [0; 4];
     let is_elf = file.read_exact_at(&mut magic, 0).is_ok() && magic == *b"\x7fELF";
     if !is_elf {
         return Ok(Err(ObjectError::NotElf));
     }
-    let image = Image::read(file, Parts::Map)?;
-    let parsed = Object::parse(&*image);
-    // There is one image at a time.
+    let image = Image::read(file, Parts::Map, user)?;
+    let parsed = Object::parse(image.bytes());
+    // A large image holds the turn that the next one may need.
     drop(image);
     let mut object = match parsed {
         Ok(object) => object,
@@ -105,13 +225,13 @@ fn parse(file: &File) -> io::Result<Parsed> {
         .iter()
         .all(|function| function.symbol.is_none())
     {
-        add_debug_file(&mut object);
+        add_debug_file(&mut object, user);
     }
     Ok(Ok(Arc::new(object)))
 }
 
 /// Names of a stripped file from where distributions put them: `/usr/lib/debug/.build-id/ab/cdef….debug`.
-fn add_debug_file(object: &mut Object) {
+fn add_debug_file(object: &mut Object, user: u32) {
     let Some(id) = object
         .build_id()
         .map(ToString::to_string)
@@ -123,87 +243,18 @@ fn add_debug_file(object: &mut Object) {
     let path = Path::new("/usr/lib/debug/.build-id")
         .join(head)
         .join(format!("{tail}.debug"));
-    let read = File::open(&path).and_then(|file| Image::read(&file, Parts::Map));
-    if let Ok(bytes) = read
-        && let Err(error) = object.add_symbols_from(&*bytes)
+    let read = File::open(&path).and_then(|file| Image::read(&file, Parts::Map, user));
+    if let Ok(image) = read
+        && let Err(error) = object.add_symbols_from(image.bytes())
     {
         tracing::warn!(path = %path.display(), %error, "a debug file that does not fit");
     }
 }
 
-/// Opens the very file that is mapped, also if it was deleted or replaced: by `map_files` where we may, by `exe` for the main program, by its path as
-/// the process sees it if that still leads to the same inode (P65).
-///
-/// # Errors
-/// What the system says; it is not mapped any more.
-pub(crate) fn open_mapped(pid: Pid, entry: &MapEntry) -> io::Result<File> {
-    let dir = Threads::proc_dir(pid);
-    let range = format!("{:x}-{:x}", entry.range.start, entry.range.end);
-    let same = |file: File| -> Option<File> {
-        let metadata = file.metadata().ok()?;
-        (metadata.ino() == entry.inode).then_some(file)
-    };
-    let open = || File::open(format!("{dir}/map_files/{range}"));
-    if let Ok(file) = open() {
-        return match is_of(&file.metadata()?, entry) {
-            Some(true) => Ok(file),
-            Some(false) => Err(other_file()),
-            None => settled(file, open, || {
-                let tid = Threads::live(pid).unwrap_or(pid.leader());
-                let maps = Maps::read(pid, tid)?;
-                let now = maps.at(entry.range.start);
-                Ok(now.is_some_and(|now| (now.device, now.inode) == (entry.device, entry.inode)))
-            }),
-        };
-    }
-    if let Some(file) = File::open(format!("{dir}/exe")).ok().and_then(same) {
-        return Ok(file);
-    }
-    let inside: PathBuf = [format!("{dir}/root"), entry.name.clone()].concat().into();
-    let file = File::open(&inside)?;
-    same(file).ok_or_else(|| {
-        io::Error::other(
-            "the file on disk is no longer the one that is mapped, and reading the mapped one needs CAP_CHECKPOINT_RESTORE",
-        )
-    })
-}
-
-/// Whether this is the file that `entry` maps. `None` if that cannot be told: some file systems show another device and inode in the maps than
-/// in the file (overlayfs).
-fn is_of(metadata: &Metadata, entry: &MapEntry) -> Option<bool> {
-    let device = (major(metadata.dev()), minor(metadata.dev()));
-    let (shown_major, shown_minor) = entry.device;
-    let same_device = device == (shown_major.into(), shown_minor.into());
-    match (metadata.ino() == entry.inode, same_device) {
-        (true, _) => Some(true),
-        (false, true) => Some(false),
-        (false, false) => None,
-    }
-}
-
-/// Opens it again and again, and looks after each time whether the maps still show what they showed. Where libraries take turns, another one may
-/// be there as it is opened, and the right one again as the maps are read: not as often as this.
-fn settled(
-    file: File,
-    open: impl Fn() -> io::Result<File>,
-    still_there: impl Fn() -> io::Result<bool>,
-) -> io::Result<File> {
-    let name = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
-    let first = name(&file)?;
-    for _ in 0..LOOKS {
-        if !still_there()? || name(&open()?)? != first {
-            return Err(other_file());
-        }
-    }
-    Ok(file)
-}
-
-fn other_file() -> io::Error {
-    io::Error::other("it is not mapped any more")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc::sync_channel, thread};
+
     use super::*;
 
     fn key(inode: u64) -> Key {
@@ -218,66 +269,77 @@ mod tests {
     /// By the allocation a trace knows that processes have the same file loaded.
     #[test]
     fn a_file_that_is_in_use_stays_the_same_allocation_however_many_come() {
-        let mut cache = HashMap::new();
-        let used = keep(&mut cache, key(0), Ok(Arc::new(0))).unwrap();
-        for inode in 1..5 * MAX_CACHED as u64 {
-            let _ = keep(&mut cache, key(inode), Ok(Arc::new(inode)));
-            let _ = keep(&mut cache, key(inode | 1 << 40), Err(ObjectError::NotElf));
-            assert!(cache.len() <= MAX_CACHED);
+        let mut files = Files::default();
+        let used = files.keep(key(0), Ok(Arc::new(0)), 100).unwrap();
+        for inode in 1..5 * MAX_FILES as u64 {
+            let _ = files.keep(key(inode), Ok(Arc::new(inode)), 100);
+            let _ = files.keep(key(inode | 1 << 40), Err(ObjectError::NotElf), 0);
+            assert!(files.by_key.len() <= MAX_FILES + 1);
         }
-        let again = keep(&mut cache, key(0), Ok(Arc::new(0))).unwrap();
+        let again = files.keep(key(0), Ok(Arc::new(0)), 100).unwrap();
         assert!(Arc::ptr_eq(&used, &again));
     }
 
     #[test]
-    fn who_parses_a_file_at_the_same_time_gets_what_the_first_one_got() {
-        let mut cache = HashMap::new();
-        let first = keep(&mut cache, key(0), Ok(Arc::new(0))).unwrap();
-        let second = keep(&mut cache, key(0), Ok(Arc::new(0))).unwrap();
-        assert!(Arc::ptr_eq(&first, &second));
-    }
-
-    fn entry_of(device: (u32, u32), inode: u64) -> MapEntry {
-        let line = format!(
-            "1000-2000 r-xp 00000000 {:x}:{:x} {inode} /some/file\n",
-            device.0, device.1
-        );
-        Maps::parse(line.as_bytes()).iter().next().unwrap().clone()
-    }
-
-    /// Another library at the same place is no file system that shows other numbers (P63).
-    #[test]
-    fn another_file_of_the_same_device_is_not_the_one_that_is_mapped() {
-        let metadata = tempfile::tempfile().unwrap().metadata().unwrap();
-        let device = (major(metadata.dev()), minor(metadata.dev()));
-        let device = (
-            u32::try_from(device.0).unwrap(),
-            u32::try_from(device.1).unwrap(),
-        );
-        let elsewhere = (device.0, device.1 ^ 1);
-        let rows = [
-            (device, metadata.ino(), Some(true)),
-            (elsewhere, metadata.ino(), Some(true)),
-            (device, metadata.ino() ^ 1, Some(false)),
-            (elsewhere, metadata.ino() ^ 1, None),
-        ];
-        for (device, inode, expected) in rows {
-            assert_eq!(is_of(&metadata, &entry_of(device, inode)), expected);
+    fn files_that_are_kept_are_bounded_in_bytes_and_the_last_used_stay() {
+        const EACH: usize = MAX_BYTES / 8;
+        let mut files = Files::default();
+        let first = files.keep(key(0), Ok(Arc::new(0)), EACH).unwrap();
+        for inode in 1..100 {
+            let _ = files.keep(key(inode), Ok(Arc::new(inode)), EACH);
+            assert!(files.bytes <= MAX_BYTES);
+            let kept = files.by_key.values().filter(|remembered| {
+                matches!(&remembered.what, What::Kept(file) if Arc::strong_count(file) == 1)
+            });
+            assert!(kept.count() <= 8);
+            assert!(files.find(&key(1)).is_some(), "used all the time");
         }
+        assert!(files.find(&key(2)).is_none());
+        let again = files.find(&key(0)).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&first, &again));
+        // One that is too large by itself is not kept.
+        let large = files
+            .keep(key(200), Ok(Arc::new(0)), 2 * MAX_BYTES)
+            .unwrap();
+        assert!(files.bytes <= MAX_BYTES);
+        assert!(files.find(&key(200)).is_some());
+        drop(large);
+        assert!(files.find(&key(200)).is_none());
     }
 
     #[test]
-    fn a_file_that_takes_turns_with_another_is_not_taken_for_it() {
-        let file = || tempfile::tempfile().unwrap();
-        let (one, other) = (file(), file());
-        let copy = || one.try_clone().unwrap();
-        assert!(settled(copy(), || one.try_clone(), || Ok(true)).is_ok());
-        assert!(settled(copy(), || one.try_clone(), || Ok(false)).is_err());
-        let turns = std::cell::Cell::new(0);
-        let in_turn = || {
-            turns.set(turns.get() + 1);
-            if turns.get() % 2 == 0 { &one } else { &other }.try_clone()
+    fn two_parses_of_the_same_file_yield_one_allocation() {
+        let mut files = Files::default();
+        let first = files.keep(key(0), Ok(Arc::new(0)), 1).unwrap();
+        let second = files.keep(key(0), Ok(Arc::new(0)), 1).unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        assert_eq!(files.bytes, 1);
+    }
+
+    /// A file on a file system that does not answer is never read to its end.
+    #[test]
+    fn a_read_that_hangs_keeps_only_readers_of_the_same_file_waiting() {
+        let objects = Arc::new(Objects::default());
+        let (end, ends) = sync_channel::<()>(0);
+        let (begun, begins) = sync_channel(0);
+        let hung = {
+            let objects = Arc::clone(&objects);
+            thread::spawn(move || {
+                objects.alone_with(&key(1), || {
+                    begun.send(()).unwrap();
+                    ends.recv().unwrap();
+                });
+            })
         };
-        assert!(settled(copy(), in_turn, || Ok(true)).is_err());
+        begins.recv().unwrap();
+        let pid = Pid::this();
+        let maps = super::super::Maps::read(pid, pid.leader()).unwrap();
+        let own = maps.iter().find(|entry| entry.is_file()).unwrap();
+        assert!(objects.get(pid, own).is_ok());
+        assert!(objects.files().find(&key(2)).is_none());
+        assert_eq!(lock(&objects.reading).len(), 1);
+        end.send(()).unwrap();
+        hung.join().unwrap();
+        assert!(lock(&objects.reading).is_empty());
     }
 }

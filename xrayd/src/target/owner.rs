@@ -25,6 +25,12 @@ pub(crate) fn memory_owner(pid: Pid) -> Option<u32> {
     })
 }
 
+/// The effective user of a process, or one that no process has if it is gone. Asks for nothing that waits
+/// for the process or its files.
+pub(crate) fn effective_user(pid: Pid) -> u32 {
+    fs::metadata(format!("/proc/{pid}")).map_or(u32::MAX, |shown| shown.uid())
+}
+
 /// What one thread shows; `None` if it is gone or ends.
 fn owner_by(pid: Pid, tid: Tid) -> Option<u32> {
     // Not the directory itself: that one always shows the effective user.

@@ -1,0 +1,181 @@
+//! Files that a target has mapped, and that a tracer should neither wait for nor pay for
+//! (threat-model.md, 3).
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, Target, copy_into};
+use procfs::process::Process;
+use xrayd::session::Switch;
+
+use crate::support::{attach, detach, pid_of, registry, switch};
+use crate::tracer::Tracer;
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("a path that is no text")
+}
+
+/// Ends with an error, in the place of never, where something waits for a FIFO's writer.
+fn in_time(what: &str, work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    let (done, was_done) = sync_channel(1);
+    thread::spawn(move || done.send(work()));
+    was_done
+        .recv_timeout(DEADLINE)
+        .with_context(|| format!("{what}: it hangs"))?
+}
+
+/// A mapping goes between the look at the maps and the open, and a FIFO has its file's name (P65).
+#[test]
+fn a_fifo_in_the_place_of_a_mapped_file_keeps_nothing_waiting() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Mappings, [""; 0])?;
+    let dir = tempfile::tempdir()?;
+    copy_into(Fixture::Plain, dir.path())?;
+    fs::rename(dir.path().join("plain"), dir.path().join("aside"))?;
+    target.ask(&format!("flip {}", text(dir.path())?), "flipping")?;
+    let pid = pid_of(&target)?;
+    in_time("attach, ps and doctor", move || {
+        let registry = registry();
+        let end = Instant::now() + Duration::from_millis(1500);
+        while Instant::now() < end {
+            let attached = attach(&registry, &target)?;
+            switch(&attached.session, Switch::On)?;
+            target.ask("call", "called")?;
+            detach(&registry, &target)?;
+            for _ in 0..20 {
+                registry.preflight(pid)?;
+            }
+            let listed = registry.list();
+            ensure!(listed.iter().any(|row| row.pid == pid), "{listed:?}");
+        }
+        let still = target.ask("still", "still ")?;
+        let flips: u64 = still.trim_start_matches("still ").parse()?;
+        ensure!(flips > 100, "{flips} flips are too few to meet one");
+        Ok(())
+    })
+}
+
+/// An ELF program of these sections, each at the end of the last one or where it is said.
+struct Sections {
+    bytes: Vec<u8>,
+    /// Name, type, link, offset, size.
+    headers: Vec<(&'static str, u32, u32, u64, u64)>,
+}
+
+// === impl Sections ===
+
+impl Sections {
+    const ADDRESS: u64 = 0x40_0000;
+
+    fn new() -> Sections {
+        Sections {
+            bytes: vec![0; 64 + 56],
+            headers: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, name: &'static str, kind: u32, link: u32, data: &[u8]) {
+        let at = self.bytes.len() as u64;
+        self.headers.push((name, kind, link, at, data.len() as u64));
+        self.bytes.extend(data);
+    }
+
+    /// Writes it to a file of this length.
+    fn write(mut self, path: &Path, length: u64) -> Result<()> {
+        let mut names = vec![0];
+        let mut offsets = Vec::new();
+        for (name, ..) in &self.headers {
+            offsets.push(u32::try_from(names.len())?);
+            names.extend(name.bytes().chain([0]));
+        }
+        offsets.push(0);
+        self.add(".shstrtab", 3, 0, &names);
+        let table = self.bytes.len() as u64;
+        self.bytes.extend([0; 64]);
+        for ((_, kind, link, at, size), name) in self.headers.iter().zip(offsets) {
+            let mut header = Vec::new();
+            header.extend(name.to_le_bytes());
+            header.extend(kind.to_le_bytes());
+            for word in [2, Self::ADDRESS + at, *at, *size, u64::from(*link)] {
+                header.extend(word.to_le_bytes());
+            }
+            header.resize(64, 0);
+            self.bytes.extend(header);
+        }
+        let count = u16::try_from(self.headers.len() + 1)?;
+        let mut head = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec();
+        for word in [Self::ADDRESS, 64, table] {
+            head.extend(word.to_le_bytes());
+        }
+        head.extend([0; 4]);
+        for half in [64, 56, 1, 64, count, count - 1] {
+            head.extend(half.to_le_bytes());
+        }
+        head.extend([1, 0, 0, 0, 5, 0, 0, 0]);
+        for word in [0, Self::ADDRESS, Self::ADDRESS, length, length, 4096] {
+            head.extend(word.to_le_bytes());
+        }
+        self.bytes[..head.len()].copy_from_slice(&head);
+        let file = File::create(path)?;
+        file.write_all_at(&self.bytes, 0)?;
+        Ok(file.set_len(length)?)
+    }
+}
+
+/// A map of 256 MiB without a single bit.
+fn map_of_zeros(path: &Path) -> Result<()> {
+    const SIZE: u64 = 256 << 20;
+    let mut sections = Sections::new();
+    sections
+        .headers
+        .push(("xray_instr_map", 1, 0, 1 << 20, SIZE));
+    sections.write(path, SIZE + (1 << 20))
+}
+
+/// 10,000 functions that share one name of 60,000 bytes, in a file of 64 GiB.
+fn one_name_in_a_long_file(path: &Path) -> Result<()> {
+    const FUNCTIONS: u64 = 10_000;
+    let (mut map, mut symbols) = (Vec::new(), vec![0; 24]);
+    for function in 0..FUNCTIONS {
+        let address = Sections::ADDRESS + function * 16;
+        for word in [address, address, 1 << 8, 0] {
+            map.extend(word.to_le_bytes());
+        }
+        symbols.extend([1, 0, 0, 0, 0x12, 0, 1, 0]);
+        for word in [address, 16] {
+            symbols.extend(word.to_le_bytes());
+        }
+    }
+    let mut strings = vec![b'a'; 60_000];
+    strings[0] = 0;
+    strings.push(0);
+    let mut sections = Sections::new();
+    sections.add("xray_instr_map", 1, 0, &map);
+    sections.add(".symtab", 2, 3, &symbols);
+    sections.add(".strtab", 3, 0, &strings);
+    sections.write(path, 64 << 30)
+}
+
+/// What a daemon spends on a file is bounded by what the file holds, not by how long it says it is.
+#[test]
+fn sparse_files_cost_a_tracer_no_more_than_they_hold() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let files = ["zeros", "name"].map(|name| dir.path().join(name));
+    map_of_zeros(&files[0])?;
+    one_name_in_a_long_file(&files[1])?;
+    let mut target = Target::spawn(Fixture::Mappings, [""; 0])?;
+    for file in &files {
+        target.ask(&format!("map {}", text(file)?), "mapped")?;
+    }
+    let mut tracer = Tracer::spawn()?;
+    tracer.ask(&format!("attach {}", target.pid()))?;
+    tracer.ask("detach")?;
+    let status = Process::new(tracer.pid())?.status()?;
+    let peak = status.vmhwm.context("no VmHWM")?;
+    ensure!(peak < 96 << 10, "{peak} KiB at most");
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Turns for files whose tables take much memory.
+//!
+//! Small images need no turn. A large one keeps its turn from the moment that it becomes large
+//! until it is dropped. A user has one turn, and all users but root have [`TURNS`] together, so
+//! memory is bounded. Each wait is bounded as well: a file system that does not answer keeps the
+//! turn of the user whose process mapped the file.
+
+use std::{
+    io,
+    sync::{Condvar, Mutex, PoisonError},
+    time::Duration,
+};
+
+use crate::lock::lock;
+
+/// Large images of users other than root at a time.
+const TURNS: usize = 2;
+/// How long a large image is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+static TAKEN: Turns = Turns {
+    by: Mutex::new(Vec::new()),
+    given_back: Condvar::new(),
+};
+
+#[derive(Debug)]
+struct Turns {
+    /// The users who have one. `take` adds to it, and a dropped turn takes its user out.
+    by: Mutex<Vec<u32>>,
+    /// Signalled when a turn is given back.
+    given_back: Condvar,
+}
+
+/// A turn. Dropping it gives it back.
+#[derive(Debug)]
+pub(super) struct Turn {
+    of: &'static Turns,
+    user: u32,
+}
+
+// === impl Turn ===
+
+impl Turn {
+    /// Takes the turn of a user.
+    ///
+    /// # Errors
+    /// There is none for a long time.
+    pub(super) fn take(user: u32) -> io::Result<Self> {
+        TAKEN.take(user, PATIENCE)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut by = lock(&self.of.by);
+        if let Some(at) = by.iter().position(|&user| user == self.user) {
+            by.swap_remove(at);
+        }
+        self.of.given_back.notify_all();
+    }
+}
+
+// === impl Turns ===
+
+impl Turns {
+    fn take(&'static self, user: u32, patience: Duration) -> io::Result<Turn> {
+        let is_taken = |by: &mut Vec<u32>| {
+            let others = by.iter().filter(|&&other| other != 0).count();
+            by.contains(&user) || (user != 0 && others >= TURNS)
+        };
+        let waited = self
+            .given_back
+            .wait_timeout_while(lock(&self.by), patience, is_taken);
+        let (mut by, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return Err(io::Error::other(
+                "other large files are being read, and one of them does not end",
+            ));
+        }
+        by.push(user);
+        Ok(Turn { of: self, user })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_one_turn_and_root_s_is_always_there() {
+        static OWN: Turns = Turns {
+            by: Mutex::new(Vec::new()),
+            given_back: Condvar::new(),
+        };
+        let take = |user| OWN.take(user, Duration::from_millis(1));
+        let first = take(1000).unwrap();
+        assert!(take(1000).is_err());
+        let second = take(1001).unwrap();
+        assert!(take(1002).is_err());
+        let roots = take(0).unwrap();
+        assert!(take(0).is_err());
+        drop(first);
+        let third = take(1002).unwrap();
+        // The next one gets it as soon as it is given back.
+        let waiting = std::thread::spawn(|| OWN.take(1003, Duration::from_secs(60)).is_ok());
+        drop(second);
+        assert!(waiting.join().unwrap());
+        drop((third, roots));
+        assert!(OWN.by.lock().unwrap().is_empty());
+    }
+}
