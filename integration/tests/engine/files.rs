@@ -9,10 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{DEADLINE, Fixture, Target, copy_into};
+use integration::{DEADLINE, Fixture, Target, copy_into, is_root_for, wait_until};
 use procfs::process::Process;
 use xrayd::session::Switch;
 
+use crate::silent_mount::SilentMount;
 use crate::support::{attach, detach, pid_of, registry, switch};
 use crate::tracer::Tracer;
 
@@ -49,14 +50,61 @@ fn a_fifo_in_the_place_of_a_mapped_file_keeps_nothing_waiting() -> Result<()> {
             for _ in 0..20 {
                 registry.preflight(pid)?;
             }
-            let listed = registry.list();
-            ensure!(listed.iter().any(|row| row.pid == pid), "{listed:?}");
+            let listed = registry.list(move |listed, _| listed == pid)?;
+            ensure!(listed.len() == 1, "{listed:?}");
         }
         let still = target.ask("still", "still ")?;
         let flips: u64 = still.trim_start_matches("still ").parse()?;
         ensure!(flips > 100, "{flips} flips are too few to meet one");
         Ok(())
     })
+}
+
+/// A file system that does not answer delays what needs its file, and nothing else.
+#[test]
+fn a_file_that_is_never_read_delays_its_own_process_alone() -> Result<()> {
+    const NAME: &str = "a_file_that_is_never_read_delays_its_own_process_alone";
+    if !is_root_for(NAME)? {
+        return Ok(());
+    }
+    let Some(mount) = SilentMount::new(NAME)? else {
+        return Ok(());
+    };
+    let mut hung = Target::spawn(Fixture::Mappings, [""; 0])?;
+    hung.ask(&format!("map {}", text(&mount.file())?), "mapped")?;
+    let registry = registry();
+    let (looker, pid) = (registry.clone(), pid_of(&hung)?);
+    let looking = thread::spawn(move || looker.preflight(pid).map(|_| ()));
+    wait_until(DEADLINE, "the file is read", || {
+        Ok(mount.was_read().then_some(()))
+    })?;
+
+    let mut other = Target::spawn(Fixture::Mappings, [""; 0])?;
+    let others = pid_of(&other)?;
+    let listed = registry.clone();
+    let other = {
+        let registry = registry.clone();
+        let (back, given_back) = sync_channel(1);
+        in_time("another process", move || {
+            let attached = attach(&registry, &other)?;
+            switch(&attached.session, Switch::On)?;
+            other.ask("call", "called")?;
+            back.send(other).ok().context("the test has ended")
+        })?;
+        given_back.recv()?
+    };
+    // The list goes on without it.
+    in_time("ps", move || {
+        let rows = listed.list(move |listed, _| listed == pid || listed == others)?;
+        let pids: Vec<_> = rows.iter().map(|row| row.pid).collect();
+        ensure!(pids == [others], "{pids:?}");
+        Ok(())
+    })?;
+    detach(&registry, &other)?;
+    ensure!(!looking.is_finished(), "the file was read after all");
+    drop(mount);
+    let looked = looking.join().ok().context("the look panicked")?;
+    looked.context("an unreadable file is no reason to refuse its process")
 }
 
 /// An ELF program of these sections, each at the end of the last one or where it is said.

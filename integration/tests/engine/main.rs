@@ -36,6 +36,7 @@ mod registers;
 mod rseq;
 mod sharing;
 mod signals;
+mod silent_mount;
 mod storm;
 mod support;
 mod tailcond;

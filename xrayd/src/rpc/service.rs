@@ -229,7 +229,9 @@ impl Xrayd for Service {
         let v1::ListProcessesRequest {} = request.into_inner();
         let processes = self
             .blocking(caller, move |registry| {
-                let mut processes = registry.list();
+                let shown = move |pid, owner| authorise::sees(caller, pid, owner);
+                let mut processes = registry.list(shown)?;
+                // Asked for again: a process may have become another user's meanwhile.
                 processes.retain(|process| authorise::sees(caller, process.pid, process.uid));
                 Ok(processes.into_iter().map(convert::process).collect())
             })

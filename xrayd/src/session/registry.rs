@@ -226,10 +226,17 @@ impl Registry {
         &self.0.config
     }
 
-    /// Every process with sleds. Reads `/proc` and the programs' files.
-    pub fn list(&self) -> Vec<ProcessSummary> {
-        list(&self.0.objects, |pid| {
-            let session = self.get(pid)?;
+    /// Every process with sleds that is `shown` (by pid and effective user). Reads `/proc` and the programs' files, nothing of other processes.
+    ///
+    /// # Errors
+    /// No thread can be made that reads.
+    pub fn list(
+        &self,
+        shown: impl Fn(Pid, u32) -> bool + Send + Sync + 'static,
+    ) -> Result<Vec<ProcessSummary>> {
+        let registry = self.clone();
+        list(Arc::clone(&self.0.objects), shown, move |pid| {
+            let session = registry.get(pid)?;
             let failed = session.failure().map(ProcessState::Refused);
             let root = session.kinship().map(|kinship| kinship.root);
             Some((failed.unwrap_or(ProcessState::Traced), root))

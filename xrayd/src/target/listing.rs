@@ -1,11 +1,11 @@
 //! Every process that carries sleds.
 
-use std::fs;
+use std::{fs, sync::Arc};
 
-use super::{Objects, Target, check, modules::modules_of};
+use super::{Objects, Target, check, modules::modules_of, walk::walk};
 use crate::{
     pid::Pid,
-    refusal::{Reason, Refusal},
+    refusal::{Reason, Refusal, Result},
 };
 
 /// Whether a process can be attached to.
@@ -42,31 +42,39 @@ pub struct ProcessSummary {
     pub root: Option<Pid>,
 }
 
-/// Lists them, by pid; `known` says what is known of those that have a session: their state, and the first process of their family. Processes that cannot be looked into are listed only if their file shows sleds.
+/// Lists those that are `shown` (by pid and effective user), by pid; `known` says what is known of
+/// those that have a session: their state, and the first process of their family. Nothing of a
+/// process that is not shown is read. Processes that cannot be looked into are listed only if their
+/// file shows sleds. Processes whose files do not answer are left out.
+///
+/// # Errors
+/// No thread can be made, or `/proc` not be read.
 pub(crate) fn list(
-    objects: &Objects,
-    known: impl Fn(Pid) -> Option<(ProcessState, Option<Pid>)>,
-) -> Vec<ProcessSummary> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
+    objects: Arc<Objects>,
+    shown: impl Fn(Pid, u32) -> bool + Send + Sync + 'static,
+    known: impl Fn(Pid) -> Option<(ProcessState, Option<Pid>)> + Send + Sync + 'static,
+) -> Result<Vec<ProcessSummary>> {
+    let failed = |what| move |error| Refusal::from_io(Pid::this(), what, &error);
+    let entries = fs::read_dir("/proc").map_err(failed("list processes"))?;
     let mut pids: Vec<Pid> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
         .filter_map(|pid| Pid::try_from(pid).ok())
         .filter(|pid| pid.as_u32() != std::process::id())
         .collect();
     pids.sort_unstable();
-    pids.into_iter()
-        .filter_map(|pid| summary(pid, objects, known(pid)))
-        .collect()
+    let look = move |pid| {
+        let target = Target::open(pid).ok()?;
+        shown(pid, target.uid()).then(|| summary(target, &objects, known(pid)))?
+    };
+    walk(pids, look).map_err(failed("start a thread that lists processes"))
 }
 
 fn summary(
-    pid: Pid,
+    target: Target,
     objects: &Objects,
     known: Option<(ProcessState, Option<Pid>)>,
 ) -> Option<ProcessSummary> {
-    let target = Target::open(pid).ok()?;
+    let pid = target.pid();
     let tid = target.live_thread().ok()?;
     let maps = super::Maps::read(pid, tid).ok()?;
     let found = modules_of(pid, &maps, objects);

@@ -24,6 +24,7 @@ mod seccomp;
 mod sleds;
 mod threads;
 mod tree;
+mod walk;
 
 pub use check::{Check, Outcome, Sleds};
 pub use ending::Ending;

@@ -253,7 +253,7 @@ fn add_debug_file(object: &mut Object, user: u32) {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::mpsc::sync_channel, thread};
+    use std::{process::Command, sync::mpsc::sync_channel, thread};
 
     use super::*;
 
@@ -314,6 +314,29 @@ mod tests {
         let second = files.keep(key(0), Ok(Arc::new(0)), 1).unwrap();
         assert!(Arc::ptr_eq(&first, &second));
         assert_eq!(files.bytes, 1);
+    }
+
+    #[test]
+    fn files_of_processes_that_are_not_shown_are_not_read() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = Pid::try_from(child.id()).unwrap();
+        // It is there as a copy of this process first.
+        let is_sleep = || super::super::command_of(pid).starts_with("sleep");
+        while !is_sleep() {
+            thread::yield_now();
+        }
+        let objects = Arc::new(Objects::default());
+        let list = |shown: bool| {
+            let shown = move |listed, _| shown && listed == pid;
+            super::super::list(Arc::clone(&objects), shown, |_| None).unwrap()
+        };
+        // It has no sleds either.
+        assert_eq!(list(false), []);
+        assert!(objects.files().by_key.is_empty());
+        assert_eq!(list(true), []);
+        assert!(!objects.files().by_key.is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     /// A file on a file system that does not answer is never read to its end.
