@@ -15,6 +15,8 @@ const TARGETS: &[(&str, u32)] = &[
     ("llvm_logs", 20_000),
     ("xtrace", 20_000),
     ("traces", 5_000),
+    ("target_files", 5_000),
+    ("target_memory", 20_000),
 ];
 
 #[derive(Debug, clap::Args)]

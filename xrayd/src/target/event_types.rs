@@ -49,7 +49,7 @@ struct Cell {
 }
 
 /// Memory that names are read from.
-trait Source {
+pub(super) trait Source {
     fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()>;
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn new_type_names(
     names
 }
 
-fn of_llvm(
+pub(super) fn of_llvm(
     source: &impl Source,
     table: u64,
     counter: u64,
@@ -182,7 +182,7 @@ fn proven_names(
     proven.then_some(names)
 }
 
-fn of_section(
+pub(super) fn of_section(
     source: &impl Source,
     section: u64,
     length: u64,

@@ -30,7 +30,7 @@ const MAX_NAME: usize = 256;
 
 /// What a file says of names.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Names {
+pub(super) struct Names {
     own: Option<String>,
     needed: Vec<String>,
 }
@@ -71,7 +71,7 @@ pub(crate) fn linked(pid: Pid, maps: &Maps) -> HashSet<Load> {
 }
 
 /// `None` for what is no 64-bit ELF file with a dynamic section.
-fn names_of(file: &File) -> Option<Names> {
+pub(super) fn names_of(file: &File) -> Option<Names> {
     let mut header = [0; HEADER];
     file.read_exact_at(&mut header, 0).ok()?;
     if !header.starts_with(b"\x7fELF\x02\x01") {

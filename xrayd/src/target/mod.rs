@@ -4,6 +4,8 @@ mod check;
 pub(crate) mod cpu_time;
 mod ending;
 mod event_types;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod hearing;
 mod identity;
 mod image;
