@@ -100,8 +100,14 @@ impl Words {
         };
         let place = (whole & (geometry.chunks() - 1)) * geometry.chunk_bytes();
         let words = geometry.ring_offset(index) + place + GUARD_BYTES;
+        // The collector has zeroed the newest chunk if it has read that to its end. A session that ends zeroes as well what it has
+        // read of a chunk. Words that were read were written.
+        let read = memory
+            .load(line + control::CURSOR)
+            .saturating_sub(whole.saturating_mul(geometry.chunk_bytes()));
+        let read = (read.saturating_sub(GUARD_BYTES) / 8).min(usable);
         // The words of a chunk are written one after the other.
-        let (mut written, mut free) = (0, usable);
+        let (mut written, mut free) = (read, usable);
         while written < free {
             let middle = written + (free - written) / 2;
             match memory.load(words + 8 * middle) & 0xffff_ffff {

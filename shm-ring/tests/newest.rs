@@ -247,3 +247,34 @@ fn how_much_was_recorded_is_known_without_reading_it() {
     assert!((99_000..100_000).contains(&since.begun), "{since:?}");
     assert!(since.begun - since.overwritten < 16 * 448);
 }
+
+/// A session that ends has read what a ring held and given its memory back, in the middle of a chunk or at a chunk's end. What
+/// the next session counts begins there.
+#[test]
+fn what_an_earlier_session_has_read_is_not_counted_by_the_next_one() {
+    const MORE: u32 = 2000;
+    let full = World::new().held(0);
+    for recorded in [1, 449, 450, 1000, full - 1, full] {
+        let world = World::new();
+        newest::keep_newest(&world.words, false);
+        world.record(0..recorded);
+        let mut consumer = Consumer::resume(&world.words, world.geometry, 0);
+        let (read, lost) = read(&mut consumer, &world.words);
+        assert_eq!((read, lost), (0..recorded, 0));
+        let ring = world.geometry.ring_offset(0);
+        world.words.zero(ring, world.geometry.ring_bytes());
+        consumer.leave_view(&world.words);
+
+        let words = |events: u32| u64::from(events) - u64::from(events.div_ceil(449));
+        let now = || newest::Words::of(&world.words, world.geometry, 0);
+        let before = now();
+        assert_eq!(before.begun, words(recorded), "{recorded}");
+        world.record(recorded..recorded + MORE);
+        let since = now().since(before);
+        let expected = newest::Words {
+            begun: words(recorded + MORE) - words(recorded),
+            overwritten: 0,
+        };
+        assert_eq!(since, expected, "{recorded}");
+    }
+}

@@ -185,3 +185,39 @@ fn a_thread_with_two_rings_and_a_bucket_ends_once() {
         assert_eq!(threads(&drain), 0);
     }
 }
+
+/// A session ends with a ring that is read to the end of its last chunk. The next session finds that ring, and the thread goes on
+/// before the first look into it.
+#[test]
+fn the_counter_agrees_with_the_trace_after_a_ring_was_read_to_its_end() {
+    const TID: u32 = 64;
+    const MORE: u64 = 3;
+    let mut earlier = drain();
+    let g = earlier.layout().geometry;
+    let table = Table::new(g);
+    // Of each chunk one event stands in the guard.
+    let full = g.chunks() * ((g.chunk_bytes() - layout::GUARD_BYTES) / 8 + 1);
+    for now in 0..full {
+        record(&earlier, &table, TID, 0x1007, now);
+    }
+    earlier.discover();
+    earlier.finish();
+    assert_eq!(earlier.output.counters().events, full);
+
+    let mut drain = Drain {
+        rings: HashMap::new(),
+        order: Vec::new(),
+        lanes: Lanes::new(Arc::default(), earlier.output.keeps()),
+        output: Arc::new(Output::new(ProcessId(0), 0, 1 << 20)),
+        ..earlier
+    };
+    drain.discover();
+    drain.begun = true;
+    for now in full..full + MORE {
+        record(&drain, &table, TID, 0x1007, now);
+    }
+    drain.finish();
+    let blocks = drain.output.snapshot().blocks;
+    let kept: u64 = blocks.iter().map(|block| u64::from(block.calls)).sum();
+    assert_eq!((kept, drain.output.counters().events), (MORE, MORE));
+}
