@@ -76,6 +76,8 @@ pub enum Fixture {
     Family,
     /// `rseq.c`: restartable sequences.
     Rseq,
+    /// `reborn.c`: threads that get the ids of threads that have just ended.
+    Reborn,
     /// `hostile.c`: works against its tracer.
     Hostile,
     /// `descriptors.c`: exchanges descriptors and mappings under its tracer.
@@ -184,6 +186,7 @@ impl Fixture {
         Fixture::Signals,
         Fixture::Family,
         Fixture::Rseq,
+        Fixture::Reborn,
         Fixture::Hostile,
         Fixture::Descriptors,
         Fixture::Attacker,
@@ -237,6 +240,7 @@ impl Fixture {
             Fixture::Signals => "signals",
             Fixture::Family => "family",
             Fixture::Rseq => "rseq",
+            Fixture::Reborn => "reborn",
             Fixture::Hostile => "hostile",
             Fixture::Descriptors => "descriptors",
             Fixture::Attacker => "attacker",
@@ -495,6 +499,10 @@ impl Fixture {
             Fixture::Hostile => recipe(
                 &["common.h", "hostile.c"],
                 c(&[&normal(&["{src}/hostile.c"])]),
+            ),
+            Fixture::Reborn => recipe(
+                &["common.h", "reborn.c"],
+                c(&[&normal(&["{src}/reborn.c"])]),
             ),
             Fixture::Descriptors => recipe(
                 &["common.h", "descriptors.c"],

@@ -129,6 +129,9 @@ pub mod filter {
 pub mod slot {
     /// u32: the thread that owns the slot, 0 for nobody.
     pub const TID: u64 = 0;
+    /// In TID: the thread has ended, and its ring is not read to the end. No thread has this id. By the collector, which looks after it
+    /// once more for a thread with the same number before it frees the slot.
+    pub const WITHDRAWN: u32 = u32::MAX;
     /// u32: counts the views that were begun, so that a context sees that a handler has begun one; it wraps.
     pub const VIEW: u64 = 4;
     /// u64: address of the next free word. In the guard of a chunk, or at the ring's end, it means that there is none.

@@ -167,7 +167,11 @@ fn child_of(parent: i32) -> Result<i32> {
 }
 
 /// Starts `program` by `unshare` with these options, which forks, and gives the process's id out here.
-fn spawn_unshared(options: &[&str], program: &Path, arguments: &[&str]) -> Result<(Target, i32)> {
+pub(crate) fn spawn_unshared(
+    options: &[&str],
+    program: &Path,
+    arguments: &[&str],
+) -> Result<(Target, i32)> {
     let mut command = Command::new("unshare");
     command
         .args(["--pid", "--fork", "--kill-child"])

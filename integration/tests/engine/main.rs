@@ -31,6 +31,7 @@ mod loans;
 mod memory;
 mod profile;
 mod programs;
+mod rebirth;
 mod refusals;
 mod registers;
 mod rseq;

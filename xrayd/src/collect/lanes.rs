@@ -9,7 +9,7 @@ use std::{
 use shm_ring::{Item, Sink};
 use xray_trace::model::{ThreadId, Ticks};
 
-use super::{Keep, SiteTable, lane::Lane, room::Room, slots::Names, switches::Switches};
+use super::{Keep, SiteTable, lane::Lane, names::Names, room::Room, switches::Switches};
 use crate::session::{Keeps, Lookout, Output};
 
 /// Those threads, by their ids in the target.
@@ -152,15 +152,12 @@ impl Lanes {
         left
     }
 
-    /// One of its rings was read to the end and taken back.
+    /// All of its rings were read to the end.
     pub(super) fn close(&mut self, owner: u32, output: &Output) {
         let Some(known) = self.threads.get_mut(&owner) else {
             return;
         };
-        known.rings = known.rings.saturating_sub(1);
-        if known.rings > 0 {
-            return;
-        }
+        known.rings = 0;
         if let Some(mut lane) = known.lane.take() {
             lane.end(output);
         }
@@ -215,7 +212,8 @@ impl Lanes {
         })
     }
 
-    fn forget(&mut self, owner: u32, output: &Output) {
+    /// The thread has ended. What has its number from now on is another one.
+    pub(super) fn forget(&mut self, owner: u32, output: &Output) {
         if let Some(known) = self.threads.remove(&owner) {
             output.thread_ended(known.thread);
         }

@@ -4,6 +4,7 @@ mod drain;
 mod keep;
 mod lane;
 mod lanes;
+mod names;
 mod numbers;
 mod pictures;
 mod ring;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use shm_ring::{Consumer, Geometry, Producer, newest};
 
 use super::{SiteTable, lane::Lane, slots::Slots};
-use crate::{session::Output, sys::ticks_now};
+use crate::{session::Output, sys::ticks_now, target::StartTime};
 
 /// Words read from one ring before the next one has its turn.
 pub(super) const TURN_WORDS: u64 = 1 << 16;
@@ -23,6 +23,10 @@ pub(super) struct Ring {
     consumer: Option<Consumer>,
     /// Whose it is, as the target knows it.
     pub(super) owner: u32,
+    /// When that thread began: numbers are given out anew. `None` if that was not seen so far.
+    pub(super) began: Option<StartTime>,
+    /// Its slot was withdrawn. Its owner is not the thread that it was made for, and came to it before that.
+    pub(super) withdrawn: bool,
     /// Its owner has gone on to another ring.
     left: bool,
     /// LOST at the last chore, to notice a slow path that a jump left.
@@ -54,11 +58,18 @@ pub(super) struct Around<'a> {
 
 impl Ring {
     /// The ring of a thread, which nobody reads so far, and which was given `words_before` in an earlier session.
-    pub(super) fn new(index: u32, owner: u32, slots: &Slots, words_before: newest::Words) -> Self {
+    pub(super) fn new(
+        index: u32,
+        (owner, began): (u32, Option<StartTime>),
+        slots: &Slots,
+        words_before: newest::Words,
+    ) -> Self {
         Self {
             index,
             consumer: None,
             owner,
+            began,
+            withdrawn: false,
             left: false,
             lost_seen: slots.lost(index),
             cursor_seen: 0,
@@ -199,6 +210,20 @@ impl Ring {
             self.read_all(lane, around);
         }
         self.left = true;
+    }
+
+    /// Its owner has ended, and another thread with the same number may stand in it for a moment more. What it holds is the owner's, also
+    /// while nobody reads along: no chunk of it is begun any more, so the most that the thread takes back is what was read.
+    pub(super) fn leave_to_heir(
+        &mut self,
+        lane: &mut Lane,
+        around: &Around<'_>,
+        heir: Option<StartTime>,
+    ) {
+        self.read_all(lane, around);
+        self.left = self.consumer.is_some();
+        self.began = heir;
+        self.withdrawn = true;
     }
 
     /// Tells the losses of a thread that goes on and has recorded nothing since the last chore, if all that it has recorded was

@@ -1,17 +1,13 @@
 //! Which threads own rings, and taking a ring back from a thread that is gone.
 
-use std::{
-    collections::{HashMap, HashSet},
-    io,
-};
+use std::{collections::HashSet, io};
 
 use shm_ring::{Half, Mapping, SharedMemory, layout};
 
 use crate::{
     inject::{Layout, RingsFile},
-    pid::{Pid, TargetAddr, Tid},
+    pid::TargetAddr,
     sys::Memory,
-    target::{ThreadState, Threads},
 };
 
 /// Bytes of a slot.
@@ -152,12 +148,10 @@ impl Slots {
         })
     }
 
-    /// Makes the buckets of threads that are gone free for others.
+    /// Makes the buckets of threads that are gone free for others. Both counts stay: another thread with the same number may count
+    /// there just now, and its loss is told with those of the bucket's next thread.
     pub(crate) fn free_buckets(&self, gone: &HashSet<u32>) {
         for (place, _) in self.buckets().filter(|(_, owner)| gone.contains(owner)) {
-            self.rings.store(place + layout::bucket::LOST, 0);
-            self.rings.store(place + layout::bucket::TOLD, 0);
-            // Last: whoever takes it finds it as new.
             self.rings.store(place + layout::bucket::TID, 0);
         }
     }
@@ -216,6 +210,14 @@ impl Slots {
         self.rings.load(counts + 8 * number)
     }
 
+    /// From now on no thread finds slot `index` as its own, nor free. A thread that gets the number of the slot's thread later does not
+    /// go on in its ring.
+    pub(crate) fn withdraw(&self, memory: &Memory, index: u32) -> io::Result<()> {
+        let slot = self.layout.table + self.layout.geometry.slot_offset(index);
+        let owner = TargetAddr(slot + layout::slot::TID);
+        memory.write(owner, &layout::slot::WITHDRAWN.to_le_bytes())
+    }
+
     /// Makes slot `index`, whose thread is gone and whose ring is drained, free for another thread.
     pub(crate) fn retire(&self, memory: &Memory, index: u32) -> io::Result<()> {
         let geometry = self.layout.geometry;
@@ -245,89 +247,6 @@ impl Slots {
         if given_back.is_err() {
             self.rings
                 .zero(geometry.ring_offset(index), geometry.ring_bytes());
-        }
-    }
-}
-
-/// Thread ids of the target's own pid namespace, in ours. Each thread's files are read once; there may be very many threads.
-#[derive(Debug)]
-pub(crate) struct Names {
-    pid: Pid,
-    same_namespace: bool,
-    /// In another namespace, the living threads: by their id here, and by the one inside. Kept by `living`.
-    inner: HashMap<Tid, u32>,
-    outer: HashMap<u32, Tid>,
-    /// Threads may have come since the last listing. Set by `expect_news`, cleared by `describe`.
-    news: bool,
-}
-
-// === impl Names ===
-
-impl Names {
-    pub(crate) fn of(pid: Pid) -> Self {
-        let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
-        let same_namespace = namespace("self") == namespace(&pid.to_string());
-        Self {
-            pid,
-            same_namespace,
-            inner: HashMap::new(),
-            outer: HashMap::new(),
-            news: true,
-        }
-    }
-
-    /// The threads that live now, as the target knows them. Empty if the process is ending.
-    pub(crate) fn living(&mut self) -> HashSet<u32> {
-        let threads = Threads::of(self.pid);
-        if self.same_namespace {
-            return threads.into_iter().map(Tid::as_u32).collect();
-        }
-        if threads.is_empty() {
-            return HashSet::new();
-        }
-        let listed: HashSet<Tid> = threads.into_iter().collect();
-        // A listing may miss a living thread while others come and go (P1).
-        self.inner.retain(|tid, _| {
-            listed.contains(tid) || Threads::state(self.pid, *tid) != ThreadState::Dead
-        });
-        for tid in listed {
-            if !self.inner.contains_key(&tid)
-                && let Some(id) = Threads::inner_id(self.pid, tid)
-            {
-                self.inner.insert(tid, id);
-            }
-        }
-        self.outer = self.inner.iter().map(|(&tid, &id)| (id, tid)).collect();
-        self.outer.keys().copied().collect()
-    }
-
-    /// True if this very thread has ended.
-    pub(crate) fn is_gone(&self, inner: u32) -> bool {
-        let outer = match self.same_namespace {
-            true => Tid::try_from(inner).ok(),
-            false => self.outer.get(&inner).copied(),
-        };
-        outer.is_none_or(|tid| Threads::state(self.pid, tid) == ThreadState::Dead)
-    }
-
-    /// Makes the next thread that is not known worth a listing; those after it have the same one.
-    pub(crate) fn expect_news(&mut self) {
-        self.news = true;
-    }
-
-    /// The thread's id here, and its name; the id inside and no name for one that has ended already.
-    pub(crate) fn describe(&mut self, inner: u32) -> (u32, String) {
-        let outer = if self.same_namespace {
-            Tid::try_from(inner).ok()
-        } else {
-            if !self.outer.contains_key(&inner) && std::mem::take(&mut self.news) {
-                self.living();
-            }
-            self.outer.get(&inner).copied()
-        };
-        match outer {
-            Some(tid) => (tid.as_u32(), Threads::name(self.pid, tid)),
-            None => (inner, String::new()),
         }
     }
 }

@@ -5,6 +5,7 @@
 mod claim;
 mod clock;
 mod memory;
+mod namespace;
 mod naming;
 mod perf;
 mod pidfd;
@@ -20,6 +21,7 @@ pub(crate) use claim::Claim;
 pub(crate) use clock::monotonic_now;
 pub(crate) use clock::{instant_of, now_anchor, ticks_now};
 pub(crate) use memory::Memory;
+pub(crate) use namespace::PidNamespace;
 pub(crate) use naming::{PR_SET_VMA, kernel_names_mappings};
 pub(crate) use perf::{open_mapping_event, open_task_event};
 pub(crate) use pidfd::PidFd;

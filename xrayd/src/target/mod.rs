@@ -49,7 +49,7 @@ pub(crate) use objects::Objects;
 pub(crate) use owner::{effective_user, memory_owner};
 pub(crate) use seccomp::Passage;
 pub(crate) use sleds::{Survey, survey};
-pub(crate) use threads::{ThreadState, ThreadStatus, Threads};
+pub(crate) use threads::{StartTime, ThreadState, ThreadStatus, Threads};
 pub(crate) use tree::{
     Children, Glance, Incarnation, Program, age_of, has_sleds, is_older, is_there,
 };

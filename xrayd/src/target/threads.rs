@@ -40,6 +40,11 @@ pub(crate) struct ThreadStatus {
     pub(crate) inner_id: Option<u32>,
 }
 
+/// When a thread began, in clock ticks since the system did: field 22 of its `stat`. Numbers are given out anew; a number and this name
+/// one thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StartTime(u64);
+
 /// The threads of a process at one moment.
 #[derive(Debug)]
 pub(crate) struct Threads;
@@ -79,22 +84,26 @@ impl Threads {
 
     /// What a thread is doing; `Dead` if it is not there.
     pub(crate) fn state(pid: Pid, tid: Tid) -> ThreadState {
-        let Ok(stat) = proc_file::read(format!("/proc/{pid}/task/{tid}/stat")) else {
-            return ThreadState::Dead;
-        };
-        // The name in parentheses may hold anything; the state follows the last closing one.
-        let state = stat
-            .iter()
-            .rposition(|&byte| byte == b')')
-            .and_then(|end| stat.get(end + 2).copied());
-        state_of(state)
+        let stat = proc_file::read(format!("/proc/{pid}/task/{tid}/stat"));
+        stat.map_or(ThreadState::Dead, |stat| state_in(&stat))
+    }
+
+    /// When a thread began; `None` if it has ended.
+    pub(crate) fn start_time(pid: Pid, tid: Tid) -> Option<StartTime> {
+        let stat = proc_file::read(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+        match state_in(&stat) {
+            ThreadState::Dead => None,
+            ThreadState::Sleeping | ThreadState::Stoppable | ThreadState::Uninterruptible => {
+                number_in(&stat, 22).map(StartTime)
+            }
+        }
     }
 
     /// True if a thread is on its way out or gone: its memory may be gone already, whatever its state says.
     pub(crate) fn is_ending(pid: Pid, tid: Tid) -> bool {
         proc_file::read(format!("/proc/{pid}/task/{tid}/stat"))
             .ok()
-            .and_then(|stat| flags_of(&stat))
+            .and_then(|stat| number_in(&stat, 9))
             .is_none_or(|flags| flags & PF_EXITING != 0)
     }
 
@@ -134,13 +143,24 @@ fn state_of(letter: Option<u8>) -> ThreadState {
 }
 
 /// PF_EXITING, include/linux/sched.h: set before a thread gives its memory back, and never cleared.
-const PF_EXITING: u32 = 4;
+const PF_EXITING: u64 = 4;
 
-/// The ninth field; the name in parentheses, which is the second one, may hold anything.
-fn flags_of(stat: &[u8]) -> Option<u32> {
+/// What follows the name in a `stat`: the name in parentheses, which is the second field, may hold anything.
+fn behind_name(stat: &[u8]) -> Option<&[u8]> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    rest.split_ascii_whitespace().nth(6)?.parse().ok()
+    stat.get(end + 1..)
+}
+
+/// The state in a `stat`, the third field.
+fn state_in(stat: &[u8]) -> ThreadState {
+    state_of(behind_name(stat).and_then(|rest| rest.get(1).copied()))
+}
+
+/// The field of a `stat` with this number, from 4 on, as proc_pid_stat(5) counts them.
+fn number_in(stat: &[u8], field: usize) -> Option<u64> {
+    let rest = std::str::from_utf8(behind_name(stat)?).ok()?;
+    let behind = field.checked_sub(3)?;
+    rest.split_ascii_whitespace().nth(behind)?.parse().ok()
 }
 
 // === impl ThreadStatus ===
@@ -213,12 +233,24 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_are_found_whatever_the_thread_is_called() {
+    fn numbers_are_found_whatever_the_thread_is_called() {
         let stat = b"7 () S 1 2 ) \xff) S 1 7 7 0 -1 4194564 99 0";
-        assert_eq!(flags_of(stat), Some(0x40_0104));
-        assert_eq!(flags_of(b"7 (short) S 1 7 7 0 -1"), None);
-        assert_eq!(flags_of(b""), None);
+        assert_eq!(number_in(stat, 9), Some(0x40_0104));
+        assert_eq!(number_in(b"7 (short) S 1 7 7 0 -1", 9), None);
+        assert_eq!(number_in(b"", 9), None);
         assert!(!Threads::is_ending(Pid::this(), Pid::this().leader()));
+    }
+
+    #[test]
+    fn a_thread_that_lives_has_a_start_time() {
+        let (pid, leader) = (Pid::this(), Pid::this().leader());
+        let stat = procfs::process::Process::myself().unwrap().stat().unwrap();
+        assert_eq!(
+            Threads::start_time(pid, leader),
+            Some(StartTime(stat.starttime))
+        );
+        let nobody = Tid::try_from(0x3fff_ffff).unwrap();
+        assert_eq!(Threads::start_time(pid, nobody), None);
     }
 
     #[test]

@@ -21,11 +21,12 @@ use super::{
     CallSite, Keep, SiteTable, Switches, ThreadChoice,
     lane::Lane,
     lanes::Lanes,
+    names::{Bearer, Names},
     numbers::Numbers,
     pictures::{Moment, Pictures},
     ring::{Around, Ring, TURN_WORDS, turns},
     sample::{RingId, Sample},
-    slots::{Names, Slots},
+    slots::Slots,
 };
 use crate::{
     inject::{Installed, Layout},
@@ -38,6 +39,7 @@ use shm_ring::{Producer, newest};
 use xray_trace::model::Ticks;
 
 mod copies;
+mod endings;
 mod fronts;
 
 /// Sleep between rounds: while many events come, while few come or may, and while nothing is on. A function of 20 ns
@@ -60,10 +62,6 @@ const MEASURE_PAUSES: u32 = 50;
 /// One in so many slots taken since the last look for ended threads calls for the next one: threads that live for a
 /// moment only would have used up all slots by the time of the chores.
 const SLOTS_PER_LOOK: usize = 16;
-/// Rings that are taken back at once; then the others, and whoever asks for something, have their turn.
-const ENDS_AT_ONCE: usize = 128;
-/// Slots of the table that are read in one chore.
-const SWEEP_SLOTS: u32 = 4096;
 
 /// Why a session ends whose rings are broken.
 const LOST_RINGS: &str = "the memory of its rings was taken away, or the system had none for them";
@@ -135,6 +133,8 @@ pub(crate) struct Drain {
     more_ended: bool,
     /// Where the search for claims that nobody used goes on.
     swept: u32,
+    /// Where in `order` the search goes on for rings whose thread's number is another thread's now.
+    asked: usize,
     started: Instant,
     last_chores: Instant,
     /// When the clocks are read next: soon at first, so that an early reader has two points, then every second.
@@ -301,6 +301,7 @@ impl Drain {
             rings_seen: 0,
             more_ended: false,
             swept: 0,
+            asked: 0,
             started: now,
             last_chores: now,
             next_anchor: now,
@@ -548,6 +549,17 @@ impl Drain {
     /// recorded before, but by a slow path that a handler interrupted and took the other slot in: its event comes late, as of the time
     /// when it comes.
     fn take_up(&mut self, index: u32, owner: u32) {
+        let began = match self.names.bearer(owner) {
+            Bearer::Alive(began) => Some(began),
+            Bearer::Gone | Bearer::Unseen => None,
+        };
+        if self.lanes.get(owner).is_some() && began.is_some() {
+            let others =
+                |ring: &Ring| ring.owner == owner && ring.began.is_some() && ring.began != began;
+            if self.rings.values().any(others) {
+                self.end_threads(&HashSet::from([owner]));
+            }
+        }
         let left = self.lanes.open(owner, index, &mut self.names, &self.output);
         if let Some(left) = left {
             self.with_ring(left, Ring::leave);
@@ -556,7 +568,7 @@ impl Drain {
             true => newest::Words::default(),
             false => newest::Words::of(&self.slots.rings, self.layout().geometry, index),
         };
-        let mut ring = Ring::new(index, owner, &self.slots, before);
+        let mut ring = Ring::new(index, (owner, began), &self.slots, before);
         if !self.begun && self.slots.filtered {
             // What an earlier session left out is its own.
             ring.take_left_out(&self.slots);
@@ -589,6 +601,7 @@ impl Drain {
             self.count();
         }
         self.retire_dead();
+        self.retire_replaced();
         self.tell_quiet();
         self.free_stuck();
         self.retire_ringless();
@@ -627,68 +640,6 @@ impl Drain {
             Ok(anchor) => self.output.anchor(anchor),
             Err(error) => tracing::warn!(%error, "cannot read the clock"),
         }
-    }
-
-    /// A thread that was killed between claiming a slot and beginning a chunk has left its name in the table alone. Its
-    /// ring is taken up, so that it is taken back like others. Looks at a part of the table at a time.
-    fn take_up_unused(&mut self) {
-        let first = self.swept;
-        self.swept = match first.saturating_add(SWEEP_SLOTS) {
-            next if next < self.layout().geometry.slots() => next,
-            _ => 0,
-        };
-        // The memory of a process that is ending cannot be read; then there is nothing to be freed.
-        let Ok(claims) = self.slots.claims(&self.memory, first, SWEEP_SLOTS) else {
-            return;
-        };
-        let unused = |&(index, _): &(u32, u32)| !self.rings.contains_key(&index);
-        let mut claims: Vec<_> = claims.into_iter().filter(unused).collect();
-        if claims.is_empty() {
-            return;
-        }
-        let living = self.names.living();
-        claims.retain(|&(_, owner)| !living.contains(&owner) && self.names.is_gone(owner));
-        for (index, owner) in claims {
-            self.take_up(index, owner);
-        }
-    }
-
-    /// Takes the rings of threads that have ended.
-    fn retire_dead(&mut self) {
-        self.more_ended = false;
-        self.rings_seen = self.rings.len();
-        let living = self.names.living();
-        if living.is_empty() {
-            // The process is ending; the control thread will say so.
-            return;
-        }
-        let gone = |index: &&u32| {
-            let owner = self.rings.get(index).map(|ring| ring.owner);
-            // A listing may miss a living thread while others come and go (P1).
-            owner.is_some_and(|owner| !living.contains(&owner) && self.names.is_gone(owner))
-        };
-        let dead = self.order.iter().filter(gone).take(ENDS_AT_ONCE);
-        let dead: Vec<u32> = dead.copied().collect();
-        self.more_ended = dead.len() == ENDS_AT_ONCE;
-        for &index in &dead {
-            self.count_ring(index);
-            if self.slots.filtered
-                && let Some(ring) = self.rings.get_mut(&index)
-            {
-                self.output.left_out(ring.take_left_out(&self.slots));
-            }
-            self.with_ring(index, Ring::read_last);
-            if let Err(error) = self.slots.retire(&self.memory, index) {
-                tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not freed");
-            }
-            if let Some(ring) = self.rings.remove(&index) {
-                self.lanes.close(ring.owner, &self.output);
-            }
-        }
-        if !dead.is_empty() {
-            self.order.retain(|index| self.rings.contains_key(index));
-        }
-        self.rings_seen = self.rings.len();
     }
 
     /// A thread that has lost events and records no more has no gap word to say so: its functions were switched off, or it
@@ -730,22 +681,6 @@ impl Drain {
             ..
         } = self;
         self.lanes.lost_in_buckets(&losses, names, sites, output);
-    }
-
-    /// Tells what threads lost that found no slot, and frees the buckets of those that have ended.
-    fn retire_ringless(&mut self) {
-        let mut gone: HashSet<u32> = self.slots.bucket_owners().collect();
-        if !gone.is_empty() {
-            let living = self.names.living();
-            // As for rings: an empty list is that of a process that is ending.
-            let ended = |owner: &u32| !living.contains(owner) && self.names.is_gone(*owner);
-            gone.retain(|owner| !living.is_empty() && ended(owner));
-        }
-        // Those that are gone lose nothing more.
-        self.publish_without_slot();
-        if !gone.is_empty() {
-            self.slots.free_buckets(&gone);
-        }
     }
 
     fn flush(&mut self) {

@@ -1,0 +1,72 @@
+//! Threads that get the numbers of threads that have just ended.
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{Fixture, Target, build, is_root_for, not_run};
+use xrayd::session::{AttachOptions, Switch};
+
+use crate::confined::spawn_unshared;
+use crate::support::{pid, registry, retained, switch};
+
+/// Many threads end at once, again and again, and others have their numbers within a few milliseconds: about the time in which that many
+/// rings are taken back.
+const ARGUMENTS: [&str; 6] = ["--numbers", "64", "--births", "150", "--calls", "20"];
+const THREADS: u64 = 64 * 150;
+
+/// Every event of a program's threads is recorded or counted as lost, and there are no more threads in the trace than there were. `traced` is
+/// the process's id here.
+fn nothing_vanishes(test: &str, target: &mut Target, traced: i32) -> Result<()> {
+    let registry = registry();
+    // Few slots, so that ended threads are looked for all the time.
+    let options = AttachOptions {
+        max_threads: 64,
+        ..AttachOptions::default()
+    };
+    let session = registry.attach(pid(traced)?, options)?.session;
+    switch(&session, Switch::On)?;
+    let answer = target.ask("go", "born ")?;
+    let words: Vec<&str> = answer.split(' ').collect();
+    let number = |at: usize| -> Result<u64> {
+        let word = words.get(at).context("a number")?;
+        Ok(word.parse()?)
+    };
+    let (born, calls, again) = (number(1)?, number(3)?, number(5)?);
+    if born == 0 {
+        return not_run(test, "thread ids cannot be chosen here");
+    }
+    ensure!(born == THREADS, "{answer}");
+    // Other programs take ids as well.
+    ensure!(again > born / 2, "{answer}");
+    let report = registry.detach(pid(traced)?)?;
+    ensure!(
+        report.events + report.lost == 2 * calls,
+        "{answer}: {report:?}"
+    );
+    let trace = retained(&session)?;
+    let totals = trace.totals();
+    ensure!(
+        (totals.calls, totals.lost) == (report.events, report.lost),
+        "{totals:?}, but {report:?}"
+    );
+    let threads = trace.threads().len() as u64;
+    ensure!(threads <= born, "{threads} threads of {born}");
+    target.send("quit")
+}
+
+#[test]
+fn events_of_threads_with_used_numbers_do_not_vanish() -> Result<()> {
+    const TEST: &str = "events_of_threads_with_used_numbers_do_not_vanish";
+    let mut target = Target::spawn(Fixture::Reborn, ARGUMENTS)?;
+    let traced = target.pid();
+    nothing_vanishes(TEST, &mut target, traced)
+}
+
+#[test]
+fn events_of_threads_with_used_numbers_do_not_vanish_in_another_pid_namespace() -> Result<()> {
+    const TEST: &str = "events_of_threads_with_used_numbers_do_not_vanish_in_another_pid_namespace";
+    if !is_root_for(TEST)? {
+        return Ok(());
+    }
+    let program = build(Fixture::Reborn)?;
+    let (mut target, inside) = spawn_unshared(&[], &program, &ARGUMENTS)?;
+    nothing_vanishes(TEST, &mut target, inside)
+}

@@ -1,0 +1,209 @@
+//! Threads that have ended: their rings are read to the end, and their slots, filter pages and buckets become free for others.
+//!
+//! The kernel gives the numbers of threads out anew, at any moment. A thread that has the number of one that has ended finds that one's slot
+//! as its own and goes on in its ring. So a ring is bound to a thread's start time, and a slot is *withdrawn* before its ring is
+//! read for the last time: its owner becomes a number that no thread has.
+//!
+//! ```text
+//!  owned ──► withdrawn ──► read to the end ──► free
+//!                │                              ▲
+//!                │ a thread has the number now  │ that thread has ended
+//!                ▼                              │
+//!            left to that thread ───────────────┘   it may stand in a trampoline with this slot; its next event gets another one
+//! ```
+
+use std::collections::{HashMap, HashSet};
+
+use shm_ring::layout::slot::WITHDRAWN;
+
+use super::{Drain, Ring};
+use crate::collect::names::Bearer;
+
+/// Threads whose rings are taken back at once; then the others, and whoever asks for something, have their turn.
+const ENDS_AT_ONCE: usize = 128;
+/// Slots of the table that are read in one chore.
+const SWEEP_SLOTS: u32 = 4096;
+/// Rings in one chore whose thread is asked for its start time, though a listing shows its number: 6 us each.
+const ASKED_AT_ONCE: usize = 16;
+
+impl Drain {
+    /// A thread that was killed between claiming a slot and beginning a chunk has left its name in the table alone. Its
+    /// ring is taken up, so that it is taken back like others. Looks at a part of the table at a time.
+    pub(super) fn take_up_unused(&mut self) {
+        let first = self.swept;
+        self.swept = match first.saturating_add(SWEEP_SLOTS) {
+            next if next < self.layout().geometry.slots() => next,
+            _ => 0,
+        };
+        // The memory of a process that is ending cannot be read; then there is nothing to be freed.
+        let Ok(claims) = self.slots.claims(&self.memory, first, SWEEP_SLOTS) else {
+            return;
+        };
+        let unused = |&(index, _): &(u32, u32)| !self.rings.contains_key(&index);
+        let mut claims: Vec<_> = claims.into_iter().filter(unused).collect();
+        if claims.is_empty() {
+            return;
+        }
+        let living = self.names.living();
+        claims.retain(|&(_, owner)| !living.contains(&owner) && self.names.is_gone(owner, None));
+        for (index, owner) in claims {
+            match owner {
+                // A collector before this one has read the ring to its end, and was killed before it freed the slot.
+                WITHDRAWN => self.free_slot(index),
+                owner => self.take_up(index, owner),
+            }
+        }
+    }
+
+    /// Takes the rings of threads that no listing shows any more.
+    pub(super) fn retire_dead(&mut self) {
+        self.more_ended = false;
+        self.rings_seen = self.rings.len();
+        let living = self.names.living();
+        if living.is_empty() {
+            // The process is ending; the control thread will say so.
+            return;
+        }
+        let mut ended = HashSet::new();
+        for ring in self.order.iter().filter_map(|index| self.rings.get(index)) {
+            // A listing may miss a living thread while others come and go (P1).
+            if !living.contains(&ring.owner)
+                && !ended.contains(&ring.owner)
+                && self.names.is_gone(ring.owner, ring.began)
+            {
+                ended.insert(ring.owner);
+            }
+            if ended.len() == ENDS_AT_ONCE {
+                self.more_ended = true;
+                break;
+            }
+        }
+        self.end_threads(&ended);
+        self.rings_seen = self.rings.len();
+    }
+
+    /// The same of threads whose number another one has by now. Looks at a part of the rings at a time.
+    pub(super) fn retire_replaced(&mut self) {
+        let mut replaced = HashSet::new();
+        for _ in 0..self.order.len().min(ASKED_AT_ONCE) {
+            self.asked = match self.asked + 1 {
+                next if next < self.order.len() => next,
+                _ => 0,
+            };
+            let Some(ring) = self.rings.get_mut(&self.order[self.asked]) else {
+                continue;
+            };
+            if let Bearer::Alive(now) = self.names.bearer(ring.owner)
+                && *ring.began.get_or_insert(now) != now
+            {
+                replaced.insert(ring.owner);
+            }
+        }
+        self.end_threads(&replaced);
+    }
+
+    /// Threads with these numbers have ended, others may have them now.
+    pub(super) fn end_threads(&mut self, numbers: &HashSet<u32>) {
+        if numbers.is_empty() {
+            return;
+        }
+        let mut rings: HashMap<u32, Vec<u32>> = HashMap::new();
+        for &index in &self.order {
+            let owner = self.rings.get(&index).map(|ring| ring.owner);
+            if let Some(owner) = owner.filter(|owner| numbers.contains(owner)) {
+                rings.entry(owner).or_default().push(index);
+            }
+        }
+        for (number, indexes) in rings {
+            self.end_thread(number, &indexes);
+        }
+        self.order.retain(|index| self.rings.contains_key(index));
+    }
+
+    /// The same of one number, and of all rings of threads that have had it.
+    fn end_thread(&mut self, number: u32, indexes: &[u32]) {
+        let now = self.names.bearer(number);
+        let has_ended = |ring: &Ring| match now {
+            Bearer::Alive(now) => ring.began.is_some_and(|began| began != now),
+            Bearer::Gone | Bearer::Unseen => true,
+        };
+        let (mut ended, mut others) = (Vec::new(), Vec::new());
+        for &index in indexes {
+            match self.rings.get(&index).is_some_and(has_ended) {
+                true => ended.push(index),
+                false => others.push(index),
+            }
+        }
+        if ended.is_empty() {
+            return;
+        }
+        for &index in &ended {
+            if let Err(error) = self.slots.withdraw(&self.memory, index) {
+                // The process is ending: it has no more threads.
+                tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not withdrawn");
+            }
+        }
+        // A thread that was given the number before a slot was withdrawn may stand in its ring. One that came later cannot.
+        let heir = match self.names.bearer(number) {
+            Bearer::Alive(began) => Some(began),
+            Bearer::Gone | Bearer::Unseen => None,
+        };
+        let withdrawn_before = |ring: &Ring| ring.withdrawn;
+        let (free, left): (Vec<u32>, Vec<u32>) = ended.into_iter().partition(|index| {
+            heir.is_none() || self.rings.get(index).is_some_and(withdrawn_before)
+        });
+        for &index in free.iter().chain(&left) {
+            self.count_ring(index);
+            if self.slots.filtered
+                && let Some(ring) = self.rings.get_mut(&index)
+            {
+                self.output.left_out(ring.take_left_out(&self.slots));
+            }
+        }
+        for &index in &free {
+            self.with_ring(index, Ring::read_last);
+            self.rings.remove(&index);
+            self.free_slot(index);
+        }
+        for &index in &left {
+            self.with_ring(index, |ring, lane, around| {
+                ring.leave_to_heir(lane, around, heir);
+            });
+        }
+        self.lanes.close(number, &self.output);
+        if heir.is_some() {
+            // What it has in a bucket is the other one's from now on.
+            self.lanes.forget(number, &self.output);
+        }
+        for index in left.into_iter().chain(others) {
+            self.lanes
+                .open(number, index, &mut self.names, &self.output);
+            if self.threads.is_some() {
+                self.choose_thread(index, number);
+            }
+        }
+    }
+
+    fn free_slot(&self, index: u32) {
+        if let Err(error) = self.slots.retire(&self.memory, index) {
+            tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not freed");
+        }
+    }
+
+    /// Tells what threads lost that found no slot, and frees the buckets of those that have ended.
+    pub(super) fn retire_ringless(&mut self) {
+        let mut gone: HashSet<u32> = self.slots.bucket_owners().collect();
+        if !gone.is_empty() {
+            let living = self.names.living();
+            // As for rings: an empty list is that of a process that is ending.
+            gone.retain(|owner| {
+                !living.is_empty() && !living.contains(owner) && self.names.is_gone(*owner, None)
+            });
+        }
+        // Those that are gone lose nothing more.
+        self.publish_without_slot();
+        if !gone.is_empty() {
+            self.slots.free_buckets(&gone);
+        }
+    }
+}
