@@ -60,14 +60,9 @@ fn recorded(session: &Session) -> Result<Calls> {
 
 /// The same, once everything is read; the program stands still.
 fn settled(session: &Session) -> Result<Calls> {
-    let mut before = recorded(session)?;
-    wait_until(DEADLINE, "everything is read", || {
-        std::thread::sleep(Duration::from_millis(100));
-        let now = recorded(session)?;
-        let is_settled = now == before;
-        before = now;
-        Ok(is_settled.then_some(now))
-    })
+    // Whatever was recorded before a snapshot is in it.
+    session.write_snapshot(None, &mut std::io::sink())?;
+    recorded(session)
 }
 
 fn rests(session: &Session, name: &str) -> bool {
@@ -130,6 +125,7 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
             // So it stays, but for moments.
             target.ask("stop", "stop")?;
             let (before, seen) = (truth(&mut target)?, settled(&session)?);
+            let lost = session.status().lost;
             target.ask("go", "go")?;
             wait_until(DEADLINE, "some hundred requests", || {
                 let now = truth(&mut target)?;
@@ -141,12 +137,14 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
                 let seen = minus(settled(&session)?, seen);
                 // Of 5000 calls in half a millisecond, the budget has room for a few hundred.
                 ensure!(seen.tiny < called.tiny / 5, "{seen:?} of {called:?}");
-                // In the moments in which it is on, rings may be too small for it, and lose others' events.
+                // In the moments in which it is on, rings may be too small for it, and lose others' events: the more so, the less of a processor
+                // is left for the drain. What is lost is counted.
+                let lost = session.status().lost - lost;
                 for (seen, called) in [(seen.steps, called.steps), (seen.requests, called.requests)]
                 {
                     ensure!(
-                        seen <= called && seen > called * 4 / 5,
-                        "{seen} of {called}"
+                        seen > 0 && seen <= called && seen + lost >= called,
+                        "{seen} of {called}, and {lost} lost"
                     );
                 }
             }
