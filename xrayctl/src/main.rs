@@ -18,6 +18,7 @@ mod output;
 mod output_folder;
 mod page;
 mod parse;
+mod private;
 mod progress;
 mod recording;
 mod selectors;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use xray_trace::sink::Folder;
 
+use crate::private;
 use crate::whole_file::unfinished;
 
 /// A new directory. Dropped before it is finished, it goes away again.
@@ -50,7 +51,7 @@ impl OutputFolder {
         // Behind a slash there is no name to add to.
         let path = path.components().collect::<PathBuf>();
         let unfinished = unfinished(&path);
-        fs::create_dir(&unfinished).map_err(|error| match error.kind() {
+        private::create_dir(&unfinished).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => anyhow::anyhow!(
                 "{} is there already, from a conversion that was cut off: remove it",
                 unfinished.display()
@@ -115,7 +116,7 @@ impl Files {
 impl Folder for Files {
     fn begin(&mut self, name: &str) -> io::Result<()> {
         self.finish()?;
-        let file = File::create_new(self.path.join(name))?;
+        let file = private::create_new(&self.path.join(name))?;
         self.names.push(name.to_owned());
         self.current = Some(BufWriter::with_capacity(1 << 18, file));
         Ok(())

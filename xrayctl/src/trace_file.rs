@@ -10,6 +10,7 @@ use xray_trace::container::Completeness;
 use xray_trace::model::{Totals, Trace};
 
 use crate::output::trace_summary;
+use crate::private;
 
 /// Whether a file that is there already may be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,12 +64,10 @@ pub(crate) struct Tally {
 impl OutputFile {
     /// Opens the file, so that what is wrong with its name or place is found at once.
     pub(crate) fn open(path: &Path, overwrite: Overwrite) -> anyhow::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.write(true);
-        let (file, removable) = match options.clone().create_new(true).open(path) {
+        let (file, removable) = match private::create_new(path) {
             Ok(file) => (Ok(file), true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match overwrite {
-                Overwrite::Yes => (options.open(path), false),
+                Overwrite::Yes => (OpenOptions::new().write(true).open(path), false),
                 Overwrite::No if path.is_file() => {
                     anyhow::bail!("{} is there already; --force overwrites it", path.display())
                 }

@@ -13,6 +13,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
 use nix::sys::stat::Mode;
 use nix::unistd::linkat;
 
+use crate::private;
 use crate::trace_file::Overwrite;
 use crate::write_behind;
 
@@ -171,7 +172,7 @@ fn nameless(target: &Path) -> io::Result<(File, Place)> {
         _ => Path::new("."),
     };
     let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
-    let mode = Mode::from_bits_truncate(0o666);
+    let mode = Mode::from_bits_truncate(private::FILE_MODE);
     let file = File::from(nix::fcntl::open(directory, flags, mode)?);
     // It gets its name through there.
     fs::metadata(by_number(&file))?;
@@ -181,12 +182,12 @@ fn nameless(target: &Path) -> io::Result<(File, Place)> {
 /// A file beside this place, whose name says that it is not finished.
 fn beside(target: &Path) -> io::Result<(File, Place)> {
     let path = unfinished(target);
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&path)?;
-    Ok((file, Place::Beside(path)))
+    // One may be left of a run that was killed. Whatever it is, it is not written to.
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    Ok((private::create_new(&path)?, Place::Beside(path)))
 }
 
 fn name(file: &File, path: &Path) -> io::Result<()> {

@@ -10,6 +10,7 @@ use xrayd_proto::v1::TraceChunk;
 use super::super::snapshot::Snapshot;
 use crate::output::moment;
 use crate::output::triggered::Fired;
+use crate::private;
 use crate::trace_file::{OutputFile, Overwrite, Unfinished};
 
 /// The files of one trigger.
@@ -37,7 +38,7 @@ impl Files {
         let place = match one {
             true => Place::File(Some(OutputFile::open(path, overwrite)?)),
             false => {
-                let is_ours = match fs::create_dir(path) {
+                let is_ours = match private::create_dir(path) {
                     Ok(()) => true,
                     Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {
                         false
