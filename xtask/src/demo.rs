@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    execute(cargo().args(["build", "--package", "xrayd", "--package", "xrayctl"]))?;
+    execute(cargo("build").args(["--package", "xrayd", "--package", "xrayctl"]))?;
     let xrayctl = xrayctl()?;
 
     let mut program = Command::new(build(Fixture::Demo)?);

@@ -54,20 +54,12 @@ fn fuzz(target: &str, length: &str) -> Result<()> {
         let path = folder.join(kind).join(target);
         fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
     }
-    let mut command = cargo();
+    let mut command = cargo("run");
     command
         .current_dir(&folder)
         // They would replace the flags that instrument the targets.
         .env_remove("RUSTFLAGS")
-        .args([
-            "run",
-            "--quiet",
-            "--release",
-            "--locked",
-            "--bin",
-            target,
-            "--",
-        ])
+        .args(["--quiet", "--release", "--bin", target, "--"])
         .arg(format!("corpus/{target}"));
     let seeds = format!("seeds/{target}");
     if folder.join(&seeds).is_dir() {

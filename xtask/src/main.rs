@@ -3,6 +3,7 @@
 mod bench;
 mod bless;
 mod demo;
+mod dependencies;
 mod fuzz;
 mod gen_proto;
 mod shell;
@@ -37,6 +38,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Runs the long versions of the tests
     Soak(soak::Arguments),
+    /// Checks licences, duplicates and sources of all dependencies by deny.toml
+    Dependencies,
 }
 
 fn main() -> Result<()> {
@@ -62,5 +65,6 @@ fn run(command: Command) -> Result<()> {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
+        Command::Dependencies => dependencies::run(),
     }
 }

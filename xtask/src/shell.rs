@@ -1,16 +1,24 @@
 //! Running other programs in the workspace, with a line that says so.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::{Command, ExitStatus};
 
 use anyhow::{Context as _, Result, bail};
 use integration::workspace_dir;
 
-/// Cargo as it runs this program, in the workspace's root.
-pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(workspace_dir());
+/// A subcommand of the cargo that runs this program, in the workspace's root, with the versions of `Cargo.lock`.
+pub(crate) fn cargo(subcommand: &str) -> Command {
+    let mut command = Command::new(cargo_program());
     command
+        .current_dir(workspace_dir())
+        .args([subcommand, "--locked"]);
+    command
+}
+
+/// The cargo that runs this program.
+pub(crate) fn cargo_program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 /// Writes one line to standard output.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use integration::workspace_dir;
 
-use crate::shell::{cargo, execute, say};
+use crate::shell::{cargo, cargo_program, execute, say};
 use crate::test::install_missing;
 
 /// Set to 1, long tests run at full length.
@@ -55,14 +55,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     install_missing(false)?;
     // The tests start the programs of their own profile.
-    execute(cargo().args([
-        "build",
-        "--release",
-        "--package",
-        "xrayd",
-        "--package",
-        "xrayctl",
-    ]))?;
+    execute(cargo("build").args(["--release", "--package", "xrayd", "--package", "xrayctl"]))?;
     let begun = Instant::now();
     let wanted = Duration::from_secs(arguments.minutes.saturating_mul(60));
     for round in 1.. {
@@ -83,10 +76,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 fn run_part(arguments: &Arguments, program: &str, parts: &[&str]) -> Result<()> {
     let mut test = Command::new("timeout");
     test.args(["--kill-after=10", LIMIT])
-        .arg(cargo().get_program())
+        .arg(cargo_program())
         .current_dir(workspace_dir())
         .args([
             "test",
+            "--locked",
             "--release",
             "--package",
             "integration",

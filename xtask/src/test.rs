@@ -42,12 +42,12 @@ pub(crate) fn run_tests(environment: &[(&str, &str)], rest: &[String]) -> Result
 
 /// The end-to-end tests start the programs of this build.
 fn build() -> Result<()> {
-    execute(cargo().args(["build", "--workspace", "--all-targets"]))
+    execute(cargo("build").args(["--workspace", "--all-targets"]))
 }
 
 fn test(environment: &[(&str, &str)], rest: &[String]) -> Result<()> {
-    let mut test = cargo();
-    test.args(["test", "--no-fail-fast"]);
+    let mut test = cargo("test");
+    test.arg("--no-fail-fast");
     // Beside `--workspace`, cargo overlooks `-p`.
     if !names_packages(rest) {
         test.arg("--workspace");
@@ -90,8 +90,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 fn check_aarch64() -> Result<()> {
     const TARGET: &str = "aarch64-unknown-linux-gnu";
     install_target(TARGET)?;
-    let mut check = cargo();
-    check.args(["check", "--target", TARGET]);
+    let mut check = cargo("check");
+    check.args(["--target", TARGET]);
     for name in ["sled-encoders", "shm-ring", "xray-trace", "xrayd-proto"] {
         check.args(["-p", name]);
     }
@@ -117,10 +117,10 @@ fn install_target(target: &str) -> Result<()> {
 /// The ring under loom, which replaces the atomics and so needs a build of its own.
 fn check_interleavings() -> Result<()> {
     let target = workspace_dir().join("target").join("loom");
-    let mut loom = cargo();
+    let mut loom = cargo("test");
     loom.env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", target)
-        .args(["test", "--release", "-p", "shm-ring", "--test", "loom"]);
+        .args(["--release", "-p", "shm-ring", "--test", "loom"]);
     execute(&mut loom)
 }
 

@@ -91,14 +91,7 @@ struct Bench {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     install_missing(false)?;
     // One build of what users run; its figures are what counts.
-    execute(cargo().args([
-        "build",
-        "--release",
-        "--package",
-        "xrayd",
-        "--package",
-        "xrayctl",
-    ]))?;
+    execute(cargo("build").args(["--release", "--package", "xrayd", "--package", "xrayctl"]))?;
     let effort = if arguments.quick {
         Effort::Quick
     } else {

@@ -55,8 +55,7 @@ impl Inputs {
             Effort::Full => (8_000_000, 100_000_000),
             Effort::Quick => (800_000, 10_000_000),
         };
-        execute(cargo().args([
-            "build",
+        execute(cargo("build").args([
             "--release",
             "--package",
             "xray-trace",
