@@ -102,7 +102,10 @@ impl Scene {
         let child = Command::new(crate::xrayd()?)
             .arg("--socket")
             .arg(&socket)
-            .args(["--log", "text"])
+            .args(match arguments.contains(&"--log") {
+                true => &[][..],
+                false => &["--log", "text"],
+            })
             .args(arguments)
             .env_remove("XRAYD_METRICS")
             .stdin(Stdio::null())

@@ -15,6 +15,7 @@ use tokio::{
 use xray_trace::instr_map::{CompiledSelection, Selection};
 
 use crate::{
+    audit::{AuditError, AuditLog},
     config::{Config, ConfigError},
     metrics,
     notify::{self, InheritError},
@@ -42,6 +43,7 @@ pub struct App {
     /// Where metrics are asked for, if they are told.
     metrics: Option<Metrics>,
     registry: Registry,
+    audit: AuditLog,
     /// Listened to before the socket is bound: who sees the socket can rely on a clean end.
     signals: Signals,
 }
@@ -71,6 +73,9 @@ pub enum BuildError {
     /// Metrics need a clock.
     #[error("cannot read the clock")]
     Clock(#[source] io::Error),
+    /// The audit record cannot be written.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The signals cannot be heard.
     #[error("cannot listen to signals")]
     Signals(#[source] io::Error),
@@ -103,6 +108,7 @@ impl App {
     /// No place to listen, or another daemon is there; metrics cannot be served.
     pub fn build(config: &Config) -> Result<Self, BuildError> {
         let signals = Signals::listen().map_err(BuildError::Signals)?;
+        let audit = AuditLog::start(&config.audit)?;
         let inherited = notify::inherited()?;
         // Before the socket: who sees that can rely on a daemon that has started.
         let metrics = Metrics::build(inherited.metrics, config).map_err(|error| {
@@ -136,6 +142,7 @@ impl App {
             socket,
             metrics,
             registry,
+            audit,
             signals,
         })
     }
@@ -150,6 +157,7 @@ impl App {
             socket,
             metrics,
             registry,
+            audit,
             mut signals,
         } = self;
         let setup = |step| move |source| RunError::Setup { step, source };
@@ -166,7 +174,12 @@ impl App {
             }
             None => None,
         };
-        let mut server = tokio::spawn(rpc::serve(listener, registry.clone(), stopping));
+        let mut server = tokio::spawn(rpc::serve(
+            listener,
+            registry.clone(),
+            audit.clone(),
+            stopping,
+        ));
         notify::ready();
 
         let mut status = tokio::time::interval(STATUS_INTERVAL);
@@ -207,6 +220,7 @@ impl App {
                 tracing::warn!(socket = %path.display(), %error, "the socket was not removed");
             }
         }
+        let _ = tokio::task::spawn_blocking(move || audit.flush()).await;
         tracing::info!("stopped");
         result.map_err(RunError::Server)
     }
@@ -248,7 +262,7 @@ impl Metrics {
 pub fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .max_blocking_threads(128)
+        .max_blocking_threads(rpc::BLOCKING_THREADS)
         .thread_name("xrayd-rpc")
         .enable_all()
         .build()

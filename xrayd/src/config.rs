@@ -8,6 +8,7 @@ use tracing::level_filters::LevelFilter;
 use xray_trace::instr_map::{CompiledSelection, Rule, Selection, SelectionError};
 
 use crate::{
+    audit::AuditSink,
     metrics::MetricsAddress,
     session::{QuotaSetting, Quotas},
     size::ByteSize,
@@ -40,14 +41,15 @@ pub struct Args {
     /// Limit what sessions take of the daemon: NAME=PER_USER/TOTAL, such as mapped=8TiB/64TiB
     ///
     /// May be given several times. Quotas are sessions (1000/2000), threads of sessions (2500/5000),
-    /// mapped bytes of rings (8TiB/64TiB), and retained bytes of living processes (2GiB/8GiB). Root has
-    /// no quota.
+    /// mapped bytes of rings (8TiB/64TiB), retained bytes of living processes (2GiB/8GiB), and bytes of
+    /// compiled patterns, of requests and of what was enabled for later libraries (64MiB/256MiB). Root
+    /// has no quota.
     #[arg(long, value_name = "QUOTA")]
     pub quota: Vec<QuotaSetting>,
 
-    /// Serve metrics over HTTP, at /metrics of this address: ADDRESS:PORT, or a port of 127.0.0.1
+    /// Serve metrics over HTTP, at /metrics of this address: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH
     ///
-    /// Off by default. Whoever can connect sees names of programs and functions. A TCP socket that the service manager passes goes first.
+    /// Off by default. A unix socket has mode 0660. On a loopback address, a request's Host must be localhost or such an address. Whoever can connect sees names of programs and functions. A TCP socket that the service manager passes goes first.
     #[arg(long, env = "XRAYD_METRICS", value_name = "ADDR")]
     pub metrics: Option<MetricsAddress>,
 
@@ -60,6 +62,13 @@ pub struct Args {
     /// Histograms at most, in all processes; further functions are counted and left out
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub metrics_max_functions: u32,
+
+    /// Record each decision about a call as a line of JSON: log, off, or a file that is extended
+    ///
+    /// A record has time, caller, operation, processes, selection and decision. In the log, the lines
+    /// have the target `audit`. A user's records have a rate; beyond it they are dropped and counted.
+    #[arg(long, env = "XRAYD_AUDIT", value_name = "WHERE", default_value = "log")]
+    pub audit: AuditSink,
 
     /// How log lines look
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Auto)]
@@ -106,6 +115,8 @@ pub struct Config {
     pub metrics_functions: Option<Selection>,
     /// See there.
     pub metrics_max_functions: u32,
+    /// Where decisions about calls are recorded.
+    pub audit: AuditSink,
     /// How log lines look.
     pub log: LogFormat,
     /// What is logged.
@@ -150,6 +161,7 @@ impl Args {
             metrics,
             metrics_functions,
             metrics_max_functions,
+            audit,
             log,
             log_level,
         } = self;
@@ -177,6 +189,7 @@ impl Args {
             metrics,
             metrics_functions,
             metrics_max_functions,
+            audit,
             log,
             log_level,
         })

@@ -10,6 +10,7 @@
 //! [`session::Registry`] is the way in. `docs/ARCHITECTURE.md` says how it works.
 
 pub mod app;
+pub mod audit;
 mod collect;
 pub mod config;
 mod inject;
@@ -20,6 +21,7 @@ pub mod metrics;
 mod notify;
 mod panics;
 mod pid;
+mod rate;
 mod refusal;
 pub mod rpc;
 pub mod session;
@@ -29,6 +31,7 @@ pub mod socket;
 #[expect(unsafe_code, reason = "the only raw system calls")]
 mod sys;
 pub mod target;
+mod text;
 
 pub use pid::{NotAPid, Pid, TargetAddr, Tid};
 pub use refusal::{Reason, Refusal};

@@ -77,7 +77,6 @@ pub(super) fn check(caller: Caller, pid: Pid, owner: u32) -> Result<(), Refusal>
         "process {pid} belongs to user {owner}; user {} may not trace it, only its owner and root may",
         caller.uid
     );
-    tracing::warn!(uid = caller.uid, caller = caller.pid, %pid, owner, "refused: permission");
     Err(Refusal::new(Reason::Permission, message))
 }
 

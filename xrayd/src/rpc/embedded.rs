@@ -6,7 +6,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::{connection::Connection, server::serve_connections};
-use crate::session::{Caller, Registry};
+use crate::{
+    audit::AuditLog,
+    session::{Caller, Registry},
+};
 
 /// Bytes on their way between client and service; as much as a socket would hold.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -28,6 +31,7 @@ pub async fn embedded(
         let served = serve_connections(
             ReceiverStream::new(incoming),
             registry,
+            AuditLog::off(),
             std::future::pending(),
         );
         if let Err(error) = served.await {

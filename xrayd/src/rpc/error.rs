@@ -5,7 +5,10 @@ use std::time::Duration;
 use tonic::{Code, Status, metadata::MetadataValue};
 use xrayd_proto::REASON_KEY;
 
-use crate::refusal::{Reason, Refusal};
+use crate::{
+    refusal::{Reason, Refusal},
+    text::is_hazard,
+};
 
 /// The reason that a failed call carries; `None` for a failure of the transport or of another server.
 #[must_use]
@@ -20,12 +23,9 @@ impl From<Refusal> for Status {
 }
 
 /// The caller has too much under way already.
-pub(super) fn too_many(what: &str, uid: u32) -> Status {
+pub(super) fn too_many(what: &str, uid: u32) -> Refusal {
     let message = format!("user {uid} has too many {what} under way; wait for one to end");
-    with_reason(
-        Code::ResourceExhausted,
-        Refusal::new(Reason::TooMany, message),
-    )
+    Refusal::new(Reason::TooMany, message)
 }
 
 /// The reader of a bounded stream took nothing for too long.
@@ -46,7 +46,7 @@ fn with_reason(code: Code, refusal: Refusal) -> Status {
     // One line: particulars may come from a process's own strings.
     let message: String = message
         .chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .map(|c| if is_hazard(c) { '\u{fffd}' } else { c })
         .collect();
     let mut status = Status::new(code, message);
     status

@@ -1,7 +1,7 @@
 //! From a writer on a blocking thread to a stream of chunks, through a bounded pipe.
 //!
-//! At most [`CHUNK_BYTES`] × ([`CHUNKS`] + 2) bytes are on their way. A reader that takes nothing for a while loses the
-//! stream, so that the thread is not held for ever.
+//! At most [`CHUNK_BYTES`] × ([`CHUNKS`] + 2) bytes are on their way. A reader that keeps the writer waiting for
+//! longer than [`Pace`] allows loses the stream, so that no thread and no memory is held for ever.
 
 use std::{
     io::{self, ErrorKind, Write},
@@ -9,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, sync::mpsc};
+use tokio::{
+    runtime::Handle,
+    sync::mpsc::{self, error::SendTimeoutError},
+    time::Instant,
+};
 use tonic::Status;
 use xrayd_proto::v1::TraceChunk;
 
@@ -22,8 +26,29 @@ pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 /// Messages that wait for the reader.
 pub(super) const CHUNKS: usize = 4;
 
-/// How long a reader may take nothing.
+/// How long a reader may keep the writer waiting, in all its waits together.
 pub(super) const READER_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a reader gets back of that for each message it takes: one of 256 KiB in a second is the slowest
+/// pace that goes on for ever.
+const EARNED: Duration = Duration::from_secs(1);
+
+/// How long the reader of a stream may still keep the writer waiting.
+#[derive(Debug)]
+pub(super) struct Pace {
+    left: Duration,
+    /// What `left` never exceeds.
+    patience: Duration,
+}
+
+/// Why a message was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unsent {
+    /// The reader is gone.
+    Gone,
+    /// The reader is too slow.
+    Late,
+}
 
 /// The end that is written to. Only for threads that may block, within a tokio runtime.
 #[derive(Debug)]
@@ -34,8 +59,7 @@ pub(super) struct ChunkPipe {
     buffer: Vec<u8>,
     /// What each chunk says beside its bytes.
     template: TraceChunk,
-    /// How long the reader may take nothing.
-    patience: Duration,
+    pace: Pace,
 }
 
 /// Sends what was taken of some processes, as an `.xtrace` file. Only for threads that may block.
@@ -45,9 +69,41 @@ pub(super) fn send_shot(
 ) {
     let statuses: Vec<_> = shot.sessions().map(|session| session.status()).collect();
     let template = convert::retained(&statuses, shot.within());
-    let mut pipe = ChunkPipe::new(sender, template, READER_PATIENCE);
+    let mut pipe = ChunkPipe::new(sender, template);
     let written = shot.write(&mut pipe);
     pipe.finish(written);
+}
+
+// === impl Pace ===
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        Self::with_patience(READER_PATIENCE)
+    }
+
+    fn with_patience(patience: Duration) -> Self {
+        Self {
+            left: patience,
+            patience,
+        }
+    }
+
+    /// Hands a message over, unless the reader is gone or has used its time up.
+    pub(super) async fn send<T>(
+        &mut self,
+        sender: &mpsc::Sender<Result<T, Status>>,
+        message: T,
+    ) -> Result<(), Unsent> {
+        let began = Instant::now();
+        let sent = sender.send_timeout(Ok(message), self.left).await;
+        self.left = self.left.saturating_sub(began.elapsed());
+        match sent {
+            Ok(()) => self.left = self.patience.min(self.left + EARNED),
+            Err(SendTimeoutError::Closed(_)) => return Err(Unsent::Gone),
+            Err(SendTimeoutError::Timeout(_)) => return Err(Unsent::Late),
+        }
+        Ok(())
+    }
 }
 
 // === impl ChunkPipe ===
@@ -57,7 +113,6 @@ impl ChunkPipe {
     pub(super) fn new(
         sender: mpsc::Sender<Result<TraceChunk, Status>>,
         template: TraceChunk,
-        patience: Duration,
     ) -> Self {
         let buffer = Vec::with_capacity(CHUNK_BYTES);
         Self {
@@ -65,7 +120,7 @@ impl ChunkPipe {
             runtime: Handle::current(),
             buffer,
             template,
-            patience,
+            pace: Pace::new(),
         }
     }
 
@@ -77,7 +132,7 @@ impl ChunkPipe {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             Err(error) => {
                 let status = if error.kind() == ErrorKind::TimedOut {
-                    error::reader_too_slow(self.patience)
+                    error::reader_too_slow(self.pace.patience)
                 } else {
                     Status::internal(format!("the trace was not written: {error}"))
                 };
@@ -98,12 +153,11 @@ impl ChunkPipe {
             data,
             ..self.template.clone()
         };
-        let sent = async { tokio::time::timeout(self.patience, self.sender.send(Ok(chunk))).await };
-        match self.runtime.block_on(sent) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(ErrorKind::BrokenPipe.into()),
-            Err(_) => Err(ErrorKind::TimedOut.into()),
-        }
+        let sent = self.runtime.block_on(self.pace.send(&self.sender, chunk));
+        sent.map_err(|unsent| match unsent {
+            Unsent::Gone => ErrorKind::BrokenPipe.into(),
+            Unsent::Late => ErrorKind::TimedOut.into(),
+        })
     }
 }
 
@@ -138,7 +192,7 @@ mod tests {
         let expected: Vec<u8> = (0..=250).cycle().take(3 * CHUNK_BYTES + 17).collect();
         let bytes = expected.clone();
         let writer = tokio::task::spawn_blocking(move || {
-            let mut pipe = ChunkPipe::new(sender, template, READER_PATIENCE);
+            let mut pipe = ChunkPipe::new(sender, template);
             let written = pipe.write_all(&bytes);
             pipe.finish(written);
         });
@@ -158,7 +212,7 @@ mod tests {
         let (sender, receiver) = mpsc::channel(CHUNKS);
         drop(receiver);
         let result = tokio::task::spawn_blocking(move || {
-            let mut pipe = ChunkPipe::new(sender, TraceChunk::default(), READER_PATIENCE);
+            let mut pipe = ChunkPipe::new(sender, TraceChunk::default());
             let written = pipe.write_all(&vec![0; 10 * CHUNK_BYTES]);
             let kind = written.as_ref().map_err(io::Error::kind).err();
             pipe.finish(written);
@@ -171,8 +225,8 @@ mod tests {
     async fn a_reader_that_takes_nothing_loses_the_stream_and_is_told() {
         let (sender, mut receiver) = mpsc::channel(1);
         let result = tokio::task::spawn_blocking(move || {
-            let patience = Duration::from_millis(20);
-            let mut pipe = ChunkPipe::new(sender, TraceChunk::default(), patience);
+            let mut pipe = ChunkPipe::new(sender, TraceChunk::default());
+            pipe.pace = Pace::with_patience(Duration::from_millis(20));
             let written = pipe.write_all(&vec![0; 3 * CHUNK_BYTES]);
             let kind = written.as_ref().map_err(io::Error::kind).err();
             pipe.finish(written);
@@ -183,5 +237,28 @@ mod tests {
         let status = receiver.recv().await.unwrap().unwrap_err();
         assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
         assert!(receiver.recv().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_trickles_loses_the_stream_and_one_that_keeps_pace_does_not() {
+        for (pause, is_late) in [(EARNED * 2, true), (EARNED / 2, false)] {
+            let (sender, mut receiver) = mpsc::channel(1);
+            let reader = tokio::spawn(async move {
+                while receiver.recv().await.is_some() {
+                    tokio::time::sleep(pause).await;
+                }
+            });
+            let mut pace = Pace::new();
+            let mut sent = 0;
+            let unsent = loop {
+                match pace.send(&sender, ()).await {
+                    Ok(()) if sent < 1000 => sent += 1,
+                    other => break other.err(),
+                }
+            };
+            drop(sender);
+            reader.await.unwrap();
+            assert_eq!(unsent, is_late.then_some(Unsent::Late), "{pause:?}: {sent}");
+        }
     }
 }

@@ -4,9 +4,11 @@
 //! The client's pace is the pace of the loop. While it waits for the client, the feed fills up to its bound and then
 //! drops and counts; the drain thread never waits for anybody.
 
-use std::{collections::BTreeMap, future::poll_fn, io, pin::pin, sync::Arc, task::Poll};
+use std::{
+    collections::BTreeMap, future::poll_fn, io, pin::pin, sync::Arc, task::Poll, time::Duration,
+};
 
-use tokio::{sync::mpsc, task::spawn_blocking};
+use tokio::sync::mpsc;
 use tonic::Status;
 use xrayd_proto::v1;
 
@@ -15,6 +17,7 @@ use super::{
     error,
     events::{EventBatcher, Names, Piece},
     fetch::CHUNK_BYTES,
+    workers::{Lane, Workers},
 };
 use crate::refusal::Refusal;
 use crate::session::{Feed, FeedItem, Published, Session, Source, Tables as _, TraceWriter};
@@ -28,6 +31,9 @@ const MAX_EVENTS: u64 = 128 * 1024;
 
 /// Items that are taken at once.
 const MAX_ITEMS: usize = 256;
+
+/// How long a reader of a live stream may take nothing. It loses events meanwhile, and is told how many.
+const STALLED: Duration = Duration::from_secs(600);
 
 /// Where messages go: a small bounded queue, then the connection's window.
 pub(super) type Sender<T> = mpsc::Sender<Result<T, Status>>;
@@ -65,10 +71,11 @@ pub(super) async fn run<E: Encode>(
     mut feed: Feed,
     mut encoder: E,
     sender: Sender<E::Message>,
+    (workers, uid): (Workers, u32),
     _admitted: Admitted,
 ) -> Ending {
     for message in encoder.begin() {
-        if sender.send(Ok(message)).await.is_err() {
+        if deliver(&sender, message).await.is_err() {
             return Ending::Early;
         }
     }
@@ -82,7 +89,7 @@ pub(super) async fn run<E: Encode>(
             let _gone = sender.send(Err(refusal.into())).await;
             return Ending::Early;
         }
-        let work = spawn_blocking(move || {
+        let work = workers.run(Lane::Step, uid, move || {
             let messages = if ended {
                 encoder.end()
             } else {
@@ -105,7 +112,7 @@ pub(super) async fn run<E: Encode>(
             }
         };
         for message in messages {
-            if sender.send(Ok(message)).await.is_err() {
+            if deliver(&sender, message).await.is_err() {
                 return Ending::Early;
             }
         }
@@ -113,6 +120,12 @@ pub(super) async fn run<E: Encode>(
             return Ending::Over;
         }
     }
+}
+
+/// Hands a message over. A reader that takes nothing for [`STALLED`] counts as gone.
+async fn deliver<T>(sender: &Sender<T>, message: T) -> Result<(), ()> {
+    let sent = sender.send_timeout(Ok(message), STALLED);
+    sent.await.map_err(drop)
 }
 
 /// Waits for an item and takes what else is there already; nothing when the session ended.
@@ -407,7 +420,7 @@ mod tests {
         let feed = closed_feed();
         let admitted = Admission::new(1).admit(0).unwrap();
         let (sender, mut receiver) = mpsc::channel(1);
-        run(feed, encoder, sender, admitted).await;
+        run(feed, encoder, sender, (Workers::new(), 0), admitted).await;
         receiver.recv().await
     }
 

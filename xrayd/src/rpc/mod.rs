@@ -1,7 +1,9 @@
 //! gRPC: `xrayd.v1` over the [`Registry`](crate::session::Registry).
 //!
 //! ```text
-//!  socket ─► accept ─► Connection (caller) ─► Service ─► authorise ─► Registry (blocking threads)
+//!  socket ─► accept ─► Connection (caller) ─► Service ─► Workers ─► authorise ─► Registry (blocking threads)
+//!              │                                 │           │
+//!              │                                 │         audit: each decision
 //!              │                                 │
 //!          admission                          convert ◄─► proto types, which stop here
 //!                                                │
@@ -9,13 +11,15 @@
 //! ```
 //!
 //! What is bounded: connections, streams and blocking calls of each user, calls of each connection, bytes of a message,
-//! events of a batch, batches on their way, seconds that a fetch waits for its reader.
+//! threads of each user, events of a batch, batches on their way, seconds that a stream waits for its
+//! reader.
 
 mod admission;
 mod authorise;
 mod connection;
 mod convert;
 mod counts;
+mod described;
 mod embedded;
 mod error;
 mod events;
@@ -25,8 +29,11 @@ mod profile;
 mod server;
 mod service;
 mod trigger;
+mod turns;
 mod undo;
+mod workers;
 
 pub use embedded::embedded;
 pub use error::reason_of;
 pub use server::{ServeError, serve};
+pub(crate) use workers::BLOCKING_THREADS;

@@ -7,15 +7,12 @@ use tonic::{Status, Streaming};
 use xrayd_proto::v1::{FetchProfileRequest, TraceChunk};
 
 use super::{
-    admission::Admitted,
-    authorise::Traced,
-    fetch::{ChunkPipe, READER_PATIENCE},
-    live::Ending,
+    admission::Admitted, authorise::Traced, fetch::ChunkPipe, live::Ending, workers::Workers,
 };
 use crate::{
     Pid,
     refusal::{Reason, Refusal},
-    session::{Mode, ProfileSums, Profiling, Session, write_profile},
+    session::{Caller, Mode, ProfileSums, Profiling, Session, write_profile},
 };
 
 /// How often it is looked whether all processes have ended.
@@ -85,6 +82,7 @@ pub(super) async fn run(
     profiles: Profiles,
     mut requests: Streaming<FetchProfileRequest>,
     sender: mpsc::Sender<Result<TraceChunk, Status>>,
+    (workers, caller): (Workers, Caller),
     _admitted: Admitted,
 ) -> Ending {
     let wanted = async {
@@ -100,9 +98,17 @@ pub(super) async fn run(
     if !asked {
         return Ending::Early;
     }
+    let turn = match workers.snapshot(caller).await {
+        Ok(turn) => turn,
+        Err(refusal) => {
+            let _gone = sender.send(Err(refusal.into())).await;
+            return Ending::Early;
+        }
+    };
     let written = spawn_blocking(move || {
+        let _turn = turn;
         let profiles = profiles.finish();
-        let mut pipe = ChunkPipe::new(sender, TraceChunk::default(), READER_PATIENCE);
+        let mut pipe = ChunkPipe::new(sender, TraceChunk::default());
         let written = write_profile(&profiles, &mut pipe);
         pipe.finish(written);
     });

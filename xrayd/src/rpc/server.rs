@@ -14,9 +14,14 @@ use xrayd_proto::{FILE_DESCRIPTOR_SET, v1::xrayd_server::XraydServer};
 use super::{
     admission::Admission,
     connection::{self, Connection},
+    error,
     service::Service,
 };
-use crate::{session::Registry, shutdown::Stopping};
+use crate::{
+    audit::{AuditLog, Operation},
+    session::Registry,
+    shutdown::Stopping,
+};
 
 /// Connections of one user at a time.
 const CONNECTIONS_PER_USER: u32 = 64;
@@ -55,11 +60,12 @@ pub enum ServeError {
 pub async fn serve(
     listener: UnixListener,
     registry: Registry,
+    audit: AuditLog,
     stopping: Stopping,
 ) -> Result<(), ServeError> {
     let (sender, accepted) = mpsc::channel(1);
-    let accepting = tokio::spawn(accept(listener, sender));
-    serve_connections(ReceiverStream::new(accepted), registry, async {
+    let accepting = tokio::spawn(accept(listener, sender, audit.clone()));
+    serve_connections(ReceiverStream::new(accepted), registry, audit, async {
         stopping.wait().await;
         // Also closes the listener: from here on a connection is refused instead of left waiting.
         accepting.abort();
@@ -71,6 +77,7 @@ pub async fn serve(
 pub(super) async fn serve_connections<T>(
     incoming: impl Stream<Item = Connection<T>>,
     registry: Registry,
+    audit: AuditLog,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError>
 where
@@ -78,7 +85,7 @@ where
 {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<XraydServer<Service>>().await;
-    let router = router(registry)?.add_service(health_service);
+    let router = router(registry, audit)?.add_service(health_service);
     let stop = async {
         stop.await;
         health.set_not_serving::<XraydServer<Service>>().await;
@@ -89,7 +96,7 @@ where
     Ok(())
 }
 
-fn router(registry: Registry) -> Result<Router, ServeError> {
+fn router(registry: Registry, audit: AuditLog) -> Result<Router, ServeError> {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -102,7 +109,7 @@ fn router(registry: Registry) -> Result<Router, ServeError> {
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .http2_max_header_list_size(16 * 1024)
         .add_service(
-            XraydServer::new(Service::new(registry))
+            XraydServer::new(Service::new(registry, audit))
                 .max_decoding_message_size(MAX_REQUEST_BYTES)
                 .max_encoding_message_size(xrayd_proto::MAX_MESSAGE_BYTES),
         )
@@ -111,7 +118,11 @@ fn router(registry: Registry) -> Result<Router, ServeError> {
 }
 
 /// Accepts until the server is gone. Whoever cannot be named or has too many connections is turned away.
-async fn accept(listener: UnixListener, accepted: mpsc::Sender<Connection<UnixStream>>) {
+async fn accept(
+    listener: UnixListener,
+    accepted: mpsc::Sender<Connection<UnixStream>>,
+    audit: AuditLog,
+) {
     let admission = Admission::new(CONNECTIONS_PER_USER);
     loop {
         let stream = match listener.accept().await {
@@ -130,11 +141,9 @@ async fn accept(listener: UnixListener, accepted: mpsc::Sender<Connection<UnixSt
             }
         };
         let Some(admitted) = admission.admit(caller.uid) else {
-            tracing::warn!(
-                uid = caller.uid,
-                pid = caller.pid,
-                "too many connections of one user, closed"
-            );
+            let refused = error::too_many("connections", caller.uid);
+            let mut call = audit.call(caller, Operation::Connect);
+            call.decide::<()>(&Err(refused));
             continue;
         };
         if accepted

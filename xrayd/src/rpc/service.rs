@@ -11,19 +11,20 @@ use xrayd_proto::v1::{self, xrayd_server::Xrayd};
 use super::{
     admission::{Admission, Admitted},
     authorise::{self, Deed, Outcomes, Traced, Whom},
-    convert, counts, error,
-    fetch::{CHUNKS, READER_PATIENCE, send_shot},
+    convert, counts, described, error,
+    fetch::{CHUNKS, Pace, send_shot},
     live::{self, EventMessages, TraceMessages},
     profile::{self, Profiles},
     trigger::{self, Plan, Triggering, Watched},
     undo::{Unanswered, Undo},
+    workers::{Lane, Workers},
 };
 use crate::{
     Pid,
+    audit::{AuditLog, Call, Operation},
     refusal::{Reason, Refusal},
     session::{
         AttachOptions, Attached, Caller, Economy, FunctionRow, Reach, Registry, Run, Shot, Switch,
-        ToggleReport, Wanted,
     },
     sys::now_anchor,
 };
@@ -49,19 +50,31 @@ type Answer<T> = Result<Response<T>, Status>;
 #[derive(Debug, Clone)]
 pub(super) struct Service {
     registry: Registry,
+    audit: AuditLog,
+    workers: Workers,
     calls: Arc<Admission>,
+    /// Calls that let processes be as they were: never refused for other calls.
+    releases: Arc<Admission>,
     streams: Arc<Admission>,
 }
 
 // === impl Service ===
 
 impl Service {
-    pub(super) fn new(registry: Registry) -> Self {
+    pub(super) fn new(registry: Registry, audit: AuditLog) -> Self {
         Self {
             registry,
+            audit,
+            workers: Workers::new(),
             calls: Admission::new(CALLS_PER_USER),
+            releases: Admission::new(CALLS_PER_USER),
             streams: Admission::new(STREAMS_PER_USER),
         }
+    }
+
+    /// Begins a call. From here on each way out leaves an audit record.
+    fn call<T>(&self, request: &Request<T>, operation: Operation) -> Result<Call, Status> {
+        Ok(self.audit.call(authorise::caller(request)?, operation))
     }
 
     /// Runs a live stream to its end, and undoes what its reader wanted undone if that is gone before.
@@ -72,6 +85,8 @@ impl Service {
         (caller, pid, traced): (Caller, Pid, Traced),
     ) {
         let registry = self.registry.clone();
+        let workers = self.workers.clone();
+        let audit = self.audit.clone();
         tokio::spawn(async move {
             match stream.await {
                 live::Ending::Over => return,
@@ -80,37 +95,48 @@ impl Service {
             }
             if let Some(what) = undo {
                 // Not among the calls that a user may have at a time: it has to be done.
-                let undoing = spawn_blocking(move || what.undo(&registry, caller, pid, &traced));
+                let undo = move || what.undo(&registry, &audit, caller, pid, &traced);
                 // A panic was logged where it happened.
-                let _ = undoing.await;
+                let _ = workers.run(Lane::Release, caller.uid, undo).await;
             }
         });
     }
 
-    /// Runs `call` on a thread that may block.
+    /// Runs `work` on a thread that may block. What is decided there is recorded.
     async fn blocking<T: Send + 'static>(
         &self,
-        caller: Caller,
-        call: impl FnOnce(&Registry) -> Result<T, Refusal> + Send + 'static,
+        call: Call,
+        work: impl FnOnce(&Registry, &mut Call) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Status> {
-        let admitted = self
-            .calls
-            .admit(caller.uid)
-            .ok_or_else(|| error::too_many("calls", caller.uid))?;
+        self.work_in(Lane::Call, call, work).await
+    }
+
+    /// As [`Service::blocking`], in this lane.
+    async fn work_in<T: Send + 'static>(
+        &self,
+        lane: Lane,
+        mut call: Call,
+        work: impl FnOnce(&Registry, &mut Call) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Status> {
+        let uid = call.caller().uid;
+        let admission = match lane {
+            Lane::Call | Lane::Step => &self.calls,
+            Lane::Release => &self.releases,
+        };
+        let admitted = place(admission, "calls", &mut call)?;
         let registry = self.registry.clone();
-        let done = spawn_blocking(move || {
-            // Given back when the call ends, which is later than now if the client leaves.
+        let done = self.workers.run(lane, uid, move || {
             let _admitted = admitted;
-            call(&registry)
+            let result = work(&registry, &mut call);
+            call.decide(&result);
+            result
         });
         // A panic was logged where it happened.
         Ok(done.await.map_err(|_| error::bug())??)
     }
 
-    fn stream(&self, caller: Caller) -> Result<Admitted, Status> {
-        self.streams
-            .admit(caller.uid)
-            .ok_or_else(|| error::too_many("streams", caller.uid))
+    fn stream(&self, call: &mut Call) -> Result<Admitted, Status> {
+        place(&self.streams, "streams", call)
     }
 
     /// Switches functions of one process or of all of the caller's.
@@ -119,7 +145,13 @@ impl Service {
         request: Request<v1::ToggleRequest>,
         switch: Switch,
     ) -> Answer<v1::ToggleResponse> {
-        let caller = authorise::caller(&request)?;
+        let operation = match (switch, request.get_ref().dry_run) {
+            (_, true) => Operation::DryRun,
+            (Switch::On, false) => Operation::Enable,
+            (Switch::Off, false) => Operation::Disable,
+        };
+        let call = self.call(&request, operation)?;
+        let caller = call.caller();
         let v1::ToggleRequest {
             pid,
             selection,
@@ -127,18 +159,19 @@ impl Service {
             capture,
             loan,
         } = request.into_inner();
-        let whom = Whom::try_from(pid)?;
-        let to = convert::wanted(switch, capture)?;
+        let call = call.of(pid).with(described::selection(selection.as_ref()));
         let run = if dry_run { Run::Dry } else { Run::Real };
-        let toggle = convert::toggle(selection, to, loan, run)?;
+        let lane = match (switch, loan) {
+            (Switch::Off, 1..) => Lane::Release,
+            _ => Lane::Call,
+        };
         let reports = self
-            .blocking(caller, move |registry| {
-                for_each(registry, caller, whom, toggle.deed(), |traced| {
-                    let reports = traced.toggle(registry, caller, &toggle);
-                    for (pid, report) in &reports {
-                        audit_toggle(caller, *pid, to, run, report);
-                    }
-                    reports
+            .work_in(lane, call, move |registry, call| {
+                let whom = Whom::try_from(pid)?;
+                let to = convert::wanted(switch, capture)?;
+                let toggle = convert::toggle(selection, to, loan, run)?;
+                for_each(registry, call, whom, toggle.deed(), |traced| {
+                    traced.toggle(registry, caller, &toggle)
                 })
             })
             .await?;
@@ -153,52 +186,36 @@ impl Service {
     }
 }
 
+/// A place for this call; without one the call is refused.
+fn place(admission: &Arc<Admission>, what: &str, call: &mut Call) -> Result<Admitted, Status> {
+    let uid = call.caller().uid;
+    let admitted = admission.admit(uid);
+    let admitted = admitted.ok_or_else(|| error::too_many(what, uid));
+    if admitted.is_err() {
+        call.decide(&admitted);
+    }
+    Ok(admitted?)
+}
+
 /// What was done to each process; if it is one that is named, and alone, its refusal is the call's.
 fn for_each<T>(
     registry: &Registry,
-    caller: Caller,
+    call: &mut Call,
     whom: Whom,
     deed: Deed,
-    mut call: impl FnMut(&Traced) -> Outcomes<T>,
+    mut work: impl FnMut(&Traced) -> Outcomes<T>,
 ) -> Result<Outcomes<T>, Refusal> {
     let mut reports = Vec::new();
-    for traced in authorise::all_traced(registry, caller, whom, deed)? {
-        reports.extend(call(&traced));
+    for traced in authorise::all_traced(registry, call.caller(), whom, deed)? {
+        reports.extend(work(&traced));
     }
+    call.decide_each(&reports);
     if let (Whom::One(_), [(_, Err(_))]) = (whom, &*reports)
         && let Some((_, Err(refusal))) = reports.pop()
     {
         return Err(refusal);
     }
     Ok(reports)
-}
-
-/// The log line that says who switched what.
-pub(super) fn audit_toggle(
-    caller: Caller,
-    pid: Pid,
-    to: Wanted,
-    run: Run,
-    report: &Result<ToggleReport, Refusal>,
-) {
-    match (run, report) {
-        (Run::Dry, _) => {}
-        (Run::Real, Ok(report)) => tracing::info!(
-            uid = caller.uid,
-            caller = caller.pid,
-            %pid,
-            ?to,
-            matched = report.matched,
-            changed = report.changed,
-            "toggled"
-        ),
-        (Run::Real, Err(refusal)) => audit_refused(caller, pid, "toggle", refusal),
-    }
-}
-
-fn audit_refused(caller: Caller, pid: Pid, what: &'static str, refusal: &Refusal) {
-    let Refusal { reason, message } = refusal;
-    tracing::warn!(uid = caller.uid, caller = caller.pid, %pid, what, %reason, message, "refused");
 }
 
 #[tonic::async_trait]
@@ -225,10 +242,11 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::ListProcessesRequest>,
     ) -> Answer<v1::ListProcessesResponse> {
-        let caller = authorise::caller(&request)?;
+        let call = self.call(&request, Operation::ListProcesses)?;
+        let caller = call.caller();
         let v1::ListProcessesRequest {} = request.into_inner();
         let processes = self
-            .blocking(caller, move |registry| {
+            .blocking(call, move |registry, _| {
                 let shown = move |pid, owner| authorise::sees(caller, pid, owner);
                 let mut processes = registry.list(shown)?;
                 // Asked for again: a process may have become another user's meanwhile.
@@ -243,41 +261,36 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::PreflightRequest>,
     ) -> Answer<v1::PreflightResponse> {
-        let caller = authorise::caller(&request)?;
+        let call = self.call(&request, Operation::Preflight)?;
+        let caller = call.caller();
         let v1::PreflightRequest { pid } = request.into_inner();
-        let pid = authorise::one(pid)?;
-        let checks = self
-            .blocking(caller, move |registry| {
-                authorise::looking(registry, caller, pid, || registry.preflight(pid))
+        let answer = self
+            .blocking(call.of(pid), move |registry, _| {
+                let pid = authorise::one(pid)?;
+                let checks = authorise::looking(registry, caller, pid, || registry.preflight(pid))?;
+                Ok(convert::preflight(pid, checks))
             })
             .await?;
-        Ok(Response::new(convert::preflight(pid, checks)))
+        Ok(Response::new(answer))
     }
 
     async fn attach(&self, request: Request<v1::AttachRequest>) -> Answer<v1::AttachResponse> {
-        let caller = authorise::caller(&request)?;
+        let call = self.call(&request, Operation::Attach)?;
+        let caller = call.caller();
         let request = request.into_inner();
-        let pid = authorise::one(request.pid)?;
-        let options = convert::attach_options(request)?;
+        let (audit, workers) = (self.audit.clone(), self.workers.clone());
         let (answer, unanswered) = self
-            .blocking(caller, move |registry| {
+            .blocking(call.of(request.pid), move |registry, _| {
+                let pid = authorise::one(request.pid)?;
+                let options = convert::attach_options(request)?;
                 let options = AttachOptions {
                     payer: caller.payer(),
                     ..authorise::attaching(caller, pid, options)?
                 };
-                let Attached { session, report } = registry
-                    .attach(pid, options)
-                    .inspect_err(|refusal| audit_refused(caller, pid, "attach", refusal))?;
+                let Attached { session, report } = registry.attach(pid, options)?;
                 authorise::check(caller, pid, session.uid())?;
-                tracing::info!(
-                    uid = caller.uid,
-                    caller = caller.pid,
-                    %pid,
-                    owner = session.uid(),
-                    adopted = report.adopted,
-                    "attached"
-                );
-                let unanswered = Unanswered::new(registry, caller, pid, report.already);
+                let unanswered =
+                    Unanswered::new(registry, audit, workers, (caller, pid), report.already);
                 let answer = v1::AttachResponse {
                     status: Some(convert::status(session.status())),
                     report: Some(convert::attach_report(report)),
@@ -290,22 +303,13 @@ impl Xrayd for Service {
     }
 
     async fn detach(&self, request: Request<v1::DetachRequest>) -> Answer<v1::DetachResponse> {
-        let caller = authorise::caller(&request)?;
+        let call = self.call(&request, Operation::Detach)?;
         let v1::DetachRequest { pid } = request.into_inner();
-        let whom = Whom::try_from(pid)?;
         let reports = self
-            .blocking(caller, move |registry| {
-                for_each(registry, caller, whom, Deed::Release, |traced| {
-                    let reports = traced.end(registry);
-                    for (pid, report) in &reports {
-                        match report {
-                            Ok(_) => {
-                                tracing::info!(uid = caller.uid, caller = caller.pid, %pid, "detached")
-                            }
-                            Err(refusal) => audit_refused(caller, *pid, "detach", refusal),
-                        }
-                    }
-                    reports
+            .work_in(Lane::Release, call.of(pid), move |registry, call| {
+                let whom = Whom::try_from(pid)?;
+                for_each(registry, call, whom, Deed::Release, |traced| {
+                    traced.end(registry)
                 })
             })
             .await?;
@@ -323,31 +327,30 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::ListFunctionsRequest>,
     ) -> Answer<Self::ListFunctionsStream> {
-        let caller = authorise::caller(&request)?;
+        let call = self.call(&request, Operation::ListFunctions)?;
+        let caller = call.caller();
         let v1::ListFunctionsRequest { pid, selection } = request.into_inner();
-        let whom = Whom::try_from(pid)?;
-        let selection = selection.map(convert::selection).transpose()?;
-        let admitted = self.stream(caller)?;
+        let mut call = call.of(pid).with(described::selection(selection.as_ref()));
+        let admitted = self.stream(&mut call)?;
         let functions = self
-            .blocking(caller, move |registry| {
+            .blocking(call, move |registry, _| {
+                let whom = Whom::try_from(pid)?;
+                let selection = selection.map(convert::selection).transpose()?;
                 functions(registry, caller, whom, selection.as_ref())
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
         tokio::spawn(async move {
             let _admitted = admitted;
+            let mut pace = Pace::new();
             let mut functions = functions.into_iter().peekable();
             while functions.peek().is_some() {
                 let batch = functions.by_ref().take(FUNCTIONS_PER_BATCH);
                 let batch = batch
                     .map(|(pid, row)| convert::function(pid, row))
                     .collect();
-                let sent = sender.send(Ok(v1::FunctionBatch { functions: batch }));
-                // A reader that is gone or stands still is not waited for.
-                if !matches!(
-                    tokio::time::timeout(READER_PATIENCE, sent).await,
-                    Ok(Ok(()))
-                ) {
+                let batch = v1::FunctionBatch { functions: batch };
+                if pace.send(&sender, batch).await.is_err() {
                     return;
                 }
             }
@@ -364,23 +367,17 @@ impl Xrayd for Service {
     }
 
     async fn set_mode(&self, request: Request<v1::SetModeRequest>) -> Answer<v1::SetModeResponse> {
-        let caller = authorise::caller(&request)?;
+        let call = self.call(&request, Operation::Mode)?;
         let request = request.into_inner();
-        let mode = convert::mode(request.mode())?;
-        let whom = Whom::try_from(request.pid)?;
+        let call = call
+            .of(request.pid)
+            .with(request.mode().as_str_name().to_owned());
         let reports = self
-            .blocking(caller, move |registry| {
-                for_each(registry, caller, whom, Deed::Use, |traced| {
-                    let reports = traced.set_mode(mode);
-                    for (pid, before) in &reports {
-                        match before {
-                            Ok(before) => {
-                                tracing::info!(uid = caller.uid, caller = caller.pid, %pid, %mode, %before, "mode set")
-                            }
-                            Err(refusal) => audit_refused(caller, *pid, "mode", refusal),
-                        }
-                    }
-                    reports
+            .blocking(call, move |registry, call| {
+                let mode = convert::mode(request.mode())?;
+                let whom = Whom::try_from(request.pid)?;
+                for_each(registry, call, whom, Deed::Use, |traced| {
+                    traced.set_mode(mode)
                 })
             })
             .await?;
@@ -395,29 +392,22 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::SetFilterRequest>,
     ) -> Answer<v1::SetFilterResponse> {
-        let caller = authorise::caller(&request)?;
+        let call = self.call(&request, Operation::Filter)?;
         let v1::SetFilterRequest { pid, filter } = request.into_inner();
-        let filter = filter.map(convert::filter);
-        if let Some(filter) = &filter {
-            filter.check()?;
-        }
-        let whom = Whom::try_from(pid)?;
+        let what = filter.as_ref().map(described::setting).unwrap_or_default();
         let reports = self
-            .blocking(caller, move |registry| {
-                for_each(registry, caller, whom, Deed::Use, |traced| {
+            .blocking(call.of(pid).with(what), move |registry, call| {
+                let filter = filter.map(convert::filter);
+                if let Some(filter) = &filter {
+                    filter.check()?;
+                }
+                let whom = Whom::try_from(pid)?;
+                for_each(registry, call, whom, Deed::Use, |traced| {
                     let pid = traced.sessions().first().map(|session| session.pid());
                     let outcomes = traced.set_filter(filter.as_ref());
-                    let reports = outcomes.unwrap_or_else(|refusal| {
+                    outcomes.unwrap_or_else(|refusal| {
                         pid.map(|pid| (pid, Err(refusal))).into_iter().collect()
-                    });
-                    for (pid, before) in &reports {
-                        match before {
-                            Ok(_) if filter.is_none() => {}
-                            Ok(_) => tracing::info!(uid = caller.uid, caller = caller.pid, %pid, ?filter, "filter set"),
-                            Err(refusal) => audit_refused(caller, *pid, "filter", refusal),
-                        }
-                    }
-                    reports
+                    })
                 })
             })
             .await?;
@@ -432,27 +422,20 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::SetEconomyRequest>,
     ) -> Answer<v1::SetEconomyResponse> {
-        let caller = authorise::caller(&request)?;
+        let call = self.call(&request, Operation::Budget)?;
         let v1::SetEconomyRequest { pid, economy } = request.into_inner();
-        let economy = economy.map(convert::economy).transpose()?;
-        economy.map_or(Ok(()), Economy::check)?;
-        let whom = Whom::try_from(pid)?;
+        let what = economy.as_ref().map(described::setting).unwrap_or_default();
         let reports = self
-            .blocking(caller, move |registry| {
-                for_each(registry, caller, whom, Deed::Use, |traced| {
+            .blocking(call.of(pid).with(what), move |registry, call| {
+                let economy = economy.map(convert::economy).transpose()?;
+                economy.map_or(Ok(()), Economy::check)?;
+                let whom = Whom::try_from(pid)?;
+                for_each(registry, call, whom, Deed::Use, |traced| {
                     let pid = traced.sessions().first().map(|session| session.pid());
                     let outcomes = traced.set_economy(economy);
-                    let reports = outcomes.unwrap_or_else(|refusal| {
+                    outcomes.unwrap_or_else(|refusal| {
                         pid.map(|pid| (pid, Err(refusal))).into_iter().collect()
-                    });
-                    for (pid, before) in &reports {
-                        match before {
-                            Ok(_) if economy.is_none() => {}
-                            Ok(_) => tracing::info!(uid = caller.uid, caller = caller.pid, %pid, ?economy, "economy set"),
-                            Err(refusal) => audit_refused(caller, *pid, "economy", refusal),
-                        }
-                    }
-                    reports
+                    })
                 })
             })
             .await?;
@@ -464,11 +447,12 @@ impl Xrayd for Service {
     }
 
     async fn get_status(&self, request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
-        let caller = authorise::caller(&request)?;
+        let call = self.call(&request, Operation::Status)?;
+        let caller = call.caller();
         let v1::StatusRequest { pid } = request.into_inner();
-        let whom = Whom::try_from(pid)?;
         let processes = self
-            .blocking(caller, move |registry| {
+            .blocking(call.of(pid), move |registry, _| {
+                let whom = Whom::try_from(pid)?;
                 let traced = authorise::all_traced(registry, caller, whom, Deed::Use)?;
                 Ok(traced.iter().flat_map(statuses).collect())
             })
@@ -480,18 +464,20 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::StreamEventsRequest>,
     ) -> Answer<Self::StreamEventsStream> {
-        let caller = authorise::caller(&request)?;
+        let call = self.call(&request, Operation::StreamEvents)?;
+        let caller = call.caller();
         let v1::StreamEventsRequest {
             pid,
             selection,
             undo,
         } = request.into_inner();
-        let pid = authorise::one(pid)?;
-        let what = undo.map(Undo::try_from).transpose()?;
-        let selection = selection.map(convert::selection).transpose()?;
-        let admitted = self.stream(caller)?;
-        let (traced, feed, encoder) = self
-            .blocking(caller, move |registry| {
+        let mut call = call.of(pid).with(described::selection(selection.as_ref()));
+        let admitted = self.stream(&mut call)?;
+        let (what, pid, traced, feed, encoder) = self
+            .blocking(call, move |registry, _| {
+                let pid = authorise::one(pid)?;
+                let what = undo.map(Undo::try_from).transpose()?;
+                let selection = selection.map(convert::selection).transpose()?;
                 let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
                 let feed = traced.subscribe();
                 let first = traced.sessions().into_iter().next();
@@ -500,11 +486,13 @@ impl Xrayd for Service {
                 anchors.push(now_anchor().map_err(|error| {
                     Refusal::new(Reason::Io, format!("cannot read the clock: {error}"))
                 })?);
-                Ok((traced, feed, EventMessages::new(selection, anchors)))
+                let encoder = EventMessages::new(selection, anchors);
+                Ok((what, pid, traced, feed, encoder))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
-        let stream = live::run(feed, encoder, sender, admitted);
+        let workers = (self.workers.clone(), caller.uid);
+        let stream = live::run(feed, encoder, sender, workers, admitted);
         self.follow(stream, what, (caller, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -513,22 +501,25 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::StreamTraceRequest>,
     ) -> Answer<Self::StreamTraceStream> {
-        let caller = authorise::caller(&request)?;
+        let call = self.call(&request, Operation::StreamTrace)?;
+        let caller = call.caller();
         let v1::StreamTraceRequest { pid, undo } = request.into_inner();
-        let pid = authorise::one(pid)?;
-        let what = undo.map(Undo::try_from).transpose()?;
-        let admitted = self.stream(caller)?;
-        let (traced, feed, encoder) = self
-            .blocking(caller, move |registry| {
+        let mut call = call.of(pid);
+        let admitted = self.stream(&mut call)?;
+        let (what, pid, traced, feed, encoder) = self
+            .blocking(call, move |registry, _| {
+                let pid = authorise::one(pid)?;
+                let what = undo.map(Undo::try_from).transpose()?;
                 let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
                 let feed = traced.subscribe();
                 let encoder = TraceMessages::new()
                     .map_err(|error| Refusal::new(Reason::Io, format!("no trace: {error}")))?;
-                Ok((traced, feed, encoder))
+                Ok((what, pid, traced, feed, encoder))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
-        let stream = live::run(feed, encoder, sender, admitted);
+        let workers = (self.workers.clone(), caller.uid);
+        let stream = live::run(feed, encoder, sender, workers, admitted);
         self.follow(stream, what, (caller, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -537,28 +528,29 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::FetchTraceRequest>,
     ) -> Answer<Self::FetchTraceStream> {
-        let caller = authorise::caller(&request)?;
+        let call = self.call(&request, Operation::Snapshot)?;
+        let caller = call.caller();
         let v1::FetchTraceRequest { pid, last_ns } = request.into_inner();
-        let whom = Whom::try_from(pid)?;
         let reach = match last_ns {
             0 => Reach::All,
             last_ns => Reach::Last(Duration::from_nanos(last_ns)),
         };
-        let admitted = self.stream(caller)?;
+        let mut call = call.of(pid);
+        let admitted = self.stream(&mut call)?;
+        let turn = self.workers.snapshot(caller).await;
+        if turn.is_err() {
+            call.decide(&turn);
+        }
+        let turn = turn?;
         let sessions = self
-            .blocking(caller, move |registry| {
+            .blocking(call, move |registry, _| {
+                let whom = Whom::try_from(pid)?;
                 authorise::everybody(registry, caller, whom)
             })
             .await?;
-        tracing::info!(
-            uid = caller.uid,
-            caller = caller.pid,
-            pid,
-            "snapshot asked for"
-        );
         let (sender, receiver) = mpsc::channel(CHUNKS);
         spawn_blocking(move || {
-            let _admitted = admitted;
+            let _held = (admitted, turn);
             send_shot(Shot::take(sessions, reach), sender);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
@@ -568,11 +560,14 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::FetchCountsRequest>,
     ) -> Answer<Self::FetchCountsStream> {
-        let caller = authorise::caller(&request)?;
-        let pid = authorise::one(request.into_inner().pid)?;
-        let admitted = self.stream(caller)?;
+        let call = self.call(&request, Operation::Counts)?;
+        let caller = call.caller();
+        let v1::FetchCountsRequest { pid } = request.into_inner();
+        let mut call = call.of(pid);
+        let admitted = self.stream(&mut call)?;
         let counted = self
-            .blocking(caller, move |registry| {
+            .blocking(call, move |registry, _| {
+                let pid = authorise::one(pid)?;
                 let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
                 counts::get(&traced, pid)
             })
@@ -580,14 +575,10 @@ impl Xrayd for Service {
         let (sender, receiver) = mpsc::channel(CHUNKS);
         tokio::spawn(async move {
             let _admitted = admitted;
+            let mut pace = Pace::new();
             for (session, counts) in counted {
                 for message in counts::messages(&session, &counts) {
-                    let sent = sender.send(Ok(message));
-                    // A reader that is gone or stands still is not waited for.
-                    if !matches!(
-                        tokio::time::timeout(READER_PATIENCE, sent).await,
-                        Ok(Ok(()))
-                    ) {
+                    if pace.send(&sender, message).await.is_err() {
                         return;
                     }
                 }
@@ -600,7 +591,10 @@ impl Xrayd for Service {
         &self,
         request: Request<Streaming<v1::FetchProfileRequest>>,
     ) -> Answer<Self::FetchProfileStream> {
-        let caller = authorise::caller(&request)?;
+        let mut call = self.call(&request, Operation::Profile)?;
+        let caller = call.caller();
+        // Before the first message is waited for, which may never come.
+        let admitted = self.stream(&mut call)?;
         let mut requests = request.into_inner();
         let first = requests.message().await?;
         let v1::FetchProfileRequest {
@@ -608,19 +602,18 @@ impl Xrayd for Service {
             from_now,
             undo,
         } = first.ok_or_else(|| Status::invalid_argument("no request was sent"))?;
-        let pid = authorise::one(pid)?;
-        let what = undo.map(Undo::try_from).transpose()?;
-        let admitted = self.stream(caller)?;
-        let (traced, profiles) = self
-            .blocking(caller, move |registry| {
+        let (what, pid, traced, profiles) = self
+            .blocking(call.of(pid), move |registry, _| {
+                let pid = authorise::one(pid)?;
+                let what = undo.map(Undo::try_from).transpose()?;
                 let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
                 let profiles = Profiles::begin(&traced, pid, from_now)?;
-                Ok((traced, profiles))
+                Ok((what, pid, traced, profiles))
             })
             .await?;
-        tracing::info!(uid = caller.uid, caller = caller.pid, %pid, from_now, "profile asked for");
         let (sender, receiver) = mpsc::channel(CHUNKS);
-        let stream = profile::run(profiles, requests, sender, admitted);
+        let workers = (self.workers.clone(), caller);
+        let stream = profile::run(profiles, requests, sender, workers, admitted);
         self.follow(stream, what, (caller, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -629,25 +622,28 @@ impl Xrayd for Service {
         &self,
         request: Request<Streaming<v1::TriggerRequest>>,
     ) -> Answer<Self::TriggerStream> {
-        let caller = authorise::caller(&request)?;
+        let mut call = self.call(&request, Operation::Trigger)?;
+        let caller = call.caller();
+        // Before the first message is waited for, which may never come.
+        let admitted = self.stream(&mut call)?;
         let mut requests = request.into_inner();
         let first = requests.message().await?;
         let first = first.ok_or_else(|| Status::invalid_argument("no request was sent"))?;
-        let pid = first.pid;
-        let admitted = self.stream(caller)?;
+        let call = call.of(first.pid).with(described::trigger(&first));
+        let audit = self.audit.clone();
         let (plan, begun) = self
-            .blocking(caller, move |registry| {
+            .blocking(call, move |registry, _| {
                 // Patterns are compiled, which takes its time.
                 let plan = Plan::try_from(first)?;
-                let begun = Watched::begin(registry, caller, &plan)?;
+                let begun = Watched::begin(registry, &audit, caller, &plan)?;
                 Ok((plan, begun))
             })
             .await?;
-        tracing::info!(uid = caller.uid, caller = caller.pid, pid, "trigger armed");
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
         // There is room for it.
         let _ = sender.try_send(Ok(trigger::armed(&begun.0)));
-        let triggering = Triggering::new(plan, begun, sender);
+        let workers = (self.workers.clone(), caller);
+        let triggering = Triggering::new(plan, begun, sender, workers);
         tokio::spawn(triggering.run(requests, admitted));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }

@@ -7,13 +7,15 @@ use tokio::runtime::Handle;
 use xrayd_proto::v1::{self, undo::What};
 
 use super::{
-    authorise::{self, Deed, Traced},
+    authorise::{self, Deed, Outcomes, Traced},
     convert::Toggle,
+    workers::{Lane, Workers},
 };
 use crate::{
     Pid,
+    audit::{AuditLog, Operation},
     refusal::{Reason, Refusal},
-    session::{Caller, LoanId, Registry, ToggleReport},
+    session::{Caller, LoanId, Registry},
 };
 
 /// What is to be undone.
@@ -29,47 +31,70 @@ pub(super) enum Undo {
 /// [`Self::answered`]: the daemon drops the call of a client that has left.
 #[derive(Debug)]
 pub(super) struct Unanswered {
-    attach: Option<(Registry, Caller, Pid, Traced)>,
+    attach: Option<NewAttach>,
+}
+
+/// What it takes to undo an attach.
+#[derive(Debug)]
+struct NewAttach {
+    registry: Registry,
+    audit: AuditLog,
+    workers: Workers,
+    caller: Caller,
+    pid: Pid,
+    traced: Traced,
 }
 
 // === impl Undo ===
 
 impl Undo {
     /// Undoes it for a process that meant `then` when the stream began.
-    pub(super) fn undo(self, registry: &Registry, caller: Caller, pid: Pid, then: &Traced) {
+    pub(super) fn undo(
+        self,
+        registry: &Registry,
+        audit: &AuditLog,
+        caller: Caller,
+        pid: Pid,
+        then: &Traced,
+    ) {
+        let call = audit.call(caller, Operation::Undo).of(pid.as_u32());
+        let mut call = call.with(format!("{self:?}"));
         // It may be followed since, or have been let go.
         let traced = match authorise::traced(registry, caller, pid, Deed::Release) {
             Ok(traced) => traced,
-            Err(refusal) if refusal.reason == Reason::NotAttached => return,
-            Err(refusal) => return self.failed(caller, pid, &refusal),
+            Err(refusal) if refusal.reason == Reason::NotAttached => return call.decide(&Ok(())),
+            Err(refusal) => {
+                self.failed(caller, pid, &refusal);
+                return call.decide::<()>(&Err(refusal));
+            }
         };
-        let undone: Vec<(Pid, Result<bool, Refusal>)> = match self {
-            Self::Attach if !is_same(&traced, then) => return,
+        let mut undone: Outcomes<()> = match self {
+            Self::Attach if !is_same(&traced, then) => Vec::new(),
             Self::Attach => {
                 let reports = traced.end(registry).into_iter();
                 reports
-                    .map(|(pid, report)| (pid, report.map(|_| true)))
+                    .map(|(pid, report)| (pid, report.map(drop)))
                     .collect()
             }
             Self::Loan(loan) => {
                 let reports = traced.toggle(registry, caller, &Toggle::TakeBack(loan));
-                let changed = |report: ToggleReport| report.changed > 0;
                 let reports = reports.into_iter();
                 reports
-                    .map(|(pid, report)| (pid, report.map(changed)))
+                    .map(|(pid, report)| (pid, report.map(drop)))
                     .collect()
             }
         };
-        for (pid, undone) in undone {
-            match undone {
-                Ok(true) => {
-                    tracing::info!(uid = caller.uid, caller = caller.pid, %pid, what = ?self, "undone, since the client is gone");
-                }
-                Ok(false) => {}
-                Err(refusal) if refusal.reason == Reason::NotAttached => {}
-                Err(refusal) => self.failed(caller, pid, &refusal),
+        undone.retain(
+            |(_, undone)| !matches!(undone, Err(refusal) if refusal.reason == Reason::NotAttached),
+        );
+        for (pid, undone) in &undone {
+            if let Err(refusal) = undone {
+                self.failed(caller, *pid, refusal);
             }
         }
+        call.decide_each(&undone);
+        // A process that was let go meanwhile needs nothing.
+        call.decide(&Ok(()));
     }
 
     fn failed(self, caller: Caller, pid: Pid, Refusal { reason, message }: &Refusal) {
@@ -107,11 +132,24 @@ impl TryFrom<v1::Undo> for Undo {
 impl Unanswered {
     /// Ties an attach to the answer of its call. Nothing is undone of a process that was attached
     /// before, or has ended by now.
-    pub(super) fn new(registry: &Registry, caller: Caller, pid: Pid, already: bool) -> Self {
+    pub(super) fn new(
+        registry: &Registry,
+        audit: AuditLog,
+        workers: Workers,
+        (caller, pid): (Caller, Pid),
+        already: bool,
+    ) -> Self {
         let attach = (!already)
             .then(|| authorise::traced(registry, caller, pid, Deed::Release).ok())
             .flatten()
-            .map(|traced| (registry.clone(), caller, pid, traced));
+            .map(|traced| NewAttach {
+                registry: registry.clone(),
+                audit,
+                workers,
+                caller,
+                pid,
+                traced,
+            });
         Self { attach }
     }
 
@@ -123,13 +161,26 @@ impl Unanswered {
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        let Some((registry, caller, pid, then)) = self.attach.take() else {
+        let Some(attach) = self.attach.take() else {
             return;
         };
         // Without a runtime the daemon is ending, and detaches from all processes.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn_blocking(move || Undo::Attach.undo(&registry, caller, pid, &then));
-        }
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        runtime.spawn(async move {
+            let NewAttach {
+                registry,
+                audit,
+                workers,
+                caller,
+                pid,
+                traced,
+            } = attach;
+            let undo = move || Undo::Attach.undo(&registry, &audit, caller, pid, &traced);
+            // A panic was logged where it happened.
+            let _ = workers.run(Lane::Release, caller.uid, undo).await;
+        });
     }
 }
 

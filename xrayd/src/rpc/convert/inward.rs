@@ -182,7 +182,7 @@ pub(crate) fn filter(filter: v1::Filter) -> Filter {
 }
 
 /// What tracing may cost; the session checks the ranges.
-pub(crate) fn economy(economy: v1::Economy) -> Result<Economy, tonic::Status> {
+pub(crate) fn economy(economy: v1::Economy) -> Result<Economy, Refusal> {
     let v1::Economy {
         max_overhead_ppm,
         duty,
@@ -196,15 +196,15 @@ pub(crate) fn economy(economy: v1::Economy) -> Result<Economy, tonic::Status> {
         })),
         (_, Some(_)) => {
             let message = "a budget and a duty cycle do not go together";
-            Err(tonic::Status::invalid_argument(message))
+            Err(Refusal::new(Reason::Limit, message))
         }
     }
 }
 
 /// A mode that must be given.
-pub(crate) fn mode(mode: v1::Mode) -> Result<Mode, tonic::Status> {
+pub(crate) fn mode(mode: v1::Mode) -> Result<Mode, Refusal> {
     match mode {
-        v1::Mode::Unspecified => Err(tonic::Status::invalid_argument("no mode is given")),
+        v1::Mode::Unspecified => Err(Refusal::new(Reason::Limit, "no mode is given")),
         v1::Mode::Flight => Ok(Mode::Flight),
         v1::Mode::Stream => Ok(Mode::Stream),
         v1::Mode::Profile => Ok(Mode::Profile),
@@ -216,7 +216,7 @@ pub(crate) fn mode(mode: v1::Mode) -> Result<Mode, tonic::Status> {
 ///
 /// # Errors
 /// A budget and a duty cycle at the same time.
-pub(crate) fn attach_options(request: v1::AttachRequest) -> Result<AttachOptions, tonic::Status> {
+pub(crate) fn attach_options(request: v1::AttachRequest) -> Result<AttachOptions, Refusal> {
     let mode = match request.mode() {
         v1::Mode::Unspecified | v1::Mode::Flight => Mode::Flight,
         v1::Mode::Stream => Mode::Stream,

@@ -35,11 +35,12 @@ use super::{
     convert, error,
     fetch::{CHUNKS, READER_PATIENCE, send_shot},
     live::Sender,
+    workers::{Lane, Workers},
 };
 use crate::{
     lock::lock,
     refusal::Refusal,
-    session::{Ending, Firing, Hit, Hits, Reach, Shot, Value},
+    session::{Caller, Ending, Firing, Hit, Hits, Reach, Shot, Value},
 };
 
 /// How often it is looked who has come and gone, and for how much of the time at most: one part in so many.
@@ -54,6 +55,9 @@ pub(super) struct Triggering {
     watched: Arc<Mutex<Watched>>,
     hits: Hits,
     sender: Sender<v1::TriggerEvent>,
+    /// Threads for what may block, and whose turn it is.
+    workers: Workers,
+    caller: Caller,
     /// How often it has fired.
     fired: u32,
     /// When it may fire once more, the earliest first.
@@ -75,12 +79,15 @@ impl Triggering {
         plan: Plan,
         (watched, hits): (Watched, Hits),
         sender: Sender<v1::TriggerEvent>,
+        (workers, caller): (Workers, Caller),
     ) -> Self {
         Self {
             plan,
             watched: Arc::new(Mutex::new(watched)),
             hits,
             sender,
+            workers,
+            caller,
             fired: 0,
             given_back: VecDeque::new(),
             expires: None,
@@ -97,7 +104,8 @@ impl Triggering {
         let _told = self.serve(requests).await;
         let watched = Arc::clone(&self.watched);
         // Not among the calls that a user may have at a time: it has to be done. A panic was logged where it happened.
-        let _ended = spawn_blocking(move || lock(&watched).end()).await;
+        let end = move || lock(&watched).end();
+        let _ended = self.workers.run(Lane::Release, self.caller.uid, end).await;
     }
 
     async fn serve(&mut self, mut requests: Streaming<v1::TriggerRequest>) -> Told {
@@ -219,11 +227,18 @@ impl Triggering {
             () = self.sender.closed() => return Err(Gone),
             () = tokio::time::sleep(left) => {}
         }
+        let turn = match self.workers.snapshot(self.caller).await {
+            Ok(turn) => turn,
+            Err(refusal) => return Ok(Some(refusal)),
+        };
         let (chunks, mut pieces) = mpsc::channel(CHUNKS);
         // At once, since a ring that nobody reads along may not reach far back.
         let reach = Reach::Between(since, until);
         // It ends when nobody takes its pieces any more.
-        spawn_blocking(move || send_shot(Shot::take(sessions, reach), chunks));
+        spawn_blocking(move || {
+            let _turn = turn;
+            send_shot(Shot::take(sessions, reach), chunks);
+        });
         while let Some(piece) = pieces.recv().await {
             match piece {
                 Ok(chunk) => self.tell(Event::Snapshot(chunk)).await?,
@@ -279,8 +294,8 @@ impl Triggering {
         work: impl FnOnce(&mut Watched) -> T + Send + 'static,
     ) -> Told<T> {
         let watched = Arc::clone(&self.watched);
-        let done = spawn_blocking(move || work(&mut lock(&watched))).await;
-        match done {
+        let work = move || work(&mut lock(&watched));
+        match self.workers.run(Lane::Step, self.caller.uid, work).await {
             Ok(done) => Ok(done),
             // A panic was logged where it happened.
             Err(_) => self.fail(error::bug()).await,

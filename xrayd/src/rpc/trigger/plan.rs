@@ -114,9 +114,8 @@ impl TryFrom<v1::TriggerRequest> for Plan {
 
 impl Switching {
     /// As a request would have it done.
-    pub(super) fn toggle(&self) -> (Toggle, Wanted) {
-        let toggle = Toggle::ForGood(self.selection.clone(), self.to, Run::Real);
-        (toggle, self.to)
+    pub(super) fn toggle(&self) -> Toggle {
+        Toggle::ForGood(self.selection.clone(), self.to, Run::Real)
     }
 }
 

@@ -16,11 +16,12 @@ use xrayd_proto::v1;
 
 use super::plan::{Plan, SnapshotPlan, Switching};
 use crate::{
+    audit::{AuditLog, Operation},
     refusal::{Reason, Refusal},
     rpc::{
-        authorise::{self, Deed, Traced, Whom},
+        authorise::{self, Deed, Outcomes, Traced, Whom},
         convert::{self, Toggle},
-        service::audit_toggle,
+        described,
     },
     session::{Caller, Capture, Condition, Ending, Hits, LoanId, Registry, Run, Session, Trigger},
 };
@@ -29,6 +30,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Watched {
     registry: Registry,
+    audit: AuditLog,
     caller: Caller,
     whom: Whom,
     trigger: Trigger,
@@ -57,6 +59,7 @@ impl Watched {
     /// Arms what is waited for in everybody who is meant.
     pub(crate) fn begin(
         registry: &Registry,
+        audit: &AuditLog,
         caller: Caller,
         plan: &Plan,
     ) -> Result<(Self, Hits), Refusal> {
@@ -65,6 +68,7 @@ impl Watched {
         let number = RandomState::new().hash_one(caller.pid);
         let mut watched = Self {
             registry: registry.clone(),
+            audit: audit.clone(),
             caller,
             whom: plan.whom,
             trigger,
@@ -190,20 +194,26 @@ impl Watched {
     /// Switches functions for good, of everybody who is meant.
     pub(super) fn switch(&mut self, switching: &Switching) -> Vec<v1::ToggleReport> {
         let (caller, whom) = (self.caller, self.whom);
-        let (toggle, to) = switching.toggle();
-        let traced = authorise::all_traced(&self.registry, caller, whom, Deed::Use);
-        let reports = traced.unwrap_or_default().into_iter().flat_map(|traced| {
+        let call = self.audit.call(caller, Operation::TriggerSwitch);
+        let mut call = call.with(described::setting(switching));
+        let toggle = switching.toggle();
+        let allowed = authorise::all_traced(&self.registry, caller, whom, Deed::Use);
+        if allowed.is_err() {
+            call.decide(&allowed);
+        }
+        let Ok(traced) = allowed else {
+            return Vec::new();
+        };
+        let reports = traced.into_iter().flat_map(|traced| {
             let living = traced.sessions().iter().any(|session| session.is_living());
-            let reports = match living {
+            match living {
                 true => traced.toggle(&self.registry, caller, &toggle),
                 false => Vec::new(),
-            };
-            for (pid, report) in &reports {
-                audit_toggle(caller, *pid, to, Run::Real, report);
             }
-            reports
         });
-        let reports = reports.map(|(pid, report)| match report {
+        let reports: Outcomes<_> = reports.collect();
+        call.decide_each(&reports);
+        let reports = reports.into_iter().map(|(pid, report)| match report {
             Ok(report) => convert::toggle_report(pid, report),
             Err(refusal) => convert::toggle_refused(pid, refusal),
         });
@@ -229,7 +239,16 @@ impl Watched {
     /// Of whom a snapshot is.
     pub(super) fn whom(&self, all: bool) -> Result<Vec<Arc<Session>>, Refusal> {
         let whom = if all { Whom::All } else { self.whom };
-        authorise::everybody(&self.registry, self.caller, whom)
+        let sessions = authorise::everybody(&self.registry, self.caller, whom);
+        let mut call = self.audit.call(self.caller, Operation::TriggerSnapshot);
+        match &sessions {
+            Ok(sessions) => {
+                let granted = sessions.iter().map(|session| (session.pid(), Ok(())));
+                call.decide_each(&granted.collect::<Vec<_>>());
+            }
+            Err(_) => call.decide(&sessions),
+        }
+        sessions
     }
 
     /// Lets everything be as it was.

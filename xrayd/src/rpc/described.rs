@@ -1,0 +1,126 @@
+//! Selections and settings of requests in a few words, for the audit record.
+
+use std::fmt::{self, Write as _};
+
+use xrayd_proto::v1::{self, rule::Rule};
+
+/// Bytes of a description. The record cuts it off at fewer.
+const LONGEST: usize = 1024;
+
+/// The rules of a selection: `+glob:api::* -function:api::ping`.
+pub(super) fn selection(selection: Option<&v1::Selection>) -> String {
+    let mut text = String::new();
+    let Some(v1::Selection { include, exclude }) = selection else {
+        return text;
+    };
+    let include = include.iter().map(|rule| ('+', rule));
+    let exclude = exclude.iter().map(|rule| ('-', rule));
+    for (sign, v1::Rule { rule }) in include.chain(exclude) {
+        if text.len() >= LONGEST {
+            break;
+        }
+        let gap = if text.is_empty() { "" } else { " " };
+        let _ = write!(text, "{gap}{sign}");
+        push(&mut text, rule.as_ref());
+    }
+    text
+}
+
+/// The selections of a trigger's conditions.
+pub(super) fn trigger(request: &v1::TriggerRequest) -> String {
+    use v1::trigger_condition::What;
+    let conditions = request.conditions.iter();
+    selections(
+        conditions.filter_map(|condition| match condition.what.as_ref()? {
+            What::Duration(duration) => duration.selection.as_ref(),
+            What::Rate(rate) => rate.selection.as_ref(),
+            What::Call(selection) => Some(selection),
+            What::Event(_) | What::Death(_) => None,
+        }),
+    )
+}
+
+/// A setting, as it was sent.
+pub(super) fn setting(setting: &impl fmt::Debug) -> String {
+    let mut text = Bounded(String::new());
+    // It ends with an error when it is long enough.
+    let _ = write!(text, "{setting:?}");
+    text.0
+}
+
+fn selections<'a>(all: impl Iterator<Item = &'a v1::Selection>) -> String {
+    let mut text = String::new();
+    for one in all {
+        if text.len() >= LONGEST {
+            break;
+        }
+        let gap = if text.is_empty() { "" } else { "; " };
+        text.push_str(gap);
+        text.push_str(&selection(Some(one)));
+    }
+    text
+}
+
+/// A text that takes no more than [`LONGEST`] bytes.
+struct Bounded(String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for c in text.chars() {
+            if self.0.len() >= LONGEST {
+                return Err(fmt::Error);
+            }
+            self.0.push(c);
+        }
+        Ok(())
+    }
+}
+
+fn push(text: &mut String, rule: Option<&Rule>) {
+    let (kind, pattern) = match rule {
+        None => ("nothing", None),
+        Some(Rule::All(_)) => ("all", None),
+        Some(Rule::Id(id)) => {
+            let _ = write!(text, "id:{id}");
+            return;
+        }
+        Some(Rule::Function(name)) => ("function", Some(name)),
+        Some(Rule::Glob(glob)) => ("glob", Some(glob)),
+        Some(Rule::Regex(regex)) => ("regex", Some(regex)),
+        Some(Rule::Module(module)) => ("module", Some(module)),
+        Some(Rule::Source(source)) => ("source", Some(source)),
+    };
+    text.push_str(kind);
+    if let Some(pattern) = pattern {
+        text.push(':');
+        text.extend(pattern.chars().take(LONGEST));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(rules: Vec<Rule>) -> Vec<v1::Rule> {
+        let rules = rules.into_iter();
+        rules.map(|rule| v1::Rule { rule: Some(rule) }).collect()
+    }
+
+    #[test]
+    fn a_selection_is_described_by_its_rules_and_bounded() {
+        let short = v1::Selection {
+            include: rules(vec![Rule::Glob("api::*".into()), Rule::Id(7)]),
+            exclude: rules(vec![Rule::Function("ping".into()), Rule::All(true)]),
+        };
+        let expected = "+glob:api::* +id:7 -function:ping -all";
+        assert_eq!(selection(Some(&short)), expected);
+        assert_eq!(selection(None), "");
+        let both = selections([&short, &short].into_iter());
+        assert_eq!(both, format!("{expected}; {expected}"));
+        let long = v1::Selection {
+            include: rules(vec![Rule::Regex("é".repeat(4000)); 1000]),
+            exclude: Vec::new(),
+        };
+        assert!(selection(Some(&long)).len() < 4 * LONGEST);
+    }
+}

@@ -1,0 +1,162 @@
+//! The threads that calls and streams block: how many there are, and who gets them.
+//!
+//! | lane | work | places |
+//! |---|---|---|
+//! | `calls` | a call: as long as an attach takes | 64 |
+//! | `steps` | a step of a stream: short | 48 |
+//! | `releases` | detach, the end of a loan, undoing what a lost client changed | 32 |
+//! | `snapshots` | the answer of a snapshot or a profile, at the pace of its reader | 24 |
+//!
+//! Users share a lane as [`Turns`] says. Root takes no place: what is left of the runtime's threads
+//! is a reserve for root, for metrics, and for the end of the daemon.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::task::{JoinError, spawn_blocking};
+
+use super::turns::{Turn, Turns};
+use crate::{
+    refusal::{Reason, Refusal},
+    session::Caller,
+};
+
+const CALLS: usize = 64;
+const CALLS_OF_A_USER: usize = 16;
+const STEPS: usize = 48;
+const STEPS_OF_A_USER: usize = 12;
+const RELEASES: usize = 32;
+const RELEASES_OF_A_USER: usize = 8;
+const SNAPSHOTS: usize = 24;
+const SNAPSHOTS_OF_A_USER: usize = 4;
+const RESERVE: usize = 72;
+
+/// The runtime's blocking threads.
+pub(crate) const BLOCKING_THREADS: usize = CALLS + STEPS + RELEASES + SNAPSHOTS + RESERVE;
+
+/// How long a snapshot waits for a place before it is refused.
+const SNAPSHOT_WAIT: Duration = Duration::from_secs(10);
+
+/// Threads that may block. Cloning shares them.
+#[derive(Debug, Clone)]
+pub(super) struct Workers {
+    calls: Arc<Turns>,
+    /// Apart from calls, so that a user's calls do not hold up the same user's streams.
+    steps: Arc<Turns>,
+    releases: Arc<Turns>,
+    snapshots: Arc<Turns>,
+}
+
+/// What a thread is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// A call.
+    Call,
+    /// A step of a stream.
+    Step,
+    /// To let processes be as they were.
+    Release,
+}
+
+// === impl Workers ===
+
+impl Workers {
+    pub(super) fn new() -> Self {
+        Self {
+            calls: Turns::new(CALLS, CALLS_OF_A_USER),
+            steps: Turns::new(STEPS, STEPS_OF_A_USER),
+            releases: Turns::new(RELEASES, RELEASES_OF_A_USER),
+            snapshots: Turns::new(SNAPSHOTS, SNAPSHOTS_OF_A_USER),
+        }
+    }
+
+    /// Runs `work` on a thread that may block, when it is this user's turn.
+    ///
+    /// # Errors
+    /// It panicked, which was logged.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        lane: Lane,
+        uid: u32,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        let turns = match lane {
+            Lane::Call => &self.calls,
+            Lane::Step => &self.steps,
+            Lane::Release => &self.releases,
+        };
+        let turn = turns.wait(uid).await;
+        spawn_blocking(move || {
+            // Given back when the work ends, which is later than now if the client leaves.
+            let _turn = turn;
+            work()
+        })
+        .await
+    }
+
+    /// A place for the answer of a snapshot or a profile.
+    ///
+    /// # Errors
+    /// None becomes free for a while.
+    pub(super) async fn snapshot(&self, caller: Caller) -> Result<Turn, Refusal> {
+        let turn = tokio::time::timeout(SNAPSHOT_WAIT, self.snapshots.wait(caller.uid)).await;
+        turn.map_err(|_| {
+            let message = format!(
+                "other snapshots have been under way for {SNAPSHOT_WAIT:?}: user {} may have {SNAPSHOTS_OF_A_USER} \
+                 at a time, all users together {SNAPSHOTS}; wait for one to end",
+                caller.uid
+            );
+            Refusal::new(Reason::TooMany, message)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Condvar, Mutex};
+
+    use super::*;
+    use crate::{app, lock::lock};
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn users_with_slow_work_leave_threads_for_others_and_for_root() {
+        let runtime = app::runtime().unwrap();
+        let workers = Workers::new();
+        let gate = Arc::new((Mutex::new(0), Condvar::new()));
+        runtime.block_on(async {
+            // As many as their calls and streams can be.
+            for uid in 1..=5 {
+                for _ in 0..48 {
+                    for lane in [Lane::Call, Lane::Release] {
+                        let (workers, gate) = (workers.clone(), Arc::clone(&gate));
+                        let slow = move || {
+                            let (count, opened) = &*gate;
+                            *lock(count) += 1;
+                            let opened = opened.wait_while(lock(count), |count| *count < 1000);
+                            drop(opened);
+                        };
+                        tokio::spawn(async move { workers.run(lane, uid, slow).await });
+                    }
+                }
+            }
+            let began = std::time::Instant::now();
+            while *lock(&gate.0) < 60 + 28 {
+                assert!(began.elapsed() < DEADLINE, "{} work", *lock(&gate.0));
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            for uid in [0, 1000] {
+                for lane in [Lane::Call, Lane::Release] {
+                    let done = workers.run(lane, uid, || ());
+                    let done = tokio::time::timeout(DEADLINE, done).await;
+                    assert!(matches!(done, Ok(Ok(()))), "user {uid}, {lane:?}");
+                }
+                let caller = Caller { uid, pid: 1 };
+                assert!(workers.snapshot(caller).await.is_ok());
+            }
+            *lock(&gate.0) = 1000;
+            gate.1.notify_all();
+        });
+        runtime.shutdown_background();
+    }
+}
