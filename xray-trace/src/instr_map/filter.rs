@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use globset::{Glob, GlobMatcher};
-use regex::{Regex, RegexBuilder};
+use globset::Glob;
+use regex_automata::{meta::Regex, util::syntax};
 use serde::{Deserialize, Serialize};
 
 use super::names::{without_parameters, without_return_type};
@@ -12,8 +12,16 @@ use super::names::{without_parameters, without_return_type};
 const LONGEST_PATTERN: usize = 4096;
 /// Patterns (not plain names or ids) in one selection.
 const MOST_PATTERNS: usize = 1024;
-/// Memory for one compiled regular expression.
-const REGEX_SIZE: usize = 1 << 20;
+/// Memory for one compiled automaton; a pattern has two.
+const AUTOMATON_SIZE: usize = 1 << 20;
+/// Memory for the states of one pattern that are worked out while it is matched.
+const STATES_SIZE: usize = 64 << 10;
+/// Memory for the compiled patterns of one selection.
+const SELECTION_SIZE: usize = 16 << 20;
+/// Memory for a name or an id in a table.
+const NAME_SIZE: usize = 128;
+/// Memory for a pattern beside its automata: settings, handles, the pool of its caches.
+const PATTERN_SIZE: usize = 2 << 10;
 
 /// Which functions are meant: those that a rule of `include` names and none of `exclude`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +98,12 @@ pub enum SelectionError {
         /// Its length.
         length: usize,
     },
+    /// The compiled patterns are too big together.
+    #[error(
+        "the patterns take more than {} MiB of memory; use simpler or fewer patterns",
+        SELECTION_SIZE >> 20
+    )]
+    TooBig,
     /// There are too many patterns.
     #[error("{count} patterns; at most {MOST_PATTERNS} are allowed (names and ids do not count)")]
     TooMany {
@@ -103,6 +117,7 @@ pub enum SelectionError {
 pub struct CompiledSelection {
     include: Rules,
     exclude: Rules,
+    size: usize,
 }
 
 /// One side of a selection, by kind of rule.
@@ -111,10 +126,26 @@ struct Rules {
     all: bool,
     ids: HashSet<u32>,
     names: HashSet<String>,
-    globs: Vec<GlobMatcher>,
+    globs: Vec<Regex>,
     regexes: Vec<Regex>,
-    modules: Vec<(String, GlobMatcher)>,
-    sources: Vec<GlobMatcher>,
+    modules: Vec<(String, Regex)>,
+    sources: Vec<Regex>,
+}
+
+/// Compiles patterns and adds up what they take.
+#[derive(Debug, Default)]
+struct Compiler {
+    /// Bytes of all patterns so far.
+    size: usize,
+}
+
+/// How a pattern reads its haystack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// As text: `.` is a character.
+    Text,
+    /// As bytes, as globs need it.
+    Bytes,
 }
 
 // === impl Selection ===
@@ -147,10 +178,22 @@ impl CompiledSelection {
         if count > MOST_PATTERNS {
             return Err(SelectionError::TooMany { count });
         }
+        let mut compiler = Compiler::default();
+        let (include, exclude) = (
+            Rules::new(include, &mut compiler)?,
+            Rules::new(exclude, &mut compiler)?,
+        );
         Ok(Self {
-            include: Rules::new(include)?,
-            exclude: Rules::new(exclude)?,
+            include,
+            exclude,
+            size: compiler.size,
         })
+    }
+
+    /// Bytes of memory that it takes: its patterns as they are compiled, and its texts. While a clone is
+    /// matched, the clone takes up to 128 KiB more for each pattern.
+    pub fn size(&self) -> usize {
+        self.size
     }
 
     /// Whether the function is meant.
@@ -174,14 +217,27 @@ impl Rule {
             Self::Function(_) | Self::Id(_) | Self::All => false,
         }
     }
+
+    /// Bytes of the rule as it was given. Everything, which has no text, takes nothing.
+    fn text_size(&self) -> usize {
+        match self {
+            Self::All => 0,
+            Self::Id(_) => NAME_SIZE,
+            Self::Function(text) => NAME_SIZE + 2 * text.len(),
+            Self::Glob(text) | Self::Regex(text) | Self::Module(text) | Self::Source(text) => {
+                PATTERN_SIZE + 2 * text.len()
+            }
+        }
+    }
 }
 
 // === impl Rules ===
 
 impl Rules {
-    fn new(rules: &[Rule]) -> Result<Self, SelectionError> {
+    fn new(rules: &[Rule], compiler: &mut Compiler) -> Result<Self, SelectionError> {
         let mut compiled = Self::default();
         for rule in rules {
+            compiler.size += rule.text_size();
             match rule {
                 Rule::All => compiled.all = true,
                 Rule::Id(id) => {
@@ -190,13 +246,13 @@ impl Rules {
                 Rule::Function(name) => {
                     compiled.names.insert(name.clone());
                 }
-                Rule::Glob(text) => compiled.globs.push(glob(text)?),
-                Rule::Regex(text) => compiled.regexes.push(regex(text)?),
-                Rule::Module(text) => compiled.modules.push((text.clone(), glob(text)?)),
+                Rule::Glob(text) => compiled.globs.push(compiler.glob(text)?),
+                Rule::Regex(text) => compiled.regexes.push(compiler.regex(text)?),
+                Rule::Module(text) => compiled.modules.push((text.clone(), compiler.glob(text)?)),
                 Rule::Source(text) => {
-                    compiled.sources.push(glob(text)?);
+                    compiled.sources.push(compiler.glob(text)?);
                     if !text.starts_with('/') {
-                        compiled.sources.push(glob(&format!("*/{text}"))?);
+                        compiled.sources.push(compiler.glob(&format!("*/{text}"))?);
                     }
                 }
             }
@@ -251,31 +307,65 @@ fn is_module(text: &str, path: &str) -> bool {
     }
 }
 
-fn glob(text: &str) -> Result<GlobMatcher, SelectionError> {
-    check_length(text)?;
-    let glob = Glob::new(text).map_err(|error| SelectionError::Glob {
-        glob: text.to_owned(),
-        reason: error.kind().to_string(),
-    })?;
-    Ok(glob.compile_matcher())
-}
+// === impl Compiler ===
 
-fn regex(text: &str) -> Result<Regex, SelectionError> {
-    check_length(text)?;
-    let built = RegexBuilder::new(text)
-        .size_limit(REGEX_SIZE)
-        .dfa_size_limit(REGEX_SIZE)
-        .build();
-    built.map_err(|error| {
-        // A syntax error is drawn over several lines; the last one says what it is.
-        let drawn = error.to_string();
-        let last = drawn.lines().last().unwrap_or_default();
-        let reason = last.strip_prefix("error: ").unwrap_or(last).to_owned();
-        SelectionError::Regex {
+impl Compiler {
+    fn glob(&mut self, text: &str) -> Result<Regex, SelectionError> {
+        check_length(text)?;
+        let bad = |reason: String| SelectionError::Glob {
+            glob: text.to_owned(),
+            reason,
+        };
+        let glob = Glob::new(text).map_err(|error| bad(error.kind().to_string()))?;
+        self.compile(glob.regex(), Reading::Bytes, bad)
+    }
+
+    fn regex(&mut self, text: &str) -> Result<Regex, SelectionError> {
+        check_length(text)?;
+        self.compile(text, Reading::Text, |reason| SelectionError::Regex {
             regex: text.to_owned(),
             reason,
+        })
+    }
+
+    /// Compiles a pattern into what takes the least memory: two automata whose states are worked out while
+    /// they are matched, within bounds, and are forgotten with the clone that was matched.
+    fn compile(
+        &mut self,
+        pattern: &str,
+        reading: Reading,
+        bad: impl Fn(String) -> SelectionError,
+    ) -> Result<Regex, SelectionError> {
+        let text = reading == Reading::Text;
+        let config = Regex::config()
+            .utf8_empty(text)
+            .nfa_size_limit(Some(AUTOMATON_SIZE))
+            .hybrid_cache_capacity(STATES_SIZE)
+            .dfa(false)
+            .onepass(false)
+            .backtrack(false);
+        let syntax = syntax::Config::new().utf8(text).dot_matches_new_line(!text);
+        let built = Regex::builder()
+            .configure(config)
+            .syntax(syntax)
+            .build(pattern);
+        let built = built.map_err(|error| {
+            if let Some(limit) = error.size_limit() {
+                return bad(format!("compiled, it exceeds the limit of {limit} bytes"));
+            }
+            // A syntax error is drawn over several lines; the last one says what it is.
+            let drawn = error
+                .syntax_error()
+                .map_or_else(|| error.to_string(), ToString::to_string);
+            let last = drawn.lines().last().unwrap_or_default();
+            bad(last.strip_prefix("error: ").unwrap_or(last).to_owned())
+        })?;
+        self.size += built.memory_usage() + built.create_cache().memory_usage();
+        if self.size > SELECTION_SIZE {
+            return Err(SelectionError::TooBig);
         }
-    })
+        Ok(built)
+    }
 }
 
 fn check_length(text: &str) -> Result<(), SelectionError> {
@@ -384,7 +474,7 @@ mod tests {
             ),
             (
                 Rule::Regex("a{1000}{1000}".into()),
-                "bad regular expression 'a{1000}{1000}': Compiled regex exceeds size limit of 1048576 bytes.",
+                "bad regular expression 'a{1000}{1000}': compiled, it exceeds the limit of 1048576 bytes",
             ),
             (
                 Rule::Source("x".repeat(5000)),

@@ -36,6 +36,12 @@ impl ThreadChoice {
         Ok(Self { ids, names })
     }
 
+    /// Bytes that it takes.
+    pub(crate) fn size(&self) -> usize {
+        let names = self.names.as_ref().map_or(0, CompiledSelection::size);
+        names + size_of_val(&*self.ids)
+    }
+
     /// Whether a thread is recorded that has this id and this name now.
     pub(super) fn has(&self, tid: u32, name: &str) -> bool {
         let named = Candidate {

@@ -169,7 +169,8 @@ impl Service {
             .work_in(lane, call, move |registry, call| {
                 let whom = Whom::try_from(pid)?;
                 let to = convert::wanted(switch, capture)?;
-                let toggle = convert::toggle(selection, to, loan, run)?;
+                let compile = |selection: &Selection| registry.compile(caller.payer(), selection);
+                let toggle = convert::toggle(selection, to, loan, run, compile)?;
                 for_each(registry, call, whom, toggle.deed(), |traced| {
                     traced.toggle(registry, caller, &toggle)
                 })

@@ -20,7 +20,7 @@ use nix::{
 
 use sled_encoders::Capture;
 use xray_trace::{
-    instr_map::{CompiledSelection, Selection},
+    instr_map::CompiledSelection,
     model::{ClockAnchor, FunctionId, Ticks},
 };
 
@@ -30,7 +30,9 @@ use super::{
     filter::{Filter, Filtering},
     functions::{Functions, Indexes},
     loans::{Loan, Loans},
+    patterns::Patterns,
     profiles::{Ask, ProfileSums},
+    quotas::Ticket,
     rules::{Rules, Wishes},
     states::States,
 };
@@ -106,7 +108,8 @@ pub(super) enum Counting {
 /// What somebody wants switched.
 #[derive(Debug)]
 pub(super) struct Wish {
-    pub(super) selection: Selection,
+    /// The functions, also of libraries that come later.
+    pub(super) patterns: Arc<Patterns>,
     /// What it means in modules that have come since.
     pub(super) later: Option<CompiledSelection>,
     /// What it matches in these modules.
@@ -361,8 +364,10 @@ impl Control {
         filter: &Filter,
         attached: ClockAnchor,
         functions: &Functions,
+        take: impl FnOnce(usize) -> Result<Ticket>,
     ) -> Result<Filter> {
-        let filtering = Filtering::new(self.pid, filter, attached)?;
+        let mut filtering = Filtering::new(self.pid, filter, attached)?;
+        filtering.pay(take)?;
         let choice = filtering.choice(self.pid, functions)?;
         let mut current = lock(&self.shared.filtering);
         let before = std::mem::replace(&mut *current, filtering);
@@ -377,7 +382,7 @@ impl Control {
             if notes.len() == MOST_FILTER_NOTES {
                 notes.pop_front();
             }
-            notes.push_back((now, filter.options()));
+            notes.push_back((now, filter.note()));
         }
         Ok(before.filter().clone())
     }

@@ -378,7 +378,7 @@ impl Controller {
 
     fn toggle(&mut self, wish: Wish) -> Result<ToggleReport> {
         let Wish {
-            selection,
+            patterns,
             later,
             mut ids,
             of,
@@ -426,11 +426,11 @@ impl Controller {
         if switched.is_ok() || to == Wanted::Off {
             match (loan, to) {
                 (Some(loan), Wanted::On(capture)) => {
-                    self.loading.lend_rule(&selection, loan, capture);
+                    self.loading.lend_rule(&patterns, loan, capture);
                 }
                 _ => {
                     lock(&self.shared.loans).end(ids);
-                    self.loading.add_rule(&selection, to);
+                    self.loading.add_rule(&patterns, to);
                 }
             }
         }

@@ -10,13 +10,13 @@ use std::{
     time::Duration,
 };
 
-use xray_trace::instr_map::Selection;
-
 use super::{
     AttachOptions, Capture, Economy, Feed, Filter, Finding, Follow, Kinship, LoanId, Mode,
     NotFollowed, Run, Session, Source, ToggleReport, Wanted,
     feed::{FeedInlet, feed},
     follow::Follower,
+    patterns::{Chosen, Patterns},
+    quotas::{Accounts, Quotas},
     rules::Rules,
     shot::{Reach, Shot},
     untraced::Untraced,
@@ -250,21 +250,25 @@ impl Family {
     ///
     /// # Errors
     /// For each process, those of [`Session::toggle`].
-    pub fn toggle(
+    pub fn toggle<'a>(
         &self,
-        selection: &Selection,
+        selection: impl Into<Chosen<'a>>,
         to: impl Into<Wanted>,
         run: Run,
     ) -> Vec<(Pid, Result<ToggleReport>)> {
         let to = to.into();
+        let patterns = match self.compiled(selection.into()) {
+            Ok(patterns) => patterns,
+            Err(refusal) => return vec![(self.root, Err(refusal))],
+        };
         let mut rules = lock(&self.rules);
         let reports = self.each(|session, root| match root {
-            Some(root) => session.toggle_as(root, None, selection, to, run),
-            None => session.toggle(selection, to, run),
+            Some(root) => session.toggle_as(root, None, &patterns, to, run),
+            None => session.toggle(&patterns, to, run),
         });
         let any = reports.is_empty() || reports.iter().any(|(_, report)| report.is_ok());
         if run == Run::Real && (to == Wanted::Off || any) {
-            rules.add(selection, to);
+            rules.add(&patterns, to);
         }
         reports
     }
@@ -273,24 +277,37 @@ impl Family {
     ///
     /// # Errors
     /// For each process, those of [`Session::toggle`].
-    pub fn lend(
+    pub fn lend<'a>(
         &self,
-        selection: &Selection,
+        selection: impl Into<Chosen<'a>>,
         to: LoanId,
         capture: Capture,
         run: Run,
     ) -> Vec<(Pid, Result<ToggleReport>)> {
+        let patterns = match self.compiled(selection.into()) {
+            Ok(patterns) => patterns,
+            Err(refusal) => return vec![(self.root, Err(refusal))],
+        };
         let mut rules = lock(&self.rules);
         let on = Wanted::On(capture);
         let reports = self.each(|session, root| match root {
-            Some(root) => session.toggle_as(root, Some(to), selection, on, run),
-            None => session.lend(selection, to, capture, run),
+            Some(root) => session.toggle_as(root, Some(to), &patterns, on, run),
+            None => session.lend(&patterns, to, capture, run),
         });
         let any = reports.is_empty() || reports.iter().any(|(_, report)| report.is_ok());
         if run == Run::Real && any {
-            rules.lend(selection, to, capture);
+            rules.lend(&patterns, to, capture);
         }
         reports
+    }
+
+    /// Compiled once, for all of them.
+    fn compiled(&self, selection: Chosen<'_>) -> Result<Arc<Patterns>> {
+        match self.sessions().first() {
+            Some(session) => session.compiled(selection),
+            // An untraced process that was started here, by this process's own user.
+            None => selection.compiled(&Accounts::new(Quotas::NONE), None),
+        }
     }
 
     /// A loan is over: in everybody who is there, its functions are what the other loans say, or what they were.

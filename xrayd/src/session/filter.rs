@@ -11,7 +11,7 @@ use xray_trace::{
     model::{Clock, ClockAnchor, Ticks},
 };
 
-use super::{compile, functions::Functions};
+use super::{compile, functions::Functions, quotas::Ticket};
 use crate::{
     collect::{Keep, ThreadChoice},
     inject::Choice,
@@ -19,6 +19,9 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     sys::now_anchor,
 };
+
+/// Bytes of a filter's description in a trace.
+const LONGEST_NOTE: usize = 4096;
 
 /// Which events are kept; by default all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,6 +74,8 @@ pub(super) struct Filtering {
     threads: Option<Arc<ThreadChoice>>,
     /// Ticks of the shortest call that is recorded.
     shortest: u64,
+    /// What its patterns take of the quota of the user who attached.
+    ticket: Option<Ticket>,
 }
 
 // === impl Filter ===
@@ -87,7 +92,7 @@ impl Filter {
     }
 
     /// In the words of `xrayctl filter`'s options; empty if everything is recorded and kept. Of a window of time, only that there is one.
-    pub(super) fn options(&self) -> String {
+    fn options(&self) -> String {
         let Self {
             modules,
             window,
@@ -121,6 +126,19 @@ impl Filter {
             options.push("--from … --until …".to_owned());
         }
         options.join(" ")
+    }
+
+    /// The same for the notes of a trace, where it is cut off: a filter may have a thousand patterns.
+    pub(super) fn note(&self) -> String {
+        let mut options = self.options();
+        if options.len() > LONGEST_NOTE {
+            let end = (0..=LONGEST_NOTE)
+                .rev()
+                .find(|&at| options.is_char_boundary(at));
+            options.truncate(end.unwrap_or(0));
+            options.push('…');
+        }
+        options
     }
 
     /// The modules, if not all; once the rest was checked.
@@ -226,7 +244,20 @@ impl Filtering {
             threads: filter.calls.threads()?,
             shortest: u64::try_from(shortest).unwrap_or(u64::MAX),
             filter: filter.clone(),
+            ticket: None,
         })
+    }
+
+    /// Has its patterns counted, for as long as it is in force.
+    ///
+    /// # Errors
+    /// The quota would be exceeded.
+    pub(super) fn pay(&mut self, take: impl FnOnce(usize) -> Result<Ticket>) -> Result<()> {
+        let selections = [&self.modules, &self.inside].into_iter().flatten();
+        let sizes = selections.map(CompiledSelection::size);
+        let threads = self.threads.as_ref().map_or(0, |threads| threads.size());
+        self.ticket = Some(take(sizes.sum::<usize>() + threads)?);
+        Ok(())
     }
 
     /// Which threads are recorded; `None` for all.

@@ -17,13 +17,14 @@ use std::{
 };
 
 use sled_encoders::Capture;
-use xray_trace::{instr_map::Selection, model::FunctionId};
+use xray_trace::model::FunctionId;
 
 use super::{
     LoanId, Switch, Wanted,
     controller::{Controller, maps_of},
     counts::Counts,
     functions::{Functions, Indexes, Loaded},
+    patterns::Patterns,
     rules::{Rules, Wishes},
     sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
     watch::Watch,
@@ -189,14 +190,14 @@ impl Loading {
     }
 
     /// Adds what has been done to the rules, and has libraries noticed soon if any may be switched on.
-    pub(super) fn add_rule(&mut self, selection: &Selection, to: Wanted) {
-        self.rules.add(selection, to);
+    pub(super) fn add_rule(&mut self, patterns: &Arc<Patterns>, to: Wanted) {
+        self.rules.add(patterns, to);
         self.note_rules();
     }
 
     /// Adds what has been lent.
-    pub(super) fn lend_rule(&mut self, selection: &Selection, to: LoanId, capture: Capture) {
-        self.rules.lend(selection, to, capture);
+    pub(super) fn lend_rule(&mut self, patterns: &Arc<Patterns>, to: LoanId, capture: Capture) {
+        self.rules.lend(patterns, to, capture);
         self.note_rules();
     }
 

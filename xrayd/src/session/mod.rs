@@ -46,6 +46,7 @@ mod loans;
 mod metering;
 mod mode;
 mod output;
+mod patterns;
 mod profiles;
 mod quotas;
 mod registry;
@@ -68,7 +69,7 @@ use std::{
 
 use shm_ring::Geometry;
 use xray_trace::{
-    instr_map::{Candidate, CompiledSelection, Selection},
+    instr_map::{Candidate, Selection},
     model::{
         Birth, BuildId, Clock, ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Lifetime,
         ModuleId, Origin, Process, Rest,
@@ -88,6 +89,7 @@ pub use functions::FunctionRow;
 pub use loading::{Armed, Since};
 pub use loans::LoanId;
 pub use mode::Mode;
+pub use patterns::{Chosen, Patterns};
 pub use quotas::{Quota, QuotaError, QuotaSetting, Quotas};
 pub use registry::{Caller, LaunchOptions, Launched, Registry, RegistryConfig};
 pub(crate) use shot::Extent;
@@ -119,13 +121,14 @@ use self::{
     feed::{FeedInlet, feed},
     functions::{Functions, Indexes},
     metering::Metered,
-    quotas::Ticket,
-    rules::{Rules, Wishes, lasting},
+    patterns::compile,
+    quotas::{Resource, Ticket},
+    rules::{Rules, Wishes},
 };
 use crate::{
     inject::PatchReport,
     pid::Pid,
-    refusal::{Reason, Refusal, Result},
+    refusal::{Refusal, Result},
     target::RefusedModule,
 };
 
@@ -402,27 +405,27 @@ impl Session {
     ///
     /// # Errors
     /// A selection that cannot be understood, a process that ended, or memory that cannot be written.
-    pub fn toggle(
+    pub fn toggle<'a>(
         &self,
-        selection: &Selection,
+        selection: impl Into<Chosen<'a>>,
         to: impl Into<Wanted>,
         run: Run,
     ) -> Result<ToggleReport> {
-        self.toggle_for(None, selection, to.into(), run)
+        self.toggle_for(None, selection.into(), to.into(), run)
     }
 
     /// The same, on for a while: until [`Self::take_back`].
     ///
     /// # Errors
     /// As [`Self::toggle`].
-    pub fn lend(
+    pub fn lend<'a>(
         &self,
-        selection: &Selection,
+        selection: impl Into<Chosen<'a>>,
         to: LoanId,
         capture: Capture,
         run: Run,
     ) -> Result<ToggleReport> {
-        self.toggle_for(Some(to), selection, Wanted::On(capture), run)
+        self.toggle_for(Some(to), selection.into(), Wanted::On(capture), run)
     }
 
     /// Puts back what was lent.
@@ -436,16 +439,17 @@ impl Session {
     fn toggle_for(
         &self,
         loan: Option<LoanId>,
-        selection: &Selection,
+        selection: Chosen<'_>,
         to: Wanted,
         run: Run,
     ) -> Result<ToggleReport> {
-        let compiled = compile(selection)?;
+        let patterns = self.compiled(selection)?;
+        let compiled = patterns.matcher();
         let modules = self.functions.loaded();
         self.control.toggle(Wish {
             ids: self.functions.matching(&modules, &compiled),
             of: Indexes::of(&modules),
-            selection: selection.clone(),
+            patterns,
             later: Some(compiled),
             to,
             loan,
@@ -453,16 +457,21 @@ impl Session {
         })
     }
 
+    /// Compiled for the user who attached, unless that was done for another.
+    fn compiled(&self, selection: Chosen<'_>) -> Result<Arc<Patterns>> {
+        selection.compiled(self.ticket.accounts(), self.ticket.payer())
+    }
+
     /// The same, where ids are those of another process: they mean what is loaded in both.
     fn toggle_as(
         &self,
         other: &Self,
         loan: Option<LoanId>,
-        selection: &Selection,
+        patterns: &Arc<Patterns>,
         to: Wanted,
         run: Run,
     ) -> Result<ToggleReport> {
-        let compiled = compile(selection)?;
+        let compiled = patterns.matcher();
         let modules = self.functions.loaded();
         let matching = modules.iter().flat_map(|loaded| {
             let first = other.functions.first_of_same(loaded);
@@ -478,8 +487,8 @@ impl Session {
         self.control.toggle(Wish {
             ids: matching.collect(),
             of: Indexes::of(&modules),
-            selection: selection.clone(),
-            later: lasting(selection).map(|(_, compiled)| compiled),
+            patterns: Arc::clone(patterns),
+            later: patterns.lasting_matcher(),
             to,
             loan,
             run,
@@ -666,8 +675,13 @@ impl Session {
     pub fn set_filter(&self, filter: &Filter) -> Result<Filter> {
         self.control.look()?;
         self.economy().suits(self.mode(), filter)?;
+        let take = |bytes: usize| {
+            let ticket = &self.ticket;
+            let wanted = [(Resource::Patterns, bytes as u64)];
+            ticket.accounts().take(ticket.payer(), &wanted)
+        };
         self.control
-            .set_filter(filter, self.attached, &self.functions)
+            .set_filter(filter, self.attached, &self.functions, take)
     }
 
     /// Everything that rings hold or that is retained, as an `.xtrace` file; of the `last` so long, if that is given.
@@ -899,9 +913,4 @@ pub fn write_profile(
     }
     writer.no_sums()?;
     writer.end()
-}
-
-fn compile(selection: &Selection) -> Result<CompiledSelection> {
-    CompiledSelection::new(selection)
-        .map_err(|error| Refusal::new(Reason::Selection, error.to_string()))
 }

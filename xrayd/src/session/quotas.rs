@@ -27,6 +27,8 @@ pub enum Resource {
     Mapped,
     /// Bytes of events that are retained of living processes.
     Retained,
+    /// Bytes of compiled selections, of requests that run and of rules for libraries that come later.
+    Patterns,
 }
 
 /// Limits of one resource.
@@ -102,7 +104,13 @@ const KINDS: usize = Resource::ALL.len();
 
 impl Resource {
     /// Every resource, in the order of their declaration.
-    pub const ALL: [Self; 4] = [Self::Sessions, Self::Threads, Self::Mapped, Self::Retained];
+    pub const ALL: [Self; 5] = [
+        Self::Sessions,
+        Self::Threads,
+        Self::Mapped,
+        Self::Retained,
+        Self::Patterns,
+    ];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -111,6 +119,7 @@ impl Resource {
             Self::Threads => "threads",
             Self::Mapped => "mapped",
             Self::Retained => "retained",
+            Self::Patterns => "patterns",
         }
     }
 
@@ -122,11 +131,12 @@ impl Resource {
             Self::Threads => format!("{amount} threads of sessions"),
             Self::Mapped => format!("{size} of mapped rings"),
             Self::Retained => format!("{size} of retained events"),
+            Self::Patterns => format!("{size} of compiled patterns"),
         }
     }
 
     fn is_bytes(self) -> bool {
-        matches!(self, Self::Mapped | Self::Retained)
+        matches!(self, Self::Mapped | Self::Retained | Self::Patterns)
     }
 
     /// True if a user who has all of it shares it anew among its sessions instead of being refused.
@@ -164,6 +174,7 @@ impl Quotas {
         Quota::new(2500, 5000),
         Quota::new(8 << 40, 64 << 40),
         Quota::new(2 << 30, 8 << 30),
+        Quota::new(64 << 20, 256 << 20),
     ]);
 
     /// The limits of one resource.
@@ -307,6 +318,10 @@ impl Accounts {
 impl Ticket {
     pub(crate) fn payer(&self) -> Option<u32> {
         self.payer
+    }
+
+    pub(super) fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
     }
 
     /// Has it stand for these amounts; of other resources it keeps what it has.

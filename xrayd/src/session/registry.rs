@@ -24,6 +24,7 @@ use super::{
     follow::Follower,
     functions::Functions,
     metering::Metering,
+    patterns::Patterns,
     quotas::{Accounts, Quotas, Resource, Ticket},
     rules::Rules,
     sites::patch_sites,
@@ -241,6 +242,15 @@ impl Registry {
             let root = session.kinship().map(|kinship| kinship.root);
             Some((failed.unwrap_or(ProcessState::Traced), root))
         })
+    }
+
+    /// Compiles a selection once for all processes that it is used in. The user `payer`, `None` for root,
+    /// has a quota for that.
+    ///
+    /// # Errors
+    /// It cannot be understood, or the user's compiled patterns take too much.
+    pub fn compile(&self, payer: Option<u32>, selection: &Selection) -> Result<Arc<Patterns>> {
+        Patterns::new(&self.0.accounts, payer, selection)
     }
 
     /// Checks whether a process can be traced. Changes nothing.

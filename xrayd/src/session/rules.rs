@@ -2,11 +2,14 @@
 //!
 //! The last rule that names a function decides. A rule by id names no function that comes later, so ids are left out.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use sled_encoders::Capture;
 use xray_trace::{
-    instr_map::{Candidate, CompiledSelection, Rule, Selection},
+    instr_map::{Candidate, CompiledSelection, Rule},
     model::FunctionId,
 };
 
@@ -14,6 +17,7 @@ use super::{
     LoanId, Wanted,
     functions::{Functions, Loaded},
     loans::{Loan, Loans},
+    patterns::Patterns,
 };
 
 /// Rules kept. Who switches more than that by different selections, one by one, has the oldest forgotten.
@@ -25,12 +29,16 @@ pub(super) struct Rules(VecDeque<Kept>);
 
 #[derive(Debug, Clone)]
 struct Kept {
-    selection: Selection,
-    compiled: CompiledSelection,
+    /// Shared with all processes of the group.
+    patterns: Arc<Patterns>,
     to: Wanted,
     /// Whose it is, if it is for a while only.
     loan: Option<LoanId>,
 }
+
+/// The rules while they are matched, the newest first. What is worked out for that is dropped with it.
+#[derive(Debug)]
+struct Matchers<'a>(Vec<(CompiledSelection, &'a Kept)>);
 
 /// What becomes of a module that has come.
 #[derive(Debug, Default)]
@@ -45,33 +53,33 @@ pub(super) struct Wishes {
 
 impl Rules {
     /// Adds what has been done for good.
-    pub(super) fn add(&mut self, selection: &Selection, to: Wanted) {
-        let Some((selection, compiled)) = lasting(selection) else {
+    pub(super) fn add(&mut self, patterns: &Arc<Patterns>, to: Wanted) {
+        let Some(selection) = patterns.lasting() else {
             return;
         };
         if selection.include.contains(&Rule::All) && selection.exclude.is_empty() {
             self.0.clear();
         }
+        let lasting = Some(selection);
         self.0
-            .retain(|kept| kept.loan.is_some() || kept.selection != selection);
+            .retain(|kept| kept.loan.is_some() || kept.patterns.lasting() != lasting);
         self.push(Kept {
-            selection,
-            compiled,
+            patterns: Arc::clone(patterns),
             to,
             loan: None,
         });
     }
 
     /// Adds what is on for a while; the other rules are there when it is over.
-    pub(super) fn lend(&mut self, selection: &Selection, to: LoanId, capture: Capture) {
-        let Some((selection, compiled)) = lasting(selection) else {
+    pub(super) fn lend(&mut self, patterns: &Arc<Patterns>, to: LoanId, capture: Capture) {
+        let lasting = patterns.lasting();
+        if lasting.is_none() {
             return;
-        };
+        }
         self.0
-            .retain(|kept| kept.loan != Some(to) || kept.selection != selection);
+            .retain(|kept| kept.loan != Some(to) || kept.patterns.lasting() != lasting);
         self.push(Kept {
-            selection,
-            compiled,
+            patterns: Arc::clone(patterns),
             to: Wanted::On(capture),
             loan: Some(to),
         });
@@ -99,7 +107,7 @@ impl Rules {
             && let Some(oldest) = self.0.remove(loan.unwrap_or(0))
         {
             tracing::warn!(
-                rule = ?oldest.selection,
+                rule = ?oldest.patterns.lasting(),
                 "libraries that are loaded later will not be switched by this rule: there are too many"
             );
         }
@@ -110,19 +118,15 @@ impl Rules {
         self.0.is_empty()
     }
 
-    /// Whether a candidate's source must be known to decide.
-    fn needs_source(&self) -> bool {
-        self.0.iter().any(|kept| kept.compiled.needs_source())
-    }
-
     /// What becomes of the functions of a module.
     pub(super) fn wishes_in(&self, functions: &Functions, loaded: &Loaded) -> Wishes {
         let mut wishes = Wishes::default();
         if self.is_empty() {
             return wishes;
         }
-        functions.each_in(loaded, self.needs_source(), |id, candidate| {
-            let loan = self.loan(candidate);
+        let matchers = self.matchers();
+        functions.each_in(loaded, matchers.need_source(), |id, candidate| {
+            let loan = matchers.loan(candidate);
             if let Wanted::On(capture) = loan.now() {
                 wishes.on.entry(capture).or_default().push(id);
             }
@@ -131,11 +135,26 @@ impl Rules {
         wishes
     }
 
+    fn matchers(&self) -> Matchers<'_> {
+        let kept = self.0.iter().rev();
+        let matchers = kept.filter_map(|kept| Some((kept.patterns.lasting_matcher()?, kept)));
+        Matchers(matchers.collect())
+    }
+}
+
+// === impl Matchers ===
+
+impl Matchers<'_> {
+    /// Whether a candidate's source must be known to decide.
+    fn need_source(&self) -> bool {
+        self.0.iter().any(|(matcher, _)| matcher.needs_source())
+    }
+
     /// What a function that has just come is for good, and who has it for a while.
     fn loan(&self, candidate: &Candidate<'_>) -> Loan {
         let (mut for_good, mut holders) = (Wanted::Off, Vec::new());
-        let naming = self.0.iter().rev();
-        for kept in naming.filter(|kept| kept.compiled.matches(candidate)) {
+        let naming = self.0.iter();
+        for (_, kept) in naming.filter(|(matcher, _)| matcher.matches(candidate)) {
             match (kept.loan, kept.to) {
                 (Some(holder), Wanted::On(capture)) => holders.push((holder, capture)),
                 (_, to) => {
@@ -152,35 +171,17 @@ impl Rules {
     }
 }
 
-/// What of a selection means functions that come later: all but ids. `None` if that is nothing.
-pub(super) fn lasting(selection: &Selection) -> Option<(Selection, CompiledSelection)> {
-    let without_ids = |rules: &[Rule]| -> Vec<Rule> {
-        let lasting = rules.iter().filter(|rule| !is_id(rule));
-        lasting.cloned().collect()
-    };
-    let selection = Selection {
-        include: without_ids(&selection.include),
-        exclude: without_ids(&selection.exclude),
-    };
-    if selection.include.is_empty() {
-        return None;
-    }
-    let compiled = CompiledSelection::new(&selection).ok()?;
-    Some((selection, compiled))
-}
-
-fn is_id(rule: &Rule) -> bool {
-    matches!(rule, Rule::Id(_))
-}
-
 #[cfg(test)]
 mod tests {
+    use xray_trace::instr_map::Selection;
+
     use super::*;
+    use crate::session::quotas::{Accounts, Quotas};
 
     const ON: Wanted = Wanted::On(Capture::NONE);
 
     fn loan(rules: &Rules, name: &str) -> Loan {
-        rules.loan(&Candidate {
+        rules.matchers().loan(&Candidate {
             id: 7,
             module: "/lib/plugin.so",
             symbol: Some(name),
@@ -197,14 +198,22 @@ mod tests {
         LoanId(number.try_into().unwrap())
     }
 
-    fn glob(include: &str, exclude: &[&str]) -> Selection {
-        Selection {
+    fn compiled(selection: &Selection) -> Arc<Patterns> {
+        Patterns::new(&Accounts::new(Quotas::NONE), None, selection).unwrap()
+    }
+
+    fn all() -> Arc<Patterns> {
+        compiled(&Selection::all())
+    }
+
+    fn glob(include: &str, exclude: &[&str]) -> Arc<Patterns> {
+        compiled(&Selection {
             include: vec![Rule::Glob(include.to_owned())],
             exclude: exclude
                 .iter()
                 .map(|glob| Rule::Glob((*glob).to_owned()))
                 .collect(),
-        }
+        })
     }
 
     #[test]
@@ -217,9 +226,9 @@ mod tests {
         assert!(!wanted(&rules, "a_call") && wanted(&rules, "a_put"));
         rules.add(&glob("a_call", &[]), ON);
         assert!(wanted(&rules, "a_call") && !wanted(&rules, "a_count"));
-        rules.add(&Selection::all(), ON);
+        rules.add(&all(), ON);
         assert!(wanted(&rules, "a_count") && wanted(&rules, "b"));
-        rules.add(&Selection::all(), Wanted::Off);
+        rules.add(&all(), Wanted::Off);
         assert!(rules.is_empty());
     }
 
@@ -285,10 +294,10 @@ mod tests {
     #[test]
     fn an_id_says_nothing_of_what_comes_later() {
         let mut rules = Rules::default();
-        let ids = Selection {
+        let ids = compiled(&Selection {
             include: vec![Rule::Id(7)],
             exclude: Vec::new(),
-        };
+        });
         rules.add(&ids, ON);
         rules.lend(&ids, holder(1), Capture::NONE);
         assert!(rules.is_empty());
@@ -296,14 +305,14 @@ mod tests {
         rules.add(&glob("a", &[]), ON);
         let mut but_one = Selection::all();
         but_one.exclude.push(Rule::Id(7));
-        rules.add(&but_one, Wanted::Off);
+        rules.add(&compiled(&but_one), Wanted::Off);
         assert!(rules.is_empty());
     }
 
     #[test]
     fn a_loan_leaves_the_rules_of_others() {
         let with_values = Wanted::On(Capture::NONE.with_arguments(2).unwrap());
-        for lent in [Selection::all(), glob("a*", &[]), glob("a", &[])] {
+        for lent in [all(), glob("a*", &[]), glob("a", &[])] {
             let mut rules = Rules::default();
             rules.add(&glob("a*", &[]), with_values);
             rules.add(&glob("a_off", &[]), Wanted::Off);
@@ -311,9 +320,15 @@ mod tests {
             rules.lend(&lent, holder(2), Capture::NONE);
             // Their values too.
             assert_eq!(loan(&rules, "a").now(), with_values);
-            assert_eq!(wanted(&rules, "b"), lent == Selection::all());
+            assert_eq!(
+                wanted(&rules, "b"),
+                lent.lasting() == Some(&Selection::all())
+            );
             rules.take_back(holder(1));
-            assert_eq!(wanted(&rules, "b"), lent == Selection::all());
+            assert_eq!(
+                wanted(&rules, "b"),
+                lent.lasting() == Some(&Selection::all())
+            );
             rules.take_back(holder(2));
             assert_eq!(loan(&rules, "a").now(), with_values);
             assert!(!wanted(&rules, "a_off") && !wanted(&rules, "b"));
@@ -328,7 +343,7 @@ mod tests {
         rules.lend(&glob("a*", &[]), holder(1), Capture::NONE);
         rules.add(&glob("a_b", &[]), Wanted::Off);
         assert!(wanted(&rules, "a") && !wanted(&rules, "a_b"));
-        rules.add(&Selection::all(), Wanted::Off);
+        rules.add(&all(), Wanted::Off);
         assert!(rules.is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! From requests to what the engine is asked for.
 
-use std::{num::NonZeroU64, time::Duration};
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 use xray_trace::instr_map::{Candidate, CompiledSelection, Rule, Selection};
 use xrayd_proto::v1;
@@ -10,7 +10,7 @@ use crate::{
     refusal::{Reason, Refusal},
     session::{
         AttachOptions, CallFilter, Capture, Duty, Economy, Filter, Follow, FunctionRow, LoanId,
-        Mode, Run, Switch, Wanted, Window,
+        Mode, Patterns, Run, Switch, Wanted, Window,
     },
     target::Sleds,
 };
@@ -19,16 +19,16 @@ use crate::{
 fn required_selection(selection: Option<v1::Selection>) -> Result<Selection, Refusal> {
     selection
         .ok_or_else(|| bad_selection("a selection is needed"))
-        .and_then(self::selection)
+        .and_then(rules)
 }
 
 /// What is to be done to functions.
 #[derive(Debug)]
 pub(crate) enum Toggle {
     /// Switched until somebody switches them again.
-    ForGood(Selection, Wanted, Run),
+    ForGood(Arc<Patterns>, Wanted, Run),
     /// Switched on for a while.
-    Lend(Selection, LoanId, Capture, Run),
+    Lend(Arc<Patterns>, LoanId, Capture, Run),
     /// Made what they were.
     TakeBack(LoanId),
 }
@@ -43,20 +43,20 @@ impl Toggle {
     }
 }
 
-/// What a request to switch functions means; `loan` is 0 where it is for good.
+/// What a request to switch functions means; `loan` is 0 where it is for good. `compile` compiles its
+/// selection for its caller.
 pub(crate) fn toggle(
     selection: Option<v1::Selection>,
     to: Wanted,
     loan: u64,
     run: Run,
+    compile: impl FnOnce(&Selection) -> Result<Arc<Patterns>, Refusal>,
 ) -> Result<Toggle, Refusal> {
+    let compiled = |selection| compile(&required_selection(selection)?);
     let loan = NonZeroU64::new(loan).map(LoanId);
     match (loan, to) {
-        (None, to) => Ok(Toggle::ForGood(required_selection(selection)?, to, run)),
-        (Some(to), Wanted::On(capture)) => {
-            let selection = required_selection(selection)?;
-            Ok(Toggle::Lend(selection, to, capture, run))
-        }
+        (None, to) => Ok(Toggle::ForGood(compiled(selection)?, to, run)),
+        (Some(to), Wanted::On(capture)) => Ok(Toggle::Lend(compiled(selection)?, to, capture, run)),
         (Some(_), Wanted::Off) if selection.is_some() => Err(bad_selection(
             "a loan is taken back as a whole: no functions can be selected",
         )),
@@ -91,20 +91,25 @@ pub(crate) fn wanted(switch: Switch, capture: Option<v1::Capture>) -> Result<Wan
     }
 }
 
-/// A selection that includes something.
+/// A selection that includes something, and has no bad patterns.
 pub(crate) fn selection(selection: v1::Selection) -> Result<Selection, Refusal> {
+    let selection = rules(selection)?;
+    // Bad patterns are refused here, before any process is looked at.
+    compile(&selection)?;
+    Ok(selection)
+}
+
+/// A selection that includes something. Its patterns may be bad.
+fn rules(selection: v1::Selection) -> Result<Selection, Refusal> {
     let v1::Selection { include, exclude } = selection;
     if include.is_empty() {
         return Err(bad_selection("the selection includes nothing"));
     }
     let rules = |rules: Vec<v1::Rule>| rules.into_iter().map(rule).collect::<Result<_, _>>();
-    let selection = Selection {
+    Ok(Selection {
         include: rules(include)?,
         exclude: rules(exclude)?,
-    };
-    // Bad patterns are refused here, before any process is looked at.
-    compile(&selection)?;
-    Ok(selection)
+    })
 }
 
 fn rule(rule: v1::Rule) -> Result<Rule, Refusal> {
@@ -268,6 +273,8 @@ pub(crate) fn attach_options(request: v1::AttachRequest) -> Result<AttachOptions
 mod tests {
     use xray_trace::model::FunctionId;
 
+    use crate::session::{Registry, RegistryConfig};
+
     use super::*;
 
     fn rules(rules: &[v1::rule::Rule]) -> Vec<v1::Rule> {
@@ -399,7 +406,9 @@ mod tests {
             Some(v1::Selection { include, exclude })
         };
         let on = Wanted::On(Capture::NONE);
-        let real = |selection, to, loan| toggle(selection, to, loan, Run::Real);
+        let registry = Registry::new(RegistryConfig::default());
+        let compile = |selection: &Selection| registry.compile(None, selection);
+        let real = |selection, to, loan| toggle(selection, to, loan, Run::Real, compile);
         assert!(matches!(real(all(), on, 0), Ok(Toggle::ForGood(..))));
         assert!(matches!(real(all(), on, 7), Ok(Toggle::Lend(..))));
         assert!(matches!(
@@ -410,7 +419,7 @@ mod tests {
             real(None, on, 7),
             real(None, Wanted::Off, 0),
             real(all(), Wanted::Off, 7),
-            toggle(None, Wanted::Off, 7, Run::Dry),
+            toggle(None, Wanted::Off, 7, Run::Dry, compile),
         ] {
             assert_eq!(refused.unwrap_err().reason, Reason::Selection);
         }

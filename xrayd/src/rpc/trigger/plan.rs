@@ -15,7 +15,8 @@ use crate::{
         convert::{Toggle, selection},
     },
     session::{
-        Capture, Condition, DeathWanted, EventWanted, MOST_CONDITIONS, MOST_FIRINGS, Run, Wanted,
+        Caller, Capture, Condition, DeathWanted, EventWanted, MOST_CONDITIONS, MOST_FIRINGS,
+        Registry, Run, Wanted,
     },
 };
 
@@ -114,8 +115,9 @@ impl TryFrom<v1::TriggerRequest> for Plan {
 
 impl Switching {
     /// As a request would have it done.
-    pub(super) fn toggle(&self) -> Toggle {
-        Toggle::ForGood(self.selection.clone(), self.to, Run::Real)
+    pub(super) fn toggle(&self, registry: &Registry, caller: Caller) -> Result<Toggle, Refusal> {
+        let patterns = registry.compile(caller.payer(), &self.selection)?;
+        Ok(Toggle::ForGood(patterns, self.to, Run::Real))
     }
 }
 

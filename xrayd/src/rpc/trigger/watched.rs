@@ -23,7 +23,9 @@ use crate::{
         convert::{self, Toggle},
         described,
     },
-    session::{Caller, Capture, Condition, Ending, Hits, LoanId, Registry, Run, Session, Trigger},
+    session::{
+        Caller, Capture, Condition, Ending, Hits, LoanId, Patterns, Registry, Run, Session, Trigger,
+    },
 };
 
 /// Who is watched.
@@ -36,7 +38,8 @@ pub(crate) struct Watched {
     trigger: Trigger,
     /// What the conditions are about is on under this number, so that anything is seen.
     loan: LoanId,
-    selections: Vec<Selection>,
+    /// Compiled once for everybody.
+    selections: Vec<Arc<Patterns>>,
     /// Functions that events stand in have to be on, too.
     events: bool,
     /// Whom that was switched on in.
@@ -65,6 +68,7 @@ impl Watched {
     ) -> Result<(Self, Hits), Refusal> {
         let (trigger, hits) = Trigger::new(plan.conditions.clone(), plan.limit)?;
         let selections = plan.conditions.iter().filter_map(Condition::selection);
+        let compile = |selection| registry.compile(caller.payer(), selection);
         let number = RandomState::new().hash_one(caller.pid);
         let mut watched = Self {
             registry: registry.clone(),
@@ -73,7 +77,7 @@ impl Watched {
             whom: plan.whom,
             trigger,
             loan: LoanId(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN)),
-            selections: selections.cloned().collect(),
+            selections: selections.map(compile).collect::<Result<_, _>>()?,
             events: plan
                 .conditions
                 .iter()
@@ -165,8 +169,10 @@ impl Watched {
     /// Switches on what the conditions are about, for as long as they are armed.
     fn lend(&self, traced: &Traced) -> Result<(), Refusal> {
         let saying = self.events.then(|| saying(traced)).flatten();
+        let saying = saying.map(|selection| self.registry.compile(self.caller.payer(), &selection));
+        let saying = saying.transpose()?;
         for selection in self.selections.iter().chain(&saying) {
-            let lend = Toggle::Lend(selection.clone(), self.loan, Capture::NONE, Run::Real);
+            let lend = Toggle::Lend(Arc::clone(selection), self.loan, Capture::NONE, Run::Real);
             for (_, report) in traced.toggle(&self.registry, self.caller, &lend) {
                 match report {
                     Ok(_) => {}
@@ -196,12 +202,12 @@ impl Watched {
         let (caller, whom) = (self.caller, self.whom);
         let call = self.audit.call(caller, Operation::TriggerSwitch);
         let mut call = call.with(described::setting(switching));
-        let toggle = switching.toggle();
-        let allowed = authorise::all_traced(&self.registry, caller, whom, Deed::Use);
+        let allowed = authorise::all_traced(&self.registry, caller, whom, Deed::Use)
+            .and_then(|traced| Ok((traced, switching.toggle(&self.registry, caller)?)));
         if allowed.is_err() {
             call.decide(&allowed);
         }
-        let Ok(traced) = allowed else {
+        let Ok((traced, toggle)) = allowed else {
             return Vec::new();
         };
         let reports = traced.into_iter().flat_map(|traced| {
