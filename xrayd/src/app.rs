@@ -7,11 +7,7 @@
 
 use std::{io, net, os::unix::net::UnixStream, path::PathBuf, sync::Arc, time::Duration};
 
-use tokio::{
-    net::{TcpListener, UnixListener},
-    runtime::Runtime,
-    time::Instant,
-};
+use tokio::{net::UnixListener, runtime::Runtime, time::Instant};
 use xray_trace::instr_map::{CompiledSelection, Selection};
 
 use crate::{
@@ -51,7 +47,7 @@ pub struct App {
 /// Metrics that are not answered yet.
 #[derive(Debug)]
 struct Metrics {
-    listener: net::TcpListener,
+    listener: metrics::Listener,
     metering: Arc<Metering>,
 }
 
@@ -167,9 +163,9 @@ impl App {
         let (stop, stopping) = shutdown::channel();
         let scraped = match metrics {
             Some(Metrics { listener, metering }) => {
-                let listener = TcpListener::from_std(listener);
-                let listener = listener.map_err(setup("poll the socket for metrics"))?;
-                let serving = metrics::serve(listener, metering, stopping.clone());
+                let server = metrics::Server::try_from(listener);
+                let server = server.map_err(setup("poll the socket for metrics"))?;
+                let serving = metrics::serve(server, metering, stopping.clone());
                 Some(tokio::spawn(serving))
             }
             None => None,
@@ -234,8 +230,8 @@ impl Metrics {
         inherited: Option<net::TcpListener>,
         config: &Config,
     ) -> Result<Option<Self>, BuildError> {
-        let listener = match (inherited, config.metrics) {
-            (Some(listener), _) => listener,
+        let listener = match (inherited, &config.metrics) {
+            (Some(listener), _) => metrics::Listener::Tcp(listener),
             (None, Some(address)) => metrics::bind(address)?,
             (None, None) => {
                 if config.metrics_functions.is_some() {
@@ -249,7 +245,7 @@ impl Metrics {
         let functions = functions.transpose().map_err(ConfigError::from)?;
         let metering = Metering::new(functions, config.metrics_max_functions);
         let metering = Arc::new(metering.map_err(BuildError::Clock)?);
-        metrics::announce(&listener);
+        listener.announce();
         Ok(Some(Self { listener, metering }))
     }
 }

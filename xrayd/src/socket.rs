@@ -40,6 +40,8 @@ pub const SYSTEM_SOCKET: &str = "/run/xrayd/xrayd.sock";
 pub enum Access {
     /// Every user of the host (mode 0666): the daemon of the system.
     Everybody,
+    /// The owner and the file's group (mode 0660), which is the group of a directory that is set-group-id.
+    Group,
     /// The owner only (mode 0600): the daemon of a user.
     Owner,
 }
@@ -166,6 +168,12 @@ impl BoundSocket {
         }
     }
 
+    /// Where it was bound; `None` for one that the service manager keeps.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(SocketFile::path)
+    }
+
     /// The listener, and the file to remove at the end.
     #[must_use]
     pub fn into_parts(self) -> (UnixListener, Option<SocketFile>) {
@@ -275,6 +283,7 @@ fn listen(path: &Path, access: Access) -> io::Result<UnixListener> {
     // it will be, not for a moment.
     let mode = match access {
         Access::Everybody => Mode::from_bits_truncate(0o666),
+        Access::Group => Mode::from_bits_truncate(0o660),
         Access::Owner => Mode::from_bits_truncate(0o600),
     };
     fchmod(&fd, mode)?;
@@ -361,6 +370,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (name, access, mode) in [
             ("all", Access::Everybody, 0o666),
+            ("group", Access::Group, 0o660),
             ("own", Access::Owner, 0o600),
         ] {
             let path = dir.path().join(name);

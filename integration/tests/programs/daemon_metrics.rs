@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -375,20 +377,24 @@ fn there_is_one_page_and_it_is_for_reading_only() -> Result<()> {
     let address = metrics_of(&daemon)?;
     let headers: String = (0..200).map(|at| format!("X-{at}: 1\r\n")).collect();
     for (request, status) in [
-        ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404),
-        ("GET /metrics/ HTTP/1.1\r\nHost: x\r\n\r\n", 404),
-        ("GET /../metrics HTTP/1.1\r\nHost: x\r\n\r\n", 404),
-        ("GET /metrics?name=x HTTP/1.1\r\nHost: x\r\n\r\n", 200),
-        ("GET /metrics HTTP/1.0\r\n\r\n", 200),
-        ("HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        ("GET /metrics/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        ("GET /../metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
         (
-            "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+            "GET /metrics?name=x HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            200,
+        ),
+        ("GET /metrics HTTP/1.0\r\n\r\n", 200),
+        ("HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
+        (
+            "POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
             405,
         ),
-        ("DELETE /metrics HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        ("DELETE /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        ("GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421),
         ("nonsense\r\n\r\n", 400),
         (
-            &format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{headers}\r\n"),
+            &format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n"),
             431,
         ),
     ] {
@@ -407,6 +413,28 @@ fn there_is_one_page_and_it_is_for_reading_only() -> Result<()> {
     Ok(())
 }
 
+/// Only the daemon's user and group can ask at a unix socket; it goes with the daemon.
+#[test]
+fn a_unix_socket_serves_metrics_too() -> Result<()> {
+    let scene = Scene::new()?;
+    let path = scene.path("metrics.sock");
+    let mut daemon = scene.daemon_with(&["--metrics", &format!("unix:{}", path.display())])?;
+    let mut asking = UnixStream::connect(&path)?;
+    asking.set_read_timeout(Some(DEADLINE))?;
+    // No browser gets here, so that any name will do.
+    asking.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    let mut answer = String::new();
+    asking.read_to_string(&mut answer)?;
+    ensure!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    ensure!(answer.contains("xrayd_build_info"), "{answer}");
+    let mode = fs::metadata(&path)?.permissions().mode();
+    ensure!(mode & 0o777 == 0o660, "{mode:o}");
+    daemon.signal(Signal::SIGTERM)?;
+    ensure!(daemon.wait()?.success(), "{}", daemon.log());
+    ensure!(!path.exists());
+    Ok(())
+}
+
 /// Who connects and says nothing, or does not finish, keeps nobody from an answer, and does not keep the daemon from its end.
 #[test]
 fn slow_clients_are_in_nobodys_way() -> Result<()> {
@@ -417,7 +445,11 @@ fn slow_clients_are_in_nobodys_way() -> Result<()> {
     let mut clients = Vec::new();
     for at in 0..CLIENTS {
         let mut client = TcpStream::connect(address)?;
-        let said = ["", "GET /met", "GET /metrics HTTP/1.1\r\nHost: x\r\n"][at % 3];
+        let said = [
+            "",
+            "GET /met",
+            "GET /metrics HTTP/1.1\r\nHost: localhost\r\n",
+        ][at % 3];
         // The daemon may have cut it off for another one.
         let _ = client.write_all(said.as_bytes());
         clients.push(client);

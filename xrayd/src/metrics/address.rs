@@ -1,31 +1,37 @@
-//! Where metrics are served: an address and a port, or a port of the loopback address.
+//! Where metrics are served: an address and a port, a port of the loopback address, or a unix socket.
 
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
     str::FromStr,
 };
 
 /// A place to serve metrics at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MetricsAddress(SocketAddr);
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetricsAddress {
+    /// A TCP port.
+    Tcp(SocketAddr),
+    /// A unix socket, by its absolute path.
+    Unix(PathBuf),
+}
 
-/// It is neither a port nor an address with one.
+/// It is neither a port, nor an address with one, nor a unix socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("neither a port nor an address with a port, such as 127.0.0.1:9464 or [::1]:9464")]
+#[error(
+    "neither a port nor an address with a port, such as 127.0.0.1:9464 or [::1]:9464, nor a unix socket, such as unix:/run/xrayd/metrics.sock"
+)]
 pub struct NotAnAddress;
 
 // === impl MetricsAddress ===
 
 impl MetricsAddress {
-    /// What to bind.
-    pub fn socket(self) -> SocketAddr {
-        self.0
-    }
-
     /// Whether other machines may reach it.
-    pub fn is_open(self) -> bool {
-        !self.0.ip().to_canonical().is_loopback()
+    pub fn is_open(&self) -> bool {
+        match self {
+            Self::Tcp(address) => !address.ip().to_canonical().is_loopback(),
+            Self::Unix(_) => false,
+        }
     }
 }
 
@@ -34,24 +40,27 @@ impl FromStr for MetricsAddress {
 
     /// A port alone is one of the loopback address: who wants to be reached from elsewhere says so.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = PathBuf::from(path);
+            return path
+                .is_absolute()
+                .then_some(Self::Unix(path))
+                .ok_or(NotAnAddress);
+        }
         if let Ok(port) = text.parse::<u16>() {
             let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-            return Ok(Self(SocketAddr::new(loopback, port)));
+            return Ok(Self::Tcp(SocketAddr::new(loopback, port)));
         }
-        let address = text.parse().map_err(|_| NotAnAddress)?;
-        Ok(Self(address))
-    }
-}
-
-impl From<SocketAddr> for MetricsAddress {
-    fn from(address: SocketAddr) -> Self {
-        Self(address)
+        text.parse().map(Self::Tcp).map_err(|_| NotAnAddress)
     }
 }
 
 impl fmt::Display for MetricsAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
     }
 }
 
@@ -71,6 +80,7 @@ mod tests {
             ("0.0.0.0:9464", "0.0.0.0:9464", true),
             ("[::]:9464", "[::]:9464", true),
             ("192.0.2.1:80", "192.0.2.1:80", true),
+            ("unix:/run/x.sock", "unix:/run/x.sock", false),
         ] {
             let address: MetricsAddress = text.parse().unwrap();
             assert_eq!(address.to_string(), expected);
@@ -90,6 +100,9 @@ mod tests {
             ":9464",
             "*:9464",
             "9464 ",
+            "unix:",
+            "unix:x.sock",
+            "/run/x.sock",
         ] {
             let error = text.parse::<MetricsAddress>().unwrap_err().to_string();
             assert!(error.starts_with("neither a port"), "{text}: {error}");

@@ -2,10 +2,15 @@
 //!
 //! Whoever can connect may ask, and nobody can keep others from asking: a connection is for one request and lives for a few seconds, and where there
 //! are too many the oldest goes. The page is made by one at a time, and the same one is given to all who ask within a moment.
+//!
+//! A page of a stranger that a browser shows can have it connect to a loopback address under a name of the stranger's (DNS
+//! rebinding). So a request there is answered only if its `Host` is a name of this machine for itself.
 
 use std::{
     collections::VecDeque,
     convert::Infallible,
+    io,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,19 +19,22 @@ use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Body, Bytes},
-    header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, VARY},
+    header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, HeaderValue, VARY},
     server::conn::http1,
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, UnixListener},
     sync::Mutex,
     task::{AbortHandle, JoinSet},
 };
 
-use super::{exposition::Format, families::page, negotiation::format_for, own_use::OwnUse};
-use crate::{session::Metering, shutdown::Stopping};
+use super::{
+    Listener, exposition::Format, families::page, negotiation::format_for, own_use::OwnUse,
+};
+use crate::{session::Metering, shutdown::Stopping, socket::SocketFile};
 
 /// Connections at a time.
 const MOST_CONNECTIONS: usize = 64;
@@ -46,17 +54,50 @@ const DRAIN_TIME: Duration = Duration::from_secs(1);
 /// A page and when it was made, by format.
 type Latest = [Option<(Instant, Bytes)>; 2];
 
+/// A connection.
+type Stream = Box<dyn Io>;
+
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// A listener that is polled.
+#[derive(Debug)]
+pub(crate) struct Server {
+    accepting: Accepting,
+    /// What has to be removed at the end.
+    file: Option<SocketFile>,
+}
+
+#[derive(Debug)]
+enum Accepting {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// By which names a request may call the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Names {
+    /// Those of the loopback interface.
+    Loopback,
+    /// Any: what others can reach has names that are not known here, and no browser reaches a unix socket.
+    Any,
+}
+
 /// The pages made last.
 #[derive(Debug)]
 struct Pages {
+    names: Names,
     metering: Arc<Metering>,
     /// Locked while one is made.
     latest: Arc<Mutex<Latest>>,
 }
 
 /// Answers whoever connects, until the daemon stops.
-pub(crate) async fn serve(listener: TcpListener, metering: Arc<Metering>, stopping: Stopping) {
+pub(crate) async fn serve(server: Server, metering: Arc<Metering>, stopping: Stopping) {
+    let Server { accepting, file } = server;
     let pages = Arc::new(Pages {
+        names: accepting.names(),
         metering,
         latest: Arc::default(),
     });
@@ -67,11 +108,11 @@ pub(crate) async fn serve(listener: TcpListener, metering: Arc<Metering>, stoppi
     tokio::pin!(stop);
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = accepting.accept() => accepted,
             () = &mut stop => break,
         };
         let stream = match accepted {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "a connection for metrics was not accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -89,14 +130,17 @@ pub(crate) async fn serve(listener: TcpListener, metering: Arc<Metering>, stoppi
         let answering = answer(stream, Arc::clone(&pages), stopping.clone());
         places.push_back(connections.spawn(answering));
     }
-    drop(listener);
+    drop(accepting);
     let ended = async { while connections.join_next().await.is_some() {} };
     // Those that do not end by then are cut off.
     let _ = tokio::time::timeout(DRAIN_TIME, ended).await;
+    if let Some(error) = file.and_then(|file| file.remove().err()) {
+        tracing::warn!(%error, "the socket for metrics was not removed");
+    }
 }
 
 /// One connection.
-async fn answer(stream: TcpStream, pages: Arc<Pages>, stopping: Stopping) {
+async fn answer(stream: Stream, pages: Arc<Pages>, stopping: Stopping) {
     let service = service_fn(move |request| {
         let pages = Arc::clone(&pages);
         async move { Ok::<_, Infallible>(pages.respond(&request).await) }
@@ -123,11 +167,80 @@ async fn answer(stream: TcpStream, pages: Arc<Pages>, stopping: Stopping) {
     }
 }
 
+// === impl Server ===
+
+impl TryFrom<Listener> for Server {
+    type Error = io::Error;
+
+    fn try_from(listener: Listener) -> io::Result<Self> {
+        Ok(match listener {
+            Listener::Tcp(listener) => Self {
+                accepting: Accepting::Tcp(TcpListener::from_std(listener)?),
+                file: None,
+            },
+            Listener::Unix(socket) => {
+                let (listener, file) = socket.into_parts();
+                Self {
+                    accepting: Accepting::Unix(UnixListener::from_std(listener)?),
+                    file,
+                }
+            }
+        })
+    }
+}
+
+// === impl Accepting ===
+
+impl Accepting {
+    async fn accept(&self) -> io::Result<Stream> {
+        Ok(match self {
+            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
+            Self::Unix(listener) => Box::new(listener.accept().await?.0),
+        })
+    }
+
+    fn names(&self) -> Names {
+        let address = match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        };
+        match address {
+            Some(address) if address.ip().to_canonical().is_loopback() => Names::Loopback,
+            _ => Names::Any,
+        }
+    }
+}
+
+// === impl Names ===
+
+impl Names {
+    /// Whether a `Host` is among them. Its port is not compared: it is another one behind a tunnel.
+    fn contain(self, host: &str) -> bool {
+        let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((address, _)) => address,
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        let is_own = |address: IpAddr| address.to_canonical().is_loopback();
+        self == Self::Any
+            || name.eq_ignore_ascii_case("localhost")
+            || name.parse().is_ok_and(is_own)
+    }
+}
+
 // === impl Pages ===
 
 impl Pages {
     /// To HEAD it is the same; hyper leaves the body out.
     async fn respond(&self, request: &Request<impl Body>) -> Response<Full<Bytes>> {
+        // No browser leaves it out.
+        let host = request.headers().get(HOST);
+        let host = host.map(|host| host.to_str().unwrap_or_default());
+        if host.is_some_and(|host| !self.names.contain(host)) {
+            return told(
+                StatusCode::MISDIRECTED_REQUEST,
+                "metrics are served to this machine: ask localhost\n",
+            );
+        }
         if request.uri().path() != "/metrics" {
             return told(
                 StatusCode::NOT_FOUND,
@@ -184,4 +297,32 @@ fn told(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_the_loopback_interface_are_its_own() {
+        for (host, expected) in [
+            ("localhost", true),
+            ("LocalHost:9464", true),
+            ("127.0.0.1:9464", true),
+            ("127.0.0.1", true),
+            ("127.1.2.3:80", true),
+            ("[::1]:9464", true),
+            ("[::ffff:127.0.0.1]", true),
+            ("", false),
+            ("evil.example:9464", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example:9464", false),
+            ("192.0.2.1:9464", false),
+            ("[2001:db8::1]:9464", false),
+            ("[::1", false),
+        ] {
+            assert_eq!(Names::Loopback.contain(host), expected, "{host}");
+            assert!(Names::Any.contain(host));
+        }
+    }
 }

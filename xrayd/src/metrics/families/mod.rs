@@ -2,6 +2,8 @@
 //!
 //! `docs/metrics.md` lists them; a test compares.
 
+use std::collections::HashMap;
+
 use super::{
     exposition::{Exposition, Family, Format, Kind, Labels, Seconds},
     own_use::OwnUse,
@@ -23,6 +25,11 @@ const SESSIONS: Family = gauge(
     "xrayd_sessions",
     None,
     "Processes that are traced, by state; of those that are over, the ones that are told.",
+);
+const SESSIONS_LEFT_OUT: Family = gauge(
+    "xrayd_sessions_left_out",
+    None,
+    "Processes that are traced and have no series of their own, since there are too many.",
 );
 const SESSIONS_BEGUN: Family = counter(
     "xrayd_sessions_begun",
@@ -163,13 +170,17 @@ const START: Family = gauge(
     "When the daemon began, since the Unix epoch.",
 );
 
+/// Sessions that have series of their own, of all users together.
+const MOST_SESSIONS: usize = 500;
+
 /// All that there is to say, as text. `own` is absent if it cannot be read.
 pub(super) fn page(readings: &Readings, own: Option<OwnUse>, format: Format) -> String {
     let mut page = Exposition::new(format);
-    daemon(&mut page, readings);
-    sessions(&mut page, &readings.sessions);
+    let told = told(&readings.sessions);
+    daemon(&mut page, readings, &told);
+    sessions(&mut page, &told);
     if readings.measured.is_some() {
-        functions(&mut page, &readings.sessions);
+        functions(&mut page, &told);
     }
     if let Some(own) = own {
         process(&mut page, &own);
@@ -177,7 +188,22 @@ pub(super) fn page(readings: &Readings, own: Option<OwnUse>, format: Format) -> 
     page.finish()
 }
 
-fn daemon(page: &mut Exposition, readings: &Readings) {
+/// The sessions that are told one by one. Users with many sessions leave places for those with few.
+fn told(sessions: &[Reading]) -> Vec<&Reading> {
+    let mut of_user: HashMap<u32, usize> = HashMap::new();
+    let ranked = sessions.iter().enumerate().map(|(at, reading)| {
+        let count = of_user.entry(reading.subject.uid).or_default();
+        *count += 1;
+        (*count, at)
+    });
+    let mut ranked: Vec<(usize, usize)> = ranked.collect();
+    ranked.sort_unstable();
+    ranked.truncate(MOST_SESSIONS);
+    ranked.sort_unstable_by_key(|(_, at)| *at);
+    ranked.into_iter().map(|(_, at)| &sessions[at]).collect()
+}
+
+fn daemon(page: &mut Exposition, readings: &Readings, told: &[&Reading]) {
     let Readings {
         sessions,
         totals,
@@ -194,18 +220,19 @@ fn daemon(page: &mut Exposition, readings: &Readings) {
         page.family(family);
         page.sample(family, &[], value);
     };
+    tell(&SESSIONS_LEFT_OUT, (sessions.len() - told.len()) as u64);
     tell(&SESSIONS_BEGUN, totals.sessions);
     tell(&EVENTS, totals.events);
     tell(&EVENTS_LOST, totals.lost);
     if let Some(Measured { most, left_out }) = *measured {
-        let series = sessions.iter().map(|reading| reading.figures.series.len());
+        let series = told.iter().map(|reading| reading.figures.series.len());
         tell(&FUNCTIONS_MEASURED, series.sum::<usize>() as u64);
         tell(&FUNCTIONS_MOST, most.into());
         tell(&FUNCTIONS_LEFT_OUT, left_out.into());
     }
 }
 
-fn sessions(page: &mut Exposition, sessions: &[Reading]) {
+fn sessions(page: &mut Exposition, sessions: &[&Reading]) {
     each(page, sessions, &SESSION, |page, reading, labels| {
         let uid = reading.subject.uid.to_string();
         let labels = [labels, &[("uid", &uid)]].concat();
@@ -251,7 +278,7 @@ fn sessions(page: &mut Exposition, sessions: &[Reading]) {
     });
 }
 
-fn functions(page: &mut Exposition, sessions: &[Reading]) {
+fn functions(page: &mut Exposition, sessions: &[&Reading]) {
     type Tell = fn(&mut Exposition, &Latencies, &Labels<'_>);
     let mut each_series = |family: &Family, tell: Tell| {
         page.family(family);
@@ -306,7 +333,7 @@ fn process(page: &mut Exposition, own: &OwnUse) {
 /// A family, and what it tells of each session.
 fn each(
     page: &mut Exposition,
-    sessions: &[Reading],
+    sessions: &[&Reading],
     family: &Family,
     tell: impl Fn(&mut Exposition, &Reading, &Labels<'_>),
 ) {

@@ -207,3 +207,27 @@ fn without_chosen_functions_nothing_is_said_of_them() {
     assert!(!page.contains("process_"));
     assert!(page.contains("\nxrayd_sessions{state=\"tracing\"} 0\n"));
 }
+
+#[test]
+fn series_are_bounded_over_all_sessions_and_users_share_them() {
+    let of = |uid: u32, pid: u32| {
+        let mut reading = reading(pid, Standing::Is(Phase::Tracing), &[]);
+        reading.subject.uid = uid;
+        reading.subject.process = format!("of{uid}");
+        reading
+    };
+    let mut readings = readings();
+    let greedy = (1..=2000).map(|pid| of(1, pid));
+    readings.sessions = greedy.chain((3001..=3005).map(|pid| of(2, pid))).collect();
+    let page = page(&readings, None, Format::Text);
+    let series = |user: &str| {
+        let label = format!("process=\"{user}\"");
+        let lines = page
+            .lines()
+            .filter(|line| line.starts_with("xrayd_session_info{"));
+        lines.filter(|line| line.contains(&label)).count()
+    };
+    assert_eq!((series("of1"), series("of2")), (MOST_SESSIONS - 5, 5));
+    assert!(page.contains("\nxrayd_sessions_left_out 1505\n"), "{page}");
+    assert!(page.contains("\nxrayd_sessions{state=\"tracing\"} 2005\n"));
+}
