@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -36,7 +37,67 @@ fn systemd_accepts_the_units() {
     let drop_ins = dir.path().join("xrayd.service.d");
     fs::create_dir(&drop_ins).unwrap();
     fs::copy(source("confined.conf"), drop_ins.join("confined.conf")).unwrap();
+    let drop_ins = dir.path().join("xrayd.socket.d");
+    fs::create_dir(&drop_ins).unwrap();
+    fs::copy(source("group.conf"), drop_ins.join("group.conf")).unwrap();
     verify(dir.path());
+}
+
+/// What systemd finds exposed is in the documents, with a reason, for the service with and without the drop-in; and what
+/// the documents argue is still exposed.
+#[test]
+fn each_exposure_that_systemd_finds_is_argued_in_the_documents() {
+    let dir = tempfile::tempdir().unwrap();
+    copy_units(dir.path());
+    let plain = exposed(dir.path());
+    let drop_ins = dir.path().join("xrayd.service.d");
+    fs::create_dir(&drop_ins).unwrap();
+    fs::copy(source("confined.conf"), drop_ins.join("confined.conf")).unwrap();
+    let confined = exposed(dir.path());
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/threat-model.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, table) = page.split_once("| exposed | in ").unwrap();
+    let mut argued = [BTreeSet::new(), BTreeSet::new()];
+    for row in table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+    {
+        let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [names, place, reason] = cells[..] else {
+            panic!("{row}");
+        };
+        assert!(!reason.is_empty(), "{row}");
+        for name in names.split('`').skip(1).step_by(2) {
+            let places: &[usize] = match place {
+                "both" => &[0, 1],
+                "default" => &[0],
+                "confined" => &[1],
+                _ => panic!("{row}"),
+            };
+            for &place in places {
+                // A bar would end the cell.
+                argued[place].insert(name.replace("\\|", "|"));
+            }
+        }
+    }
+    assert_eq!(plain, argued[0]);
+    assert_eq!(confined, argued[1]);
+}
+
+/// The settings of the service that systemd's assessment finds exposed.
+fn exposed(dir: &Path) -> BTreeSet<String> {
+    let output = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--json=short", "--no-pager"])
+        .arg(dir.join("xrayd.service"))
+        .output()
+        .expect("systemd-analyze is needed: install the Debian package `systemd`");
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = rows.as_array().unwrap().iter();
+    let exposed = rows.filter(|row| row["set"] == false && !row["exposure"].is_null());
+    exposed
+        .map(|row| row["name"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 fn source(name: &str) -> PathBuf {
