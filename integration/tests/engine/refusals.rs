@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{
@@ -12,7 +13,7 @@ use nix::unistd::Pid as NixPid;
 use xrayd::session::{AttachOptions, Registry, RegistryConfig, Run, Switch};
 use xrayd::{Reason, Refusal};
 
-use crate::support::{attach, everything, pid, pid_of, registry, retained, switch};
+use crate::support::{attach, everything, pid, pid_of, registry, retained, soak, switch};
 use crate::tracer::Tracer;
 
 const NOBODY: u32 = 65_534;
@@ -309,5 +310,38 @@ fn what_is_kept_of_processes_that_have_ended_is_bounded() -> Result<()> {
     );
     let again = registry.detach(pid).err().context("detached twice")?;
     ensure!(again.reason == Reason::NotAttached, "{again}");
+    Ok(())
+}
+
+/// It is killed at every moment of an attach, and refused for that and nothing else, whatever the attach was about to do (P61).
+#[test]
+fn a_program_that_ends_while_it_is_attached_to() -> Result<()> {
+    let rounds: u32 = soak(60, 2000);
+    let mut refused = 0;
+    for round in 0..rounds {
+        let target = Target::spawn(Fixture::Counted, ["--threads", "1", "--calls", "0"])?;
+        let process = NixPid::from_raw(target.pid());
+        let registry = registry();
+        let attached = std::thread::scope(|scope| {
+            let killer = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20) * round / rounds);
+                kill(process, Signal::SIGKILL)
+            });
+            let attached = registry.attach(pid_of(&target)?, AttachOptions::default());
+            killer.join().ok().context("panicked")??;
+            anyhow::Ok(attached)
+        })?;
+        if let Err(refusal) = attached {
+            refused += 1;
+            // Before anything was tried, it is none that could be attached to.
+            let ended = [Reason::TargetExited, Reason::NoSuchProcess, Reason::Zombie];
+            ensure!(
+                ended.contains(&refusal.reason),
+                "{}: {refusal}",
+                refusal.reason
+            );
+        }
+    }
+    ensure!(refused > 0, "every attach was faster than a signal");
     Ok(())
 }

@@ -369,6 +369,19 @@ pub(super) fn prepare(
     })
 }
 
+/// What to answer when an attach failed: a process that has ended meanwhile fails whatever is tried next, each in a way of its own.
+pub(super) fn unless_ended(pid: Pid, start_time: u64, refusal: Refusal) -> Refusal {
+    let there = Target::open(pid).is_ok_and(|target| {
+        // One that is about to end has given its memory back already.
+        target.start_time() == start_time && target.live_thread().is_ok()
+    });
+    if there {
+        return refusal;
+    }
+    let message = format!("process {pid} ended while it was attached to");
+    Refusal::new(Reason::TargetExited, message)
+}
+
 /// Where trampolines are needed. Modules that have no room for them in their reach are refused, each for itself.
 fn neighbourhoods(
     flight: &mut Preflight,

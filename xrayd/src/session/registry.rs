@@ -19,7 +19,7 @@ use nix::{
 
 use super::{
     AttachOptions, AttachReport, Attached, DetachReport, Family, Follow, FunctionRow, Session,
-    attach::{Common, Prepared, lost_thread, prepare},
+    attach::{Common, Prepared, lost_thread, prepare, unless_ended},
     family::Root,
     follow::Follower,
     functions::Functions,
@@ -392,13 +392,15 @@ impl Registry {
         let ticket = inner.ticket(options)?;
         let attach = move || {
             let target = Target::open(pid)?;
+            let start_time = target.start_time();
             let prepared = prepare(
                 target,
                 inner.common(ticket),
                 inner.config.retain_bytes,
                 options,
                 None,
-            )?;
+            )
+            .map_err(|refusal| unless_ended(pid, start_time, refusal))?;
             Ok(Begun::Traced(Box::new(prepared)))
         };
         let attached = match on_control_thread(control_thread_name(pid), pid, &self.0, attach)? {
