@@ -257,6 +257,33 @@ fn a_program_in_another_pid_namespace() -> Result<()> {
     target.send("quit")
 }
 
+/// The first process there has one thread, whose id is 1, as many other words of its control block are.
+#[test]
+fn the_first_process_of_a_pid_namespace() -> Result<()> {
+    if !is_root_for("the_first_process_of_a_pid_namespace")? {
+        return Ok(());
+    }
+    for fixture in [
+        Fixture::KindFixed,
+        Fixture::KindMusl,
+        Fixture::KindMuslStatic,
+    ] {
+        let (mut target, inside) = spawn_unshared(&["--mount-proc"], &build(fixture)?, &[])?;
+        let registry = registry();
+        let attached = registry.attach(pid(inside)?, AttachOptions::default())?;
+        switch(&attached.session, Switch::On)?;
+        ensure!(target.ask("go", "done")? == "done 4004000");
+        let counts = tally(&retained(&attached.session)?)?;
+        ensure!(
+            counts["outer"] == [4000, 4000, 0],
+            "{fixture:?}: {counts:?}"
+        );
+        registry.detach(pid(inside)?)?;
+        target.send("quit")?;
+    }
+    Ok(())
+}
+
 /// Threads that come and go there are told apart as well, and nothing of them is lost.
 #[test]
 fn threads_that_come_and_go_in_another_pid_namespace() -> Result<()> {

@@ -13,8 +13,10 @@ use crate::{
 const SEARCHED: u64 = 0x800;
 /// Threads looked at to exclude chance.
 const WITNESSES: usize = 64;
-/// Offsets preferred when chance cannot be excluded: glibc from 2.4 on, musl 1.2, musl 1.1.
-const KNOWN: [i32; 4] = [0x2d0, 0x30, 0x38, 0x48];
+/// Offsets preferred when chance cannot be excluded, as for a single thread whose id is 1: musl 1.2, musl 1.1, glibc from 2.4 on. A
+/// control block of musl ends before glibc's offset, and any memory follows it; that of glibc has no id, and never the number 1, at musl's.
+const KNOWN_OF_MUSL: [i32; 3] = [0x30, 0x38, 0x48];
+const KNOWN_OF_GLIBC: [i32; 1] = [0x2d0];
 
 /// The offset, given the thread pointer of one thread.
 pub(super) fn find(memory: &Memory, pid: Pid, tid: Tid, thread_pointer: u64) -> Option<i32> {
@@ -56,13 +58,69 @@ pub(super) fn find(memory: &Memory, pid: Pid, tid: Tid, thread_pointer: u64) -> 
             })
         });
     }
-    KNOWN
-        .into_iter()
+    preferred(&block, thread_pointer, &candidates)
+}
+
+/// The likeliest of several offsets at which the id stands.
+fn preferred(block: &[u8], thread_pointer: u64, candidates: &[i32]) -> Option<i32> {
+    let known: &[i32] = match is_glibc(block, thread_pointer) {
+        true => &KNOWN_OF_GLIBC,
+        false => &KNOWN_OF_MUSL,
+    };
+    known
+        .iter()
         .find(|known| candidates.contains(known))
-        .or_else(|| candidates.first().copied())
+        .or_else(|| candidates.first())
+        .copied()
+}
+
+/// glibc's `tcbhead_t` has its own address at 0 and at 0x10, and a small number at 0x18 (sysdeps/x86_64/nptl/tls.h). musl's `struct pthread`
+/// has it at 0, and in the list of all threads, 0x10 and 0x18, if there is one thread only; before 1.2, there are zeroes (src/internal/pthread_impl.h).
+fn is_glibc(block: &[u8], thread_pointer: u64) -> bool {
+    let word = |at: usize| {
+        let bytes = block.get(at..)?.first_chunk()?;
+        Some(u64::from_le_bytes(*bytes))
+    };
+    word(0x10) == Some(thread_pointer) && word(0x18) != Some(thread_pointer)
 }
 
 /// True if the thread's id can be found.
 pub(crate) fn finds_thread_id(memory: &Memory, pid: Pid, tid: Tid, thread_pointer: u64) -> bool {
     find(memory, pid, tid, thread_pointer).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POINTER: u64 = 0x7f00_1234_5740;
+
+    fn block(words: &[(usize, u64)]) -> Vec<u8> {
+        let mut block = vec![0; 0x400];
+        for &(at, word) in words {
+            block[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        block
+    }
+
+    /// The first process of a container has the id 1, and so have many words.
+    #[test]
+    fn the_id_of_the_only_thread_is_found_where_its_c_library_keeps_it() {
+        let glibc = block(&[(0, POINTER), (0x10, POINTER), (0x18, 1)]);
+        let musl = block(&[(0, POINTER), (0x10, POINTER), (0x18, POINTER)]);
+        let old_musl = block(&[(0, POINTER)]);
+        let rows = [
+            (&glibc, vec![0x18, 0x38, 0x2d0], 0x2d0),
+            (&musl, vec![0x30, 0x2d0], 0x30),
+            (&musl, vec![0x20, 0x30, 0x34, 0x38], 0x30),
+            (&old_musl, vec![0x38, 0x40, 0x2d0], 0x38),
+            // Neither of them.
+            (&old_musl, vec![0x64, 0x2d0], 0x64),
+        ];
+        for (block, candidates, expected) in rows {
+            let found = preferred(block, POINTER, &candidates);
+            assert_eq!(found, Some(expected), "{candidates:x?}");
+        }
+        assert_eq!(preferred(&musl, POINTER, &[]), None);
+    }
 }
