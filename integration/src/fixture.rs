@@ -86,6 +86,8 @@ pub enum Fixture {
     Attacker,
     /// `mappings.c`: maps files that a tracer should not wait for.
     Mappings,
+    /// `rewriter.c`: rewrites the instructions that its tracer borrows.
+    Rewriter,
     /// `itself.cpp`: LLVM's own runtime patches it when it is told to.
     Itself,
     /// `kinds.c` as a dynamic program at fixed addresses.
@@ -191,6 +193,7 @@ impl Fixture {
         Fixture::Descriptors,
         Fixture::Attacker,
         Fixture::Mappings,
+        Fixture::Rewriter,
         Fixture::Itself,
         Fixture::KindFixed,
         Fixture::KindStaticPie,
@@ -245,6 +248,7 @@ impl Fixture {
             Fixture::Descriptors => "descriptors",
             Fixture::Attacker => "attacker",
             Fixture::Mappings => "mappings",
+            Fixture::Rewriter => "rewriter",
             Fixture::Itself => "itself",
             Fixture::KindFixed => "kind-fixed",
             Fixture::KindStaticPie => "kind-static-pie",
@@ -515,6 +519,10 @@ impl Fixture {
             Fixture::Mappings => recipe(
                 &["common.h", "mappings.c"],
                 c(&[&normal(&["{src}/mappings.c"])]),
+            ),
+            Fixture::Rewriter => recipe(
+                &["common.h", "rewriter.c"],
+                c(&[&normal(&["{src}/rewriter.c"])]),
             ),
             Fixture::Itself => recipe(
                 &["common.h", "itself.cpp"],

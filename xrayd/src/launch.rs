@@ -129,12 +129,12 @@ fn bring_to_start(pid: Pid, thread: &mut Stopped) -> std::result::Result<(), Tra
                 .map_err(|error| failed("removing a breakpoint", error))
         }
         _ => {
-            thread.run_past_system_call(libc::SYS_set_tid_address, CALLS)?;
+            thread.run_past_system_call(libc::SYS_set_tid_address, CALLS, LOADER_PATIENCE)?;
             for _ in 0..STEPS {
                 if finds_thread_id(&memory, pid, pid.leader(), thread.registers().fs_base) {
                     return Ok(());
                 }
-                thread.step()?;
+                thread.step(LOADER_PATIENCE)?;
             }
             Err(failed(
                 "starting",

@@ -272,7 +272,8 @@ impl Reason {
             }
             Self::StopTimeout => {
                 "No thread of the process could be stopped within the time limit: all of them wait \
-                 uninterruptibly in the kernel (a vfork parent, a dead network file system). Nothing was changed. Try again."
+                 uninterruptibly in the kernel (a vfork parent, a dead network file system). Or a thread did not make \
+                 its calls in time: the process is frozen (cgroup.freeze), or changes its own text. Nothing was changed. Try again."
             }
             Self::MemoryWrite => {
                 "The kernel refused to write to the process's code through /proc/PID/mem. From Linux 6.12 on, the boot \

@@ -3,10 +3,12 @@
 use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{DEADLINE, Fixture, Target, build};
-use xrayd::session::{AttachOptions, Switch};
+use integration::{DEADLINE, Fixture, Target, build, wait_until};
+use procfs::process::Process;
+use xrayd::Reason;
+use xrayd::session::{AttachOptions, Run, Switch};
 
-use crate::support::{attach, attach_with, detach, registry, switch, tid};
+use crate::support::{attach, attach_with, detach, everything, registry, switch, tid};
 
 /// The calls by name and the thread that is in each.
 fn calls(target: &mut Target) -> Result<Vec<(String, i32)>> {
@@ -38,6 +40,10 @@ fn whole_round(target: &mut Target, options: AttachOptions) -> Result<()> {
     switch(&attached.session, Switch::On)?;
     switch(&attached.session, Switch::Off)?;
     detach(&registry, target)?;
+    all_sleep(target)
+}
+
+fn all_sleep(target: &mut Target) -> Result<()> {
     let mut early = Vec::new();
     target.send("check")?;
     loop {
@@ -95,14 +101,51 @@ fn the_borrowed_thread_stays_in_its_call() -> Result<()> {
     })
 }
 
-/// A library that can be unloaded is written to while every thread stands still, each in its call (P8, P9, P10).
-#[test]
-fn every_thread_stays_in_its_call_while_the_process_stands_still() -> Result<()> {
+/// With a library that can be unloaded: it is written to while every thread stands still.
+fn spawn_with_plugin() -> Result<Target> {
     let plugin = build(Fixture::Plugins)?.with_file_name("plugin_a.so");
     let mut command = std::process::Command::new(build(Fixture::Blocking)?);
     command.env("LD_PRELOAD", plugin);
     let mut target = Target::spawn_unready(command)?;
     calls(&mut target)?;
+    Ok(target)
+}
+
+/// One thread does not stop. The others have stopped by then, and go on in their calls (P8).
+#[test]
+fn every_thread_stays_in_its_call_when_one_does_not_stop() -> Result<()> {
+    let mut target = spawn_with_plugin()?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    target.send("vfork 4000")?;
+    let process = Process::new(target.pid())?;
+    wait_until(DEADLINE, "a thread waits for its child", || {
+        for task in process.tasks()? {
+            if task?.stat()?.state == 'D' {
+                return Ok(Some(()));
+            }
+        }
+        Ok(None)
+    })?;
+    for _ in 0..3 {
+        let refused = session
+            .toggle(&everything(), Switch::On, Run::Real)
+            .err()
+            .context("the process stood still")?;
+        ensure!(refused.reason == Reason::StopTimeout, "{refused}");
+    }
+    target.line_with("vforked", DEADLINE)?;
+    all_sleep(&mut target)?;
+    switch(&session, Switch::On)?;
+    detach(&registry, &target)?;
+    all_sleep(&mut target)?;
+    quit(target)
+}
+
+/// Every thread is in its call (P8, P9, P10).
+#[test]
+fn every_thread_stays_in_its_call_while_the_process_stands_still() -> Result<()> {
+    let mut target = spawn_with_plugin()?;
     let registry = registry();
     let session = attach(&registry, &target)?.session;
     for _ in 0..20 {

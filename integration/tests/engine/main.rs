@@ -34,6 +34,7 @@ mod programs;
 mod rebirth;
 mod refusals;
 mod registers;
+mod rewriting;
 mod rseq;
 mod sharing;
 mod signals;

@@ -255,6 +255,41 @@ fn queued_signals_arrive_once_and_in_order() -> Result<()> {
     Ok(())
 }
 
+/// Signals come while the process stands still for a moment, again and again: a library that can be unloaded is switched.
+/// Each is received by its own way, and ends its call once, with EINTR where the call has that (P8).
+#[test]
+fn signals_end_their_calls_once_while_the_process_stands_still() -> Result<()> {
+    let plugin = build(Fixture::Plugins)?.with_file_name("plugin_a.so");
+    let mut command = Command::new(build(Fixture::Signals)?);
+    command.args(["--trap", "ignore"]).env("LD_PRELOAD", plugin);
+    let mut target = Target::spawn_command(command)?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    let mut command = Command::new(build(Fixture::Signals)?);
+    command.args(["--send", &target.pid().to_string()]);
+    let mut sender = Target::spawn_command(command)?;
+    for _ in 0..soak(100, 5000) {
+        for to in [Switch::On, Switch::Off] {
+            let report = switch(&session, to)?;
+            ensure!(!report.stopped.is_zero(), "{report:?}");
+        }
+    }
+    let sent: u64 = sender
+        .ask("stop", "sent ")?
+        .trim_start_matches("sent ")
+        .parse()?;
+    let last = wait_until(DEADLINE, "the last signals", || {
+        let now = counts(&mut target)?;
+        Ok((now.wrong > 0 || now.queued.iter().all(|&got| got >= sent)).then_some(now))
+    })?;
+    ensure!(
+        last.wrong == 0 && last.cut == 0 && last.queued.iter().all(|&got| got == sent),
+        "{sent} sent: {last:?}"
+    );
+    detach(&registry, &target)?;
+    goes_on(&mut target, "ignore", 0)
+}
+
 fn traced_by_nobody(pid: i32) -> Result<()> {
     let state = ProcessState::of(pid)?;
     ensure!(

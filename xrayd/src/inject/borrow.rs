@@ -3,6 +3,9 @@
 //! ```text
 //!   seize ─► is it the right one? ─► stop ─► net ─► our registers, no signals ─► the work ─► its own again ─► net away ─► go
 //! ```
+//!
+//! Every wait is bounded. A thread that does not come back from a call of ours (its process is frozen, a lock of the kernel is held) is let go
+//! as it is when this OS thread ends, the net still below it: it restores itself when it comes back (`net.rs`).
 
 use std::{
     io,
@@ -15,16 +18,15 @@ use super::{
     gadgets::Gadgets,
     net::{Net, NoNet},
     remote::{Remote, RemoteError},
-    restart,
 };
 use crate::{
     pid::{TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
     sys::{
         Memory, XstateSizes,
-        ptrace::{Gate, Seccomp, Seized, Stopped, TraceError},
+        ptrace::{Gate, Seccomp, Seized, Sequences, Stopped, TraceError},
     },
-    target::{Maps, Passage, Target, ThreadStatus, has_pending_signal, tracer_of},
+    target::{Maps, Passage, Target, ThreadStatus, tracer_of},
 };
 
 /// How long one thread may take to stop before another one is asked: it may have to wait for a processor.
@@ -103,7 +105,7 @@ impl<E: Into<BorrowError>> From<E> for Failure {
 impl<'a> Lender<'a> {
     /// Looks for what a borrowed thread needs, so that it stands still for its calls only.
     pub(super) fn find(target: &'a Target, memory: &'a Memory, maps: &'a Maps) -> Result<Self> {
-        let gadgets = Gadgets::find(memory, maps).ok_or_else(|| {
+        let gadgets = Gadgets::find(target, memory, maps).ok_or_else(|| {
             let message = format!(
                 "process {} has no syscall instruction that can be borrowed",
                 target.pid()
@@ -212,29 +214,43 @@ impl<'a> Lender<'a> {
         }
         let seccomp = self.seccomp(tid)?;
         let mut thread = seized.interrupt(patience).map_err(Failure::Unstoppable)?;
-        if is_in_restartable_sequence(self.memory, &thread) {
-            return Err(Failure::Unsuited("in restartable sequences"));
+        // It may have executed another program since it was looked at, one of another user's. While it stands still it does not.
+        if !self.gadgets.are_there(self.memory) {
+            return Err(Failure::Unsuited("in another program than before"));
         }
+        target.check_owner()?;
         if thread.registers().cs != 0x33 {
             let message = format!("process {}: thread {tid} runs 32-bit code", target.pid());
             return Err(Refusal::new(Reason::Not64Bit, message).into());
         }
-        let before = *thread.registers();
-        if let Some(cured) = restart::cured(target.pid(), &thread, &before) {
-            thread.resume_with(cured);
-        }
+        self.check_place(&thread)?;
         let net = self.spread_net(&thread)?;
         let done = self.put_to_work(&mut thread, seccomp, net, work);
-        // A signal that came meanwhile interrupts the call after all: then the EINTR is the program's own.
-        if thread.registers().rax != before.rax
-            && has_pending_signal(target.pid(), tid, thread.mask())
-        {
-            thread.resume_with(before);
+        let released = thread.release();
+        // Why the work failed says more than why the thread could not be let go.
+        let done = done?;
+        let time = released.map_err(|error| trace_refusal(target, &error))?;
+        Ok((done, (tid, time)))
+    }
+
+    /// Whether the stopped thread can be borrowed where it stands.
+    fn check_place(&self, thread: &Stopped) -> std::result::Result<(), Failure> {
+        if thread.dispatches_calls() {
+            return Err(Failure::Unsuited(
+                "in code whose system calls are answered by a signal",
+            ));
         }
-        let time = thread
-            .release()
-            .map_err(|error| trace_refusal(target, &error))?;
-        Ok((done?, (tid, time)))
+        let is_in_call = thread.registers().orig_rax.cast_signed() >= 0;
+        match Restart::of(is_in_call, || thread.sequences()) {
+            Restart::Outside => Ok(()),
+            Restart::Unknown => Err(Failure::Unsuited(
+                "outside of system calls, where a kernel before 5.13 does not say whether it is in a restartable sequence",
+            )),
+            Restart::Perhaps(place) if is_covered(self.memory, place, thread) => {
+                Err(Failure::Unsuited("in restartable sequences"))
+            }
+            Restart::Perhaps(_) => Ok(()),
+        }
     }
 
     fn spread_net(&self, thread: &Stopped) -> std::result::Result<Option<Net>, Failure> {
@@ -311,7 +327,7 @@ impl<'a> Lender<'a> {
             )
             .into(),
             (error @ TraceError::Failed { .. }, None) => trace_refusal(target, &error).into(),
-            (error @ (TraceError::Gone(_) | TraceError::Timeout(..)), _) => {
+            (error @ (TraceError::Gone(_) | TraceError::Timeout(..) | TraceError::Lost(_)), _) => {
                 Failure::Unstoppable(error)
             }
         }
@@ -332,15 +348,35 @@ impl<'a> Lender<'a> {
     }
 }
 
-/// True if the thread was stopped inside a restartable sequence (rseq(2)). The kernel would forget about it during the borrowed call,
-/// and the sequence would go on as if it had not been interrupted. A thread in a system call is in none.
-fn is_in_restartable_sequence(memory: &Memory, thread: &Stopped) -> bool {
-    if thread.registers().orig_rax.cast_signed() >= 0 {
-        return false;
+/// What is known of the restartable sequence (rseq(2)) that a thread may have been stopped in. The kernel would forget about it during the
+/// borrowed call, and the sequence would go on as if it had not been interrupted.
+#[derive(Debug, PartialEq, Eq)]
+enum Restart {
+    /// It is in none.
+    Outside,
+    /// The kernel does not say.
+    Unknown,
+    /// It is if its descriptor, whose address stands here, covers the instruction.
+    Perhaps(u64),
+}
+
+// === impl Restart ===
+
+impl Restart {
+    /// A thread in a system call is in none: sequences make no calls.
+    fn of(is_in_call: bool, sequences: impl FnOnce() -> Sequences) -> Self {
+        if is_in_call {
+            return Self::Outside;
+        }
+        match sequences() {
+            Sequences::Unused => Self::Outside,
+            Sequences::Untold => Self::Unknown,
+            Sequences::At(place) => Self::Perhaps(place),
+        }
     }
-    let Some(place) = thread.rseq_descriptor() else {
-        return false;
-    };
+}
+
+fn is_covered(memory: &Memory, place: u64, thread: &Stopped) -> bool {
     match memory.read_u64(TargetAddr(place)) {
         Ok(0) => false,
         Ok(descriptor) => covers(memory, descriptor, thread.registers().rip).unwrap_or(true),
@@ -360,7 +396,7 @@ fn covers(memory: &Memory, descriptor: u64, rip: u64) -> io::Result<bool> {
 pub(super) fn trace_refusal(target: &Target, error: &TraceError) -> Refusal {
     let (reason, why) = match error {
         TraceError::Gone(_) => (Reason::TargetExited, String::new()),
-        TraceError::Timeout(..) => (Reason::StopTimeout, String::new()),
+        TraceError::Timeout(..) | TraceError::Lost(_) => (Reason::StopTimeout, String::new()),
         TraceError::Failed { source, .. } => {
             let reason = match source.raw_os_error() {
                 Some(libc::EPERM) => Reason::Permission,
@@ -375,4 +411,26 @@ pub(super) fn trace_refusal(target: &Target, error: &TraceError) -> Refusal {
 /// For `map_err`: what failed, as an error of a call.
 pub(super) fn refused(call: &'static str) -> impl FnOnce(io::Error) -> RemoteError {
     move |source| RemoteError::Refused { call, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Before Linux 5.13 the kernel does not say where a thread's sequences are described.
+    #[test]
+    fn a_thread_is_borrowed_where_it_is_known_to_be_in_no_restartable_sequence() {
+        let rows = [
+            (true, Sequences::Untold, Restart::Outside),
+            (true, Sequences::Unused, Restart::Outside),
+            (true, Sequences::At(8), Restart::Outside),
+            (false, Sequences::Untold, Restart::Unknown),
+            (false, Sequences::Unused, Restart::Outside),
+            (false, Sequences::At(8), Restart::Perhaps(8)),
+        ];
+        for (is_in_call, sequences, expected) in rows {
+            let found = Restart::of(is_in_call, || sequences);
+            assert_eq!(found, expected, "{is_in_call} {sequences:?}");
+        }
+    }
 }

@@ -1,9 +1,12 @@
 //! The instructions of the target's own that a borrowed thread uses: nothing of ours is in it yet.
+//!
+//! They are taken from text that nothing unloads. A program can rewrite that, too, between our look and the thread's coming there: so
+//! each call is checked when the thread enters it (`sys/ptrace/call.rs`), and not here.
 
 use crate::{
     pid::TargetAddr,
     sys::Memory,
-    target::{MapEntry, Maps},
+    target::{Maps, Target, lasting_text},
 };
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -26,17 +29,11 @@ pub(super) struct Gadgets {
 // === impl Gadgets ===
 
 impl Gadgets {
-    /// Looks into the vdso and every mapped file; the small ones first, since the C library is seldom the largest.
-    pub(super) fn find(memory: &Memory, maps: &Maps) -> Option<Self> {
-        let mut places: Vec<&MapEntry> = maps
-            .iter()
-            .filter(|entry| entry.executable() && entry.permissions[0] == b'r')
-            .filter(|entry| entry.is_file() || entry.name == "[vdso]")
-            .collect();
-        places.sort_by_key(|entry| entry.range.end - entry.range.start);
+    /// Looks into lasting text; the small ones first, since the loader and the C library are seldom the largest.
+    pub(super) fn find(target: &Target, memory: &Memory, maps: &Maps) -> Option<Self> {
         let mut found = Found::default();
         let mut piece = Vec::new();
-        for entry in places {
+        for entry in lasting_text(target.pid(), maps) {
             let mut start = entry.range.start;
             while start < entry.range.end && !found.is_complete() {
                 let length = (entry.range.end - start).min(PIECE);
@@ -61,6 +58,13 @@ impl Gadgets {
                 way_back: None,
             }),
         }
+    }
+
+    /// True if they can still be read. Memory that was opened before an `exec` is that of the old program (P49): where it can be read
+    /// while a thread stands still, that thread executes the program that we looked at.
+    pub(super) fn are_there(&self, memory: &Memory) -> bool {
+        let mut bytes = [0; SYSCALL.len()];
+        memory.read(TargetAddr(self.syscall), &mut bytes).is_ok()
     }
 }
 

@@ -3,32 +3,25 @@
 //! A library can be unloaded, and something else be mapped in its place, between any look at the maps and any write. While every thread stands still
 //! nothing is unloaded: look and write are one.
 //!
-//! No call that a thread sleeps in fails for it: the cures are those of a borrowed thread (`restart`).
+//! No call that a thread sleeps in fails for it, whatever becomes of the others: the tokens see to that (`sys/ptrace`).
 
 use std::{
     collections::BTreeSet,
     time::{Duration, Instant},
 };
 
-use super::{borrow::trace_refusal, restart};
+use super::borrow::trace_refusal;
 use crate::{
     pid::Tid,
     refusal::{Reason, Refusal, Result},
-    sys::ptrace::{Halting, Registers, Seized, Stopped, TraceError},
-    target::{Target, Threads, has_pending_signal, tracer_of},
+    sys::ptrace::{Halting, Seized, Stopped, TraceError},
+    target::{Target, Threads, tracer_of},
 };
 
 /// How long threads may take to stop. One that sleeps uninterruptibly (a parent of a vforked child, a broken network disk) does not.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Listings at most until one shows no thread that is not stopped: a thread that is not may start others.
 const LISTINGS: usize = 100;
-
-/// A thread that stands still, and the registers that it must have back if a signal comes for it meanwhile.
-#[derive(Debug)]
-struct Held {
-    thread: Stopped,
-    uncured: Option<Registers>,
-}
 
 /// Does `work` while every thread of the process stands still, and says how long the first of them did.
 ///
@@ -65,7 +58,7 @@ fn halt<T>(target: &Target, work: impl FnOnce() -> Result<T>) -> Result<(T, Dura
         if new.is_empty() {
             target.check_owner()?;
             let done = work();
-            release(target, held);
+            release(held);
             return Ok((done?, since.elapsed()));
         }
         stop(target, new, since, &mut held)?;
@@ -78,7 +71,7 @@ fn halt<T>(target: &Target, work: impl FnOnce() -> Result<T>) -> Result<(T, Dura
 }
 
 /// Stops these threads: all are asked before any is waited for.
-fn stop(target: &Target, threads: Vec<Tid>, since: Instant, held: &mut Vec<Held>) -> Result<()> {
+fn stop(target: &Target, threads: Vec<Tid>, since: Instant, held: &mut Vec<Stopped>) -> Result<()> {
     let mut halting: Vec<Halting> = Vec::new();
     for tid in threads {
         match Seized::seize(tid).and_then(Seized::ask_to_stop) {
@@ -92,20 +85,7 @@ fn stop(target: &Target, threads: Vec<Tid>, since: Instant, held: &mut Vec<Held>
     for thread in halting {
         let tid = thread.tid();
         match thread.wait(PATIENCE.saturating_sub(since.elapsed())) {
-            Ok(mut thread) => {
-                let before = *thread.registers();
-                let cured = restart::cured(target.pid(), &thread, &before);
-                if let Some(cured) = cured {
-                    thread.resume_with(cured);
-                    // At once: it is cured also if we die.
-                    let restored = thread.restore();
-                    restored.map_err(|error| trace_refusal(target, &error))?;
-                }
-                held.push(Held {
-                    thread,
-                    uncured: cured.map(|_| before),
-                });
-            }
+            Ok(thread) => held.push(thread),
             Err(TraceError::Gone(_)) => {}
             Err(_) if Threads::is_ending(target.pid(), tid) => {}
             Err(error) => return Err(trace_refusal(target, &error)),
@@ -114,19 +94,9 @@ fn stop(target: &Target, threads: Vec<Tid>, since: Instant, held: &mut Vec<Held>
     Ok(())
 }
 
-fn release(target: &Target, held: Vec<Held>) {
-    for Held {
-        mut thread,
-        uncured,
-    } in held
-    {
+fn release(held: Vec<Stopped>) {
+    for thread in held {
         let tid = thread.tid();
-        // A signal that came meanwhile interrupts the call after all: then the EINTR is the program's own.
-        if let Some(before) = uncured
-            && has_pending_signal(target.pid(), tid, thread.mask())
-        {
-            thread.resume_with(before);
-        }
         match thread.release() {
             Ok(_) | Err(TraceError::Gone(_)) => {}
             Err(error) => {

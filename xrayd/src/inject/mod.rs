@@ -11,7 +11,6 @@ mod patch;
 mod proof;
 mod region;
 mod remote;
-mod restart;
 mod rings_file;
 mod thread_id;
 mod wanted;

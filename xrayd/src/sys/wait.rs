@@ -4,7 +4,7 @@
 //! lost to the program.
 
 use std::{
-    io,
+    fs, io,
     time::{Duration, Instant},
 };
 
@@ -59,14 +59,15 @@ pub(super) fn wait_until(tid: Tid, since: Instant, patience: Duration) -> Waited
     }
 }
 
-/// Waits for a thread that makes one memory call: it stops again by itself, or dies.
-pub(super) fn wait_step(tid: Tid) -> Waited {
-    loop {
-        match once(tid, libc::__WALL) {
-            Waited::Not => {}
-            waited => return waited,
-        }
-    }
+/// True if the thread sleeps in the kernel and cannot be interrupted now, or is gone.
+pub(super) fn sleeps_uninterruptibly(tid: Tid) -> bool {
+    let stat = fs::read(format!("/proc/{tid}/stat")).unwrap_or_default();
+    // The name in parentheses may hold anything; the state follows the last closing one.
+    let state = stat
+        .iter()
+        .rposition(|&byte| byte == b')')
+        .and_then(|end| stat.get(end + 2));
+    matches!(state, None | Some(b'D'))
 }
 
 fn once(tid: Tid, flags: i32) -> Waited {

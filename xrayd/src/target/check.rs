@@ -3,7 +3,6 @@
 use std::{cmp::Reverse, collections::BTreeSet, fmt::Write as _, fs, io::ErrorKind};
 
 use nix::unistd::geteuid;
-use procfs::process::Process;
 use xray_trace::instr_map::XrayRuntime;
 
 use super::{
@@ -459,14 +458,4 @@ fn check_noticing(flight: &mut Preflight) {
         }
     };
     flight.add(Reason::Io, "what comes later", Outcome::Ok, finding);
-}
-
-/// Pending and unblocked signals of a thread: the kernel may have interrupted a system call for one of them.
-pub(crate) fn has_pending_signal(pid: Pid, tid: Tid, mask: u64) -> bool {
-    let Ok(status) = Process::new(pid.as_raw())
-        .and_then(|process| process.task_from_tid(tid.as_raw())?.status())
-    else {
-        return true;
-    };
-    (status.sigpnd | status.shdpnd) & !mask != 0
 }

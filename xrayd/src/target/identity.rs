@@ -9,8 +9,11 @@ use crate::{
     pid::{Pid, Tid},
     refusal::{Reason, Refusal, Result},
     sys::PidFd,
-    target::{ThreadState, ThreadStatus, Threads, memory_owner},
+    target::{ThreadState, ThreadStatus, Threads, errand::Errand, memory_owner},
 };
+
+/// Of how many threads it is asked what they are in.
+const ERRANDS: usize = 64;
 
 /// A process that exists, held.
 #[derive(Debug)]
@@ -124,21 +127,30 @@ impl Target {
     }
 
     /// Threads that can be stopped; first those under no seccomp filter, which would judge the calls that they are borrowed for, and
-    /// among them those that sleep in a system call, since they stop at once and are in the middle of nothing else.
+    /// among them those that sleep in a system call, since they stop at once and are in the middle of nothing else: by what they
+    /// sleep in. Which is asked of the first of them only: a process may have thousands.
     pub(crate) fn stoppable_threads(&self) -> Vec<Tid> {
-        let mut threads: Vec<(ThreadStatus, Tid)> = Threads::of(self.pid)
+        let mut threads: Vec<_> = Threads::of(self.pid)
             .into_iter()
-            .filter_map(|tid| Some((ThreadStatus::read(self.pid, tid)?, tid)))
-            .filter(|(status, _)| {
-                matches!(status.state, ThreadState::Sleeping | ThreadState::Stoppable)
+            .filter_map(|tid| {
+                let status = ThreadStatus::read(self.pid, tid)?;
+                let errand = match status.state {
+                    ThreadState::Sleeping => Errand::Receiving,
+                    ThreadState::Stoppable => Errand::Running,
+                    ThreadState::Uninterruptible | ThreadState::Dead => return None,
+                };
+                Some((status.seccomp.unwrap_or(0) != 0, errand, tid))
             })
             .collect();
         // Stable: among equals the leader stays first.
-        threads.sort_by_key(|(status, _)| {
-            let filtered = status.seccomp.unwrap_or(0) != 0;
-            (filtered, status.state != ThreadState::Sleeping)
-        });
-        threads.into_iter().map(|(_, tid)| tid).collect()
+        threads.sort_by_key(|&(filtered, errand, _)| (filtered, errand));
+        for (_, errand, tid) in threads.iter_mut().take(ERRANDS) {
+            if *errand == Errand::Receiving {
+                *errand = Errand::of(self.pid, *tid);
+            }
+        }
+        threads.sort_by_key(|&(filtered, errand, _)| (filtered, errand));
+        threads.into_iter().map(|(_, _, tid)| tid).collect()
     }
 
     /// True if `tid` is a thread of this process now.

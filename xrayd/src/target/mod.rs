@@ -3,6 +3,7 @@
 mod check;
 pub(crate) mod cpu_time;
 mod ending;
+mod errand;
 mod event_types;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -10,6 +11,7 @@ mod hearing;
 mod identity;
 mod image;
 mod large_image;
+mod lasting;
 mod linked;
 mod listing;
 mod map_file;
@@ -33,11 +35,12 @@ pub use ending::Ending;
 pub use listing::{ProcessState, ProcessSummary};
 pub use mapped::{MappedFile, mapped_files};
 
-pub(crate) use check::{Preflight, has_pending_signal, preflight, tracer_of};
+pub(crate) use check::{Preflight, preflight, tracer_of};
 pub(crate) use event_types::{MOST_TYPE_NAMES, new_type_names};
 pub(crate) use hearing::{Ear, Heard, Hearing};
 pub(crate) use identity::{Target, command_of};
 pub(crate) use image::{Image, Parts};
+pub(crate) use lasting::lasting_text;
 pub(crate) use linked::linked;
 pub(crate) use listing::list;
 pub(crate) use map_file::{FoundFile, open_map_file, open_mapped};

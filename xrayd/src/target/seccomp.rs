@@ -1,7 +1,7 @@
 //! Seccomp filters: whether a thread under them can be borrowed all the same, and how.
 //!
 //! A filter may answer a system call by killing the process, and nobody but root without a filter may read it. So a filtered
-//! thread makes a call for us only where the filter cannot harm it: it is suspended meanwhile (`PTRACE_O_SUSPEND_SECCOMP`),
+//! thread makes a call for us only where the filter cannot harm it: it is suspended during the call (`PTRACE_O_SUSPEND_SECCOMP`),
 //! or it is the very filter under which we make such calls ourselves.
 
 use std::{fmt, fs, path::PathBuf};
@@ -18,7 +18,7 @@ const CAP_SYS_ADMIN: u32 = 21;
 pub(crate) enum Passage {
     /// It has none.
     Unfiltered,
-    /// They are suspended while it stands still.
+    /// They are suspended during each call that it makes for us.
     Suspended,
     /// They are those that we are under ourselves.
     Shared,

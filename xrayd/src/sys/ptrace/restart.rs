@@ -1,23 +1,19 @@
-//! No system call of the target may fail because of us.
+//! The cure of system calls that a stop interrupts.
 //!
-//! A stop interrupts the call that the thread sleeps in. Most calls are restarted by the kernel; some answer EINTR. At the stop such a thread shows
-//! `orig_rax` ≥ 0 and `rax` = -EINTR; writing -ERESTARTNOINTR makes the kernel restart the call (P8). A call that waits with a relative timeout waits in
-//! full again. The EINTR stays where a signal that the thread would take is pending: then it is the program's own.
+//! The kernel restarts most calls by itself. Some answer EINTR: at the stop such a thread shows `orig_rax` ≥ 0 and `rax` = -EINTR.
+//! With -ERESTARTNOHAND in its place the kernel restarts the call as well, unless it runs a handler first: then the program sees the
+//! EINTR, which is the program's own (P8). A call that waits with a relative timeout waits in full again.
 
 use nix::libc;
 
-use crate::{
-    pid::Pid,
-    sys::ptrace::{Registers, Stopped},
-    target::has_pending_signal,
-};
+use super::Registers;
 
 const EINTR: i64 = -4;
 /// include/linux/errno.h; not visible to programs, only to tracers.
-const ERESTARTNOINTR: i64 = -513;
+const ERESTARTNOHAND: i64 = -514;
 
 /// Calls that answer EINTR when a stop interrupts them, and that lose nothing when they are made again: they wait, and had not begun to act.
-/// Never `close`: the descriptor may be somebody else's by then.
+/// Never `close`: the descriptor may be another file's by then.
 const RESTARTABLE: &[i64] = &[
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -57,13 +53,13 @@ const RESTARTABLE: &[i64] = &[
     libc::SYS_fcntl,
 ];
 
-/// The registers with which the thread must go on so that the call it was in does not fail, if they are not those it has.
-pub(super) fn cured(pid: Pid, thread: &Stopped, registers: &Registers) -> Option<Registers> {
+/// The registers with which a thread must go on so that the call it was in does not fail, if they are not those it has.
+pub(super) fn cured(registers: &Registers) -> Option<Registers> {
     let call = registers.orig_rax.cast_signed();
     let interrupted = registers.rax.cast_signed() == EINTR && RESTARTABLE.contains(&call);
-    (interrupted && !has_pending_signal(pid, thread.tid(), thread.mask())).then(|| {
+    interrupted.then(|| {
         let mut cured = *registers;
-        cured.rax = ERESTARTNOINTR.cast_unsigned();
+        cured.rax = ERESTARTNOHAND.cast_unsigned();
         cured
     })
 }

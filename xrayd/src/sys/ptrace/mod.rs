@@ -3,10 +3,18 @@
 //! ```text
 //!   (running) ── seize ──► Seized ── ask ──► Halting ── wait ──► Stopped ── release ──► (running)
 //!                             │                  │                  │
-//!                             └── drop: ours until this OS thread ends   └── drop: restored and released, logged
+//!                             │                  │                  └── drop: restored and released
+//!                             │                  └── drop: waited for and released
+//!                             └── drop: ours until this OS thread ends
 //! ```
 //!
 //! A tracer is a thread: the tokens are not `Send`, and all calls for one target come from one OS thread.
+//!
+//! A stop interrupts the call that the thread sleeps in. [`Stopped`] is made in one place, which sees to that call at once (`restart.rs`), and
+//! a [`Halting`] that is dropped becomes one first: no token is let go with a call that fails because of us.
+
+mod call;
+mod restart;
 
 use std::{
     io,
@@ -16,7 +24,7 @@ use std::{
 
 use nix::{errno::Errno, libc, sys::ptrace};
 
-use super::wait::{Stop, Waited, wait_step, wait_until};
+use super::wait::{Stop, Waited, sleeps_uninterruptibly, wait_until};
 use crate::pid::Tid;
 
 /// A restartable sequence of the thread's, see rseq(2): where its descriptor's address stands.
@@ -29,14 +37,34 @@ const NT_X86_SHSTK: usize = 0x204;
 const XSTATE_MOST: usize = 1 << 14;
 /// include/uapi/linux/ptrace.h
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+/// include/uapi/linux/ptrace.h, Linux 6.4.
+const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+
+/// How long a thread may take to stop that did not come to where it was to come.
+const FETCH_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a thread is waited for that was asked to stop and shall go on after all: it may have to wait for a processor.
+const LET_GO_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked whether it can stop at all.
+const LET_GO_LOOK: Duration = Duration::from_millis(5);
 
 /// What happens to a borrowed thread's seccomp filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seccomp {
     /// They stay.
     Kept,
-    /// They are off while it is traced by us. Needs CAP_SYS_ADMIN and a tracer without filters.
+    /// They are off while the kernel makes a call of ours. Needs CAP_SYS_ADMIN and a tracer without filters.
     Suspended,
+}
+
+/// What the kernel says of a thread's restartable sequences (rseq(2)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sequences {
+    /// It does not say: it is older than 5.13.
+    Untold,
+    /// The thread uses none.
+    Unused,
+    /// Here stands the address of the descriptor of the one that it may be in.
+    At(u64),
 }
 
 /// Where a borrowed thread makes its calls.
@@ -60,6 +88,11 @@ pub(crate) enum TraceError {
     /// It did not stop in time.
     #[error("thread {0} did not stop within {1:?}")]
     Timeout(Tid, Duration),
+    /// It did not stop again, and is let go as it is.
+    #[error(
+        "thread {0} does not stop any more: it is frozen, or does not come back from the kernel"
+    )]
+    Lost(Tid),
     /// The kernel said no.
     #[error("{what} on thread {tid}")]
     Failed {
@@ -83,17 +116,20 @@ pub(crate) struct Seized {
     not_send: PhantomData<*const ()>,
 }
 
-/// A thread that we trace and that was asked to stop.
+/// A thread that we trace and that was asked to stop. Dropped, it is waited for and let go: a thread that comes to the stop without us would see its
+/// call fail. One that sleeps uninterruptibly has no call that fails, and is not waited for.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Halting {
     tid: Tid,
     since: Instant,
+    /// It has stopped or ended: there is nothing to wait for.
+    settled: bool,
     not_send: PhantomData<*const ()>,
 }
 
-/// A thread that we trace and that stands still. Whatever was done with it, `release` puts back the registers and the signal mask that it
-/// shall go on with.
+/// A thread that we trace and that stands still. Whatever was done with it, `release` and `drop` put back the registers and the signal mask that it
+/// shall go on with: those it had, with its system call cured.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Stopped {
@@ -105,10 +141,25 @@ pub(crate) struct Stopped {
     registers_changed: bool,
     /// What it has while it is borrowed.
     borrowed: Registers,
+    /// What becomes of its filters during a call of ours. Set by `prepare`.
+    seccomp: Seccomp,
+    /// A call of ours took too long: no further one is tried.
+    is_late: bool,
     /// A signal that came while it was borrowed; it gets it with the next resumption.
     signal: i32,
-    released: bool,
+    hold: Hold,
     not_send: PhantomData<*const ()>,
+}
+
+/// Whether a stopped thread is ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// It stands still.
+    Held,
+    /// It went on, and could not be stopped again.
+    Lost,
+    /// It was let go.
+    Released,
 }
 
 // === impl Seized ===
@@ -139,6 +190,7 @@ impl Seized {
         Ok(Halting {
             tid,
             since,
+            settled: false,
             not_send: PhantomData,
         })
     }
@@ -153,39 +205,65 @@ impl Halting {
     }
 
     /// Waits for it, as [`Seized::interrupt`].
-    pub(crate) fn wait(self, patience: Duration) -> Result<Stopped> {
-        let Self { tid, since, .. } = self;
+    pub(crate) fn wait(mut self, patience: Duration) -> Result<Stopped> {
+        self.come(patience)
+    }
+
+    fn come(&mut self, patience: Duration) -> Result<Stopped> {
+        let (tid, since) = (self.tid, self.since);
         loop {
-            match stopped(tid, wait_until(tid, since, patience), patience)? {
+            let waited = wait_until(tid, since, patience);
+            self.settled = !matches!(waited, Waited::Not);
+            match stopped(tid, waited, patience)? {
                 Stop::Interrupted => break,
                 Stop::Signal(signal) => resume(tid, libc::PTRACE_CONT, signal)?,
                 Stop::SystemCall | Stop::Other => resume(tid, libc::PTRACE_CONT, 0)?,
             }
+            self.settled = false;
         }
         Stopped::adopt(tid, since)
+    }
+}
+
+impl Drop for Halting {
+    fn drop(&mut self) {
+        let since = Instant::now();
+        while !self.settled && since.elapsed() < LET_GO_PATIENCE {
+            match self.come(self.since.elapsed() + LET_GO_LOOK) {
+                Err(TraceError::Timeout(..)) if !sleeps_uninterruptibly(self.tid) => {}
+                // A stopped one is cured and let go by being dropped.
+                Ok(_) | Err(_) => return,
+            }
+        }
     }
 }
 
 // === impl Stopped ===
 
 impl Stopped {
-    /// A thread that is already stopped under this tracer, since `since`.
+    /// A thread that is already stopped under this tracer, since `since`. The call that it was in is cured at once: then it is also if we die.
     pub(crate) fn adopt(tid: Tid, since: Instant) -> Result<Self> {
-        let registers =
+        let found =
             ptrace::getregs(tid.as_nix()).map_err(|errno| failed(tid, "PTRACE_GETREGS", errno))?;
-        let mask = signal_mask(tid)?;
-        Ok(Self {
+        let cured = restart::cured(&found);
+        let registers = cured.unwrap_or(found);
+        let mut thread = Self {
             tid,
             since,
             registers,
-            mask,
+            mask: 0,
             mask_changed: false,
-            registers_changed: false,
+            registers_changed: cured.is_some(),
             borrowed: registers,
+            seccomp: Seccomp::Kept,
+            is_late: false,
             signal: 0,
-            released: false,
+            hold: Hold::Held,
             not_send: PhantomData,
-        })
+        };
+        thread.restore()?;
+        thread.mask = signal_mask(tid)?;
+        Ok(thread)
     }
 
     /// Which thread.
@@ -198,20 +276,14 @@ impl Stopped {
         &self.registers
     }
 
-    /// The signals that it holds back itself, a bit each from signal 1 on.
+    /// The signals that it holds back itself, a bit each from signal 1 on. In a call with a mask of its own (`epoll_pwait`), those that it holds
+    /// back afterwards.
     pub(crate) fn mask(&self) -> u64 {
         self.mask
     }
 
-    /// Changes the registers that it will have when it goes on.
-    pub(crate) fn resume_with(&mut self, registers: Registers) {
-        self.registers = registers;
-        self.registers_changed = true;
-    }
-
-    /// Where the address of the descriptor stands of the restartable sequence that it may be in; `None` if it uses none or
-    /// the kernel (before 5.13) does not say.
-    pub(crate) fn rseq_descriptor(&self) -> Option<u64> {
+    /// Which restartable sequence it may be in.
+    pub(crate) fn sequences(&self) -> Sequences {
         #[repr(C)]
         #[derive(Default)]
         struct Configuration {
@@ -234,7 +306,36 @@ impl Stopped {
                 place,
             )
         };
-        (result > 0 && found.pointer != 0).then(|| found.pointer.wrapping_add(RSEQ_CS_OFFSET))
+        match found.pointer {
+            _ if result <= 0 => Sequences::Untold,
+            0 => Sequences::Unused,
+            pointer => Sequences::At(pointer.wrapping_add(RSEQ_CS_OFFSET)),
+        }
+    }
+
+    /// True if its system calls are answered by a signal (`PR_SET_SYSCALL_USER_DISPATCH`), from Linux 6.4 on.
+    pub(crate) fn dispatches_calls(&self) -> bool {
+        #[repr(C)]
+        #[derive(Default)]
+        struct Configuration {
+            mode: u64,
+            selector: u64,
+            offset: u64,
+            length: u64,
+        }
+        let mut found = Configuration::default();
+        let length = size_of::<Configuration>();
+        // SAFETY: the request writes `length` bytes to its last argument, a live local of that size; the kernel refuses if the
+        // thread is not a stopped tracee of ours.
+        let result = unsafe {
+            libc::ptrace(
+                PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG,
+                self.tid.as_raw(),
+                length,
+                (&raw mut found).cast::<libc::c_void>(),
+            )
+        };
+        result >= 0 && found.mode != 0
     }
 
     /// Its extended state: x87, vectors and what else the kernel shows of it.
@@ -250,115 +351,47 @@ impl Stopped {
         regset(self.tid, NT_X86_SHSTK, &mut [0; 8]).is_ok()
     }
 
-    /// Makes ready to borrow the thread: system calls stop it, and every signal is held back that can be, until
-    /// release. The registers come first and go last: with them a thread whose tracer dies gets its mask back.
-    pub(crate) fn prepare(&mut self, seccomp: Seccomp, gate: Gate) -> Result<()> {
-        let mut options = ptrace::Options::PTRACE_O_TRACESYSGOOD;
-        if seccomp == Seccomp::Suspended {
-            options |= ptrace::Options::from_bits_retain(libc::PTRACE_O_SUSPEND_SECCOMP);
-        }
-        ptrace::setoptions(self.tid.as_nix(), options)
-            .map_err(|errno| failed(self.tid, "PTRACE_SETOPTIONS", errno))?;
-        self.borrowed = self.registers;
-        // No restart of the interrupted call on the way (P10).
-        self.borrowed.orig_rax = u64::MAX;
-        // Trap and direction flag clear (P13).
-        self.borrowed.eflags &= !0x500;
-        if let Some(stack) = gate.stack {
-            self.borrowed.rsp = stack;
-            self.borrowed.rip = gate.instruction + 2;
-            self.registers_changed = true;
-            self.set(self.borrowed)?;
-        }
-        self.mask_changed = true;
-        set_signal_mask(self.tid, u64::MAX)
-    }
-
-    /// Lets the prepared thread execute one system call at `instruction` (the address of a `syscall` instruction in it)
-    /// and returns the raw result: a value from -4095 to -1 is an error number.
-    ///
-    /// It goes from the call's entry to its exit. A single step would do as well, but its trap is a forced signal: the
-    /// kernel would reset what the program does at SIGTRAP (P14).
-    pub(crate) fn system_call(
-        &mut self,
-        instruction: u64,
-        number: i64,
-        arguments: [u64; 6],
-    ) -> Result<i64> {
-        let mut registers = self.borrowed;
-        registers.rip = instruction;
-        registers.rax = number.cast_unsigned();
-        [
-            registers.rdi,
-            registers.rsi,
-            registers.rdx,
-            registers.r10,
-            registers.r8,
-            registers.r9,
-        ] = arguments;
-        self.registers_changed = true;
-        self.set(registers)?;
-        self.run_to_system_call()?;
-        self.run_to_system_call()?;
-        let now = ptrace::getregs(self.tid.as_nix())
-            .map_err(|errno| failed(self.tid, "PTRACE_GETREGS", errno))?;
-        if now.rip != instruction + 2 || now.orig_rax.cast_signed() != number {
-            return Err(TraceError::Failed {
-                what: "making a system call",
-                tid: self.tid,
-                source: io::Error::other(format!("it went to {:#x}", now.rip)),
-            });
-        }
-        Ok(now.rax.cast_signed())
-    }
-
-    /// Goes on to the next entry or exit of a system call. A signal that cannot be held back (SIGSTOP) is passed on; the
-    /// group stop that it makes is taken up again by the kernel when the thread is let go (P5).
-    fn run_to_system_call(&mut self) -> Result<()> {
-        loop {
-            resume(
-                self.tid,
-                libc::PTRACE_SYSCALL,
-                std::mem::take(&mut self.signal),
-            )?;
-            match stopped(self.tid, wait_step(self.tid), Duration::MAX)? {
-                Stop::SystemCall => return Ok(()),
-                Stop::Signal(signal) => self.signal = signal,
-                Stop::Interrupted | Stop::Other => {}
-            }
-        }
-    }
-
     /// Runs to the breakpoint at `address`, whose first byte the caller has replaced with `int3`, and stands there.
     pub(crate) fn run_to_breakpoint(&mut self, address: u64, patience: Duration) -> Result<()> {
         let since = Instant::now();
         loop {
-            resume(
-                self.tid,
-                libc::PTRACE_CONT,
-                std::mem::take(&mut self.signal),
-            )?;
-            let stop = stopped(self.tid, wait_until(self.tid, since, patience), patience)?;
-            let Stop::Signal(signal) = stop else { continue };
-            let mut now = ptrace::getregs(self.tid.as_nix())
-                .map_err(|errno| failed(self.tid, "PTRACE_GETREGS", errno))?;
-            if signal == libc::SIGTRAP && now.rip == address + 1 {
-                now.rip = address;
-                self.resume_with(now);
-                return Ok(());
+            if let Stop::Signal(signal) = self.run(libc::PTRACE_CONT, since, patience)? {
+                let mut now = self.read_registers()?;
+                if signal == libc::SIGTRAP && now.rip == address + 1 {
+                    now.rip = address;
+                    self.registers = now;
+                    self.registers_changed = true;
+                    return Ok(());
+                }
+                self.signal = signal;
             }
-            self.signal = signal;
+            self.check_time(since, patience)?;
         }
     }
 
     /// Runs until system call `number` has returned, through at most `most` others.
-    pub(crate) fn run_past_system_call(&mut self, number: i64, most: usize) -> Result<()> {
+    pub(crate) fn run_past_system_call(
+        &mut self,
+        number: i64,
+        most: usize,
+        patience: Duration,
+    ) -> Result<()> {
+        let since = Instant::now();
         ptrace::setoptions(self.tid.as_nix(), ptrace::Options::PTRACE_O_TRACESYSGOOD)
             .map_err(|errno| failed(self.tid, "PTRACE_SETOPTIONS", errno))?;
-        let mut entered = false;
-        for _ in 0..2 * most {
-            self.run_to_system_call()?;
-            self.reread()?;
+        let (mut entered, mut stops) = (false, 0);
+        while stops < 2 * most {
+            self.check_time(since, patience)?;
+            match self.run(libc::PTRACE_SYSCALL, since, patience)? {
+                Stop::SystemCall => {}
+                Stop::Signal(signal) => {
+                    self.signal = signal;
+                    continue;
+                }
+                Stop::Interrupted | Stop::Other => continue,
+            }
+            stops += 1;
+            self.registers = self.read_registers()?;
             let is_it = self.registers.orig_rax.cast_signed() == number;
             if entered && is_it {
                 return Ok(());
@@ -374,25 +407,54 @@ impl Stopped {
     }
 
     /// Executes one instruction of the thread's own.
-    pub(crate) fn step(&mut self) -> Result<()> {
+    pub(crate) fn step(&mut self, patience: Duration) -> Result<()> {
+        let since = Instant::now();
         loop {
-            resume(
-                self.tid,
-                libc::PTRACE_SINGLESTEP,
-                std::mem::take(&mut self.signal),
-            )?;
-            match stopped(self.tid, wait_step(self.tid), Duration::MAX)? {
-                Stop::Signal(libc::SIGTRAP) => return self.reread(),
+            match self.run(libc::PTRACE_SINGLESTEP, since, patience)? {
+                Stop::Signal(libc::SIGTRAP) => {
+                    self.registers = self.read_registers()?;
+                    return Ok(());
+                }
                 Stop::Signal(signal) => self.signal = signal,
                 Stop::SystemCall | Stop::Interrupted | Stop::Other => {}
             }
+            self.check_time(since, patience)?;
         }
     }
 
-    fn reread(&mut self) -> Result<()> {
-        self.registers = ptrace::getregs(self.tid.as_nix())
-            .map_err(|errno| failed(self.tid, "PTRACE_GETREGS", errno))?;
-        Ok(())
+    /// Lets it go on, in one of ptrace's ways, to its next stop. If that does not come in time it is stopped wherever it is; and if it
+    /// cannot be, it is lost.
+    fn run(&mut self, request: libc::c_uint, since: Instant, patience: Duration) -> Result<Stop> {
+        self.check_held()?;
+        resume(self.tid, request, std::mem::take(&mut self.signal))?;
+        let mut waited = wait_until(self.tid, since, patience);
+        if matches!(waited, Waited::Not) && ptrace::interrupt(self.tid.as_nix()).is_ok() {
+            waited = wait_until(self.tid, Instant::now(), FETCH_PATIENCE);
+        }
+        if matches!(waited, Waited::Not) {
+            self.hold = Hold::Lost;
+            return Err(TraceError::Lost(self.tid));
+        }
+        stopped(self.tid, waited, patience)
+    }
+
+    fn check_held(&self) -> Result<()> {
+        match self.hold {
+            Hold::Held => Ok(()),
+            Hold::Lost | Hold::Released => Err(TraceError::Lost(self.tid)),
+        }
+    }
+
+    fn check_time(&self, since: Instant, patience: Duration) -> Result<()> {
+        match since.elapsed() > patience {
+            true => Err(TraceError::Timeout(self.tid, patience)),
+            false => Ok(()),
+        }
+    }
+
+    fn read_registers(&self) -> Result<Registers> {
+        ptrace::getregs(self.tid.as_nix())
+            .map_err(|errno| failed(self.tid, "PTRACE_GETREGS", errno))
     }
 
     /// Puts registers and signal mask back and lets the thread go. Returns how long it stood still.
@@ -403,12 +465,13 @@ impl Stopped {
             libc::PTRACE_DETACH,
             std::mem::take(&mut self.signal),
         )?;
-        self.released = true;
+        self.hold = Hold::Released;
         Ok(self.since.elapsed())
     }
 
     /// Puts registers and signal mask back; the thread stays where it is.
     pub(crate) fn restore(&mut self) -> Result<()> {
+        self.check_held()?;
         if self.mask_changed {
             set_signal_mask(self.tid, self.mask)?;
             self.mask_changed = false;
@@ -428,8 +491,17 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        if self.released {
-            return;
+        match self.hold {
+            Hold::Held => {}
+            Hold::Released => return,
+            Hold::Lost => {
+                // The kernel lets it go when this OS thread ends.
+                tracing::error!(
+                    tid = self.tid.as_raw(),
+                    "a stopped thread went on and does not stop again"
+                );
+                return;
+            }
         }
         let signal = std::mem::take(&mut self.signal);
         let undone = self
@@ -479,7 +551,7 @@ fn resume(tid: Tid, request: libc::c_uint, signal: i32) -> Result<()> {
         libc::PTRACE_SINGLESTEP => "PTRACE_SINGLESTEP",
         _ => "PTRACE_DETACH",
     };
-    check(tid, what, result)
+    traced(tid, what, result)
 }
 
 /// Reads a register set; returns how much of `into` it fills.
@@ -498,7 +570,7 @@ fn regset(tid: Tid, kind: usize, into: &mut [u8]) -> Result<usize> {
             (&raw mut place).cast::<libc::c_void>(),
         )
     };
-    check(tid, "PTRACE_GETREGSET", result).map(|()| place.iov_len.min(into.len()))
+    traced(tid, "PTRACE_GETREGSET", result).map(|()| place.iov_len.min(into.len()))
 }
 
 fn signal_mask(tid: Tid) -> Result<u64> {
@@ -513,7 +585,7 @@ fn signal_mask(tid: Tid) -> Result<u64> {
             (&raw mut mask).cast::<libc::c_void>(),
         )
     };
-    check(tid, "PTRACE_GETSIGMASK", result).map(|()| mask)
+    traced(tid, "PTRACE_GETSIGMASK", result).map(|()| mask)
 }
 
 fn set_signal_mask(tid: Tid, mask: u64) -> Result<()> {
@@ -527,10 +599,10 @@ fn set_signal_mask(tid: Tid, mask: u64) -> Result<()> {
             (&raw const mask).cast::<libc::c_void>(),
         )
     };
-    check(tid, "PTRACE_SETSIGMASK", result)
+    traced(tid, "PTRACE_SETSIGMASK", result)
 }
 
-fn check(tid: Tid, what: &'static str, result: libc::c_long) -> Result<()> {
+fn traced(tid: Tid, what: &'static str, result: libc::c_long) -> Result<()> {
     if result < 0 {
         Err(failed(tid, what, Errno::last()))
     } else {

@@ -1,0 +1,223 @@
+//! System calls that a stopped thread makes for its tracer, each checked before the kernel makes it.
+//!
+//! ```text
+//!   our registers ─► runs ─► entry of a call ─► is it ours? ─ yes ─► filters suspended ─► exit ─► filters back
+//!                                                └─ no ──► the call is skipped, and the borrow fails
+//! ```
+//!
+//! Between our registers and the entry, the thread executes whatever stands at the instruction by then, and another thread may have
+//! written that: it executes code of the program's own. So its seccomp filters are suspended between entry and exit alone, where it
+//! executes nothing. The kernel asks them after the stop at the entry (since 4.8), and the arguments are in registers that only a
+//! tracer changes.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use nix::{libc, sys::ptrace};
+
+use super::{
+    Gate, Hold, Registers, Result, Seccomp, Stopped, TraceError, failed, set_signal_mask, traced,
+};
+use crate::{pid::Tid, sys::wait::Stop};
+
+/// include/uapi/linux/ptrace.h, Linux 5.3.
+const PTRACE_GET_SYSCALL_INFO: libc::c_uint = 0x420e;
+const ENTRY: u8 = 1;
+/// include/uapi/linux/audit.h: a call of 32 bits has the same registers and means something else.
+const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+
+/// How long a thread may take to come to its call: it executes one instruction, once it has a processor.
+const ENTRY_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a call may take: mappings may be populated (`mlockall`), and their lock may be held.
+const CALL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// `struct ptrace_syscall_info`: what is common to all stops, and what there is at the entry of a call.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct CallInfo {
+    kind: u8,
+    pad: [u8; 3],
+    arch: u32,
+    instruction_pointer: u64,
+    stack_pointer: u64,
+    number: u64,
+    arguments: [u64; 6],
+}
+
+// === impl Stopped ===
+
+impl Stopped {
+    /// Makes ready to borrow the thread: system calls stop it, and every signal is held back that can be, until
+    /// release. The registers come first and go last: with them a thread whose tracer dies gets its mask back.
+    pub(crate) fn prepare(&mut self, seccomp: Seccomp, gate: Gate) -> Result<()> {
+        self.set_options(Seccomp::Kept)?;
+        self.seccomp = seccomp;
+        self.borrowed = self.registers;
+        // No restart of the interrupted call on the way (P10).
+        self.borrowed.orig_rax = u64::MAX;
+        // Trap and direction flag clear (P13).
+        self.borrowed.eflags &= !0x500;
+        if let Some(stack) = gate.stack {
+            self.borrowed.rsp = stack;
+            self.borrowed.rip = gate.instruction + 2;
+            self.registers_changed = true;
+            self.set(self.borrowed)?;
+        }
+        self.mask_changed = true;
+        set_signal_mask(self.tid, u64::MAX)
+    }
+
+    /// Lets the prepared thread execute one system call at `instruction` (the address of a `syscall` instruction in it)
+    /// and returns the raw result: a value from -4095 to -1 is an error number.
+    ///
+    /// It goes from the call's entry to its exit. A single step would do as well, but its trap is a forced signal: the
+    /// kernel would reset what the program does at SIGTRAP (P14).
+    ///
+    /// # Errors
+    /// Also when the thread does something else than this call, or does not stop again in time. Then it made no call.
+    pub(crate) fn system_call(
+        &mut self,
+        instruction: u64,
+        number: i64,
+        arguments: [u64; 6],
+    ) -> Result<i64> {
+        self.check_held()?;
+        if self.is_late {
+            return Err(TraceError::Timeout(self.tid, ENTRY_PATIENCE));
+        }
+        let mut registers = self.borrowed;
+        registers.rip = instruction;
+        registers.rax = number.cast_unsigned();
+        [
+            registers.rdi,
+            registers.rsi,
+            registers.rdx,
+            registers.r10,
+            registers.r8,
+            registers.r9,
+        ] = arguments;
+        self.registers_changed = true;
+        self.set(registers)?;
+        let wanted = CallInfo {
+            kind: ENTRY,
+            pad: [0; 3],
+            arch: AUDIT_ARCH_X86_64,
+            instruction_pointer: instruction + 2,
+            stack_pointer: registers.rsp,
+            number: number.cast_unsigned(),
+            arguments,
+        };
+        let entered = self
+            .run_to_own_call(ENTRY_PATIENCE)
+            .and_then(|()| self.check_entry(&wanted));
+        if let Err(error) = entered {
+            if let Err(error) = self.skip_call() {
+                tracing::debug!(tid = self.tid.as_raw(), %error, "a call that is not ours is not skipped");
+            }
+            return Err(error);
+        }
+        self.set_options(self.seccomp)?;
+        let returned = self.run_to_own_call(CALL_PATIENCE);
+        if self.hold == Hold::Held {
+            self.set_options(Seccomp::Kept)?;
+        }
+        returned?;
+        let now = self.read_registers()?;
+        if now.rip != instruction + 2 || now.orig_rax != number.cast_unsigned() {
+            return Err(self.strayed(format!("it went to {:#x}", now.rip)));
+        }
+        Ok(now.rax.cast_signed())
+    }
+
+    fn check_entry(&self, wanted: &CallInfo) -> Result<()> {
+        let found = CallInfo::of(self.tid)?;
+        if found == *wanted {
+            return Ok(());
+        }
+        Err(self.strayed(format!(
+            "it made call {:#x} of architecture {:#x} at {:#x} instead of call {:#x} at {:#x}",
+            found.number,
+            found.arch,
+            found.instruction_pointer,
+            wanted.number,
+            wanted.instruction_pointer
+        )))
+    }
+
+    /// Goes on to the next entry or exit of a system call. A signal that cannot be held back (SIGSTOP) is passed on; the
+    /// group stop that it makes is taken up again by the kernel when the thread is let go (P5). Every other one is a fault of
+    /// the instruction, which is not the program's: it is dropped.
+    fn run_to_own_call(&mut self, patience: Duration) -> Result<()> {
+        let since = Instant::now();
+        loop {
+            match self.run(libc::PTRACE_SYSCALL, since, patience)? {
+                Stop::SystemCall => return Ok(()),
+                Stop::Signal(libc::SIGSTOP) => self.signal = libc::SIGSTOP,
+                Stop::Signal(signal) => {
+                    return Err(self.strayed(format!("it got signal {signal}")));
+                }
+                Stop::Interrupted | Stop::Other => {}
+            }
+            let in_time = self.check_time(since, patience);
+            self.is_late |= in_time.is_err();
+            in_time?;
+        }
+    }
+
+    /// If the thread stands at the entry of a call, it comes back from it without having made it. Its filters, which could end
+    /// the program for that, are not asked.
+    fn skip_call(&mut self) -> Result<()> {
+        self.check_held()?;
+        if CallInfo::of(self.tid)?.kind != ENTRY {
+            return Ok(());
+        }
+        let mut registers: Registers = self.read_registers()?;
+        registers.orig_rax = u64::MAX;
+        self.set(registers)?;
+        self.set_options(self.seccomp)?;
+        let returned = self.run_to_own_call(ENTRY_PATIENCE);
+        if self.hold == Hold::Held {
+            self.set_options(Seccomp::Kept)?;
+        }
+        returned
+    }
+
+    fn set_options(&self, seccomp: Seccomp) -> Result<()> {
+        let mut options = ptrace::Options::PTRACE_O_TRACESYSGOOD;
+        if seccomp == Seccomp::Suspended {
+            options |= ptrace::Options::from_bits_retain(libc::PTRACE_O_SUSPEND_SECCOMP);
+        }
+        ptrace::setoptions(self.tid.as_nix(), options)
+            .map_err(|errno| failed(self.tid, "PTRACE_SETOPTIONS", errno))
+    }
+
+    fn strayed(&self, found: String) -> TraceError {
+        TraceError::Failed {
+            what: "making a system call",
+            tid: self.tid,
+            source: io::Error::other(format!("{found}: its text was changed meanwhile")),
+        }
+    }
+}
+
+// === impl CallInfo ===
+
+impl CallInfo {
+    fn of(tid: Tid) -> Result<Self> {
+        let mut found = Self::default();
+        let length = size_of::<Self>();
+        // SAFETY: the request writes at most `length` bytes to its last argument, a live local of that size without invalid values; the
+        // kernel refuses if the thread is not a stopped tracee of ours.
+        let result = unsafe {
+            libc::ptrace(
+                PTRACE_GET_SYSCALL_INFO,
+                tid.as_raw(),
+                length,
+                (&raw mut found).cast::<libc::c_void>(),
+            )
+        };
+        traced(tid, "PTRACE_GET_SYSCALL_INFO", result).map(|()| found)
+    }
+}
