@@ -14,7 +14,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::{
     fault::{self, Guard},
@@ -48,6 +48,10 @@ impl Mapping {
             .offset(offset)
             .len(length)
             .map_raw(file)?;
+        // A core dump of the collector would fill all of it.
+        map.advise(Advice::DontDump)?;
+        // A look at a word would take 2 MiB. Kernels without huge pages refuse the advice.
+        let _ = map.advise(Advice::NoHugePage);
         Self::guarded(map)
     }
 

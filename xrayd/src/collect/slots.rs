@@ -224,10 +224,6 @@ impl Slots {
         self.give_back(index);
         self.rings
             .zero(geometry.control_offset(index), layout::LINE_BYTES);
-        if self.counted {
-            self.rings
-                .zero(geometry.counts_offset(index), 8 * self.numbered());
-        }
         if self.filtered {
             self.rings
                 .zero(geometry.filter_offset(index), layout::filter::RECORDS);
@@ -238,15 +234,19 @@ impl Slots {
         memory.write(TargetAddr(slot), &[0; 4])
     }
 
-    /// Gives the memory of ring `index` back to the system; it reads as zero then.
+    /// Gives the memory of ring `index` and of its thread's counts back to the system; it reads as zero then.
     pub(crate) fn give_back(&self, index: u32) {
         let geometry = self.layout.geometry;
+        self.give_back_part(geometry.ring_offset(index), geometry.ring_bytes());
+        if self.counted {
+            self.give_back_part(geometry.counts_offset(index), geometry.counts_bytes());
+        }
+    }
+
+    fn give_back_part(&self, offset: u64, bytes: u64) {
         let skip = self.layout.rings - self.layout.rings_map.0;
-        let offset = skip + geometry.ring_offset(index);
-        let given_back = self.file.give_back(offset, geometry.ring_bytes());
-        if given_back.is_err() {
-            self.rings
-                .zero(geometry.ring_offset(index), geometry.ring_bytes());
+        if self.file.give_back(skip + offset, bytes).is_err() {
+            self.rings.zero(offset, bytes);
         }
     }
 }

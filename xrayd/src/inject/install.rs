@@ -1,7 +1,8 @@
 //! Puts trampolines, table and rings into a target, or takes over what an earlier attach left there.
 
 use std::{
-    io,
+    fs, io,
+    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -21,7 +22,10 @@ use crate::{
     pid::{Pid, TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
     sys::{Memory, PidFd},
-    target::{Maps, Target, Threads, memory_owner, open_map_file, stack_limit},
+    target::{
+        Maps, Target, Threads, has_locked_memory, memory_lock_limit, memory_owner, open_map_file,
+        overcommit_is_strict, stack_limit,
+    },
 };
 
 /// How often a place that was taken meanwhile is looked for anew, and a descriptor that was exchanged is made anew.
@@ -89,8 +93,20 @@ struct Mapped {
     stopped: Option<(Tid, Duration)>,
 }
 
+/// Rings that a process is about to be recorded with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RingsNeeded {
+    /// New ones.
+    New,
+    /// New ones of these sizes, which the trampolines in it have.
+    NewOfSize(Geometry),
+    /// Those that it has, of these sizes.
+    Present(Geometry),
+}
+
 /// Makes `target` ready to have sleds switched on in `neighbourhoods`. Nothing is switched. Before
-/// rings are mapped, there or here, `may_map` is asked whether they may be as large as they will be.
+/// rings are mapped, there or here, `choose_sizes` says how large they are to be. It does not change
+/// those that are given.
 ///
 /// # Errors
 /// Then nothing was changed, but for mappings that could not be unmapped again (logged).
@@ -98,9 +114,8 @@ pub(crate) fn install(
     target: &Target,
     memory: &Memory,
     neighbourhoods: &[Neighbourhood],
-    geometry: Geometry,
     mut victim: Victim<'_>,
-    mut may_map: impl FnMut(Geometry) -> Result<()>,
+    mut choose_sizes: impl FnMut(RingsNeeded) -> Result<Geometry>,
 ) -> Result<Installed> {
     let pid = target.pid();
     let mut tries = 0;
@@ -110,7 +125,7 @@ pub(crate) fn install(
         if let (true, Rings::Open, Some(layout)) =
             (plan.missing.is_empty(), plan.rings, plan.layout)
         {
-            may_map(layout.geometry)?;
+            choose_sizes(RingsNeeded::Present(layout.geometry))?;
             let (rings, rings_file) = share(target, &layout, None)?;
             let installed = Installed {
                 regions: plan.regions,
@@ -127,7 +142,11 @@ pub(crate) fn install(
                 .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         }
         // What is there already keeps its sizes.
-        may_map(plan.layout.map_or(geometry, |layout| layout.geometry))?;
+        let geometry = choose_sizes(match (plan.layout, plan.rings) {
+            (None, _) => RingsNeeded::New,
+            (Some(layout), Rings::Open) => RingsNeeded::Present(layout.geometry),
+            (Some(layout), _) => RingsNeeded::NewOfSize(layout.geometry),
+        })?;
         tries += 1;
         match map_missing(target, memory, &maps, &plan, geometry, &mut victim) {
             Ok(mapped) => {
@@ -360,8 +379,18 @@ fn map_missing(
         by_file: plan.rings == Rings::Closed
             || !can_open_map_files(pid, maps)
             || Threads::can_open_map_files(pid),
+        huge: shared_memory_is_huge(),
         exchanged: AtomicBool::new(false),
     };
+    if wishes.by_file && plan.rings != Rings::Open && overcommit_is_strict() {
+        // The kernel promises pages of a memfd when they are written. Where it has none left to
+        // promise, it sends SIGBUS, which would end the target inside a trampoline.
+        let message = format!(
+            "process {pid}: vm.overcommit_memory is 2, and this tracer can share memory with the process only through a memfd, \
+             whose pages the kernel may refuse when they are written: CAP_CHECKPOINT_RESTORE is needed here and must not be had there"
+        );
+        return Err(Refusal::new(Reason::NoMemory, message).into());
+    }
     let made = lender.lend(victim, |remote| {
         make_mappings(remote, target, memory, plan, &wishes)
     });
@@ -390,6 +419,8 @@ struct Wishes {
     geometry: Geometry,
     /// Rings in a memfd instead of anonymous memory: `map_files` is closed to us, or is open to the target.
     by_file: bool,
+    /// The kernel would give huge pages for shared memory.
+    huge: bool,
     /// What went wrong is that a descriptor was exchanged. By the thread that borrows.
     exchanged: AtomicBool,
 }
@@ -465,15 +496,30 @@ fn make_mappings(
                 (Some((start, bytes)), _) => (Place::Free(start), bytes),
                 (None, _) => (Place::Any, geometry.rings_bytes() + slack),
             };
+            // After `mlockall(MCL_FUTURE)` the kernel fills every new mapping with memory while the
+            // thread stands, apart from mappings without access. The mappings above are locked by now.
+            let is_locked = has_locked_memory(target.pid(), remote.thread().tid());
+            let protection = if is_locked { libc::PROT_NONE } else { data };
             let start = if wishes.by_file {
                 let place = scratch + NAMES.as_flattened().len() as u64;
-                let made = map_memfd(remote, target, memory, place, (wanted, bytes), wishes)?;
+                let wanted = (wanted, bytes, protection);
+                let made = map_memfd(remote, target, memory, place, wanted, wishes)?;
                 memfd = Some(made.0);
                 made.1
             } else {
                 let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-                remote.map("mmap of the rings", wanted, bytes, data, shared, -1)?
+                remote.map("mmap of the rings", wanted, bytes, protection, shared, -1)?
             };
+            if is_locked {
+                remote.unlock(start, bytes)?;
+                remote.protect(start, bytes, data)?;
+            }
+            // A core dump would fill all of it, to write zeroes. The table is small and stays in it.
+            remote.advise(start, bytes, libc::MADV_DONTDUMP)?;
+            if wishes.huge {
+                // One event would take 2 MiB.
+                remote.advise(start, bytes, libc::MADV_NOHUGEPAGE)?;
+            }
             remote.name(start, bytes, rings_name);
             let rings = start.next_multiple_of(slack);
             Layout {
@@ -507,7 +553,7 @@ fn map_memfd(
     target: &Target,
     memory: &Memory,
     scratch: u64,
-    (place, bytes): (Place, u64),
+    (place, bytes, protection): (Place, u64, i32),
     wishes: &Wishes,
 ) -> std::result::Result<(RingsFile, u64), BorrowError> {
     let (pid, tid) = (target.pid(), remote.thread().tid());
@@ -530,9 +576,8 @@ fn map_memfd(
         .and_then(|copy| RingsFile::fresh(copy, &name, bytes));
     match file {
         Ok(file) => {
-            let data = libc::PROT_READ | libc::PROT_WRITE;
             let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
-            match remote.map("mmap of the rings", place, bytes, data, shared, fd) {
+            match remote.map("mmap of the rings", place, bytes, protection, shared, fd) {
                 Err(RemoteError::Refused { source, .. })
                     if source.raw_os_error() == Some(libc::EBADF) =>
                 {
@@ -715,6 +760,18 @@ fn share(
     Ok((mapping, file))
 }
 
+/// True if the kernel gives shared memory in huge pages of some size unless it is asked not to.
+fn shared_memory_is_huge() -> bool {
+    let settings = Path::new("/sys/kernel/mm/transparent_hugepage");
+    let sizes = fs::read_dir(settings).into_iter().flatten();
+    let sizes = sizes.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_on = |directory: &Path| {
+        let setting = fs::read_to_string(directory.join("shmem_enabled")).unwrap_or_default();
+        setting.contains("[always]") || setting.contains("[within_size]")
+    };
+    is_on(settings) || sizes.into_iter().any(|directory| is_on(&directory))
+}
+
 fn can_open_map_files(pid: Pid, maps: &Maps) -> bool {
     maps.iter()
         .find(|entry| entry.is_file())
@@ -761,6 +818,15 @@ fn remote_refusal(target: &Target, error: &RemoteError, geometry: Geometry) -> R
                     Reason::NoMemory,
                     format!(
                         " (the rings take {} MiB of address space)",
+                        geometry.rings_bytes() >> 20
+                    ),
+                ),
+                Some(libc::EAGAIN) => (
+                    Reason::NoMemory,
+                    format!(
+                        " (it locks its memory by mlockall, {}, and the rings take {} MiB of address space for a moment: \
+                         smaller rings, a greater limit, or CAP_IPC_LOCK for the process)",
+                        memory_lock_limit(pid),
                         geometry.rings_bytes() >> 20
                     ),
                 ),

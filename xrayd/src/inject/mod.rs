@@ -17,7 +17,9 @@ mod wanted;
 
 pub(crate) use borrow::Victim;
 pub(crate) use choice::Choice;
-pub(crate) use install::{Installed, SETTLE, clear_live, crowded, extend, install, is_ours_still};
+pub(crate) use install::{
+    Installed, RingsNeeded, SETTLE, clear_live, crowded, extend, install, is_ours_still,
+};
 pub use patch::Switch;
 pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite, Stance};
 pub(crate) use region::{Layout, Neighbourhood};

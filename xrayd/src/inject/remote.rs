@@ -123,6 +123,28 @@ impl<'a> Remote<'a> {
         .map(|_| ())
     }
 
+    /// `munlock`, which needs no privilege.
+    pub(super) fn unlock(&mut self, address: u64, bytes: u64) -> Result<(), RemoteError> {
+        self.call("munlock", libc::SYS_munlock, [address, bytes, 0, 0, 0, 0])
+            .map(|_| ())
+    }
+
+    /// `mprotect`.
+    pub(super) fn protect(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        protection: i32,
+    ) -> Result<(), RemoteError> {
+        let protection = u64::from(protection.cast_unsigned());
+        self.call(
+            "mprotect",
+            libc::SYS_mprotect,
+            [address, bytes, protection, 0, 0, 0],
+        )
+        .map(|_| ())
+    }
+
     /// Names a mapping for who looks at the target's maps; without a name it serves as well.
     pub(super) fn name(&mut self, address: u64, bytes: u64, name: u64) {
         if !kernel_names_mappings() {

@@ -21,13 +21,15 @@ use super::{
     loading::Loading,
     metering::{self, Metering},
     quotas::{Resource, Ticket},
+    ring_sizes::{Promises, RingSizes},
     sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
     watch::Watch,
 };
 use crate::{
     collect::{Drain, SiteTable},
     inject::{
-        Front, Neighbourhood, PatchSite, Patcher, Stance, Switch, Victim, Wanted, crowded, install,
+        Front, Neighbourhood, PatchSite, Patcher, RingsNeeded, Stance, Switch, Victim, Wanted,
+        crowded, install,
     },
     launch::KillOnDrop,
     pid::{Pid, TargetAddr, Tid},
@@ -112,6 +114,8 @@ pub(super) struct Common {
     pub(super) hearing: Arc<Hearing>,
     /// Where their numbers are read, if they are.
     pub(super) metering: Option<Arc<Metering>>,
+    /// What the rings of others may take of memory.
+    pub(super) promises: Arc<Promises>,
     /// What the new session takes of the quotas.
     pub(super) ticket: Ticket,
 }
@@ -177,6 +181,7 @@ pub(super) fn prepare(
         objects,
         hearing,
         metering,
+        promises,
         mut ticket,
     } = common;
     let pid = target.pid();
@@ -214,8 +219,14 @@ pub(super) fn prepare(
         (None, None) => Victim::Any,
     };
     let neighbourhoods = neighbourhoods(&mut flight, &target, &memory)?;
-    let may_map = |geometry: Geometry| ticket.set(&[(Resource::Mapped, geometry.rings_bytes())]);
-    let mut installed = install(&target, &memory, &neighbourhoods, geometry, victim, may_map)?;
+    let mut sizes = RingSizes::new(pid, geometry, promises);
+    let choose_sizes = |needed: RingsNeeded| {
+        let chosen = sizes.choose(needed)?;
+        ticket.set(&[(Resource::Mapped, chosen.rings_bytes())])?;
+        Ok(chosen)
+    };
+    let mut installed = install(&target, &memory, &neighbourhoods, victim, choose_sizes)?;
+    let (promise, limited) = sizes.into_parts();
     let ticket = Arc::new(ticket);
     let memory = Arc::new(memory);
 
@@ -224,8 +235,8 @@ pub(super) fn prepare(
         stopped: installed.stopped,
         ..AttachReport::default()
     };
-    let other = other_rings(geometry, installed.layout.geometry);
-    report.notes.extend(other);
+    let other = || other_rings(geometry, installed.layout.geometry);
+    report.notes.extend(limited.or_else(other));
     let gathered = gather(&flight.surveyed, &flight.refused, &mut report);
     let functions = Arc::new(Functions::new(pid));
     let mut by_module = gathered.sites.into_iter();
@@ -353,6 +364,8 @@ pub(super) fn prepare(
         claim: Some(claim),
         choosing: false,
         keeper: Keeper::default(),
+        has_room_for_rings: false,
+        _promise: promise,
         _ticket: ticket,
     };
     if options.economy != Economy::None {

@@ -17,6 +17,7 @@ use super::{
     functions::Indexes,
     loading::Loading,
     quotas::Ticket,
+    ring_sizes::{Promise, bytes_of_threads},
     rules::{Rules, Wishes},
 };
 use crate::{
@@ -29,7 +30,7 @@ use crate::{
     pid::TargetAddr,
     refusal::{Reason, Refusal, Result},
     sys::{Claim, Memory, ptrace::Stopped},
-    target::{Ending, Maps, Target, memory_room},
+    target::{Ending, Maps, Target, Threads, memory_room},
 };
 
 /// How often the target's life is checked.
@@ -78,6 +79,10 @@ pub(super) struct Controller {
     /// Not all calls are recorded.
     pub(super) choosing: bool,
     pub(super) keeper: Keeper,
+    /// When something was switched on first, there was room for what it writes. Set by `has_room_for`.
+    pub(super) has_room_for_rings: bool,
+    /// What its rings may take of memory; given back when its process is let go.
+    pub(super) _promise: Option<Promise>,
     /// Given back when everything above is gone.
     pub(super) _ticket: Arc<Ticket>,
 }
@@ -534,22 +539,35 @@ impl Controller {
         sites
     }
 
-    /// Pages that are written become private to the process, which could bring the OOM killer upon it.
-    fn has_room_for(&self, bytes: u64) -> Result<()> {
-        if bytes == 0 {
+    /// Checks the room in its control group. Pages of text that are written become private to the
+    /// process, and its threads write their rings: both could bring the OOM killer upon it. Rings are
+    /// counted once, since the group's usage contains what they hold afterwards.
+    fn has_room_for(&mut self, text: u64) -> Result<()> {
+        if text == 0 && self.has_room_for_rings {
             return Ok(());
         }
         let pid = self.target.pid();
+        let rings = match self.has_room_for_rings {
+            true => 0,
+            false => {
+                let threads = u32::try_from(Threads::of(pid).len()).unwrap_or(u32::MAX);
+                bytes_of_threads(self.loading.layout.geometry, threads)
+            }
+        };
         match memory_room(pid) {
-            Some(room) if room.bytes < bytes => {
+            Some(room) if room.bytes < text.saturating_add(rings) => {
                 let message = format!(
-                    "process {pid}: {bytes} bytes of its text would become private, and its control group {} has room for {} bytes",
+                    "process {pid}: {text} bytes of its text would become private, its threads would write {rings} bytes of rings, \
+                     and its control group {} has room for {} bytes",
                     room.group.display(),
                     room.bytes
                 );
                 Err(Refusal::new(Reason::NoMemory, message))
             }
-            _ => Ok(()),
+            _ => {
+                self.has_room_for_rings = true;
+                Ok(())
+            }
         }
     }
 

@@ -50,6 +50,7 @@ mod patterns;
 mod profiles;
 mod quotas;
 mod registry;
+mod ring_sizes;
 mod rules;
 mod shot;
 mod sites;

@@ -26,6 +26,7 @@ use super::{
     metering::Metering,
     patterns::Patterns,
     quotas::{Accounts, Quotas, Resource, Ticket},
+    ring_sizes::Promises,
     rules::Rules,
     sites::patch_sites,
     untraced::{Keeper, untraced},
@@ -108,6 +109,8 @@ pub struct Registry(pub(super) Arc<Inner>);
 pub(super) struct Inner {
     config: RegistryConfig,
     accounts: Arc<Accounts>,
+    /// What rings may take of control groups, by sessions.
+    promises: Arc<Promises>,
     objects: Arc<Objects>,
     /// What processes map, and what becomes of them.
     mappings: Arc<Hearing>,
@@ -211,6 +214,7 @@ impl Registry {
     pub(crate) fn with_metering(config: RegistryConfig, metering: Option<Arc<Metering>>) -> Self {
         let inner = Inner {
             accounts: Accounts::new(config.quotas),
+            promises: Arc::default(),
             config,
             objects: Arc::default(),
             mappings: Hearing::new(Subject::Mappings),
@@ -682,6 +686,7 @@ impl Inner {
             objects: Arc::clone(&self.objects),
             hearing: Arc::clone(&self.mappings),
             metering: self.metering.clone(),
+            promises: Arc::clone(&self.promises),
             ticket,
         }
     }

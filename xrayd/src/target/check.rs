@@ -6,10 +6,10 @@ use nix::unistd::geteuid;
 use xray_trace::instr_map::XrayRuntime;
 
 use super::{
-    FoundFile, Maps, Module, Notices, Objects, Passage, Stay, Target, ThreadState, ThreadStatus,
-    Threads, linked,
+    FoundFile, Maps, MemoryGroup, Module, Notices, Objects, Passage, Stay, Target, ThreadState,
+    ThreadStatus, Threads, linked,
     modules::{Found, modules_of},
-    open_map_file,
+    open_map_file, ring_rooms,
     sleds::{Survey, survey},
 };
 use crate::{
@@ -167,6 +167,7 @@ pub(crate) fn preflight(
     check_runtime(&mut flight, pid);
     check_sharing(&mut flight, pid);
     check_copying(&mut flight);
+    check_rings(&mut flight, pid);
     check_noticing(&mut flight);
     Ok(flight)
 }
@@ -448,6 +449,19 @@ fn check_copying(flight: &mut Preflight) {
         let _ = write!(finding, " and {} more", copied.len() - MODULES_TOLD);
     }
     flight.add(Reason::NoMemory, "memory", Outcome::Ok, finding);
+}
+
+fn check_rings(flight: &mut Preflight, pid: Pid) {
+    let rooms = ring_rooms(MemoryGroup::of(pid).as_ref(), |_| 0);
+    let finding = match rooms.iter().min_by_key(|room| room.bytes) {
+        Some(room) => format!(
+            "they may take {} KiB: {}, and rings may take half of that",
+            room.bytes >> 10,
+            room.limit
+        ),
+        None => "no limit on their memory".to_owned(),
+    };
+    flight.add(Reason::NoMemory, "rings", Outcome::Ok, finding);
 }
 
 fn check_noticing(flight: &mut Preflight) {

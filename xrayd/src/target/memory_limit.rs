@@ -15,6 +15,7 @@ pub(crate) struct MemoryRoom {
 }
 
 /// How one version of control groups names what is wanted.
+#[derive(Debug)]
 struct Hierarchy {
     root: &'static str,
     limit: &'static str,
@@ -38,14 +39,50 @@ const V2: Hierarchy = Hierarchy {
 
 /// The room in the tightest of the groups that a process is in. `None` if there is no limit, or none can be seen from here.
 pub(crate) fn memory_room(pid: Pid) -> Option<MemoryRoom> {
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let (hierarchy, group) = memory_group(&groups)?;
-    let root = Path::new(hierarchy.root);
-    let own = root.join(group.trim_start_matches('/'));
-    own.ancestors()
-        .take_while(|directory| directory.starts_with(root))
-        .filter_map(|directory| hierarchy.room(directory))
-        .min_by_key(|room| room.bytes)
+    MemoryGroup::of(pid)?.room(|_| 0)
+}
+
+/// The control group that a process's memory is counted in.
+#[derive(Debug)]
+pub(crate) struct MemoryGroup {
+    hierarchy: &'static Hierarchy,
+    directory: PathBuf,
+}
+
+// === impl MemoryGroup ===
+
+impl MemoryGroup {
+    /// `None` if none can be seen from here.
+    pub(crate) fn of(pid: Pid) -> Option<Self> {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let (hierarchy, group) = memory_group(&groups)?;
+        let directory = Path::new(hierarchy.root).join(group.trim_start_matches('/'));
+        Some(Self {
+            hierarchy,
+            directory,
+        })
+    }
+
+    /// The directory of the group.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The room in the tightest of this group and those around it, less what is `promised` of each.
+    /// `None` if there is no limit.
+    pub(crate) fn room(&self, promised: impl Fn(&Path) -> u64) -> Option<MemoryRoom> {
+        let root = Path::new(self.hierarchy.root);
+        let groups = self.directory.ancestors();
+        let groups = groups.take_while(|directory| directory.starts_with(root));
+        let rooms = groups.filter_map(|directory| {
+            let room = self.hierarchy.room(directory)?;
+            Some(MemoryRoom {
+                bytes: room.bytes.saturating_sub(promised(directory)),
+                ..room
+            })
+        });
+        rooms.min_by_key(|room| room.bytes)
+    }
 }
 
 /// The group that a process's memory is counted in, from its `/proc/<pid>/cgroup`.
