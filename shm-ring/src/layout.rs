@@ -71,6 +71,10 @@ pub mod table {
     pub const MAX_DEPTH: u64 = 24;
     /// u32: of so many call trees of a thread the first is recorded; 0 and 1: each.
     pub const ONE_IN: u64 = 28;
+    /// Six u64: which tracer uses this memory; zero for none. By tracers alone. A forked child reads 0.
+    pub const TRACER: u64 = 64;
+    /// u64: changed by that tracer while it lives.
+    pub const TRACER_COUNTER: u64 = 112;
     /// u32: 1 or 2 if only what happens inside the functions of the first or the second list is recorded; 0: whatever happens.
     pub const INSIDE: u64 = 32;
 }

@@ -156,7 +156,7 @@ fn under_one_filter_together_one_process_traces_another() -> Result<()> {
 }
 
 /// The only child of a process.
-fn child_of(parent: i32) -> Result<i32> {
+pub(crate) fn child_of(parent: i32) -> Result<i32> {
     wait_until(DEADLINE, "it has a child", || {
         let children = all_processes()?.filter_map(|process| {
             let stat = process.ok()?.stat().ok()?;

@@ -44,6 +44,7 @@ mod support;
 mod tailcond;
 mod threads;
 mod tracer;
+mod tracers;
 mod truth;
 mod types;
 mod unprivileged;

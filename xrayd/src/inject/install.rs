@@ -3,7 +3,10 @@
 use std::{
     fs, io,
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,6 +20,7 @@ use super::{
     remote::{Place, Remote, RemoteError},
     rings_file::{self, RingsFile, Unproven},
     thread_id,
+    tracer_record::TableClaim,
 };
 use crate::{
     pid::{Pid, TargetAddr, Tid},
@@ -112,18 +116,25 @@ pub(crate) enum RingsNeeded {
 /// Then nothing was changed, but for mappings that could not be unmapped again (logged).
 pub(crate) fn install(
     target: &Target,
-    memory: &Memory,
+    memory: &Arc<Memory>,
     neighbourhoods: &[Neighbourhood],
     mut victim: Victim<'_>,
     mut choose_sizes: impl FnMut(RingsNeeded) -> Result<Geometry>,
-) -> Result<Installed> {
+) -> Result<(Installed, TableClaim)> {
     let pid = target.pid();
     let mut tries = 0;
+    let mut claim = None;
     loop {
         let maps = read_maps(target)?;
         let plan = plan(target, memory, &maps, neighbourhoods)?;
-        if let (true, Rings::Open, Some(layout)) =
-            (plan.missing.is_empty(), plan.rings, plan.layout)
+        if let (Some(layout), None) = (plan.layout, &claim) {
+            claim = Some(TableClaim::take(memory, TargetAddr(layout.table), pid)?);
+            // The tracer before may have added something since the maps were read.
+            continue;
+        }
+        if plan.missing.is_empty()
+            && plan.rings == Rings::Open
+            && let (Some(layout), Some(claim)) = (plan.layout, claim.take())
         {
             choose_sizes(RingsNeeded::Present(layout.geometry))?;
             let (rings, rings_file) = share(target, &layout, None)?;
@@ -135,7 +146,7 @@ pub(crate) fn install(
                 adopted: true,
                 stopped: None,
             };
-            return installed.begin(target, memory);
+            return installed.begin(target, memory, claim);
         }
         if let (Rings::Closed, Some(layout)) = (plan.rings, plan.layout) {
             silence(memory, &layout)
@@ -151,7 +162,7 @@ pub(crate) fn install(
         match map_missing(target, memory, &maps, &plan, geometry, &mut victim) {
             Ok(mapped) => {
                 let all = mapped.all.clone();
-                return finish(target, memory, plan, mapped)
+                return finish(target, memory, plan, mapped, claim)
                     .inspect_err(|_| take_back(target, memory, &all, &mut victim));
             }
             // Somebody mapped something there since the maps were read.
@@ -633,9 +644,22 @@ fn write_regions(
     Ok(())
 }
 
-fn finish(target: &Target, memory: &Memory, plan: Plan, mapped: Mapped) -> Result<Installed> {
+fn finish(
+    target: &Target,
+    memory: &Arc<Memory>,
+    plan: Plan,
+    mapped: Mapped,
+    claim: Option<TableClaim>,
+) -> Result<(Installed, TableClaim)> {
+    let pid = target.pid();
+    // A tracer that finds the regions finds the record.
+    let claim = match claim {
+        Some(claim) => claim,
+        None => TableClaim::of_new(memory, TargetAddr(mapped.layout.table), pid)?,
+    };
     let mut regions = plan.regions;
-    write_regions(target.pid(), memory, &mut regions, &mapped)?;
+    write_regions(pid, memory, &mut regions, &mapped)?;
+    check_alone(target, memory, &mapped.layout)?;
     let (rings, rings_file) = share(target, &mapped.layout, mapped.memfd)?;
     let installed = Installed {
         regions,
@@ -645,7 +669,22 @@ fn finish(target: &Target, memory: &Memory, plan: Plan, mapped: Mapped) -> Resul
         adopted: false,
         stopped: mapped.stopped,
     };
-    installed.begin(target, memory)
+    installed.begin(target, memory, claim)
+}
+
+/// Looks for memory of another tracer that attached when neither had mapped anything. Each of the two
+/// writes what names its memory before it looks, so one of them at least sees the other and gives up.
+fn check_alone(target: &Target, memory: &Memory, layout: &Layout) -> Result<()> {
+    let maps = read_maps(target)?;
+    let mut regions = maps.iter().filter_map(|entry| Region::find(memory, entry));
+    if regions.all(|region| region.is_ok_and(|(_, its)| its == *layout)) {
+        return Ok(());
+    }
+    let message = format!(
+        "process {}: another xrayd attached to it at the same time",
+        target.pid()
+    );
+    Err(Refusal::new(Reason::Busy, message))
 }
 
 /// Unmaps what was mapped in vain.
@@ -674,7 +713,12 @@ fn take_back(target: &Target, memory: &Memory, all: &[(u64, u64)], victim: &mut 
 
 impl Installed {
     /// From here on trampolines may record.
-    fn begin(self, target: &Target, memory: &Memory) -> Result<Self> {
+    fn begin(
+        self,
+        target: &Target,
+        memory: &Memory,
+        claim: TableClaim,
+    ) -> Result<(Self, TableClaim)> {
         let pid = target.pid();
         let mark = owner_mark(pid, target.start_time());
         memory
@@ -685,20 +729,13 @@ impl Installed {
             .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         set_live(memory, TargetAddr(self.layout.table), 1)
             .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
-        Ok(self)
+        Ok((self, claim))
     }
 }
 
 /// Makes the slow path of trampolines return at once: nothing begins to be recorded any more.
 pub(crate) fn clear_live(memory: &Memory, table: TargetAddr) -> io::Result<()> {
     set_live(memory, table, 0)
-}
-
-/// True while the address space is the one that was attached to: after an `exec` the old one cannot be read (P49).
-pub(crate) fn is_ours_still(memory: &Memory, table: TargetAddr) -> bool {
-    memory
-        .read_u64(TargetAddr(table.0 + layout::table::LIVE))
-        .is_ok_and(|live| live != 0)
 }
 
 fn set_live(memory: &Memory, table: TargetAddr, live: u64) -> io::Result<()> {

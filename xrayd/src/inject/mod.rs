@@ -13,17 +13,17 @@ mod region;
 mod remote;
 mod rings_file;
 mod thread_id;
+mod tracer_record;
 mod wanted;
 
 pub(crate) use borrow::Victim;
 pub(crate) use choice::Choice;
-pub(crate) use install::{
-    Installed, RingsNeeded, SETTLE, clear_live, crowded, extend, install, is_ours_still,
-};
+pub(crate) use install::{Installed, RingsNeeded, SETTLE, clear_live, crowded, extend, install};
 pub use patch::Switch;
 pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite, Stance};
 pub(crate) use region::{Layout, Neighbourhood};
 pub(crate) use rings_file::RingsFile;
 pub(crate) use sled_encoders::x86_64::{Door, Front};
 pub(crate) use thread_id::finds_thread_id;
+pub(crate) use tracer_record::{TableClaim, Tenure};
 pub use wanted::Wanted;

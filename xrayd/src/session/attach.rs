@@ -202,6 +202,7 @@ pub(super) fn prepare(
     let tid = target.live_thread()?;
     let memory =
         Memory::open(pid, tid).map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
+    let memory = Arc::new(memory);
     target.check_owner()?;
     let claim = claim(pid, tid)?;
     // In this order: what comes last is dropped first.
@@ -225,10 +226,10 @@ pub(super) fn prepare(
         ticket.set(&[(Resource::Mapped, chosen.rings_bytes())])?;
         Ok(chosen)
     };
-    let mut installed = install(&target, &memory, &neighbourhoods, victim, choose_sizes)?;
+    let (mut installed, table_claim) =
+        install(&target, &memory, &neighbourhoods, victim, choose_sizes)?;
     let (promise, limited) = sizes.into_parts();
     let ticket = Arc::new(ticket);
-    let memory = Arc::new(memory);
 
     let mut report = AttachReport {
         adopted: installed.adopted,
@@ -361,7 +362,7 @@ pub(super) fn prepare(
         shared,
         held: thread,
         child,
-        claim: Some(claim),
+        claim: Some((table_claim, claim)),
         choosing: false,
         keeper: Keeper::default(),
         has_room_for_rings: false,

@@ -23,7 +23,8 @@ use super::{
 use crate::{
     collect::{DrainHandle, Switches},
     inject::{
-        Choice, Front, PatchReport, PatchSite, Patcher, SETTLE, Stance, clear_live, is_ours_still,
+        Choice, Front, PatchReport, PatchSite, Patcher, SETTLE, Stance, TableClaim, Tenure,
+        clear_live,
     },
     lock::lock,
     panics::message_of,
@@ -74,8 +75,8 @@ pub(super) struct Controller {
     pub(super) held: Option<Stopped>,
     /// A process that we started: to be collected when it ends.
     pub(super) child: Option<Child>,
-    /// Keeps other tracers away until the process is let go.
-    pub(super) claim: Option<Claim>,
+    /// Keep other tracers away until the process is let go. The record in the table goes first.
+    pub(super) claim: Option<(TableClaim, Claim)>,
     /// Not all calls are recorded.
     pub(super) choosing: bool,
     pub(super) keeper: Keeper,
@@ -113,9 +114,16 @@ impl Controller {
             let command = commands.next(pause, self.target.pidfd());
             self.loading.hear();
             let now = Instant::now();
-            if self.is_gone() {
-                self.end_of_target(seen);
-                break;
+            match self.tend_claim() {
+                Tenure::Held => {}
+                Tenure::Gone => {
+                    self.end_of_target(seen);
+                    break;
+                }
+                Tenure::Lost(why) => {
+                    self.end_of_tenure(&why);
+                    break;
+                }
             }
             seen = now;
             if self.output.failure().is_some() {
@@ -180,9 +188,14 @@ impl Controller {
         }
     }
 
-    /// True if the process has ended or has become another program by `exec`.
-    fn is_gone(&self) -> bool {
-        self.target.has_exited() || !is_ours_still(&self.memory, self.table)
+    /// Renews the claim to the table, and looks whether it still holds. The process may have ended, or
+    /// have become another program by `exec`.
+    fn tend_claim(&mut self) -> Tenure {
+        match &mut self.claim {
+            _ if self.target.has_exited() => Tenure::Gone,
+            Some((table, _)) => table.tend(),
+            None => Tenure::Held,
+        }
     }
 
     /// True if the process has ended or the address space that was attached to is gone with an `exec`.
@@ -243,6 +256,29 @@ impl Controller {
             }
         }
         self.leave(Phase::Failed, report);
+    }
+
+    /// Another xrayd has taken the process over, as it may once this one has not renewed its claim for
+    /// some time. Sleds, table and rings are that one's: nothing of them is touched any more.
+    fn end_of_tenure(&mut self, why: &str) {
+        let pid = self.target.pid();
+        let failure = format!("{why}; this session left everything in the process as it was");
+        tracing::error!(%pid, failure, "the session has lost its process");
+        self.output.fail(failure.clone());
+        let report = self.leave_to_others(&failure);
+        self.leave(Phase::Failed, report);
+    }
+
+    fn leave_to_others(&mut self, failure: &str) -> Result<DetachReport> {
+        let drain = lock(&self.shared.drain).take();
+        if let Some(drain) = drain {
+            drain.abandon();
+        }
+        self.output.close();
+        self.claim = None;
+        self.resume()?;
+        let message = format!("process {}: {failure}", self.target.pid());
+        Err(Refusal::new(Reason::SessionFailed, message))
     }
 
     /// Letting the program go panicked as well. Sleds may be on; nothing is recorded by them any more.
@@ -611,6 +647,9 @@ impl Controller {
         self.shared
             .phase
             .store(Phase::Detaching as u8, Ordering::Release);
+        if let Tenure::Lost(why) = self.tend_claim() {
+            return self.leave_to_others(&why);
+        }
         self.forget_economy();
         let sites = self.loading.sites();
         let result = self.switch_off_and_prove(&sites);

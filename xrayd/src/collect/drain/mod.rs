@@ -89,6 +89,8 @@ enum Request {
     Profile(Ask, SyncSender<Option<ProfileSums>>),
     /// The producers are gone for good or switched off: read the rest, give memory back, end.
     Finish(SyncSender<()>),
+    /// The rings are another tracer's: publish what was read, and end.
+    Abandon(SyncSender<()>),
 }
 
 /// The drain thread, as its owner sees it.
@@ -217,6 +219,13 @@ impl DrainHandle {
     pub(crate) fn finish(mut self) {
         self.ask(Request::Finish);
         // A panic was caught where it happened, and is told by the output.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+
+    /// Ends the thread without another look at the rings.
+    pub(crate) fn abandon(mut self) {
+        self.ask(Request::Abandon);
+        // As above.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 
@@ -382,6 +391,14 @@ impl Drain {
                 }
                 Ok(Request::Finish(answer)) => {
                     self.finish();
+                    let _ = answer.send(());
+                    return;
+                }
+                Ok(Request::Abandon(answer)) => {
+                    self.lanes
+                        .iter_mut()
+                        .for_each(|lane| lane.end(&self.output));
+                    self.anchor();
                     let _ = answer.send(());
                     return;
                 }

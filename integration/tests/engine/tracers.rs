@@ -1,0 +1,115 @@
+//! Two tracers of one process that do not share a mount of procfs, as a daemon on the host and a recorder in a
+//! container.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, Target, build, is_root_for, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use xrayd::session::{AttachOptions, Attached, Registry, Switch};
+use xrayd::{Reason, Refusal};
+
+use crate::confined::{child_of, spawn_unshared};
+use crate::support::{pid, registry, switch};
+use crate::tracer::Tracer;
+
+/// A program in namespaces of its own, and a tracer that is in them as well.
+struct Scene {
+    /// First, so that it ends first.
+    inner: Tracer,
+    /// The tracer's process; `inner` knows the program that started it.
+    inner_process: Pid,
+    outer: Registry,
+    /// The program's id here. It is 1 inside.
+    inside: i32,
+    target: Target,
+}
+
+// === impl Scene ===
+
+impl Scene {
+    fn new() -> Result<Scene> {
+        let program: PathBuf = build(Fixture::Leaf)?;
+        let options = ["--mount", "--mount-proc"];
+        let (target, inside) = spawn_unshared(&options, &program, &[])?;
+        let mut enter = Command::new("nsenter");
+        enter.args([
+            "--target",
+            &inside.to_string(),
+            "--pid",
+            "--mount",
+            "--wd=/",
+        ]);
+        let inner = Tracer::spawn_under(enter)?;
+        let inner_process = Pid::from_raw(child_of(inner.pid())?);
+        Ok(Scene {
+            inner,
+            inner_process,
+            outer: registry(),
+            inside,
+            target,
+        })
+    }
+
+    fn attach_from_outside(&self) -> Result<std::result::Result<Attached, Refusal>> {
+        Ok(self
+            .outer
+            .attach(pid(self.inside)?, AttachOptions::default()))
+    }
+}
+
+/// The second one is told of the first, and gets the process when that one is dead.
+#[test]
+fn a_tracer_in_another_namespace_is_left_its_process_until_it_is_dead() -> Result<()> {
+    if !is_root_for("a_tracer_in_another_namespace_is_left_its_process_until_it_is_dead")? {
+        return Ok(());
+    }
+    let mut scene = Scene::new()?;
+    scene.inner.ask("attach 1")?;
+    scene.inner.ask("on")?;
+    let refusal = scene.attach_from_outside()?.err().context("attached")?;
+    ensure!(refusal.reason == Reason::Busy, "{refusal}");
+    ensure!(
+        refusal.to_string().contains(" of pid namespace "),
+        "{refusal}"
+    );
+    let state = scene.inner.ask("state")?;
+    ensure!(state.ends_with(" None"), "{state}");
+    ensure!(!scene.inner.ask("on")?.is_empty());
+
+    kill(scene.inner_process, Signal::SIGKILL)?;
+    let attached = scene.attach_from_outside()?.context("not taken over")?;
+    let notes = attached.report.notes.join("; ");
+    ensure!(notes.contains("left on by an earlier daemon"), "{notes}");
+    switch(&attached.session, Switch::On)?;
+    let report = scene.outer.detach(pid(scene.inside)?)?;
+    ensure!(report.sleds_on == 0 && report.text_bytes_different == 0);
+    scene.target.still_running()
+}
+
+/// One that comes back and finds its process taken says so, and leaves it alone.
+#[test]
+fn a_tracer_that_was_taken_over_says_so_and_switches_nothing() -> Result<()> {
+    if !is_root_for("a_tracer_that_was_taken_over_says_so_and_switches_nothing")? {
+        return Ok(());
+    }
+    let mut scene = Scene::new()?;
+    scene.inner.ask("attach 1")?;
+    scene.inner.ask("on")?;
+    kill(scene.inner_process, Signal::SIGSTOP)?;
+    let attached = scene.attach_from_outside()?.context("not taken over")?;
+    let on = switch(&attached.session, Switch::On)?;
+    kill(scene.inner_process, Signal::SIGCONT)?;
+    let state = wait_until(DEADLINE, "the first one notices", || {
+        let state = scene.inner.ask("state")?;
+        Ok(state.starts_with("Failed").then_some(state))
+    })?;
+    ensure!(state.contains("it is traced by process "), "{state}");
+    ensure!(scene.inner.refused("detach")? == "session-failed");
+    let report = scene.outer.detach(pid(scene.inside)?)?;
+    ensure!(report.sleds_off > 0 && report.sleds_on == 0, "{report:?}");
+    ensure!(on.foreign == 0, "{on:?}");
+    scene.target.still_running()
+}

@@ -1,0 +1,554 @@
+//! The tracer's record in the table: which xrayd uses the memory that is in a target.
+//!
+//! The lock of [`crate::sys::Claim`] belongs to one mount of procfs, so a daemon on the host and a
+//! recorder in a container can hold one each. The table is the same memory for both. The record in it
+//! names the tracer, and a counter beside it is renewed while the tracer lives:
+//!
+//! ```text
+//! boot | pid namespace | pid | start time | random number | checksum      counter
+//! ```
+//!
+//! Memory of another process has no compare-and-exchange. A tracer takes the record in three steps:
+//!
+//! 1. It looks. A record is free if it is empty or torn, or if its tracer is gone: of another boot; of
+//!    this pid namespace and without a process; or not renewed for [`STALE`]. The last is not enough
+//!    where the process can be seen to live.
+//! 2. It writes its own record. If more than [`SETTLE`] has passed since the look, it takes the record
+//!    away again, and starts over after a pause.
+//! 3. It waits for [`SETTLE`] and reads. The record is its own, or another tracer's, which has it then.
+//!
+//! Of two tracers that both saw a free record, the later one writes within [`SETTLE`] of its look, and
+//! the look was before the earlier one's write. So the earlier one reads the later one's record in
+//! step 3. Two writes at the same moment can mix; the checksum tells, and both start over. A tracer
+//! whose record a slow one has overwritten finds an empty one, and writes it again.
+//!
+//! The record is in the target's memory. A target that forges it keeps tracers away from itself, or
+//! ends its own session.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _},
+    os::unix::fs::MetadataExt as _,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{errno::Errno, sys::signal::kill, unistd};
+use procfs::process::Process;
+use shm_ring::layout::table;
+
+use crate::{
+    pid::{Pid, TargetAddr},
+    refusal::{Reason, Refusal, Result},
+    sys::Memory,
+};
+
+/// How often a tracer renews the counter.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// A record whose counter was not renewed for so long may be a dead tracer's.
+const STALE: Duration = Duration::from_secs(5);
+const WATCH_EVERY: Duration = Duration::from_millis(50);
+/// Longer than from a look at the record to the write that follows it, unless the tracer is interrupted.
+const SETTLE: Duration = Duration::from_millis(5);
+/// How often a tracer starts over.
+const TRIES: usize = 8;
+
+const WORDS: usize = 6;
+const BYTES: usize = WORDS * 8;
+/// With the counter.
+const RECORD_BYTES: usize = BYTES + 8;
+#[expect(clippy::cast_possible_truncation, reason = "within a page")]
+const RECORD_AT: usize = table::TRACER as usize;
+#[expect(clippy::cast_possible_truncation, reason = "within a page")]
+const LIVE_AT: usize = table::LIVE as usize;
+const _: () = assert!(table::TRACER_COUNTER == table::TRACER + BYTES as u64);
+
+/// A tracer, as its record names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tracer {
+    /// The beginning of the kernel's boot id.
+    boot: u64,
+    /// Inode of the pid namespace that the next two are of.
+    namespace: u64,
+    pid: u64,
+    /// Field 22 of `/proc/<pid>/stat`.
+    start: u64,
+    /// Tells sessions of one tracer apart.
+    random: u64,
+}
+
+/// What is in the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    /// `None` if it is empty or torn.
+    tracer: Option<Tracer>,
+    counter: u64,
+}
+
+/// What a tracer knows of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// It is gone, or it is a session of this tracer that is over.
+    Gone,
+    /// It can be seen.
+    Lives,
+    /// It cannot be seen from here.
+    Hidden,
+}
+
+/// Whether a session still has its table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Tenure {
+    /// Yes.
+    Held,
+    /// The address space is gone, as after an `exec` (P49).
+    Gone,
+    /// The table is another's, or was closed by another: what happened, in words.
+    Lost(String),
+}
+
+/// The right to use a table. Dropping it empties the record, unless that is another's by then.
+#[derive(Debug)]
+pub(crate) struct TableClaim {
+    memory: Arc<Memory>,
+    table: TargetAddr,
+    tracer: Tracer,
+    counter: u64,
+    renewed: Instant,
+}
+
+// === impl Tracer ===
+
+impl Tracer {
+    fn this() -> io::Result<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let digits: String = boot.chars().filter(char::is_ascii_hexdigit).collect();
+        let boot = digits.get(..16).unwrap_or_default();
+        let stat = Process::myself()
+            .and_then(|process| process.stat())
+            .map_err(io::Error::other)?;
+        let mut random = [0u8; 8];
+        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        Ok(Self {
+            boot: u64::from_str_radix(boot, 16).map_err(io::Error::other)?,
+            namespace: fs::metadata("/proc/self/ns/pid")?.ino(),
+            pid: u64::from(std::process::id()),
+            start: stat.starttime,
+            random: u64::from_le_bytes(random),
+        })
+    }
+
+    fn words(&self) -> [u64; WORDS] {
+        let Self {
+            boot,
+            namespace,
+            pid,
+            start,
+            random,
+        } = *self;
+        let check = checksum([boot, namespace, pid, start, random]);
+        [boot, namespace, pid, start, random, check]
+    }
+
+    fn bytes(&self) -> [u8; BYTES] {
+        let mut bytes = [0u8; BYTES];
+        for (piece, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.words()) {
+            *piece = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// What `self` knows of the life of `other`.
+    fn life_of(&self, other: &Self) -> Life {
+        if other.boot != self.boot {
+            return Life::Gone;
+        }
+        if other.namespace != self.namespace {
+            return Life::Hidden;
+        }
+        if (other.pid, other.start) == (self.pid, self.start) {
+            // The lock of this process is held for the session that looks.
+            return Life::Gone;
+        }
+        let Some(pid) = i32::try_from(other.pid).ok().filter(|pid| *pid > 0) else {
+            return Life::Gone;
+        };
+        // A mount of procfs can hide processes of other users.
+        if kill(unistd::Pid::from_raw(pid), None) == Err(Errno::ESRCH) {
+            return Life::Gone;
+        }
+        match Process::new(pid).and_then(|process| process.stat()) {
+            Ok(stat) if matches!(stat.state, 'Z' | 'X') => Life::Gone,
+            Ok(stat) if stat.starttime == other.start => Life::Lives,
+            // Another process has the number, or its time namespace is another one.
+            _ => Life::Hidden,
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("process {} of pid namespace {}", self.pid, self.namespace)
+    }
+}
+
+/// Tells a whole record from a mixture of two.
+fn checksum(words: [u64; WORDS - 1]) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    words.into_iter().fold(FACTOR, |sum, word| {
+        (sum ^ word).wrapping_mul(FACTOR).rotate_left(29)
+    })
+}
+
+// === impl Seen ===
+
+impl Seen {
+    fn read(memory: &Memory, table: TargetAddr) -> io::Result<Self> {
+        let mut bytes = [0u8; RECORD_BYTES];
+        memory.read(TargetAddr(table.0 + table::TRACER), &mut bytes)?;
+        Ok(Self::understand(&bytes))
+    }
+
+    /// Of the bytes of a record and its counter.
+    fn understand(bytes: &[u8]) -> Self {
+        let mut words = [0u64; WORDS + 1];
+        for (word, piece) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*piece);
+        }
+        let [boot, namespace, pid, start, random, check, counter] = words;
+        let is_whole = check == checksum([boot, namespace, pid, start, random]);
+        let tracer = is_whole.then_some(Tracer {
+            boot,
+            namespace,
+            pid,
+            start,
+            random,
+        });
+        Self { tracer, counter }
+    }
+}
+
+// === impl TableClaim ===
+
+impl TableClaim {
+    /// Takes a table that was mapped just now, before anything names its place.
+    pub(super) fn of_new(memory: &Arc<Memory>, table: TargetAddr, pid: Pid) -> Result<Self> {
+        let tracer = Tracer::this().map_err(|error| Refusal::from_io(pid, LOOK, &error))?;
+        let claim = Self::new(memory, table, tracer);
+        claim
+            .write_record(&tracer.bytes())
+            .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
+        Ok(claim)
+    }
+
+    /// Takes a table that was there already.
+    ///
+    /// # Errors
+    /// Another tracer has it.
+    pub(super) fn take(memory: &Arc<Memory>, table: TargetAddr, pid: Pid) -> Result<Self> {
+        let tracer = Tracer::this().map_err(|error| Refusal::from_io(pid, LOOK, &error))?;
+        Self::take_as(tracer, memory, table, pid)
+    }
+
+    fn take_as(tracer: Tracer, memory: &Arc<Memory>, table: TargetAddr, pid: Pid) -> Result<Self> {
+        let failed = |error: io::Error| Refusal::from_io(pid, "write to the table", &error);
+        // It is dropped if another tracer gets the table, and then leaves that one's record alone.
+        let claim = Self::new(memory, table, tracer);
+        let mut stale = None;
+        let since = Instant::now();
+        for _ in 0..TRIES {
+            // The target may change the record as it likes.
+            if since.elapsed() > 2 * STALE {
+                break;
+            }
+            let looked = Instant::now();
+            let seen = Seen::read(memory, table).map_err(failed)?;
+            if let Some(other) = seen.tracer
+                && stale != Some(seen)
+                && tracer.life_of(&other) != Life::Gone
+            {
+                claim.wait_until_stale(seen, &other, pid)?;
+                stale = Some(seen);
+                continue;
+            }
+            claim.write_record(&tracer.bytes()).map_err(failed)?;
+            if looked.elapsed() > SETTLE {
+                claim.withdraw();
+                thread::sleep(2 * RENEW_EVERY);
+                continue;
+            }
+            thread::sleep(SETTLE);
+            if Seen::read(memory, table).map_err(failed)?.tracer == Some(tracer) {
+                return Ok(claim);
+            }
+        }
+        let message = format!("process {pid}: another xrayd attaches to it at the same time");
+        Err(Refusal::new(Reason::Busy, message))
+    }
+
+    fn new(memory: &Arc<Memory>, table: TargetAddr, tracer: Tracer) -> Self {
+        Self {
+            memory: Arc::clone(memory),
+            table,
+            tracer,
+            counter: 0,
+            renewed: Instant::now(),
+        }
+    }
+
+    /// Watches another tracer's record.
+    ///
+    /// # Errors
+    /// It is renewed, or its tracer can be seen to live.
+    fn wait_until_stale(&self, seen: Seen, other: &Tracer, pid: Pid) -> Result<()> {
+        let since = Instant::now();
+        let busy = || {
+            let message = format!(
+                "process {pid} is traced by another xrayd: {}",
+                other.describe()
+            );
+            Refusal::new(Reason::Busy, message)
+        };
+        loop {
+            let life = self.tracer.life_of(other);
+            let now = Seen::read(&self.memory, self.table)
+                .map_err(|error| Refusal::from_io(pid, "read the table", &error))?;
+            if life == Life::Gone {
+                return Ok(());
+            }
+            if life == Life::Lives || now != seen {
+                return Err(busy());
+            }
+            if since.elapsed() > STALE {
+                return Ok(());
+            }
+            thread::sleep(WATCH_EVERY);
+        }
+    }
+
+    /// Renews the counter where that is due, and says whether the table is still this session's.
+    pub(crate) fn tend(&mut self) -> Tenure {
+        let mut header = [0u8; RECORD_AT + RECORD_BYTES];
+        if self.memory.read(self.table, &mut header).is_err() {
+            return Tenure::Gone;
+        }
+        let is_live = header[LIVE_AT..LIVE_AT + 8] != [0; 8];
+        match Seen::understand(&header[RECORD_AT..]).tracer {
+            Some(other) if other != self.tracer => {
+                Tenure::Lost(format!("it is traced by {} now", other.describe()))
+            }
+            // That tracer is gone by now, or the program wrote to the table itself.
+            _ if !is_live => Tenure::Lost("another xrayd has traced it and let it go".to_owned()),
+            Some(_) => {
+                if self.renewed.elapsed() >= RENEW_EVERY {
+                    self.renewed = Instant::now();
+                    self.counter = self.counter.wrapping_add(1);
+                    let at = TargetAddr(self.table.0 + table::TRACER_COUNTER);
+                    self.written(self.memory.write(at, &self.counter.to_le_bytes()));
+                }
+                Tenure::Held
+            }
+            None => {
+                self.written(self.write_record(&self.tracer.bytes()));
+                Tenure::Held
+            }
+        }
+    }
+
+    fn written(&self, result: io::Result<()>) {
+        if let Err(error) = result {
+            tracing::debug!(%error, table = self.table.0, "cannot renew the record in the table");
+        }
+    }
+
+    fn write_record(&self, bytes: &[u8; BYTES]) -> io::Result<()> {
+        let at = TargetAddr(self.table.0 + table::TRACER);
+        self.memory.write(at, bytes)
+    }
+
+    /// Empties the record if it is this tracer's.
+    fn withdraw(&self) {
+        let seen = Seen::read(&self.memory, self.table);
+        if seen.is_ok_and(|seen| seen.tracer == Some(self.tracer)) {
+            self.written(self.write_record(&[0; BYTES]));
+        }
+    }
+}
+
+impl Drop for TableClaim {
+    fn drop(&mut self) {
+        self.withdraw();
+    }
+}
+
+/// What failed where a tracer cannot name itself.
+const LOOK: &str = "read what tells this tracer from others";
+
+#[cfg(test)]
+mod tests {
+    use std::{hint::black_box, sync::Barrier};
+
+    use super::*;
+
+    /// A table in this process.
+    struct Table {
+        memory: Arc<Memory>,
+        bytes: Box<[u8; 4096]>,
+    }
+
+    impl Table {
+        fn new() -> Self {
+            let memory = Memory::open(Pid::this(), Pid::this().leader()).unwrap();
+            Self {
+                memory: Arc::new(memory),
+                bytes: Box::new([0; 4096]),
+            }
+        }
+
+        fn address(&self) -> TargetAddr {
+            TargetAddr(black_box(&self.bytes).as_ptr().addr() as u64)
+        }
+
+        fn take_as(&self, tracer: Tracer) -> Result<TableClaim> {
+            TableClaim::take_as(tracer, &self.memory, self.address(), Pid::this())
+        }
+
+        fn set_live(&self, live: u64) {
+            self.memory
+                .write(self.address(), &live.to_le_bytes())
+                .unwrap();
+        }
+    }
+
+    /// One in a pid namespace of its own.
+    fn elsewhere(number: u64) -> Tracer {
+        Tracer {
+            namespace: number,
+            random: number,
+            ..Tracer::this().unwrap()
+        }
+    }
+
+    #[test]
+    fn records_are_read_as_they_are_written_and_mixtures_are_none() {
+        let tracer = Tracer::this().unwrap();
+        let mut bytes = [0u8; RECORD_BYTES];
+        let empty = Seen::understand(&bytes);
+        assert_eq!((empty.tracer, empty.counter), (None, 0));
+        bytes[..BYTES].copy_from_slice(&tracer.bytes());
+        assert_eq!(Seen::understand(&bytes).tracer, Some(tracer));
+        let other = elsewhere(7).bytes();
+        for cut in 1..WORDS {
+            let mut mixed = bytes;
+            mixed[cut * 8..BYTES].copy_from_slice(&other[cut * 8..]);
+            let seen = Seen::understand(&mixed).tracer;
+            let is_whole = mixed[..BYTES] == other || mixed[..BYTES] == bytes[..BYTES];
+            assert!(is_whole || seen.is_none(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn the_life_of_others_is_judged_by_what_can_be_seen() {
+        let this = Tracer::this().unwrap();
+        let check =
+            |other: Tracer, expected| assert_eq!(this.life_of(&other), expected, "{other:?}");
+        check(Tracer { boot: 1, ..this }, Life::Gone);
+        check(
+            Tracer {
+                namespace: 1,
+                ..this
+            },
+            Life::Hidden,
+        );
+        check(Tracer { random: 1, ..this }, Life::Gone);
+        check(
+            Tracer {
+                pid: u64::MAX,
+                ..this
+            },
+            Life::Gone,
+        );
+        check(
+            Tracer {
+                pid: (1 << 22) + 1,
+                ..this
+            },
+            Life::Gone,
+        );
+        check(Tracer { pid: 1, ..this }, Life::Hidden);
+        let first = Process::new(1).and_then(|process| process.stat());
+        let start = first.unwrap().starttime;
+        check(
+            Tracer {
+                pid: 1,
+                start,
+                ..this
+            },
+            Life::Lives,
+        );
+    }
+
+    #[test]
+    fn one_of_many_gets_the_table() {
+        let table = Table::new();
+        let together = Barrier::new(8);
+        let claims: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = (1..=8)
+                .map(|number| {
+                    let (table, together) = (&table, &together);
+                    scope.spawn(move || {
+                        together.wait();
+                        let mut claim = table.take_as(elsewhere(number)).ok()?;
+                        table.set_live(1);
+                        // Until the others have given up, which takes them longer than a renewal.
+                        let until = Instant::now() + 3 * RENEW_EVERY;
+                        let mut is_held = true;
+                        while Instant::now() < until {
+                            is_held &= claim.tend() == Tenure::Held;
+                            thread::sleep(WATCH_EVERY);
+                        }
+                        is_held.then_some(claim)
+                    })
+                })
+                .collect();
+            threads
+                .into_iter()
+                .filter_map(|one| one.join().unwrap())
+                .collect()
+        });
+        assert_eq!(claims.len(), 1);
+    }
+
+    #[test]
+    fn a_table_that_is_taken_over_or_closed_is_lost() {
+        let table = Table::new();
+        let this = Tracer::this().unwrap();
+        let mut first = table.take_as(this).unwrap();
+        table.set_live(1);
+        assert_eq!(first.tend(), Tenure::Held);
+        // A slow tracer has taken its record away again.
+        first.withdraw();
+        assert_eq!(first.tend(), Tenure::Held);
+        assert_eq!(
+            Seen::read(&table.memory, table.address()).unwrap().tracer,
+            Some(this)
+        );
+        // A tracer in this process that is over: its record is free at once.
+        let second = table
+            .take_as(Tracer {
+                random: !this.random,
+                ..this
+            })
+            .unwrap();
+        let Tenure::Lost(why) = first.tend() else {
+            panic!("it is not lost")
+        };
+        assert!(why.contains(&this.describe()), "{why}");
+        drop(first);
+        let seen = Seen::read(&table.memory, table.address()).unwrap();
+        assert_eq!(seen.tracer, Some(second.tracer));
+        table.set_live(0);
+        drop(second);
+        let mut third = table.take_as(this).unwrap();
+        assert!(matches!(third.tend(), Tenure::Lost(_)));
+    }
+}
