@@ -191,6 +191,9 @@ pub mod rings {
     /// u64: sites that were given a number for counting, see [`super::Geometry::count_ids`]; may be more than there are numbers. By producers, with a locked
     /// addition.
     pub const COUNT_IDS: u64 = 32;
+    /// u64: not 0 from when a session has let the process go until the next one begins to read; 0 after a collector that died. By the
+    /// collector.
+    pub const LET_GO: u64 = 40;
 }
 
 /// Offsets in a bucket.

@@ -17,7 +17,7 @@ mod switches;
 mod threads;
 mod watch;
 
-pub(crate) use drain::{Drain, DrainHandle};
+pub(crate) use drain::{Drain, DrainHandle, events_since};
 pub(crate) use keep::Keep;
 pub(crate) use pictures::{Moment, Pictures, room};
 pub(crate) use sample::{RingId, RingSample, Sample, Tally};

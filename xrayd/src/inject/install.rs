@@ -34,7 +34,8 @@ use crate::{
 
 /// How often a place that was taken meanwhile is looked for anew, and a descriptor that was exchanged is made anew.
 const PLACE_TRIES: usize = 8;
-/// Longer than any thread stays in a trampoline.
+/// Longer than a thread stays in a trampoline as a rule. A thread that has no processor stays longer: what it stores later is told from the
+/// events of the next session by its time (`collect::events_since`).
 pub(crate) const SETTLE: Duration = Duration::from_millis(5);
 /// While the mappings are made, the first page of the table holds words that the target's system calls need.
 const SCRATCH_AT: u64 = 1024;

@@ -26,7 +26,7 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    collect::{Drain, SiteTable},
+    collect::{Drain, SiteTable, events_since},
     inject::{
         Front, Neighbourhood, PatchSite, Patcher, RingsNeeded, Stance, Switch, Victim, Wanted,
         crowded, install,
@@ -283,9 +283,10 @@ pub(super) fn prepare(
         ));
     }
     let mut table = SiteTable::new();
+    let since = events_since(&installed.rings);
     for loaded in &modules {
         for (id, site) in loaded.sites() {
-            table.insert(call_site_of(site, id), Ticks(0));
+            table.insert(call_site_of(site, id), since);
         }
     }
     let process = describe_process(&target);

@@ -35,7 +35,7 @@ use crate::{
     session::{Ask, Mode, Output, ProfileSums},
     sys::{Memory, now_anchor, ticks_now},
 };
-use shm_ring::{Producer, newest};
+use shm_ring::{Producer, SharedMemory, layout, newest};
 use xray_trace::model::Ticks;
 
 mod copies;
@@ -147,6 +147,16 @@ pub(crate) struct Drain {
     next_choice: Instant,
     /// When sums are handed to who measures calls.
     next_measuring: Instant,
+}
+
+/// From when on events in adopted rings are a new session's. Those that a collector left that died are the next one's, however old. After a session
+/// that let the process go nothing was on. A thread that was kept from a processor in the middle of a trampoline may store an event of that
+/// session at any time later. It is counted as lost then, since its site meant nothing at that time.
+pub(crate) fn events_since(rings: &impl SharedMemory) -> Ticks {
+    match rings.load(layout::rings::LET_GO) {
+        0 => Ticks(0),
+        _ => ticks_now(),
+    }
 }
 
 // === impl DrainHandle ===
@@ -290,6 +300,7 @@ impl Drain {
         output: Arc<Output>,
     ) -> Self {
         let now = Instant::now();
+        slots.rings.store(layout::rings::LET_GO, 0);
         Self {
             pid,
             memory,
@@ -746,6 +757,7 @@ impl Drain {
                 ring.leave_view(&self.slots);
             }
         }
+        self.slots.rings.store(layout::rings::LET_GO, 1);
         self.output.ring_use(0, 1);
     }
 }

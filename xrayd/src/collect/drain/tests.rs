@@ -1,6 +1,6 @@
 //! What the drain makes of rings that a reference producer writes.
 
-use shm_ring::{Content, Event, Geometry, Mapping, Outcome, SharedMemory, Table, Target, layout};
+use shm_ring::{Content, Event, Geometry, Mapping, Outcome, Table, Target};
 use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
 
 use super::*;
@@ -26,6 +26,11 @@ fn drain() -> Drain {
     let memory = Arc::new(Memory::open(pid, pid.leader()).unwrap());
     let slots = Slots::new(layout, rings, RingsFile::own(file));
     let output = Arc::new(Output::new(ProcessId(0), 0, 1 << 20));
+    Drain::new(pid, memory, slots, sites(Ticks(0)), output)
+}
+
+/// The entry of a function and its exit.
+fn sites(since: Ticks) -> SiteTable {
     let mut sites = SiteTable::new();
     for (name, kind) in [(0x1007, CallKind::Enter), (0x2007, CallKind::Exit)] {
         let function = FunctionId(0);
@@ -35,9 +40,9 @@ fn drain() -> Drain {
             function,
             kind,
         };
-        sites.insert(site, Ticks(0));
+        sites.insert(site, since);
     }
-    Drain::new(pid, memory, slots, sites, output)
+    sites
 }
 
 fn record(drain: &Drain, table: &Table, tid: u32, site: u32, now: u64) {
@@ -220,4 +225,35 @@ fn the_counter_agrees_with_the_trace_after_a_ring_was_read_to_its_end() {
     let blocks = drain.output.snapshot().blocks;
     let kept: u64 = blocks.iter().map(|block| u64::from(block.calls)).sum();
     assert_eq!((kept, drain.output.counters().events), (MORE, MORE));
+}
+
+/// A thread is kept from a processor in the middle of a trampoline until its session is over. What it stores then is no event of the next
+/// session, but is one after a collector that died.
+#[test]
+fn an_event_that_is_stored_after_its_session_is_none_of_the_next_one() {
+    const TID: u32 = 64;
+    for let_go in [true, false] {
+        let mut earlier = drain();
+        let table = Table::new(earlier.layout().geometry);
+        record(&earlier, &table, TID, 0x1007, 10);
+        earlier.discover();
+        if let_go {
+            earlier.finish();
+            assert_eq!(earlier.output.counters().events, 1);
+        }
+        record(&earlier, &table, TID, 0x2007, 20);
+        let since = events_since(&earlier.slots.rings);
+        let Drain {
+            pid, memory, slots, ..
+        } = earlier;
+        let output = Arc::new(Output::new(ProcessId(0), 0, 1 << 20));
+        let mut drain = Drain::new(pid, memory, slots, sites(since), output);
+        assert_eq!(events_since(&drain.slots.rings), Ticks(0));
+        drain.discover();
+        record(&drain, &table, TID, 0x1007, ticks_now().0);
+        drain.finish();
+        let counters = drain.output.counters();
+        let expected = if let_go { (1, 1) } else { (3, 0) };
+        assert_eq!((counters.events, counters.lost), expected);
+    }
 }
