@@ -60,6 +60,8 @@ pub enum Fixture {
     M32,
     /// `seccomp_strict.c`: a program that may make no system call of ours.
     SeccompStrict,
+    /// `credentials.c`: a process with any credentials, and what the kernel lets it trace.
+    Credentials,
     /// `confined.c`: a program under a seccomp filter of its own.
     Confined,
     /// `leaf.cpp`: what a call costs.
@@ -180,6 +182,7 @@ impl Fixture {
         Fixture::Plain,
         Fixture::M32,
         Fixture::SeccompStrict,
+        Fixture::Credentials,
         Fixture::Confined,
         Fixture::Leaf,
         Fixture::LeafLlvm,
@@ -235,6 +238,7 @@ impl Fixture {
             Fixture::Plain => "plain",
             Fixture::M32 => "m32",
             Fixture::SeccompStrict => "seccomp-strict",
+            Fixture::Credentials => "credentials",
             Fixture::Confined => "confined",
             Fixture::Leaf => "leaf",
             Fixture::LeafLlvm => "leaf-llvm",
@@ -468,6 +472,10 @@ impl Fixture {
             Fixture::SeccompStrict => recipe(
                 &["common.h", "seccomp_strict.c"],
                 c(&[&normal(&["{src}/seccomp_strict.c"])]),
+            ),
+            Fixture::Credentials => recipe(
+                &["common.h", "credentials.c"],
+                c(&[&normal(&["{src}/credentials.c"])]),
             ),
             Fixture::Confined => recipe(
                 &["common.h", "confined.c"],

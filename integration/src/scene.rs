@@ -1,7 +1,7 @@
 //! A directory of one test, a daemon in it, and `xrayctl` with or without that daemon.
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
@@ -43,6 +43,8 @@ pub struct Cli {
     dir: PathBuf,
     socket: Option<PathBuf>,
     uid: Option<u32>,
+    /// A program that becomes `xrayctl`, and its arguments.
+    through: Vec<OsString>,
 }
 
 /// What a run came to.
@@ -97,16 +99,21 @@ impl Scene {
 
     /// The same with more arguments.
     pub fn daemon_with(&self, arguments: &[&str]) -> Result<Daemon> {
+        let mut command = Command::new(crate::xrayd()?);
+        command.args(arguments);
+        self.daemon_by(command)
+    }
+
+    /// The same by a command that is the daemon's or becomes it, but for what all tests have alike.
+    pub fn daemon_by(&self, mut command: Command) -> Result<Daemon> {
         let socket = self.path("xrayd.sock");
         let log = self.path("xrayd.log");
-        let child = Command::new(crate::xrayd()?)
+        if !command.get_args().any(|argument| argument == "--log") {
+            command.args(["--log", "text"]);
+        }
+        let child = command
             .arg("--socket")
             .arg(&socket)
-            .args(match arguments.contains(&"--log") {
-                true => &[][..],
-                false => &["--log", "text"],
-            })
-            .args(arguments)
             .env_remove("XRAYD_METRICS")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -135,6 +142,7 @@ impl Scene {
             dir: self.dir.path().to_owned(),
             socket: None,
             uid: None,
+            through: Vec::new(),
         })
     }
 
@@ -208,10 +216,26 @@ impl Cli {
         }
     }
 
+    /// The same, started by a program that becomes `xrayctl`: the last of these words is followed by its path.
+    pub fn through(&self, words: impl IntoIterator<Item = OsString>) -> Self {
+        Self {
+            through: words.into_iter().collect(),
+            ..self.clone()
+        }
+    }
+
     /// The command, for a test that wants to do more with it. No daemon of this machine is found by default, and paths
     /// are relative to the scene's directory.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut words = self.through.iter().cloned();
+        let mut command = match words.next() {
+            Some(first) => {
+                let mut command = Command::new(first);
+                command.args(words).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
         command
             .args(args)
             .current_dir(&self.dir)

@@ -530,7 +530,7 @@ mod tests {
     }
 
     fn caller(uid: u32) -> Caller {
-        Caller { uid, pid: 77 }
+        Caller::in_process(uid, 77)
     }
 
     fn refusal(message: &str) -> Refusal {

@@ -162,10 +162,13 @@ impl Reason {
                  number may come from inside a container. `xrayctl ps` lists what can be traced."
             }
             Self::Permission => {
-                "The kernel forbids reading or writing this process (ptrace access), or the daemon serves only \
-                 root and the owner of a process. Look at the process's owner, at /proc/sys/kernel/yama/ptrace_scope (1: only \
-                 descendants, unless CAP_SYS_PTRACE; 3: nobody), and at whether it made itself undumpable. Use the \
-                 system daemon, or `sudo xrayctl record PID`."
+                "The kernel forbids reading or writing this process (ptrace access), or it would forbid it to you: \
+                 the daemon serves each caller only the processes that the kernel lets that caller trace. Look at the \
+                 process's user and group ids, at its capabilities (CapPrm in /proc/PID/status), at \
+                 /proc/sys/kernel/yama/ptrace_scope (1: only descendants, 2: only root, 3: none), and at whether it made \
+                 itself undumpable. The daemon serves no caller in another user or pid namespace, under a seccomp \
+                 filter, a security module's confinement, or no_new_privs. Use `sudo xrayctl record PID`, or start \
+                 xrayctl outside of the sandbox."
             }
             Self::NoSleds => {
                 "No module of the process has an xray_instr_map section. Build the program with \

@@ -37,10 +37,7 @@ impl Drop for Sleeper {
 }
 
 fn me() -> Caller {
-    Caller {
-        uid: nix::unistd::geteuid().as_raw(),
-        pid: std::process::id(),
-    }
+    Caller::this_process()
 }
 
 async fn client(caller: Caller) -> XraydClient<Channel> {
@@ -124,10 +121,7 @@ async fn a_program_without_sleds_is_not_attached_to() {
 async fn another_users_process_can_neither_be_seen_nor_touched() {
     let sleeper = Sleeper::start();
     let pid = sleeper.pid();
-    let stranger = Caller {
-        uid: me().uid ^ 0x4000_0000,
-        pid: 1,
-    };
+    let stranger = Caller::in_process(me().uid ^ 0x4000_0000, 1);
     let mut client = client(stranger).await;
     let denied =
         |status| check_refused::<()>(Err(status), Code::PermissionDenied, Reason::Permission);
@@ -217,7 +211,7 @@ async fn a_process_that_its_user_may_not_look_into_is_roots() {
         command.uid(user);
     }
     let sleeper = Sleeper(command.spawn().unwrap());
-    let mut client = client(Caller { uid: user, pid: 1 }).await;
+    let mut client = client(Caller::in_process(user, 1)).await;
     let preflight = client
         .preflight(v1::PreflightRequest { pid: sleeper.pid() })
         .await;

@@ -50,7 +50,8 @@ fn a_fifo_in_the_place_of_a_mapped_file_keeps_nothing_waiting() -> Result<()> {
             for _ in 0..20 {
                 registry.preflight(pid)?;
             }
-            let listed = registry.list(move |listed, _| listed == pid)?;
+            let mut listed = registry.list()?;
+            listed.retain(|process| process.pid == pid);
             ensure!(listed.len() == 1, "{listed:?}");
         }
         let still = target.ask("still", "still ")?;
@@ -95,7 +96,8 @@ fn a_file_that_is_never_read_delays_its_own_process_alone() -> Result<()> {
     };
     // The list goes on without it.
     in_time("ps", move || {
-        let rows = listed.list(move |listed, _| listed == pid || listed == others)?;
+        let mut rows = listed.list()?;
+        rows.retain(|process| process.pid == pid || process.pid == others);
         let pids: Vec<_> = rows.iter().map(|row| row.pid).collect();
         ensure!(pids == [others], "{pids:?}");
         Ok(())

@@ -24,7 +24,7 @@ const SMALL: AttachOptions = AttachOptions {
     start_time: None,
     thread: None,
     owner: None,
-    payer: None,
+    caller: None,
     follow: Follow::None,
     sleds: Sleds::Needed,
     mode: xrayd::session::Mode::Stream,

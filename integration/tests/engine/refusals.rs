@@ -10,7 +10,7 @@ use integration::{
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
-use xrayd::session::{AttachOptions, Registry, RegistryConfig, Run, Switch};
+use xrayd::session::{AttachOptions, Caller, Registry, RegistryConfig, Run, Switch};
 use xrayd::{Reason, Refusal};
 
 use crate::support::{attach, everything, pid, pid_of, registry, retained, soak, switch};
@@ -215,6 +215,22 @@ fn rings_of_impossible_sizes() -> Result<()> {
         }
         ensure!(ProcessState::of(target.pid())? == before);
     }
+    Ok(())
+}
+
+/// The engine asks by itself whether its caller may trace the process, when the process can no longer become another user's
+/// unseen (P17).
+#[test]
+fn a_program_that_the_caller_may_not_trace() -> Result<()> {
+    let target = Target::spawn(Fixture::Counted, [""; 0])?;
+    let own = nix::unistd::geteuid().as_raw();
+    let caller = |uid| AttachOptions {
+        caller: Some(Caller::in_process(uid, std::process::id())),
+        ..AttachOptions::default()
+    };
+    check(&target, caller(own ^ 1), Reason::Permission)?;
+    let attached = registry().attach(pid_of(&target)?, caller(own))?;
+    ensure!(!attached.report.already);
     Ok(())
 }
 

@@ -207,11 +207,7 @@ impl Server {
             }
             "listed" => {
                 let pid = self.session()?.pid();
-                let listed = self
-                    .registry
-                    .list(|_, _| true)?
-                    .into_iter()
-                    .find(|row| row.pid == pid);
+                let listed = self.registry.list()?.into_iter().find(|row| row.pid == pid);
                 Ok(format!("{:?}", listed.context("not listed")?.state))
             }
             "on" => self.switch(Switch::On),

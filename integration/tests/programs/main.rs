@@ -23,6 +23,7 @@ mod cli_trigger;
 mod cli_values;
 mod cli_view;
 mod cli_watch;
+mod daemon_access;
 mod daemon_audit;
 mod daemon_clients;
 mod daemon_endings;

@@ -4,10 +4,11 @@
 //! |---|---|---|
 //! | root | everything | everything |
 //! | a user | everything | nothing: not listed, and each call is refused with `permission` |
+//! | one that is confined, or not in the daemon's namespaces | nothing | nothing |
 //!
-//! A process is somebody's own if its effective user is, and the kernel gives its files below `/proc` to that user as well.
-//! Pid 0 means every attached process that the caller may trace. The user of a session was fixed when it attached, that
-//! of a process that is not attached is read anew for each call.
+//! A process is a caller's own if the kernel lets the caller trace it: `target/access.rs` has the rule.
+//! Each call asks it anew: about the process as it is, and about a session's process also as it was at
+//! the attach. Pid 0 means every attached process that the caller may trace.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::{
         AttachOptions, Caller, DetachReport, Economy, Family, Feed, Filter, Mode, Registry,
         Session, ToggleReport,
     },
-    target::{Target, memory_owner},
+    target::{Credentials, Denial, Target, Yama},
 };
 
 /// What a request's pid means.
@@ -38,7 +39,8 @@ pub(super) enum Whom {
 pub(super) enum Deed {
     /// To look at them, or to switch what they record.
     Use,
-    /// To let them be as they were: a detach, or the end of a loan.
+    /// To let them be as they were: a detach, or the end of a loan. What the processes have become since
+    /// the attach does not matter, so that none can stay traced by that.
     Release,
 }
 
@@ -54,51 +56,47 @@ pub(super) enum Traced {
 /// What came of each process.
 pub(super) type Outcomes<T> = Vec<(Pid, Result<T, Refusal>)>;
 
-/// Who calls. The connection knows; a request from anywhere else is refused.
+/// Who calls. The connection knows; a request from anywhere else is refused, and one of a caller that gets nothing.
 pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
-    request
-        .extensions()
-        .get::<Caller>()
-        .copied()
-        .ok_or_else(|| {
-            Status::from(Refusal::new(
-                Reason::Permission,
-                "the caller's credentials are not known",
-            ))
-        })
+    let caller = request.extensions().get::<Caller>().copied();
+    let refused = match caller.map(|caller| (caller, caller.confinement())) {
+        Some((caller, None)) => return Ok(caller),
+        Some((_, Some(why))) => {
+            format!(
+                "the daemon serves no process that the kernel may hold back from tracing: {why}"
+            )
+        }
+        None => "the caller's credentials are not known".to_owned(),
+    };
+    Err(Status::from(Refusal::new(Reason::Permission, refused)))
 }
 
-/// Whether `caller` may know of and trace a process of user `owner`.
-pub(super) fn check(caller: Caller, pid: Pid, owner: u32) -> Result<(), Refusal> {
-    if caller.may_trace(owner) {
-        return Ok(());
-    }
-    let message = format!(
-        "process {pid} belongs to user {owner}; user {} may not trace it, only its owner and root may",
-        caller.uid
-    );
-    Err(Refusal::new(Reason::Permission, message))
+/// Turns the rule's answer into the caller's.
+fn answer(pid: Pid, rule: Result<(), Denial>) -> Result<(), Refusal> {
+    rule.map_err(|denial| denial.refusal(pid))
 }
 
-/// Whether `caller` may know of and trace a living process of user `owner`.
-pub(super) fn sees(caller: Caller, pid: Pid, owner: u32) -> bool {
-    caller.may_trace(owner) && memory_owner(pid).is_none_or(|owner| caller.may_trace(owner))
+/// Whether `caller` may trace a process as it is now.
+fn check_live(caller: Caller, pid: Pid) -> Result<(), Refusal> {
+    answer(pid, caller.check(pid))
 }
 
-/// As [`check`], for a process that lives. To one whose memory the kernel does not give to its own user it refuses ptrace
-/// for that user; the daemon's capabilities would override that, so it is asked here. A process that has ended is for
-/// whatever is done next to find out.
-fn check_live(caller: Caller, pid: Pid, owner: u32) -> Result<(), Refusal> {
-    check(caller, pid, owner)?;
-    memory_owner(pid).map_or(Ok(()), |owner| check(caller, pid, owner))
+/// Whether `caller` might trace a process as it was at its attach.
+fn check_attached(caller: Caller, pid: Pid, was: &Credentials, yama: Yama) -> Result<(), Refusal> {
+    // It may have ended, and then it comes from no process any more.
+    answer(pid, caller.may_trace(was, yama, || false))
 }
 
 /// Checks a process by its pid, attached or not.
 pub(super) fn process(registry: &Registry, caller: Caller, pid: Pid) -> Result<(), Refusal> {
-    check_live(caller, pid, registry.owner(pid)?)
+    match (Target::open(pid), registry.get(pid)) {
+        (Ok(_), _) => check_live(caller, pid),
+        (Err(_), Some(session)) => check_session(caller, &session, Deed::Use),
+        (Err(refusal), None) => Err(refusal),
+    }
 }
 
-/// Looks at a process that need not be attached. Its owner is asked for before and after: the pid may have been given to
+/// Looks at a process that need not be attached. The rule is asked before and after: the pid may have been given to
 /// another process meanwhile, or the process may have become another user's.
 pub(super) fn looking<T>(
     registry: &Registry,
@@ -119,23 +117,32 @@ pub(super) fn attaching(
     options: AttachOptions,
 ) -> Result<AttachOptions, Refusal> {
     let target = Target::open(pid)?;
-    check_live(caller, pid, target.uid())?;
+    check_live(caller, pid)?;
+    if target.has_exited() {
+        return Err(target.exited());
+    }
     let start_time = options.start_time.or(Some(target.start_time()));
     // It may become another user's by `exec` at any time; the engine asks again when that no longer matters.
-    let owner = (caller.uid != 0).then_some(caller.uid);
     Ok(AttachOptions {
         start_time,
-        owner,
+        caller: Some(caller),
         ..options
     })
 }
 
-/// Checks a session. One that is over is its owner's, whoever has the pid now.
-fn check_session(caller: Caller, session: &Session) -> Result<(), Refusal> {
-    if session.ended().is_some() {
-        check(caller, session.pid(), session.uid())
-    } else {
-        check_live(caller, session.pid(), session.uid())
+/// Checks a session, in which a caller who may have the process let go may always do that.
+pub(super) fn check_session(caller: Caller, session: &Session, deed: Deed) -> Result<(), Refusal> {
+    let pid = session.pid();
+    let is_over = session.ended().is_some();
+    let yama = match deed {
+        Deed::Use if is_over => caller.yama(),
+        // A living process is asked about below.
+        Deed::Use | Deed::Release => Yama::Off,
+    };
+    check_attached(caller, pid, session.credentials(), yama)?;
+    match deed {
+        Deed::Use if !is_over => check_live(caller, pid),
+        Deed::Use | Deed::Release => Ok(()),
     }
 }
 
@@ -144,9 +151,10 @@ pub(super) fn session(
     registry: &Registry,
     caller: Caller,
     pid: Pid,
+    deed: Deed,
 ) -> Result<Arc<Session>, Refusal> {
     if let Some(session) = registry.get(pid) {
-        check_session(caller, &session)?;
+        check_session(caller, &session, deed)?;
         return Ok(session);
     }
     // Whether a process is attached is nobody's business but its owner's, so this is asked first.
@@ -169,7 +177,7 @@ pub(super) fn traced(
             check_family(caller, &family, deed)?;
             Ok(Traced::Family(family))
         }
-        None => session(registry, caller, pid).map(Traced::Session),
+        None => session(registry, caller, pid, deed).map(Traced::Session),
     }
 }
 
@@ -184,10 +192,8 @@ pub(super) fn all_traced(
         return Ok(vec![traced(registry, caller, pid, deed)?]);
     }
     let mut families = registry.families();
-    families.retain(|family| {
-        caller.may_trace(family.uid()) && check_family(caller, family, deed).is_ok()
-    });
-    let mut strays = sessions(registry, caller, Whom::All)?;
+    families.retain(|family| may_see(caller, family) && check_family(caller, family, deed).is_ok());
+    let mut strays = sessions(registry, caller, Whom::All, deed)?;
     strays.retain(|session| {
         let theirs = |family: &Arc<Family>| {
             let sessions = family.sessions();
@@ -219,15 +225,21 @@ pub(super) fn everybody(
     Ok(sessions)
 }
 
-/// A family is its first process's user's, and nobody's who may not trace everybody in it. But whoever had it followed may always
-/// have it let go: none of its processes can keep it by becoming one that its user may not look at.
+/// Whether the first process of a family is one that `caller` may trace. Other families are left out without a line in the log.
+fn may_see(caller: Caller, family: &Family) -> bool {
+    let rule = caller.may_trace(family.credentials(), Yama::Off, || false);
+    rule.is_ok()
+}
+
+/// A family is for a caller who may trace its first process and everybody in it. But a caller who may trace the first one may
+/// always have it let go: none of its processes can keep it by becoming one that its user may not look at.
 fn check_family(caller: Caller, family: &Family, deed: Deed) -> Result<(), Refusal> {
-    check(caller, family.root(), family.uid())?;
+    check_attached(caller, family.root(), family.credentials(), Yama::Off)?;
     if deed == Deed::Release {
         return Ok(());
     }
     let mut sessions = family.sessions().into_iter();
-    sessions.try_for_each(|session| check_session(caller, &session))
+    sessions.try_for_each(|session| check_session(caller, &session, deed))
 }
 
 /// The sessions that are meant, in the order of their pids.
@@ -235,14 +247,18 @@ pub(super) fn sessions(
     registry: &Registry,
     caller: Caller,
     whom: Whom,
+    deed: Deed,
 ) -> Result<Vec<Arc<Session>>, Refusal> {
     let mut sessions = match whom {
-        Whom::One(pid) => vec![session(registry, caller, pid)?],
+        Whom::One(pid) => vec![session(registry, caller, pid, deed)?],
         Whom::All => {
             let mut sessions = registry.sessions();
-            sessions.retain(|session| {
-                caller.may_trace(session.uid()) && check_session(caller, session).is_ok()
-            });
+            // Sessions of other users are left out without a line in the log.
+            let own = |session: &Session| {
+                let rule = caller.may_trace(session.credentials(), Yama::Off, || false);
+                rule.is_ok()
+            };
+            sessions.retain(|session| own(session) && check_session(caller, session, deed).is_ok());
             sessions
         }
     };
@@ -272,7 +288,9 @@ impl Traced {
                 if let Toggle::TakeBack(from) = toggle
                     && let Some(family) = registry.family_of(session)
                 {
-                    return family.take_back_of(session, *from, |uid| caller.may_trace(uid));
+                    // A lease that ends is undone also in a process that has become another user's since.
+                    let may = |other: &Session| check_session(caller, other, Deed::Release).is_ok();
+                    return family.take_back_of(session, *from, may);
                 }
                 let report = match toggle {
                     Toggle::ForGood(selection, to, run) => session.toggle(selection, *to, *run),
@@ -398,29 +416,7 @@ pub(super) fn one(pid: u32) -> Result<Pid, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn caller(uid: u32) -> Caller {
-        Caller { uid, pid: 1 }
-    }
-
-    #[test]
-    fn root_and_the_owner_may_trace_and_nobody_else() {
-        let pid = Pid::try_from(42).unwrap();
-        for (who, owner, allowed) in [
-            (0, 0, true),
-            (0, 1000, true),
-            (1000, 1000, true),
-            (1000, 0, false),
-            (1000, 1001, false),
-            (u32::MAX, 1000, false),
-        ] {
-            let result = check(caller(who), pid, owner);
-            assert_eq!(result.is_ok(), allowed, "user {who}, process of {owner}");
-            if let Err(refusal) = result {
-                assert_eq!(refusal.reason, Reason::Permission);
-            }
-        }
-    }
+    use crate::target::Confinement;
 
     #[test]
     fn pid_zero_means_all_and_a_pid_that_cannot_be_means_none() {
@@ -438,7 +434,11 @@ mod tests {
         let error = super::caller(&Request::new(())).unwrap_err();
         assert_eq!(error.code(), tonic::Code::PermissionDenied);
         let mut request = Request::new(());
-        request.extensions_mut().insert(caller(5));
+        request.extensions_mut().insert(Caller::in_process(5, 1));
         assert_eq!(super::caller(&request).unwrap().uid, 5);
+        let confined = Caller::peer(5, 1, Err(Confinement::PidNamespace));
+        request.extensions_mut().insert(confined);
+        let error = super::caller(&request).unwrap_err();
+        assert_eq!(error.code(), tonic::Code::PermissionDenied);
     }
 }

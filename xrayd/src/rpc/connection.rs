@@ -6,10 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::UnixStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
 use super::admission::Admitted;
@@ -35,20 +32,6 @@ impl<T> Connection<T> {
             _admitted: admitted,
         }
     }
-}
-
-/// Who is at the other end, by the kernel's word.
-pub(super) fn peer(stream: &UnixStream) -> io::Result<Caller> {
-    let credentials = stream.peer_cred()?;
-    // A peer in a pid namespace that we cannot see has no pid here; the pid is for the log only.
-    let pid = credentials
-        .pid()
-        .and_then(|pid| u32::try_from(pid).ok())
-        .unwrap_or(0);
-    Ok(Caller {
-        uid: credentials.uid(),
-        pid,
-    })
 }
 
 impl<T> Connected for Connection<T> {

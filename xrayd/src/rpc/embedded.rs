@@ -5,7 +5,9 @@ use tokio::{io::DuplexStream, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use super::{connection::Connection, server::serve_connections};
+use super::{
+    connection::Connection, server::serve_connections, service::Service, workers::Workers,
+};
 use crate::{
     audit::AuditLog,
     session::{Caller, Registry},
@@ -28,12 +30,9 @@ pub async fn embedded(
 ) -> Result<Channel, tonic::transport::Error> {
     let (sender, incoming) = mpsc::channel::<Connection<DuplexStream>>(1);
     tokio::spawn(async move {
-        let served = serve_connections(
-            ReceiverStream::new(incoming),
-            registry,
-            AuditLog::off(),
-            std::future::pending(),
-        );
+        let service = Service::new(registry, AuditLog::off(), Workers::new());
+        let incoming = ReceiverStream::new(incoming);
+        let served = serve_connections(incoming, service, std::future::pending());
         if let Err(error) = served.await {
             tracing::error!(
                 error = &error as &dyn std::error::Error,

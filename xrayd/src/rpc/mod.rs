@@ -25,6 +25,7 @@ mod error;
 mod events;
 mod fetch;
 mod live;
+mod peer;
 mod profile;
 mod server;
 mod service;

@@ -13,9 +13,11 @@ use xrayd_proto::{FILE_DESCRIPTOR_SET, v1::xrayd_server::XraydServer};
 
 use super::{
     admission::Admission,
-    connection::{self, Connection},
+    connection::Connection,
     error,
+    peer::Peer,
     service::Service,
+    workers::{Lane, Workers},
 };
 use crate::{
     audit::{AuditLog, Operation},
@@ -64,8 +66,10 @@ pub async fn serve(
     stopping: Stopping,
 ) -> Result<(), ServeError> {
     let (sender, accepted) = mpsc::channel(1);
-    let accepting = tokio::spawn(accept(listener, sender, audit.clone()));
-    serve_connections(ReceiverStream::new(accepted), registry, audit, async {
+    let workers = Workers::new();
+    let accepting = tokio::spawn(accept(listener, sender, audit.clone(), workers.clone()));
+    let service = Service::new(registry, audit, workers);
+    serve_connections(ReceiverStream::new(accepted), service, async {
         stopping.wait().await;
         // Also closes the listener: from here on a connection is refused instead of left waiting.
         accepting.abort();
@@ -76,8 +80,7 @@ pub async fn serve(
 /// Serves whoever comes out of `incoming`, until it ends or `stop` is done, and every call has ended.
 pub(super) async fn serve_connections<T>(
     incoming: impl Stream<Item = Connection<T>>,
-    registry: Registry,
-    audit: AuditLog,
+    service: Service,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError>
 where
@@ -85,7 +88,7 @@ where
 {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<XraydServer<Service>>().await;
-    let router = router(registry, audit)?.add_service(health_service);
+    let router = router(service)?.add_service(health_service);
     let stop = async {
         stop.await;
         health.set_not_serving::<XraydServer<Service>>().await;
@@ -96,7 +99,7 @@ where
     Ok(())
 }
 
-fn router(registry: Registry, audit: AuditLog) -> Result<Router, ServeError> {
+fn router(service: Service) -> Result<Router, ServeError> {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -109,7 +112,7 @@ fn router(registry: Registry, audit: AuditLog) -> Result<Router, ServeError> {
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .http2_max_header_list_size(16 * 1024)
         .add_service(
-            XraydServer::new(Service::new(registry, audit))
+            XraydServer::new(service)
                 .max_decoding_message_size(MAX_REQUEST_BYTES)
                 .max_encoding_message_size(xrayd_proto::MAX_MESSAGE_BYTES),
         )
@@ -122,6 +125,7 @@ async fn accept(
     listener: UnixListener,
     accepted: mpsc::Sender<Connection<UnixStream>>,
     audit: AuditLog,
+    workers: Workers,
 ) {
     let admission = Admission::new(CONNECTIONS_PER_USER);
     loop {
@@ -133,25 +137,33 @@ async fn accept(
                 continue;
             }
         };
-        let caller = match connection::peer(&stream) {
-            Ok(caller) => caller,
+        let peer = match Peer::of(&stream) {
+            Ok(peer) => peer,
             Err(error) => {
                 tracing::warn!(%error, "a connection whose peer is not known was closed");
                 continue;
             }
         };
-        let Some(admitted) = admission.admit(caller.uid) else {
-            let refused = error::too_many("connections", caller.uid);
-            let mut call = audit.call(caller, Operation::Connect);
+        let Some(admitted) = admission.admit(peer.uid()) else {
+            let refused = error::too_many("connections", peer.uid());
+            let mut call = audit.call(peer.without_rights(), Operation::Connect);
             call.decide::<()>(&Err(refused));
             continue;
         };
-        if accepted
-            .send(Connection::new(stream, caller, Some(admitted)))
-            .await
-            .is_err()
-        {
-            return;
-        }
+        let (accepted, workers) = (accepted.clone(), workers.clone());
+        // A peer with many threads takes a while, which no other peer waits for.
+        tokio::spawn(async move {
+            // A panic was logged where it happened.
+            let looked = workers.run(Lane::Step, peer.uid(), || peer.look());
+            let Ok(caller) = looked.await else {
+                return;
+            };
+            if let Some(why) = caller.confinement() {
+                tracing::warn!(uid = caller.uid, pid = caller.pid, %why, "a connection gets nothing");
+            }
+            let connection = Connection::new(stream, caller, Some(admitted));
+            // The server may be gone.
+            let _ = accepted.send(connection).await;
+        });
     }
 }

@@ -23,9 +23,7 @@ use crate::{
     Pid,
     audit::{AuditLog, Call, Operation},
     refusal::{Reason, Refusal},
-    session::{
-        AttachOptions, Attached, Caller, Economy, FunctionRow, Reach, Registry, Run, Shot, Switch,
-    },
+    session::{Attached, Caller, Economy, FunctionRow, Reach, Registry, Run, Shot, Switch},
     sys::now_anchor,
 };
 
@@ -61,11 +59,11 @@ pub(super) struct Service {
 // === impl Service ===
 
 impl Service {
-    pub(super) fn new(registry: Registry, audit: AuditLog) -> Self {
+    pub(super) fn new(registry: Registry, audit: AuditLog, workers: Workers) -> Self {
         Self {
             registry,
             audit,
-            workers: Workers::new(),
+            workers,
             calls: Admission::new(CALLS_PER_USER),
             releases: Admission::new(CALLS_PER_USER),
             streams: Admission::new(STREAMS_PER_USER),
@@ -248,10 +246,7 @@ impl Xrayd for Service {
         let v1::ListProcessesRequest {} = request.into_inner();
         let processes = self
             .blocking(call, move |registry, _| {
-                let shown = move |pid, owner| authorise::sees(caller, pid, owner);
-                let mut processes = registry.list(shown)?;
-                // Asked for again: a process may have become another user's meanwhile.
-                processes.retain(|process| authorise::sees(caller, process.pid, process.uid));
+                let processes = registry.list_for(caller)?;
                 Ok(processes.into_iter().map(convert::process).collect())
             })
             .await?;
@@ -284,12 +279,9 @@ impl Xrayd for Service {
             .blocking(call.of(request.pid), move |registry, _| {
                 let pid = authorise::one(request.pid)?;
                 let options = convert::attach_options(request)?;
-                let options = AttachOptions {
-                    payer: caller.payer(),
-                    ..authorise::attaching(caller, pid, options)?
-                };
+                let options = authorise::attaching(caller, pid, options)?;
                 let Attached { session, report } = registry.attach(pid, options)?;
-                authorise::check(caller, pid, session.uid())?;
+                authorise::check_session(caller, &session, Deed::Use)?;
                 let unanswered =
                     Unanswered::new(registry, audit, workers, (caller, pid), report.already);
                 let answer = v1::AttachResponse {
@@ -682,7 +674,7 @@ fn functions(
         return Ok(with_pid(pid, rows).collect());
     }
     let mut functions = Vec::new();
-    for session in authorise::sessions(registry, caller, whom)? {
+    for session in authorise::sessions(registry, caller, whom, Deed::Use)? {
         functions.extend(with_pid(session.pid(), session.functions(selection)?));
     }
     Ok(functions)

@@ -151,7 +151,7 @@ mod tests {
                     let done = tokio::time::timeout(DEADLINE, done).await;
                     assert!(matches!(done, Ok(Ok(()))), "user {uid}, {lane:?}");
                 }
-                let caller = Caller { uid, pid: 1 };
+                let caller = Caller::in_process(uid, 1);
                 assert!(workers.snapshot(caller).await.is_ok());
             }
             *lock(&gate.0) = 1000;

@@ -36,8 +36,8 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     sys::{Claim, Memory, now_anchor, ptrace::Stopped},
     target::{
-        Hearing, Module, Objects, Preflight, RefusedModule, Sleds, Survey, Target, Threads,
-        preflight,
+        Caller, Credentials, Hearing, Module, Objects, Preflight, RefusedModule, Sleds, Survey,
+        Target, Threads, Yama, preflight,
     },
 };
 
@@ -60,8 +60,9 @@ pub struct AttachOptions {
     pub thread: Option<Tid>,
     /// Refuse unless the kernel gives the process's memory to this user, before anything is changed.
     pub owner: Option<u32>,
-    /// The user whose quotas the session counts against; `None` if nobody's, as for root.
-    pub payer: Option<u32>,
+    /// Refuse unless this caller may trace the process, before anything is changed. Its user's quotas
+    /// count the session; `None` counts against no quota.
+    pub caller: Option<Caller>,
     /// What is traced besides it.
     pub follow: Follow,
     /// Whether something must have sleds already.
@@ -148,7 +149,7 @@ impl Default for AttachOptions {
             start_time: None,
             thread: None,
             owner: None,
-            payer: None,
+            caller: None,
             follow: Follow::None,
             sleds: Sleds::Needed,
             mode: Mode::Stream,
@@ -194,7 +195,7 @@ pub(super) fn prepare(
     }
     options.economy.check()?;
     options.economy.suits(options.mode, &Filter::default())?;
-    let target = target.require_owner(options.owner);
+    let target = target.require(options.owner, options.caller);
     let geometry = Geometry::new(options.ring_bytes, options.max_threads)
         .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
     let mut flight = preflight(&target, &objects, started.is_some(), options.sleds)?;
@@ -204,6 +205,12 @@ pub(super) fn prepare(
         Memory::open(pid, tid).map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
     let memory = Arc::new(memory);
     target.check_owner()?;
+    // Of all threads: the memory that is open is what they share.
+    let credentials = Credentials::of(pid).ok_or_else(|| target.exited())?;
+    if let Some(caller) = options.caller {
+        let rule = caller.may_trace(&credentials, Yama::Off, || false);
+        rule.map_err(|denial| denial.refusal(pid))?;
+    }
     let claim = claim(pid, tid)?;
     // In this order: what comes last is dropped first.
     let (mut thread, child, undo) = match started {
@@ -318,7 +325,7 @@ pub(super) fn prepare(
     let metered = metering.map(|metering| {
         let subject = metering::Subject {
             pid,
-            uid: target.uid(),
+            uid: credentials.user,
             process: process.command.clone(),
             attached_wall_ns: attached.wall_ns,
         };
@@ -339,7 +346,7 @@ pub(super) fn prepare(
     );
     let session = Session {
         pid,
-        uid: target.uid(),
+        credentials,
         process,
         command_line: target.command(),
         functions,

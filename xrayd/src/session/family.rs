@@ -25,6 +25,7 @@ use crate::{
     lock::lock,
     pid::Pid,
     refusal::{Reason, Refusal, Result},
+    target::{Caller, Credentials, Yama},
 };
 
 /// Processes of a family at the same time, and those that have ended and whose events are retained, together.
@@ -38,7 +39,8 @@ pub struct Family {
     root: Pid,
     /// Of that process, which tells it from others that get its number later.
     start_time: u64,
-    uid: u32,
+    /// Of that process when it was attached.
+    credentials: Credentials,
     command: String,
     /// How the others are attached to, but for the mode.
     options: AttachOptions,
@@ -53,8 +55,9 @@ pub struct Family {
     kin: Mutex<Kin>,
     /// What is switched on in processes that come. Held while anything is switched, so that nobody misses it.
     rules: Mutex<Rules>,
-    /// Whose quotas count those that come: the user who asked for them last.
-    payer: Mutex<Option<u32>>,
+    /// The caller that asked for following last. It has to be one that may trace the processes that come, and its user's quotas
+    /// count them.
+    caller: Mutex<Option<Caller>>,
     /// Who looks for them, until there can be no more.
     follower: Mutex<Option<Follower>>,
 }
@@ -129,7 +132,7 @@ pub(super) enum Root {
     Untraced {
         program: Untraced,
         start_time: u64,
-        uid: u32,
+        credentials: Credentials,
         command: String,
     },
 }
@@ -139,33 +142,40 @@ pub(super) enum Root {
 impl Family {
     /// A family of one, until somebody follows its children.
     pub(super) fn new(root: Root, options: AttachOptions, rules: Rules) -> Self {
-        let (pid, start_time, uid, command, untraced, members) = match root {
+        let (pid, start_time, credentials, command, untraced, members) = match root {
             Root::Traced(session) => {
-                let (pid, uid) = (session.pid(), session.uid());
+                let (pid, credentials) = (session.pid(), *session.credentials());
                 let (start_time, command) = (session.start_time(), session.command_line.clone());
                 let members = vec![(Source(0), session)];
-                (pid, start_time, uid, command, None, members)
+                (pid, start_time, credentials, command, None, members)
             }
             Root::Untraced {
                 program,
                 start_time,
-                uid,
+                credentials,
                 command,
             } => {
                 let pid = program.pid();
-                (pid, start_time, uid, command, Some(program), Vec::new())
+                (
+                    pid,
+                    start_time,
+                    credentials,
+                    command,
+                    Some(program),
+                    Vec::new(),
+                )
             }
         };
         let next = u32::try_from(members.len()).unwrap_or(1);
         Self {
             root: pid,
             start_time,
-            uid,
+            credentials,
             command,
             mode: Mutex::new(options.mode),
             economy: Mutex::new(options.economy),
             filter: Mutex::default(),
-            payer: Mutex::new(options.payer),
+            caller: Mutex::new(options.caller),
             options,
             untraced,
             kin: Mutex::new(Kin {
@@ -193,7 +203,12 @@ impl Family {
 
     /// The user of that process.
     pub fn uid(&self) -> u32 {
-        self.uid
+        self.credentials.user
+    }
+
+    /// Whose that process was at attach, and what it might do.
+    pub(crate) fn credentials(&self) -> &Credentials {
+        &self.credentials
     }
 
     /// The first process, if it has no sleds.
@@ -231,7 +246,7 @@ impl Family {
             .any(|(_, session)| session.pid() == self.root);
         FamilyStatus {
             root: self.root,
-            uid: self.uid,
+            uid: self.uid(),
             command: self.command.clone(),
             root_is_traced,
             follow: kin.follow,
@@ -321,18 +336,18 @@ impl Family {
     }
 
     /// The same of a loan that `session` has by itself: whoever came from it since has it as well. Tells of others what was put back
-    /// in them, if they are of users that `may` be touched.
+    /// in them, if they `may` be touched.
     pub fn take_back_of(
         &self,
         session: &Arc<Session>,
         from: LoanId,
-        may: impl Fn(u32) -> bool,
+        may: impl Fn(&Session) -> bool,
     ) -> Vec<(Pid, Result<ToggleReport>)> {
         // Nobody comes meanwhile who would take over what is on loan.
         let _rules = lock(&self.rules);
         let mut reports = vec![(session.pid(), session.take_back(from))];
         for other in self.sessions() {
-            if Arc::ptr_eq(&other, session) || !is_living(&other) || !may(other.uid()) {
+            if Arc::ptr_eq(&other, session) || !is_living(&other) || !may(&other) {
                 continue;
             }
             let report = other.take_back(from);
@@ -481,9 +496,9 @@ impl Family {
         Ok(())
     }
 
-    /// From now on this user's quotas count whoever comes.
-    pub(super) fn charge_to(&self, payer: Option<u32>) {
-        *lock(&self.payer) = payer;
+    /// From now on this caller has to be one who may trace what comes, and its user's quotas count that.
+    pub(super) fn follow_for(&self, caller: Option<Caller>) {
+        *lock(&self.caller) = caller;
     }
 
     /// Nobody is looked for any more. Waits for an attach that is under way.
@@ -514,19 +529,17 @@ impl Family {
     /// What a family follows is for whoever may trace everybody in it: its first process may be another user's by now.
     ///
     /// # Errors
-    /// `owner` is not the user of all.
-    pub(super) fn check_owner(&self, owner: u32) -> Result<()> {
+    /// `caller` may not trace all of them as they were at their attach.
+    pub(super) fn check_caller(&self, caller: Caller) -> Result<()> {
         let others = self.sessions();
-        let others = others.iter().map(|session| (session.pid(), session.uid()));
-        let mut all = std::iter::once((self.root, self.uid)).chain(others);
-        let Some((pid, uid)) = all.find(|(_, uid)| *uid != owner) else {
-            return Ok(());
-        };
-        let message = format!(
-            "process {pid} was user {uid}'s when it was attached to; user {owner} may not say what is followed from process {}",
-            self.root
-        );
-        Err(Refusal::new(Reason::Permission, message))
+        let others = others
+            .iter()
+            .map(|other| (other.pid(), other.credentials()));
+        let mut all = std::iter::once((self.root, &self.credentials)).chain(others);
+        all.try_for_each(|(pid, was)| {
+            let rule = caller.may_trace(was, Yama::Off, || false);
+            rule.map_err(|denial| denial.refusal(pid))
+        })
     }
 
     /// True if it is one of those whom [`Self::sessions`] tells.
@@ -564,7 +577,7 @@ impl Family {
         AttachOptions {
             mode: *lock(&self.mode),
             economy: *lock(&self.economy),
-            payer: *lock(&self.payer),
+            caller: *lock(&self.caller),
             ..self.options
         }
     }

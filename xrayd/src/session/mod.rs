@@ -77,7 +77,7 @@ use xray_trace::{
     },
 };
 
-pub use crate::target::Ending;
+pub use crate::target::{Caller, Ending};
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
 pub use calls::{CallCounts, ThreadCalls};
 pub use controller::DetachReport;
@@ -92,7 +92,7 @@ pub use loans::LoanId;
 pub use mode::Mode;
 pub use patterns::{Chosen, Patterns};
 pub use quotas::{Quota, QuotaError, QuotaSetting, Quotas};
-pub use registry::{Caller, LaunchOptions, Launched, Registry, RegistryConfig};
+pub use registry::{LaunchOptions, Launched, Registry, RegistryConfig};
 pub(crate) use shot::Extent;
 pub use shot::{Reach, Shot};
 pub use trace_writer::{NumberedModule, Tables, TraceWriter};
@@ -130,7 +130,7 @@ use crate::{
     inject::PatchReport,
     pid::Pid,
     refusal::{Refusal, Result},
-    target::RefusedModule,
+    target::{Credentials, RefusedModule},
 };
 
 /// Whether a change is made or only told.
@@ -308,7 +308,8 @@ impl Kinship {
 #[derive(Debug)]
 pub struct Session {
     pid: Pid,
-    uid: u32,
+    /// Of the process when it was attached.
+    credentials: Credentials,
     process: Process,
     command_line: String,
     functions: Arc<Functions>,
@@ -341,7 +342,12 @@ impl Session {
 
     /// Its effective user at attach.
     pub fn uid(&self) -> u32 {
-        self.uid
+        self.credentials.user
+    }
+
+    /// Whose it was at attach, and what it might do.
+    pub(crate) fn credentials(&self) -> &Credentials {
+        &self.credentials
     }
 
     /// What to tell whoever attaches to it again and wants something else than there is.
@@ -534,7 +540,7 @@ impl Session {
         let counters = self.output.counters();
         Status {
             pid: self.pid,
-            uid: self.uid,
+            uid: self.uid(),
             command: self.command_line.clone(),
             phase: self.control.phase(),
             kinship: self.kinship(),

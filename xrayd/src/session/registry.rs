@@ -12,10 +12,7 @@ use std::{
     },
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::{Uid, geteuid},
-};
+use nix::sys::signal::{Signal, kill};
 
 use super::{
     AttachOptions, AttachReport, Attached, DetachReport, Family, Follow, FunctionRow, Session,
@@ -39,8 +36,8 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     session::{Run, ToggleReport},
     target::{
-        Check, Hearing, Objects, ProcessState, ProcessSummary, Sleds, Subject, Target, has_sleds,
-        list, preflight,
+        Caller, Check, Credentials, Hearing, Objects, ProcessState, ProcessSummary, Sleds, Subject,
+        Target, has_sleds, list, preflight,
     },
 };
 use sled_encoders::Capture;
@@ -66,15 +63,6 @@ const SESSION_THREADS: u64 = 2;
 const AT_A_TIME: usize = 16;
 /// What each process may retain in any case, in bytes.
 const LEAST_RETAINED: u64 = 1 << 20;
-
-/// Who asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caller {
-    /// Its user.
-    pub uid: u32,
-    /// Its process.
-    pub pid: u32,
-}
 
 /// A program to be started and traced from its first instruction on.
 #[derive(Debug)]
@@ -138,28 +126,6 @@ impl Default for RegistryConfig {
             retain_exited_bytes: 1 << 30,
             quotas: Quotas::NONE,
         }
-    }
-}
-
-// === impl Caller ===
-
-impl Caller {
-    /// This process itself.
-    pub fn this_process() -> Self {
-        Self {
-            uid: geteuid().as_raw(),
-            pid: std::process::id(),
-        }
-    }
-
-    /// True for root and for the owner of what is to be traced.
-    pub fn may_trace(&self, owner: u32) -> bool {
-        Uid::from_raw(self.uid).is_root() || self.uid == owner
-    }
-
-    /// The user whose quotas count what it asks for; `None` for root, who has none.
-    pub fn payer(&self) -> Option<u32> {
-        (!Uid::from_raw(self.uid).is_root()).then_some(self.uid)
     }
 }
 
@@ -231,16 +197,31 @@ impl Registry {
         &self.0.config
     }
 
-    /// Every process with sleds that is `shown` (by pid and effective user). Reads `/proc` and the programs' files, nothing of other processes.
+    /// Every process with sleds. Reads `/proc` and the programs' files.
     ///
     /// # Errors
     /// No thread can be made that reads.
-    pub fn list(
+    pub fn list(&self) -> Result<Vec<ProcessSummary>> {
+        self.list_those(|_| true)
+    }
+
+    /// Those that a caller may trace. Of others nothing but the user is read.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub fn list_for(&self, caller: Caller) -> Result<Vec<ProcessSummary>> {
+        self.list_those(move |target| {
+            let own = caller.is_privileged() || caller.uid == target.uid();
+            own && caller.check(target.pid()).is_ok()
+        })
+    }
+
+    fn list_those(
         &self,
-        shown: impl Fn(Pid, u32) -> bool + Send + Sync + 'static,
+        may_see: impl Fn(&Target) -> bool + Send + Sync + 'static,
     ) -> Result<Vec<ProcessSummary>> {
         let registry = self.clone();
-        list(Arc::clone(&self.0.objects), shown, move |pid| {
+        list(Arc::clone(&self.0.objects), may_see, move |pid| {
             let session = registry.get(pid)?;
             let failed = session.failure().map(ProcessState::Refused);
             let root = session.kinship().map(|kinship| kinship.root);
@@ -264,23 +245,6 @@ impl Registry {
     pub fn preflight(&self, pid: Pid) -> Result<Vec<Check>> {
         let target = Target::open(pid)?;
         Ok(preflight(&target, &self.0.objects, false, Sleds::Needed)?.checks)
-    }
-
-    /// The user a process belongs to.
-    ///
-    /// # Errors
-    /// Neither a session nor a process has this pid.
-    pub fn owner(&self, pid: Pid) -> Result<u32> {
-        if let Some(session) = self.get(pid)
-            && session.ended().is_none()
-        {
-            return Ok(session.uid());
-        }
-        match (Target::open(pid), self.get(pid)) {
-            (Ok(target), _) => Ok(target.uid()),
-            (Err(_), Some(session)) => Ok(session.uid()),
-            (Err(refusal), None) => Err(refusal),
-        }
     }
 
     /// The session of a process.
@@ -344,10 +308,10 @@ impl Registry {
             }
         } else if options.follow != Follow::None {
             if let Some(family) = self.family(pid) {
-                if let Some(owner) = options.owner {
-                    family.check_owner(owner)?;
+                if let Some(caller) = options.caller {
+                    family.check_caller(caller)?;
                 }
-                family.charge_to(options.payer);
+                family.follow_for(options.caller);
                 self.follow(&family, options.follow)?;
             } else if let Some(family) = self.family_of(&attached.session) {
                 family.check_follows(pid, options.follow)?;
@@ -443,14 +407,15 @@ impl Registry {
             let target = Target::open(pid)?;
             let awaited = attach.sleds == Sleds::Awaited;
             if attach.follow.execs() && !awaited && !has_sleds(pid, &inner.objects) {
-                let (uid, command) = (target.uid(), target.command());
+                let credentials = Credentials::of(pid).ok_or_else(|| target.exited())?;
+                let command = target.command();
                 let start_time = target.start_time();
                 let (program, keeper) = untraced(started);
                 let keeper = Box::new(keeper);
                 let root = Root::Untraced {
                     program,
                     start_time,
-                    uid,
+                    credentials,
                     command,
                 };
                 return Ok(Begun::Untraced { keeper, root });
@@ -701,7 +666,7 @@ impl Inner {
             Follow::Fork | Follow::Exec | Follow::All => SESSION_THREADS + 1,
         };
         self.accounts.take(
-            options.payer,
+            options.caller.and_then(|caller| caller.payer()),
             &[
                 (Resource::Sessions, 1),
                 (Resource::Threads, threads),
@@ -947,23 +912,6 @@ fn not_attached(pid: Pid) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_root_and_the_owner_may_trace() {
-        for (uid, owner, may) in [
-            (0, 0, true),
-            (0, 1000, true),
-            (1000, 1000, true),
-            (1000, 0, false),
-            (1000, 1001, false),
-        ] {
-            assert_eq!(
-                Caller { uid, pid: 1 }.may_trace(owner),
-                may,
-                "{uid} {owner}"
-            );
-        }
-    }
 
     #[test]
     fn what_is_done_in_parallel_is_done_once_each_and_told_in_order() {

@@ -12,6 +12,7 @@ use std::{
 use nix::{
     libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{getsockopt, sockopt::PeerPidfd},
 };
 
 use crate::pid::{Pid, Tid};
@@ -56,6 +57,15 @@ impl PidFd {
     /// Also EINVAL: the kernel is older than 6.9.
     pub(crate) fn open_thread(tid: Tid) -> io::Result<Self> {
         Self::open_with(tid.as_raw(), THREAD)
+    }
+
+    /// Holds the process that connected a socket, and none that has got its number since.
+    ///
+    /// # Errors
+    /// Also ENOPROTOOPT: the kernel is older than 6.5.
+    pub(crate) fn of_peer(socket: &impl AsFd) -> io::Result<Self> {
+        let fd = getsockopt(socket, PeerPidfd)?;
+        Ok(Self { fd })
     }
 
     /// True if the kernel holds single threads.

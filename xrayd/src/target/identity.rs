@@ -9,7 +9,7 @@ use crate::{
     pid::{Pid, Tid},
     refusal::{Reason, Refusal, Result},
     sys::PidFd,
-    target::{ThreadState, ThreadStatus, Threads, errand::Errand, memory_owner},
+    target::{Caller, ThreadState, ThreadStatus, Threads, errand::Errand, memory_owner},
 };
 
 /// Of how many threads it is asked what they are in.
@@ -23,6 +23,7 @@ pub(crate) struct Target {
     start_time: u64,
     uid: u32,
     required_owner: Option<u32>,
+    caller: Option<Caller>,
 }
 
 // === impl Target ===
@@ -60,13 +61,15 @@ impl Target {
             start_time: stat.starttime,
             uid: status.euid,
             required_owner: None,
+            caller: None,
         })
     }
 
-    /// The same, to be traced only while the kernel gives its memory to `owner`.
-    pub(crate) fn require_owner(self, owner: Option<u32>) -> Self {
+    /// The same, to be traced only while the kernel gives its memory to `owner`, and while `caller` may trace it.
+    pub(crate) fn require(self, owner: Option<u32>, caller: Option<Caller>) -> Self {
         Self {
             required_owner: owner,
+            caller,
             ..self
         }
     }
@@ -75,8 +78,12 @@ impl Target {
     /// old one's, and a thread that stands still does not `exec`.
     ///
     /// # Errors
-    /// It is another user's now, or has ended.
+    /// It is another user's now, has more rights than the caller, or has ended.
     pub(crate) fn check_owner(&self) -> Result<()> {
+        if let Some(caller) = self.caller {
+            let rule = caller.check_again(self.pid).ok_or_else(|| self.exited())?;
+            rule.map_err(|denial| denial.refusal(self.pid))?;
+        }
         let Some(required) = self.required_owner else {
             return Ok(());
         };

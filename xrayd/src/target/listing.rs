@@ -42,16 +42,16 @@ pub struct ProcessSummary {
     pub root: Option<Pid>,
 }
 
-/// Lists those that are `shown` (by pid and effective user), by pid; `known` says what is known of
-/// those that have a session: their state, and the first process of their family. Nothing of a
-/// process that is not shown is read. Processes that cannot be looked into are listed only if their
-/// file shows sleds. Processes whose files do not answer are left out.
+/// Lists the processes that `may_see` says yes to, by pid. It is asked before anything else of a
+/// process is read, and again afterwards. `known` says what is known of those that have a session:
+/// their state, and the first process of their family. Processes that cannot be looked into are
+/// listed only if their file shows sleds. Processes whose files do not answer are left out.
 ///
 /// # Errors
 /// No thread can be made, or `/proc` not be read.
 pub(crate) fn list(
     objects: Arc<Objects>,
-    shown: impl Fn(Pid, u32) -> bool + Send + Sync + 'static,
+    may_see: impl Fn(&Target) -> bool + Send + Sync + 'static,
     known: impl Fn(Pid) -> Option<(ProcessState, Option<Pid>)> + Send + Sync + 'static,
 ) -> Result<Vec<ProcessSummary>> {
     let failed = |what| move |error| Refusal::from_io(Pid::this(), what, &error);
@@ -62,19 +62,17 @@ pub(crate) fn list(
         .filter(|pid| pid.as_u32() != std::process::id())
         .collect();
     pids.sort_unstable();
-    let look = move |pid| {
-        let target = Target::open(pid).ok()?;
-        shown(pid, target.uid()).then(|| summary(target, &objects, known(pid)))?
-    };
+    let look = move |pid| summary(pid, &objects, &may_see, &known);
     walk(pids, look).map_err(failed("start a thread that lists processes"))
 }
 
 fn summary(
-    target: Target,
+    pid: Pid,
     objects: &Objects,
-    known: Option<(ProcessState, Option<Pid>)>,
+    may_see: &impl Fn(&Target) -> bool,
+    known: &impl Fn(Pid) -> Option<(ProcessState, Option<Pid>)>,
 ) -> Option<ProcessSummary> {
-    let pid = target.pid();
+    let target = Target::open(pid).ok().filter(may_see)?;
     let tid = target.live_thread().ok()?;
     let maps = super::Maps::read(pid, tid).ok()?;
     let found = modules_of(pid, &maps, objects);
@@ -87,7 +85,7 @@ fn summary(
         .map(|module| module.object.functions().len())
         .sum();
     let modules = found.modules.len();
-    let (state, root) = known.unzip();
+    let (state, root) = known(pid).unzip();
     let state = match state {
         Some(state) => state,
         None => match check::preflight(&target, objects, false, check::Sleds::Needed)
@@ -98,7 +96,8 @@ fn summary(
             Err(refusal) => ProcessState::Refused(refusal),
         },
     };
-    Some(ProcessSummary {
+    // It may have become another user's.
+    may_see(&target).then(|| ProcessSummary {
         pid,
         uid: target.uid(),
         start_time: target.start_time(),

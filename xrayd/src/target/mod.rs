@@ -1,7 +1,9 @@
 //! What can be known of a process by looking: nothing here changes it.
 
+mod access;
 mod check;
 pub(crate) mod cpu_time;
+mod credentials;
 mod ending;
 mod errand;
 mod event_types;
@@ -32,12 +34,17 @@ mod threads;
 mod tree;
 mod walk;
 
+pub use access::Caller;
 pub use check::{Check, Outcome, Sleds};
 pub use ending::Ending;
 pub use listing::{ProcessState, ProcessSummary};
 pub use mapped::{MappedFile, mapped_files};
 
+pub(crate) use access::{
+    Confinement, Credentials, Denial, MOST_CALLER_THREADS, Rights, SYS_PTRACE, Yama,
+};
 pub(crate) use check::{Preflight, preflight, tracer_of};
+pub(crate) use credentials::{OwnProcess, namespace_at};
 pub(crate) use event_types::{MOST_TYPE_NAMES, new_type_names};
 pub(crate) use hearing::{Ear, Heard, Hearing};
 pub(crate) use identity::{Target, command_of};

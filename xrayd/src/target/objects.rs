@@ -256,6 +256,7 @@ mod tests {
     use std::{process::Command, sync::mpsc::sync_channel, thread};
 
     use super::*;
+    use crate::target::Target;
 
     fn key(inode: u64) -> Key {
         Key {
@@ -327,7 +328,7 @@ mod tests {
         }
         let objects = Arc::new(Objects::default());
         let list = |shown: bool| {
-            let shown = move |listed, _| shown && listed == pid;
+            let shown = move |target: &Target| shown && target.pid() == pid;
             super::super::list(Arc::clone(&objects), shown, |_| None).unwrap()
         };
         // It has no sleds either.

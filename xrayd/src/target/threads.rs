@@ -1,6 +1,8 @@
 //! The threads of a process.
 
-use std::fs;
+use std::{fs, io};
+
+use nix::libc;
 
 use super::proc_file;
 use crate::pid::{Pid, Tid};
@@ -36,6 +38,12 @@ pub(crate) struct ThreadStatus {
     pub(crate) capabilities: u64,
     /// Those that it can make effective.
     pub(crate) permitted: u64,
+    /// Its real, effective and saved user.
+    pub(crate) users: Option<[u32; 3]>,
+    /// Its real, effective and saved group.
+    pub(crate) groups: Option<[u32; 3]>,
+    /// No program that it executes gets more rights.
+    pub(crate) no_new_privs: bool,
     /// Its id in the innermost pid namespace: what its own C library knows it by.
     pub(crate) inner_id: Option<u32>,
 }
@@ -168,9 +176,21 @@ fn number_in(stat: &[u8], field: usize) -> Option<u64> {
 impl ThreadStatus {
     /// Of one thread; `None` if it is gone.
     pub(crate) fn read(pid: Pid, tid: Tid) -> Option<Self> {
-        proc_file::read(format!("/proc/{pid}/task/{tid}/status"))
-            .ok()
-            .map(|status| Self::parse(&status))
+        Self::try_read(pid, tid).ok().flatten()
+    }
+
+    /// The same, for a caller to whom a thread that is gone and one that cannot be read are not the same.
+    ///
+    /// # Errors
+    /// It cannot be read, as while the daemon is out of descriptors.
+    pub(crate) fn try_read(pid: Pid, tid: Tid) -> io::Result<Option<Self>> {
+        match proc_file::read(format!("/proc/{pid}/task/{tid}/status")) {
+            Ok(status) => Ok(Some(Self::parse(&status))),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ESRCH) => Ok(None),
+                _ => Err(error),
+            },
+        }
     }
 
     /// Of the calling thread.
@@ -195,6 +215,9 @@ impl ThreadStatus {
                 "State" => parsed.state = state_of(value.bytes().next()),
                 "TracerPid" => parsed.tracer = value.parse().ok().filter(|&tracer| tracer != 0),
                 "PPid" => parsed.parent = value.parse().ok(),
+                "Uid" => parsed.users = ids(value),
+                "Gid" => parsed.groups = ids(value),
+                "NoNewPrivs" => parsed.no_new_privs = value != "0",
                 "Seccomp" => parsed.seccomp = value.parse().ok(),
                 "Seccomp_filters" => parsed.filters = value.parse().ok(),
                 "CapPrm" => parsed.permitted = u64::from_str_radix(value, 16).unwrap_or(0),
@@ -210,6 +233,12 @@ impl ThreadStatus {
     }
 }
 
+/// The first three of the four ids of a line.
+fn ids(value: &str) -> Option<[u32; 3]> {
+    let mut ids = value.split_ascii_whitespace().map(|id| id.parse().ok());
+    Some([ids.next()??, ids.next()??, ids.next()??])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,7 +246,7 @@ mod tests {
     #[test]
     fn a_status_is_read_whatever_the_thread_is_called() {
         let status = b"Name:\tState:\\nSeccomp: 1\xff\nState:\tS (sleeping)\nPPid:\t7\nTracerPid:\t0\n\
-            NSpid:\t4711\t12\t3\nCapPrm:\t0000000000200000\nCapEff:\t000001ffffffffff\nSeccomp:\t2\nSeccomp_filters:\t5\ngarbage\n";
+            Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\nNoNewPrivs:\t1\nNSpid:\t4711\t12\t3\nCapPrm:\t0000000000200000\nCapEff:\t000001ffffffffff\nSeccomp:\t2\nSeccomp_filters:\t5\ngarbage\n";
         let expected = ThreadStatus {
             state: ThreadState::Sleeping,
             tracer: None,
@@ -226,6 +255,9 @@ mod tests {
             filters: Some(5),
             capabilities: 0x1ff_ffff_ffff,
             permitted: 1 << 21,
+            users: Some([1, 2, 3]),
+            groups: Some([5, 6, 7]),
+            no_new_privs: true,
             inner_id: Some(3),
         };
         assert_eq!(ThreadStatus::parse(status), expected);

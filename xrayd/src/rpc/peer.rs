@@ -1,0 +1,346 @@
+//! The process that connected to the socket, and what it may do by itself.
+//!
+//! `SO_PEERCRED` names the user and the group of the moment of the connect. Nothing else is as certain:
+//! what `/proc` shows is of a later moment, when the process may have executed a set-user-id program
+//! with the descriptor open. So what is read there only takes away. A process that is not in the
+//! daemon's namespaces, that is confined, or that cannot be looked at gets nothing.
+
+use std::{
+    io::{self, ErrorKind},
+    os::fd::AsFd as _,
+};
+
+use nix::{libc, unistd::geteuid};
+use procfs::process::Process;
+use tokio::net::UnixStream;
+
+use crate::{
+    Pid,
+    sys::{PidFd, security_label},
+    target::{
+        Caller, Confinement, MOST_CALLER_THREADS, OwnProcess, Rights, SYS_PTRACE, ThreadState,
+        ThreadStatus, Threads, namespace_at,
+    },
+};
+
+/// What the kernel says of the process at the other end of a connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    uid: u32,
+    group: u32,
+    /// `None` for one in a pid namespace that cannot be seen from here.
+    pid: Option<Pid>,
+    /// `None` if it has ended.
+    held: Option<PidFd>,
+    label: Option<Vec<u8>>,
+}
+
+// === impl Peer ===
+
+impl Peer {
+    /// By the connection alone; reads nothing of the process.
+    ///
+    /// # Errors
+    /// The kernel does not say who it is.
+    pub(super) fn of(stream: &UnixStream) -> io::Result<Self> {
+        let credentials = stream.peer_cred()?;
+        let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok());
+        let pid = pid.and_then(|pid| Pid::try_from(pid).ok());
+        let held = match PidFd::of_peer(&stream.as_fd()) {
+            // Before 6.5. A process that connects, ends, and whose number is given to another one before
+            // this line, is taken for that one.
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+                pid.and_then(|pid| PidFd::open(pid).ok())
+            }
+            held => held.ok(),
+        };
+        Ok(Self {
+            uid: credentials.uid(),
+            group: credentials.gid(),
+            pid,
+            held,
+            label: security_label(&stream.as_fd())?,
+        })
+    }
+
+    pub(super) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Its number, for the log; 0 if it has none here.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid.map_or(0, Pid::as_u32)
+    }
+
+    /// A caller of this name that gets nothing, for the audit record.
+    pub(super) fn without_rights(&self) -> Caller {
+        Caller::peer(self.uid, self.pid(), Err(Confinement::Unseen))
+    }
+
+    /// Looks at the process. May take milliseconds.
+    pub(super) fn look(self) -> Caller {
+        Caller::peer(self.uid, self.pid(), self.rights())
+    }
+
+    fn rights(&self) -> Result<Rights, Confinement> {
+        let own = OwnProcess::get();
+        let (Some(pid), Some(held)) = (self.pid, &self.held) else {
+            return Err(Confinement::Unseen);
+        };
+        if let Some((user, group)) = own.unmapped
+            && (self.uid == user || self.group == group)
+        {
+            return Err(Confinement::Unmapped);
+        }
+        self.check_namespaces(pid)?;
+        if self.label.as_deref().is_some_and(confines) {
+            return Err(Confinement::SecurityModule);
+        }
+        let (permitted, effective) = self.check_threads(pid)?;
+        let stat = Process::new(pid.as_raw()).and_then(|process| process.stat());
+        let start_time = stat.map_err(|_| Confinement::Unseen)?.starttime;
+        // Asked last: then all of that was of this process.
+        if held.has_exited() {
+            return Err(Confinement::Unseen);
+        }
+        Ok(Rights {
+            group: self.group,
+            permitted,
+            effective,
+            start_time,
+        })
+    }
+
+    fn check_namespaces(&self, pid: Pid) -> Result<(), Confinement> {
+        let own = OwnProcess::get();
+        for (name, its_own, other) in [
+            ("user", own.user_namespace, Confinement::UserNamespace),
+            ("pid", own.pid_namespace, Confinement::PidNamespace),
+        ] {
+            match namespace_at(&format!("/proc/{pid}/ns/{name}")) {
+                Ok(id) if its_own == Some(id) => {}
+                Ok(_) => return Err(other),
+                // The daemon of a user may not look at root's processes. Its socket is closed to root within
+                // a user namespace.
+                Err(error)
+                    if error.kind() == ErrorKind::PermissionDenied
+                        && self.uid == 0
+                        && !geteuid().is_root() => {}
+                Err(_) => return Err(Confinement::Unseen),
+            }
+        }
+        Ok(())
+    }
+
+    /// What all threads have in common: permitted and effective capabilities. Which of them connected is not known.
+    fn check_threads(&self, pid: Pid) -> Result<(u64, u64), Confinement> {
+        let own = &OwnProcess::get().status;
+        let threads = Threads::of(pid);
+        if threads.len() > MOST_CALLER_THREADS {
+            return Err(Confinement::Threads);
+        }
+        let (mut permitted, mut effective) = (u64::MAX, u64::MAX);
+        let mut seen = false;
+        for tid in threads {
+            let status = ThreadStatus::try_read(pid, tid).map_err(|_| Confinement::Unseen)?;
+            let Some(status) = status.filter(|status| status.state != ThreadState::Dead) else {
+                continue;
+            };
+            seen = true;
+            permitted &= status.permitted;
+            effective &= status.capabilities;
+            check_status(self.uid, self.group, &status, own)?;
+            match std::fs::read(format!("/proc/{pid}/task/{tid}/attr/current")) {
+                Ok(label) if confines(&label) => return Err(Confinement::SecurityModule),
+                // EINVAL: no security module labels processes.
+                Ok(_) => {}
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINVAL | libc::ENOENT | libc::ESRCH) => {}
+                    _ => return Err(Confinement::Unseen),
+                },
+            }
+        }
+        match seen {
+            true if self.uid == 0 => Ok((permitted, effective)),
+            true => Ok((0, 0)),
+            false => Err(Confinement::Unseen),
+        }
+    }
+}
+
+/// What one thread of the peer shows, against what this process is.
+fn check_status(
+    uid: u32,
+    group: u32,
+    status: &ThreadStatus,
+    own: &ThreadStatus,
+) -> Result<(), Confinement> {
+    // The kernel's rule goes by the real ids.
+    let is_one = |ids: Option<[u32; 3]>, id: u32| {
+        ids.is_some_and(|[real, effective, _]| real == id && effective == id)
+    };
+    if !is_one(status.users, uid) || !is_one(status.groups, group) {
+        return Err(Confinement::Ids);
+    }
+    let filters = |status: &ThreadStatus| (status.seccomp.unwrap_or(0), status.filters);
+    // Filters are inherited and never removed: with as many as this process it has the same.
+    let same = filters(status) == filters(own) && own.filters.is_some();
+    if status.seccomp.unwrap_or(0) != 0 && !same {
+        return Err(Confinement::Seccomp);
+    }
+    // A Landlock domain shows nowhere, and without this flag only CAP_SYS_ADMIN makes one.
+    let is_privileged = uid == 0 && status.capabilities & SYS_PTRACE != 0;
+    if status.no_new_privs && !is_privileged {
+        return Err(Confinement::NoNewPrivileges);
+    }
+    Ok(())
+}
+
+/// Whether a security module holds a process with this label back. The policy cannot be asked, so every
+/// label counts but those by which AppArmor and SELinux's reference policy say that they do not.
+fn confines(label: &[u8]) -> bool {
+    let label = label.split(|&byte| byte == 0).next().unwrap_or_default();
+    let label = label.trim_ascii();
+    let mut fields = label.split(|&byte| byte == b':');
+    // SELinux without a policy calls everything "kernel".
+    let is_free = label.is_empty()
+        || label == b"kernel"
+        || label == b"unconfined"
+        || label.ends_with(b" (unconfined)")
+        || fields.nth(2) == Some(b"unconfined_t");
+    !is_free
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_confine_unless_they_say_that_they_do_not() {
+        for (label, expected) in [
+            (&b""[..], false),
+            (b"unconfined\n", false),
+            (b"unconfined\0", false),
+            (b"vscode (unconfined)\n", false),
+            (b"docker-default (enforce)\n", true),
+            (b"firefox (complain)", true),
+            (b"unconfined//&snap.x (mixed)", true),
+            (
+                b"unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023\0",
+                false,
+            ),
+            (b"system_u:system_r:httpd_t:s0", true),
+            (b"system_u:system_r:httpd_t:unconfined_t", true),
+            (b"kernel\0", false),
+            (b"_", true),
+        ] {
+            let shown = String::from_utf8_lossy(label);
+            assert_eq!(confines(label), expected, "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_confined_or_somebody_else_takes_everything_away() {
+        let own = ThreadStatus {
+            seccomp: Some(0),
+            filters: Some(0),
+            ..ThreadStatus::default()
+        };
+        let plain = ThreadStatus {
+            users: Some([1000; 3]),
+            groups: Some([100; 3]),
+            ..own.clone()
+        };
+        fn check(status: &ThreadStatus, own: &ThreadStatus) -> Result<(), Confinement> {
+            check_status(1000, 100, status, own)
+        }
+        assert_eq!(check(&plain, &own), Ok(()));
+        let saved = ThreadStatus {
+            users: Some([1000, 1000, 0]),
+            ..plain.clone()
+        };
+        assert_eq!(check(&saved, &own), Ok(()));
+        for (change, expected) in [
+            (
+                ThreadStatus {
+                    users: Some([0, 1000, 0]),
+                    ..plain.clone()
+                },
+                Confinement::Ids,
+            ),
+            (
+                ThreadStatus {
+                    users: Some([0; 3]),
+                    ..plain.clone()
+                },
+                Confinement::Ids,
+            ),
+            (
+                ThreadStatus {
+                    users: None,
+                    ..plain.clone()
+                },
+                Confinement::Ids,
+            ),
+            (
+                ThreadStatus {
+                    groups: Some([100, 101, 100]),
+                    ..plain.clone()
+                },
+                Confinement::Ids,
+            ),
+            (
+                ThreadStatus {
+                    seccomp: Some(2),
+                    filters: Some(1),
+                    ..plain.clone()
+                },
+                Confinement::Seccomp,
+            ),
+            (
+                ThreadStatus {
+                    no_new_privs: true,
+                    ..plain.clone()
+                },
+                Confinement::NoNewPrivileges,
+            ),
+        ] {
+            assert_eq!(check(&change, &own), Err(expected), "{change:?}");
+        }
+        // In a container that both are in, both are under its filter.
+        let filtered = |filters| ThreadStatus {
+            seccomp: Some(2),
+            filters,
+            ..plain.clone()
+        };
+        assert_eq!(check(&filtered(Some(1)), &filtered(Some(1))), Ok(()));
+        for (its, own) in [(Some(2), Some(1)), (None, None)] {
+            let refused = check(&filtered(its), &filtered(own));
+            assert_eq!(refused, Err(Confinement::Seccomp));
+        }
+    }
+
+    #[test]
+    fn root_with_the_capability_may_have_given_up_new_privileges() {
+        let own = ThreadStatus::default();
+        let root = |capabilities| ThreadStatus {
+            users: Some([0; 3]),
+            groups: Some([0; 3]),
+            no_new_privs: true,
+            capabilities,
+            ..ThreadStatus::default()
+        };
+        assert_eq!(check_status(0, 0, &root(SYS_PTRACE), &own), Ok(()));
+        let refused = check_status(0, 0, &root(0), &own);
+        assert_eq!(refused, Err(Confinement::NoNewPrivileges));
+    }
+
+    #[tokio::test]
+    async fn a_process_that_connects_to_itself_has_its_own_rights() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let caller = Peer::of(&one).unwrap().look();
+        assert_eq!(caller.uid, geteuid().as_raw());
+        assert_eq!(caller.pid, std::process::id());
+        assert_eq!(caller.confinement(), None);
+    }
+}
