@@ -25,8 +25,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Threads that hang with processes of one user at most.
 const MOST_HUNG: usize = 2;
 
-/// Threads that were left behind by all walks.
-static HUNG: Mutex<Vec<Hung>> = Mutex::new(Vec::new());
+static WALKS: Walks = Walks {
+    patience: PATIENCE,
+    hung: Mutex::new(Vec::new()),
+};
+
+/// All walks of the daemon.
+#[derive(Debug)]
+struct Walks {
+    patience: Duration,
+    /// Threads that were left behind. Those that came back are taken out at the next look.
+    hung: Mutex<Vec<Hung>>,
+}
 
 #[derive(Debug)]
 struct Hung {
@@ -39,9 +49,10 @@ struct Hung {
 /// One walk. The lock is held by no thread that looks.
 #[derive(Debug)]
 struct Walk<T> {
+    walks: &'static Walks,
     progress: Mutex<Progress<T>>,
-    /// Signalled when the last process is done.
-    done: Condvar,
+    /// Signalled when a thread ends, or has done the last process.
+    changed: Condvar,
 }
 
 #[derive(Debug)]
@@ -55,6 +66,12 @@ struct Progress<T> {
     is_done: bool,
 }
 
+/// What a thread holds until it ends, also by a panic.
+struct Running<T> {
+    walk: Arc<Walk<T>>,
+    token: Option<Arc<()>>,
+}
+
 /// Looks at these processes in turn, and returns what was found.
 ///
 /// # Errors
@@ -63,37 +80,44 @@ pub(super) fn walk<T: Send + 'static>(
     pids: Vec<Pid>,
     look: impl Fn(Pid) -> Option<T> + Send + Sync + 'static,
 ) -> io::Result<Vec<T>> {
-    walk_with(pids, PATIENCE, Arc::new(look))
+    WALKS.walk(pids, &Arc::new(look))
 }
 
-fn walk_with<T: Send + 'static>(
-    pids: Vec<Pid>,
-    patience: Duration,
-    look: Arc<impl Fn(Pid) -> Option<T> + Send + Sync + 'static>,
-) -> io::Result<Vec<T>> {
-    let walk = Arc::new(Walk {
-        progress: Mutex::new(Progress {
-            thread: 0,
-            left: pids.into(),
-            current: None,
-            found: Vec::new(),
-            is_done: false,
-        }),
-        done: Condvar::new(),
-    });
-    let mut token = walk.spawn(0, &look)?;
-    let mut progress = lock(&walk.progress);
-    while !progress.is_done {
-        // A thread that ends without having done so has panicked; the process that it looked at is
-        // left out.
-        let ended = token.strong_count() == 0;
-        let hung = progress
-            .current
-            .filter(|(_, _, since)| ended || since.elapsed() >= patience);
-        if let Some((pid, user, _)) = hung {
+// === impl Walks ===
+
+impl Walks {
+    fn walk<T: Send + 'static>(
+        &'static self,
+        pids: Vec<Pid>,
+        look: &Arc<impl Fn(Pid) -> Option<T> + Send + Sync + 'static>,
+    ) -> io::Result<Vec<T>> {
+        let walk = Arc::new(Walk {
+            walks: self,
+            progress: Mutex::new(Progress {
+                thread: 0,
+                left: pids.into(),
+                current: None,
+                found: Vec::new(),
+                is_done: false,
+            }),
+            changed: Condvar::new(),
+        });
+        let mut token = walk.spawn(0, look)?;
+        let mut progress = lock(&walk.progress);
+        while !progress.is_done {
+            // A thread that ends before all is done has panicked; its process is left out.
+            let ended = token.strong_count() == 0;
+            let stuck = progress
+                .current
+                .filter(|(_, _, since)| ended || since.elapsed() >= self.patience);
+            let Some((pid, user, _)) = stuck else {
+                let waited = walk.changed.wait_timeout(progress, self.patience / 4);
+                progress = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            };
             if !ended {
                 tracing::warn!(%pid, user, "left out of a list: its files do not answer");
-                lock(&HUNG).push(Hung {
+                lock(&self.hung).push(Hung {
                     pid,
                     user,
                     thread: token,
@@ -103,22 +127,19 @@ fn walk_with<T: Send + 'static>(
             progress.current = None;
             let number = progress.thread;
             drop(progress);
-            token = walk.spawn(number, &look)?;
+            token = walk.spawn(number, look)?;
             progress = lock(&walk.progress);
-            continue;
         }
-        let waited = walk.done.wait_timeout(progress, patience / 4);
-        progress = waited.unwrap_or_else(PoisonError::into_inner).0;
+        Ok(std::mem::take(&mut progress.found))
     }
-    Ok(std::mem::take(&mut progress.found))
-}
 
-/// Whether a thread hangs with this process, or too many with processes of this user.
-fn is_given_up(pid: Pid, user: u32) -> bool {
-    let mut hung = lock(&HUNG);
-    hung.retain(|hung| hung.thread.strong_count() > 0);
-    let of_user = hung.iter().filter(|hung| hung.user == user).count();
-    of_user >= MOST_HUNG || hung.iter().any(|hung| hung.pid == pid)
+    /// Whether a thread hangs with this process, or too many with processes of this user.
+    fn is_given_up(&self, pid: Pid, user: u32) -> bool {
+        let mut hung = lock(&self.hung);
+        hung.retain(|hung| hung.thread.strong_count() > 0);
+        let of_user = hung.iter().filter(|hung| hung.user == user).count();
+        of_user >= MOST_HUNG || hung.iter().any(|hung| hung.pid == pid)
+    }
 }
 
 // === impl Walk ===
@@ -129,15 +150,16 @@ impl<T: Send + 'static> Walk<T> {
         number: u32,
         look: &Arc<impl Fn(Pid) -> Option<T> + Send + Sync + 'static>,
     ) -> io::Result<Weak<()>> {
-        let (walk, look) = (Arc::clone(self), Arc::clone(look));
         let token = Arc::new(());
         let weak = Arc::downgrade(&token);
+        let running = Running {
+            walk: Arc::clone(self),
+            token: Some(token),
+        };
+        let look = Arc::clone(look);
         thread::Builder::new()
             .name("list".to_owned())
-            .spawn(move || {
-                let _token = token;
-                walk.run(number, &*look);
-            })?;
+            .spawn(move || running.walk.run(number, &*look))?;
         Ok(weak)
     }
 
@@ -153,13 +175,12 @@ impl<T: Send + 'static> Walk<T> {
                 progress.current = None;
                 let Some(pid) = progress.left.pop_front() else {
                     progress.is_done = true;
-                    self.done.notify_all();
                     return;
                 };
                 pid
             };
             let user = effective_user(pid);
-            if is_given_up(pid, user) {
+            if self.walks.is_given_up(pid, user) {
                 continue;
             }
             lock(&self.progress).current = Some((pid, user, Instant::now()));
@@ -168,56 +189,102 @@ impl<T: Send + 'static> Walk<T> {
     }
 }
 
+// === impl Running ===
+
+impl<T> Drop for Running<T> {
+    fn drop(&mut self) {
+        let _progress = lock(&self.walk.progress);
+        self.token = None;
+        self.walk.changed.notify_all();
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::sync_channel;
+    use std::sync::{
+        atomic::{AtomicU32, Ordering},
+        mpsc::sync_channel,
+    };
 
     use super::*;
 
-    /// Two of the same user; then none of that user's is looked at until they come back.
+    fn pids(numbers: &[u32]) -> Vec<Pid> {
+        let numbers = numbers.iter();
+        numbers.map(|&pid| Pid::try_from(pid).unwrap()).collect()
+    }
+
     #[test]
     fn a_process_that_hangs_is_left_out_and_not_tried_again() {
-        let pids = |numbers: &[u32]| -> Vec<Pid> {
-            let numbers = numbers.iter();
-            numbers.map(|&pid| Pid::try_from(pid).unwrap()).collect()
+        static OWN: Walks = Walks {
+            patience: Duration::from_millis(300),
+            hung: Mutex::new(Vec::new()),
         };
-        // No such processes: all are of the user that no process has.
         let all = pids(&[0x4000_0001, 0x4000_0002, 0x4000_0003]);
         let (answer, answers) = sync_channel::<()>(0);
-        let answers = Arc::new(Mutex::new(answers));
+        let answers = Mutex::new(answers);
         let hangs = all[1];
+        let looks = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&looks);
         let look = Arc::new(move |pid: Pid| {
             if pid == hangs {
+                counted.fetch_add(1, Ordering::SeqCst);
                 let _ = answers.lock().unwrap().recv();
             }
             Some(pid)
         });
-        let walked = || walk_with(all.clone(), Duration::from_millis(200), Arc::clone(&look));
-        assert_eq!(walked().unwrap(), [all[0], all[2]]);
-        assert!(is_given_up(hangs, 0));
-        assert!(!is_given_up(all[0], 0));
         let begun = Instant::now();
-        assert_eq!(walked().unwrap(), [all[0], all[2]]);
-        assert!(begun.elapsed() < PATIENCE, "it was not tried again");
+        // A thread that gets no processor for so long is left behind as well, and comes back.
+        let walk_until = |expected: &[Pid]| {
+            while OWN.walk(all.clone(), &look).unwrap() != expected {
+                assert!(begun.elapsed() < Duration::from_secs(60));
+            }
+        };
+        let others = [all[0], all[2]];
+        walk_until(&others);
+        assert!(OWN.is_given_up(hangs, 0));
+        walk_until(&others);
+        assert_eq!(looks.load(Ordering::SeqCst), 1);
         answer.send(()).unwrap();
-        while is_given_up(hangs, 0) {
-            thread::yield_now();
-        }
         drop(answer);
-        assert_eq!(walked().unwrap(), all);
+        walk_until(&all);
+    }
+
+    /// Threads that hang with a user's processes are few, however many processes there are.
+    #[test]
+    fn processes_of_a_user_with_two_that_hang_are_left_out() {
+        static OWN: Walks = Walks {
+            patience: PATIENCE,
+            hung: Mutex::new(Vec::new()),
+        };
+        let token = Arc::new(());
+        for pid in pids(&[0x4000_0021, 0x4000_0022]) {
+            let hung = Hung {
+                pid,
+                user: 1000,
+                thread: Arc::downgrade(&token),
+            };
+            OWN.hung.lock().unwrap().push(hung);
+        }
+        let other = pids(&[0x4000_0023])[0];
+        assert!(OWN.is_given_up(other, 1000));
+        assert!(!OWN.is_given_up(other, 1001));
+        drop(token);
+        assert!(!OWN.is_given_up(other, 1000));
+        assert!(OWN.hung.lock().unwrap().is_empty());
     }
 
     #[test]
     fn a_look_that_panics_leaves_out_its_process_alone() {
-        let all: Vec<Pid> = [0x4000_0011, 0x4000_0012]
-            .map(|pid| Pid::try_from(pid).unwrap())
-            .into();
+        static OWN: Walks = Walks {
+            patience: Duration::from_secs(60),
+            hung: Mutex::new(Vec::new()),
+        };
+        let all = pids(&[0x4000_0011, 0x4000_0012]);
         let first = all[0];
-        let look = move |pid: Pid| {
+        let look = Arc::new(move |pid: Pid| {
             assert_ne!(pid, first, "on purpose");
             Some(pid)
-        };
-        let found = walk_with(all.clone(), Duration::from_millis(200), Arc::new(look));
-        assert_eq!(found.unwrap(), [all[1]]);
+        });
+        assert_eq!(OWN.walk(all.clone(), &look).unwrap(), [all[1]]);
     }
 }
