@@ -1,5 +1,7 @@
 //! From the time stamp counter to nanoseconds.
 
+use super::clock_faults::{self, ClockFault};
+
 /// A reading of the time stamp counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticks(pub u64);
@@ -32,6 +34,10 @@ pub enum Calibration {
 pub struct Clock {
     /// Strictly increasing in ticks, never decreasing in monotonic time.
     anchors: Vec<ClockAnchor>,
+    /// Anchors that contradict those; they place nothing.
+    contradicting: Vec<ClockAnchor>,
+    /// What all anchors show of the counter.
+    faults: Vec<ClockFault>,
 }
 
 /// Reads a [`Clock`] at moments that are near each other, as those of a thread are: the same answers as
@@ -62,21 +68,28 @@ struct Stretch {
 
 impl Clock {
     /// Makes a clock of anchors in any order. Anchors that contradict earlier ones (the same tick again, or monotonic
-    /// time that runs backwards) are dropped.
+    /// time that runs backwards) place nothing.
     #[must_use]
     pub fn new(mut anchors: Vec<ClockAnchor>) -> Self {
+        let faults = clock_faults::find(&anchors);
         anchors.sort_by_key(|anchor| (anchor.ticks, anchor.monotonic_ns));
         let mut latest: Option<ClockAnchor> = None;
+        let mut contradicting = Vec::new();
         anchors.retain(|anchor| {
             let fits = latest.is_none_or(|latest| {
                 anchor.ticks > latest.ticks && anchor.monotonic_ns >= latest.monotonic_ns
             });
-            if fits {
-                latest = Some(*anchor);
+            match fits {
+                true => latest = Some(*anchor),
+                false => contradicting.push(*anchor),
             }
             fits
         });
-        Self { anchors }
+        Self {
+            anchors,
+            contradicting,
+            faults,
+        }
     }
 
     /// What the clock's rate rests on.
@@ -93,6 +106,18 @@ impl Clock {
     #[must_use]
     pub fn anchors(&self) -> &[ClockAnchor] {
         &self.anchors
+    }
+
+    /// The other anchors: they show when the counter did not keep time.
+    #[must_use]
+    pub fn contradicting(&self) -> &[ClockAnchor] {
+        &self.contradicting
+    }
+
+    /// When the counter did not keep time, in order of time. Durations then and around are wrong.
+    #[must_use]
+    pub fn faults(&self) -> &[ClockFault] {
+        &self.faults
     }
 
     /// Ticks per second, measured from the first to the last anchor. `None` without two anchors.
@@ -334,14 +359,15 @@ mod tests {
     }
 
     #[test]
-    fn contradicting_anchors_are_dropped() {
+    fn contradicting_anchors_place_nothing() {
         let anchors = [
             anchor(0, 100, 0),
             anchor(10, 50, 0),
             anchor(0, 200, 0),
             anchor(20, 120, 0),
         ];
-        assert_eq!(Clock::new(anchors.to_vec()).anchors().len(), 2);
+        let clock = Clock::new(anchors.to_vec());
+        assert_eq!((clock.anchors().len(), clock.contradicting().len()), (2, 2));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod call_sums;
 mod clock;
+mod clock_faults;
 mod economy;
 mod event;
 mod event_type;
@@ -21,6 +22,7 @@ mod xray_ids;
 pub(crate) use call_sums::MOST_RANGES;
 pub use call_sums::{CallSums, Durations};
 pub use clock::{Calibration, Clock, ClockAnchor, ClockReader, Ticks};
+pub use clock_faults::{ClockFault, ClockFaultKind};
 pub use economy::{DutyWindow, FilterNote, Rest};
 pub use event::{CallKind, DataKind, DataRef, Event, EventBody};
 pub use event_type::EventType;

@@ -141,6 +141,7 @@ impl Trace {
         self.clock
             .anchors()
             .iter()
+            .chain(self.clock.contradicting())
             .try_for_each(|anchor| writer.anchor(anchor))?;
         let mut index = index;
         for block in &self.blocks {

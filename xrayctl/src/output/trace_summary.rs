@@ -5,7 +5,7 @@ use std::io;
 use serde::Serialize;
 use xray_trace::analysis::{Filter, Notes};
 use xray_trace::container::Completeness;
-use xray_trace::model::{Birth, Calibration, Trace};
+use xray_trace::model::{Birth, Calibration, ClockFaultKind, Trace};
 
 use super::unrecorded::Unrecorded;
 use super::{Look, Tone, text, units};
@@ -28,10 +28,20 @@ pub(crate) struct TraceSummary {
     completeness: Ended,
     /// False if the rate of the counter is not known, so that times are in ticks.
     calibrated: bool,
+    /// When the counter did not keep time, by `CLOCK_MONOTONIC`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    clock_faults: Vec<FaultyTime>,
     /// What was not recorded on purpose, of all of the trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     unrecorded: Option<Unrecorded>,
     notes: NoteCounts,
+}
+
+#[derive(Debug, Serialize)]
+struct FaultyTime {
+    from_ns: u64,
+    to_ns: u64,
+    kind: &'static str,
 }
 
 #[derive(Debug, Serialize)]
@@ -111,6 +121,14 @@ impl TraceSummary {
                 unrecorded_ns: origin.unrecorded_ns,
             }),
         });
+        let clock_faults = trace.clock().faults().iter().map(|fault| FaultyTime {
+            from_ns: fault.from_ns,
+            to_ns: fault.to_ns,
+            kind: match fault.kind {
+                ClockFaultKind::Backwards => "backwards",
+                ClockFaultKind::Rate => "rate",
+            },
+        });
         let first = trace.blocks().iter().map(|block| block.first).min();
         let totals = trace.totals();
         Self {
@@ -128,6 +146,7 @@ impl TraceSummary {
                 Completeness::Cut { .. } => Ended::Cut,
             },
             calibrated: trace.clock().calibration() == Calibration::Measured,
+            clock_faults: clock_faults.collect(),
             unrecorded: Unrecorded::new(trace, &Filter::default()),
             notes: NoteCounts {
                 exits_without_entry,
@@ -290,6 +309,14 @@ impl TraceSummary {
         };
         let clock = (!self.calibrated && self.events > 0)
             .then_some("the rate of the counter is not known: times are in ticks, not nanoseconds");
+        if let Some(first) = self.clock_faults.first() {
+            let line = format!(
+                "the processor's counter did not keep time ({}): durations around are wrong; first at {} of CLOCK_MONOTONIC",
+                units::counted(self.clock_faults.len() as u64, "fault"),
+                units::time(first.from_ns),
+            );
+            lines.push((Tone::Bad, line));
+        }
         let others = ending.into_iter().chain(clock);
         lines.extend(others.map(|line| (Tone::Warning, line.to_owned())));
         lines

@@ -372,6 +372,16 @@ impl Output {
     /// Counter and clocks now.
     pub(crate) fn anchor(&self, anchor: ClockAnchor) {
         let mut retained = lock(&self.retained);
+        if let Some(last) = retained.anchors.last()
+            && anchor.ticks < last.ticks
+            && anchor.monotonic_ns > last.monotonic_ns
+        {
+            tracing::warn!(
+                from = last.ticks.0,
+                to = anchor.ticks.0,
+                "the processor's counter went backwards: durations are wrong"
+            );
+        }
         if retained.anchors.len() >= MAX_ANCHORS {
             let mut index = 0usize;
             retained.anchors.retain(|_| {

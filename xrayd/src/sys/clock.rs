@@ -19,6 +19,21 @@ pub(crate) fn ticks_now() -> Ticks {
     }
 }
 
+/// True if the processor says that the counter runs at one rate in all states of power.
+/// Source: Intel SDM volume 3, 18.17.1; CPUID 0x80000007, EDX bit 8.
+pub(crate) fn counter_is_invariant() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::__cpuid;
+        const POWER: u32 = 0x8000_0007;
+        __cpuid(0x8000_0000).eax >= POWER && __cpuid(POWER).edx >> 8 & 1 == 1
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}
+
 /// Nanoseconds of `CLOCK_MONOTONIC` now.
 ///
 /// # Errors

@@ -7,7 +7,9 @@ use xray_trace::instr_map::XrayRuntime;
 
 use super::{
     FoundFile, Maps, MemoryGroup, Module, Notices, Objects, Passage, Stay, Target, ThreadState,
-    ThreadStatus, Threads, linked,
+    ThreadStatus, Threads,
+    counter::check_counter,
+    linked,
     modules::{Found, modules_of},
     open_map_file, ring_rooms,
     sleds::{Survey, survey},
@@ -168,6 +170,8 @@ pub(crate) fn preflight(
     check_sharing(&mut flight, pid);
     check_copying(&mut flight);
     check_rings(&mut flight, pid);
+    let (outcome, finding) = check_counter();
+    flight.add(Reason::Tsc, "counter", outcome, finding);
     check_noticing(&mut flight);
     Ok(flight)
 }

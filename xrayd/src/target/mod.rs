@@ -2,6 +2,7 @@
 
 mod access;
 mod check;
+mod counter;
 pub(crate) mod cpu_time;
 mod credentials;
 mod ending;

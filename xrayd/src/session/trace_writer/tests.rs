@@ -1,7 +1,7 @@
 use xray_trace::{
     FileAddr,
     container::{BlockEncoder, Completeness},
-    model::{Birth, CallKind, DataKind, Ticks, Trace},
+    model::{Birth, CallKind, ClockFaultKind, DataKind, Ticks, Trace},
 };
 
 use super::*;
@@ -430,4 +430,29 @@ fn one_clock_is_told_once() {
         .map(|a| a.monotonic_ns)
         .collect();
     assert_eq!(times, [0, 2, ANCHORS_APART + 2]);
+}
+
+/// The anchors are all in the file, so that it shows what the counter did, and still does when it is written anew.
+#[test]
+fn a_counter_that_went_backwards_is_told_by_the_trace() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut writer = writer(&Loaded::demo());
+    for (second, ticks) in [(1, 3000), (2, 6000), (3, 100), (4, 3100)] {
+        let anchor = ClockAnchor {
+            ticks: Ticks(ticks),
+            monotonic_ns: second * SECOND,
+            wall_ns: 0,
+        };
+        writer.anchor(FIRST, &anchor).unwrap();
+    }
+    let trace = taken(&mut writer);
+    let again = trace.write(Vec::new()).unwrap();
+    let again = Trace::read(again.as_slice()).unwrap();
+    for trace in [&trace, &again] {
+        let [fault] = trace.clock().faults() else {
+            panic!("{:?}", trace.clock());
+        };
+        assert_eq!(fault.kind, ClockFaultKind::Backwards);
+        assert_eq!((fault.from_ns, fault.to_ns), (2 * SECOND, 3 * SECOND));
+    }
 }

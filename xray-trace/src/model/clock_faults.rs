@@ -1,0 +1,165 @@
+//! Whether the counter kept time: judges pairs of anchors, which tie it to `CLOCK_MONOTONIC`.
+//!
+//! A counter that is put back (a snapshot of a virtual machine is restored, a processor loses it while
+//! the machine sleeps, sockets disagree) or that changes its rate makes durations wrong. The anchors of
+//! a trace show it, so that no other note of it is needed.
+
+use super::clock::ClockAnchor;
+
+/// Anchors nearer to each other than this, in nanoseconds, are not judged: processes and processors
+/// take them at slightly different moments.
+const NEAR_NS: u64 = 1_000_000;
+/// The rate between two anchors may differ from the usual one by one part in so many, and by
+/// [`SLACK_NS`]: reading the clocks can be interrupted.
+const TOLERANCE: u64 = 20;
+const SLACK_NS: u64 = 5_000_000;
+
+/// What was wrong with the counter between two anchors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockFault {
+    /// When the first anchor was taken, on `CLOCK_MONOTONIC` in nanoseconds.
+    pub from_ns: u64,
+    /// When the second one was taken.
+    pub to_ns: u64,
+    /// What happened in between.
+    pub kind: ClockFaultKind,
+}
+
+/// How a counter fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClockFaultKind {
+    /// It showed less at the second anchor than at the first.
+    Backwards,
+    /// It ran faster or slower than at other times, or jumped forwards.
+    Rate,
+}
+
+/// The faults that anchors show, in order of time. At most one for each anchor.
+pub(super) fn find(anchors: &[ClockAnchor]) -> Vec<ClockFault> {
+    let mut anchors = anchors.to_vec();
+    anchors.sort_by_key(|anchor| (anchor.monotonic_ns, anchor.ticks));
+    anchors.dedup_by(|next, kept| next.monotonic_ns - kept.monotonic_ns < NEAR_NS);
+    let pairs = || anchors.iter().zip(anchors.iter().skip(1));
+    // Ticks in a second of the pair in the middle; two pairs do not tell which of them is right.
+    let mut rates: Vec<u128> = pairs()
+        .filter(|(from, to)| to.ticks > from.ticks)
+        .map(|(from, to)| rate(from, to))
+        .collect();
+    rates.sort_unstable();
+    let usual = rates
+        .get(rates.len() / 2)
+        .copied()
+        .filter(|_| rates.len() > 2);
+    pairs()
+        .filter_map(|(from, to)| {
+            let kind = judge(from, to, usual)?;
+            Some(ClockFault {
+                from_ns: from.monotonic_ns,
+                to_ns: to.monotonic_ns,
+                kind,
+            })
+        })
+        .collect()
+}
+
+/// Judges two anchors, the earlier one first; `usual` is the rate in ticks a second, where it is known.
+fn judge(from: &ClockAnchor, to: &ClockAnchor, usual: Option<u128>) -> Option<ClockFaultKind> {
+    if to.ticks < from.ticks {
+        return Some(ClockFaultKind::Backwards);
+    }
+    let usual = usual.filter(|usual| *usual > 0)?;
+    let passed = u128::from(to.monotonic_ns - from.monotonic_ns);
+    let counted = u128::from(to.ticks.0 - from.ticks.0) * 1_000_000_000 / usual;
+    let allowed = (passed / u128::from(TOLERANCE)).max(u128::from(SLACK_NS));
+    (counted.abs_diff(passed) > allowed).then_some(ClockFaultKind::Rate)
+}
+
+fn rate(from: &ClockAnchor, to: &ClockAnchor) -> u128 {
+    let passed = u128::from(to.monotonic_ns - from.monotonic_ns).max(1);
+    u128::from(to.ticks.0 - from.ticks.0) * 1_000_000_000 / passed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::clock::Ticks, ClockFaultKind::*, *};
+
+    const MS: u64 = 1_000_000;
+
+    /// Anchors at these milliseconds and ticks; where they fail, from which millisecond on, and how.
+    fn check(anchors: &[(u64, u64)], expected: &[(u64, ClockFaultKind)]) {
+        let anchors: Vec<ClockAnchor> = anchors
+            .iter()
+            .map(|&(ms, ticks)| ClockAnchor {
+                ticks: Ticks(ticks),
+                monotonic_ns: ms * MS,
+                wall_ns: 0,
+            })
+            .collect();
+        let found = find(&anchors);
+        let found: Vec<_> = found
+            .iter()
+            .map(|fault| (fault.from_ns / MS, fault.kind))
+            .collect();
+        assert_eq!(found, expected, "{anchors:?}");
+    }
+
+    #[test]
+    fn pairs_of_anchors_are_judged() {
+        check(&[], &[]);
+        check(&[(5, 9)], &[]);
+        check(&[(0, 0), (1000, 3000), (2000, 6000), (3000, 9000)], &[]);
+        // In any order, and by processors that read it at slightly different moments.
+        check(&[(2000, 6000), (1000, 3000), (0, 0), (0, 5)], &[]);
+        // Put back.
+        check(
+            &[(0, 9000), (1000, 12_000), (2000, 100)],
+            &[(1000, Backwards)],
+        );
+        check(&[(0, 9000), (1000, 10)], &[(0, Backwards)]);
+        // A jump forwards, and a time at half the rate.
+        let jump = [
+            (0, 0),
+            (1000, 3000),
+            (2000, 6000),
+            (3000, 90_000),
+            (4000, 93_000),
+        ];
+        check(&jump, &[(2000, Rate)]);
+        let slow = [
+            (0, 0),
+            (1000, 3000),
+            (2000, 4500),
+            (3000, 7500),
+            (4000, 10_500),
+        ];
+        check(&slow, &[(1000, Rate)]);
+        // It stood still while the monotonic clock went on.
+        let still = [
+            (0, 0),
+            (1000, 3000),
+            (2000, 3000),
+            (3000, 6000),
+            (4000, 9000),
+        ];
+        check(&still, &[(1000, Rate)]);
+        // Two rates do not tell which of them is right; and a late reading is none.
+        check(&[(0, 0), (1000, 3000), (2000, 9000)], &[]);
+        check(&[(0, 0), (10, 30), (20, 72), (30, 90), (40, 120)], &[]);
+    }
+
+    #[test]
+    fn extreme_anchors_do_no_harm() {
+        let far = u64::MAX / MS;
+        check(&[(0, u64::MAX), (far, 0)], &[(0, Backwards)]);
+        check(&[(0, 0), (far, u64::MAX)], &[]);
+        check(
+            &[
+                (0, 0),
+                (1, u64::MAX / 2),
+                (2, u64::MAX - 1),
+                (far, u64::MAX),
+            ],
+            &[(2, Rate)],
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! Whether the machine's counter can be trusted to keep time.
+
+use std::fs;
+
+use super::Outcome;
+use crate::sys::counter_is_invariant;
+
+const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+/// Clock sources of the kernel that are read from the counter, directly or by a hypervisor's scale.
+const FROM_COUNTER: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
+
+/// What processor and kernel say of the counter.
+pub(super) fn check_counter() -> (Outcome, String) {
+    let source = fs::read_to_string(SOURCE).unwrap_or_default();
+    judge(counter_is_invariant(), source.trim())
+}
+
+fn judge(is_invariant: bool, source: &str) -> (Outcome, String) {
+    let kept = match is_invariant {
+        true => "runs at one rate",
+        false => "may change its rate, says the processor",
+    };
+    match source {
+        source if FROM_COUNTER.contains(&source) => {
+            let outcome = match is_invariant {
+                true => Outcome::Ok,
+                false => Outcome::Warning,
+            };
+            (
+                outcome,
+                format!("{kept}; the kernel keeps time by it ({source})"),
+            )
+        }
+        "" => (
+            Outcome::Warning,
+            format!("{kept}; the kernel's clock source cannot be read"),
+        ),
+        other => (
+            Outcome::Warning,
+            format!(
+                "{kept}; the kernel keeps time by {other} instead, as where the counter is unstable: durations may be wrong"
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_trusted_if_processor_and_kernel_trust_it() {
+        for (is_invariant, source, expected) in [
+            (true, "tsc", Outcome::Ok),
+            (true, "kvm-clock", Outcome::Ok),
+            (false, "tsc", Outcome::Warning),
+            (true, "hpet", Outcome::Warning),
+            (true, "acpi_pm", Outcome::Warning),
+            (true, "", Outcome::Warning),
+        ] {
+            let (outcome, finding) = judge(is_invariant, source);
+            assert_eq!(outcome, expected, "{is_invariant} {source}: {finding}");
+        }
+    }
+}
