@@ -77,13 +77,104 @@ pub fn finish_taking<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32
     memory.store(line + control::RELEASED, released.wrapping_add(1));
 }
 
-/// How much a ring was given: words, but for those in guards; about as many as events.
+/// How much a ring was given: words, but for those in guards. An event has one word or more, see [`EventShare`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Words {
     /// Since the ring was claimed.
     pub begun: u64,
     /// Of those, the ones that are not there any more: they were read, or overwritten.
     pub overwritten: u64,
+}
+
+/// Of the newest words of a ring, how many those are, and how many of them name an event: others are its values and payload, and its time and place.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EventShare {
+    /// Words that were looked at.
+    pub words: u64,
+    /// Of those, the ones that stand for an event each.
+    pub events: u64,
+}
+
+/// Words that are looked at for that.
+const SHARE_WORDS: usize = 512;
+
+// === impl EventShare ===
+
+impl EventShare {
+    /// Of ring `index` now: of the chunk under way, or of the end of the one before while that has hardly begun.
+    pub fn of<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> Self {
+        let line = geometry.control_offset(index);
+        let started = memory.load(line + control::STARTED);
+        let Some(whole) = started.checked_sub(1) else {
+            return Self::default();
+        };
+        let there = Self::before(memory, geometry, (index, whole));
+        let few = SHARE_WORDS as u64 / 8;
+        match whole.checked_sub(1) {
+            Some(last) if there.words < few && last >= untouched(memory, line) => {
+                Self::before(memory, geometry, (index, last))
+            }
+            _ => there,
+        }
+    }
+
+    /// Of the last words that are written of a chunk.
+    fn before<M: SharedMemory>(
+        memory: &M,
+        geometry: Geometry,
+        (index, number): (u32, u64),
+    ) -> Self {
+        let written = written(memory, geometry, index, number);
+        let mut words = [0; SHARE_WORDS];
+        let many = written.min(SHARE_WORDS as u64);
+        let Some(words) = usize::try_from(many)
+            .ok()
+            .and_then(|many| words.get_mut(..many))
+        else {
+            return Self::default();
+        };
+        let from = chunk_offset(geometry, index, number) + GUARD_BYTES + 8 * (written - many);
+        memory.copy_words(from, words);
+        let written = words.iter().filter(|word| **word & 0xffff_ffff != 0);
+        Self {
+            words: written.clone().count() as u64,
+            events: written.filter(|word| **word & 1 != 0).count() as u64,
+        }
+    }
+
+    /// About how many events so many words are.
+    #[must_use]
+    pub fn events_in(self, words: u64) -> u64 {
+        match self.words {
+            0 => words,
+            all => {
+                let events = u128::from(words) * u128::from(self.events) / u128::from(all);
+                u64::try_from(events).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
+/// How many words of a chunk are written, but for those in its guard.
+fn written<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, number: u64) -> u64 {
+    let usable = (geometry.chunk_bytes() - GUARD_BYTES) / 8;
+    let words = chunk_offset(geometry, index, number) + GUARD_BYTES;
+    // The collector has zeroed the newest chunk if it has read that to its end. A session that ends zeroes as well what it has
+    // read of a chunk. Words that were read were written.
+    let read = memory
+        .load(geometry.control_offset(index) + control::CURSOR)
+        .saturating_sub(number.saturating_mul(geometry.chunk_bytes()));
+    let read = (read.saturating_sub(GUARD_BYTES) / 8).min(usable);
+    // The words of a chunk are written one after the other.
+    let (mut written, mut free) = (read, usable);
+    while written < free {
+        let middle = written + (free - written) / 2;
+        match memory.load(words + 8 * middle) & 0xffff_ffff {
+            0 => free = middle,
+            _ => written = middle + 1,
+        }
+    }
+    written
 }
 
 // === impl Words ===
@@ -98,23 +189,7 @@ impl Words {
         let Some(whole) = started.checked_sub(1) else {
             return Self::default();
         };
-        let place = (whole & (geometry.chunks() - 1)) * geometry.chunk_bytes();
-        let words = geometry.ring_offset(index) + place + GUARD_BYTES;
-        // The collector has zeroed the newest chunk if it has read that to its end. A session that ends zeroes as well what it has
-        // read of a chunk. Words that were read were written.
-        let read = memory
-            .load(line + control::CURSOR)
-            .saturating_sub(whole.saturating_mul(geometry.chunk_bytes()));
-        let read = (read.saturating_sub(GUARD_BYTES) / 8).min(usable);
-        // The words of a chunk are written one after the other.
-        let (mut written, mut free) = (read, usable);
-        while written < free {
-            let middle = written + (free - written) / 2;
-            match memory.load(words + 8 * middle) & 0xffff_ffff {
-                0 => free = middle,
-                _ => written = middle + 1,
-            }
-        }
+        let written = written(memory, geometry, index, whole);
         Self {
             begun: whole.saturating_mul(usable).saturating_add(written),
             overwritten: released.min(whole).saturating_mul(usable),
@@ -235,6 +310,12 @@ impl Picture {
     /// Reads it from its oldest event on.
     pub fn consumer(&self) -> Consumer {
         Consumer::resume(self, self.geometry, self.index)
+    }
+
+    /// About how many words the ring had been given before its first that was copied; 0 if it has all.
+    pub fn missing(&self) -> u64 {
+        let usable = (self.geometry.chunk_bytes() - GUARD_BYTES) / 8;
+        self.first.saturating_mul(usable)
     }
 
     /// Bytes that were copied.

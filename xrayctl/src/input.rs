@@ -241,7 +241,12 @@ fn named<T: Ord>(
 
 /// The first tick that is so long after the first event, or later.
 fn tick_at(trace: &Trace, after: Duration) -> Ticks {
-    Filter::tick_after(trace, u64::try_from(after.as_nanos()).unwrap_or(u64::MAX))
+    // Of a snapshot, from the begin of what it shows: calls that were open then have begun at any time before.
+    let first = trace.blocks().iter().map(|block| block.first).min();
+    let ns = |at: Option<Ticks>| at.map_or(0, |at| trace.clock().monotonic_ns(at));
+    let before = ns(trace.begin()).saturating_sub(ns(first));
+    let after = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+    Filter::tick_after(trace, after.saturating_add(before))
 }
 
 // === impl Unpaired ===

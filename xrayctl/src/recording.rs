@@ -7,23 +7,17 @@ use anyhow::Context as _;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tonic::Streaming;
-use xrayd_proto::v1::{StreamTraceRequest, TraceChunk, Undo};
+use xrayd_proto::v1::{Selection, StreamTraceRequest, TraceChunk, Undo};
 
 use crate::client::Rpc;
 use crate::failure::{self, Failure};
 use crate::trace_file::OutputFile;
 
-/// How often it is looked whether more comes.
-const SETTLE_POLL: Duration = Duration::from_millis(20);
-/// Nothing more comes if nothing came for so many looks: a thread that records no more is seen to be quiet after 200 ms, and
-/// then told to have lost events.
-const SETTLED: u32 = 20;
-/// But it is not waited for longer than this, as functions that others switched on may never be quiet…
-const SETTLE_LIMIT: u32 = 50;
-/// …or, where nothing is on any more, only if the engine is far behind, until it has caught up…
-const QUIET_LIMIT: u32 = 3000;
-/// …and than this where nothing was switched off: the engine sends what was recorded within 100 ms.
-const TAIL_LIMIT: u32 = 8;
+/// The engine ends the stream when a loan is over, once all that was recorded on it is sent: how long it is waited for one that is far
+/// behind…
+const REST_PATIENCE: Duration = Duration::from_secs(60);
+/// …and for one that could not be asked.
+const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 
 /// How far a recording is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -33,15 +27,13 @@ pub(crate) struct Counts {
     pub(crate) bytes: u64,
 }
 
-/// What becomes of the functions that are recorded when the recording ends.
+/// What is still to come when the recording ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// All are off since just now.
-    Quiet,
-    /// Some were switched off just now.
-    SwitchedOff,
-    /// All go on, for others.
-    GoesOn,
+    /// All that was recorded by now, and the end of the stream.
+    Ends,
+    /// Whatever is on its way: the engine did not do what it was asked for.
+    Unknown,
 }
 
 /// Why no more bytes come.
@@ -66,16 +58,21 @@ pub(crate) struct Recording {
 // === impl Recording ===
 
 impl Recording {
-    /// Begins to record: from now on, everything that the process does goes to the file. If we are killed, a daemon does `undo`, and the file can be
+    /// Begins to record: from now on, everything that the process does goes to the file; with a loan, what `selection` names. If we are killed, a daemon does `undo`, and the file can be
     /// read: it has its header when this returns.
     pub(crate) async fn begin(
         rpc: &mut Rpc,
         pid: u32,
         undo: Undo,
+        selection: Selection,
         mut file: OutputFile,
     ) -> anyhow::Result<Self> {
-        let undo = Some(undo);
-        let response = rpc.stream_trace(StreamTraceRequest { pid, undo }).await;
+        let request = StreamTraceRequest {
+            pid,
+            undo: Some(undo),
+            selection: Some(selection),
+        };
+        let response = rpc.stream_trace(request).await;
         let response = response.map_err(|status| failure::from_status(&status));
         let mut chunks = response.context("cannot stream the trace")?.into_inner();
         file.begin()?;
@@ -113,23 +110,14 @@ impl Recording {
             .context("the task that writes the file failed")?
     }
 
-    /// Waits until nothing more comes that belongs to the recording, and leaves the stream.
-    pub(crate) async fn leave(self, rest: Rest) -> anyhow::Result<(OutputFile, StreamEnd)> {
-        let (mut before, mut quiet) = (self.counts(), 0);
-        let limit = match rest {
-            Rest::Quiet => QUIET_LIMIT,
-            Rest::SwitchedOff => SETTLE_LIMIT,
-            Rest::GoesOn => TAIL_LIMIT,
+    /// Waits for what is still to come, for a while, and leaves the stream if it goes on.
+    pub(crate) async fn leave(mut self, rest: Rest) -> anyhow::Result<(OutputFile, StreamEnd)> {
+        let patience = match rest {
+            Rest::Ends => REST_PATIENCE,
+            Rest::Unknown => SHORT_PATIENCE,
         };
-        for _ in 0..limit {
-            tokio::time::sleep(SETTLE_POLL).await;
-            let now = self.counts();
-            quiet = if now == before { quiet + 1 } else { 0 };
-            before = now;
-            if quiet == SETTLED {
-                break;
-            }
-        }
+        // If it does not end by itself in time, we leave.
+        let _ = tokio::time::timeout(patience, self.ended()).await;
         // If the task has ended by itself, it has nothing to leave.
         let _ = self.leave.send(());
         self.task

@@ -9,7 +9,7 @@ use xray_trace::analysis::{SPACING, Survey};
 use xray_trace::container::Completeness;
 use xray_trace::model::{Totals, Trace};
 
-use crate::output::trace_summary;
+use crate::output::trace_summary::{self, OverwrittenEvents};
 use crate::private;
 
 /// Whether a file that is there already may be replaced.
@@ -49,6 +49,8 @@ pub(crate) struct Tally {
     pub(crate) calls: u64,
     /// Events lost.
     pub(crate) lost: u64,
+    /// Older events that were overwritten.
+    pub(crate) overwritten: Option<OverwrittenEvents>,
     /// Bytes of the file.
     pub(crate) bytes: u64,
     /// Threads that have events.
@@ -160,6 +162,7 @@ impl Tally {
             events: calls,
             calls: survey.calls,
             lost,
+            overwritten: OverwrittenEvents::of(trace),
             bytes,
             threads: trace.blocks_by_thread().len() as u64,
             processes: trace.processes().len() as u64,

@@ -173,7 +173,11 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
     denied(client.stream_events(events).await.unwrap_err());
     denied(
         client
-            .stream_trace(v1::StreamTraceRequest { pid, undo: None })
+            .stream_trace(v1::StreamTraceRequest {
+                pid,
+                undo: None,
+                selection: None,
+            })
             .await
             .unwrap_err(),
     );

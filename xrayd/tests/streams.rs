@@ -149,7 +149,11 @@ async fn a_live_trace_has_everything_from_its_headers_to_the_detach() {
     let pid = target.pid();
     let mut client = attached(&target).await;
     let stream = client
-        .stream_trace(v1::StreamTraceRequest { pid, undo: None })
+        .stream_trace(v1::StreamTraceRequest {
+            pid,
+            undo: None,
+            selection: None,
+        })
         .await
         .unwrap()
         .into_inner();

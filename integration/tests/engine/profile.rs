@@ -152,7 +152,7 @@ fn in_profile_mode_sums_are_kept_and_no_events() -> Result<()> {
     session.set_mode(Mode::Profile)?;
     let status = session.status();
     ensure!(
-        status.retained_events == 0 && status.evicted_events == truth.events(),
+        status.retained_events == 0 && status.overwritten_events == truth.events(),
         "{status:?}"
     );
     // What is kept begins with the mode; who asked before has it all.
@@ -171,7 +171,7 @@ fn a_profile_goes_on_while_somebody_reads() -> Result<()> {
     let registry = registry();
     let session = attach_with(&registry, &target, options(Mode::Profile))?.session;
     switch(&session, Switch::On)?;
-    let feed = session.subscribe();
+    let feed = session.subscribe(None);
     let truth = go(&mut target)?;
     let trace = retained(&session)?;
     ensure!(trace.totals().calls == truth.events());

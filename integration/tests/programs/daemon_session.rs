@@ -126,7 +126,7 @@ fn from_ps_to_detach() -> Result<()> {
         row["functions_on"] == 20 && row["mode"] == "stream" && row["state"] == "tracing",
         "{row}"
     );
-    ensure!(row["evicted_events"] == 0, "{row}");
+    ensure!(row["overwritten_events"] == 0, "{row}");
     ensure_counted(row, &truth)?;
     let listed = cli.json(["functions", "--pid", &pid])?;
     for function in rows(&listed, "functions")? {

@@ -20,6 +20,7 @@ mod cli_selectors;
 mod cli_terminal;
 mod cli_top;
 mod cli_trigger;
+mod cli_truth;
 mod cli_values;
 mod cli_view;
 mod cli_watch;

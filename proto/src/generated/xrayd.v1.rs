@@ -604,13 +604,14 @@ pub struct ProcessStatus {
     /// Memory that patching made private to the target.
     #[prost(uint64, tag = "14")]
     pub copied_bytes: u64,
-    /// Retained bytes of events, and events that were retained and then dropped for space.
+    /// Retained bytes of events, and events that newer ones have taken the place of: retained and dropped for space, and, about, in rings that keep the newest. They are no
+    /// losses.
     #[prost(uint64, tag = "15")]
     pub retained_bytes: u64,
     #[prost(uint64, tag = "16")]
     pub retained_events: u64,
     #[prost(uint64, tag = "17")]
-    pub evicted_events: u64,
+    pub overwritten_events: u64,
     #[prost(uint64, tag = "18")]
     pub attached_wall_ns: u64,
     #[prost(uint32, tag = "19")]
@@ -866,13 +867,19 @@ pub struct FunctionName {
     #[prost(uint32, tag = "4")]
     pub pid: u32,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StreamTraceRequest {
     #[prost(uint32, tag = "1")]
     pub pid: u32,
     /// Unset: nothing.
+    ///
+    /// With a loan, the trace has what is recorded on this loan, and nothing else: calls that begin when functions are switched on with it, or later. The stream ends, with
+    /// its end mark, when the loan is over; everything that was recorded by then is in it.
     #[prost(message, optional, tag = "2")]
     pub undo: ::core::option::Option<Undo>,
+    /// With a loan: only these functions. Unset: all that are on.
+    #[prost(message, optional, tag = "3")]
+    pub selection: ::core::option::Option<Selection>,
 }
 /// What the daemon undoes by itself if a stream's reader leaves before the stream has ended, so that one who is killed leaves nothing behind. Of those
 /// who have undone it themselves, nothing is left to be undone.
@@ -898,7 +905,7 @@ pub struct FetchTraceRequest {
     /// 0: every attached process that the caller owns, all of them up to the same moment, in one trace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Only events of the last so many nanoseconds before the picture is taken; of what is retained, blocks in which there are any. 0: all.
+    /// Only events of the last so many nanoseconds before the picture is taken, and entries of calls that are open then, however long ago those began. 0: all.
     #[prost(uint64, tag = "2")]
     pub last_ns: u64,
 }

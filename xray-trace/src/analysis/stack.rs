@@ -145,7 +145,20 @@ impl<'a> Steps<'a> {
     }
 
     /// The same steps, of that window; `open` are the calls that are open before the first block, outermost first.
-    pub(super) fn within(mut self, window: Window, open: Vec<OpenCall>) -> Self {
+    pub(super) fn within(self, window: Window, open: Vec<OpenCall>) -> Self {
+        let mut this = self.with_open(open);
+        this.window = window;
+        if window.since > Ticks(0) {
+            this.turn = window.since;
+            this.follow(&mut Nobody);
+            this.begin();
+        }
+        this.turn = window.until;
+        this
+    }
+
+    /// The same steps, of a thread in which these calls are open before the first block, outermost first.
+    pub(super) fn with_open(mut self, open: Vec<OpenCall>) -> Self {
         for OpenCall {
             function,
             start,
@@ -155,14 +168,15 @@ impl<'a> Steps<'a> {
             self.now = (start, self.clock.monotonic_ns(start));
             self.frames.enter(function, args, self.now);
         }
-        self.window = window;
-        if window.since > Ticks(0) {
-            self.turn = window.since;
-            self.follow(&mut Nobody);
-            self.begin();
-        }
-        self.turn = window.until;
         self
+    }
+
+    /// The calls that are open before that moment, outermost first, and when the last event before it was.
+    pub(super) fn open_at(mut self, at: Ticks) -> (Vec<Open>, Moment) {
+        self.window.since = at;
+        self.turn = at;
+        self.follow(&mut Nobody);
+        (self.frames.opens().collect(), self.now)
     }
 
     /// The window begins.

@@ -97,75 +97,9 @@ impl Block {
         encoder.finish()
     }
 
-    /// The events up to the first that is later than `last`, and how many losses are told in those that are left out.
-    #[must_use]
-    pub fn up_to(&self, last: Ticks) -> (Option<Self>, u64) {
-        if self.last <= last {
-            return (Some(self.clone()), 0);
-        }
-        let mut encoder = BlockEncoder::new(self.thread);
-        let mut events = self.events();
-        while let Some(Ok(event)) = events.next()
-            && event.ticks <= last
-        {
-            encoder.push(&event, &events, |id| id);
-        }
-        let kept = encoder.finish();
-        let lost = kept.as_ref().map_or(0, |kept| kept.lost);
-        (kept, self.lost.saturating_sub(lost))
-    }
-
     /// Unpacks the events, in order; reads them first if they are still in the file. After the first error there are no more.
     #[must_use]
     pub fn events(&self) -> Events {
         self.payload.events(self.first)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::{CallKind, DataKind, EventBody};
-
-    /// Everything that can be in a block, ten ticks apart.
-    fn block() -> Block {
-        let mut encoder = BlockEncoder::new(ThreadId(3));
-        encoder.push_call(Ticks(10), FunctionId(1), CallKind::Enter, Some(7));
-        encoder.push_call(Ticks(20), FunctionId(2), CallKind::Enter, None);
-        encoder.push_lost(Ticks(30), 5);
-        encoder.push_said(Ticks(40), DataKind::Custom, Some(FunctionId(1)), 4, b"said");
-        encoder.push_unwound(Ticks(50), 1);
-        encoder.push_astray(Ticks(60));
-        encoder.push_call(Ticks(60), FunctionId(2), CallKind::Exit, None);
-        encoder.push_lost(Ticks(70), 9);
-        encoder.finish().unwrap()
-    }
-
-    #[test]
-    fn a_block_is_cut_between_events_and_no_loss_goes() {
-        let whole = block();
-        let events = |block: &Block| -> Vec<(u64, EventBody)> {
-            let events = block.events().map(|event| event.unwrap());
-            events.map(|event| (event.ticks.0, event.body)).collect()
-        };
-        let all = events(&whole);
-        for last in 0..=80 {
-            let (kept, lost) = whole.up_to(Ticks(last));
-            let expected = all.iter().filter(|(at, _)| *at <= last);
-            let expected: Vec<(u64, EventBody)> = expected.cloned().collect();
-            let found = kept.as_ref().map(events).unwrap_or_default();
-            // Where the bytes lie that were said is another matter.
-            assert_eq!(found.len(), expected.len(), "up to {last}");
-            for ((at, body), (expected_at, expected_body)) in found.iter().zip(&expected) {
-                assert_eq!(at, expected_at);
-                assert_eq!(
-                    std::mem::discriminant(body),
-                    std::mem::discriminant(expected_body)
-                );
-            }
-            let told = kept.as_ref().map_or(0, |kept| kept.lost);
-            assert_eq!(told + lost, 14, "up to {last}");
-            assert_eq!(kept.is_some(), last >= 10);
-        }
     }
 }

@@ -5,8 +5,10 @@
 //! where it was cut. Sections of unknown kinds are skipped.
 
 mod block;
+mod chosen;
 mod decode;
 mod encode;
+mod excerpt;
 #[cfg(feature = "import")]
 pub(crate) mod in_log;
 mod open_calls;
@@ -21,9 +23,11 @@ pub(crate) mod varint;
 mod writer;
 
 pub use block::Block;
+pub use chosen::Chosen;
 pub(crate) use decode::{Common, Form};
 pub use decode::{DecodeError, Events};
 pub use encode::BlockEncoder;
+pub use excerpt::{Excerpt, ThreadEnd};
 pub use open_calls::{OpenCall, OpenCalls, OpenCallsEncoder};
 pub use payload::Payload;
 pub use profile::{ProfileEncoder, ProfileError, ProfilePart, ProfiledCalls};

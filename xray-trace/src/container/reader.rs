@@ -9,7 +9,7 @@ use super::writer::End;
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
 use crate::model::{
     ClockAnchor, DutyWindow, EventBody, EventType, FilterNote, Function, Lifetime, Module, Origin,
-    Process, ProcessId, Rest, Thread, ThreadId, Ticks,
+    Overwritten, Process, ProcessId, Rest, SnapshotWindow, Thread, ThreadId, Ticks,
 };
 
 /// One section of a trace.
@@ -51,6 +51,10 @@ pub enum Item {
         /// How many.
         events: u64,
     },
+    /// Events that newer ones have taken the place of.
+    Overwritten(Overwritten),
+    /// The time that a snapshot shows.
+    Snapshot(SnapshotWindow),
     /// Calls that are open where blocks begin.
     OpenCalls(OpenCalls),
     /// Sums of calls of a thread.
@@ -326,6 +330,8 @@ impl<R: Read> Reader<R> {
             SectionKind::LOST => {
                 tables::lost(fields).map(|(thread, events)| Item::Lost { thread, events })
             }
+            SectionKind::OVERWRITTEN => tables::overwritten(fields).map(Item::Overwritten),
+            SectionKind::SNAPSHOT => tables::snapshot(fields).map(Item::Snapshot),
             SectionKind::OPEN => open_calls(payload).map(Item::OpenCalls),
             SectionKind::PROFILE => profile_part(payload).map(Item::Profile),
             SectionKind::END => tables::end(fields).map(Item::End),

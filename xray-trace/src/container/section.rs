@@ -39,6 +39,10 @@ impl SectionKind {
     pub const BLOCK: Self = Self(*b"BLCK");
     /// Losses whose place among the events is not known.
     pub const LOST: Self = Self(*b"LOST");
+    /// Events that newer ones have taken the place of.
+    pub const OVERWRITTEN: Self = Self(*b"OVWR");
+    /// The time that a snapshot shows.
+    pub const SNAPSHOT: Self = Self(*b"SNAP");
     /// Calls that are open where blocks begin.
     pub const OPEN: Self = Self(*b"OPEN");
     /// Sums of calls, by stack.
@@ -89,9 +93,14 @@ impl Fields<'_> {
 
     /// A number that says whether there is a moment, and the moment if there is.
     pub(super) fn optional_ticks(&mut self, ticks: Option<Ticks>) -> &mut Self {
-        match ticks {
+        self.optional_number(ticks.map(|ticks| ticks.0))
+    }
+
+    /// A number that says whether there is another one, and that one if there is.
+    pub(super) fn optional_number(&mut self, number: Option<u64>) -> &mut Self {
+        match number {
             None => self.number(0_u8),
-            Some(ticks) => self.number(1_u8).number(ticks.0),
+            Some(number) => self.number(1_u8).number(number),
         }
     }
 
@@ -226,8 +235,12 @@ impl<'a> FieldReader<'a> {
     }
 
     pub(super) fn optional_ticks(&mut self, field: &str) -> Result<Option<Ticks>, FieldError> {
+        Ok(self.optional_number(field)?.map(Ticks))
+    }
+
+    pub(super) fn optional_number(&mut self, field: &str) -> Result<Option<u64>, FieldError> {
         if self.present(field)? {
-            self.number(field).map(|ticks| Some(Ticks(ticks)))
+            self.number(field).map(Some)
         } else {
             Ok(None)
         }

@@ -5,7 +5,8 @@ use super::writer::End;
 use crate::addr::FileAddr;
 use crate::model::{
     Birth, BuildId, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime,
-    Module, ModuleId, Origin, Process, ProcessId, Rest, SourceLine, Thread, ThreadId, Ticks,
+    Module, ModuleId, Origin, Overwritten, Process, ProcessId, Rest, SnapshotWindow, SourceLine,
+    Thread, ThreadId, Ticks,
 };
 
 pub(super) fn put_process(mut out: Fields<'_>, process: &Process) {
@@ -284,6 +285,37 @@ pub(super) fn lost(mut fields: FieldReader<'_>) -> Result<(ThreadId, u64), Field
         ThreadId(fields.number32("thread")?),
         fields.number("events")?,
     ))
+}
+
+pub(super) fn put_overwritten(mut out: Fields<'_>, overwritten: &Overwritten) {
+    let Overwritten {
+        thread,
+        events,
+        until,
+    } = overwritten;
+    out.number(thread.0)
+        .optional_number(*events)
+        .number(until.0);
+}
+
+pub(super) fn overwritten(mut fields: FieldReader<'_>) -> Result<Overwritten, FieldError> {
+    Ok(Overwritten {
+        thread: ThreadId(fields.number32("thread")?),
+        events: fields.optional_number("events")?,
+        until: Ticks(fields.number("until")?),
+    })
+}
+
+pub(super) fn put_snapshot(mut out: Fields<'_>, window: &SnapshotWindow) {
+    let SnapshotWindow { since, until } = window;
+    out.number(since.0).number(until.0);
+}
+
+pub(super) fn snapshot(mut fields: FieldReader<'_>) -> Result<SnapshotWindow, FieldError> {
+    Ok(SnapshotWindow {
+        since: Ticks(fields.number("since")?),
+        until: Ticks(fields.number("until")?),
+    })
 }
 
 pub(super) fn put_end(mut out: Fields<'_>, end: &End) {

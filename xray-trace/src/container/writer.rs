@@ -6,8 +6,8 @@ use super::profile::{ProfilePart, put_part};
 use super::section::{Fields, SectionKind};
 use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION, tables};
 use crate::model::{
-    ClockAnchor, DutyWindow, EventType, FilterNote, Function, Lifetime, Module, Origin, Process,
-    ProcessId, Rest, Thread, ThreadId,
+    ClockAnchor, DutyWindow, EventType, FilterNote, Function, Lifetime, Module, Origin,
+    Overwritten, Process, ProcessId, Rest, SnapshotWindow, Thread, ThreadId,
 };
 
 /// What a finished trace says of itself.
@@ -209,6 +209,28 @@ impl<W: Write> Writer<W> {
         self.totals.lost = self.totals.lost.saturating_add(events);
         self.section(SectionKind::LOST, |out| {
             tables::put_lost(out, thread, events)
+        })
+    }
+
+    /// Notes events of a thread that newer ones have taken the place of. They do not count as lost.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn overwritten(&mut self, overwritten: &Overwritten) -> io::Result<()> {
+        self.section(SectionKind::OVERWRITTEN, |out| {
+            tables::put_overwritten(out, overwritten)
+        })
+    }
+
+    /// Says that the trace is a snapshot of a time.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn snapshot(&mut self, window: &SnapshotWindow) -> io::Result<()> {
+        self.section(SectionKind::SNAPSHOT, |out| {
+            tables::put_snapshot(out, window)
         })
     }
 

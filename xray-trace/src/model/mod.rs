@@ -12,6 +12,7 @@ mod event;
 mod event_type;
 mod function;
 mod module;
+mod overwritten;
 mod process;
 mod profile;
 mod thread;
@@ -28,6 +29,7 @@ pub use event::{CallKind, DataKind, DataRef, Event, EventBody};
 pub use event_type::EventType;
 pub use function::{Function, FunctionId, SourceLine};
 pub use module::{BuildId, Lifetime, Module, ModuleId};
+pub use overwritten::{Overwritten, SnapshotWindow};
 pub use process::{Birth, Origin, Process, ProcessId};
 #[cfg(feature = "import")]
 pub(crate) use profile::MOST_STACKS;

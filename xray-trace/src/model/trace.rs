@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::{
     Clock, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime, Module,
-    ModuleId, Origin, Process, ProcessId, Rest, Thread, ThreadId, Ticks,
+    ModuleId, Origin, Overwritten, Process, ProcessId, Rest, SnapshotWindow, Thread, ThreadId,
+    Ticks,
 };
 use crate::container::{
     Block, Completeness, End, Item, OpenCall, OpenCalls, ProfilePart, ReadError, Reader,
@@ -38,6 +39,8 @@ pub struct Trace {
     event_types: Vec<EventType>,
     blocks: Vec<Block>,
     losses: Vec<(ThreadId, u64)>,
+    overwritten: Vec<Overwritten>,
+    snapshot: Option<SnapshotWindow>,
     /// By thread, in order of their first blocks.
     open_calls: BTreeMap<ThreadId, Vec<OpenCalls>>,
     profile: Vec<ProfilePart>,
@@ -156,6 +159,12 @@ impl Trace {
         self.losses
             .iter()
             .try_for_each(|(thread, events)| writer.lost(*thread, *events))?;
+        self.snapshot
+            .iter()
+            .try_for_each(|window| writer.snapshot(window))?;
+        self.overwritten
+            .iter()
+            .try_for_each(|overwritten| writer.overwritten(overwritten))?;
         self.profile
             .iter()
             .try_for_each(|part| writer.profile(part))?;
@@ -264,6 +273,28 @@ impl Trace {
     #[must_use]
     pub fn losses(&self) -> &[(ThreadId, u64)] {
         &self.losses
+    }
+
+    /// What had been overwritten when a snapshot was taken, which is no loss; threads of which all is there have none.
+    #[must_use]
+    pub fn overwritten(&self) -> &[Overwritten] {
+        &self.overwritten
+    }
+
+    /// The time that it shows, of a snapshot of some last time.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<SnapshotWindow> {
+        self.snapshot
+    }
+
+    /// From where on it tells what happened: the first event, or the begin of the time that a snapshot shows. `None` without events.
+    #[must_use]
+    pub fn begin(&self) -> Option<Ticks> {
+        let first = self.blocks.iter().map(|block| block.first).min()?;
+        Some(
+            self.snapshot
+                .map_or(first, |window| window.since.max(first)),
+        )
     }
 
     /// The last block of a thread, of those up to the one with index `block`, of which the trace says what is open where it begins:
@@ -409,6 +440,8 @@ struct Tables {
     anchors: Vec<ClockAnchor>,
     blocks: Vec<Block>,
     losses: Vec<(ThreadId, u64)>,
+    overwritten: Vec<Overwritten>,
+    snapshot: Option<SnapshotWindow>,
     open_calls: BTreeMap<ThreadId, Vec<OpenCalls>>,
     profile: Vec<ProfilePart>,
 }
@@ -476,6 +509,8 @@ impl Tables {
             Item::Anchor(anchor) => self.anchors.push(anchor),
             Item::Block(block) => self.blocks.push(block),
             Item::Lost { thread, events } => self.losses.push((thread, events)),
+            Item::Overwritten(overwritten) => self.overwritten.push(overwritten),
+            Item::Snapshot(window) => self.snapshot = Some(window),
             Item::OpenCalls(open) => self.open_calls.entry(open.thread).or_default().push(open),
             Item::Profile(part) => self.profile.push(part),
             Item::End(End { .. }) => {}
@@ -502,6 +537,8 @@ impl Tables {
             event_types: self.event_types.into_values().collect(),
             blocks: self.blocks,
             losses: self.losses,
+            overwritten: self.overwritten,
+            snapshot: self.snapshot,
             open_calls: self.open_calls,
             profile: self.profile,
             clock: Clock::new(self.anchors),

@@ -18,8 +18,11 @@ Example:
      funcid      count [      min,       med,       90p,       99p,       max]       sum  function    
    16777218          3 [ 0.000002,  0.000002,  0.000002,  0.000002,  0.000002]  0.000007  server.cc:20:0: ns::parse(char const*)
    16777219          3 [ 0.000000,  0.000000,  0.000000,  0.000000,  0.000000]  0.000001  server.cc:30:0: ns::next()
+  UNFINISHED  CALLS  FUNCTION
+           1      4  ns::parse(char const*)
+           1      4  ns::next()
 
-Columns and order are those of llvm-xray; calls without an exit are left out there. --columns all shows everything.
+Columns and order are those of llvm-xray; calls without an exit are left out there, and are shown below. --columns all shows everything.
 Up to 256 calls of a function, percentiles are exact; beyond, they are off by less than 1 %.";
 
 #[derive(Debug, clap::Args)]

@@ -170,11 +170,8 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let leaves = stays || released.is_err();
     let finished = if leaves {
         let rest = match &released {
-            Ok(Undone::TakenBack(reports)) if reports.iter().all(|report| report.changed == 0) => {
-                Rest::GoesOn
-            }
-            Ok(Undone::TakenBack(_)) if nothing_is_on(&mut rpc, target.pid()).await => Rest::Quiet,
-            Ok(_) | Err(_) => Rest::SwitchedOff,
+            Ok(_) => Rest::Ends,
+            Err(_) => Rest::Unknown,
         };
         recording.leave(rest).await
     } else {
@@ -254,15 +251,6 @@ async fn begin(
     }
 }
 
-/// Whether no function of the process and of those that were followed from it is on, so that what is on its way is the last.
-async fn nothing_is_on(rpc: &mut Rpc, pid: u32) -> bool {
-    let Ok(response) = rpc.get_status(StatusRequest { pid }).await else {
-        return false;
-    };
-    let processes = response.into_inner().processes;
-    processes.iter().all(|process| process.functions_on == 0)
-}
-
 /// Begins to stream, then switches on, or lets run, so that nothing is missed.
 async fn stream(
     rpc: &mut Rpc,
@@ -289,7 +277,8 @@ async fn stream(
         }
         console.note(toggle::MATCHES_LATER);
     }
-    let recording = Recording::begin(rpc, pid, undo.into(), file).await?;
+    let wanted = switching.selection.clone();
+    let recording = Recording::begin(rpc, pid, undo.into(), wanted, file).await?;
     let foreign: u64 = match target {
         Target::Running(_) => {
             let reports = toggle::toggle(rpc, switching, console).await?;

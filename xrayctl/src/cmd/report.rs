@@ -13,6 +13,7 @@ use crate::args::Format;
 use crate::input::{self, Logs, Selection};
 use crate::output::call_table::CallTable;
 use crate::output::call_tree::{self, CallTree};
+use crate::output::open_calls::OpenCalls;
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, trace_summary, units};
 use crate::page;
@@ -25,6 +26,7 @@ Examples:
   xrayctl report run.xtrace
   xrayctl report run.xtrace --table --sort self --limit 20
   xrayctl report run.xtrace --tree --function 'ns::parse*' --thread worker-1
+  xrayctl report run.xtrace --open
   xrayctl report run.xtrace --since 1.5s --until 1.6s --limit 0
   xrayctl report run.xtrace --html -o report.html";
 
@@ -45,6 +47,10 @@ pub(crate) struct Args {
     /// Show the table of functions
     #[arg(long)]
     table: bool,
+    /// Show the calls that are open at the end (or at --until) in each thread, like a debugger's stacks of all threads; with --function,
+    /// of threads in such a function
+    #[arg(long, conflicts_with_all = ["html", "tree", "table", "since", "limit", "sort", "order"])]
+    open: bool,
     #[command(flatten)]
     selection: Selection,
     /// Lines of the tree and rows of the table at most; 0: no limit
@@ -107,6 +113,14 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     }
     let trace = args.logs.open(&args.file, console)?;
     let filter = args.selection.filter(&trace)?;
+    if args.open {
+        let open = analysis::open_calls(&trace, &filter);
+        let open = OpenCalls::new(&open, &trace, &filter);
+        if args.format.json {
+            return console.json(&open);
+        }
+        return console.show(|out, look| open.render(out, look));
+    }
     let limit = if args.limit == 0 {
         usize::MAX
     } else {

@@ -12,13 +12,15 @@ use xrayd_proto::v1::{FetchTraceRequest, StatusRequest, TraceChunk};
 use crate::args::Format;
 use crate::client::{Daemon, Rpc};
 use crate::failure::{self, Failure};
+use crate::output::trace_summary::OverwrittenEvents;
 use crate::output::{Console, text, units};
 use crate::progress::Progress;
 use crate::trace_file::{OutputFile, Overwrite, Tally, Unfinished};
 
 const EXAMPLES: &str = "\
 The process is not stopped, and is recorded on. Of one that hangs it works as well, and of one that has ended, however that was, until it is
-detached or another one takes its place.
+detached or another one takes its place. Calls that are open at its end are in it from their begin on, however long ago that was, as far as their
+entries were not overwritten; `xrayctl report --open` shows them.
 
 Without --pid, every attached process is meant; if there are several, each gets a file of its own, with its pid in the
 name, and is taken by itself. Processes that are followed from another one are in its file. With --all-processes, all are in one file, up to
@@ -71,6 +73,8 @@ pub(crate) struct Snapshot {
     processes: u64,
     duration_ns: u64,
     lost: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overwritten: Option<OverwrittenEvents>,
     bytes: u64,
     /// How long it took until everything was copied of all processes.
     copied_within_ns: u64,
@@ -202,6 +206,7 @@ impl Snapshot {
             processes: tally.processes,
             duration_ns: tally.duration_ns,
             lost: tally.lost,
+            overwritten: tally.overwritten,
             bytes: tally.bytes,
             copied_within_ns,
         }
@@ -215,13 +220,17 @@ impl Snapshot {
                 units::time(self.copied_within_ns)
             ),
         };
+        let overwritten = self
+            .overwritten
+            .map(|overwritten| format!(", {}", overwritten.words()));
         format!(
-            "{}: {} of {}{several} in {}, {} lost, {}",
+            "{}: {} of {}{several} in {}, {} lost{}, {}",
             text::printable(&self.file),
             units::counted(self.events, "event"),
             units::counted(self.threads, "thread"),
             units::time(self.duration_ns),
             units::count(self.lost),
+            overwritten.unwrap_or_default(),
             units::bytes(self.bytes),
         )
     }

@@ -10,7 +10,7 @@ use xray_trace::model::{Trace, XrayIds};
 use super::numbers::{Scale, exponential};
 use super::trace_summary::TraceSummary;
 use super::unrecorded::Unrecorded;
-use super::{Cell, Column, Look, Tone, text, units};
+use super::{Cell, Column, Look, Table as List, Tone, text, units};
 
 /// How to print it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -124,6 +124,7 @@ impl Table {
         match (format, self.columns) {
             (Format::Text, Columns::Llvm) => {
                 self.llvm_text(out)?;
+                self.unfinished_text(out, look)?;
                 self.missing_text(out, look)
             }
             (Format::Csv, Columns::Llvm) => self.llvm_csv(out),
@@ -178,6 +179,25 @@ impl Table {
         Ok(())
     }
 
+    /// The calls that `count` lacks: those without an exit, whose durations are not known.
+    fn unfinished_text(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let mut table = List::new([
+            Column::right("UNFINISHED"),
+            Column::right("CALLS"),
+            Column::elastic("FUNCTION"),
+        ]);
+        let mut any = false;
+        for row in self.rows.iter().filter(|row| row.unfinished > 0) {
+            any = true;
+            table.push([
+                units::count(row.unfinished).into(),
+                units::count(row.calls).into(),
+                Cell::toned(&row.name, Tone::Name),
+            ]);
+        }
+        if any { table.render(out, look) } else { Ok(()) }
+    }
+
     fn missing_text(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         match &self.unrecorded {
             Some(unrecorded) => unrecorded.render_resting(out, look),
@@ -227,7 +247,7 @@ impl Table {
     }
 
     fn text(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-        let mut table = super::Table::new([
+        let mut table = List::new([
             Column::right("CALLS"),
             Column::right("UNFINISHED").minor(9),
             Column::right("TOTAL"),

@@ -68,14 +68,38 @@ impl CallTable {
         if modules.all(|module| Some(module) == first) {
             self.render_columns(out, look, CallRow::columns(), CallRow::cells)?;
         } else {
-            let [calls, total, own, min, median, p99, max, function] = CallRow::columns();
+            let [
+                calls,
+                unfinished,
+                total,
+                own,
+                min,
+                median,
+                p99,
+                max,
+                function,
+            ] = CallRow::columns();
             let module = Column::left("MODULE").minor(4);
-            let columns = [calls, total, own, min, median, p99, max, module, function];
+            let columns = [
+                calls, unfinished, total, own, min, median, p99, max, module, function,
+            ];
             self.render_columns(out, look, columns, |row| {
-                let [calls, total, own, min, median, p99, max, function] = row.cells();
+                let [
+                    calls,
+                    unfinished,
+                    total,
+                    own,
+                    min,
+                    median,
+                    p99,
+                    max,
+                    function,
+                ] = row.cells();
                 let file = row.module.rsplit('/').next().unwrap_or_default();
                 let module = Cell::toned(file, Tone::Dim);
-                [calls, total, own, min, median, p99, max, module, function]
+                [
+                    calls, unfinished, total, own, min, median, p99, max, module, function,
+                ]
             })?;
         }
         let left_out = self.functions - self.rows.len();
@@ -140,9 +164,10 @@ impl CallRow {
         })
     }
 
-    fn columns() -> [Column; 8] {
+    fn columns() -> [Column; 9] {
         [
             Column::right("CALLS"),
+            Column::right("UNFINISHED").minor(4),
             Column::right("TOTAL"),
             Column::right("SELF").minor(1),
             Column::right("MIN").minor(6),
@@ -153,12 +178,13 @@ impl CallRow {
         ]
     }
 
-    fn cells(&self) -> [Cell; 8] {
+    fn cells(&self) -> [Cell; 9] {
         // A function that was never seen to return has no times, which is not the same as short ones.
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), units::time).into();
         let sum = |ns: u64| time(self.min_ns.map(|_| ns));
         [
             self.calls.to_string().into(),
+            self.unfinished.to_string().into(),
             sum(self.total_ns),
             sum(self.self_ns),
             time(self.min_ns),

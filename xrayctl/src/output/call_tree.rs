@@ -34,6 +34,9 @@ pub(crate) struct TreeRow {
     start_ns: Option<u64>,
     /// Present where the call's end is known.
     duration_ns: Option<u64>,
+    /// Of a call without an exit: for how long it is known to have been open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    open_ns: Option<u64>,
     function: Option<String>,
     /// The first ones, as far as they were recorded.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -186,6 +189,7 @@ impl TreeRow {
             depth,
             start_ns: None,
             duration_ns: None,
+            open_ns: None,
             function: None,
             arguments: Vec::new(),
             result: None,
@@ -227,9 +231,13 @@ impl TreeRow {
     }
 
     fn of_call(kind: Kind, call: &Call, trace: &Trace, origin_ns: u64) -> Self {
-        let duration_ns = (call.how != Ending::Closed).then(|| call.duration_ns());
+        let (duration_ns, open_ns) = match call.how {
+            Ending::Normal | Ending::TailExit => (Some(call.duration_ns()), None),
+            Ending::Closed => (None, Some(call.duration_ns())),
+        };
         Self {
             duration_ns,
+            open_ns,
             result: call.result,
             ..Self::of_open(kind, &call.open, trace, origin_ns)
         }
@@ -269,6 +277,13 @@ impl TreeRow {
         }
     }
 
+    fn unfinished(&self) -> String {
+        match self.open_ns {
+            None | Some(0) => "// no exit seen".to_owned(),
+            Some(open) => format!("// no exit seen, open for {} at least", units::time(open)),
+        }
+    }
+
     fn body(&self) -> (String, Tone) {
         let name = text::printable(self.function.as_deref().unwrap_or_default());
         let call = called(&name, &self.arguments);
@@ -278,8 +293,8 @@ impl TreeRow {
             Kind::Leaf => (format!("{call}{result};"), Tone::Plain),
             Kind::Begin => (format!("{call} {{"), Tone::Plain),
             Kind::End => (format!("}} {name}{result}"), Tone::Dim),
-            Kind::LeafUnfinished => (format!("{call}; // no exit seen"), Tone::Warning),
-            Kind::EndUnfinished => (format!("}} {name} // no exit seen"), Tone::Warning),
+            Kind::LeafUnfinished => (format!("{call}; {}", self.unfinished()), Tone::Warning),
+            Kind::EndUnfinished => (format!("}} {name} {}", self.unfinished()), Tone::Warning),
             Kind::CustomEvent => (format!("// event: {}", self.words()), Tone::Dim),
             Kind::TypedEvent => {
                 let number = self.event_type.unwrap_or_default();
@@ -301,7 +316,7 @@ impl TreeRow {
 }
 
 /// A name as it is called. A demangled name brings its parameters along; a plain one gets brackets.
-fn called(name: &str, arguments: &[u64]) -> String {
+pub(super) fn called(name: &str, arguments: &[u64]) -> String {
     match arguments {
         [] if name.ends_with(')') || name.ends_with(") const") => name.to_owned(),
         [] => format!("{name}()"),

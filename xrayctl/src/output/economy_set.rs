@@ -100,7 +100,11 @@ fn render_status(row: &Row, what: &str, out: &mut dyn io::Write, look: Look) -> 
     ]);
     for function in &status.top {
         table.push([
-            format!("~{}", units::count(function.unrecorded_estimate)).into(),
+            format!(
+                "~{}",
+                units::count(units::rough(function.unrecorded_estimate))
+            )
+            .into(),
             if function.rests { "rests" } else { "on" }.into(),
             printable(&function.name).into(),
         ]);
@@ -147,7 +151,7 @@ pub(crate) fn came_of_it(status: &EconomyStatus) -> Vec<String> {
         more => lines.push(format!("{more} functions rest")),
     }
     if *unrecorded_estimate > 0 {
-        let calls = units::count(*unrecorded_estimate);
+        let calls = units::count(units::rough(*unrecorded_estimate));
         lines.push(format!("~{calls} calls not recorded"));
     }
     if *windows > 0 {
@@ -256,10 +260,10 @@ mod tests {
 7: at most 2 %
 7: about 1.73 % of 2 % spent
 7: 1 function rests
-7: ~2,469,134 calls not recorded
+7: ~2,500,000 calls not recorded
 NOT RECORDED  NOW    FUNCTION
-  ~1,234,567  rests  f1
-  ~1,234,567  on     f2
+  ~1,200,000  rests  f1
+  ~1,200,000  on     f2
 ";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }

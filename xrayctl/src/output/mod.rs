@@ -24,6 +24,7 @@ pub(crate) mod instr_map;
 pub(crate) mod mode_set;
 pub(crate) mod moment;
 pub(crate) mod numbers;
+pub(crate) mod open_calls;
 pub(crate) mod processes;
 pub(crate) mod profile_diff;
 pub(crate) mod profile_info;

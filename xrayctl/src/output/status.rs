@@ -285,7 +285,7 @@ mod tests {
             copied_bytes: 40 << 10,
             retained_bytes: 3 << 20,
             retained_events: 1_234_560,
-            evicted_events: 7,
+            overwritten_events: 7,
             triggers: 1,
             filter: Some(Filter {
                 min_duration_ns: 100_000,

@@ -107,7 +107,7 @@ impl TraceInfo {
                     notes.damaged_blocks += 1;
                     break;
                 };
-                thread.0 += 1;
+                thread.0 += u64::from(event.body != EventBody::Unwound { calls: 0 });
                 if let EventBody::Lost { events } = event.body {
                     thread.1 = thread.1.saturating_add(events);
                 }
@@ -141,7 +141,7 @@ impl TraceInfo {
                     unloaded_ns: ns(lifetime.unloaded),
                 });
         }
-        let begin = trace.blocks().iter().map(|block| block.first).min();
+        let begin = trace.begin();
         let modules = trace.modules().iter().map(|module| ModuleInfo {
             pid: pid(module.process),
             path: module.path.clone(),
@@ -355,6 +355,8 @@ impl EventCounts {
             },
             EventBody::Cpu { .. } => &mut self.cpu_changes,
             EventBody::Lost { .. } => &mut self.losses,
+            // Nothing but a time at which calls are known to be open.
+            EventBody::Unwound { calls: 0 } => return,
             EventBody::Unwound { .. } => &mut self.unwindings,
             EventBody::Astray => &mut self.astray_exits,
         };

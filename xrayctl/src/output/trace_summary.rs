@@ -25,6 +25,9 @@ pub(crate) struct TraceSummary {
     /// When the first event happened, in nanoseconds since the Unix epoch; absent without events.
     started_wall_ns: Option<u64>,
     lost: u64,
+    /// What a snapshot does not reach back to, which is no loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overwritten: Option<OverwrittenEvents>,
     completeness: Ended,
     /// False if the rate of the counter is not known, so that times are in ticks.
     calibrated: bool,
@@ -70,6 +73,15 @@ enum Ended {
     Cut,
 }
 
+/// Events that newer ones had taken the place of when a snapshot was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct OverwrittenEvents {
+    /// Of so many threads.
+    threads: u64,
+    /// About so many, in the time that it shows; absent if that is not known.
+    events: Option<u64>,
+}
+
 /// What was met that is not an ordinary call.
 #[derive(Debug, Serialize)]
 struct NoteCounts {
@@ -82,14 +94,44 @@ struct NoteCounts {
     damaged_blocks: u64,
 }
 
-/// The first and the last moment of a trace, on `CLOCK_MONOTONIC` in nanoseconds. `None` without events.
+/// The first and the last moment of a trace, or of the time that a snapshot shows, on `CLOCK_MONOTONIC` in nanoseconds. `None` without events.
 pub(crate) fn span(trace: &Trace) -> Option<(u64, u64)> {
-    let first = trace.blocks().iter().map(|block| block.first).min()?;
+    let first = trace.begin()?;
     let last = trace.blocks().iter().map(|block| block.last).max()?;
+    let last = trace
+        .snapshot()
+        .map_or(last, |window| window.until.max(last));
     Some((
         trace.clock().monotonic_ns(first),
         trace.clock().monotonic_ns(last),
     ))
+}
+
+// === impl OverwrittenEvents ===
+
+impl OverwrittenEvents {
+    /// `None` if there are none.
+    pub(crate) fn of(trace: &Trace) -> Option<Self> {
+        let all = trace.overwritten();
+        let mut events = all.iter().map(|its| its.events);
+        let events = events.try_fold(0_u64, |sum, events| Some(sum.saturating_add(events?)));
+        (!all.is_empty()).then_some(Self {
+            threads: all.len() as u64,
+            events,
+        })
+    }
+
+    /// In words.
+    pub(crate) fn words(self) -> String {
+        let threads = units::counted(self.threads, "thread");
+        match self.events {
+            Some(events) => {
+                let events = units::counted(units::rough(events), "older event");
+                format!("about {events} of {threads} overwritten")
+            }
+            None => format!("older events of {threads} overwritten"),
+        }
+    }
 }
 
 // === impl TraceSummary ===
@@ -129,7 +171,7 @@ impl TraceSummary {
                 ClockFaultKind::Rate => "rate",
             },
         });
-        let first = trace.blocks().iter().map(|block| block.first).min();
+        let first = trace.begin();
         let totals = trace.totals();
         Self {
             file: file.to_owned(),
@@ -140,6 +182,7 @@ impl TraceSummary {
             duration_ns: span(trace).map_or(0, |(first, last)| last.saturating_sub(first)),
             started_wall_ns: first.map(|first| trace.clock().wall_ns(first)),
             lost: totals.lost,
+            overwritten: OverwrittenEvents::of(trace),
             completeness: match trace.completeness() {
                 Completeness::Complete => Ended::Complete,
                 Completeness::Unfinished { .. } => Ended::Unfinished,
@@ -300,6 +343,10 @@ impl TraceSummary {
         for (number, noun, what, tone) in counted.into_iter().filter(|note| note.0 > 0) {
             lines.push((tone, format!("{} {what}", units::counted(number, noun))));
         }
+        lines.extend(self.overwritten.map(|overwritten| {
+            let line = format!("{}: the recorder keeps the newest", overwritten.words());
+            (Tone::Dim, line)
+        }));
         let ending = match self.completeness {
             Ended::Complete => None,
             Ended::Unfinished => {

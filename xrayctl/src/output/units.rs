@@ -65,6 +65,14 @@ pub(crate) fn count(number: u64) -> String {
     out
 }
 
+/// The two digits of an estimate that mean something.
+pub(crate) fn rough(number: u64) -> u64 {
+    let digits = number.checked_ilog10().unwrap_or(0);
+    let step = 10_u64.pow(digits.saturating_sub(1));
+    let half = step / 2;
+    number.saturating_add(half) / step * step
+}
+
 /// A count and its noun: `1 event`, `2,000 events`.
 pub(crate) fn counted(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };

@@ -199,7 +199,11 @@ impl Unrecorded {
                     off.thousandths
                         .map_or_else(|| "-".to_owned(), percent)
                         .into(),
-                    format!("~{}", units::count(rough(off.unrecorded_calls_estimate))).into(),
+                    format!(
+                        "~{}",
+                        units::count(units::rough(off.unrecorded_calls_estimate))
+                    )
+                    .into(),
                     Cell::toned(&off.function, Tone::Name),
                 ]);
             }
@@ -233,7 +237,7 @@ impl Unrecorded {
     pub(crate) fn left_out(&self) -> Vec<(String, u64)> {
         let resting = self.resting.as_ref().map(|resting| {
             let what = "functions were off at times, to keep to a budget; calls that are missing, an estimate";
-            (what.to_owned(), rough(resting.unrecorded_calls_estimate))
+            (what.to_owned(), units::rough(resting.unrecorded_calls_estimate))
         });
         let duty = self.duty.as_ref().map(|duty| {
             let what = "only a part of the time was recorded: windows of a duty cycle";
@@ -266,7 +270,7 @@ impl RestingFunctions {
                 let name = text::cut(&text::printable(&off.function), NAME_WIDTH);
                 format!(
                     "{name} {}",
-                    units::count(rough(off.unrecorded_calls_estimate))
+                    units::count(units::rough(off.unrecorded_calls_estimate))
                 )
             })
             .collect();
@@ -354,15 +358,7 @@ impl InForce {
 
 /// An estimate in words.
 fn about(number: u64, noun: &str) -> String {
-    format!("about {}", units::counted(rough(number), noun))
-}
-
-/// The two digits of an estimate that mean something.
-fn rough(number: u64) -> u64 {
-    let digits = number.checked_ilog10().unwrap_or(0);
-    let step = 10_u64.pow(digits.saturating_sub(1));
-    let half = step / 2;
-    number.saturating_add(half) / step * step
+    format!("about {}", units::counted(units::rough(number), noun))
 }
 
 /// So many thousandths in whole percent; neither none nor all if it is between.
@@ -397,7 +393,7 @@ mod tests {
             (9_960, 10_000),
             (u64::MAX, 18_000_000_000_000_000_000),
         ] {
-            assert_eq!(rough(number), expected, "{number}");
+            assert_eq!(units::rough(number), expected, "{number}");
         }
     }
 

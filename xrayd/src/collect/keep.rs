@@ -97,6 +97,12 @@ impl Kept {
         self.keep.is_none() && self.runs.iter().all(|run| run.kept)
     }
 
+    /// Whether each open call was kept, outermost first.
+    pub(super) fn calls(&self) -> impl Iterator<Item = bool> {
+        let runs = self.runs.iter();
+        runs.flat_map(|run| (0..run.calls).map(|_| run.kept))
+    }
+
     /// Whether an event is kept that is no part of a call that is open.
     pub(super) fn keeps(&self, function: FunctionId, ticks: u64) -> bool {
         let keep = self.keep.as_ref();

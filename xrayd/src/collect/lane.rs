@@ -8,7 +8,7 @@ use std::{
 use shm_ring::{Data, Item, Sink, word};
 use xray_trace::{
     analysis::Profiler,
-    container::BlockEncoder,
+    container::{BlockEncoder, OpenCall},
     model::{CallKind, DataKind, FunctionId, ThreadId, Ticks, Values},
 };
 
@@ -342,6 +342,27 @@ impl Lane {
         }
     }
 
+    /// The calls that were kept and are open at `now`, as far as what was read says, outermost first.
+    /// `None` if there was no room to follow them.
+    pub(super) fn open_calls(&self, now: Ticks) -> Option<Vec<OpenCall>> {
+        let switched = self.along.switched(now, &self.switches);
+        let open = self
+            .stacks
+            .certain(|function| switched.contains(function))?;
+        let call = |(function, start)| OpenCall {
+            function,
+            start,
+            args: Values::NONE,
+        };
+        Some(match &self.kept {
+            None => open.map(call).collect(),
+            Some(kept) => {
+                let kept = open.zip(kept.calls()).filter(|(_, kept)| *kept);
+                kept.map(|(open, _)| call(open)).collect()
+            }
+        })
+    }
+
     /// Whether nothing of this thread is kept.
     pub(super) fn is_muted(&self) -> bool {
         self.muted
@@ -401,7 +422,7 @@ impl Lane {
     #[inline(always)]
     fn follow<const PLAIN: bool>(&mut self, function: FunctionId, kind: CallKind, sp: u64) -> bool {
         if kind == CallKind::Enter {
-            let over = self.stacks.enter(function, sp);
+            let over = self.stacks.enter(function, sp, self.last);
             self.unwind(over);
             if PLAIN {
                 return true;

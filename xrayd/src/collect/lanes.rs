@@ -9,7 +9,10 @@ use std::{
 use shm_ring::{Item, Sink};
 use xray_trace::model::{ThreadId, Ticks};
 
-use super::{Keep, SiteTable, lane::Lane, names::Names, room::Room, switches::Switches};
+use super::{
+    Keep, SiteTable, lane::Lane, names::Names, pictures::OpenByThread, room::Room,
+    switches::Switches,
+};
 use crate::session::{Keeps, Lookout, Output};
 
 /// Those threads, by their ids in the target.
@@ -120,6 +123,17 @@ impl Lanes {
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
         let threads = self.threads.values_mut();
         threads.filter_map(|known| known.lane.as_mut())
+    }
+
+    /// The calls that are open in each thread that has a ring, as of `now`.
+    pub(super) fn open_calls(&self, now: Ticks) -> OpenByThread {
+        let lanes = self
+            .threads
+            .values()
+            .filter_map(|known| known.lane.as_ref());
+        lanes
+            .map(|lane| (lane.thread(), lane.open_calls(now)))
+            .collect()
     }
 
     /// The thread has the ring at `index`. Says which one it has left for that.

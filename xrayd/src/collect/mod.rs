@@ -19,7 +19,7 @@ mod watch;
 
 pub(crate) use drain::{Drain, DrainHandle, events_since};
 pub(crate) use keep::Keep;
-pub(crate) use pictures::{Moment, Pictures, room};
+pub(crate) use pictures::{Moment, OpenByThread, Pictures, room};
 pub(crate) use sample::{RingId, RingSample, Sample, Tally};
 pub(crate) use sites::{CallSite, SiteKind, SiteTable};
 pub(crate) use switches::Switches;

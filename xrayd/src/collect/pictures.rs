@@ -3,19 +3,25 @@
 //! Rings are copied one after the other, in a fraction of a second; whoever asked says up to which moment, before the first copy was begun, all of them count. Making
 //! events of the copies takes longer, and is done by whoever wants them.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use shm_ring::{
-    Item, Mapping, Producer, Sink,
-    newest::{Blank, Picture},
+    Mapping, Producer,
+    newest::{Blank, EventShare, Picture},
 };
-use xray_trace::model::{FunctionId, ProcessId, ThreadId, Ticks};
+use xray_trace::{
+    container::{Block, OpenCall},
+    model::{FunctionId, ProcessId, ThreadId, Ticks},
+};
 
 use super::{Keep, SiteTable, lane::Lane, room::Room, switches::Switches};
-use crate::session::{Extent, Output, Snapshot};
+use crate::session::{Extent, Output, Snapshot, ThreadState};
 
 /// What all copies in this process together may take. Where there is no room, rings show their newest part only, a chunk at least.
 const MOST_BYTES: u64 = 4 << 30;
@@ -33,7 +39,12 @@ pub(crate) struct Pictures {
     taken: Ticks,
     rings: Vec<(ThreadId, Picture, Held)>,
     retained: Snapshot,
+    /// The calls that are open in threads whose rings are read, as of a moment after `taken`.
+    open: OpenByThread,
 }
+
+/// The open calls of each thread; `None` where there was no room to follow them.
+pub(crate) type OpenByThread = HashMap<ThreadId, Option<Vec<OpenCall>>>;
 
 /// What moment pictures are wanted of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +81,7 @@ impl Pictures {
             taken,
             rings: Vec::new(),
             retained: Snapshot::default(),
+            open: HashMap::new(),
         }
     }
 
@@ -81,9 +93,13 @@ impl Pictures {
         self.rings.push((thread, picture, held));
     }
 
-    /// With what the output retains.
-    pub(super) fn retained(self, retained: Snapshot) -> Self {
-        Self { retained, ..self }
+    /// With what the output retains, and the calls that are open in the threads whose rings are read.
+    pub(super) fn retained(self, retained: Snapshot, open: OpenByThread) -> Self {
+        Self {
+            retained,
+            open,
+            ..self
+        }
     }
 
     /// What was recorded by then is in it, as far as rings reach back.
@@ -99,7 +115,7 @@ impl Pictures {
             .sum()
     }
 
-    /// Makes events of it: of rings, those of the extent; of what is retained, everything. `was_seen` is told which functions the rings have events of.
+    /// Makes events of it: those of the extent, and the calls that are open there. `was_seen` is told which functions the rings have events of.
     pub(crate) fn develop(
         self,
         process: ProcessId,
@@ -111,10 +127,26 @@ impl Pictures {
             sites,
             switches,
             keep,
-            taken: _,
+            taken,
             rings,
             mut retained,
+            open,
         } = self;
+        // Of threads whose rings were copied, what is retained comes before what is there.
+        let mut before = HashMap::<ThreadId, Vec<Block>>::new();
+        for (thread, _, _) in &rings {
+            before.insert(*thread, Vec::new());
+        }
+        retained
+            .blocks
+            .retain(|block| match before.get_mut(&block.thread) {
+                Some(blocks) => {
+                    blocks.push(block.clone());
+                    false
+                }
+                None => true,
+            });
+        extent.cut(&mut retained, &open);
         // Blocks go where those go that are read along, but of this picture alone.
         let output = Output::new(process, functions, u64::MAX);
         let room = Room::new();
@@ -125,27 +157,34 @@ impl Pictures {
             if sites.has_events() {
                 consumer.expect_payloads();
             }
-            // A loss has no time; it comes before the event behind it.
-            let mut at = 0;
-            let take = |item| {
-                at = match &item {
-                    Item::Call { ticks, .. } => *ticks,
-                    Item::Data(data) => data.ticks,
-                    Item::Lost(_) => at,
-                };
-                if extent.has(Ticks(at)) {
-                    lane.intake(&sites, &output).take(item);
-                }
-            };
-            consumer.drain(&picture, Producer::Gone, 0, u64::MAX, take);
+            // Also what was before: calls that began there may be open.
+            let intake = lane.intake(&sites, &output);
+            let read = consumer.drain(&picture, Producer::Gone, 0, u64::MAX, intake);
             lane.publish(&output);
+            let ring = output.take_blocks();
+            if let Some(first) = ring.first() {
+                // As many events to a word as in what is there.
+                let events = ring.iter().map(|block| u64::from(block.calls)).sum();
+                let share = EventShare {
+                    words: read.words,
+                    events,
+                };
+                let missing = share.events_in(picture.missing());
+                retained
+                    .overwritten
+                    .extend(extent.overwritten(thread, missing, first.first));
+            }
+            let mut blocks = before.remove(&thread).unwrap_or_default();
+            blocks.extend(ring);
+            let open = lane.open_calls(taken);
+            let end = ThreadState::There(open.as_deref());
+            extent.add(&mut retained, thread, &blocks, end);
         }
         for id in (0..functions).filter_map(|id| u32::try_from(id).ok()) {
             if output.was_seen(FunctionId(id)) {
                 was_seen(FunctionId(id));
             }
         }
-        retained.blocks.extend(output.snapshot().blocks);
         retained
     }
 }

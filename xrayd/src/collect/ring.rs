@@ -41,6 +41,17 @@ pub(super) struct Ring {
     counted: Vec<u64>,
     /// What it had been given when the session began, or when reading it ended.
     words_before: newest::Words,
+    /// Of what it was given since, words that were looked at, and about how many events those are.
+    words_seen: u64,
+    events_seen: u64,
+}
+
+/// About how many events a ring was given that nobody has read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Unread {
+    pub(super) events: u64,
+    /// Those of them that are not there any more.
+    pub(super) overwritten: u64,
 }
 
 /// What a ring is read with.
@@ -77,6 +88,8 @@ impl Ring {
             counted: Vec::new(),
             left_out: 0,
             words_before,
+            words_seen: 0,
+            events_seen: 0,
         }
     }
 
@@ -108,8 +121,9 @@ impl Ring {
         if self.consumer.is_some() || self.left || newest::is_taken(rings, geometry, self.index) {
             return;
         }
-        let words = self.words(around.slots);
-        around.output.overwritten(words.overwritten);
+        let Unread { overwritten, .. } = self.unread(around.slots);
+        around.output.overwritten(overwritten);
+        (self.words_seen, self.events_seen) = (0, 0);
         let consumer = Consumer::resume(rings, geometry, self.index);
         self.consumer = Some(match around.sites.has_events() {
             true => consumer.with_payloads(),
@@ -121,15 +135,35 @@ impl Ring {
     pub(super) fn end_reading(&mut self, slots: &Slots) {
         if self.consumer.take().is_some() {
             self.words_before = newest::Words::of(&slots.rings, slots.layout.geometry, self.index);
+            (self.words_seen, self.events_seen) = (0, 0);
         }
     }
 
     /// What it was given since nobody reads it; nothing if somebody does.
-    pub(super) fn words(&self, slots: &Slots) -> newest::Words {
+    fn words(&self, slots: &Slots) -> newest::Words {
         match self.consumer {
             Some(_) => newest::Words::default(),
             None => newest::Words::of(&slots.rings, slots.layout.geometry, self.index)
                 .since(self.words_before),
+        }
+    }
+
+    /// About how many events that is. What has come since the last time is as much as the newest words say.
+    pub(super) fn unread(&mut self, slots: &Slots) -> Unread {
+        let words = self.words(slots);
+        let more = words.begun.saturating_sub(self.words_seen);
+        if more > 0 {
+            let share = newest::EventShare::of(&slots.rings, slots.layout.geometry, self.index);
+            self.words_seen = words.begun;
+            self.events_seen = self.events_seen.saturating_add(share.events_in(more));
+        }
+        let all = newest::EventShare {
+            words: words.begun,
+            events: self.events_seen,
+        };
+        Unread {
+            events: self.events_seen,
+            overwritten: all.events_in(words.overwritten),
         }
     }
 

@@ -21,7 +21,7 @@
 //!
 //! The addresses are a stranger's: whatever they are, a call is open at most once, and memory and time are bounded.
 
-use xray_trace::model::FunctionId;
+use xray_trace::model::{FunctionId, Ticks};
 
 use super::room::{Room, Share};
 
@@ -50,12 +50,15 @@ pub(super) struct Stacks {
     beyond_suspect: bool,
 }
 
-/// Two words, which stay in registers on their way into memory: of a half and a byte the compiler makes a copy whose load waits for both stores.
+/// Whole words, which stay in registers on their way into memory: of a half and a byte the compiler
+/// makes a copy whose load waits for both stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Frame {
     /// The function, and `SUSPECT`.
     what: u64,
     sp: u64,
+    /// When the call began.
+    start: u64,
 }
 
 /// It may have ended unseen: it is open for certain only while one further in is.
@@ -134,11 +137,11 @@ impl Stacks {
         over
     }
 
-    /// A call begins with its return address at `sp`. Says how many of the innermost calls had ended before, without an exit.
+    /// A call begins at `start`, with its return address at `sp`. Says how many of the innermost calls had ended before, without an exit.
     #[expect(clippy::inline_always, reason = "as `Intake::take`")]
     #[inline(always)]
-    pub(super) fn enter(&mut self, function: FunctionId, sp: u64) -> u64 {
-        let frame = Frame::new(function, sp);
+    pub(super) fn enter(&mut self, function: FunctionId, sp: u64, start: u64) -> u64 {
+        let frame = Frame::new(function, sp, start);
         match self.frames.last() {
             // Below the innermost call, not further than a frame.
             Some(top) if top.sp.wrapping_sub(sp).wrapping_sub(1) < NEAR => self.push(frame, 0),
@@ -157,7 +160,7 @@ impl Stacks {
     #[expect(clippy::inline_always, reason = "as `Intake::take`")]
     #[inline(always)]
     pub(super) fn exit(&mut self, function: FunctionId, sp: u64) -> Shown {
-        match self.frames.pop_if(|top| *top == Frame::new(function, sp)) {
+        match self.frames.pop_if(|top| top.is(function, sp)) {
             Some(_) => {
                 self.trim();
                 let over = match self.beyond {
@@ -190,6 +193,22 @@ impl Stacks {
     #[inline]
     pub(super) fn depth(&self) -> u64 {
         self.frames.len() as u64 + self.beyond
+    }
+
+    /// The calls that are open for certain, outermost first, each with its begin. Calls of functions that
+    /// are `suspected` may have ended unseen, where nothing certain is within. `None` if there was no
+    /// room for some.
+    pub(super) fn certain(
+        &self,
+        suspected: impl Fn(FunctionId) -> bool,
+    ) -> Option<impl Iterator<Item = (FunctionId, Ticks)>> {
+        if self.beyond > 0 {
+            return None;
+        }
+        let certain = |frame: &Frame| !frame.is_suspect() && !suspected(frame.function());
+        let innermost = self.frames.iter().rposition(certain);
+        let certain = self.frames.iter().take(innermost.map_or(0, |at| at + 1));
+        Some(certain.map(|frame| (frame.function(), Ticks(frame.start))))
     }
 
     /// Events are missing: any call may have ended, and what stands where one was may be another one of the same function.
@@ -380,9 +399,15 @@ impl Stacks {
 
 impl Frame {
     #[inline]
-    const fn new(function: FunctionId, sp: u64) -> Self {
+    const fn new(function: FunctionId, sp: u64, start: u64) -> Self {
         let what = function.0 as u64;
-        Self { what, sp }
+        Self { what, sp, start }
+    }
+
+    /// Whether it is a call of that function there, and not suspected.
+    #[inline]
+    const fn is(self, function: FunctionId, sp: u64) -> bool {
+        self.what == function.0 as u64 && self.sp == sp
     }
 
     #[inline]
@@ -424,17 +449,17 @@ mod tests {
         let rows: [(Next, u64); 4] = [
             (|stacks| stacks.exit(A, TOP).over, 2),
             (|stacks| stacks.exit(C, TOP + 64).over, 3),
-            (|stacks| stacks.enter(B, TOP), 3),
+            (|stacks| stacks.enter(B, TOP, 0), 3),
             (|stacks| stacks.pass(TOP + 8), 3),
         ];
         for (next, over) in rows {
             let mut stacks = Stacks::new(&full);
             for (function, depth) in [(A, 0), (B, 64), (C, 128)] {
-                assert_eq!(stacks.enter(function, TOP - depth), 0);
+                assert_eq!(stacks.enter(function, TOP - depth, 0), 0);
             }
             assert_eq!(stacks.pass(TOP), 0, "within the outermost");
             assert_eq!(stacks.exit(C, TOP - 128), shown(0, Exit::Unknown));
-            assert_eq!(stacks.enter(C, TOP - 128), 0);
+            assert_eq!(stacks.enter(C, TOP - 128, 0), 0);
             assert_eq!(next(&mut stacks), over);
             let entered = stacks.frames.len() as u64 + stacks.beyond;
             assert!(entered <= 1, "{stacks:?}");
@@ -451,10 +476,10 @@ mod tests {
     #[test]
     fn a_call_at_the_place_of_one_that_is_over_shows_it() {
         let mut stacks = stacks();
-        assert_eq!(stacks.enter(A, TOP), 0);
-        assert_eq!(stacks.enter(B, TOP - 64), 0);
-        assert_eq!(stacks.enter(C, TOP - 128), 0);
-        assert_eq!(stacks.enter(C, TOP - 64), 2);
+        assert_eq!(stacks.enter(A, TOP, 0), 0);
+        assert_eq!(stacks.enter(B, TOP - 64, 0), 0);
+        assert_eq!(stacks.enter(C, TOP - 128, 0), 0);
+        assert_eq!(stacks.enter(C, TOP - 64, 0), 2);
         assert_eq!(stacks.exit(C, TOP - 64), shown(0, Exit::Innermost));
         assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
         assert_eq!(open(&stacks), []);
@@ -465,7 +490,7 @@ mod tests {
     fn recursion_is_told_apart_by_the_stack() {
         let mut stacks = stacks();
         for depth in 0..100 {
-            assert_eq!(stacks.enter(A, TOP - 48 * depth), 0);
+            assert_eq!(stacks.enter(A, TOP - 48 * depth, 0), 0);
         }
         assert_eq!(stacks.exit(A, TOP - 48 * 9), shown(90, Exit::Innermost));
         assert_eq!(stacks.exit(A, TOP - 48 * 8), shown(0, Exit::Innermost));
@@ -478,8 +503,8 @@ mod tests {
     fn an_exit_whose_return_address_has_moved_a_little_is_that_calls() {
         for moved in [TOP - 64 - 32, TOP - 64 + 16] {
             let mut stacks = stacks();
-            stacks.enter(A, TOP);
-            stacks.enter(B, TOP - 64);
+            stacks.enter(A, TOP, 0);
+            stacks.enter(B, TOP - 64, 0);
             assert_eq!(stacks.exit(B, moved), shown(0, Exit::Innermost));
             assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
         }
@@ -489,14 +514,14 @@ mod tests {
     fn a_handler_on_another_stack_is_within_what_it_interrupts() {
         for other in [TOP + (1 << 30), TOP - (1 << 30)] {
             let mut stacks = stacks();
-            stacks.enter(A, TOP);
-            stacks.enter(B, TOP - 64);
-            assert_eq!(stacks.enter(C, other), 0);
-            assert_eq!(stacks.enter(A, other - 100), 0);
+            stacks.enter(A, TOP, 0);
+            stacks.enter(B, TOP - 64, 0);
+            assert_eq!(stacks.enter(C, other, 0), 0);
+            assert_eq!(stacks.enter(A, other - 100, 0), 0);
             assert_eq!(stacks.exit(A, other - 100), shown(0, Exit::Innermost));
             assert_eq!(stacks.exit(C, other), shown(0, Exit::Innermost));
             // And one that leaves by a jump.
-            assert_eq!(stacks.enter(C, other), 0);
+            assert_eq!(stacks.enter(C, other, 0), 0);
             assert_eq!(stacks.exit(B, TOP - 64), shown(1, Exit::Innermost));
             assert_eq!(open(&stacks), [(1, TOP)]);
         }
@@ -507,12 +532,12 @@ mod tests {
     fn calls_of_a_stack_that_was_left_are_over_and_their_exits_astray() {
         let fiber = TOP - (1 << 30);
         let mut stacks = stacks();
-        stacks.enter(A, TOP);
-        stacks.enter(A, fiber);
-        assert_eq!(stacks.enter(B, TOP - 64), 1);
+        stacks.enter(A, TOP, 0);
+        stacks.enter(A, fiber, 0);
+        assert_eq!(stacks.enter(B, TOP - 64, 0), 1);
         assert_eq!(stacks.exit(B, TOP - 64), shown(0, Exit::Innermost));
         // The fiber goes on.
-        assert_eq!(stacks.enter(C, fiber - 64), 0);
+        assert_eq!(stacks.enter(C, fiber - 64, 0), 0);
         assert_eq!(stacks.exit(C, fiber - 64), shown(0, Exit::Innermost));
         assert_eq!(stacks.exit(A, fiber), shown(0, Exit::Astray));
         assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
@@ -521,9 +546,9 @@ mod tests {
     #[test]
     fn what_the_program_says_shows_what_is_over_and_not_the_call_that_it_is_in() {
         let mut stacks = stacks();
-        stacks.enter(A, TOP);
-        stacks.enter(B, TOP - 64);
-        stacks.enter(C, TOP - 128);
+        stacks.enter(A, TOP, 0);
+        stacks.enter(B, TOP - 64, 0);
+        stacks.enter(C, TOP - 128, 0);
         assert_eq!(stacks.pass(TOP - 200), 0);
         // A leaf without a frame.
         assert_eq!(stacks.pass(TOP - 128), 0);
@@ -538,22 +563,22 @@ mod tests {
     fn a_call_whose_function_was_switched_is_open_while_one_within_it_is() {
         let mut stacks = stacks();
         for (function, depth) in [(A, 0), (B, 64), (C, 128), (B, 192), (B, 256)] {
-            assert_eq!(stacks.enter(function, TOP - depth), 0);
+            assert_eq!(stacks.enter(function, TOP - depth, 0), 0);
         }
         stacks.suspect(|function| function == B);
         assert_eq!(stacks.shed(), 2, "the innermost two");
         assert_eq!(stacks.shed(), 0);
         assert_eq!(open(&stacks), [(1, TOP), (2, TOP - 64), (3, TOP - 128)]);
         // One that has begun since is known.
-        assert_eq!(stacks.enter(B, TOP - 192), 0);
+        assert_eq!(stacks.enter(B, TOP - 192, 0), 0);
         assert_eq!(stacks.shed(), 0);
         assert_eq!(stacks.exit(B, TOP - 192), shown(0, Exit::Innermost));
         assert_eq!(stacks.shed(), 0);
         // The outer one's place, whose exit it cannot be: `C` has been left then, too.
         let mut other = Stacks::new(&Room::new());
-        other.enter(A, TOP);
-        other.enter(B, TOP - 64);
-        other.enter(C, TOP - 128);
+        other.enter(A, TOP, 0);
+        other.enter(B, TOP - 64, 0);
+        other.enter(C, TOP - 128, 0);
         other.suspect(|function| function == B);
         assert_eq!(other.shed(), 0);
         assert_eq!(other.exit(B, TOP - 64), shown(2, Exit::Astray));
@@ -571,8 +596,8 @@ mod tests {
     #[test]
     fn calls_without_room_are_over_at_a_switch() {
         let mut stacks = Stacks::new(&Room::with(0, 64, 4));
-        stacks.enter(A, TOP);
-        stacks.enter(B, TOP - 64);
+        stacks.enter(A, TOP, 0);
+        stacks.enter(B, TOP - 64, 0);
         stacks.suspect(|function| function == C);
         assert_eq!(stacks.shed(), 2);
         assert_eq!(stacks.shed(), 0);
@@ -585,22 +610,22 @@ mod tests {
         // `B` is far below `A`, with others between that are not traced. `A` catches, and the next call is far below `B`: within it, as it seems.
         for near in [TOP - NEAR, TOP - 64] {
             let mut stacks = stacks();
-            stacks.enter(A, TOP);
-            stacks.enter(B, TOP - 2 * NEAR);
-            assert_eq!(stacks.enter(C, TOP - 4 * NEAR), 0);
+            stacks.enter(A, TOP, 0);
+            stacks.enter(B, TOP - 2 * NEAR, 0);
+            assert_eq!(stacks.enter(C, TOP - 4 * NEAR, 0), 0);
             assert_eq!(stacks.exit(C, TOP - 4 * NEAR), shown(0, Exit::Innermost));
-            assert_eq!(stacks.enter(C, near), 1);
+            assert_eq!(stacks.enter(C, near, 0), 1);
             assert_eq!(open(&stacks), [(1, TOP), (3, near)]);
         }
         // `B` was left, and what is called far above is within it, as it seems, each time anew.
         let mut stacks = stacks();
-        stacks.enter(B, TOP - 2 * NEAR);
+        stacks.enter(B, TOP - 2 * NEAR, 0);
         for _ in 0..10 {
-            assert_eq!(stacks.enter(A, TOP), 0);
+            assert_eq!(stacks.enter(A, TOP, 0), 0);
             assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
         }
         assert_eq!(open(&stacks), [(2, TOP - 2 * NEAR)]);
-        assert_eq!(stacks.enter(A, TOP - NEAR), 1);
+        assert_eq!(stacks.enter(A, TOP - NEAR, 0), 1);
     }
 
     /// Those that are not known stand further from the last that is than neighbours do.
@@ -612,7 +637,7 @@ mod tests {
         let place = |depth: usize| TOP - 64 * depth as u64;
         let mut depth = 0;
         while stacks.beyond < 1000 {
-            assert_eq!(stacks.enter(A, place(depth)), 0);
+            assert_eq!(stacks.enter(A, place(depth), 0), 0);
             depth += 1;
         }
         let known = depth - 1000;
@@ -626,9 +651,9 @@ mod tests {
         assert_eq!(stacks.exit(A, place(known - 1)), innermost(999));
         assert_eq!(stacks.exit(A, place(known - 2)), innermost(0));
         // Where the stack stands is followed as before.
-        assert_eq!(stacks.enter(B, place(10)), known as u64 - 12);
+        assert_eq!(stacks.enter(B, place(10), 0), known as u64 - 12);
         for other in 1..1000 {
-            assert_eq!(stacks.enter(B, TOP + (other << 20)), 0);
+            assert_eq!(stacks.enter(B, TOP + (other << 20), 0), 0);
         }
         assert_eq!(stacks.segments.len(), stacks.share.segments());
         assert_eq!(stacks.exit(A, TOP), innermost(9 + 1 + 999));
@@ -646,16 +671,16 @@ mod tests {
         let room = Room::with(64, 64, 4);
         let mut first = Stacks::new(&room);
         for depth in 0..64 {
-            first.enter(A, TOP - 64 * depth);
+            first.enter(A, TOP - 64 * depth, 0);
         }
         let mut second = Stacks::new(&room);
-        second.enter(A, TOP);
+        second.enter(A, TOP, 0);
         drop(first);
-        second.enter(B, TOP - 64);
+        second.enter(B, TOP - 64, 0);
         assert_eq!((open(&second), second.beyond), (vec![], 2));
         assert_eq!(second.exit(B, TOP - 64), shown(0, Exit::Unknown));
         assert_eq!(second.exit(A, TOP), shown(0, Exit::Unknown));
-        second.enter(C, TOP);
+        second.enter(C, TOP, 0);
         assert_eq!((open(&second), second.beyond), (vec![(3, TOP)], 0));
     }
 
@@ -719,7 +744,7 @@ mod tests {
         fn begin(&mut self, function: u32, sp: u64, frame: u64, traced: bool, of_signal: bool) {
             let function = FunctionId(function);
             if traced {
-                let over = self.stacks.enter(function, sp);
+                let over = self.stacks.enter(function, sp, 0);
                 self.unwind(over);
                 self.check();
                 self.read.push(function);
@@ -838,7 +863,7 @@ mod tests {
                 };
                 let there = stacks.frames.len() as u64 + stacks.beyond;
                 let (over, others) = match what {
-                    0 | 3 => (stacks.enter(FunctionId(function), sp), 1),
+                    0 | 3 => (stacks.enter(FunctionId(function), sp, 0), 1),
                     1 => {
                         let shown = stacks.exit(FunctionId(function), sp);
                         let ended = shown.of == Exit::Innermost || shown.of == Exit::Unknown && there > 0;

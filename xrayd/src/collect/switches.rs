@@ -20,7 +20,7 @@ use std::{
     },
 };
 
-use xray_trace::model::FunctionId;
+use xray_trace::model::{FunctionId, Ticks};
 
 use super::stacks::Stacks;
 use crate::{lock::lock, sys::ticks_now};
@@ -64,6 +64,22 @@ pub(super) struct Along {
     met: u64,
     /// Of an event that is not older than this, marks have to be looked for.
     pub(super) look_at: u64,
+}
+
+/// Functions that were switched in a time.
+#[derive(Debug)]
+pub(super) struct Switched {
+    /// Any may have been.
+    any: bool,
+    functions: Vec<Functions>,
+}
+
+// === impl Switched ===
+
+impl Switched {
+    pub(super) fn contains(&self, function: FunctionId) -> bool {
+        self.any || self.functions.iter().any(|all| all.contains(function))
+    }
 }
 
 // === impl Switches ===
@@ -119,6 +135,18 @@ impl Marks {
 impl Along {
     pub(super) fn new() -> Self {
         Self { met: 0, look_at: 0 }
+    }
+
+    /// The functions that were switched after what was met, up to `until`.
+    pub(super) fn switched(&self, until: Ticks, switches: &Switches) -> Switched {
+        let marks = lock(&switches.marks);
+        let at = usize::try_from(self.met.saturating_sub(marks.forgotten));
+        let later = marks.kept.iter().skip(at.unwrap_or(usize::MAX));
+        let later = later.take_while(|mark| mark.at <= until.0);
+        Switched {
+            any: self.met < marks.forgotten,
+            functions: later.map(|mark| mark.functions.clone()).collect(),
+        }
     }
 
     /// An event of this time comes next, not older than `look_at`: the open calls of which nothing is known any more are marked in `stacks`.
@@ -220,7 +248,7 @@ mod tests {
             let mut along = Along::new();
             let mut stacks = Stacks::new(&Room::new());
             along.meet(at, &switches, &mut stacks);
-            stacks.enter(FunctionId(function), SP);
+            stacks.enter(FunctionId(function), SP, 0);
             if at >= along.look_at {
                 along.meet(at, &switches, &mut stacks);
             }

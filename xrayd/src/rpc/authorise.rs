@@ -19,7 +19,7 @@ use crate::{
     Pid,
     refusal::{Reason, Refusal},
     session::{
-        AttachOptions, Caller, DetachReport, Economy, Family, Feed, Filter, Mode, Registry,
+        AttachOptions, Caller, DetachReport, Economy, Family, Feed, Filter, LoanId, Mode, Registry,
         Session, ToggleReport,
     },
     target::{Credentials, Denial, Target, Yama},
@@ -312,11 +312,11 @@ impl Traced {
         }
     }
 
-    /// A live feed of everything from now on.
-    pub(super) fn subscribe(&self) -> Feed {
+    /// A live feed of everything from now on, or until the loan is over that it is for.
+    pub(super) fn subscribe(&self, loan: Option<LoanId>) -> Feed {
         match self {
-            Self::Family(family) => family.subscribe(),
-            Self::Session(session) => session.subscribe(),
+            Self::Family(family) => family.subscribe(loan),
+            Self::Session(session) => session.subscribe(loan),
         }
     }
 

@@ -5,7 +5,13 @@
 //! drops and counts; the drain thread never waits for anybody.
 
 use std::{
-    collections::BTreeMap, future::poll_fn, io, pin::pin, sync::Arc, task::Poll, time::Duration,
+    collections::{BTreeMap, HashMap, HashSet},
+    future::poll_fn,
+    io,
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
 };
 
 use tokio::sync::mpsc;
@@ -22,8 +28,9 @@ use super::{
 use crate::refusal::Refusal;
 use crate::session::{Feed, FeedItem, Published, Session, Source, Tables as _, TraceWriter};
 use xray_trace::{
+    container::{Block, Chosen},
     instr_map::Selection,
-    model::{ClockAnchor, FunctionId},
+    model::{ClockAnchor, FunctionId, ThreadId, Ticks},
 };
 
 /// Events that are decoded at once; bounds the memory of one stream.
@@ -179,7 +186,85 @@ pub(super) struct EventMessages {
 #[derive(Debug)]
 pub(super) struct TraceMessages {
     sessions: Sessions,
+    /// What is recorded on a loan; unset: everything.
+    recorded: Option<Recorded>,
     writer: TraceWriter<Vec<u8>>,
+}
+
+/// What is recorded on a loan, of all that others record as well: calls of its functions that begin when it does, or later.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    /// Unset: all functions.
+    selection: Option<Selection>,
+    /// When it began, of each process in which it has. Whoever comes later has it from its beginning.
+    begun: BTreeMap<Source, Ticks>,
+    /// Its functions, and of how many that was found out.
+    functions: HashMap<Source, (usize, HashSet<FunctionId>)>,
+    /// The threads that have open calls.
+    threads: HashMap<(Source, ThreadId), Chosen>,
+}
+
+/// Threads of which it is remembered what is open; calls of others that go on over the end of a block lose their exits.
+const MOST_THREADS: usize = 1 << 16;
+
+// === impl Recorded ===
+
+impl Recorded {
+    /// Of these functions, or of all.
+    pub(super) fn of(selection: Option<Selection>) -> Self {
+        Self {
+            selection,
+            begun: BTreeMap::new(),
+            functions: HashMap::new(),
+            threads: HashMap::new(),
+        }
+    }
+
+    /// A process that was not there when the loan began has it from its beginning.
+    fn come(&mut self, source: Source) {
+        if !self.begun.is_empty() {
+            self.begun.entry(source).or_insert(Ticks(0));
+        }
+    }
+
+    fn begin(&mut self, source: Source, at: Ticks) {
+        self.begun.entry(source).or_insert(at);
+    }
+
+    fn leave(&mut self, source: Source) {
+        self.functions.remove(&source);
+        self.threads.retain(|(its, _), _| *its != source);
+    }
+
+    /// What of a block is recorded on the loan.
+    fn part(&mut self, source: Source, session: &Session, block: &Block) -> Option<Block> {
+        let since = *self.begun.get(&source)?;
+        if block.last < since {
+            return None;
+        }
+        let key = (source, block.thread);
+        let mut chosen = self.threads.remove(&key).unwrap_or_default();
+        let part = match &self.selection {
+            None => chosen.of(block, since, |_| true),
+            Some(selection) => {
+                let known = self.functions.entry(source).or_default();
+                chosen.of(block, since, |id| {
+                    let (looked_at, functions) = &mut *known;
+                    if usize::try_from(id.0).is_ok_and(|id| id >= *looked_at) {
+                        *looked_at = session.functions_known();
+                        // What cannot be understood was refused before.
+                        let rows = session.functions(Some(selection)).unwrap_or_default();
+                        *functions = rows.into_iter().map(|row| row.id).collect();
+                    }
+                    functions.contains(&id)
+                })
+            }
+        };
+        if !chosen.is_idle() && self.threads.len() < MOST_THREADS {
+            self.threads.insert(key, chosen);
+        }
+        part
+    }
 }
 
 // === impl Sessions ===
@@ -248,7 +333,7 @@ impl EventMessages {
             FeedItem::Block(published) => Piece::Block(published.block),
             FeedItem::Anchor(anchor) => Piece::Anchor(anchor),
             FeedItem::Thread(thread) => Piece::Thread(thread),
-            FeedItem::Origin(_) => Piece::Nothing,
+            FeedItem::Origin(_) | FeedItem::Begin(_) => Piece::Nothing,
             FeedItem::EventType(event_type) => Piece::EventType(event_type),
             FeedItem::Ended => Piece::Ended,
             FeedItem::Lost { events } => Piece::ReaderLost(events),
@@ -291,9 +376,11 @@ impl Encode for EventMessages {
 // === impl TraceMessages ===
 
 impl TraceMessages {
-    pub(super) fn new() -> io::Result<Self> {
+    /// Of everything, or of what is recorded on a loan.
+    pub(super) fn new(recorded: Option<Recorded>) -> io::Result<Self> {
         Ok(Self {
             sessions: Sessions::default(),
+            recorded,
             writer: TraceWriter::new(Vec::new())?,
         })
     }
@@ -324,20 +411,39 @@ impl TraceMessages {
     }
 
     fn take(&mut self, source: Source, item: FeedItem) -> io::Result<()> {
-        let Self { sessions, writer } = self;
+        let Self {
+            sessions,
+            recorded,
+            writer,
+        } = self;
         match item {
             FeedItem::Process(session) => {
                 writer.process(source, &session.process(), &*session)?;
                 for anchor in session.anchors() {
                     writer.anchor(source, &anchor)?;
                 }
+                if let Some(recorded) = recorded {
+                    recorded.come(source);
+                }
                 sessions.insert(source, session);
                 Ok(())
             }
-            FeedItem::Block(Published { block, .. }) => match sessions.here.get(&source) {
-                Some(session) => writer.block(source, &block, &**session),
-                None => Ok(()),
-            },
+            FeedItem::Block(Published { block, .. }) => {
+                let Some(session) = sessions.here.get(&source) else {
+                    return Ok(());
+                };
+                let part = match recorded {
+                    None => Some(block),
+                    Some(recorded) => recorded.part(source, session, &block),
+                };
+                part.map_or(Ok(()), |block| writer.block(source, &block, &**session))
+            }
+            FeedItem::Begin(at) => {
+                if let Some(recorded) = recorded {
+                    recorded.begin(source, at);
+                }
+                Ok(())
+            }
             FeedItem::Anchor(anchor) => {
                 writer.anchor(source, &anchor)?;
                 // About once a second: who leaves before the end knows all but the last of it.
@@ -355,6 +461,9 @@ impl TraceMessages {
                     None => Ok(()),
                 };
                 sessions.remove(source);
+                if let Some(recorded) = recorded {
+                    recorded.leave(source);
+                }
                 ended
             }
             FeedItem::Lost { events } => writer.reader_lost(events),

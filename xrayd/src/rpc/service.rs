@@ -13,7 +13,7 @@ use super::{
     authorise::{self, Deed, Outcomes, Traced, Whom},
     convert, counts, described, error,
     fetch::{CHUNKS, Pace, send_shot},
-    live::{self, EventMessages, TraceMessages},
+    live::{self, EventMessages, Recorded, TraceMessages},
     profile::{self, Profiles},
     trigger::{self, Plan, Triggering, Watched},
     undo::{Unanswered, Undo},
@@ -472,7 +472,7 @@ impl Xrayd for Service {
                 let what = undo.map(Undo::try_from).transpose()?;
                 let selection = selection.map(convert::selection).transpose()?;
                 let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
-                let feed = traced.subscribe();
+                let feed = traced.subscribe(None);
                 let first = traced.sessions().into_iter().next();
                 let mut anchors = first.map(|first| first.anchors()).unwrap_or_default();
                 // A session that has just begun has one anchor, and the counter's rate is not known without another.
@@ -496,16 +496,26 @@ impl Xrayd for Service {
     ) -> Answer<Self::StreamTraceStream> {
         let call = self.call(&request, Operation::StreamTrace)?;
         let caller = call.caller();
-        let v1::StreamTraceRequest { pid, undo } = request.into_inner();
-        let mut call = call.of(pid);
+        let v1::StreamTraceRequest {
+            pid,
+            undo,
+            selection,
+        } = request.into_inner();
+        let mut call = call.of(pid).with(described::selection(selection.as_ref()));
         let admitted = self.stream(&mut call)?;
         let (what, pid, traced, feed, encoder) = self
             .blocking(call, move |registry, _| {
                 let pid = authorise::one(pid)?;
                 let what = undo.map(Undo::try_from).transpose()?;
+                let selection = selection.map(convert::selection).transpose()?;
                 let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
-                let feed = traced.subscribe();
-                let encoder = TraceMessages::new()
+                let loan = match what {
+                    Some(Undo::Loan(loan)) => Some(loan),
+                    Some(Undo::Attach) | None => None,
+                };
+                let feed = traced.subscribe(loan);
+                let recorded = loan.map(|_| Recorded::of(selection));
+                let encoder = TraceMessages::new(recorded)
                     .map_err(|error| Refusal::new(Reason::Io, format!("no trace: {error}")))?;
                 Ok((what, pid, traced, feed, encoder))
             })

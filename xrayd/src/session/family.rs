@@ -332,6 +332,8 @@ impl Family {
     pub fn take_back(&self, from: LoanId) -> Vec<(Pid, Result<ToggleReport>)> {
         let mut rules = lock(&self.rules);
         rules.take_back(from);
+        // Before: whoever comes from now on is none of it.
+        self.kin().inlets.retain(|inlet| !inlet.is_for(from));
         self.each(|session, _| session.take_back(from))
     }
 
@@ -345,6 +347,7 @@ impl Family {
     ) -> Vec<(Pid, Result<ToggleReport>)> {
         // Nobody comes meanwhile who would take over what is on loan.
         let _rules = lock(&self.rules);
+        self.kin().inlets.retain(|inlet| !inlet.is_for(from));
         let mut reports = vec![(session.pid(), session.take_back(from))];
         for other in self.sessions() {
             if Arc::ptr_eq(&other, session) || !is_living(&other) || !may(&other) {
@@ -389,13 +392,14 @@ impl Family {
         reports
     }
 
-    /// A live feed of what everybody does from now on, and whoever comes. The threads seen so far come first.
-    pub fn subscribe(&self) -> Feed {
+    /// A live feed of what everybody does from now on, and whoever comes, or until the loan is over that it is for. The threads seen so far come first.
+    pub fn subscribe(&self, loan: Option<LoanId>) -> Feed {
         let mut kin = self.kin();
-        let (inlet, feed) = feed(match kin.follow {
+        let processes = match kin.follow {
             Follow::None => 1,
             Follow::Fork | Follow::Exec | Follow::All => usize::MAX,
-        });
+        };
+        let (inlet, feed) = feed(processes, loan);
         for (source, session) in &kin.members {
             session.feed_to(&inlet, *source);
         }

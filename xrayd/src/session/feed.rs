@@ -11,10 +11,10 @@ use std::{
 use tokio::sync::{Notify, mpsc};
 use xray_trace::{
     container::Block,
-    model::{ClockAnchor, EventType, Origin, Thread},
+    model::{ClockAnchor, EventType, Origin, Thread, Ticks},
 };
 
-use super::Session;
+use super::{LoanId, Session};
 use crate::lock::lock;
 
 /// Items in the queue of one reader at most; a block has some 20,000 events.
@@ -45,6 +45,8 @@ pub enum FeedItem {
     Origin(Origin),
     /// A name of a type of typed events, or its new name.
     EventType(EventType),
+    /// The loan that the feed is for begins: what was before is none of it.
+    Begin(Ticks),
     /// Nothing more comes from this source.
     Ended,
     /// The reader was too slow: so many events went past it here.
@@ -88,6 +90,8 @@ struct Beside {
 /// Where the drains' ends of a feed come from. The feed goes on while there is one of these or of those.
 #[derive(Debug, Clone)]
 pub(crate) struct FeedInlet {
+    /// The loan that the feed is for, with which it ends.
+    loan: Option<LoanId>,
     items: mpsc::Sender<(Source, FeedItem)>,
     beside: Arc<Beside>,
 }
@@ -102,10 +106,11 @@ pub(crate) struct FeedSender {
 }
 
 /// Both ends of a feed for so many processes at the same time.
-pub(crate) fn feed(processes: usize) -> (FeedInlet, Feed) {
+pub(crate) fn feed(processes: usize, loan: Option<LoanId>) -> (FeedInlet, Feed) {
     let (sender, receiver) = mpsc::channel(CAPACITY * processes.clamp(1, MOST_QUEUES));
     let beside = Arc::<Beside>::default();
     let inlet = FeedInlet {
+        loan,
         items: sender,
         beside: Arc::clone(&beside),
     };
@@ -189,6 +194,11 @@ impl FeedInlet {
         }
     }
 
+    /// Whether the feed is for that loan.
+    pub(crate) fn is_for(&self, loan: LoanId) -> bool {
+        self.loan == Some(loan)
+    }
+
     /// True once nobody reads any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.items.is_closed()
@@ -198,6 +208,11 @@ impl FeedInlet {
 // === impl FeedSender ===
 
 impl FeedSender {
+    /// Whether the feed is for that loan.
+    pub(crate) fn is_for(&self, loan: LoanId) -> bool {
+        self.inlet.is_for(loan)
+    }
+
     /// Offers an item; false if the reader has gone.
     pub(crate) fn send(&mut self, item: FeedItem) -> bool {
         while let Some(first) = self.kept.front().cloned() {
@@ -236,9 +251,10 @@ impl FeedSender {
                 }
                 self.kept.push_back(named);
             }
-            once @ (FeedItem::Process(_) | FeedItem::Origin(_) | FeedItem::Ended) => {
-                self.kept.push_back(once)
-            }
+            once @ (FeedItem::Process(_)
+            | FeedItem::Origin(_)
+            | FeedItem::Begin(_)
+            | FeedItem::Ended) => self.kept.push_back(once),
         }
         true
     }
@@ -259,6 +275,7 @@ impl Drop for FeedSender {
                 FeedItem::Process(_)
                 | FeedItem::Block(_)
                 | FeedItem::Thread(_)
+                | FeedItem::Begin(_)
                 | FeedItem::Lost { .. } => false,
             };
             if told {
@@ -273,14 +290,14 @@ impl Drop for FeedSender {
 /// A feed from which nothing comes.
 #[cfg(test)]
 pub(crate) fn closed_feed() -> Feed {
-    feed(1).1
+    feed(1, None).1
 }
 
 #[cfg(test)]
 mod tests {
     use xray_trace::{
         container::BlockEncoder,
-        model::{CallKind, FunctionId, ThreadId, Ticks},
+        model::{CallKind, FunctionId, ThreadId},
     };
 
     use super::*;
@@ -295,7 +312,7 @@ mod tests {
     /// Others go on, so the queue does not end with it.
     #[tokio::test]
     async fn the_end_of_a_process_is_told_also_if_the_queue_is_full() {
-        let (inlet, mut feed) = feed(1);
+        let (inlet, mut feed) = feed(1, None);
         let mut one = inlet.sender(Source(1));
         let mut other = inlet.sender(Source(2));
         for _ in 0..2 * CAPACITY {
@@ -324,7 +341,7 @@ mod tests {
     /// Who has read everything waits, and is woken by what was left since.
     #[tokio::test]
     async fn who_waits_is_told_what_was_left() {
-        let (inlet, mut feed) = feed(1);
+        let (inlet, mut feed) = feed(1, None);
         let mut one = inlet.sender(Source(1));
         for _ in 0..CAPACITY {
             one.send(call());
@@ -343,7 +360,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_left_for_a_reader_who_does_not_read_is_bounded() {
-        let (inlet, feed) = feed(1);
+        let (inlet, feed) = feed(1, None);
         let mut first = inlet.sender(Source(0));
         for _ in 0..CAPACITY {
             first.send(call());

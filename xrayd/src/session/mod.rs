@@ -93,7 +93,7 @@ pub use mode::Mode;
 pub use patterns::{Chosen, Patterns};
 pub use quotas::{Quota, QuotaError, QuotaSetting, Quotas};
 pub use registry::{LaunchOptions, Launched, Registry, RegistryConfig};
-pub(crate) use shot::Extent;
+pub(crate) use shot::{Extent, ThreadState};
 pub use shot::{Reach, Shot};
 pub use trace_writer::{NumberedModule, Tables, TraceWriter};
 pub use triggers::{
@@ -130,6 +130,7 @@ use crate::{
     inject::PatchReport,
     pid::Pid,
     refusal::{Refusal, Result},
+    sys::ticks_now,
     target::{Credentials, RefusedModule},
 };
 
@@ -236,7 +237,7 @@ pub struct Status {
     /// Events in them.
     pub retained_events: u64,
     /// Events dropped from what was retained, for space.
-    pub evicted_events: u64,
+    pub overwritten_events: u64,
     /// Triggers that are armed in it.
     pub triggers: u32,
     /// When it was attached, in nanoseconds since the Unix epoch.
@@ -435,12 +436,24 @@ impl Session {
         self.toggle_for(Some(to), selection.into(), Wanted::On(capture), run)
     }
 
-    /// Puts back what was lent.
+    /// What is recorded from now on may be on that loan.
+    fn begin_loan(&self, loan: Option<LoanId>, run: Run) {
+        if let (Some(loan), Run::Real) = (loan, run) {
+            self.output.begin_loan(loan, ticks_now());
+        }
+    }
+
+    /// Puts back what was lent, and ends the feeds that are for the loan.
     ///
     /// # Errors
     /// A process that ended, or memory that cannot be written.
     pub fn take_back(&self, from: LoanId) -> Result<ToggleReport> {
-        self.control.take_back(from)
+        let report = self.control.take_back(from);
+        if self.output.is_fed(from) {
+            self.control.flush();
+            self.output.end_loan(from);
+        }
+        report
     }
 
     fn toggle_for(
@@ -453,6 +466,7 @@ impl Session {
         let patterns = self.compiled(selection)?;
         let compiled = patterns.matcher();
         let modules = self.functions.loaded();
+        self.begin_loan(loan, run);
         self.control.toggle(Wish {
             ids: self.functions.matching(&modules, &compiled),
             of: Indexes::of(&modules),
@@ -480,6 +494,7 @@ impl Session {
     ) -> Result<ToggleReport> {
         let compiled = patterns.matcher();
         let modules = self.functions.loaded();
+        self.begin_loan(loan, run);
         let matching = modules.iter().flat_map(|loaded| {
             let first = other.functions.first_of_same(loaded);
             let needs_source = compiled.needs_source();
@@ -533,6 +548,11 @@ impl Session {
         self.control.begin(rules, wishes, Indexes::of(&modules))
     }
 
+    /// How many functions there have been so far.
+    pub(crate) fn functions_known(&self) -> usize {
+        self.functions.ids()
+    }
+
     /// State and counters.
     pub fn status(&self) -> Status {
         // Before the sum, which is never less then.
@@ -565,7 +585,7 @@ impl Session {
             copied_bytes: self.control.copied_bytes(),
             retained_bytes: counters.retained_bytes,
             retained_events: counters.retained_events,
-            evicted_events: counters.evicted_events,
+            overwritten_events: counters.overwritten_events,
             triggers: u32::try_from(self.output.triggers.count()).unwrap_or(u32::MAX),
             attached_wall_ns: self.attached.wall_ns,
             modules: self.module_statuses(),
@@ -623,9 +643,9 @@ impl Session {
         traced.chain(refused).collect()
     }
 
-    /// A live feed of everything from now on. The threads seen so far come first.
-    pub fn subscribe(self: &Arc<Self>) -> Feed {
-        let (inlet, feed) = feed(1);
+    /// A live feed of everything from now on, or until the loan is over that it is for. The threads seen so far come first.
+    pub fn subscribe(self: &Arc<Self>, loan: Option<LoanId>) -> Feed {
+        let (inlet, feed) = feed(1, loan);
         self.feed_to(&inlet, Source::default());
         feed
     }
@@ -651,7 +671,7 @@ impl Session {
     }
 
     /// From now on events are kept so; says how they were. What was recorded in flight is retained from then on; what was retained before a flight
-    /// goes, and counts as evicted.
+    /// goes, and counts as overwritten.
     ///
     /// # Errors
     /// The process has ended.
@@ -785,8 +805,11 @@ impl Session {
         for block in &snapshot.blocks {
             writer.block(source, block, self)?;
         }
-        for &(thread, events) in &snapshot.evicted {
+        for &(thread, events) in &snapshot.lost {
             writer.lost(source, thread, events)?;
+        }
+        for overwritten in &snapshot.overwritten {
+            writer.overwritten(source, overwritten)?;
         }
         Ok(())
     }
@@ -916,6 +939,9 @@ pub fn write_profile(
     let mut writer = TraceWriter::new(out)?;
     for (source, (session, sums)) in (0..).map(Source).zip(profiles) {
         session.write_sums_into(source, sums, &mut writer)?;
+        if let Some(since) = sums.since() {
+            writer.begins(source, since);
+        }
         writer.ended(source, session.as_ref())?;
     }
     writer.no_sums()?;

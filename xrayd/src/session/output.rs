@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     sync::{
         Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -13,7 +13,9 @@ use std::{
 use xray_trace::{
     analysis::StackSums,
     container::{Block, BlockEncoder},
-    model::{ClockAnchor, EventType, FunctionId, Origin, ProcessId, Thread, ThreadId, Ticks},
+    model::{
+        ClockAnchor, EventType, FunctionId, Origin, Overwritten, ProcessId, Thread, ThreadId, Ticks,
+    },
 };
 
 use super::{
@@ -21,6 +23,7 @@ use super::{
     counts::Counts,
     event_types::EventTypes,
     feed::{FeedItem, FeedSender, Published},
+    loans::LoanId,
     mode::Mode,
     profiles::Profiles,
     triggers::Triggers,
@@ -34,6 +37,8 @@ const MOST_LOSERS: usize = 16;
 /// What a block costs beside its bytes, and what a thread costs: their entries, with what the allocator adds.
 const BLOCK_COST: u64 = 128;
 const THREAD_COST: u64 = 256;
+/// Blocks that were dropped of which it is known when they were: 96 KiB.
+const MOST_EVICTIONS: usize = 1 << 12;
 /// The thread of which everything that was evicted is told whose own thread is forgotten. No thread has this id.
 const FORGOTTEN: ThreadId = ThreadId(u32::MAX - 1);
 
@@ -52,7 +57,7 @@ pub(crate) struct Counters {
     pub(crate) ring_use_permille: u32,
     pub(crate) retained_bytes: u64,
     pub(crate) retained_events: u64,
-    pub(crate) evicted_events: u64,
+    pub(crate) overwritten_events: u64,
 }
 
 /// What a thread has lost.
@@ -82,10 +87,14 @@ pub(crate) struct Snapshot {
     pub(crate) event_types: Vec<EventType>,
     pub(crate) anchors: Vec<ClockAnchor>,
     pub(crate) blocks: Vec<Block>,
-    /// What was retained and dropped, by thread.
-    pub(crate) evicted: Vec<(ThreadId, u64)>,
-    /// When the last of that happened.
-    pub(crate) evicted_until: Option<Ticks>,
+    /// Threads that had ended.
+    pub(crate) ended: HashSet<ThreadId>,
+    /// What was retained and dropped.
+    pub(crate) overwritten: Vec<Overwritten>,
+    /// The newest of that, block by block.
+    pub(crate) evictions: Evictions,
+    /// Losses that were told after the time of the snapshot, by thread.
+    pub(crate) lost: Vec<(ThreadId, u64)>,
 }
 
 /// Blocks go in here.
@@ -119,6 +128,8 @@ pub(crate) struct Output {
     /// were overwritten in those that were read since. Written by the drain.
     unread: AtomicU64,
     overwritten: AtomicU64,
+    /// Those of `unread` that are overwritten.
+    unread_overwritten: AtomicU64,
     /// By function.
     counts: Counts,
     pub(crate) event_types: EventTypes,
@@ -138,17 +149,26 @@ struct Retained {
     bytes: u64,
     events: u64,
     evicted: u64,
-    /// When the last event was that was evicted.
-    evicted_until: Option<Ticks>,
+    /// The newest of them.
+    evictions: Evictions,
     anchors: Vec<ClockAnchor>,
     /// Those that have a ring or a block.
     threads: BTreeMap<ThreadId, Known>,
     /// Threads described so far: the next id.
     described: u32,
-    /// Evicted events of threads that are forgotten.
+    /// Evicted events of threads that are forgotten, and when the last of them was.
     forgotten: u64,
+    forgotten_until: Option<Ticks>,
     /// The thread under which losses without a ring are told, once there are any.
     ringless: Option<ThreadId>,
+}
+
+/// The newest blocks that were retained and dropped: whose, how many events, and when the last of them was. For snapshots of a time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Evictions {
+    newest: VecDeque<(ThreadId, u64, Ticks)>,
+    /// When the last event was of those that are not here any more.
+    before: Option<Ticks>,
 }
 
 /// A thread, as long as something is known of it.
@@ -157,8 +177,9 @@ struct Known {
     thread: Thread,
     /// Blocks retained.
     blocks: u32,
-    /// Events that were retained and dropped.
+    /// Events that were retained and dropped, and when the last of them was.
     evicted: u64,
+    evicted_until: Ticks,
     /// Events that it has lost itself.
     lost: u64,
     /// It has no ring any more.
@@ -194,6 +215,7 @@ impl Output {
             coming: AtomicU32::new(0),
             unread: AtomicU64::new(0),
             overwritten: AtomicU64::new(0),
+            unread_overwritten: AtomicU64::new(0),
             counts: Counts::new(functions),
             event_types: EventTypes::new(),
             retained: Mutex::default(),
@@ -241,6 +263,7 @@ impl Output {
             thread: thread.clone(),
             blocks: 0,
             evicted: 0,
+            evicted_until: Ticks(0),
             lost: 0,
             ended: false,
         };
@@ -428,6 +451,34 @@ impl Output {
         *lock(&self.feeds) = None;
     }
 
+    /// A loan begins: for its feeds, nothing that was before is of it.
+    pub(crate) fn begin_loan(&self, loan: LoanId, now: Ticks) {
+        if let Some(feeds) = &mut *lock(&self.feeds) {
+            feeds.retain_mut(|feed| !feed.is_for(loan) || feed.send(FeedItem::Begin(now)));
+        }
+    }
+
+    /// Whether somebody reads what is recorded on a loan.
+    pub(crate) fn is_fed(&self, loan: LoanId) -> bool {
+        let feeds = lock(&self.feeds);
+        let mut feeds = feeds.iter().flatten();
+        feeds.any(|feed| feed.is_for(loan))
+    }
+
+    /// A loan is over, and everything that was recorded on it is published: ends its feeds.
+    pub(crate) fn end_loan(&self, loan: LoanId) {
+        if let Some(feeds) = &mut *lock(&self.feeds) {
+            feeds.retain_mut(|feed| {
+                let over = feed.is_for(loan);
+                if over {
+                    // A reader that has no room for this learns of it when it has read everything.
+                    feed.send(FeedItem::Ended);
+                }
+                !over
+            });
+        }
+    }
+
     /// How the process came to be traced.
     pub(crate) fn origin(&self, origin: Origin) {
         self.feed(&FeedItem::Origin(origin));
@@ -445,14 +496,27 @@ impl Output {
         parts.fold(0, u64::saturating_add)
     }
 
-    /// So many words were given to rings that are not read.
-    pub(crate) fn unread(&self, words: u64) {
-        self.unread.store(words, Relaxed);
+    /// Takes out the blocks that are retained, where nothing is known of threads.
+    pub(crate) fn take_blocks(&self) -> Vec<Block> {
+        let mut retained = lock(&self.retained);
+        retained.bytes = 0;
+        retained.events = 0;
+        let blocks = std::mem::take(&mut retained.blocks);
+        blocks
+            .into_iter()
+            .map(|published| published.block)
+            .collect()
     }
 
-    /// So many more of a ring were overwritten before it was read.
-    pub(crate) fn overwritten(&self, words: u64) {
-        self.overwritten.fetch_add(words, Relaxed);
+    /// About so many events were given to rings that are not read, of which so many are overwritten.
+    pub(crate) fn unread(&self, events: u64, overwritten: u64) {
+        self.unread.store(events, Relaxed);
+        self.unread_overwritten.store(overwritten, Relaxed);
+    }
+
+    /// About so many more events of a ring were overwritten before it was read.
+    pub(crate) fn overwritten(&self, events: u64) {
+        self.overwritten.fetch_add(events, Relaxed);
     }
 
     /// Drops everything that is retained.
@@ -584,11 +648,18 @@ impl Output {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let retained = lock(&self.retained);
         let mut threads = Vec::with_capacity(retained.threads.len() + 1);
-        let mut evicted = Vec::new();
+        let (mut overwritten, mut ended) = (Vec::new(), HashSet::new());
         for (&id, known) in &retained.threads {
             threads.push(known.thread.clone());
             if known.evicted > 0 {
-                evicted.push((id, known.evicted));
+                overwritten.push(Overwritten {
+                    thread: id,
+                    events: Some(known.evicted),
+                    until: known.evicted_until,
+                });
+            }
+            if known.ended {
+                ended.insert(id);
             }
         }
         if retained.forgotten > 0 {
@@ -598,7 +669,11 @@ impl Output {
                 tid: 0,
                 name: "(threads that are forgotten)".to_owned(),
             });
-            evicted.push((FORGOTTEN, retained.forgotten));
+            overwritten.push(Overwritten {
+                thread: FORGOTTEN,
+                events: Some(retained.forgotten),
+                until: retained.forgotten_until.unwrap_or(Ticks(0)),
+            });
         }
         Snapshot {
             threads,
@@ -609,8 +684,10 @@ impl Output {
                 .iter()
                 .map(|published| published.block.clone())
                 .collect(),
-            evicted,
-            evicted_until: retained.evicted_until,
+            ended,
+            overwritten,
+            evictions: retained.evictions.clone(),
+            lost: Vec::new(),
         }
     }
 
@@ -676,7 +753,10 @@ impl Output {
             ring_use_permille: self.ring_use_permille.load(Relaxed),
             retained_bytes: retained.bytes,
             retained_events: retained.events,
-            evicted_events: retained.evicted,
+            overwritten_events: retained
+                .evicted
+                .saturating_add(self.overwritten.load(Relaxed))
+                .saturating_add(self.unread_overwritten.load(Relaxed)),
         }
     }
 }
@@ -687,6 +767,31 @@ struct Coming<'a>(&'a Output);
 impl Drop for Coming<'_> {
     fn drop(&mut self) {
         self.0.coming.fetch_sub(1, Relaxed);
+    }
+}
+
+// === impl Evictions ===
+
+impl Evictions {
+    fn add(&mut self, thread: ThreadId, events: u64, last: Ticks) {
+        if self.newest.len() == MOST_EVICTIONS
+            && let Some((_, _, last)) = self.newest.pop_front()
+        {
+            self.before = self.before.max(Some(last));
+        }
+        self.newest.push_back((thread, events, last));
+    }
+
+    /// How many events that a thread has from `since` on were dropped, to a block; `None` if that is not known any more.
+    pub(crate) fn since(&self, since: Ticks, thread: ThreadId) -> Option<u64> {
+        if self.before >= Some(since) {
+            return None;
+        }
+        let its = self
+            .newest
+            .iter()
+            .filter(|its| its.0 == thread && its.2 >= since);
+        Some(its.map(|its| its.1).sum())
     }
 }
 
@@ -703,19 +808,24 @@ impl Retained {
             self.bytes -= cost(&oldest.block);
             self.events -= oldest.events();
             self.evicted = self.evicted.saturating_add(events);
-            self.evicted_until = self.evicted_until.max(Some(oldest.block.last));
-            self.evict_from(oldest.block.thread, events);
+            self.evictions
+                .add(oldest.block.thread, events, oldest.block.last);
+            self.evict_from(oldest.block.thread, events, oldest.block.last);
         }
     }
 
     /// A block of `thread` was dropped.
-    fn evict_from(&mut self, thread: ThreadId, events: u64) {
+    fn evict_from(&mut self, thread: ThreadId, events: u64, last: Ticks) {
         match self.threads.get_mut(&thread) {
             Some(known) => {
                 known.blocks = known.blocks.saturating_sub(1);
                 known.evicted = known.evicted.saturating_add(events);
+                known.evicted_until = known.evicted_until.max(last);
             }
-            None => self.forgotten = self.forgotten.saturating_add(events),
+            None => {
+                self.forgotten = self.forgotten.saturating_add(events);
+                self.forgotten_until = self.forgotten_until.max(Some(last));
+            }
         }
         self.forget_if_done(thread);
     }
@@ -727,6 +837,7 @@ impl Retained {
             && let Some(known) = self.threads.remove(&thread)
         {
             self.forgotten = self.forgotten.saturating_add(known.evicted);
+            self.forgotten_until = self.forgotten_until.max(Some(known.evicted_until));
             self.bytes -= THREAD_COST;
         }
     }
@@ -767,11 +878,16 @@ mod tests {
         }
         let counters = output.counters();
         assert_eq!(
-            (counters.retained_events, counters.evicted_events),
+            (counters.retained_events, counters.overwritten_events),
             (3000, 2000)
         );
         assert!(counters.retained_bytes <= size * 3 + THREAD_COST);
-        assert_eq!(output.snapshot().evicted, [(thread, 2000)]);
+        let overwritten = Overwritten {
+            thread,
+            events: Some(2000),
+            until: Ticks(99_900),
+        };
+        assert_eq!(output.snapshot().overwritten, [overwritten]);
     }
 
     #[test]
@@ -791,7 +907,7 @@ mod tests {
         let Snapshot {
             threads,
             blocks,
-            evicted,
+            overwritten,
             ..
         } = output.snapshot();
         assert!((threads.len() as u64) * THREAD_COST <= BUDGET);
@@ -801,7 +917,10 @@ mod tests {
                 .all(|block| threads.iter().any(|thread| thread.id == block.thread))
         );
         let kept: u64 = blocks.iter().map(|block| u64::from(block.calls)).sum();
-        let gone: u64 = evicted.iter().map(|(_, events)| events).sum();
+        let gone = overwritten
+            .iter()
+            .filter_map(|overwritten| overwritten.events);
+        let gone: u64 = gone.sum();
         assert!(kept > 0);
         assert_eq!(kept + gone, u64::from(THREADS / 2) * 3);
     }
@@ -881,7 +1000,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_that_does_not_read_is_told_how_much_went_past() {
         let output = Output::new(ProcessId(0), 7, 1 << 30);
-        let (inlet, mut feed) = feed(1);
+        let (inlet, mut feed) = feed(1, None);
         output.subscribe(inlet.sender(Source::default()));
         drop(inlet);
         for _ in 0..1000 {

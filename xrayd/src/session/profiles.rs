@@ -13,14 +13,14 @@ use std::{
 
 use xray_trace::{
     analysis::{ProfileRoom, StackSums},
-    model::{ProcessId, Thread, ThreadId},
+    model::{ProcessId, Thread, ThreadId, Ticks},
 };
 
 use super::{
     functions::{Functions, Loaded},
     metering::Meter,
 };
-use crate::lock::lock;
+use crate::{lock::lock, sys::ticks_now};
 
 /// Memory for the sums of the threads that run, and for those that somebody has, each.
 const ROOM_BYTES: usize = 128 << 20;
@@ -56,6 +56,8 @@ struct Wanted {
 pub struct ProfileSums {
     threads: BTreeMap<ThreadId, Known>,
     ended: usize,
+    /// From when on calls are in them; `None` in those of a session that is over.
+    since: Option<Ticks>,
 }
 
 #[derive(Debug, Clone)]
@@ -135,7 +137,7 @@ impl Profiles {
     pub(crate) fn keep(&self, keep: bool) {
         let mut wanted = lock(&self.wanted);
         match keep {
-            true => drop(wanted.kept.get_or_insert_default()),
+            true => drop(wanted.kept.get_or_insert_with(ProfileSums::begin)),
             false => wanted.kept = None,
         }
     }
@@ -158,7 +160,7 @@ impl Profiles {
         let mut wanted = lock(&self.wanted);
         let answer = match ask {
             Ask::Begin(number) => {
-                wanted.asked.insert(number, ProfileSums::default());
+                wanted.asked.insert(number, ProfileSums::begin());
                 None
             }
             Ask::End(number) => wanted.asked.remove(&number),
@@ -172,6 +174,19 @@ impl Profiles {
 // === impl ProfileSums ===
 
 impl ProfileSums {
+    /// None so far, of what happens from now on.
+    fn begin() -> Self {
+        Self {
+            since: Some(ticks_now()),
+            ..Self::default()
+        }
+    }
+
+    /// From when on calls are in them, if that is known.
+    pub(super) fn since(&self) -> Option<Ticks> {
+        self.since
+    }
+
     /// Every thread, and its sums.
     pub(super) fn threads(&self) -> impl Iterator<Item = (&Thread, &StackSums)> {
         self.threads

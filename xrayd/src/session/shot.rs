@@ -11,20 +11,20 @@
 //! them began to copy. What was recorded after it is left out. How long the copies took decides only how far rings that keep the newest by themselves still reach back.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     io,
     ops::Deref,
     time::{Duration, Instant},
 };
 
 use xray_trace::{
-    container::Block,
-    model::{Clock, Ticks},
+    container::{Block, Excerpt, OpenCall, ThreadEnd},
+    model::{Clock, Overwritten, SnapshotWindow, ThreadId, Ticks},
 };
 
 use super::{Session, Snapshot, Source, TraceWriter};
 use crate::{
-    collect::{Moment, Pictures, room},
+    collect::{Moment, OpenByThread, Pictures, room},
     sys::ticks_now,
 };
 
@@ -49,6 +49,15 @@ pub(crate) struct Extent {
     until: Ticks,
 }
 
+/// What is known of a thread at the end of that time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ThreadState<'a> {
+    /// It had ended.
+    Ended,
+    /// It was there; these calls were open after its last event, if that is known, outermost first.
+    There(Option<&'a [OpenCall]>),
+}
+
 /// What was taken of some processes.
 #[derive(Debug)]
 pub struct Shot<S> {
@@ -67,35 +76,81 @@ enum Taken {
 // === impl Extent ===
 
 impl Extent {
-    /// Whether something happened in it then.
-    pub(crate) fn has(self, at: Ticks) -> bool {
-        (self.since..=self.until).contains(&at)
-    }
-
-    /// Leaves out blocks in which there is nothing of that time, and of the others what is later. Losses that are told later happened nobody knows when: they are
-    /// counted for the thread.
-    fn cut(self, snapshot: &mut Snapshot) {
+    /// Reduces what is retained to that time. Of each thread, the calls that are open in it are there from
+    /// their begin on, however long ago that was, as far as blocks or `open` have it.
+    pub(crate) fn cut(self, snapshot: &mut Snapshot, open: &OpenByThread) {
+        let mut blocks = BTreeMap::<ThreadId, Vec<Block>>::new();
+        for block in std::mem::take(&mut snapshot.blocks) {
+            blocks.entry(block.thread).or_default().push(block);
+        }
+        for thread in open.keys() {
+            blocks.entry(*thread).or_default();
+        }
+        for (thread, blocks) in blocks {
+            let state = match snapshot.ended.contains(&thread) {
+                true => ThreadState::Ended,
+                false => ThreadState::There(open.get(&thread).and_then(Option::as_deref)),
+            };
+            self.add(snapshot, thread, &blocks, state);
+        }
         let Snapshot {
-            blocks,
-            evicted,
-            evicted_until,
+            overwritten,
+            evictions,
             ..
         } = snapshot;
-        if *evicted_until < Some(self.since) {
-            // It is as little missing as what else was before.
-            evicted.clear();
+        // What was dropped before is as little missing as what else was before.
+        overwritten.retain(|overwritten| overwritten.until >= self.since);
+        if self.since > NO_BEGIN {
+            for overwritten in overwritten {
+                overwritten.events = evictions.since(self.since, overwritten.thread);
+            }
         }
-        let cut = |block: Block| {
-            if block.last < self.since {
-                return None;
-            }
-            let (kept, lost) = block.up_to(self.until);
-            if lost > 0 {
-                evicted.push((block.thread, lost));
-            }
-            kept
+    }
+
+    /// Adds a thread's blocks, reduced to that time.
+    pub(crate) fn add(
+        self,
+        snapshot: &mut Snapshot,
+        thread: ThreadId,
+        blocks: &[Block],
+        state: ThreadState<'_>,
+    ) {
+        let first = blocks.first().map(|block| block.first);
+        let open = match state {
+            ThreadState::There(Some(open)) => open,
+            ThreadState::There(None) | ThreadState::Ended => &[],
         };
-        *blocks = std::mem::take(blocks).into_iter().filter_map(cut).collect();
+        // The entries of the others are in the blocks.
+        let older = open.partition_point(|call| first.is_none_or(|first| call.start < first));
+        let mut excerpt = Excerpt::new(thread, (self.since, self.until), &open[..older]);
+        for block in blocks {
+            excerpt.add(block);
+        }
+        let (blocks, lost) = excerpt.finish(match state {
+            ThreadState::Ended => ThreadEnd::Ended,
+            ThreadState::There(None) => ThreadEnd::There,
+            ThreadState::There(Some(open)) => ThreadEnd::Open(open),
+        });
+        snapshot.blocks.extend(blocks);
+        if lost > 0 {
+            // They happened nobody knows when: they are counted for the thread.
+            snapshot.lost.push((thread, lost));
+        }
+    }
+
+    /// What is missing of a ring that had been given so many words before the first event which is there.
+    pub(crate) fn overwritten(
+        self,
+        thread: ThreadId,
+        missing: u64,
+        first: Ticks,
+    ) -> Option<Overwritten> {
+        let is_missing = missing > 0 && first > self.since;
+        is_missing.then_some(Overwritten {
+            thread,
+            events: (self.since == NO_BEGIN).then_some(missing),
+            until: first,
+        })
     }
 }
 
@@ -162,6 +217,10 @@ impl<S: Deref<Target = Session>> Shot<S> {
     /// What writing to `out` says.
     pub fn write(self, out: &mut dyn io::Write) -> io::Result<()> {
         let mut writer = TraceWriter::new(out)?;
+        let Extent { since, until } = self.extent;
+        if since > NO_BEGIN {
+            writer.snapshot(&SnapshotWindow { since, until })?;
+        }
         for (source, (session, taken)) in (0..).map(Source).zip(self.taken) {
             let session: &Session = &session;
             let mut seen = HashSet::new();
@@ -172,9 +231,11 @@ impl<S: Deref<Target = Session>> Shot<S> {
                         seen.insert(id);
                     })
                 }
-                Taken::Retained(snapshot) => snapshot,
+                Taken::Retained(mut snapshot) => {
+                    self.extent.cut(&mut snapshot, &OpenByThread::new());
+                    snapshot
+                }
             };
-            self.extent.cut(&mut snapshot);
             // They were read after it was taken.
             snapshot.event_types = session.output.event_types();
             session.write_into(source, &snapshot, &seen, &mut writer)?;

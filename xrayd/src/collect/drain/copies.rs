@@ -58,7 +58,12 @@ impl Drain {
                 pictures.take(thread, &self.slots.rings, blank);
             }
         }
-        pictures.retained(self.output.snapshot())
+        let open = match self.newest {
+            true => HashMap::new(),
+            // What was switched until then may have ended unseen.
+            false => self.lanes.open_calls(ticks_now()),
+        };
+        pictures.retained(self.output.snapshot(), open)
     }
 
     /// Room for pictures of all rings that there are to be any of, of so many chunks at most, by slot index.

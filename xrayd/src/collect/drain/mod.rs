@@ -498,10 +498,14 @@ impl Drain {
     }
 
     /// Tells how much nobody has read.
-    fn count_unread(&self) {
-        let words = self.rings.values().map(|ring| ring.words(&self.slots));
-        let words = words.map(|words| words.begun).fold(0, u64::saturating_add);
-        self.output.unread(words);
+    fn count_unread(&mut self) {
+        let (mut events, mut overwritten) = (0_u64, 0_u64);
+        for ring in self.rings.values_mut() {
+            let unread = ring.unread(&self.slots);
+            events = events.saturating_add(unread.events);
+            overwritten = overwritten.saturating_add(unread.overwritten);
+        }
+        self.output.unread(events, overwritten);
     }
 
     /// Every ring once.

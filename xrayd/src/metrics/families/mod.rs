@@ -95,10 +95,10 @@ const SESSION_LOST: Family = counter(
     None,
     "Events lost in the target since attach.",
 );
-const SESSION_EVICTED: Family = counter(
-    "xrayd_session_events_evicted",
+const SESSION_OVERWRITTEN: Family = counter(
+    "xrayd_session_events_overwritten",
     None,
-    "Events that were retained and dropped, for space.",
+    "Events that newer ones have taken the place of, which are no losses.",
 );
 const RECORDING: Family = counter(
     "xrayd_session_recording_seconds",
@@ -252,7 +252,7 @@ fn sessions(page: &mut Exposition, sessions: &[&Reading]) {
     let numbers: [(Family, Number); 10] = [
         (SESSION_EVENTS, |figures| figures.events),
         (SESSION_LOST, |figures| figures.lost),
-        (SESSION_EVICTED, |figures| figures.evicted),
+        (SESSION_OVERWRITTEN, |figures| figures.overwritten),
         (RETAINED_BYTES, |figures| figures.retained_bytes),
         (RETAINED_EVENTS, |figures| figures.retained_events),
         (THREADS, |figures| figures.threads.into()),

@@ -39,7 +39,7 @@ fn reading(pid: u32, standing: Standing, functions: &[&str]) -> Reading {
             mode: Mode::Profile,
             events: 2_000_000_000,
             lost: 3,
-            evicted: 4,
+            overwritten: 4,
             retained_bytes: 5,
             retained_events: 6,
             threads: 7,

@@ -17,7 +17,7 @@ pub(crate) struct Figures {
     pub(crate) events: u64,
     pub(crate) lost: u64,
     /// Events that were retained and dropped.
-    pub(crate) evicted: u64,
+    pub(crate) overwritten: u64,
     pub(crate) retained_bytes: u64,
     pub(crate) retained_events: u64,
     pub(crate) threads: u32,
@@ -76,7 +76,7 @@ impl SessionNumbers {
             mode: self.output.mode(),
             events: counters.events,
             lost: counters.lost,
-            evicted: counters.evicted_events,
+            overwritten: counters.overwritten_events,
             retained_bytes: counters.retained_bytes,
             retained_events: counters.retained_events,
             threads: counters.threads,

@@ -118,9 +118,9 @@ struct Books {
 struct Living {
     subject: Subject,
     numbers: Box<dyn Numbers>,
-    /// The most events that were ever told: in flight the number is about right only, and may become less. And those that were evicted.
+    /// The most events that were ever told: in flight the number is about right only, and may become less. And those that were overwritten.
     events: u64,
-    evicted: u64,
+    overwritten: u64,
     /// When it was first told that it has ended.
     ended: Option<Instant>,
 }
@@ -172,7 +172,7 @@ impl Metering {
             subject,
             numbers: Box::new(numbers),
             events: 0,
-            evicted: 0,
+            overwritten: 0,
             ended: None,
         };
         books.living.insert(number, living);
@@ -287,8 +287,8 @@ impl Living {
     /// Counters are what was told before at least.
     fn told(&mut self, mut figures: Figures) -> Reading {
         figures.events = figures.events.max(self.events);
-        figures.evicted = figures.evicted.max(self.evicted);
-        (self.events, self.evicted) = (figures.events, figures.evicted);
+        figures.overwritten = figures.overwritten.max(self.overwritten);
+        (self.events, self.overwritten) = (figures.events, figures.overwritten);
         Reading {
             subject: self.subject.clone(),
             standing: Standing::Is(figures.phase),

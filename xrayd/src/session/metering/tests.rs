@@ -19,7 +19,7 @@ struct Counted {
 impl Numbers for Arc<Counted> {
     fn last_figures(&self) -> Figures {
         Figures {
-            evicted: 0,
+            overwritten: 0,
             ..self.figures()
         }
     }
@@ -38,7 +38,7 @@ impl Numbers for Arc<Counted> {
             mode: Mode::Stream,
             events: self.events.load(Relaxed),
             lost: self.lost.load(Relaxed),
-            evicted: self.lost.load(Relaxed),
+            overwritten: self.lost.load(Relaxed),
             retained_bytes: 1,
             retained_events: 1,
             threads: 1,
@@ -132,7 +132,7 @@ fn counters_never_go_down() {
         let [Reading { figures, .. }] = &*readings.sessions else {
             panic!("{readings:?}");
         };
-        assert_eq!((figures.evicted, figures.retained_bytes), (3, 0));
+        assert_eq!((figures.overwritten, figures.retained_bytes), (3, 0));
     }
 }
 

@@ -31,8 +31,8 @@ use xray_trace::{
     container::{Block, End, ProfileEncoder, Writer},
     model::{
         ClockAnchor, DutyWindow, Event, EventBody, EventType, FilterNote, Function, FunctionId,
-        Lifetime, Missing, Module, ModuleId, Origin, Process, ProcessId, Rest, Thread, ThreadId,
-        Ticks,
+        Lifetime, Missing, Module, ModuleId, Origin, Overwritten, Process, ProcessId, Rest,
+        SnapshotWindow, Thread, ThreadId, Ticks,
     },
 };
 
@@ -164,6 +164,13 @@ impl<W: Write> TraceWriter<W> {
         match self.sources.get(&source) {
             Some(numbers) => self.writer.origin(numbers.process, origin),
             None => Ok(()),
+        }
+    }
+
+    /// What comes from `source` is of that time or later: what was not recorded on purpose before is none of the trace's.
+    pub fn begins(&mut self, source: Source, at: Ticks) {
+        if let Some(numbers) = self.sources.get_mut(&source) {
+            numbers.first = Some(numbers.first.map_or(at, |first| first.min(at)));
         }
     }
 
@@ -416,6 +423,26 @@ impl<W: Write> TraceWriter<W> {
     pub fn lost(&mut self, source: Source, thread: ThreadId, events: u64) -> io::Result<()> {
         let thread = self.thread_number(source, thread);
         self.writer.lost(thread, events)
+    }
+
+    /// Says that the trace is a snapshot of a time.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn snapshot(&mut self, window: &SnapshotWindow) -> io::Result<()> {
+        self.writer.snapshot(window)
+    }
+
+    /// Notes events of a thread that newer ones have taken the place of, which is no loss.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn overwritten(&mut self, source: Source, overwritten: &Overwritten) -> io::Result<()> {
+        let thread = self.thread_number(source, overwritten.thread);
+        self.writer.overwritten(&Overwritten {
+            thread,
+            ..*overwritten
+        })
     }
 
     /// Notes events that this trace lost because its reader was too slow.

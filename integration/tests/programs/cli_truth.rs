@@ -1,0 +1,146 @@
+//! What users are told is so: calls that hang are in every snapshot, recordings have what they asked for, and counts are of events.
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, Target, wait_until};
+use serde_json::Value;
+
+use crate::scene::{Cli, Scene, rows};
+
+/// The window of the snapshots, and how long the call has been open at least when they are taken.
+const WINDOW: &str = "50ms";
+const OPEN_NS: u64 = 300_000_000;
+
+/// Takes snapshots of the last moments until the call of `slow` has been open for long; the file, and the thread's stack in it.
+fn hung(scene: &Scene, cli: &Cli, target: &Target) -> Result<(String, Value)> {
+    let path = scene.path("hang.xtrace").display().to_string();
+    let pid = target.pid().to_string();
+    wait_until(DEADLINE, "slow has been open for long", || {
+        cli.ok([
+            "snapshot", "--pid", &pid, "--last", WINDOW, "-o", &path, "--force",
+        ])?;
+        let open = cli.json(["report", &path, "--open"])?;
+        let stacks = rows(&open, "threads")?;
+        let its = stacks.iter().find(|stack| stack["tid"] == target.pid());
+        let Some(stack) = its else { return Ok(None) };
+        let long = stack["calls"][0]["open_ns"].as_u64() >= Some(OPEN_NS);
+        Ok(long.then(|| (path.clone(), stack.clone())))
+    })
+}
+
+/// In flight and in a stream whose oldest events, the entry of the call among them, were overwritten long ago.
+#[test]
+fn a_call_that_hangs_is_in_every_snapshot() -> Result<()> {
+    for mode in ["flight", "stream"] {
+        let scene = Scene::new()?;
+        let daemon = scene.daemon_with(&["--retain", "1MiB"])?;
+        let cli = scene.with(&daemon)?;
+        let mut target = Target::spawn(Fixture::Triggers, ["--threads", "16"])?;
+        let pid = target.pid().to_string();
+        cli.ok(["attach", &pid, "--mode", mode])?;
+        cli.ok(["enable", "--pid", &pid, "--all"])?;
+        target.send("slow 600000")?;
+        if mode == "stream" {
+            wait_until(DEADLINE, "what began before is overwritten", || {
+                let status = cli.json(["status"])?;
+                let row = rows(&status, "processes")?.first().cloned();
+                let overwritten = row.context("a process")?["overwritten_events"].as_u64();
+                Ok((overwritten > Some(5_000)).then_some(()))
+            })?;
+        }
+        let (path, stack) = hung(&scene, &cli, &target)?;
+        ensure!(
+            stack["calls"].as_array().map(Vec::len) == Some(1)
+                && stack["calls"][0]["function"] == "slow"
+                && stack["unseen_ns"] == 0,
+            "{mode}: {stack}"
+        );
+        let said = cli.ok(["report", &path, "--open"])?;
+        ensure!(
+            said.contains(": in slow for ") && said.contains("  #0 "),
+            "{said}"
+        );
+        let tree = cli.ok(["tree", &path, "--min-duration", "300ms"])?;
+        ensure!(
+            tree.contains("slow(); // no exit seen, open for ") && !tree.contains("tick"),
+            "{mode}: {tree}"
+        );
+        // The others' events are those of the window alone, and the time is the window's.
+        let info = cli.json(["info", &path])?;
+        ensure!(
+            info["trace"]["duration_ns"].as_u64() < Some(OPEN_NS),
+            "{info}"
+        );
+        ensure!(info["trace"]["lost"] == 0, "{info}");
+        cli.ok(["detach", &pid])?;
+    }
+    Ok(())
+}
+
+/// Everything is on, for somebody else: a recording has its own functions, from its begin to its end, and is finished without waiting for others'.
+#[test]
+fn a_recording_of_what_others_have_on_has_its_selection_alone() -> Result<()> {
+    for mode in ["flight", "stream"] {
+        let scene = Scene::new()?;
+        let daemon = scene.daemon()?;
+        let cli = scene.with(&daemon)?;
+        let mut target = Target::spawn(Fixture::Triggers, ["--threads", "2"])?;
+        let pid = target.pid().to_string();
+        cli.ok(["attach", &pid, "--mode", mode])?;
+        cli.ok(["enable", "--pid", &pid, "--all"])?;
+        // A call every 10 ms, for longer than it takes.
+        target.send("rate 6000 60000")?;
+        let path = scene.path("quick.xtrace").display().to_string();
+        cli.ok([
+            "record",
+            &pid,
+            "--function",
+            "quick",
+            "--duration",
+            "500ms",
+            "-o",
+            &path,
+        ])?;
+        let report = cli.json(["report", &path, "--table"])?;
+        ensure!(report["trace"]["completeness"] == "complete", "{report}");
+        let table = rows(&report["table"], "rows")?;
+        let names: Vec<&Value> = table.iter().map(|row| &row["function"]).collect();
+        ensure!(names == ["quick"], "{mode}: {names:?}");
+        // What others have on goes on.
+        let status = cli.json(["status"])?;
+        let on = rows(&status, "processes")?
+            .first()
+            .map(|row| &row["functions_on"]);
+        ensure!(on.and_then(Value::as_u64) >= Some(3), "{mode}: {status}");
+        cli.ok(["detach", &pid])?;
+    }
+    Ok(())
+}
+
+/// In flight nobody reads the rings: values of registers there are no events.
+#[test]
+fn values_do_not_count_as_events_in_flight() -> Result<()> {
+    const CALLS: u64 = 20_000;
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut target = Target::spawn(Fixture::Triggers, [""; 0])?;
+    let pid = target.pid().to_string();
+    cli.ok(["attach", &pid, "--mode", "flight"])?;
+    cli.ok(["enable", "--pid", &pid, "--all", "--args", "2"])?;
+    target.ask(&format!("quick {CALLS}"), "quick")?;
+    let mut before = 0;
+    let events = wait_until(DEADLINE, "all of them are told", || {
+        let status = cli.json(["status"])?;
+        let row = rows(&status, "processes")?.first().cloned();
+        let events = row.context("a process")?["events"].as_u64().unwrap_or(0);
+        let still = events > CALLS && events == std::mem::replace(&mut before, events);
+        Ok(still.then_some(events))
+    })?;
+    // An entry and an exit each.
+    ensure!(
+        events.abs_diff(2 * CALLS) < CALLS / 2,
+        "{events} events of {CALLS} calls"
+    );
+    cli.ok(["detach", &pid])?;
+    Ok(())
+}
