@@ -14,6 +14,7 @@ mod departure;
 mod economy;
 mod endings;
 mod events;
+mod failures;
 mod families;
 mod files;
 mod filters;

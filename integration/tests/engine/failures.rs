@@ -1,0 +1,177 @@
+//! Sleds of one module cannot be written. Another tracer holds the target's thread, and sleds of a library
+//! that can be unloaded are written while the process stands still, which that tracer prevents.
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use integration::{DEADLINE, Fixture, ProcessState, Target, Tool, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use xrayd::Reason;
+use xrayd::session::{CallFilter, Economy, Filter, FunctionRow, Phase, Run, Session, Switch};
+
+use crate::support::{
+    attach, detach, everything, registry, retained, switch, tally, text_is_as_compiled,
+};
+
+/// Strace, attached to every thread of a target.
+struct OtherTracer(Child);
+
+// === impl OtherTracer ===
+
+impl OtherTracer {
+    fn attach(target: &Target) -> Result<Self> {
+        let leader = target.pid();
+        let strace = Tool::Strace
+            .command()?
+            .args(["-qq", "-f", "-e", "trace=none", "-o", "/dev/null", "-p"])
+            .arg(leader.to_string())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let its_pid = i32::try_from(strace.id())?;
+        let strace = Self(strace);
+        wait_until(DEADLINE, "the other tracer is attached", || {
+            // Our own stops show as well.
+            let state = ProcessState::of(leader)?;
+            Ok((state.threads[&leader].tracer == its_pid).then_some(()))
+        })?;
+        Ok(strace)
+    }
+
+    fn detach(mut self, target: &Target) -> Result<()> {
+        kill(Pid::from_raw(i32::try_from(self.0.id())?), Signal::SIGINT)?;
+        self.0.wait()?;
+        let leader = target.pid();
+        wait_until(DEADLINE, "the other tracer is gone", || {
+            let state = ProcessState::of(leader)?;
+            Ok((state.threads[&leader].tracer == 0).then_some(()))
+        })
+    }
+}
+
+impl Drop for OtherTracer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn plugin(session: &Session) -> Result<Vec<FunctionRow>> {
+    let mut rows = session.functions(None)?;
+    rows.retain(|row| row.name.starts_with("plugin_a"));
+    ensure!(rows.len() == 3, "{rows:?}");
+    Ok(rows)
+}
+
+fn enabled(session: &Session) -> Result<usize> {
+    Ok(plugin(session)?.iter().filter(|row| row.enabled).count())
+}
+
+/// A plugin's three functions are on.
+fn loaded(session: &Session, target: &mut Target) -> Result<()> {
+    switch(session, Switch::On)?;
+    target.ask("load 0 plugin_a.so", "loaded")?;
+    wait_until(DEADLINE, "the library is switched on", || {
+        let modules = session.status().modules;
+        let mut modules = modules.iter();
+        Ok(modules
+            .any(|module| module.path.ends_with("plugin_a.so") && module.functions_on == 3)
+            .then_some(()))
+    })
+}
+
+/// What cannot be switched off counts as on, records on, and is switched off once it can be.
+#[test]
+fn functions_that_cannot_be_switched_stay_what_they_are() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    loaded(&session, &mut target)?;
+    let on = session.status().functions_on;
+
+    let other = OtherTracer::attach(&target)?;
+    let refused = session.toggle(&everything(), Switch::Off, Run::Real);
+    let reason = refused.err().map(|refusal| refusal.reason);
+    ensure!(reason == Some(Reason::ForeignTracer), "{reason:?}");
+    // The main program is never unloaded: its functions are off.
+    let left = session.status().functions_on;
+    ensure!(on > 3 && left == 3, "{on} {left}");
+    ensure!(enabled(&session)? == 3);
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    // Calls are left out by the program's own code, which needs no write of sleds.
+    let shortest = Filter {
+        calls: CallFilter {
+            shortest: Duration::from_secs(10),
+            ..CallFilter::default()
+        },
+        ..Filter::default()
+    };
+    session.set_filter(&shortest)?;
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    session.set_filter(&Filter::default())?;
+    other.detach(&target)?;
+
+    switch(&session, Switch::Off)?;
+    ensure!(session.status().functions_on == 0);
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    let report = detach(&registry, &target)?;
+    ensure!(report.sleds_on == 0 && report.lost == 0, "{report:?}");
+    let counts = tally(&retained(&session)?)?;
+    for name in ["plugin_a_call", "plugin_a_inner", "plugin_a_noise"] {
+        ensure!(counts.get(name) == Some(&[50, 50, 0]), "{counts:?}");
+    }
+    target.still_running()
+}
+
+/// A budget that cannot suppress or resume functions goes on trying, and leaves nothing off in the end.
+#[test]
+fn a_budget_whose_writes_fail_leaves_nothing_off() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    loaded(&session, &mut target)?;
+    let suppressed = |session: &Session| {
+        let top = session.status().economy.top;
+        top.iter()
+            .any(|row| row.name.starts_with("plugin_a") && row.rests)
+    };
+
+    let other = OtherTracer::attach(&target)?;
+    session.set_economy(Economy::Budget(20_000))?;
+    // Two looks of the budget at least: its functions cost more than it allows, and cannot be switched off.
+    for _ in 0..4 {
+        ensure!(target.ask("call 0 3000000", "done")? == "done 3000000");
+    }
+    ensure!(session.status().phase == Phase::Tracing);
+    other.detach(&target)?;
+    wait_until(DEADLINE, "functions are suppressed", || {
+        ensure!(target.ask("call 0 3000000", "done")? == "done 3000000");
+        Ok(suppressed(&session).then_some(()))
+    })?;
+
+    // They cannot be resumed either, which is an error or done later.
+    let other = OtherTracer::attach(&target)?;
+    let ended = session.set_economy(Economy::None);
+    let reason = ended.err().map(|refusal| refusal.reason);
+    ensure!(
+        reason.is_none_or(|reason| reason == Reason::ForeignTracer),
+        "{reason:?}"
+    );
+    other.detach(&target)?;
+    session.set_economy(Economy::None)?;
+    switch(&session, Switch::On)?;
+    ensure!(enabled(&session)? == 3);
+    let calls = |session: &Session| {
+        Ok::<u64, anyhow::Error>(plugin(session)?.iter().map(|row| row.calls).sum())
+    };
+    let before = calls(&session)?;
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    wait_until(DEADLINE, "all calls are recorded", || {
+        Ok((calls(&session)? == before + 150).then_some(()))
+    })?;
+    let report = detach(&registry, &target)?;
+    ensure!(report.sleds_on == 0, "{report:?}");
+    text_is_as_compiled(&target, target.program(), target.program())?;
+    target.still_running()
+}
