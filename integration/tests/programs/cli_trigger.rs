@@ -937,7 +937,7 @@ fn what_is_lost_is_counted_and_what_is_over_is_not_lost() -> Result<()> {
     };
     let all = taken(&[], "all.xtrace")?;
     ensure!(
-        all["lost"].as_u64() > Some(0) && all["events"] == 0,
+        all["overwritten"]["events"].as_u64() > Some(0) && all["lost"] == 0 && all["events"] == 0,
         "{all}"
     );
     let last = taken(&["--last", "1ms"], "last.xtrace")?;
