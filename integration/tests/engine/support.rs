@@ -190,6 +190,8 @@ pub(crate) fn seen(trace: &Trace, truth: &GroundTruth) -> Result<BTreeMap<i32, S
                         seen.all.push(event);
                     }
                     EventBody::Lost { events } => seen.lost += events,
+                    // The end of a snapshot: calls are open.
+                    EventBody::Unwound { calls: 0 } => {}
                     other @ (EventBody::Data { .. }
                     | EventBody::Cpu { .. }
                     | EventBody::Unwound { .. }

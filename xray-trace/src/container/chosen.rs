@@ -15,6 +15,8 @@ pub struct Chosen {
     beyond: u64,
     /// The next event is an exit of no open call.
     astray: bool,
+    /// Events were lost since the calls begin that are kept: the entry of an exit may be among them.
+    lost: bool,
 }
 
 // === impl Chosen ===
@@ -23,7 +25,7 @@ impl Chosen {
     /// Whether nothing has to be remembered up to the next block.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.open.is_empty() && self.beyond == 0
+        self.open.is_empty() && self.beyond == 0 && !self.lost
     }
 
     /// What is kept of the next block: what happens in and to calls of `wanted` functions that began at `since` or later, and losses since then.
@@ -42,6 +44,10 @@ impl Chosen {
             match self.kept(&event, since, &mut wanted) {
                 Kept::No => all = false,
                 Kept::Yes => encoder.push(&event, &events, |id| id),
+                Kept::Astray => {
+                    encoder.push_astray(event.ticks);
+                    encoder.push(&event, &events, |id| id);
+                }
                 Kept::Unwound(calls) => {
                     all &= event.body == EventBody::Unwound { calls };
                     encoder.push_unwound(event.ticks, calls);
@@ -78,9 +84,16 @@ impl Chosen {
                     false
                 }
             }
-            // Of a call that began before, or whose begin is not known.
-            EventBody::Call { .. } if astray => false,
-            EventBody::Call { function, .. } => self.exit(function),
+            // Of a call that began before, or whose begin was lost.
+            EventBody::Call { function, .. } if astray => {
+                return match self.lost && wanted(function) {
+                    true => Kept::Astray,
+                    false => Kept::No,
+                };
+            }
+            EventBody::Call { function, .. } => self
+                .exit(function)
+                .unwrap_or_else(|| self.lost && wanted(function)),
             EventBody::Unwound { calls } => {
                 return match self.leave(calls) {
                     0 => Kept::No,
@@ -93,6 +106,7 @@ impl Chosen {
             }
             EventBody::Lost { .. } => {
                 self.leave(u64::MAX);
+                self.lost |= in_time;
                 in_time
             }
             EventBody::Data { data, .. } => in_time && data.function().is_none_or(&mut *wanted),
@@ -104,22 +118,19 @@ impl Chosen {
         }
     }
 
-    /// A call ends, and those within it: whether its exit is kept.
-    fn exit(&mut self, function: FunctionId) -> bool {
+    /// A call ends, and those within it: whether its exit is kept. `None` if its begin is not known.
+    fn exit(&mut self, function: FunctionId) -> Option<bool> {
         if self.beyond > 0 {
             self.beyond -= 1;
-            return false;
+            return Some(false);
         }
         // As a rule it is the innermost one; an exit of none that is open ends none.
         let at = self.open.iter().rposition(|(open, _)| *open == function);
-        match at {
-            None => false,
-            Some(at) => {
-                let kept = self.open[at].1;
-                self.open.truncate(at);
-                kept
-            }
-        }
+        at.map(|at| {
+            let kept = self.open[at].1;
+            self.open.truncate(at);
+            kept
+        })
     }
 
     /// So many of the innermost calls are over: how many of them were kept.
@@ -138,6 +149,8 @@ impl Chosen {
 enum Kept {
     Yes,
     No,
+    /// It is kept, as an exit of no open call.
+    Astray,
     /// So many of the calls were kept that it says to be over.
     Unwound(u64),
 }
@@ -198,7 +211,17 @@ mod tests {
             call(&mut encoder, at, function);
         }
         let second = encoder.finish().unwrap();
-        let expected = [(32, "+2"), (34, "+1"), (35, "unwound 1"), (40, "-2")];
+        // The entries of the first two may be among the lost events.
+        let expected = [
+            (30, "-2"),
+            (31, "-1"),
+            (32, "+2"),
+            (34, "+1"),
+            (35, "unwound 1"),
+            (36, "Astray"),
+            (36, "-2"),
+            (40, "-2"),
+        ];
         let expected = expected.map(|(at, what)| (at, what.to_owned()));
         assert_eq!(shown(chosen.of(&second, Ticks(15), wanted)), expected);
     }

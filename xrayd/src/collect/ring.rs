@@ -263,13 +263,19 @@ impl Ring {
     /// Tells the losses of a thread that goes on and has recorded nothing since the last chore, if all that it has recorded was
     /// read: those that no gap word has told, and those that no event has followed.
     pub(super) fn tell_if_quiet(&mut self, lane: &mut Lane, around: &Around<'_>) {
+        let cursor = self.consumer.as_ref().map(Consumer::cursor);
+        if !self.left && cursor == Some(self.cursor_seen) {
+            self.tell_if_read(lane, around);
+        }
+    }
+
+    /// The same of any thread, whether it records or not.
+    pub(super) fn tell_if_read(&mut self, lane: &mut Lane, around: &Around<'_>) {
         let Some(consumer) = &mut self.consumer else {
             return;
         };
         let rings = &around.slots.rings;
-        let quiet = !self.left && consumer.cursor() == self.cursor_seen;
-        let untold = consumer.untold_losses(rings) > 0 || lane.has_early();
-        if !quiet || !untold {
+        if consumer.untold_losses(rings) == 0 && !lane.has_early() {
             return;
         }
         let now = ticks_now();

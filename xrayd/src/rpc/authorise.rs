@@ -59,16 +59,20 @@ pub(super) type Outcomes<T> = Vec<(Pid, Result<T, Refusal>)>;
 /// Who calls. The connection knows; a request from anywhere else is refused, and one of a caller that gets nothing.
 pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get::<Caller>().copied();
-    let refused = match caller.map(|caller| (caller, caller.confinement())) {
-        Some((caller, None)) => return Ok(caller),
-        Some((_, Some(why))) => {
-            format!(
-                "the daemon serves no process that the kernel may hold back from tracing: {why}"
-            )
-        }
-        None => "the caller's credentials are not known".to_owned(),
-    };
-    Err(Status::from(Refusal::new(Reason::Permission, refused)))
+    let unknown = || Refusal::new(Reason::Permission, "the caller's credentials are not known");
+    let caller = caller.ok_or_else(unknown)?;
+    admits(caller)?;
+    Ok(caller)
+}
+
+/// Whether a caller gets anything at all.
+pub(super) fn admits(caller: Caller) -> Result<(), Refusal> {
+    caller.confinement().map_or(Ok(()), |why| {
+        let message = format!(
+            "the daemon serves no process that the kernel may hold back from tracing: {why}"
+        );
+        Err(Refusal::new(Reason::Permission, message))
+    })
 }
 
 /// Turns the rule's answer into the caller's.

@@ -13,6 +13,7 @@ use xrayd_proto::{FILE_DESCRIPTOR_SET, v1::xrayd_server::XraydServer};
 
 use super::{
     admission::Admission,
+    authorise,
     connection::Connection,
     error,
     peer::Peer,
@@ -150,16 +151,18 @@ async fn accept(
             call.decide::<()>(&Err(refused));
             continue;
         };
-        let (accepted, workers) = (accepted.clone(), workers.clone());
+        let (accepted, audit, workers) = (accepted.clone(), audit.clone(), workers.clone());
         // A peer with many threads takes a while, which no other peer waits for.
         tokio::spawn(async move {
             // A panic was logged where it happened.
-            let looked = workers.run(Lane::Step, peer.uid(), || peer.look());
+            // A user whose other places are taken connects to undo what took them.
+            let looked = workers.run(Lane::Release, peer.uid(), || peer.look());
             let Ok(caller) = looked.await else {
                 return;
             };
-            if let Some(why) = caller.confinement() {
-                tracing::warn!(uid = caller.uid, pid = caller.pid, %why, "a connection gets nothing");
+            if let Err(refused) = authorise::admits(caller) {
+                let mut call = audit.call(caller, Operation::Connect);
+                call.decide::<()>(&Err(refused));
             }
             let connection = Connection::new(stream, caller, Some(admitted));
             // The server may be gone.

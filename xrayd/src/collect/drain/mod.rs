@@ -728,6 +728,10 @@ impl Drain {
             self.count();
         }
         self.tell_left_out();
+        // A stream that ends now has the losses, too.
+        for at in 0..self.order.len() {
+            self.with_ring(self.order[at], Ring::tell_if_read);
+        }
         for lane in self.lanes.iter_mut() {
             lane.tell_early(now);
             lane.publish(&self.output);
