@@ -14,6 +14,9 @@ pub(crate) struct MemoryRoom {
     pub(crate) group: PathBuf,
 }
 
+/// Version 1 of control groups shows no limit as the most pages that it can count, in bytes.
+const NO_LIMIT: u64 = 1 << 62;
+
 /// How one version of control groups names what is wanted.
 #[derive(Debug)]
 struct Hierarchy {
@@ -114,6 +117,9 @@ impl Hierarchy {
         let read = |name: &str| fs::read_to_string(group.join(name)).ok();
         // "max" is no number: no limit.
         let limit: u64 = read(self.limit)?.trim().parse().ok()?;
+        if limit >= NO_LIMIT {
+            return None;
+        }
         let usage: u64 = read(self.usage)?.trim().parse().ok()?;
         let reclaimable = self.reclaimable_of(&read("memory.stat")?);
         Some(MemoryRoom {
@@ -146,6 +152,19 @@ mod tests {
         assert_eq!(root("5:cpu:/a\n"), None);
         assert_eq!(root("0::/../elsewhere\n"), None);
         assert_eq!(root("nonsense"), None);
+    }
+
+    #[test]
+    fn the_most_pages_that_can_be_counted_are_no_limit() {
+        let group = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(group.path().join(name), text).unwrap();
+        write(V1.usage, "100\n");
+        write("memory.stat", "");
+        let room = || V1.room(group.path()).map(|room| room.bytes);
+        for (limit, expected) in [("9223372036854771712\n", None), ("1000\n", Some(900))] {
+            write(V1.limit, limit);
+            assert_eq!(room(), expected, "{limit}");
+        }
     }
 
     #[test]
