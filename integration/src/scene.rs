@@ -79,7 +79,8 @@ impl Scene {
         Ok(Self { dir, public: false })
     }
 
-    /// The programs are copied into the directory, as other users may not be able to go where they were built.
+    /// The programs are copied into the directory, as other users may not be able to go where they
+    /// were built.
     pub fn public() -> Result<Self> {
         let mut scene = Self::new()?;
         scene.public = true;
@@ -216,7 +217,8 @@ impl Cli {
         }
     }
 
-    /// The same, started by a program that becomes `xrayctl`: the last of these words is followed by its path.
+    /// The same, started by a program that becomes `xrayctl`: the last of these words is followed
+    /// by its path.
     pub fn through(&self, words: impl IntoIterator<Item = OsString>) -> Self {
         Self {
             through: words.into_iter().collect(),
@@ -224,8 +226,8 @@ impl Cli {
         }
     }
 
-    /// The command, for a test that wants to do more with it. No daemon of this machine is found by default, and paths
-    /// are relative to the scene's directory.
+    /// The command, for a test that wants to do more with it. No daemon of this machine is found by
+    /// default, and paths are relative to the scene's directory.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut words = self.through.iter().cloned();
         let mut command = match words.next() {

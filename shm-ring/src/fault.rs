@@ -1,9 +1,11 @@
-//! The last line against memory that is taken away: a fault in a mapping of another process's file does not end this process.
+//! The last line against memory that is taken away: a fault in a mapping of another process's file
+//! does not end this process.
 //!
-//! Reading or writing a page of a shared file that cannot be had raises SIGBUS in the thread that does it: the file was cut, or
-//! the system has no memory or no space for a page of it. The handler here looks the address up among the mappings that are
-//! registered. If it is in one of them, the handler marks that mapping as broken and puts a page of zeroes in place of
-//! the missing one; the access is repeated and succeeds. Every other SIGBUS is handed to what was there before.
+//! Reading or writing a page of a shared file that cannot be had raises SIGBUS in the thread that
+//! does it: the file was cut, or the system has no memory or no space for a page of it. The handler
+//! here looks the address up among the mappings that are registered. If it is in one of them, the
+//! handler marks that mapping as broken and puts a page of zeroes in place of the missing one; the
+//! access is repeated and succeeds. Every other SIGBUS is handed to what was there before.
 //!
 //! ```text
 //!   access ─► SIGBUS ─► registered? ── yes ─► mark, zero page there ─► the access again
@@ -12,11 +14,13 @@
 //!
 //! # Safety model
 //!
-//! The handler runs in the thread that faults, in the middle of anything. It uses atomics, `mmap`, `sigaction` and `raise`
-//! only: it allocates nothing, takes no lock and cannot panic. It replaces pages of registered mappings alone. These are
-//! accessed as atomic words through raw pointers ([`crate::Mapping`]), and their words may change at any time, since another
-//! process writes them: that they read as zero from now on is a change like any other. The page is there at each moment, with the
-//! same permissions, so no pointer becomes invalid. `mmap` over a page is one step for all threads.
+//! The handler runs in the thread that faults, in the middle of anything. It uses atomics, `mmap`,
+//! `sigaction` and `raise` only: it allocates nothing, takes no lock and cannot panic. It replaces
+//! pages of registered mappings alone. These are accessed as atomic words through raw pointers
+//! ([`crate::Mapping`]), and their words may change at any time, since another process writes them:
+//! that they read as zero from now on is a change like any other. The page is there at each moment,
+//! with the same permissions, so no pointer becomes invalid. `mmap` over a page is one step for all
+//! threads.
 
 use std::{
     ffi::c_void,
@@ -32,7 +36,8 @@ use nix::libc;
 /// Mappings that can be registered at the same time.
 const MOST: usize = 4096;
 const PAGE: usize = 4096;
-/// The states of an entry, in the low bits of its word; above them stands how often the entry was used.
+/// The states of an entry, in the low bits of its word; above them stands how often the entry was
+/// used.
 const STATE: u64 = 3;
 const FREE: u64 = 0;
 const CHANGING: u64 = 1;
@@ -73,7 +78,8 @@ pub(crate) struct Guard {
 // === impl Guard ===
 
 impl Guard {
-    /// Registers `length` bytes from `start` on. The caller ends the registration before it unmaps them.
+    /// Registers `length` bytes from `start` on. The caller ends the registration before it unmaps
+    /// them.
     ///
     /// # Errors
     /// Too many mappings are registered.
@@ -107,7 +113,8 @@ impl Guard {
         Err(io::Error::other(message))
     }
 
-    /// True once a page could not be had: what is read has been zero since, and what is written goes nowhere.
+    /// True once a page could not be had: what is read has been zero since, and what is written
+    /// goes nowhere.
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
         self.entry.broken.load(Ordering::Relaxed)
@@ -153,11 +160,13 @@ pub(crate) fn install() -> io::Result<()> {
 
 /// Sets what SIGBUS does, or leaves it, and returns what it did.
 fn change_action(action: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
-    // SAFETY: the structure consists of integers, a signal set of integers and an optional function pointer: all zeroes are a value of it.
+    // SAFETY: the structure consists of integers, a signal set of integers and an optional function
+    // pointer: all zeroes are a value of it.
     let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
     let new = action.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: `new` is null or points to a borrowed structure, `previous` is a live local: the call reads the one and writes the other. A handler that
-    // is set by it is `on_bus_error`, which has the signature that SA_SIGINFO asks for, or what was in place before.
+    // SAFETY: `new` is null or points to a borrowed structure, `previous` is a live local: the call
+    // reads the one and writes the other. A handler that is set by it is `on_bus_error`, which has
+    // the signature that SA_SIGINFO asks for, or what was in place before.
     let result = unsafe { libc::sigaction(libc::SIGBUS, new, &raw mut previous) };
     match result {
         0 => Ok(previous),
@@ -167,7 +176,8 @@ fn change_action(action: Option<&libc::sigaction>) -> io::Result<libc::sigaction
 
 /// The handler.
 extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes a pointer to a structure that is valid, and not shared, while the handler runs.
+    // SAFETY: with SA_SIGINFO the kernel passes a pointer to a structure that is valid, and not
+    // shared, while the handler runs.
     let info = unsafe { &*info };
     let code = info.si_code;
     if code == libc::BUS_ADRERR || code == libc::BUS_MCEERR_AR {
@@ -180,7 +190,8 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _context: *m
     pass_on(signal, code);
 }
 
-/// Marks the range that holds `address`, and puts zeroes there. False if it is in none, or that failed.
+/// Marks the range that holds `address`, and puts zeroes there. False if it is in none, or that
+/// failed.
 fn mend(address: usize) -> bool {
     let Some(entry) = ENTRIES.iter().find(|entry| entry.holds(address)) else {
         return false;
@@ -190,15 +201,16 @@ fn mend(address: usize) -> bool {
     let page = (address & !(PAGE - 1)) as *mut c_void;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: the page lies in a registered range. That is a mapping that a `Mapping` owns, and which is not unmapped while the thread that
-    // faults accesses it; nothing but atomic words is accessed there, see the safety model.
+    // SAFETY: the page lies in a registered range. That is a mapping that a `Mapping` owns, and
+    // which is not unmapped while the thread that faults accesses it; nothing but atomic words is
+    // accessed there, see the safety model.
     let at = unsafe { libc::mmap(page, PAGE, protection, flags, -1, 0) };
     at == page
 }
 
 impl Entry {
-    /// True if the address is in the range. The range cannot change while a thread accesses an address in it, so that a change
-    /// that is seen here is that of another range.
+    /// True if the address is in the range. The range cannot change while a thread accesses an
+    /// address in it, so that a change that is seen here is that of another range.
     fn holds(&self, address: usize) -> bool {
         let before = self.state.load(Ordering::Acquire);
         let start = self.start.load(Ordering::Relaxed);
@@ -210,7 +222,8 @@ impl Entry {
     }
 }
 
-/// Hands a SIGBUS to what was there before: it comes again for it, from the same access or sent anew.
+/// Hands a SIGBUS to what was there before: it comes again for it, from the same access or sent
+/// anew.
 fn pass_on(signal: i32, code: i32) {
     let previous = PREVIOUS.get().map(|previous| &previous.0);
     let is_of_access = matches!(
@@ -227,7 +240,8 @@ fn pass_on(signal: i32, code: i32) {
         unsafe { libc::abort() }
     }
     if !is_of_access {
-        // SAFETY: it sends a signal to this thread and touches no memory. The signal is held back until the handler returns.
+        // SAFETY: it sends a signal to this thread and touches no memory. The signal is held back
+        // until the handler returns.
         unsafe { libc::raise(signal) };
     }
 }
@@ -264,7 +278,8 @@ mod tests {
         if role == "access" {
             // SAFETY: the address is within the mapping.
             let second = unsafe { other.as_ptr().add(PAGE) };
-            // SAFETY: it is aligned and mapped; the file is too short, so that the access raises SIGBUS, which is what is tested.
+            // SAFETY: it is aligned and mapped; the file is too short, so that the access raises
+            // SIGBUS, which is what is tested.
             let byte = unsafe { second.read_volatile() };
             unreachable!("read {byte}");
         }

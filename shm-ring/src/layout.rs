@@ -71,7 +71,8 @@ pub mod table {
     pub const MAX_DEPTH: u64 = 24;
     /// u32: of so many call trees of a thread the first is recorded; 0 and 1: each.
     pub const ONE_IN: u64 = 28;
-    /// Six u64: which tracer uses this memory; zero for none. By tracers alone. A forked child reads 0.
+    /// Six u64: which tracer uses this memory; zero for none. By tracers alone. A forked child
+    /// reads 0.
     pub const TRACER: u64 = 64;
     /// u64: changed by that tracer while it lives.
     pub const TRACER_COUNTER: u64 = 112;
@@ -133,8 +134,9 @@ pub mod filter {
 pub mod slot {
     /// u32: the thread that owns the slot, 0 for nobody.
     pub const TID: u64 = 0;
-    /// In TID: the thread has ended, and its ring is not read to the end. No thread has this id. By the collector, which looks after it
-    /// once more for a thread with the same number before it frees the slot.
+    /// In TID: the thread has ended, and its ring is not read to the end. No thread has this id. By
+    /// the collector, which looks after it once more for a thread with the same number before it
+    /// frees the slot.
     pub const WITHDRAWN: u32 = u32::MAX;
     /// u32: counts the views that were begun, so that a context sees that a handler has begun one; it wraps.
     pub const VIEW: u64 = 4;
@@ -191,8 +193,8 @@ pub mod rings {
     /// u64: sites that were given a number for counting, see [`super::Geometry::count_ids`]; may be more than there are numbers. By producers, with a locked
     /// addition.
     pub const COUNT_IDS: u64 = 32;
-    /// u64: not 0 from when a session has let the process go until the next one begins to read; 0 after a collector that died. By the
-    /// collector.
+    /// u64: not 0 from when a session has let the process go until the next one begins to read; 0
+    /// after a collector that died. By the collector.
     pub const LET_GO: u64 = 40;
 }
 

@@ -2,11 +2,13 @@
 //!
 //! # Safety model
 //!
-//! The target writes this memory at any time, so no reference to it is ever made: every access is an atomic access through a raw pointer to a whole, aligned
-//! 8-byte word whose place was checked against the mapping's length. The mapping is owned and lives as long as the
-//! value. A file that is truncated under the mapping makes accesses fault. The caller sees to it that this does not happen: the
-//! file is a memfd that is sealed against it, or shared anonymous memory, which has no descriptor. Should it happen all the same,
-//! the mapping reads as zero from then on and says that it is broken (`fault.rs`).
+//! The target writes this memory at any time, so no reference to it is ever made: every access is
+//! an atomic access through a raw pointer to a whole, aligned 8-byte word whose place was checked
+//! against the mapping's length. The mapping is owned and lives as long as the value. A file that
+//! is truncated under the mapping makes accesses fault. The caller sees to it that this does not
+//! happen: the file is a memfd that is sealed against it, or shared anonymous memory, which has no
+//! descriptor. Should it happen all the same, the mapping reads as zero from then on and says that
+//! it is broken (`fault.rs`).
 
 use std::{
     fs::File,
@@ -27,7 +29,8 @@ const PIECE_WORDS: usize = 512;
 /// A shared mapping of the rings.
 #[derive(Debug)]
 pub struct Mapping {
-    /// First, so that it is dropped first: the addresses may be another mapping's once they are unmapped.
+    /// First, so that it is dropped first: the addresses may be another mapping's once they are
+    /// unmapped.
     guard: Guard,
     map: MmapRaw,
 }
@@ -60,12 +63,14 @@ impl Mapping {
         Ok(Self { guard, map })
     }
 
-    /// True once a part of the memory could not be had. All of it reads as zero from then on, and nothing is written to it.
+    /// True once a part of the memory could not be had. All of it reads as zero from then on, and
+    /// nothing is written to it.
     pub fn is_broken(&self) -> bool {
         self.guard.is_broken()
     }
 
-    /// The words from `offset` on, at most `count`; fewer, or none, where the mapping ends, and none of a broken one.
+    /// The words from `offset` on, at most `count`; fewer, or none, where the mapping ends, and
+    /// none of a broken one.
     fn words(&self, offset: u64, count: usize) -> &[AtomicU64] {
         if self.is_broken() {
             return &[];

@@ -77,7 +77,8 @@ pub fn finish_taking<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32
     memory.store(line + control::RELEASED, released.wrapping_add(1));
 }
 
-/// How much a ring was given: words, but for those in guards. An event has one word or more, see [`EventShare`].
+/// How much a ring was given: words, but for those in guards. An event has one word or more, see
+/// [`EventShare`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Words {
     /// Since the ring was claimed.
@@ -86,7 +87,8 @@ pub struct Words {
     pub overwritten: u64,
 }
 
-/// Of the newest words of a ring, how many those are, and how many of them name an event: others are its values and payload, and its time and place.
+/// Of the newest words of a ring, how many those are, and how many of them name an event: others
+/// are its values and payload, and its time and place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EventShare {
     /// Words that were looked at.
@@ -101,7 +103,8 @@ const SHARE_WORDS: usize = 512;
 // === impl EventShare ===
 
 impl EventShare {
-    /// Of ring `index` now: of the chunk under way, or of the end of the one before while that has hardly begun.
+    /// Of ring `index` now: of the chunk under way, or of the end of the one before while that has
+    /// hardly begun.
     pub fn of<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> Self {
         let line = geometry.control_offset(index);
         let started = memory.load(line + control::STARTED);
@@ -159,8 +162,8 @@ impl EventShare {
 fn written<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, number: u64) -> u64 {
     let usable = (geometry.chunk_bytes() - GUARD_BYTES) / 8;
     let words = chunk_offset(geometry, index, number) + GUARD_BYTES;
-    // The collector has zeroed the newest chunk if it has read that to its end. A session that ends zeroes as well what it has
-    // read of a chunk. Words that were read were written.
+    // The collector has zeroed the newest chunk if it has read that to its end. A session that ends
+    // zeroes as well what it has read of a chunk. Words that were read were written.
     let read = memory
         .load(geometry.control_offset(index) + control::CURSOR)
         .saturating_sub(number.saturating_mul(geometry.chunk_bytes()));
@@ -312,7 +315,8 @@ impl Picture {
         Consumer::resume(self, self.geometry, self.index)
     }
 
-    /// About how many words the ring had been given before its first that was copied; 0 if it has all.
+    /// About how many words the ring had been given before its first that was copied; 0 if it has
+    /// all.
     pub fn missing(&self) -> u64 {
         let usable = (self.geometry.chunk_bytes() - GUARD_BYTES) / 8;
         self.first.saturating_mul(usable)

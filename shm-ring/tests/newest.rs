@@ -248,8 +248,8 @@ fn how_much_was_recorded_is_known_without_reading_it() {
     assert!(since.begun - since.overwritten < 16 * 448);
 }
 
-/// A session that ends has read what a ring held and given its memory back, in the middle of a chunk or at a chunk's end. What
-/// the next session counts begins there.
+/// A session that ends has read what a ring held and given its memory back, in the middle of a
+/// chunk or at a chunk's end. What the next session counts begins there.
 #[test]
 fn what_an_earlier_session_has_read_is_not_counted_by_the_next_one() {
     const MORE: u32 = 2000;

@@ -241,7 +241,8 @@ fn named<T: Ord>(
 
 /// The first tick that is so long after the first event, or later.
 fn tick_at(trace: &Trace, after: Duration) -> Ticks {
-    // Of a snapshot, from the begin of what it shows: calls that were open then have begun at any time before.
+    // Of a snapshot, from the begin of what it shows: calls that were open then have begun at any
+    // time before.
     let first = trace.blocks().iter().map(|block| block.first).min();
     let ns = |at: Option<Ticks>| at.map_or(0, |at| trace.clock().monotonic_ns(at));
     let before = ns(trace.begin()).saturating_sub(ns(first));

@@ -1,8 +1,8 @@
-//! Makes files and directories that only their owner can read: traces, snapshots and reports hold names,
-//! arguments and results of another program's calls.
+//! Makes files and directories that only their owner can read: traces, snapshots and reports hold
+//! names, arguments and results of another program's calls.
 //!
-//! A file that is replaced or overwritten keeps its mode, which its owner chose. Under `sudo` a new file
-//! is root's.
+//! A file that is replaced or overwritten keeps its mode, which its owner chose. Under `sudo` a new
+//! file is root's.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;

@@ -13,8 +13,8 @@ use crate::client::Rpc;
 use crate::failure::{self, Failure};
 use crate::trace_file::OutputFile;
 
-/// The engine ends the stream when a loan is over, once all that was recorded on it is sent: how long it is waited for one that is far
-/// behind…
+/// The engine ends the stream when a loan is over, once all that was recorded on it is sent: how
+/// long it is waited for one that is far behind…
 const REST_PATIENCE: Duration = Duration::from_secs(60);
 /// …and for one that could not be asked.
 const SHORT_PATIENCE: Duration = Duration::from_millis(200);
@@ -58,7 +58,8 @@ pub(crate) struct Recording {
 // === impl Recording ===
 
 impl Recording {
-    /// Begins to record: from now on, everything that the process does goes to the file; with a loan, what `selection` names. If we are killed, a daemon does `undo`, and the file can be
+    /// Begins to record: from now on, everything that the process does goes to the file; with a
+    /// loan, what `selection` names. If we are killed, a daemon does `undo`, and the file can be
     /// read: it has its header when this returns.
     pub(crate) async fn begin(
         rpc: &mut Rpc,

@@ -1,4 +1,5 @@
-//! The audit record: one JSON line for each decision about a call, grants and refusals, reads included.
+//! The audit record: one JSON line for each decision about a call, grants and refusals, reads
+//! included.
 //!
 //! ```text
 //!  rpc: Call ─► rate of the user ─► queue ─► thread "xrayd-audit" ─► log (target `audit`) or file
@@ -135,7 +136,8 @@ pub(crate) enum Operation {
     Undo,
 }
 
-/// A call whose decision is recorded. One that is dropped without a decision is recorded as unfinished.
+/// A call whose decision is recorded. One that is dropped without a decision is recorded as
+/// unfinished.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Call {
@@ -394,7 +396,8 @@ impl Call {
         self.caller
     }
 
-    /// Records the decision about the call as a whole, unless decisions about its processes were recorded.
+    /// Records the decision about the call as a whole, unless decisions about its processes were
+    /// recorded.
     pub(crate) fn decide<T>(&mut self, result: &Result<T, Refusal>) {
         if !self.is_decided {
             let pid = self.pid;
@@ -492,7 +495,8 @@ fn begin(uid: u32) -> String {
     line
 }
 
-/// A JSON string of at most [`LONGEST_TEXT`] bytes of the text, in which hazards are escaped as well.
+/// A JSON string of at most [`LONGEST_TEXT`] bytes of the text, in which hazards are escaped as
+/// well.
 fn push_text(line: &mut String, text: &str) {
     line.push('"');
     for (at, c) in text.char_indices() {

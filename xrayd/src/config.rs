@@ -40,16 +40,19 @@ pub struct Args {
 
     /// Limit what sessions take of the daemon: NAME=PER_USER/TOTAL, such as mapped=8TiB/64TiB
     ///
-    /// May be given several times. Quotas are sessions (1000/2000), threads of sessions (2500/5000),
-    /// mapped bytes of rings (8TiB/64TiB), retained bytes of living processes (2GiB/8GiB), and bytes of
-    /// compiled patterns, of requests and of what was enabled for later libraries (64MiB/256MiB). Root
-    /// has no quota.
+    /// May be given several times. Quotas are sessions (1000/2000), threads of sessions
+    /// (2500/5000), mapped bytes of rings (8TiB/64TiB), retained bytes of living processes
+    /// (2GiB/8GiB), and bytes of compiled patterns, of requests and of what was enabled for later
+    /// libraries (64MiB/256MiB). Root has no quota.
     #[arg(long, value_name = "QUOTA")]
     pub quota: Vec<QuotaSetting>,
 
-    /// Serve metrics over HTTP, at /metrics of this address: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH
+    /// Serve metrics over HTTP, at /metrics of this address: ADDRESS:PORT, a port of 127.0.0.1, or
+    /// unix:PATH
     ///
-    /// Off by default. A unix socket has mode 0660. On a loopback address, a request's Host must be localhost or such an address. Whoever can connect sees names of programs and functions. A TCP socket that the service manager passes goes first.
+    /// Off by default. A unix socket has mode 0660. On a loopback address, a request's Host must be
+    /// localhost or such an address. Whoever can connect sees names of programs and functions. A
+    /// TCP socket that the service manager passes goes first.
     #[arg(long, env = "XRAYD_METRICS", value_name = "ADDR")]
     pub metrics: Option<MetricsAddress>,
 
@@ -65,8 +68,9 @@ pub struct Args {
 
     /// Record each decision about a call as a line of JSON: log, off, or a file that is extended
     ///
-    /// A record has time, caller, operation, processes, selection and decision. In the log, the lines
-    /// have the target `audit`. A user's records have a rate; beyond it they are dropped and counted.
+    /// A record has time, caller, operation, processes, selection and decision. In the log, the
+    /// lines have the target `audit`. A user's records have a rate; beyond it they are dropped and
+    /// counted.
     #[arg(long, env = "XRAYD_AUDIT", value_name = "WHERE", default_value = "log")]
     pub audit: AuditSink,
 

@@ -139,7 +139,8 @@ impl<T> Lines<T> {
         }
     }
 
-    /// How many lines of this site were dropped since its last one; `None` if this one is dropped as well.
+    /// How many lines of this site were dropped since its last one; `None` if this one is dropped
+    /// as well.
     fn admit(&self, event: &Event<'_>) -> Option<u64> {
         // Details are asked for by the administrator, and then all of them.
         if *event.metadata().level() > Level::INFO {

@@ -40,7 +40,8 @@ pub const SYSTEM_SOCKET: &str = "/run/xrayd/xrayd.sock";
 pub enum Access {
     /// Every user of the host (mode 0666): the daemon of the system.
     Everybody,
-    /// The owner and the file's group (mode 0660), which is the group of a directory that is set-group-id.
+    /// The owner and the file's group (mode 0660), which is the group of a directory that is
+    /// set-group-id.
     Group,
     /// The owner only (mode 0600): the daemon of a user.
     Owner,

@@ -43,8 +43,8 @@ fn systemd_accepts_the_units() {
     verify(dir.path());
 }
 
-/// What systemd finds exposed is in the documents, with a reason, for the service with and without the drop-in; and what
-/// the documents argue is still exposed.
+/// What systemd finds exposed is in the documents, with a reason, for the service with and without
+/// the drop-in; and what the documents argue is still exposed.
 #[test]
 fn each_exposure_that_systemd_finds_is_argued_in_the_documents() {
     let dir = tempfile::tempdir().unwrap();

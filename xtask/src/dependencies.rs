@@ -1,9 +1,11 @@
-//! `cargo xtask dependencies`: licences, duplicates and sources of all dependencies, by `deny.toml`.
+//! `cargo xtask dependencies`: licences, duplicates and sources of all dependencies, by
+//! `deny.toml`.
 //!
-//! `cargo deny` takes minutes to build, so that it is no part of each run. What it finds in `deny.toml` is
-//! checked here by what cargo itself knows: it costs a second and always runs. Where `cargo-deny` is
-//! installed, it runs as well, and finds more: texts of licences, and yanked versions. Advisories need a
-//! database from the network: `cargo deny check advisories` is for those who have it.
+//! `cargo deny` takes minutes to build, so that it is no part of each run. What it finds in
+//! `deny.toml` is checked here by what cargo itself knows: it costs a second and always runs. Where
+//! `cargo-deny` is installed, it runs as well, and finds more: texts of licences, and yanked
+//! versions. Advisories need a database from the network: `cargo deny check advisories` is for
+//! those who have it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -218,7 +220,8 @@ fn quoted(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether an SPDX expression is met by what is allowed; `None` if it is none. `A/B`, as old crates have it, is `A OR B`.
+/// Whether an SPDX expression is met by what is allowed; `None` if it is none. `A/B`, as old crates
+/// have it, is `A OR B`.
 fn satisfied(expression: &str, allows: impl Fn(&str) -> bool + Copy) -> Option<bool> {
     let spaced = expression
         .replace('(', " ( ")

@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: feeds readers of foreign data with inputs from libFuzzer. The tests run each target
-//! for a number of inputs that takes seconds.
+//! `cargo xtask fuzz`: feeds readers of foreign data with inputs from libFuzzer. The tests run each
+//! target for a number of inputs that takes seconds.
 
 use std::{fs, path::Path, process::Command};
 

@@ -7,7 +7,8 @@ use std::process::{Command, ExitStatus};
 use anyhow::{Context as _, Result, bail};
 use integration::workspace_dir;
 
-/// A subcommand of the cargo that runs this program, in the workspace's root, with the versions of `Cargo.lock`.
+/// A subcommand of the cargo that runs this program, in the workspace's root, with the versions of
+/// `Cargo.lock`.
 pub(crate) fn cargo(subcommand: &str) -> Command {
     let mut command = Command::new(cargo_program());
     command

@@ -257,7 +257,8 @@ fn a_program_in_another_pid_namespace() -> Result<()> {
     target.send("quit")
 }
 
-/// The first process there has one thread, whose id is 1, as many other words of its control block are.
+/// The first process there has one thread, whose id is 1, as many other words of its control block
+/// are.
 #[test]
 fn the_first_process_of_a_pid_namespace() -> Result<()> {
     if !is_root_for("the_first_process_of_a_pid_namespace")? {

@@ -137,8 +137,9 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
                 let seen = minus(settled(&session)?, seen);
                 // Of 5000 calls in half a millisecond, the budget has room for a few hundred.
                 ensure!(seen.tiny < called.tiny / 5, "{seen:?} of {called:?}");
-                // In the moments in which it is on, rings may be too small for it, and lose others' events: the more so, the less of a processor
-                // is left for the drain. What is lost is counted.
+                // In the moments in which it is on, rings may be too small for it, and lose others'
+                // events: the more so, the less of a processor is left for the drain. What is lost
+                // is counted.
                 let lost = session.status().lost - lost;
                 for (seen, called) in [(seen.steps, called.steps), (seen.requests, called.requests)]
                 {

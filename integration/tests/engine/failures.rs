@@ -1,5 +1,6 @@
-//! Sleds of one module cannot be written. Another tracer holds the target's thread, and sleds of a library
-//! that can be unloaded are written while the process stands still, which that tracer prevents.
+//! Sleds of one module cannot be written. Another tracer holds the target's thread, and sleds of a
+//! library that can be unloaded are written while the process stands still, which that tracer
+//! prevents.
 
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -95,7 +96,8 @@ fn functions_that_cannot_be_switched_stay_what_they_are() -> Result<()> {
     let refused = session.toggle(&everything(), Switch::Off, Run::Real);
     let reason = refused.err().map(|refusal| refusal.reason);
     ensure!(reason == Some(Reason::ForeignTracer), "{reason:?}");
-    // The main program is never unloaded: its sleds are off. What may be on counts as on, all of the request.
+    // The main program is never unloaded: its sleds are off. What may be on counts as on, all of
+    // the request.
     ensure!(sleds_on(&target)? == 0);
     ensure!(on > 3 && session.status().functions_on == on);
     ensure!(enabled(&session)? == 3);
@@ -125,7 +127,8 @@ fn functions_that_cannot_be_switched_stay_what_they_are() -> Result<()> {
     target.still_running()
 }
 
-/// A budget that cannot suppress or resume functions goes on trying, and leaves nothing off in the end.
+/// A budget that cannot suppress or resume functions goes on trying, and leaves nothing off in the
+/// end.
 #[test]
 fn a_budget_whose_writes_fail_leaves_nothing_off() -> Result<()> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
@@ -140,7 +143,8 @@ fn a_budget_whose_writes_fail_leaves_nothing_off() -> Result<()> {
 
     let other = OtherTracer::attach(&target)?;
     session.set_economy(Economy::Budget(20_000))?;
-    // Two looks of the budget at least: its functions cost more than it allows, and cannot be switched off.
+    // Two looks of the budget at least: its functions cost more than it allows, and cannot be
+    // switched off.
     for _ in 0..4 {
         ensure!(target.ask("call 0 3000000", "done")? == "done 3000000");
     }

@@ -231,7 +231,8 @@ fn a_panic_while_draining_ends_one_session_and_is_told() -> Result<()> {
     Ok(())
 }
 
-/// A panic of the thread that controls a session ends that session as well: its sleds go off, and everybody is told.
+/// A panic of the thread that controls a session ends that session as well: its sleds go off, and
+/// everybody is told.
 #[test]
 fn a_panic_of_a_control_thread_ends_one_session_and_is_told() -> Result<()> {
     const BUG: &str = "library unloaded";

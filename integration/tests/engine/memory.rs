@@ -209,7 +209,8 @@ fn rings_of_a_program_that_locks_its_memory_are_not_filled() -> Result<()> {
     Ok(())
 }
 
-/// The kernel lets it lock no more than its limit, for a moment either: that is said, and nothing is changed.
+/// The kernel lets it lock no more than its limit, for a moment either: that is said, and nothing
+/// is changed.
 #[test]
 fn a_program_that_may_not_lock_as_much_is_refused_with_the_limit() -> Result<()> {
     if !is_root_for("a_program_that_may_not_lock_as_much_is_refused_with_the_limit")? {
@@ -238,8 +239,8 @@ fn a_program_that_may_not_lock_as_much_is_refused_with_the_limit() -> Result<()>
     Ok(())
 }
 
-/// Rings are charged to the process as its threads write them: they are as small as its control group demands, and the
-/// memory is the group's again after a detach.
+/// Rings are charged to the process as its threads write them: they are as small as its control
+/// group demands, and the memory is the group's again after a detach.
 #[test]
 fn rings_leave_room_in_the_control_group() -> Result<()> {
     const THREADS: u64 = 24;

@@ -7,13 +7,13 @@ use xrayd::session::{AttachOptions, Switch};
 use crate::confined::spawn_unshared;
 use crate::support::{pid, registry, retained, switch};
 
-/// Many threads end at once, again and again, and others have their numbers within a few milliseconds: about the time in which that many
-/// rings are taken back.
+/// Many threads end at once, again and again, and others have their numbers within a few
+/// milliseconds: about the time in which that many rings are taken back.
 const ARGUMENTS: [&str; 6] = ["--numbers", "64", "--births", "150", "--calls", "20"];
 const THREADS: u64 = 64 * 150;
 
-/// Every event of a program's threads is recorded or counted as lost, and there are no more threads in the trace than there were. `traced` is
-/// the process's id here.
+/// Every event of a program's threads is recorded or counted as lost, and there are no more threads
+/// in the trace than there were. `traced` is the process's id here.
 fn nothing_vanishes(test: &str, target: &mut Target, traced: i32) -> Result<()> {
     let registry = registry();
     // Few slots, so that ended threads are looked for all the time.

@@ -218,8 +218,8 @@ fn rings_of_impossible_sizes() -> Result<()> {
     Ok(())
 }
 
-/// The engine asks by itself whether its caller may trace the process, when the process can no longer become another user's
-/// unseen (P17).
+/// The engine asks by itself whether its caller may trace the process, when the process can no
+/// longer become another user's unseen (P17).
 #[test]
 fn a_program_that_the_caller_may_not_trace() -> Result<()> {
     let target = Target::spawn(Fixture::Counted, [""; 0])?;
@@ -329,7 +329,8 @@ fn what_is_kept_of_processes_that_have_ended_is_bounded() -> Result<()> {
     Ok(())
 }
 
-/// It is killed at every moment of an attach, and refused for that and nothing else, whatever the attach was about to do (P61).
+/// It is killed at every moment of an attach, and refused for that and nothing else, whatever the
+/// attach was about to do (P61).
 #[test]
 fn a_program_that_ends_while_it_is_attached_to() -> Result<()> {
     let rounds: u32 = soak(60, 2000);

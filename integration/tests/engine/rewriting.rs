@@ -1,4 +1,5 @@
-//! A target that rewrites the instructions which a borrowed thread executes, and one that does not come to execute them.
+//! A target that rewrites the instructions which a borrowed thread executes, and one that does not
+//! come to execute them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Programs that give a tracer another file than the one that it made, or take its memory away (threat-model.md, 3).
+//! Programs that give a tracer another file than the one that it made, or take its memory away
+//! (threat-model.md, 3).
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
@@ -52,7 +53,8 @@ fn table_of(target: &Target) -> Result<u64> {
     anyhow::bail!("no handshake")
 }
 
-/// A descriptor of another file stands where the borrowed thread made its own, and the main thread has ended (P3).
+/// A descriptor of another file stands where the borrowed thread made its own, and the main thread
+/// has ended (P3).
 #[test]
 fn no_file_outside_is_changed_while_descriptors_are_swapped() -> Result<()> {
     if !is_root_for("no_file_outside_is_changed_while_descriptors_are_swapped")? {
@@ -82,7 +84,8 @@ fn no_file_outside_is_changed_while_descriptors_are_swapped() -> Result<()> {
     Ok(())
 }
 
-/// A thread with a table of descriptors of its own is borrowed: its numbers mean something else in the main thread.
+/// A thread with a table of descriptors of its own is borrowed: its numbers mean something else in
+/// the main thread.
 #[test]
 fn a_thread_with_descriptors_of_its_own_is_borrowed() -> Result<()> {
     if !is_root_for("a_thread_with_descriptors_of_its_own_is_borrowed")? {

@@ -255,8 +255,9 @@ fn queued_signals_arrive_once_and_in_order() -> Result<()> {
     Ok(())
 }
 
-/// Signals come while the process stands still for a moment, again and again: a library that can be unloaded is switched.
-/// Each is received by its own way, and ends its call once, with EINTR where the call has that (P8).
+/// Signals come while the process stands still for a moment, again and again: a library that can be
+/// unloaded is switched. Each is received by its own way, and ends its call once, with EINTR where
+/// the call has that (P8).
 #[test]
 fn signals_end_their_calls_once_while_the_process_stands_still() -> Result<()> {
     let plugin = build(Fixture::Plugins)?.with_file_name("plugin_a.so");

@@ -1,5 +1,5 @@
-//! Two tracers of one process that do not share a mount of procfs, as a daemon on the host and a recorder in a
-//! container.
+//! Two tracers of one process that do not share a mount of procfs, as a daemon on the host and a
+//! recorder in a container.
 
 use std::path::PathBuf;
 use std::process::Command;

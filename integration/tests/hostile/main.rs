@@ -1,9 +1,9 @@
 //! Programs that attack their tracer while it looks at them.
 //!
 //! Each test starts a daemon as root and one program of another user that makes one attack
-//! (`fixtures/attacker.c`). That user runs every command on the program, over and over. A command may be
-//! refused; what must hold afterwards is the same for all attacks: no file outside is changed, the daemon
-//! lives and has its memory and threads back, and another user is served.
+//! (`fixtures/attacker.c`). That user runs every command on the program, over and over. A command
+//! may be refused; what must hold afterwards is the same for all attacks: no file outside is
+//! changed, the daemon lives and has its memory and threads back, and another user is served.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown};

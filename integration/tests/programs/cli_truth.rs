@@ -1,4 +1,5 @@
-//! What users are told is so: calls that hang are in every snapshot, recordings have what they asked for, and counts are of events.
+//! What users are told is so: calls that hang are in every snapshot, recordings have what they
+//! asked for, and counts are of events.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
@@ -10,7 +11,8 @@ use crate::scene::{Cli, Scene, rows};
 const WINDOW: &str = "50ms";
 const OPEN_NS: u64 = 300_000_000;
 
-/// Takes snapshots of the last moments until the call of `slow` has been open for long; the file, and the thread's stack in it.
+/// Takes snapshots of the last moments until the call of `slow` has been open for long; the file,
+/// and the thread's stack in it.
 fn hung(scene: &Scene, cli: &Cli, target: &Target) -> Result<(String, Value)> {
     let path = scene.path("hang.xtrace").display().to_string();
     let pid = target.pid().to_string();
@@ -27,7 +29,8 @@ fn hung(scene: &Scene, cli: &Cli, target: &Target) -> Result<(String, Value)> {
     })
 }
 
-/// In flight and in a stream whose oldest events, the entry of the call among them, were overwritten long ago.
+/// In flight and in a stream whose oldest events, the entry of the call among them, were
+/// overwritten long ago.
 #[test]
 fn a_call_that_hangs_is_in_every_snapshot() -> Result<()> {
     for mode in ["flight", "stream"] {
@@ -76,7 +79,8 @@ fn a_call_that_hangs_is_in_every_snapshot() -> Result<()> {
     Ok(())
 }
 
-/// Everything is on, for somebody else: a recording has its own functions, from its begin to its end, and is finished without waiting for others'.
+/// Another client has everything on. A recording has its own functions, from its begin to its end,
+/// and does not wait for the others'.
 #[test]
 fn a_recording_of_what_others_have_on_has_its_selection_alone() -> Result<()> {
     for mode in ["flight", "stream"] {
@@ -116,7 +120,7 @@ fn a_recording_of_what_others_have_on_has_its_selection_alone() -> Result<()> {
     Ok(())
 }
 
-/// In flight nobody reads the rings: values of registers there are no events.
+/// In flight the drain does not read the rings. Values of registers in them are no events.
 #[test]
 fn values_do_not_count_as_events_in_flight() -> Result<()> {
     const CALLS: u64 = 20_000;

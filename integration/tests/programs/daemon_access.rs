@@ -1,5 +1,6 @@
-//! The daemon against the kernel: each pair of a caller and a target is asked of both. What the kernel refuses the caller, the
-//! daemon refuses; where only the daemon refuses, a row of [`CAUTIOUS`] says why.
+//! The daemon against the kernel: each pair of a caller and a target is asked of both. What the
+//! kernel refuses the caller, the daemon refuses; where only the daemon refuses, a row of
+//! [`CAUTIOUS`] says why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -14,12 +15,13 @@ use serde_json::Value;
 
 use crate::scene::{Cli, NOBODY, Ran, Running, Scene, rows};
 
-/// Another user than the one whom most rows are about. That one is 65534, the number that stands for users without one.
+/// A second user. Most rows are about 65534, the number that stands for users without one.
 const OTHER: u32 = 1;
 /// Exit code of `credentials.c` where the kernel lacks what a step needs.
 const LACKING: i32 = 3;
 
-/// Steps of `credentials.c` that make a caller; then it executes `xrayctl`. `@` is the fixture, `_` a blank within a word.
+/// Steps of `credentials.c` that make a caller; then it executes `xrayctl`. `@` is the fixture, `_`
+/// a blank within a word.
 const CALLERS: &[(&str, &str)] = &[
     ("root", ""),
     ("root without CAP_SYS_PTRACE", "bound 80000"),
@@ -82,8 +84,8 @@ const CALLERS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Steps that make a target. `@secret` cannot be read by other users than root, `@of-user` and `@of-other` are set-user-id
-/// programs.
+/// Steps that make a target. `@secret` cannot be read by other users than root, `@of-user` and
+/// `@of-other` are set-user-id programs.
 const TARGETS: &[(&str, &str)] = &[
     ("root's", ""),
     ("root's without capabilities", "bound ffffffffffffffff -- @"),
@@ -282,7 +284,8 @@ impl Programs {
         Target::spawn_command(self.command(steps)).with_context(|| steps.to_owned())
     }
 
-    /// Which of these the kernel lets such a caller trace; `None` if there can be no such caller here.
+    /// Which of these the kernel lets such a caller trace; `None` if there can be no such caller
+    /// here.
     fn ask_kernel(&self, steps: &str, pids: &[i32]) -> Result<Option<BTreeMap<i32, bool>>> {
         let mut command = self.command(&format!("{steps} -- @ seize"));
         command.args(pids.iter().map(ToString::to_string));
@@ -447,7 +450,8 @@ fn what_the_kernel_refuses_a_caller_the_daemon_refuses() -> Result<()> {
     Ok(())
 }
 
-/// A daemon in a user namespace has one number for all users that have none there, which is also that of a user who may be there.
+/// A daemon in a user namespace has one number for all users that have none there, which is also
+/// that of a user who may be there.
 #[test]
 fn a_user_without_a_number_is_not_taken_for_the_one_that_has_it() -> Result<()> {
     const NAME: &str = "a_user_without_a_number_is_not_taken_for_the_one_that_has_it";

@@ -1,4 +1,5 @@
-//! What every thread was in at one moment: its open calls, as a debugger shows the stacks of all threads.
+//! What every thread was in at one moment: its open calls, as a debugger shows the stacks of all
+//! threads.
 
 use super::Filter;
 use super::stack::Steps;
@@ -12,7 +13,8 @@ pub struct OpenThread {
     pub thread: ThreadId,
     /// Its open calls, outermost first; never none.
     pub calls: Vec<Open>,
-    /// Until when they were seen to be open: the moment that was asked for, or the last event of the thread, if that was before.
+    /// Until when they were seen to be open: the moment that was asked for, or the last event of
+    /// the thread, if that was before.
     pub seen: Ticks,
     /// The same on `CLOCK_MONOTONIC`, in nanoseconds.
     pub seen_ns: u64,
@@ -34,8 +36,9 @@ impl OpenThread {
     }
 }
 
-/// The calls that are open in each thread that `filter` wants, at its end or at the trace's; of threads in a call of a function that it
-/// wants. Those that have been in their innermost call for the longest time come first.
+/// The calls that are open in each thread that `filter` wants, at its end or at the trace's; of
+/// threads in a call of a function that it wants. Those that have been in their innermost call for
+/// the longest time come first.
 #[must_use]
 pub fn open_calls(trace: &Trace, filter: &Filter) -> Vec<OpenThread> {
     let at = filter.until.unwrap_or(Ticks(u64::MAX));

@@ -157,7 +157,8 @@ impl<'a> Steps<'a> {
         this
     }
 
-    /// The same steps, of a thread in which these calls are open before the first block, outermost first.
+    /// The same steps, of a thread in which these calls are open before the first block, outermost
+    /// first.
     pub(super) fn with_open(mut self, open: Vec<OpenCall>) -> Self {
         for OpenCall {
             function,
@@ -171,7 +172,8 @@ impl<'a> Steps<'a> {
         self
     }
 
-    /// The calls that are open before that moment, outermost first, and when the last event before it was.
+    /// The calls that are open before that moment, outermost first, and when the last event before
+    /// it was.
     pub(super) fn open_at(mut self, at: Ticks) -> (Vec<Open>, Moment) {
         self.window.since = at;
         self.turn = at;

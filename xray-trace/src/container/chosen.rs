@@ -1,21 +1,25 @@
-//! The blocks of one thread, reduced to calls of some functions that begin at some moment or later. Calls are kept or left out as a whole.
+//! The blocks of one thread, reduced to calls of some functions that begin at some moment or later.
+//! Calls are kept or left out as a whole.
 
 use super::{Block, BlockEncoder};
 use crate::model::{CallKind, Event, EventBody, FunctionId, Ticks};
 
-/// The most open calls of which it is remembered whether they were kept. Those further in are left out.
+/// The most open calls of which it is remembered whether they were kept. Those further in are left
+/// out.
 const MOST_OPEN: usize = 1 << 17;
 
 /// Reduces the blocks of a thread, one after the other.
 #[derive(Debug, Default)]
 pub struct Chosen {
-    /// The open calls that began since the first block, outermost first, and whether they were kept.
+    /// The open calls that began since the first block, outermost first, and whether they were
+    /// kept.
     open: Vec<(FunctionId, bool)>,
     /// Calls further in than [`MOST_OPEN`].
     beyond: u64,
     /// The next event is an exit of no open call.
     astray: bool,
-    /// Events were lost since the calls begin that are kept: the entry of an exit may be among them.
+    /// Events were lost since the calls begin that are kept: the entry of an exit may be among
+    /// them.
     lost: bool,
 }
 
@@ -28,7 +32,8 @@ impl Chosen {
         self.open.is_empty() && self.beyond == 0 && !self.lost
     }
 
-    /// What is kept of the next block: what happens in and to calls of `wanted` functions that began at `since` or later, and losses since then.
+    /// What is kept of the next block: what happens in and to calls of `wanted` functions that
+    /// began at `since` or later, and losses since then.
     pub fn of(
         &mut self,
         block: &Block,
@@ -118,7 +123,8 @@ impl Chosen {
         }
     }
 
-    /// A call ends, and those within it: whether its exit is kept. `None` if its begin is not known.
+    /// A call ends, and those within it: whether its exit is kept. `None` if its begin is not
+    /// known.
     fn exit(&mut self, function: FunctionId) -> Option<bool> {
         if self.beyond > 0 {
             self.beyond -= 1;
@@ -188,7 +194,8 @@ mod tests {
         shown.collect()
     }
 
-    /// Others' functions, calls that began before, and what was before are left out, over several blocks.
+    /// Others' functions, calls that began before, and what was before are left out, over several
+    /// blocks.
     #[test]
     fn whole_calls_of_what_is_wanted_are_kept_from_a_moment_on() {
         let mut encoder = BlockEncoder::new(THREAD);

@@ -1,4 +1,5 @@
-//! The blocks of one thread, reduced to a window of time, with the calls that are open when it begins and when it ends.
+//! The blocks of one thread, reduced to a window of time, with the calls that are open when it
+//! begins and when it ends.
 //!
 //! ```text
 //!  events     ( ( )   (    since ( )  ( )   until   ( )
@@ -7,13 +8,15 @@
 //!                                           └ what is still open is said to be open then
 //! ```
 //!
-//! Entries of calls that are open may be in no block any more, and be known all the same: they are given, and nothing in the blocks ends them.
+//! Entries of calls that are open may be in no block any more, and be known all the same: they are
+//! given, and nothing in the blocks ends them.
 
 use super::{Block, BlockEncoder, OpenCall};
 use crate::function_map::FunctionMap;
 use crate::model::{CallKind, Event, EventBody, FunctionId, ThreadId, Ticks};
 
-/// The most open calls of a thread that are followed. Of a thread that has more when the window begins, none is told of.
+/// The most open calls of a thread that are followed. Of a thread that has more when the window
+/// begins, none is told of.
 const MOST_OPEN: usize = 1 << 17;
 
 /// Makes an excerpt. The thread's blocks are added in order of time.
@@ -51,14 +54,16 @@ pub enum ThreadEnd<'a> {
     Ended,
     /// It was there, and the events say what is open.
     There,
-    /// It was there, and after its last event these were open, outermost first. Of what seems to be open beside them it is not known.
+    /// It was there, and after its last event these were open, outermost first. Of what seems to be
+    /// open beside them it is not known.
     Open(&'a [OpenCall]),
 }
 
 // === impl Excerpt ===
 
 impl Excerpt {
-    /// Begins the excerpt of a thread, from `since` to `until`, both included. The entries of `older` are in no block; outermost first.
+    /// Begins the excerpt of a thread, from `since` to `until`, both included. The entries of
+    /// `older` are in no block; outermost first.
     #[must_use]
     pub fn new(thread: ThreadId, (since, until): (Ticks, Ticks), older: &[OpenCall]) -> Self {
         let mut this = Self {
@@ -270,7 +275,8 @@ impl Excerpt {
 enum Follows {
     /// What a reader of the excerpt takes it for.
     Well,
-    /// It is an exit of a call whose entry is in no block, and a reader could take it for another one's.
+    /// It is an exit of a call whose entry is in no block, and a reader could take it for another
+    /// one's.
     Stray,
     /// So many of the innermost calls were left.
     Left(u64),
@@ -332,7 +338,8 @@ mod tests {
         (calls, steps.notes().exits_without_entry)
     }
 
-    /// A call that began long before the window, and goes on: it is there with its true begin, and is open until the window's end.
+    /// A call that began long before the window, and goes on: it is there with its true begin, and
+    /// is open until the window's end.
     #[test]
     fn open_calls_are_in_every_window_however_long_ago_they_began() {
         let events = [(10, 1), (11, 2), (12, -2), (20, 3)];
@@ -359,7 +366,8 @@ mod tests {
         assert_eq!(found, [(1, 10, 65), (2, 20, 60)]);
     }
 
-    /// Entries that are in no block any more: exits of other calls of the same function, which began before, too, do not end them.
+    /// Entries that are in no block any more: exits of other calls of the same function, which
+    /// began before, too, do not end them.
     #[test]
     fn calls_whose_entries_are_gone_are_open_to_the_end() {
         let events = [(50, -7), (60, 7), (70, -7), (80, -8), (90, 9)];

@@ -190,8 +190,8 @@ impl CompiledSelection {
         })
     }
 
-    /// Bytes of memory that it takes: its patterns as they are compiled, and its texts. While a clone is
-    /// matched, the clone takes up to 128 KiB more for each pattern.
+    /// Bytes of memory that it takes: its patterns as they are compiled, and its texts. While a
+    /// clone is matched, the clone takes up to 128 KiB more for each pattern.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -328,8 +328,9 @@ impl Compiler {
         })
     }
 
-    /// Compiles a pattern into what takes the least memory: two automata whose states are worked out while
-    /// they are matched, within bounds, and are forgotten with the clone that was matched.
+    /// Compiles a pattern into what takes the least memory: two automata whose states are worked
+    /// out while they are matched, within bounds, and are forgotten with the clone that was
+    /// matched.
     fn compile(
         &mut self,
         pattern: &str,

@@ -1,8 +1,8 @@
 //! Whether the counter kept time: judges pairs of anchors, which tie it to `CLOCK_MONOTONIC`.
 //!
-//! A counter that is put back (a snapshot of a virtual machine is restored, a processor loses it while
-//! the machine sleeps, sockets disagree) or that changes its rate makes durations wrong. The anchors of
-//! a trace show it, so that no other note of it is needed.
+//! A counter that is put back (a snapshot of a virtual machine is restored, a processor loses it
+//! while the machine sleeps, sockets disagree) or that changes its rate makes durations wrong. The
+//! anchors of a trace show it, so that no other note of it is needed.
 
 use super::clock::ClockAnchor;
 
@@ -62,7 +62,8 @@ pub(super) fn find(anchors: &[ClockAnchor]) -> Vec<ClockFault> {
         .collect()
 }
 
-/// Judges two anchors, the earlier one first; `usual` is the rate in ticks a second, where it is known.
+/// Judges two anchors, the earlier one first; `usual` is the rate in ticks a second, where it is
+/// known.
 fn judge(from: &ClockAnchor, to: &ClockAnchor, usual: Option<u128>) -> Option<ClockFaultKind> {
     if to.ticks < from.ticks {
         return Some(ClockFaultKind::Backwards);
@@ -85,7 +86,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Anchors at these milliseconds and ticks; where they fail, from which millisecond on, and how.
+    /// Anchors at these milliseconds and ticks; where they fail, from which millisecond on, and
+    /// how.
     fn check(anchors: &[(u64, u64)], expected: &[(u64, ClockFaultKind)]) {
         let anchors: Vec<ClockAnchor> = anchors
             .iter()

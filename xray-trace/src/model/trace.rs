@@ -275,7 +275,8 @@ impl Trace {
         &self.losses
     }
 
-    /// What had been overwritten when a snapshot was taken, which is no loss; threads of which all is there have none.
+    /// What had been overwritten when a snapshot was taken, which is no loss; threads of which all
+    /// is there have none.
     #[must_use]
     pub fn overwritten(&self) -> &[Overwritten] {
         &self.overwritten
@@ -287,7 +288,8 @@ impl Trace {
         self.snapshot
     }
 
-    /// From where on it tells what happened: the first event, or the begin of the time that a snapshot shows. `None` without events.
+    /// From where on it tells what happened: the first event, or the begin of the time that a
+    /// snapshot shows. `None` without events.
     #[must_use]
     pub fn begin(&self) -> Option<Ticks> {
         let first = self.blocks.iter().map(|block| block.first).min()?;

@@ -47,8 +47,8 @@ pub(crate) struct Args {
     /// Show the table of functions
     #[arg(long)]
     table: bool,
-    /// Show the calls that are open at the end (or at --until) in each thread, like a debugger's stacks of all threads; with --function,
-    /// of threads in such a function
+    /// Show the calls that are open at the end (or at --until) in each thread, like a debugger's
+    /// stacks of all threads; with --function, of threads in such a function
     #[arg(long, conflicts_with_all = ["html", "tree", "table", "since", "limit", "sort", "order"])]
     open: bool,
     #[command(flatten)]

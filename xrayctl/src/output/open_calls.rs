@@ -24,7 +24,8 @@ pub(crate) struct OpenCalls {
     threads: Vec<OpenStack>,
     /// Threads that are in the trace and have no call that is known to be open.
     others: usize,
-    /// Of those and the others: in how many calls may be open that are not known, since the events were overwritten.
+    /// Of those and the others: in how many calls may be open that are not known, since the events
+    /// were overwritten.
     overwritten: usize,
 }
 
@@ -35,8 +36,8 @@ struct OpenStack {
     name: String,
     /// How long before the end the thread was last seen; 0 where its calls are open at the end.
     unseen_ns: u64,
-    /// From which moment after the trace's first event on all of its events are there, if some were overwritten: calls that began
-    /// before may be missing.
+    /// From which moment after the trace's first event on all of its events are there, if some were
+    /// overwritten: calls that began before may be missing.
     known_since_ns: Option<u64>,
     /// Innermost first.
     calls: Vec<OpenCall>,

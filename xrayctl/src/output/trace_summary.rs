@@ -94,7 +94,8 @@ struct NoteCounts {
     damaged_blocks: u64,
 }
 
-/// The first and the last moment of a trace, or of the time that a snapshot shows, on `CLOCK_MONOTONIC` in nanoseconds. `None` without events.
+/// The first and the last moment of a trace, or of the time that a snapshot shows, on
+/// `CLOCK_MONOTONIC` in nanoseconds. `None` without events.
 pub(crate) fn span(trace: &Trace) -> Option<(u64, u64)> {
     let first = trace.begin()?;
     let last = trace.blocks().iter().map(|block| block.last).max()?;

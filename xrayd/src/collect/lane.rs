@@ -342,8 +342,8 @@ impl Lane {
         }
     }
 
-    /// The calls that were kept and are open at `now`, as far as what was read says, outermost first.
-    /// `None` if there was no room to follow them.
+    /// The calls that were kept and are open at `now`, as far as what was read says, outermost
+    /// first. `None` if there was no room to follow them.
     pub(super) fn open_calls(&self, now: Ticks) -> Option<Vec<OpenCall>> {
         let switched = self.along.switched(now, &self.switches);
         let open = self

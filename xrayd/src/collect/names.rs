@@ -1,8 +1,8 @@
-//! The threads of one target by the ids that they have in the target's own pid namespace: their ids here, their names, and which of
-//! them have ended.
+//! The threads of one target by the ids that they have in the target's own pid namespace: their ids
+//! here, their names, and which of them have ended.
 //!
-//! A number names a thread only as long as that lives: the kernel gives numbers out anew. So a thread that has a ring is known by its
-//! number and its start time.
+//! A number names a thread only as long as that lives: the kernel gives numbers out anew. So a
+//! thread that has a ring is known by its number and its start time.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,22 +15,25 @@ use crate::{
     target::{StartTime, Threads},
 };
 
-/// A thread that no listing shows has ended if a listing so much later does not show it either. A listing ends early when the
-/// thread ends that it has come to.
+/// A thread that no listing shows has ended if a listing so much later does not show it either. A
+/// listing ends early when the thread ends that it has come to.
 const ABSENT_FOR: Duration = Duration::from_millis(100);
 
-/// Thread ids of the target's own pid namespace, in ours. Each thread's files are read once; there may be very many threads.
+/// Thread ids of the target's own pid namespace, in ours. Each thread's files are read once; there
+/// may be very many threads.
 #[derive(Debug)]
 pub(super) struct Names {
     pid: Pid,
     same_namespace: bool,
     /// The other namespace, where the kernel finds threads of it.
     namespace: Option<PidNamespace>,
-    /// In another namespace, the living threads: by their id here, and by the one inside. Kept by `living`.
+    /// In another namespace, the living threads: by their id here, and by the one inside. Kept by
+    /// `living`.
     inner: HashMap<Tid, u32>,
     outer: HashMap<u32, Tid>,
-    /// Threads that the kernel does not find for us and no listing has shown, by the id inside, and since when. Emptied by a listing
-    /// that shows them, and when they count as ended; there are no more than rings and buckets.
+    /// Threads that the kernel does not find for us and no listing has shown, by the id inside, and
+    /// since when. Emptied by a listing that shows them, and when they count as ended; there are no
+    /// more than rings and buckets.
     absent: HashMap<u32, Instant>,
     /// Threads may have come since the last listing. Set by `expect_news`, cleared by `describe`.
     news: bool,
@@ -82,8 +85,8 @@ impl Names {
         }
     }
 
-    /// The threads that live now, as the target knows them. Empty if the process is ending. A listing may miss a living thread
-    /// while others come and go (P1).
+    /// The threads that live now, as the target knows them. Empty if the process is ending. A
+    /// listing may miss a living thread while others come and go (P1).
     pub(super) fn living(&mut self) -> HashSet<u32> {
         let threads = Threads::of(self.pid);
         if self.same_namespace {
@@ -118,8 +121,8 @@ impl Names {
         }
     }
 
-    /// True if this very thread has ended, whether another one has its number now or not. Of one whose start time was never seen the number
-    /// has to do.
+    /// True if this very thread has ended, whether another one has its number now or not. Of one
+    /// whose start time was never seen the number has to do.
     pub(super) fn is_gone(&mut self, inner: u32, began: Option<StartTime>) -> bool {
         match self.bearer(inner) {
             Bearer::Alive(now) => began.is_some_and(|began| began != now),
@@ -140,7 +143,8 @@ impl Names {
         self.news = true;
     }
 
-    /// The thread's id here, and its name; the id inside and no name for one that has ended already.
+    /// The thread's id here, and its name; the id inside and no name for one that has ended
+    /// already.
     pub(super) fn describe(&mut self, inner: u32) -> (u32, String) {
         let mut outer = self.outer_id(inner);
         if matches!(outer, Outer::Unknown) && std::mem::take(&mut self.news) {
@@ -176,8 +180,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether the kernel finds threads of the other namespace, or listings have to do. This process stands for one of another namespace, in
-    /// which its threads have the same numbers.
+    /// Whether the kernel finds threads of the other namespace, or listings have to do. This
+    /// process stands for one of another namespace, in which its threads have the same numbers.
     #[test]
     fn a_thread_that_one_listing_misses_has_not_ended() {
         let pid = Pid::this();

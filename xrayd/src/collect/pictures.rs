@@ -93,7 +93,8 @@ impl Pictures {
         self.rings.push((thread, picture, held));
     }
 
-    /// With what the output retains, and the calls that are open in the threads whose rings are read.
+    /// With what the output retains, and the calls that are open in the threads whose rings are
+    /// read.
     pub(super) fn retained(self, retained: Snapshot, open: OpenByThread) -> Self {
         Self {
             retained,
@@ -115,7 +116,8 @@ impl Pictures {
             .sum()
     }
 
-    /// Makes events of it: those of the extent, and the calls that are open there. `was_seen` is told which functions the rings have events of.
+    /// Makes events of it: those of the extent, and the calls that are open there. `was_seen` is
+    /// told which functions the rings have events of.
     pub(crate) fn develop(
         self,
         process: ProcessId,

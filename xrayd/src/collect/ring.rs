@@ -25,7 +25,8 @@ pub(super) struct Ring {
     pub(super) owner: u32,
     /// When that thread began: numbers are given out anew. `None` if that was not seen so far.
     pub(super) began: Option<StartTime>,
-    /// Its slot was withdrawn. Its owner is not the thread that it was made for, and came to it before that.
+    /// Its slot was withdrawn. Its owner is not the thread that it was made for, and came to it
+    /// before that.
     pub(super) withdrawn: bool,
     /// Its owner has gone on to another ring.
     left: bool,
@@ -46,7 +47,7 @@ pub(super) struct Ring {
     events_seen: u64,
 }
 
-/// About how many events a ring was given that nobody has read.
+/// Estimate of the events that a ring was given and that no drain has read.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Unread {
     pub(super) events: u64,
@@ -148,7 +149,8 @@ impl Ring {
         }
     }
 
-    /// About how many events that is. What has come since the last time is as much as the newest words say.
+    /// About how many events that is. What has come since the last time is as much as the newest
+    /// words say.
     pub(super) fn unread(&mut self, slots: &Slots) -> Unread {
         let words = self.words(slots);
         let more = words.begun.saturating_sub(self.words_seen);
@@ -246,8 +248,9 @@ impl Ring {
         self.left = true;
     }
 
-    /// Its owner has ended, and another thread with the same number may stand in it for a moment more. What it holds is the owner's, also
-    /// while nobody reads along: no chunk of it is begun any more, so the most that the thread takes back is what was read.
+    /// Its owner has ended, and another thread with the same number may stand in it for a moment
+    /// more. What it holds is the owner's, also while nobody reads along: no chunk of it is begun
+    /// any more, so the most that the thread takes back is what was read.
     pub(super) fn leave_to_heir(
         &mut self,
         lane: &mut Lane,

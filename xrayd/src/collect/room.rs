@@ -7,8 +7,8 @@ use std::sync::{
 
 /// Open calls of one thread that are known; those further in are matched by their functions alone.
 const MOST_FRAMES: usize = 1 << 17;
-/// Of all threads of a target together: 48 MiB. Sixteen that recurse without end get there, or 8,192 that were once more than 128 calls
-/// deep, since each of those keeps `KEPT`.
+/// Of all threads of a target together: 48 MiB. Sixteen that recurse without end get there, or
+/// 8,192 that were once more than 128 calls deep, since each of those keeps `KEPT`.
 const MOST_FRAMES_TOGETHER: usize = 1 << 21;
 /// Segments of one thread; with more, gaps do not count.
 const MOST_SEGMENTS: usize = 32;

@@ -148,8 +148,9 @@ impl Slots {
         })
     }
 
-    /// Makes the buckets of threads that are gone free for others. Both counts stay: another thread with the same number may count
-    /// there just now, and its loss is told with those of the bucket's next thread.
+    /// Makes the buckets of threads that are gone free for others. Both counts stay: another thread
+    /// with the same number may count there just now, and its loss is told with those of the
+    /// bucket's next thread.
     pub(crate) fn free_buckets(&self, gone: &HashSet<u32>) {
         for (place, _) in self.buckets().filter(|(_, owner)| gone.contains(owner)) {
             self.rings.store(place + layout::bucket::TID, 0);
@@ -210,8 +211,8 @@ impl Slots {
         self.rings.load(counts + 8 * number)
     }
 
-    /// From now on no thread finds slot `index` as its own, nor free. A thread that gets the number of the slot's thread later does not
-    /// go on in its ring.
+    /// From now on no thread finds slot `index` as its own, nor free. A thread that gets the number
+    /// of the slot's thread later does not go on in its ring.
     pub(crate) fn withdraw(&self, memory: &Memory, index: u32) -> io::Result<()> {
         let slot = self.layout.table + self.layout.geometry.slot_offset(index);
         let owner = TargetAddr(slot + layout::slot::TID);
@@ -234,7 +235,8 @@ impl Slots {
         memory.write(TargetAddr(slot), &[0; 4])
     }
 
-    /// Gives the memory of ring `index` and of its thread's counts back to the system; it reads as zero then.
+    /// Gives the memory of ring `index` and of its thread's counts back to the system; it reads as
+    /// zero then.
     pub(crate) fn give_back(&self, index: u32) {
         let geometry = self.layout.geometry;
         self.give_back_part(geometry.ring_offset(index), geometry.ring_bytes());

@@ -137,7 +137,8 @@ impl Stacks {
         over
     }
 
-    /// A call begins at `start`, with its return address at `sp`. Says how many of the innermost calls had ended before, without an exit.
+    /// A call begins at `start`, with its return address at `sp`. Says how many of the innermost
+    /// calls had ended before, without an exit.
     #[expect(clippy::inline_always, reason = "as `Intake::take`")]
     #[inline(always)]
     pub(super) fn enter(&mut self, function: FunctionId, sp: u64, start: u64) -> u64 {
@@ -195,9 +196,9 @@ impl Stacks {
         self.frames.len() as u64 + self.beyond
     }
 
-    /// The calls that are open for certain, outermost first, each with its begin. Calls of functions that
-    /// are `suspected` may have ended unseen, where nothing certain is within. `None` if there was no
-    /// room for some.
+    /// The calls that are open for certain, outermost first, each with its begin. Calls of
+    /// functions that are `suspected` may have ended unseen, where nothing certain is within.
+    /// `None` if there was no room for some.
     pub(super) fn certain(
         &self,
         suspected: impl Fn(FunctionId) -> bool,

@@ -4,8 +4,9 @@
 //!   seize ─► is it the right one? ─► stop ─► net ─► our registers, no signals ─► the work ─► its own again ─► net away ─► go
 //! ```
 //!
-//! Every wait is bounded. A thread that does not come back from a call of ours (its process is frozen, a lock of the kernel is held) is let go
-//! as it is when this OS thread ends, the net still below it: it restores itself when it comes back (`net.rs`).
+//! Every wait is bounded. A thread that does not come back from a call of ours (its process is
+//! frozen, a lock of the kernel is held) is let go as it is when this OS thread ends, the net still
+//! below it: it restores itself when it comes back (`net.rs`).
 
 use std::{
     io,
@@ -214,7 +215,8 @@ impl<'a> Lender<'a> {
         }
         let seccomp = self.seccomp(tid)?;
         let mut thread = seized.interrupt(patience).map_err(Failure::Unstoppable)?;
-        // It may have executed another program since it was looked at, one of another user's. While it stands still it does not.
+        // It may have executed another program since it was looked at, one of another user's. While
+        // it stands still it does not.
         if !self.gadgets.are_there(self.memory) {
             return Err(Failure::Unsuited("in another program than before"));
         }
@@ -348,8 +350,9 @@ impl<'a> Lender<'a> {
     }
 }
 
-/// What is known of the restartable sequence (rseq(2)) that a thread may have been stopped in. The kernel would forget about it during the
-/// borrowed call, and the sequence would go on as if it had not been interrupted.
+/// What is known of the restartable sequence (rseq(2)) that a thread may have been stopped in. The
+/// kernel would forget about it during the borrowed call, and the sequence would go on as if it had
+/// not been interrupted.
 #[derive(Debug, PartialEq, Eq)]
 enum Restart {
     /// It is in none.

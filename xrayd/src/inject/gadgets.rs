@@ -1,7 +1,8 @@
 //! The instructions of the target's own that a borrowed thread uses: nothing of ours is in it yet.
 //!
-//! They are taken from text that nothing unloads. A program can rewrite that, too, between our look and the thread's coming there: so
-//! each call is checked when the thread enters it (`sys/ptrace/call.rs`), and not here.
+//! They are taken from text that nothing unloads. A program can rewrite that, too, between our look
+//! and the thread's coming there: so each call is checked when the thread enters it
+//! (`sys/ptrace/call.rs`), and not here.
 
 use crate::{
     pid::TargetAddr,
@@ -29,7 +30,8 @@ pub(super) struct Gadgets {
 // === impl Gadgets ===
 
 impl Gadgets {
-    /// Looks into lasting text; the small ones first, since the loader and the C library are seldom the largest.
+    /// Looks into lasting text; the small ones first, since the loader and the C library are seldom
+    /// the largest.
     pub(super) fn find(target: &Target, memory: &Memory, maps: &Maps) -> Option<Self> {
         let mut found = Found::default();
         let mut piece = Vec::new();
@@ -60,8 +62,9 @@ impl Gadgets {
         }
     }
 
-    /// True if they can still be read. Memory that was opened before an `exec` is that of the old program (P49): where it can be read
-    /// while a thread stands still, that thread executes the program that we looked at.
+    /// True if they can still be read. Memory that was opened before an `exec` is that of the old
+    /// program (P49): where it can be read while a thread stands still, that thread executes the
+    /// program that we looked at.
     pub(super) fn are_there(&self, memory: &Memory) -> bool {
         let mut bytes = [0; SYSCALL.len()];
         memory.read(TargetAddr(self.syscall), &mut bytes).is_ok()

@@ -3,7 +3,8 @@
 //! A library can be unloaded, and something else be mapped in its place, between any look at the maps and any write. While every thread stands still
 //! nothing is unloaded: look and write are one.
 //!
-//! No call that a thread sleeps in fails for it, whatever becomes of the others: the tokens see to that (`sys/ptrace`).
+//! No call that a thread sleeps in fails for it, whatever becomes of the others: the tokens see to
+//! that (`sys/ptrace`).
 
 use std::{
     collections::BTreeSet,

@@ -32,10 +32,12 @@ use crate::{
     },
 };
 
-/// How often a place that was taken meanwhile is looked for anew, and a descriptor that was exchanged is made anew.
+/// How often a place that was taken meanwhile is looked for anew, and a descriptor that was
+/// exchanged is made anew.
 const PLACE_TRIES: usize = 8;
-/// Longer than a thread stays in a trampoline as a rule. A thread that has no processor stays longer: what it stores later is told from the
-/// events of the next session by its time (`collect::events_since`).
+/// Longer than a thread stays in a trampoline as a rule. A thread that has no processor stays
+/// longer: what it stores later is told from the events of the next session by its time
+/// (`collect::events_since`).
 pub(crate) const SETTLE: Duration = Duration::from_millis(5);
 /// While the mappings are made, the first page of the table holds words that the target's system calls need.
 const SCRATCH_AT: u64 = 1024;
@@ -110,8 +112,8 @@ pub(crate) enum RingsNeeded {
 }
 
 /// Makes `target` ready to have sleds switched on in `neighbourhoods`. Nothing is switched. Before
-/// rings are mapped, there or here, `choose_sizes` says how large they are to be. It does not change
-/// those that are given.
+/// rings are mapped, there or here, `choose_sizes` says how large they are to be. It does not
+/// change those that are given.
 ///
 /// # Errors
 /// Then nothing was changed, but for mappings that could not be unmapped again (logged).
@@ -170,7 +172,8 @@ pub(crate) fn install(
             Err(MapFailure::PlaceTaken) if tries < PLACE_TRIES => {}
             Err(MapFailure::PlaceTaken) => return Err(place_taken(pid)),
             Err(MapFailure::Exchanged(_)) if tries < PLACE_TRIES => {
-                // Such a kernel shows the descriptors of the main thread alone, and others may have their own.
+                // Such a kernel shows the descriptors of the main thread alone, and others may have
+                // their own.
                 if matches!(victim, Victim::Any) && !PidFd::can_hold_threads() {
                     victim = Victim::Thread(pid.leader());
                 }
@@ -337,9 +340,10 @@ fn owner_mark(pid: Pid, start_time: u64) -> u64 {
 
 /// Another process, living, whose memory this is: it reads the same mark at the same place.
 ///
-/// The mark is the target's word and may name any process. One of another user is not opened for it: a vforked child
-/// belongs to the user of its parent until it executes a program, and then the memory is no longer shared. Of a process of the
-/// same user, the target learns whether eight bytes are those that it has written itself.
+/// The mark is the target's word and may name any process. One of another user is not opened for
+/// it: a vforked child belongs to the user of its parent until it executes a program, and then the
+/// memory is no longer shared. Of a process of the same user, the target learns whether eight bytes
+/// are those that it has written itself.
 fn other_owner(target: &Target, at: TargetAddr, mine: u64) -> Option<Pid> {
     if mine == 0 || mine == owner_mark(target.pid(), target.start_time()) {
         return None;
@@ -509,7 +513,8 @@ fn make_mappings(
                 (None, _) => (Place::Any, geometry.rings_bytes() + slack),
             };
             // After `mlockall(MCL_FUTURE)` the kernel fills every new mapping with memory while the
-            // thread stands, apart from mappings without access. The mappings above are locked by now.
+            // thread stands, apart from mappings without access. The mappings above are locked by
+            // now.
             let is_locked = has_locked_memory(target.pid(), remote.thread().tid());
             let protection = if is_locked { libc::PROT_NONE } else { data };
             let start = if wishes.by_file {
@@ -526,7 +531,8 @@ fn make_mappings(
                 remote.unlock(start, bytes)?;
                 remote.protect(start, bytes, data)?;
             }
-            // A core dump would fill all of it, to write zeroes. The table is small and stays in it.
+            // A core dump would fill all of it, to write zeroes. The table is small and stays in
+            // it.
             remote.advise(start, bytes, libc::MADV_DONTDUMP)?;
             if wishes.huge {
                 // One event would take 2 MiB.
@@ -558,8 +564,8 @@ fn make_mappings(
     })
 }
 
-/// Has the borrowed thread make a memfd and map it, and returns a copy of it with the address. `scratch` is room for its name in
-/// the target. No descriptor stays in the target.
+/// Has the borrowed thread make a memfd and map it, and returns a copy of it with the address.
+/// `scratch` is room for its name in the target. No descriptor stays in the target.
 fn map_memfd(
     remote: &mut Remote<'_>,
     target: &Target,
@@ -607,7 +613,8 @@ fn map_memfd(
                 Unproven::Other(_) => true,
                 Unproven::Io(error) => error.raw_os_error() == Some(libc::EBADF),
             };
-            // A number that means something else by now in the thread's own table is not ours to be closed.
+            // A number that means something else by now in the thread's own table is not ours to be
+            // closed.
             if thread.is_none() || !is_exchanged {
                 remote.close(fd);
             }
@@ -673,8 +680,9 @@ fn finish(
     installed.begin(target, memory, claim)
 }
 
-/// Looks for memory of another tracer that attached when neither had mapped anything. Each of the two
-/// writes what names its memory before it looks, so one of them at least sees the other and gives up.
+/// Looks for memory of another tracer that attached when neither had mapped anything. Each of the
+/// two writes what names its memory before it looks, so one of them at least sees the other and
+/// gives up.
 fn check_alone(target: &Target, memory: &Memory, layout: &Layout) -> Result<()> {
     let maps = read_maps(target)?;
     let mut regions = maps.iter().filter_map(|entry| Region::find(memory, entry));

@@ -1,8 +1,10 @@
-//! What catches a borrowed thread if its tracer dies, or gives it up because it does not stop any more (P15).
+//! What catches a borrowed thread if its tracer dies, or gives it up because it does not stop any
+//! more (P15).
 //!
-//! The kernel lets the threads of a tracer that has ended go on as they are. A borrowed thread has our registers and our signal
-//! mask; so it makes its calls at a `syscall; ret`, on a stack whose top is the address of `rt_sigreturn` and a signal frame with all that it had
-//! before. Nobody holding it, it returns and has everything back:
+//! The kernel lets the threads of a tracer that has ended go on as they are. A borrowed thread has
+//! our registers and our signal mask; so it makes its calls at a `syscall; ret`, on a stack whose
+//! top is the address of `rt_sigreturn` and a signal frame with all that it had before. Nobody
+//! holding it, it returns and has everything back:
 //!
 //! ```text
 //!   its stack   … │ red zone, 128 bytes │ extended state │ siginfo │ ucontext │ address of rt_sigreturn

@@ -1,9 +1,9 @@
 //! Staging sleds and switching them.
 //!
-//! The patcher reads the sleds of one page, checks them, writes, and reads them back. It writes bytes
-//! of sleds and no others. Other tracers write breakpoints into the same text at any time: a byte
-//! between two sleds that was read and written back would erase a breakpoint that has come since,
-//! or put one back that has gone, and the program would die of it.
+//! The patcher reads the sleds of one page, checks them, writes, and reads them back. It writes
+//! bytes of sleds and no others. Other tracers write breakpoints into the same text at any time: a
+//! byte between two sleds that was read and written back would erase a breakpoint that has come
+//! since, or put one back that has gone, and the program would die of it.
 //!
 //! ```text
 //!   read ─► check ─► bodies ─► read back ─► switching bytes ─► read back

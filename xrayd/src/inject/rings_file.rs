@@ -1,8 +1,8 @@
 //! The file behind the rings: proven on the open descriptor before anything is done with it.
 //!
-//! The target's threads run while one of them is borrowed, and change what its descriptors, links and mappings lead to at any
-//! moment. So a name or a number only says where to look. What was opened is judged by itself, and until it is proven it is neither
-//! written nor cut nor extended:
+//! The target's threads run while one of them is borrowed, and change what its descriptors, links
+//! and mappings lead to at any moment. So a name or a number only says where to look. What was
+//! opened is judged by itself, and until it is proven it is neither written nor cut nor extended:
 //!
 //! * [`RingsFile::fresh`]: a memfd that a borrowed thread has made just now. It is empty, has no name in any file system, and its
 //!   own name holds a number that nothing could foresee. It is then given its length and sealed.
@@ -85,8 +85,8 @@ impl RingsFile {
         Ok(name)
     }
 
-    /// Takes a copy of a descriptor that a borrowed thread has made just now, by `memfd_create` with `name`, gives the file its
-    /// length, and seals that.
+    /// Takes a copy of a descriptor that a borrowed thread has made just now, by `memfd_create`
+    /// with `name`, gives the file its length, and seals that.
     ///
     /// # Errors
     /// It is another file. Then nothing was done to it.
@@ -117,9 +117,10 @@ impl RingsFile {
 
     /// Opens what the target has mapped at `range`, through `map_files`.
     ///
-    /// It is opened for nothing first: opening a device or a FIFO has effects. Anonymous shared memory has no descriptor, and
-    /// nothing but one changes its length. `map_files` gives one to processes with CAP_CHECKPOINT_RESTORE in the initial user
-    /// namespace, so it is not taken over from a target that may have that.
+    /// It is opened for nothing first: opening a device or a FIFO has effects. Anonymous shared
+    /// memory has no descriptor, and nothing but one changes its length. `map_files` gives one to
+    /// processes with CAP_CHECKPOINT_RESTORE in the initial user namespace, so it is not taken over
+    /// from a target that may have that.
     ///
     /// # Errors
     /// It is another file, or may not be opened. Then nothing was done to it.
@@ -142,7 +143,8 @@ impl RingsFile {
         Ok(mapped)
     }
 
-    /// Checks that the target has this very file mapped at `range`, from its beginning, and may write it.
+    /// Checks that the target has this very file mapped at `range`, from its beginning, and may
+    /// write it.
     pub(super) fn is_mapped_at(&self, pid: Pid, range: &Range<u64>) -> Result<(), Unproven> {
         let metadata = self.file.metadata()?;
         let device = (major(metadata.dev()), minor(metadata.dev()));
@@ -187,7 +189,8 @@ impl RingsFile {
     }
 }
 
-/// A file without a name, of ordinary pages, on the kernel's own mount for shared memory. No path leads there.
+/// A file without a name, of ordinary pages, on the kernel's own mount for shared memory. No path
+/// leads there.
 fn is_shared_memory(file: &File) -> Result<(), Unproven> {
     let own = File::from(memfd_create(c"xrayd", MFdFlags::MFD_CLOEXEC)?);
     let metadata = file.metadata()?;
@@ -211,7 +214,8 @@ fn seals(file: &File) -> Result<SealFlag, Unproven> {
     )?))
 }
 
-/// Where `/proc` shows a descriptor of ours. It leads to what is open, not to what its name means by now.
+/// Where `/proc` shows a descriptor of ours. It leads to what is open, not to what its name means
+/// by now.
 fn own_link(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }

@@ -13,8 +13,9 @@ use crate::{
 const SEARCHED: u64 = 0x800;
 /// Threads looked at to exclude chance.
 const WITNESSES: usize = 64;
-/// Offsets preferred when chance cannot be excluded, as for a single thread whose id is 1: musl 1.2, musl 1.1, glibc from 2.4 on. A
-/// control block of musl ends before glibc's offset, and any memory follows it; that of glibc has no id, and never the number 1, at musl's.
+/// Offsets preferred when chance cannot be excluded, as for a single thread whose id is 1: musl
+/// 1.2, musl 1.1, glibc from 2.4 on. A control block of musl ends before glibc's offset, and any
+/// memory follows it; that of glibc has no id, and never the number 1, at musl's.
 const KNOWN_OF_MUSL: [i32; 3] = [0x30, 0x38, 0x48];
 const KNOWN_OF_GLIBC: [i32; 1] = [0x2d0];
 
@@ -74,8 +75,10 @@ fn preferred(block: &[u8], thread_pointer: u64, candidates: &[i32]) -> Option<i3
         .copied()
 }
 
-/// glibc's `tcbhead_t` has its own address at 0 and at 0x10, and a small number at 0x18 (sysdeps/x86_64/nptl/tls.h). musl's `struct pthread`
-/// has it at 0, and in the list of all threads, 0x10 and 0x18, if there is one thread only; before 1.2, there are zeroes (src/internal/pthread_impl.h).
+/// glibc's `tcbhead_t` has its own address at 0 and at 0x10, and a small number at 0x18
+/// (sysdeps/x86_64/nptl/tls.h). musl's `struct pthread` has it at 0, and in the list of all
+/// threads, 0x10 and 0x18, if there is one thread only; before 1.2, there are zeroes
+/// (src/internal/pthread_impl.h).
 fn is_glibc(block: &[u8], thread_pointer: u64) -> bool {
     let word = |at: usize| {
         let bytes = block.get(at..)?.first_chunk()?;

@@ -1,8 +1,8 @@
 //! The tracer's record in the table: which xrayd uses the memory that is in a target.
 //!
 //! The lock of [`crate::sys::Claim`] belongs to one mount of procfs, so a daemon on the host and a
-//! recorder in a container can hold one each. The table is the same memory for both. The record in it
-//! names the tracer, and a counter beside it is renewed while the tracer lives:
+//! recorder in a container can hold one each. The table is the same memory for both. The record in
+//! it names the tracer, and a counter beside it is renewed while the tracer lives:
 //!
 //! ```text
 //! boot | pid namespace | pid | start time | random number | checksum      counter
@@ -17,10 +17,10 @@
 //!    away again, and starts over after a pause.
 //! 3. It waits for [`SETTLE`] and reads. The record is its own, or another tracer's, which has it then.
 //!
-//! Of two tracers that both saw a free record, the later one writes within [`SETTLE`] of its look, and
-//! the look was before the earlier one's write. So the earlier one reads the later one's record in
-//! step 3. Two writes at the same moment can mix; the checksum tells, and both start over. A tracer
-//! whose record a slow one has overwritten finds an empty one, and writes it again.
+//! Of two tracers that both saw a free record, the later one writes within [`SETTLE`] of its look,
+//! and the look was before the earlier one's write. So the earlier one reads the later one's record
+//! in step 3. Two writes at the same moment can mix; the checksum tells, and both start over. A
+//! tracer whose record a slow one has overwritten finds an empty one, and writes it again.
 //!
 //! The record is in the target's memory. A target that forges it keeps tracers away from itself, or
 //! ends its own session.
@@ -49,7 +49,8 @@ const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// A record whose counter was not renewed for so long may be a dead tracer's.
 const STALE: Duration = Duration::from_secs(5);
 const WATCH_EVERY: Duration = Duration::from_millis(50);
-/// Longer than from a look at the record to the write that follows it, unless the tracer is interrupted.
+/// Longer than from a look at the record to the write that follows it, unless the tracer is
+/// interrupted.
 const SETTLE: Duration = Duration::from_millis(5);
 /// How often a tracer starts over.
 const TRIES: usize = 8;

@@ -1,4 +1,5 @@
-//! Where metrics are served: an address and a port, a port of the loopback address, or a unix socket.
+//! Where metrics are served: an address and a port, a port of the loopback address, or a unix
+//! socket.
 
 use std::{
     fmt,

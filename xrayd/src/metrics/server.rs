@@ -3,8 +3,9 @@
 //! Whoever can connect may ask, and nobody can keep others from asking: a connection is for one request and lives for a few seconds, and where there
 //! are too many the oldest goes. The page is made by one at a time, and the same one is given to all who ask within a moment.
 //!
-//! A page of a stranger that a browser shows can have it connect to a loopback address under a name of the stranger's (DNS
-//! rebinding). So a request there is answered only if its `Host` is a name of this machine for itself.
+//! A page of a stranger that a browser shows can have it connect to a loopback address under a name
+//! of the stranger's (DNS rebinding). So a request there is answered only if its `Host` is a name
+//! of this machine for itself.
 
 use std::{
     collections::VecDeque,
@@ -80,7 +81,8 @@ enum Accepting {
 enum Names {
     /// Those of the loopback interface.
     Loopback,
-    /// Any: what others can reach has names that are not known here, and no browser reaches a unix socket.
+    /// Any: what others can reach has names that are not known here, and no browser reaches a unix
+    /// socket.
     Any,
 }
 

@@ -6,9 +6,9 @@
 //! | a user | everything | nothing: not listed, and each call is refused with `permission` |
 //! | one that is confined, or not in the daemon's namespaces | nothing | nothing |
 //!
-//! A process is a caller's own if the kernel lets the caller trace it: `target/access.rs` has the rule.
-//! Each call asks it anew: about the process as it is, and about a session's process also as it was at
-//! the attach. Pid 0 means every attached process that the caller may trace.
+//! A process is a caller's own if the kernel lets the caller trace it: `target/access.rs` has the
+//! rule. Each call asks it anew: about the process as it is, and about a session's process also as
+//! it was at the attach. Pid 0 means every attached process that the caller may trace.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ pub(super) enum Whom {
 pub(super) enum Deed {
     /// To look at them, or to switch what they record.
     Use,
-    /// To let them be as they were: a detach, or the end of a loan. What the processes have become since
-    /// the attach does not matter, so that none can stay traced by that.
+    /// To let them be as they were: a detach, or the end of a loan. What the processes have become
+    /// since the attach does not matter, so that none can stay traced by that.
     Release,
 }
 
@@ -56,7 +56,8 @@ pub(super) enum Traced {
 /// What came of each process.
 pub(super) type Outcomes<T> = Vec<(Pid, Result<T, Refusal>)>;
 
-/// Who calls. The connection knows; a request from anywhere else is refused, and one of a caller that gets nothing.
+/// Who calls. The connection knows; a request from anywhere else is refused, and one of a caller
+/// that gets nothing.
 pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get::<Caller>().copied();
     let unknown = || Refusal::new(Reason::Permission, "the caller's credentials are not known");
@@ -100,8 +101,8 @@ pub(super) fn process(registry: &Registry, caller: Caller, pid: Pid) -> Result<(
     }
 }
 
-/// Looks at a process that need not be attached. The rule is asked before and after: the pid may have been given to
-/// another process meanwhile, or the process may have become another user's.
+/// Looks at a process that need not be attached. The rule is asked before and after: the pid may
+/// have been given to another process meanwhile, or the process may have become another user's.
 pub(super) fn looking<T>(
     registry: &Registry,
     caller: Caller,
@@ -229,14 +230,16 @@ pub(super) fn everybody(
     Ok(sessions)
 }
 
-/// Whether the first process of a family is one that `caller` may trace. Other families are left out without a line in the log.
+/// Whether the first process of a family is one that `caller` may trace. Other families are left
+/// out without a line in the log.
 fn may_see(caller: Caller, family: &Family) -> bool {
     let rule = caller.may_trace(family.credentials(), Yama::Off, || false);
     rule.is_ok()
 }
 
-/// A family is for a caller who may trace its first process and everybody in it. But a caller who may trace the first one may
-/// always have it let go: none of its processes can keep it by becoming one that its user may not look at.
+/// A family is for a caller who may trace its first process and everybody in it. But a caller who
+/// may trace the first one may always have it let go: none of its processes can keep it by becoming
+/// one that its user may not look at.
 fn check_family(caller: Caller, family: &Family, deed: Deed) -> Result<(), Refusal> {
     check_attached(caller, family.root(), family.credentials(), Yama::Off)?;
     if deed == Deed::Release {
@@ -292,7 +295,8 @@ impl Traced {
                 if let Toggle::TakeBack(from) = toggle
                     && let Some(family) = registry.family_of(session)
                 {
-                    // A lease that ends is undone also in a process that has become another user's since.
+                    // A lease that ends is undone also in a process that has become another user's
+                    // since.
                     let may = |other: &Session| check_session(caller, other, Deed::Release).is_ok();
                     return family.take_back_of(session, *from, may);
                 }

@@ -1,7 +1,8 @@
 //! From a writer on a blocking thread to a stream of chunks, through a bounded pipe.
 //!
-//! At most [`CHUNK_BYTES`] × ([`CHUNKS`] + 2) bytes are on their way. A reader that keeps the writer waiting for
-//! longer than [`Pace`] allows loses the stream, so that no thread and no memory is held for ever.
+//! At most [`CHUNK_BYTES`] × ([`CHUNKS`] + 2) bytes are on their way. A reader that keeps the
+//! writer waiting for longer than [`Pace`] allows loses the stream, so that no thread and no memory
+//! is held for ever.
 
 use std::{
     io::{self, ErrorKind, Write},
@@ -29,8 +30,8 @@ pub(super) const CHUNKS: usize = 4;
 /// How long a reader may keep the writer waiting, in all its waits together.
 pub(super) const READER_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a reader gets back of that for each message it takes: one of 256 KiB in a second is the slowest
-/// pace that goes on for ever.
+/// What a reader gets back of that for each message it takes: one of 256 KiB in a second is the
+/// slowest pace that goes on for ever.
 const EARNED: Duration = Duration::from_secs(1);
 
 /// How long the reader of a stream may still keep the writer waiting.

@@ -39,7 +39,8 @@ const MAX_EVENTS: u64 = 128 * 1024;
 /// Items that are taken at once.
 const MAX_ITEMS: usize = 256;
 
-/// How long a reader of a live stream may take nothing. It loses events meanwhile, and is told how many.
+/// How long a reader of a live stream may take nothing. It loses events meanwhile, and is told how
+/// many.
 const STALLED: Duration = Duration::from_secs(600);
 
 /// Where messages go: a small bounded queue, then the connection's window.
@@ -191,12 +192,13 @@ pub(super) struct TraceMessages {
     writer: TraceWriter<Vec<u8>>,
 }
 
-/// What is recorded on a loan, of all that others record as well: calls of its functions that begin when it does, or later.
+/// What is recorded on a loan, of all that others record as well: calls of its functions that begin
+/// when it does, or later.
 #[derive(Debug)]
 pub(super) struct Recorded {
     /// Unset: all functions.
     selection: Option<Selection>,
-    /// When it began, of each process in which it has. Whoever comes later has it from its beginning.
+    /// When it began in each process. A process that comes later has it from its beginning.
     begun: BTreeMap<Source, Ticks>,
     /// Its functions, and of how many that was found out.
     functions: HashMap<Source, (usize, HashSet<FunctionId>)>,
@@ -204,7 +206,8 @@ pub(super) struct Recorded {
     threads: HashMap<(Source, ThreadId), Chosen>,
 }
 
-/// Threads of which it is remembered what is open; calls of others that go on over the end of a block lose their exits.
+/// Threads of which it is remembered what is open; calls of others that go on over the end of a
+/// block lose their exits.
 const MOST_THREADS: usize = 1 << 16;
 
 // === impl Recorded ===

@@ -10,9 +10,9 @@
 //!                                     EventBatcher · TraceWriter ◄─ Feed of a session or a family
 //! ```
 //!
-//! What is bounded: connections, streams and blocking calls of each user, calls of each connection, bytes of a message,
-//! threads of each user, events of a batch, batches on their way, seconds that a stream waits for its
-//! reader.
+//! What is bounded: connections, streams and blocking calls of each user, calls of each connection,
+//! bytes of a message, threads of each user, events of a batch, batches on their way, seconds that
+//! a stream waits for its reader.
 
 mod admission;
 mod authorise;

@@ -1,9 +1,10 @@
 //! The process that connected to the socket, and what it may do by itself.
 //!
-//! `SO_PEERCRED` names the user and the group of the moment of the connect. Nothing else is as certain:
-//! what `/proc` shows is of a later moment, when the process may have executed a set-user-id program
-//! with the descriptor open. So what is read there only takes away. A process that is not in the
-//! daemon's namespaces, that is confined, or that cannot be looked at gets nothing.
+//! `SO_PEERCRED` names the user and the group of the moment of the connect. Nothing else is as
+//! certain: what `/proc` shows is of a later moment, when the process may have executed a
+//! set-user-id program with the descriptor open. So what is read there only takes away. A process
+//! that is not in the daemon's namespaces, that is confined, or that cannot be looked at gets
+//! nothing.
 
 use std::{
     io::{self, ErrorKind},
@@ -47,8 +48,8 @@ impl Peer {
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok());
         let pid = pid.and_then(|pid| Pid::try_from(pid).ok());
         let held = match PidFd::of_peer(&stream.as_fd()) {
-            // Before 6.5. A process that connects, ends, and whose number is given to another one before
-            // this line, is taken for that one.
+            // Before 6.5. A process that connects, ends, and whose number is given to another one
+            // before this line, is taken for that one.
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
                 pid.and_then(|pid| PidFd::open(pid).ok())
             }
@@ -120,8 +121,8 @@ impl Peer {
             match namespace_at(&format!("/proc/{pid}/ns/{name}")) {
                 Ok(id) if its_own == Some(id) => {}
                 Ok(_) => return Err(other),
-                // The daemon of a user may not look at root's processes. Its socket is closed to root within
-                // a user namespace.
+                // The daemon of a user may not look at root's processes. Its socket is closed to
+                // root within a user namespace.
                 Err(error)
                     if error.kind() == ErrorKind::PermissionDenied
                         && self.uid == 0
@@ -132,7 +133,8 @@ impl Peer {
         Ok(())
     }
 
-    /// What all threads have in common: permitted and effective capabilities. Which of them connected is not known.
+    /// What all threads have in common: permitted and effective capabilities. Which of them
+    /// connected is not known.
     fn check_threads(&self, pid: Pid) -> Result<(u64, u64), Confinement> {
         let own = &OwnProcess::get().status;
         let threads = Threads::of(pid);
@@ -196,8 +198,9 @@ fn check_status(
     Ok(())
 }
 
-/// Whether a security module holds a process with this label back. The policy cannot be asked, so every
-/// label counts but those by which AppArmor and SELinux's reference policy say that they do not.
+/// Whether a security module holds a process with this label back. The policy cannot be asked, so
+/// every label counts but those by which AppArmor and SELinux's reference policy say that they do
+/// not.
 fn confines(label: &[u8]) -> bool {
     let label = label.split(|&byte| byte == 0).next().unwrap_or_default();
     let label = label.trim_ascii();

@@ -1,5 +1,5 @@
-//! Undoes what a client has changed when the client is gone: a client that is killed cannot do that, and
-//! a process must not stay traced without a reader.
+//! Undoes what a client has changed when the client is gone: a client that is killed cannot do
+//! that, and a process must not stay traced without a reader.
 
 use std::{num::NonZeroU64, sync::Arc};
 

@@ -60,8 +60,8 @@ pub struct AttachOptions {
     pub thread: Option<Tid>,
     /// Refuse unless the kernel gives the process's memory to this user, before anything is changed.
     pub owner: Option<u32>,
-    /// Refuse unless this caller may trace the process, before anything is changed. Its user's quotas
-    /// count the session; `None` counts against no quota.
+    /// Refuse unless this caller may trace the process, before anything is changed. Its user's
+    /// quotas count the session; `None` counts against no quota.
     pub caller: Option<Caller>,
     /// What is traced besides it.
     pub follow: Follow,
@@ -391,7 +391,8 @@ pub(super) fn prepare(
     })
 }
 
-/// What to answer when an attach failed: a process that has ended meanwhile fails whatever is tried next, each in a way of its own.
+/// What to answer when an attach failed: a process that has ended meanwhile fails whatever is tried
+/// next, each in a way of its own.
 pub(super) fn unless_ended(pid: Pid, start_time: u64, refusal: Refusal) -> Refusal {
     let there = Target::open(pid).is_ok_and(|target| {
         // One that is about to end has given its memory back already.

@@ -80,7 +80,8 @@ pub(super) struct Controller {
     /// Not all calls are recorded.
     pub(super) choosing: bool,
     pub(super) keeper: Keeper,
-    /// When something was switched on first, there was room for what it writes. Set by `has_room_for`.
+    /// When something was switched on first, there was room for what it writes. Set by
+    /// `has_room_for`.
     pub(super) has_room_for_rings: bool,
     /// What its rings may take of memory; given back when its process is let go.
     pub(super) _promise: Option<Promise>,
@@ -91,8 +92,8 @@ pub(super) struct Controller {
 // === impl Controller ===
 
 impl Controller {
-    /// Serves the session until it is detached or its target has ended. After a panic the process is
-    /// let go, and the session has failed. A command that comes meanwhile finds nobody.
+    /// Serves the session until it is detached or its target has ended. After a panic the process
+    /// is let go, and the session has failed. A command that comes meanwhile finds nobody.
     pub(super) fn run(mut self, commands: &Commands) {
         // What a panic left half done is not gone on with. It is undone by what the target's memory
         // and the list of its sleds say, and locks are whole between statements.
@@ -188,8 +189,8 @@ impl Controller {
         }
     }
 
-    /// Renews the claim to the table, and looks whether it still holds. The process may have ended, or
-    /// have become another program by `exec`.
+    /// Renews the claim to the table, and looks whether it still holds. The process may have ended,
+    /// or have become another program by `exec`.
     fn tend_claim(&mut self) -> Tenure {
         match &mut self.claim {
             _ if self.target.has_exited() => Tenure::Gone,
@@ -242,8 +243,8 @@ impl Controller {
         status.map_or_else(|| self.target.ending(), Ending::from)
     }
 
-    /// A thread of the session panicked, or its rings are gone: lets the program go, and keeps what it recorded until
-    /// a detach asks what happened.
+    /// A thread of the session panicked, or its rings are gone: lets the program go, and keeps what
+    /// it recorded until a detach asks what happened.
     fn end_of_session(&mut self, thread: &'static str) {
         let let_go = catch_unwind(AssertUnwindSafe(|| self.let_go()));
         let report = let_go.unwrap_or_else(|payload| Err(self.abandon(&message_of(&*payload))));
@@ -258,8 +259,8 @@ impl Controller {
         self.leave(Phase::Failed, report);
     }
 
-    /// Another xrayd has taken the process over, as it may once this one has not renewed its claim for
-    /// some time. Sleds, table and rings are that one's: nothing of them is touched any more.
+    /// Another xrayd has taken the process over, as it may once this one has not renewed its claim
+    /// for some time. Sleds, table and rings are that one's: nothing of them is touched any more.
     fn end_of_tenure(&mut self, why: &str) {
         let pid = self.target.pid();
         let failure = format!("{why}; this session left everything in the process as it was");
@@ -281,7 +282,8 @@ impl Controller {
         Err(Refusal::new(Reason::SessionFailed, message))
     }
 
-    /// Letting the program go panicked as well. Sleds may be on; nothing is recorded by them any more.
+    /// Letting the program go panicked as well. Sleds may be on; nothing is recorded by them any
+    /// more.
     fn abandon(&mut self, message: &str) -> Refusal {
         let pid = self.target.pid();
         if let Err(error) = clear_live(&self.memory, self.table) {
@@ -576,8 +578,8 @@ impl Controller {
     }
 
     /// Checks the room in its control group. Pages of text that are written become private to the
-    /// process, and its threads write their rings: both could bring the OOM killer upon it. Rings are
-    /// counted once, since the group's usage contains what they hold afterwards.
+    /// process, and its threads write their rings: both could bring the OOM killer upon it. Rings
+    /// are counted once, since the group's usage contains what they hold afterwards.
     fn has_room_for(&mut self, text: u64) -> Result<()> {
         if text == 0 && self.has_room_for_rings {
             return Ok(());

@@ -55,8 +55,8 @@ pub struct Family {
     kin: Mutex<Kin>,
     /// What is switched on in processes that come. Held while anything is switched, so that nobody misses it.
     rules: Mutex<Rules>,
-    /// The caller that asked for following last. It has to be one that may trace the processes that come, and its user's quotas
-    /// count them.
+    /// The caller that asked for following last. It has to be one that may trace the processes that
+    /// come, and its user's quotas count them.
     caller: Mutex<Option<Caller>>,
     /// Who looks for them, until there can be no more.
     follower: Mutex<Option<Follower>>,
@@ -392,7 +392,8 @@ impl Family {
         reports
     }
 
-    /// A live feed of what everybody does from now on, and whoever comes, or until the loan is over that it is for. The threads seen so far come first.
+    /// A live feed of all its processes from now on, also of later ones. A feed for a loan ends
+    /// with the loan. The threads seen so far come first.
     pub fn subscribe(&self, loan: Option<LoanId>) -> Feed {
         let mut kin = self.kin();
         let processes = match kin.follow {
@@ -500,7 +501,8 @@ impl Family {
         Ok(())
     }
 
-    /// From now on this caller has to be one who may trace what comes, and its user's quotas count that.
+    /// From now on this caller has to be one who may trace what comes, and its user's quotas count
+    /// that.
     pub(super) fn follow_for(&self, caller: Option<Caller>) {
         *lock(&self.caller) = caller;
     }

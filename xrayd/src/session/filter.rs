@@ -128,7 +128,8 @@ impl Filter {
         options.join(" ")
     }
 
-    /// The same for the notes of a trace, where it is cut off: a filter may have a thousand patterns.
+    /// The same for the notes of a trace, where it is cut off: a filter may have a thousand
+    /// patterns.
     pub(super) fn note(&self) -> String {
         let mut options = self.options();
         if options.len() > LONGEST_NOTE {

@@ -643,7 +643,8 @@ impl Session {
         traced.chain(refused).collect()
     }
 
-    /// A live feed of everything from now on, or until the loan is over that it is for. The threads seen so far come first.
+    /// A live feed of everything from now on, or until the loan is over that it is for. The threads
+    /// seen so far come first.
     pub fn subscribe(self: &Arc<Self>, loan: Option<LoanId>) -> Feed {
         let (inlet, feed) = feed(1, loan);
         self.feed_to(&inlet, Source::default());

@@ -163,7 +163,8 @@ struct Retained {
     ringless: Option<ThreadId>,
 }
 
-/// The newest blocks that were retained and dropped: whose, how many events, and when the last of them was. For snapshots of a time.
+/// The newest blocks that were retained and dropped: whose, how many events, and when the last of
+/// them was. For snapshots of a time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Evictions {
     newest: VecDeque<(ThreadId, u64, Ticks)>,
@@ -458,7 +459,7 @@ impl Output {
         }
     }
 
-    /// Whether somebody reads what is recorded on a loan.
+    /// Whether a feed for this loan is open.
     pub(crate) fn is_fed(&self, loan: LoanId) -> bool {
         let feeds = lock(&self.feeds);
         let mut feeds = feeds.iter().flatten();
@@ -508,7 +509,8 @@ impl Output {
             .collect()
     }
 
-    /// About so many events were given to rings that are not read, of which so many are overwritten.
+    /// About so many events were given to rings that are not read, of which so many are
+    /// overwritten.
     pub(crate) fn unread(&self, events: u64, overwritten: u64) {
         self.unread.store(events, Relaxed);
         self.unread_overwritten.store(overwritten, Relaxed);
@@ -782,7 +784,8 @@ impl Evictions {
         self.newest.push_back((thread, events, last));
     }
 
-    /// How many events that a thread has from `since` on were dropped, to a block; `None` if that is not known any more.
+    /// How many events that a thread has from `since` on were dropped, to a block; `None` if that
+    /// is not known any more.
     pub(crate) fn since(&self, since: Ticks, thread: ThreadId) -> Option<u64> {
         if self.before >= Some(since) {
             return None;

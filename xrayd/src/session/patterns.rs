@@ -1,8 +1,8 @@
-//! A selection that was compiled once, for all processes that it is used in, and what it takes of the
-//! user's quota.
+//! A selection that was compiled once, for all processes that it is used in, and what it takes of
+//! the user's quota.
 //!
-//! Requests have one while they run; rules keep it for libraries that come later. All processes of a
-//! group share it, so a user pays once. Everything (`Selection::all`) takes nothing of the quota:
+//! Requests have one while they run; rules keep it for libraries that come later. All processes of
+//! a group share it, so a user pays once. Everything (`Selection::all`) takes nothing of the quota:
 //! switching all functions off is always possible.
 
 use std::sync::Arc;

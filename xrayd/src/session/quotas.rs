@@ -1,7 +1,7 @@
 //! What sessions may take of the daemon: for each user by itself, and for all users together.
 //!
-//! A [`Ticket`] is taken before anything is made, and gives everything back when it is dropped. Root
-//! pays for nothing: what the totals leave of the machine is root's reserve.
+//! A [`Ticket`] is taken before anything is made, and gives everything back when it is dropped.
+//! Root pays for nothing: what the totals leave of the machine is root's reserve.
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,8 @@ pub enum Resource {
     Mapped,
     /// Bytes of events that are retained of living processes.
     Retained,
-    /// Bytes of compiled selections, of requests that run and of rules for libraries that come later.
+    /// Bytes of compiled selections, of requests that run and of rules for libraries that come
+    /// later.
     Patterns,
 }
 
@@ -90,7 +91,7 @@ struct Taken {
 #[must_use]
 pub(crate) struct Ticket {
     accounts: Arc<Accounts>,
-    /// The user who pays; `None` for root, who does not.
+    /// The user whose quotas count it; `None` for root, who has none.
     payer: Option<u32>,
     amounts: Amounts,
 }

@@ -229,8 +229,8 @@ impl Registry {
         })
     }
 
-    /// Compiles a selection once for all processes that it is used in. The user `payer`, `None` for root,
-    /// has a quota for that.
+    /// Compiles a selection once for all processes that it is used in. The user `payer`, `None` for
+    /// root, has a quota for that.
     ///
     /// # Errors
     /// It cannot be understood, or the user's compiled patterns take too much.

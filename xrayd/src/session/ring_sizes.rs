@@ -1,4 +1,5 @@
-//! How large the rings of a process become: as large as was asked for, or as its limits on memory allow.
+//! How large the rings of a process become: as large as was asked for, or as its limits on memory
+//! allow.
 
 use std::{
     collections::HashMap,
@@ -19,8 +20,9 @@ use crate::{
 /// Smaller rings have room for so many threads at least, or for twice as many as there are.
 const LEAST_THREADS: u32 = 32;
 
-/// Memory that rings may still take of control groups, by group. Without it each of the processes in
-/// a group would be given a share of the same room, as rings take memory only when they are written.
+/// Memory that rings may still take of control groups, by group. Without it each of the processes
+/// in a group would be given a share of the same room, as rings take memory only when they are
+/// written.
 #[derive(Debug, Default)]
 pub(super) struct Promises(Mutex<HashMap<PathBuf, u64>>);
 
@@ -47,7 +49,8 @@ pub(super) struct RingSizes {
 // === impl Promises ===
 
 impl Promises {
-    /// Shows `choose` the limits on the memory of a process, and promises it what that wants to take.
+    /// Shows `choose` the limits on the memory of a process, and promises it what that wants to
+    /// take.
     fn promise<T>(
         self: &Arc<Self>,
         pid: Pid,
@@ -195,7 +198,8 @@ pub(super) fn bytes_of_threads(geometry: Geometry, threads: u32) -> u64 {
 }
 
 /// The largest sizes, up to those wanted, that every limit leaves room for. The number of threads
-/// goes down first, to twice as many as there are; then the ring of each; then the spare threads go.
+/// goes down first, to twice as many as there are; then the ring of each; then the spare threads
+/// go.
 fn fit(wanted: Geometry, threads: u32, rooms: &[RingRoom]) -> std::result::Result<Geometry, Short> {
     let Some(tightest) = rooms.iter().min_by_key(|room| room.bytes) else {
         return Ok(wanted);
@@ -226,7 +230,8 @@ fn fit(wanted: Geometry, threads: u32, rooms: &[RingRoom]) -> std::result::Resul
     })
 }
 
-/// Checks that every limit leaves room for what so many threads write of rings whose sizes are fixed.
+/// Checks that every limit leaves room for what so many threads write of rings whose sizes are
+/// fixed.
 fn holds(geometry: Geometry, threads: u32, rooms: &[RingRoom]) -> std::result::Result<(), Short> {
     let needs = rooms.iter().map(|room| {
         let needed = match room.counts_mapped {

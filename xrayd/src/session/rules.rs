@@ -36,7 +36,8 @@ struct Kept {
     loan: Option<LoanId>,
 }
 
-/// The rules while they are matched, the newest first. What is worked out for that is dropped with it.
+/// The rules while they are matched, the newest first. What is worked out for that is dropped with
+/// it.
 #[derive(Debug)]
 struct Matchers<'a>(Vec<(CompiledSelection, &'a Kept)>);
 

@@ -76,8 +76,8 @@ enum Taken {
 // === impl Extent ===
 
 impl Extent {
-    /// Reduces what is retained to that time. Of each thread, the calls that are open in it are there from
-    /// their begin on, however long ago that was, as far as blocks or `open` have it.
+    /// Reduces what is retained to that time. Of each thread, the calls that are open in it are
+    /// there from their begin on, however long ago that was, as far as blocks or `open` have it.
     pub(crate) fn cut(self, snapshot: &mut Snapshot, open: &OpenByThread) {
         let mut blocks = BTreeMap::<ThreadId, Vec<Block>>::new();
         for block in std::mem::take(&mut snapshot.blocks) {
@@ -138,7 +138,8 @@ impl Extent {
         }
     }
 
-    /// What is missing of a ring that had been given so many words before the first event which is there.
+    /// What is missing of a ring that had been given so many words before the first event which is
+    /// there.
     pub(crate) fn overwritten(
         self,
         thread: ThreadId,

@@ -20,8 +20,9 @@ const LONGEST: usize = 4096;
 pub(crate) fn security_label(socket: &impl AsFd) -> io::Result<Option<Vec<u8>>> {
     let mut label = vec![0u8; LONGEST];
     let mut length: libc::socklen_t = 4096;
-    // SAFETY: the kernel writes at most `length` bytes at the first pointer, whose vector has as many, and the number of bytes at the
-    // second one, which is that of a live local; the descriptor is borrowed, so it is open.
+    // SAFETY: the kernel writes at most `length` bytes at the first pointer, whose vector has as
+    // many, and the number of bytes at the second one, which is that of a live local; the
+    // descriptor is borrowed, so it is open.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

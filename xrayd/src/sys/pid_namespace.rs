@@ -32,7 +32,8 @@ impl PidNamespace {
     /// # Errors
     /// The kernel does not tell: it is older than 6.11.
     pub(crate) fn find(&self, inner: u32) -> io::Result<Option<Tid>> {
-        // SAFETY: this request takes an integer and touches no memory; the descriptor is open while `self` lives.
+        // SAFETY: this request takes an integer and touches no memory; the descriptor is open while
+        // `self` lives.
         let found = unsafe {
             libc::ioctl(
                 self.file.as_raw_fd(),

@@ -51,7 +51,8 @@ impl PidFd {
         Self::open_with(pid.as_raw(), 0)
     }
 
-    /// Holds one thread: its descriptors are its own where it has a table of its own, and there when the main thread has ended.
+    /// Holds one thread: its descriptors are its own where it has a table of its own, and there
+    /// when the main thread has ended.
     ///
     /// # Errors
     /// Also EINVAL: the kernel is older than 6.9.

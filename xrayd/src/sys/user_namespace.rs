@@ -16,7 +16,8 @@ const GET_OWNER_UID: libc::Ioctl = 0xb704;
 /// # Errors
 /// EPERM: it lies outside the caller's own user namespace.
 pub(crate) fn parent_of_namespace(namespace: &impl AsFd) -> io::Result<OwnedFd> {
-    // SAFETY: this request takes no argument and touches no memory; the descriptor is borrowed, so it is open.
+    // SAFETY: this request takes no argument and touches no memory; the descriptor is borrowed, so
+    // it is open.
     let result = unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), GET_PARENT) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -32,7 +33,8 @@ pub(crate) fn parent_of_namespace(namespace: &impl AsFd) -> io::Result<OwnedFd> 
 pub(crate) fn owner_of_namespace(namespace: &impl AsFd) -> io::Result<u32> {
     let mut uid: libc::uid_t = 0;
     let fd = namespace.as_fd().as_raw_fd();
-    // SAFETY: the request writes one `uid_t` at the pointer, which is that of a live local; the descriptor is borrowed, so it is open.
+    // SAFETY: the request writes one `uid_t` at the pointer, which is that of a live local; the
+    // descriptor is borrowed, so it is open.
     let result = unsafe { libc::ioctl(fd, GET_OWNER_UID, &raw mut uid) };
     if result < 0 {
         return Err(io::Error::last_os_error());

@@ -1,9 +1,10 @@
 //! Who may trace what: the kernel's rule for ptrace, asked for a caller instead of for the daemon.
 //!
-//! The daemon has rights that its callers do not have, so the kernel's answer to the daemon is not the
-//! answer to the caller. This file repeats the rule: kernel/ptrace.c `__ptrace_may_access` with the real
-//! credentials, security/commoncap.c `cap_ptrace_access_check` and security/yama/yama_lsm.c
-//! `yama_ptrace_access_check`, as in Linux 6.18. It reads nothing; `credentials.rs` and `rpc/peer.rs` do.
+//! The daemon has rights that its callers do not have, so the kernel's answer to the daemon is not
+//! the answer to the caller. This file repeats the rule: kernel/ptrace.c `__ptrace_may_access` with
+//! the real credentials, security/commoncap.c `cap_ptrace_access_check` and
+//! security/yama/yama_lsm.c `yama_ptrace_access_check`, as in Linux 6.18. It reads nothing;
+//! `credentials.rs` and `rpc/peer.rs` do.
 //!
 //! | question | the kernel | here |
 //! |---|---|---|
@@ -14,8 +15,8 @@
 //! | Yama 2 | CAP_SYS_PTRACE | the same |
 //! | Yama 3 | no | the same |
 //!
-//! CAP_SYS_PTRACE is held by root with that capability, and by the owner of the user namespace that the
-//! target is in. Where the rule cannot see what the kernel sees, it refuses.
+//! CAP_SYS_PTRACE is held by root with that capability, and by the owner of the user namespace that
+//! the target is in. Where the rule cannot see what the kernel sees, it refuses.
 
 use std::fmt;
 
@@ -94,7 +95,8 @@ pub(crate) const MOST_CALLER_THREADS: usize = 512;
 pub(crate) struct Credentials {
     /// The effective user of its first thread.
     pub(crate) user: u32,
-    /// The one user and the one group of all threads: real, effective and saved. `None` where they differ.
+    /// The one user and the one group of all threads: real, effective and saved. `None` where they
+    /// differ.
     pub(crate) ids: Option<(u32, u32)>,
     /// Permitted capabilities that any thread has.
     pub(crate) permitted: u64,
@@ -163,8 +165,8 @@ impl Caller {
         Self::in_process(geteuid().as_raw(), std::process::id())
     }
 
-    /// A part of this process that acts for a user: it is shown that user's processes, and the kernel
-    /// judges the rest.
+    /// A part of this process that acts for a user: it is shown that user's processes, and the
+    /// kernel judges the rest.
     pub fn in_process(uid: u32, pid: u32) -> Self {
         Self {
             uid,

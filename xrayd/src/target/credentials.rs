@@ -42,7 +42,8 @@ pub(crate) struct OwnProcess {
     pub(crate) pid_namespace: Option<NamespaceId>,
     /// Its status.
     pub(crate) status: ThreadStatus,
-    /// The user and the group that stand for all that have no number here; `None` where all have one.
+    /// The user and the group that stand for all that have no number here; `None` where all have
+    /// one.
     pub(crate) unmapped: Option<(u32, u32)>,
 }
 
@@ -100,8 +101,8 @@ impl Credentials {
         Self::among(pid, &Threads::of(pid))
     }
 
-    /// By one thread that has not ended. What a process may do grows by `exec` alone, which leaves one
-    /// thread, so this is enough for a process of which all threads were looked at before.
+    /// By one thread that has not ended. What a process may do grows by `exec` alone, which leaves
+    /// one thread, so this is enough for a process of which all threads were looked at before.
     pub(crate) fn by_one_thread(pid: Pid) -> Option<Self> {
         Self::among(pid, &[Threads::live(pid)?])
     }
@@ -124,7 +125,8 @@ impl Credentials {
             ids: first.ids(),
             permitted: first.permitted,
             namespace,
-            // Root's memory is root's either way. A daemon that the kernel lets into no other is refused by it.
+            // Root's memory is root's either way. A daemon that the kernel lets into no other is
+            // refused by it.
             dumpable: memory == user && (user != 0 || !OwnProcess::get().overrides_ptrace()),
         };
         for status in living {
@@ -153,7 +155,8 @@ impl Namespace {
         let link = format!("/proc/{pid}/task/{tid}/ns/user");
         match namespace_at(&link) {
             Ok(id) if own == Some(id) => Self::Own,
-            // The kernel knows whose it is; a look by path and the open may differ, both are the process's own.
+            // The kernel knows whose it is; a look by path and the open may differ, both are the
+            // process's own.
             Ok(_) => Self::around(&link).unwrap_or(Self::Elsewhere),
             Err(_) => Self::Elsewhere,
         }
@@ -192,7 +195,8 @@ impl Yama {
 // === impl Caller ===
 
 impl Caller {
-    /// The rule, for a process as it is now. One that has ended passes: the next step finds that out.
+    /// The rule, for a process as it is now. One that has ended passes: the next step finds that
+    /// out.
     pub(crate) fn check(&self, pid: Pid) -> Result<(), Denial> {
         let yama = self.yama();
         if self.is_privileged() && yama != Yama::Nobody {

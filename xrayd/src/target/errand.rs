@@ -1,4 +1,5 @@
-//! What a thread is in the middle of, by `/proc/<pid>/task/<tid>/syscall`: which one is disturbed least by being borrowed.
+//! What a thread is in the middle of, by `/proc/<pid>/task/<tid>/syscall`: which one is disturbed
+//! least by being borrowed.
 
 use nix::libc;
 
@@ -16,7 +17,8 @@ pub(super) enum Errand {
     Receiving,
     /// It runs, or sleeps outside of a system call.
     Running,
-    /// It sleeps in a call that may have transferred a part. Interrupted, the call returns that, which no tracer can cure.
+    /// It sleeps in a call that may have transferred a part. Interrupted, the call returns that,
+    /// which no tracer can cure.
     Transferring,
 }
 
@@ -39,7 +41,8 @@ const WAITS: &[i64] = &[
     libc::SYS_waitid,
 ];
 const RECEIVES: &[i64] = &[libc::SYS_read, libc::SYS_readv];
-/// They have flags, of which one (`MSG_WAITALL`) has them wait for all that fits: by number and place of the flags.
+/// They have flags, of which one (`MSG_WAITALL`) has them wait for all that fits: by number and
+/// place of the flags.
 const RECEIVES_WITH_FLAGS: [(i64, usize); 2] = [(libc::SYS_recvfrom, 3), (libc::SYS_recvmsg, 2)];
 const TRANSFERS: &[i64] = &[
     libc::SYS_write,

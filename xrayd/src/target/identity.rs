@@ -65,7 +65,8 @@ impl Target {
         })
     }
 
-    /// The same, to be traced only while the kernel gives its memory to `owner`, and while `caller` may trace it.
+    /// The same, to be traced only while the kernel gives its memory to `owner`, and while `caller`
+    /// may trace it.
     pub(crate) fn require(self, owner: Option<u32>, caller: Option<Caller>) -> Self {
         Self {
             required_owner: owner,
@@ -133,9 +134,10 @@ impl Target {
             .ok_or_else(|| self.exited())
     }
 
-    /// Threads that can be stopped; first those under no seccomp filter, which would judge the calls that they are borrowed for, and
-    /// among them those that sleep in a system call, since they stop at once and are in the middle of nothing else: by what they
-    /// sleep in. Which is asked of the first of them only: a process may have thousands.
+    /// Threads that can be stopped; first those under no seccomp filter, which would judge the
+    /// calls that they are borrowed for, and among them those that sleep in a system call, since
+    /// they stop at once and are in the middle of nothing else: by what they sleep in. Which is
+    /// asked of the first of them only: a process may have thousands.
     pub(crate) fn stoppable_threads(&self) -> Vec<Tid> {
         let mut threads: Vec<_> = Threads::of(self.pid)
             .into_iter()

@@ -1,10 +1,12 @@
-//! Text that is there as long as the address space is: where a borrowed thread may execute an instruction.
+//! Text that is there as long as the address space is: where a borrowed thread may execute an
+//! instruction.
 
 use super::{MapEntry, Maps, linked, modules::executable_files};
 use crate::pid::Pid;
 
-/// Executable mappings that nothing unloads and no descriptor writes to: the vdso first, then, by size, text of the main program, its loader
-/// and the libraries that it is linked against. Memory that a program shares with itself to write code into (a memfd) is none of them.
+/// Executable mappings that nothing unloads and no descriptor writes to: the vdso first, then, by
+/// size, text of the main program, its loader and the libraries that it is linked against. Memory
+/// that a program shares with itself to write code into (a memfd) is none of them.
 ///
 /// Whatever this says, a program can change its own text at any moment.
 pub(crate) fn lasting_text(pid: Pid, maps: &Maps) -> Vec<&MapEntry> {

@@ -106,8 +106,8 @@ pub(crate) fn open_mapped(pid: Pid, entry: &MapEntry) -> io::Result<File> {
     FoundFile::mapped(pid, entry)?.open()
 }
 
-/// Opens what `pid` has mapped at `range`, for looking at it alone (`O_PATH`): another mapping may be there by now, and opening
-/// a device or a FIFO has effects. Takes CAP_CHECKPOINT_RESTORE.
+/// Opens what `pid` has mapped at `range`, for looking at it alone (`O_PATH`): another mapping may
+/// be there by now, and opening a device or a FIFO has effects. Takes CAP_CHECKPOINT_RESTORE.
 ///
 /// # Errors
 /// What the system says; nothing is mapped there.

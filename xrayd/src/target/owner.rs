@@ -25,8 +25,8 @@ pub(crate) fn memory_owner(pid: Pid) -> Option<u32> {
     })
 }
 
-/// The effective user of a process, or one that no process has if it is gone. Asks for nothing that waits
-/// for the process or its files.
+/// The effective user of a process, or one that no process has if it is gone. Asks for nothing that
+/// waits for the process or its files.
 pub(crate) fn effective_user(pid: Pid) -> u32 {
     fs::metadata(format!("/proc/{pid}")).map_or(u32::MAX, |shown| shown.uid())
 }

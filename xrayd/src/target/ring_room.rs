@@ -1,9 +1,10 @@
 //! How much memory the rings of a process may take.
 //!
 //! Pages of rings are charged to the process that writes them first: the target, inside its
-//! trampolines. Where its control group has no room for one, the kernel's OOM killer comes. Where the
-//! kernel promises no memory twice (`vm.overcommit_memory` is 2), a mapping counts in full from the
-//! start, and the programs of the machine get less. So rings take a share of what is left, no more.
+//! trampolines. Where its control group has no room for one, the kernel's OOM killer comes. Where
+//! the kernel promises no memory twice (`vm.overcommit_memory` is 2), a mapping counts in full from
+//! the start, and the programs of the machine get less. So rings take a share of what is left, no
+//! more.
 
 use std::{fs, path::Path};
 

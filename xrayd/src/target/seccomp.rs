@@ -1,8 +1,9 @@
 //! Seccomp filters: whether a thread under them can be borrowed all the same, and how.
 //!
-//! A filter may answer a system call by killing the process, and nobody but root without a filter may read it. So a filtered
-//! thread makes a call for us only where the filter cannot harm it: it is suspended during the call (`PTRACE_O_SUSPEND_SECCOMP`),
-//! or it is the very filter under which we make such calls ourselves.
+//! A filter may answer a system call by killing the process, and nobody but root without a filter
+//! may read it. So a filtered thread makes a call for us only where the filter cannot harm it: it
+//! is suspended during the call (`PTRACE_O_SUSPEND_SECCOMP`), or it is the very filter under which
+//! we make such calls ourselves.
 
 use std::{fmt, fs, path::PathBuf};
 

@@ -48,8 +48,8 @@ pub(crate) struct ThreadStatus {
     pub(crate) inner_id: Option<u32>,
 }
 
-/// When a thread began, in clock ticks since the system did: field 22 of its `stat`. Numbers are given out anew; a number and this name
-/// one thread.
+/// When a thread began, in clock ticks since the system did: field 22 of its `stat`. Numbers are
+/// given out anew; a number and this name one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StartTime(u64);
 
@@ -153,7 +153,8 @@ fn state_of(letter: Option<u8>) -> ThreadState {
 /// PF_EXITING, include/linux/sched.h: set before a thread gives its memory back, and never cleared.
 const PF_EXITING: u64 = 4;
 
-/// What follows the name in a `stat`: the name in parentheses, which is the second field, may hold anything.
+/// What follows the name in a `stat`: the name in parentheses, which is the second field, may hold
+/// anything.
 fn behind_name(stat: &[u8]) -> Option<&[u8]> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     stat.get(end + 1..)
@@ -179,7 +180,8 @@ impl ThreadStatus {
         Self::try_read(pid, tid).ok().flatten()
     }
 
-    /// The same, for a caller to whom a thread that is gone and one that cannot be read are not the same.
+    /// The same, for a caller to whom a thread that is gone and one that cannot be read are not the
+    /// same.
     ///
     /// # Errors
     /// It cannot be read, as while the daemon is out of descriptors.

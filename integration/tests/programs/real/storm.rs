@@ -178,8 +178,9 @@ impl<'work> Storm<'work> {
         Ok(())
     }
 
-    /// The same of processes that are attached, and stay so: what is in the files is all that was counted, but for exits of calls
-    /// that were open when their functions were switched on. Those calls began before the recording.
+    /// The same of processes that are attached, and stay so: what is in the files is all that was
+    /// counted, but for exits of calls that were open when their functions were switched on. Those
+    /// calls began before the recording.
     fn recorded_beside(&mut self, progress: &Progress) -> Result<()> {
         self.attach(RINGS[self.round % RINGS.len()])?;
         let recordings = self.record(&self.cli)?;

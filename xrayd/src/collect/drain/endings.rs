@@ -1,8 +1,10 @@
-//! Threads that have ended: their rings are read to the end, and their slots, filter pages and buckets become free for others.
+//! Threads that have ended: their rings are read to the end, and their slots, filter pages and
+//! buckets become free for others.
 //!
-//! The kernel gives the numbers of threads out anew, at any moment. A thread that has the number of one that has ended finds that one's slot
-//! as its own and goes on in its ring. So a ring is bound to a thread's start time, and a slot is *withdrawn* before its ring is
-//! read for the last time: its owner becomes a number that no thread has.
+//! The kernel gives the numbers of threads out anew, at any moment. A thread that has the number of
+//! one that has ended finds that one's slot as its own and goes on in its ring. So a ring is bound
+//! to a thread's start time, and a slot is *withdrawn* before its ring is read for the last time:
+//! its owner becomes a number that no thread has.
 //!
 //! ```text
 //!  owned ──► withdrawn ──► read to the end ──► free
@@ -19,16 +21,18 @@ use shm_ring::layout::slot::WITHDRAWN;
 use super::{Drain, Ring};
 use crate::collect::names::Bearer;
 
-/// Threads whose rings are taken back at once; then the others, and whoever asks for something, have their turn.
+/// Threads whose rings are taken back at once. Then other rings and requests have their turn.
 const ENDS_AT_ONCE: usize = 128;
 /// Slots of the table that are read in one chore.
 const SWEEP_SLOTS: u32 = 4096;
-/// Rings in one chore whose thread is asked for its start time, though a listing shows its number: 6 us each.
+/// Rings in one chore whose thread is asked for its start time, though a listing shows its number:
+/// 6 us each.
 const ASKED_AT_ONCE: usize = 16;
 
 impl Drain {
-    /// A thread that was killed between claiming a slot and beginning a chunk has left its name in the table alone. Its
-    /// ring is taken up, so that it is taken back like others. Looks at a part of the table at a time.
+    /// A thread that was killed between claiming a slot and beginning a chunk has left its name in
+    /// the table alone. Its ring is taken up, so that it is taken back like others. Looks at a part
+    /// of the table at a time.
     pub(super) fn take_up_unused(&mut self) {
         let first = self.swept;
         self.swept = match first.saturating_add(SWEEP_SLOTS) {
@@ -48,7 +52,8 @@ impl Drain {
         claims.retain(|&(_, owner)| !living.contains(&owner) && self.names.is_gone(owner, None));
         for (index, owner) in claims {
             match owner {
-                // A collector before this one has read the ring to its end, and was killed before it freed the slot.
+                // A collector before this one has read the ring to its end, and was killed before
+                // it freed the slot.
                 WITHDRAWN => self.free_slot(index),
                 owner => self.take_up(index, owner),
             }
@@ -82,7 +87,8 @@ impl Drain {
         self.rings_seen = self.rings.len();
     }
 
-    /// The same of threads whose number another one has by now. Looks at a part of the rings at a time.
+    /// The same of threads whose number another one has by now. Looks at a part of the rings at a
+    /// time.
     pub(super) fn retire_replaced(&mut self) {
         let mut replaced = HashSet::new();
         for _ in 0..self.order.len().min(ASKED_AT_ONCE) {
@@ -143,7 +149,8 @@ impl Drain {
                 tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not withdrawn");
             }
         }
-        // A thread that was given the number before a slot was withdrawn may stand in its ring. One that came later cannot.
+        // A thread that was given the number before a slot was withdrawn may stand in its ring. One
+        // that came later cannot.
         let heir = match self.names.bearer(number) {
             Bearer::Alive(began) => Some(began),
             Bearer::Gone | Bearer::Unseen => None,

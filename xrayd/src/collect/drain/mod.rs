@@ -149,9 +149,11 @@ pub(crate) struct Drain {
     next_measuring: Instant,
 }
 
-/// From when on events in adopted rings are a new session's. Those that a collector left that died are the next one's, however old. After a session
-/// that let the process go nothing was on. A thread that was kept from a processor in the middle of a trampoline may store an event of that
-/// session at any time later. It is counted as lost then, since its site meant nothing at that time.
+/// From when on events in adopted rings are a new session's. Those that a collector left that died
+/// are the next one's, however old. After a session that let the process go nothing was on. A
+/// thread that was kept from a processor in the middle of a trampoline may store an event of that
+/// session at any time later. It is counted as lost then, since its site meant nothing at that
+/// time.
 pub(crate) fn events_since(rings: &impl SharedMemory) -> Ticks {
     match rings.load(layout::rings::LET_GO) {
         0 => Ticks(0),

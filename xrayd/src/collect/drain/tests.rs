@@ -191,8 +191,8 @@ fn a_thread_with_two_rings_and_a_bucket_ends_once() {
     }
 }
 
-/// A session ends with a ring that is read to the end of its last chunk. The next session finds that ring, and the thread goes on
-/// before the first look into it.
+/// A session ends with a ring that is read to the end of its last chunk. The next session finds
+/// that ring, and the thread goes on before the first look into it.
 #[test]
 fn the_counter_agrees_with_the_trace_after_a_ring_was_read_to_its_end() {
     const TID: u32 = 64;
@@ -227,8 +227,8 @@ fn the_counter_agrees_with_the_trace_after_a_ring_was_read_to_its_end() {
     assert_eq!((kept, drain.output.counters().events), (MORE, MORE));
 }
 
-/// A thread is kept from a processor in the middle of a trampoline until its session is over. What it stores then is no event of the next
-/// session, but is one after a collector that died.
+/// A thread is kept from a processor in the middle of a trampoline until its session is over. What
+/// it stores then is no event of the next session, but is one after a collector that died.
 #[test]
 fn an_event_that_is_stored_after_its_session_is_none_of_the_next_one() {
     const TID: u32 = 64;

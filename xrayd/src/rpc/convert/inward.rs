@@ -43,8 +43,8 @@ impl Toggle {
     }
 }
 
-/// What a request to switch functions means; `loan` is 0 where it is for good. `compile` compiles its
-/// selection for its caller.
+/// What a request to switch functions means; `loan` is 0 where it is for good. `compile` compiles
+/// its selection for its caller.
 pub(crate) fn toggle(
     selection: Option<v1::Selection>,
     to: Wanted,

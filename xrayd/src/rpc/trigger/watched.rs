@@ -38,7 +38,7 @@ pub(crate) struct Watched {
     trigger: Trigger,
     /// What the conditions are about is on under this number, so that anything is seen.
     loan: LoanId,
-    /// Compiled once for everybody.
+    /// Compiled once and shared.
     selections: Vec<Arc<Patterns>>,
     /// Functions that events stand in have to be on, too.
     events: bool,

@@ -118,7 +118,8 @@ struct Books {
 struct Living {
     subject: Subject,
     numbers: Box<dyn Numbers>,
-    /// The most events that were ever told: in flight the number is about right only, and may become less. And those that were overwritten.
+    /// The most events that were ever told: in flight the number is about right only, and may
+    /// become less. And those that were overwritten.
     events: u64,
     overwritten: u64,
     /// When it was first told that it has ended.

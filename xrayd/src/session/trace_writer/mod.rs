@@ -167,7 +167,8 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
-    /// What comes from `source` is of that time or later: what was not recorded on purpose before is none of the trace's.
+    /// What comes from `source` is of that time or later: what was not recorded on purpose before
+    /// is none of the trace's.
     pub fn begins(&mut self, source: Source, at: Ticks) {
         if let Some(numbers) = self.sources.get_mut(&source) {
             numbers.first = Some(numbers.first.map_or(at, |first| first.min(at)));

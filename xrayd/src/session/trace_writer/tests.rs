@@ -432,7 +432,8 @@ fn one_clock_is_told_once() {
     assert_eq!(times, [0, 2, ANCHORS_APART + 2]);
 }
 
-/// The anchors are all in the file, so that it shows what the counter did, and still does when it is written anew.
+/// The anchors are all in the file, so that it shows what the counter did, and still does when it
+/// is written anew.
 #[test]
 fn a_counter_that_went_backwards_is_told_by_the_trace() {
     const SECOND: u64 = 1_000_000_000;

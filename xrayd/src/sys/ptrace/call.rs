@@ -1,14 +1,16 @@
-//! System calls that a stopped thread makes for its tracer, each checked before the kernel makes it.
+//! System calls that a stopped thread makes for its tracer, each checked before the kernel makes
+//! it.
 //!
 //! ```text
 //!   our registers ─► runs ─► entry of a call ─► is it ours? ─ yes ─► filters suspended ─► exit ─► filters back
 //!                                                └─ no ──► the call is skipped, and the borrow fails
 //! ```
 //!
-//! Between our registers and the entry, the thread executes whatever stands at the instruction by then, and another thread may have
-//! written that: it executes code of the program's own. So its seccomp filters are suspended between entry and exit alone, where it
-//! executes nothing. The kernel asks them after the stop at the entry (since 4.8), and the arguments are in registers that only a
-//! tracer changes.
+//! Between our registers and the entry, the thread executes whatever stands at the instruction by
+//! then, and another thread may have written that: it executes code of the program's own. So its
+//! seccomp filters are suspended between entry and exit alone, where it executes nothing. The
+//! kernel asks them after the stop at the entry (since 4.8), and the arguments are in registers
+//! that only a tracer changes.
 
 use std::{
     io,
@@ -28,12 +30,14 @@ const ENTRY: u8 = 1;
 /// include/uapi/linux/audit.h: a call of 32 bits has the same registers and means something else.
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 
-/// How long a thread may take to come to its call: it executes one instruction, once it has a processor.
+/// How long a thread may take to come to its call: it executes one instruction, once it has a
+/// processor.
 const ENTRY_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a call may take: mappings may be populated (`mlockall`), and their lock may be held.
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// `struct ptrace_syscall_info`: what is common to all stops, and what there is at the entry of a call.
+/// `struct ptrace_syscall_info`: what is common to all stops, and what there is at the entry of a
+/// call.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct CallInfo {
@@ -49,8 +53,9 @@ struct CallInfo {
 // === impl Stopped ===
 
 impl Stopped {
-    /// Makes ready to borrow the thread: system calls stop it, and every signal is held back that can be, until
-    /// release. The registers come first and go last: with them a thread whose tracer dies gets its mask back.
+    /// Makes ready to borrow the thread: system calls stop it, and every signal is held back that
+    /// can be, until release. The registers come first and go last: with them a thread whose tracer
+    /// dies gets its mask back.
     pub(crate) fn prepare(&mut self, seccomp: Seccomp, gate: Gate) -> Result<()> {
         self.set_options(Seccomp::Kept)?;
         self.seccomp = seccomp;
@@ -69,14 +74,16 @@ impl Stopped {
         set_signal_mask(self.tid, u64::MAX)
     }
 
-    /// Lets the prepared thread execute one system call at `instruction` (the address of a `syscall` instruction in it)
-    /// and returns the raw result: a value from -4095 to -1 is an error number.
+    /// Lets the prepared thread execute one system call at `instruction` (the address of a
+    /// `syscall` instruction in it) and returns the raw result: a value from -4095 to -1 is an
+    /// error number.
     ///
-    /// It goes from the call's entry to its exit. A single step would do as well, but its trap is a forced signal: the
-    /// kernel would reset what the program does at SIGTRAP (P14).
+    /// It goes from the call's entry to its exit. A single step would do as well, but its trap is a
+    /// forced signal: the kernel would reset what the program does at SIGTRAP (P14).
     ///
     /// # Errors
-    /// Also when the thread does something else than this call, or does not stop again in time. Then it made no call.
+    /// Also when the thread does something else than this call, or does not stop again in time.
+    /// Then it made no call.
     pub(crate) fn system_call(
         &mut self,
         instruction: u64,
@@ -146,9 +153,10 @@ impl Stopped {
         )))
     }
 
-    /// Goes on to the next entry or exit of a system call. A signal that cannot be held back (SIGSTOP) is passed on; the
-    /// group stop that it makes is taken up again by the kernel when the thread is let go (P5). Every other one is a fault of
-    /// the instruction, which is not the program's: it is dropped.
+    /// Goes on to the next entry or exit of a system call. A signal that cannot be held back
+    /// (SIGSTOP) is passed on; the group stop that it makes is taken up again by the kernel when
+    /// the thread is let go (P5). Every other one is a fault of the instruction, which is not the
+    /// program's: it is dropped.
     fn run_to_own_call(&mut self, patience: Duration) -> Result<()> {
         let since = Instant::now();
         loop {
@@ -166,8 +174,8 @@ impl Stopped {
         }
     }
 
-    /// If the thread stands at the entry of a call, it comes back from it without having made it. Its filters, which could end
-    /// the program for that, are not asked.
+    /// If the thread stands at the entry of a call, it comes back from it without having made it.
+    /// Its filters, which could end the program for that, are not asked.
     fn skip_call(&mut self) -> Result<()> {
         self.check_held()?;
         if CallInfo::of(self.tid)?.kind != ENTRY {
@@ -208,8 +216,9 @@ impl CallInfo {
     fn of(tid: Tid) -> Result<Self> {
         let mut found = Self::default();
         let length = size_of::<Self>();
-        // SAFETY: the request writes at most `length` bytes to its last argument, a live local of that size without invalid values; the
-        // kernel refuses if the thread is not a stopped tracee of ours.
+        // SAFETY: the request writes at most `length` bytes to its last argument, a live local of
+        // that size without invalid values; the kernel refuses if the thread is not a stopped
+        // tracee of ours.
         let result = unsafe {
             libc::ptrace(
                 PTRACE_GET_SYSCALL_INFO,

@@ -8,10 +8,12 @@
 //!                             └── drop: ours until this OS thread ends
 //! ```
 //!
-//! A tracer is a thread: the tokens are not `Send`, and all calls for one target come from one OS thread.
+//! A tracer is a thread: the tokens are not `Send`, and all calls for one target come from one OS
+//! thread.
 //!
-//! A stop interrupts the call that the thread sleeps in. [`Stopped`] is made in one place, which sees to that call at once (`restart.rs`), and
-//! a [`Halting`] that is dropped becomes one first: no token is let go with a call that fails because of us.
+//! A stop interrupts the call that the thread sleeps in. [`Stopped`] is made in one place, which
+//! sees to that call at once (`restart.rs`), and a [`Halting`] that is dropped becomes one first:
+//! no token is let go with a call that fails because of us.
 
 mod call;
 mod restart;
@@ -42,7 +44,8 @@ const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 
 /// How long a thread may take to stop that did not come to where it was to come.
 const FETCH_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a thread is waited for that was asked to stop and shall go on after all: it may have to wait for a processor.
+/// How long a thread is waited for that was asked to stop and shall go on after all: it may have to
+/// wait for a processor.
 const LET_GO_PATIENCE: Duration = Duration::from_secs(2);
 /// How often it is looked whether it can stop at all.
 const LET_GO_LOOK: Duration = Duration::from_millis(5);
@@ -52,7 +55,8 @@ const LET_GO_LOOK: Duration = Duration::from_millis(5);
 pub(crate) enum Seccomp {
     /// They stay.
     Kept,
-    /// They are off while the kernel makes a call of ours. Needs CAP_SYS_ADMIN and a tracer without filters.
+    /// They are off while the kernel makes a call of ours. Needs CAP_SYS_ADMIN and a tracer without
+    /// filters.
     Suspended,
 }
 
@@ -72,7 +76,8 @@ pub(crate) enum Sequences {
 pub(crate) struct Gate {
     /// A `syscall` instruction in the target, with a `ret` behind it if there is a `stack`.
     pub(crate) instruction: u64,
-    /// The stack pointer while it is borrowed: on its top an address where the thread restores itself when its tracer dies. `None`: its own stack.
+    /// The stack pointer while it is borrowed: on its top an address where the thread restores
+    /// itself when its tracer dies. `None`: its own stack.
     pub(crate) stack: Option<u64>,
 }
 
@@ -116,8 +121,9 @@ pub(crate) struct Seized {
     not_send: PhantomData<*const ()>,
 }
 
-/// A thread that we trace and that was asked to stop. Dropped, it is waited for and let go: a thread that comes to the stop without us would see its
-/// call fail. One that sleeps uninterruptibly has no call that fails, and is not waited for.
+/// A thread that we trace and that was asked to stop. Dropped, it is waited for and let go: a
+/// thread that comes to the stop without us would see its call fail. One that sleeps
+/// uninterruptibly has no call that fails, and is not waited for.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Halting {
@@ -128,8 +134,9 @@ pub(crate) struct Halting {
     not_send: PhantomData<*const ()>,
 }
 
-/// A thread that we trace and that stands still. Whatever was done with it, `release` and `drop` put back the registers and the signal mask that it
-/// shall go on with: those it had, with its system call cured.
+/// A thread that we trace and that stands still. Whatever was done with it, `release` and `drop`
+/// put back the registers and the signal mask that it shall go on with: those it had, with its
+/// system call cured.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Stopped {
@@ -177,8 +184,9 @@ impl Seized {
 
     /// Stops the thread. Signals that arrive first are delivered to it.
     ///
-    /// If the thread does not stop in time it stays ours until this OS thread ends, and then runs on as if nothing had
-    /// happened: whoever tries a thread that may not stop does so on an OS thread that ends.
+    /// If the thread does not stop in time it stays ours until this OS thread ends, and then runs
+    /// on as if nothing had happened: whoever tries a thread that may not stop does so on an OS
+    /// thread that ends.
     pub(crate) fn interrupt(self, patience: Duration) -> Result<Stopped> {
         self.ask_to_stop()?.wait(patience)
     }
@@ -241,7 +249,8 @@ impl Drop for Halting {
 // === impl Stopped ===
 
 impl Stopped {
-    /// A thread that is already stopped under this tracer, since `since`. The call that it was in is cured at once: then it is also if we die.
+    /// A thread that is already stopped under this tracer, since `since`. The call that it was in
+    /// is cured at once: then it is also if we die.
     pub(crate) fn adopt(tid: Tid, since: Instant) -> Result<Self> {
         let found =
             ptrace::getregs(tid.as_nix()).map_err(|errno| failed(tid, "PTRACE_GETREGS", errno))?;
@@ -276,8 +285,8 @@ impl Stopped {
         &self.registers
     }
 
-    /// The signals that it holds back itself, a bit each from signal 1 on. In a call with a mask of its own (`epoll_pwait`), those that it holds
-    /// back afterwards.
+    /// The signals that it holds back itself, a bit each from signal 1 on. In a call with a mask of
+    /// its own (`epoll_pwait`), those that it holds back afterwards.
     pub(crate) fn mask(&self) -> u64 {
         self.mask
     }
@@ -296,8 +305,8 @@ impl Stopped {
         let mut found = Configuration::default();
         let length = size_of::<Configuration>();
         let place = (&raw mut found).cast::<libc::c_void>();
-        // SAFETY: the request writes at most `length` bytes to `place`, a live local of that size; the kernel refuses if
-        // the thread is not a stopped tracee of ours.
+        // SAFETY: the request writes at most `length` bytes to `place`, a live local of that size;
+        // the kernel refuses if the thread is not a stopped tracee of ours.
         let result = unsafe {
             libc::ptrace(
                 PTRACE_GET_RSEQ_CONFIGURATION,
@@ -313,7 +322,8 @@ impl Stopped {
         }
     }
 
-    /// True if its system calls are answered by a signal (`PR_SET_SYSCALL_USER_DISPATCH`), from Linux 6.4 on.
+    /// True if its system calls are answered by a signal (`PR_SET_SYSCALL_USER_DISPATCH`), from
+    /// Linux 6.4 on.
     pub(crate) fn dispatches_calls(&self) -> bool {
         #[repr(C)]
         #[derive(Default)]
@@ -325,8 +335,8 @@ impl Stopped {
         }
         let mut found = Configuration::default();
         let length = size_of::<Configuration>();
-        // SAFETY: the request writes `length` bytes to its last argument, a live local of that size; the kernel refuses if the
-        // thread is not a stopped tracee of ours.
+        // SAFETY: the request writes `length` bytes to its last argument, a live local of that
+        // size; the kernel refuses if the thread is not a stopped tracee of ours.
         let result = unsafe {
             libc::ptrace(
                 PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG,
@@ -351,7 +361,8 @@ impl Stopped {
         regset(self.tid, NT_X86_SHSTK, &mut [0; 8]).is_ok()
     }
 
-    /// Runs to the breakpoint at `address`, whose first byte the caller has replaced with `int3`, and stands there.
+    /// Runs to the breakpoint at `address`, whose first byte the caller has replaced with `int3`,
+    /// and stands there.
     pub(crate) fn run_to_breakpoint(&mut self, address: u64, patience: Duration) -> Result<()> {
         let since = Instant::now();
         loop {
@@ -422,8 +433,8 @@ impl Stopped {
         }
     }
 
-    /// Lets it go on, in one of ptrace's ways, to its next stop. If that does not come in time it is stopped wherever it is; and if it
-    /// cannot be, it is lost.
+    /// Lets it go on, in one of ptrace's ways, to its next stop. If that does not come in time it
+    /// is stopped wherever it is; and if it cannot be, it is lost.
     fn run(&mut self, request: libc::c_uint, since: Instant, patience: Duration) -> Result<Stop> {
         self.check_held()?;
         resume(self.tid, request, std::mem::take(&mut self.signal))?;
@@ -542,8 +553,8 @@ fn stopped(tid: Tid, waited: Waited, patience: Duration) -> Result<Stop> {
 
 /// Lets a stopped thread go on in one of ptrace's ways, with a signal or 0.
 fn resume(tid: Tid, request: libc::c_uint, signal: i32) -> Result<()> {
-    // SAFETY: the requests used here take a signal number and touch none of our memory; the kernel refuses if `tid` is
-    // not a stopped tracee of ours.
+    // SAFETY: the requests used here take a signal number and touch none of our memory; the kernel
+    // refuses if `tid` is not a stopped tracee of ours.
     let result = unsafe { libc::ptrace(request, tid.as_raw(), 0usize, i64::from(signal)) };
     let what = match request {
         libc::PTRACE_CONT => "PTRACE_CONT",
@@ -560,8 +571,9 @@ fn regset(tid: Tid, kind: usize, into: &mut [u8]) -> Result<usize> {
         iov_base: into.as_mut_ptr().cast(),
         iov_len: into.len(),
     };
-    // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which is `into`, mutably borrowed and of that
-    // size, and updates `place`, a live local; the kernel refuses if `tid` is not a stopped tracee of ours.
+    // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which is `into`,
+    // mutably borrowed and of that size, and updates `place`, a live local; the kernel refuses if
+    // `tid` is not a stopped tracee of ours.
     let result = unsafe {
         libc::ptrace(
             libc::PTRACE_GETREGSET,
@@ -575,8 +587,8 @@ fn regset(tid: Tid, kind: usize, into: &mut [u8]) -> Result<usize> {
 
 fn signal_mask(tid: Tid) -> Result<u64> {
     let mut mask = 0u64;
-    // SAFETY: PTRACE_GETSIGMASK writes 8 bytes (its third argument) to `mask`, a live local of that size; the kernel refuses if
-    // `tid` is not a stopped tracee of ours.
+    // SAFETY: PTRACE_GETSIGMASK writes 8 bytes (its third argument) to `mask`, a live local of that
+    // size; the kernel refuses if `tid` is not a stopped tracee of ours.
     let result = unsafe {
         libc::ptrace(
             libc::PTRACE_GETSIGMASK,
@@ -589,8 +601,8 @@ fn signal_mask(tid: Tid) -> Result<u64> {
 }
 
 fn set_signal_mask(tid: Tid, mask: u64) -> Result<()> {
-    // SAFETY: PTRACE_SETSIGMASK reads 8 bytes (its third argument) from `mask`, a live local of that size; the kernel refuses if
-    // `tid` is not a stopped tracee of ours.
+    // SAFETY: PTRACE_SETSIGMASK reads 8 bytes (its third argument) from `mask`, a live local of
+    // that size; the kernel refuses if `tid` is not a stopped tracee of ours.
     let result = unsafe {
         libc::ptrace(
             libc::PTRACE_SETSIGMASK,

@@ -1,8 +1,9 @@
 //! The cure of system calls that a stop interrupts.
 //!
-//! The kernel restarts most calls by itself. Some answer EINTR: at the stop such a thread shows `orig_rax` ≥ 0 and `rax` = -EINTR.
-//! With -ERESTARTNOHAND in its place the kernel restarts the call as well, unless it runs a handler first: then the program sees the
-//! EINTR, which is the program's own (P8). A call that waits with a relative timeout waits in full again.
+//! The kernel restarts most calls by itself. Some answer EINTR: at the stop such a thread shows
+//! `orig_rax` ≥ 0 and `rax` = -EINTR. With -ERESTARTNOHAND in its place the kernel restarts the
+//! call as well, unless it runs a handler first: then the program sees the EINTR, which is the
+//! program's own (P8). A call that waits with a relative timeout waits in full again.
 
 use nix::libc;
 
@@ -12,8 +13,9 @@ const EINTR: i64 = -4;
 /// include/linux/errno.h; not visible to programs, only to tracers.
 const ERESTARTNOHAND: i64 = -514;
 
-/// Calls that answer EINTR when a stop interrupts them, and that lose nothing when they are made again: they wait, and had not begun to act.
-/// Never `close`: the descriptor may be another file's by then.
+/// Calls that answer EINTR when a stop interrupts them, and that lose nothing when they are made
+/// again: they wait, and had not begun to act. Never `close`: the descriptor may be another file's
+/// by then.
 const RESTARTABLE: &[i64] = &[
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -53,7 +55,8 @@ const RESTARTABLE: &[i64] = &[
     libc::SYS_fcntl,
 ];
 
-/// The registers with which a thread must go on so that the call it was in does not fail, if they are not those it has.
+/// The registers with which a thread must go on so that the call it was in does not fail, if they
+/// are not those it has.
 pub(super) fn cured(registers: &Registers) -> Option<Registers> {
     let call = registers.orig_rax.cast_signed();
     let interrupted = registers.rax.cast_signed() == EINTR && RESTARTABLE.contains(&call);
