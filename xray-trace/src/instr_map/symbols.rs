@@ -71,13 +71,19 @@ impl SymbolLookup {
             .into_iter()
             .filter_map(|(place, best)| Some((place, best?)))
         {
-            // What is not UTF-8 becomes longer.
-            let name = String::from_utf8_lossy(name.read());
-            let Some(left) = budget.checked_sub(name.len()) else {
+            // A name that does not fit is paid for, too: the time to read it was spent.
+            if budget == 0 {
                 self.left_out += 1;
                 continue;
-            };
-            budget = left;
+            }
+            // What is not UTF-8 becomes longer.
+            let name = String::from_utf8_lossy(name.read());
+            let fits = name.len() <= budget;
+            budget = budget.saturating_sub(name.len());
+            if !fits {
+                self.left_out += 1;
+                continue;
+            }
             let name = name.into_owned();
             self.found.insert(place, Found { name, size });
         }

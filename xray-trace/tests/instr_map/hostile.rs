@@ -150,14 +150,32 @@ fn sections_that_share_their_bytes_are_refused() {
     assert_eq!(Object::parse_any(&file).unwrap_err(), ObjectError::Overlap);
 }
 
+/// As many functions as this, all of one long name but for the last, whose name is `b`.
+fn with_one_long_name_and_a_short_one(functions: u64) -> Vec<u8> {
+    let (short, mut strings) = (60_002, vec![0]);
+    strings.extend([b'a'; 60_000]);
+    strings.extend(*b"\0b\0");
+    with_names(functions, strings, |number| match number + 1 == functions {
+        true => short,
+        false => 1,
+    })
+}
+
 /// As many functions as this, all of one long name.
 fn with_one_long_name(functions: u64) -> Vec<u8> {
+    let mut strings = vec![0];
+    strings.extend([b'a'; 60_000]);
+    with_names(functions, strings, |_| 1)
+}
+
+/// As many functions as this; `name` tells where each one's name begins in `strings`.
+fn with_names(functions: u64, strings: Vec<u8>, name: impl Fn(u64) -> u32) -> Vec<u8> {
     let map: Vec<u8> = (0..functions)
         .flat_map(|number| entry(BASE + number, BASE + number, 0, 0))
         .collect();
-    let symbols: Vec<_> = (0..functions).map(|number| (1, BASE + number)).collect();
-    let mut strings = vec![0];
-    strings.extend([b'a'; 60_000]);
+    let symbols: Vec<_> = (0..functions)
+        .map(|number| (name(number), BASE + number))
+        .collect();
     Image::default()
         .with("xray_instr_map", map)
         .with_symbols(&symbols, strings)
@@ -234,6 +252,21 @@ fn many_functions_that_share_a_long_name_stay_within_bounds() {
         object.functions().last().unwrap().name,
         format!("{:#x}", BASE + FUNCTIONS - 1)
     );
+}
+
+/// Reading a name takes time even if there is no room for it: a million symbols of 64 KiB each
+/// would take half a minute.
+#[test]
+fn names_without_room_are_paid_for() {
+    const FUNCTIONS: u64 = 1_000;
+    let name_of_last = |functions| {
+        let file = with_one_long_name_and_a_short_one(functions);
+        let object = Object::parse(&file).unwrap();
+        object.functions().last().unwrap().name.clone()
+    };
+    assert_eq!(name_of_last(2), "b");
+    let address = format!("{:#x}", BASE + FUNCTIONS - 1);
+    assert_eq!(name_of_last(FUNCTIONS), address);
 }
 
 #[test]
