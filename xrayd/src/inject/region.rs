@@ -168,6 +168,7 @@ impl Region {
         let tid_offset =
             i32::try_from(tid_offset.cast_signed()).map_err(|_| "its thread id offset is none")?;
         let fits = length == entry.range.end - entry.range.start
+            && table.checked_add(geometry.table_bytes()).is_some()
             && rings.is_multiple_of(geometry.chunk_bytes())
             && rings >= map_start
             && rings
@@ -331,7 +332,40 @@ impl Neighbourhood {
 
 #[cfg(test)]
 mod tests {
+    use std::hint::black_box;
+
     use super::*;
+    use crate::pid::Pid;
+
+    /// A target can write a handshake for any layout.
+    #[test]
+    fn a_layout_that_does_not_fit_the_address_space_is_refused() {
+        let memory = Memory::open(Pid::this(), Pid::this().leader()).unwrap();
+        let geometry = Geometry::new(1 << 16, 8).unwrap();
+        let page = Box::new([0u8; 4096]);
+        let address = black_box(&page).as_ptr().addr() as u64;
+        let entry = MapEntry {
+            range: address..address + 4096,
+            permissions: *b"r-xp",
+            offset: 0,
+            device: (0, 0),
+            inode: 0,
+            name: String::new(),
+            deleted: false,
+        };
+        let shifts = u64::from(geometry.ring_shift()) | u64::from(geometry.slots_shift()) << 32;
+        let last = u64::MAX - 0xffff;
+        for (table, rings) in [(last, 1 << 30), (u64::MAX, 1 << 30), (1 << 20, last)] {
+            let words = [4096, table, rings, rings, geometry.rings_bytes(), shifts, 0];
+            let handshake = MAGIC
+                .into_iter()
+                .chain(words.into_iter().flat_map(u64::to_le_bytes));
+            let handshake: Vec<u8> = handshake.collect();
+            memory.write(TargetAddr(address), &handshake).unwrap();
+            let found = Region::find(&memory, &entry).unwrap();
+            assert_eq!(found.unwrap_err(), "its addresses do not fit");
+        }
+    }
 
     #[test]
     fn modules_are_grouped_by_distance() {
