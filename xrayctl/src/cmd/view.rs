@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use tokio::sync::oneshot;
 
 use crate::input::{Logs, Selection};
+use crate::log::Log;
 use crate::output::Console;
 use crate::page;
 use crate::signals::Signals;
@@ -49,7 +50,11 @@ pub(crate) async fn run(args: Args, console: &mut Console) -> anyhow::Result<()>
     let file = args.file.clone();
     thread::spawn(move || {
         let page = page::of(&log, &filter, &file);
-        let _ = sender.send(Report::new(log, page));
+        let trace = match log {
+            Log::Trace(opened) => Some(opened.trace),
+            Log::Profile(_) => None,
+        };
+        let _ = sender.send(Report::new(trace, page));
     });
     let report = tokio::select! {
         made = made => made.context("the report cannot be made")??,

@@ -14,9 +14,8 @@ use hyper::{Response, StatusCode};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;
 use tokio_stream::wrappers::ReceiverStream;
+use xray_trace::model::Trace;
 use xray_trace::sink::{Page, Perfetto, Sink as _, Standing};
-
-use crate::log::Log;
 
 /// What goes out.
 pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -28,13 +27,14 @@ const WINDOWS: usize = 2;
 const PIECES: usize = 4;
 const PIECE: usize = 1 << 18;
 
-/// A file, its report, and the page that this is.
+/// A trace, its report, and the page that this is.
 #[derive(Debug, Clone)]
 pub(crate) struct Report(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    log: Log,
+    /// `None`: the file has sums of calls alone.
+    trace: Option<Trace>,
     page: Page,
     html: Bytes,
     windows: Semaphore,
@@ -51,11 +51,11 @@ struct Pieces {
 // === impl Report ===
 
 impl Report {
-    pub(crate) fn new(log: Log, page: Page) -> io::Result<Self> {
+    pub(crate) fn new(trace: Option<Trace>, page: Page) -> io::Result<Self> {
         let mut html = Vec::new();
         page.write(Standing::Served, &mut html)?;
         Ok(Self(Arc::new(Inner {
-            log,
+            trace,
             page,
             html: html.into(),
             windows: Semaphore::new(WINDOWS),
@@ -78,7 +78,7 @@ impl Report {
         let (Some(since), Some(until)) = (number(query, "since"), number(query, "until")) else {
             return failure(StatusCode::BAD_REQUEST);
         };
-        if !matches!(self.0.log, Log::Trace(_)) {
+        if self.0.trace.is_none() {
             return failure(StatusCode::NOT_FOUND);
         }
         // It is never closed.
@@ -86,9 +86,9 @@ impl Report {
             return failure(StatusCode::SERVICE_UNAVAILABLE);
         };
         let report = self.clone();
-        let made = spawn_blocking(move || match &report.0.log {
-            Log::Trace(opened) => report.0.page.window(&opened.trace, since, until),
-            Log::Profile(_) => Vec::new(),
+        let made = spawn_blocking(move || match &report.0.trace {
+            Some(trace) => report.0.page.window(trace, since, until),
+            None => Vec::new(),
         });
         match made.await {
             Ok(document) => whole("application/octet-stream", document.into()),
@@ -98,7 +98,7 @@ impl Report {
 
     /// The whole trace, converted while it is sent.
     fn perfetto(&self) -> Response<Body> {
-        if !matches!(self.0.log, Log::Trace(_)) {
+        if self.0.trace.is_none() {
             return failure(StatusCode::NOT_FOUND);
         }
         let Ok(permit) = self.0.conversions.clone().try_acquire_owned() else {
@@ -112,8 +112,8 @@ impl Report {
                 pending: Vec::with_capacity(PIECE),
                 sender,
             };
-            if let Log::Trace(opened) = &report.0.log {
-                let written = Perfetto.write(&opened.trace, &mut output);
+            if let Some(trace) = &report.0.trace {
+                let written = Perfetto.write(trace, &mut output);
                 if let Err(error) = written.and_then(|_| output.flush()) {
                     // If the browser has gone away, nobody wants to know.
                     let _ = output.sender.blocking_send(Err(error));

@@ -16,7 +16,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use super::respond::{Body, Report, failure};
@@ -40,7 +41,7 @@ pub(crate) struct Server {
 
 /// What is needed to answer a request.
 #[derive(Clone)]
-struct Answering {
+pub(super) struct Answering {
     report: Report,
     secret: Secret,
     port: u16,
@@ -66,11 +67,7 @@ impl Server {
 
     /// Answers for as long as this is polled.
     pub(crate) async fn serve(&self, report: Report) {
-        let answering = Answering {
-            report,
-            secret: self.secret.clone(),
-            port: self.address.port(),
-        };
+        let answering = Answering::new(report, self.secret.clone(), self.address.port());
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         loop {
             let Ok(permit) = room.clone().acquire_owned().await else {
@@ -93,7 +90,15 @@ impl Server {
 // === impl Answering ===
 
 impl Answering {
-    async fn connection(&self, stream: TcpStream) {
+    pub(super) fn new(report: Report, secret: Secret, port: u16) -> Self {
+        Self {
+            report,
+            secret,
+            port,
+        }
+    }
+
+    pub(super) async fn connection(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service =
             service_fn(|request| async { Ok::<_, Infallible>(self.answer(request).await) });
         let connection = http1::Builder::new()
