@@ -13,6 +13,8 @@ pub mod app;
 pub mod audit;
 mod collect;
 pub mod config;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod inject;
 mod launch;
 mod lock;

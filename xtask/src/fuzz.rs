@@ -8,15 +8,23 @@ use integration::workspace_dir;
 
 use crate::shell::{cargo, execute};
 
-/// Each target, and how many inputs a short run has: as many as take some seconds.
+/// Each target, and the inputs of a short run: they take a second or two, and the seeds come first.
 const TARGETS: &[(&str, u32)] = &[
     ("ring", 20_000),
-    ("instr_map", 20_000),
-    ("llvm_logs", 20_000),
-    ("xtrace", 20_000),
-    ("traces", 5_000),
+    ("collect", 300),
+    ("adoption", 50),
+    ("sleds", 5_000),
+    ("instr_map", 10_000),
+    ("demangler", 20_000),
     ("target_files", 5_000),
     ("target_memory", 20_000),
+    ("requests", 10_000),
+    ("metrics", 5_000),
+    ("view", 5_000),
+    ("conditions", 5_000),
+    ("llvm_logs", 10_000),
+    ("xtrace", 10_000),
+    ("traces", 1_500),
 ];
 
 #[derive(Debug, clap::Args)]

@@ -25,6 +25,8 @@ mod error;
 mod event_types;
 mod file;
 mod filter;
+#[cfg(fuzzing)]
+mod fuzzing;
 mod index;
 mod machine;
 mod macho;
@@ -46,6 +48,8 @@ pub use self::event_types::EventTypeTables;
 use self::file::Place;
 pub use self::file::{ObjectKind, Segment};
 pub use self::filter::{Candidate, CompiledSelection, Rule, Selection, SelectionError};
+#[cfg(fuzzing)]
+pub use self::fuzzing::read_symbol;
 pub use self::machine::Machine;
 pub use self::map::{InstrMap, MapError};
 pub use self::object::Object;

@@ -10,7 +10,7 @@ use super::cxx;
 /// Longest symbol that is demangled.
 const LONGEST_MANGLED: usize = 4096;
 /// Longest name that demangling may yield.
-const LONGEST_DEMANGLED: usize = 32 * 1024;
+pub(super) const LONGEST_DEMANGLED: usize = 32 * 1024;
 
 /// Text up to a length; more is an error.
 struct Bounded {

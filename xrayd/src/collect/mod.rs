@@ -17,6 +17,8 @@ mod switches;
 mod threads;
 mod watch;
 
+#[cfg(fuzzing)]
+pub use drain::drain_rings;
 pub(crate) use drain::{Drain, DrainHandle, events_since};
 pub(crate) use keep::Keep;
 pub(crate) use pictures::{Moment, OpenByThread, Pictures, room};

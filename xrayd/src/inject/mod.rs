@@ -3,6 +3,8 @@
 
 mod borrow;
 mod choice;
+#[cfg(fuzzing)]
+mod fuzzing;
 mod gadgets;
 mod halt;
 mod install;
@@ -18,6 +20,8 @@ mod wanted;
 
 pub(crate) use borrow::Victim;
 pub(crate) use choice::Choice;
+#[cfg(fuzzing)]
+pub use fuzzing::{adopt, switch_sleds};
 pub(crate) use install::{Installed, RingsNeeded, SETTLE, clear_live, crowded, extend, install};
 pub use patch::Switch;
 pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite, Stance};

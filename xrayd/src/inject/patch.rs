@@ -456,7 +456,7 @@ impl Patcher {
 
     /// Of one run, a page at a time: so there is little time between the look at a sled and the
     /// write to it, in which another tracer could change it.
-    fn switch_run(
+    pub(super) fn switch_run(
         &mut self,
         memory: &Memory,
         run: &[Site],

@@ -183,7 +183,7 @@ impl RingsFile {
     }
 
     /// A file of our own, for tests.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn own(file: File) -> Self {
         Self { file }
     }

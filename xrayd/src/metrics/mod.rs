@@ -12,6 +12,8 @@
 mod address;
 mod exposition;
 mod families;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod negotiation;
 mod own_use;
 mod server;

@@ -58,7 +58,7 @@ type Latest = [Option<(Instant, Bytes)>; 2];
 /// A connection.
 type Stream = Box<dyn Io>;
 
-trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
@@ -78,7 +78,7 @@ enum Accepting {
 
 /// By which names a request may call the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Names {
+pub(super) enum Names {
     /// Those of the loopback interface.
     Loopback,
     /// Any: what others can reach has names that are not known here, and no browser reaches a unix
@@ -88,7 +88,7 @@ enum Names {
 
 /// The pages made last.
 #[derive(Debug)]
-struct Pages {
+pub(super) struct Pages {
     names: Names,
     metering: Arc<Metering>,
     /// Locked while one is made.
@@ -98,11 +98,7 @@ struct Pages {
 /// Answers whoever connects, until the daemon stops.
 pub(crate) async fn serve(server: Server, metering: Arc<Metering>, stopping: Stopping) {
     let Server { accepting, file } = server;
-    let pages = Arc::new(Pages {
-        names: accepting.names(),
-        metering,
-        latest: Arc::default(),
-    });
+    let pages = Arc::new(Pages::new(accepting.names(), metering));
     let mut connections = JoinSet::new();
     // The oldest first.
     let mut places: VecDeque<AbortHandle> = VecDeque::new();
@@ -142,7 +138,7 @@ pub(crate) async fn serve(server: Server, metering: Arc<Metering>, stopping: Sto
 }
 
 /// One connection.
-async fn answer(stream: Stream, pages: Arc<Pages>, stopping: Stopping) {
+pub(super) async fn answer(stream: Stream, pages: Arc<Pages>, stopping: Stopping) {
     let service = service_fn(move |request| {
         let pages = Arc::clone(&pages);
         async move { Ok::<_, Infallible>(pages.respond(&request).await) }
@@ -232,6 +228,15 @@ impl Names {
 // === impl Pages ===
 
 impl Pages {
+    /// None so far.
+    pub(super) fn new(names: Names, metering: Arc<Metering>) -> Self {
+        Self {
+            names,
+            metering,
+            latest: Arc::default(),
+        }
+    }
+
     /// To HEAD it is the same; hyper leaves the body out.
     async fn respond(&self, request: &Request<impl Body>) -> Response<Full<Bytes>> {
         // No browser leaves it out.

@@ -24,6 +24,8 @@ mod embedded;
 mod error;
 mod events;
 mod fetch;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod live;
 mod peer;
 mod profile;

@@ -41,6 +41,8 @@ mod feed;
 mod filter;
 mod follow;
 mod functions;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod loading;
 mod loans;
 mod metering;

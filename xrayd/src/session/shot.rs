@@ -76,6 +76,12 @@ enum Taken {
 // === impl Extent ===
 
 impl Extent {
+    /// From one reading of the counter to another one, both included.
+    #[cfg(fuzzing)]
+    pub(crate) fn between(since: Ticks, until: Ticks) -> Self {
+        Self { since, until }
+    }
+
     /// Reduces what is retained to that time. Of each thread, the calls that are open in it are
     /// there from their begin on, however long ago that was, as far as blocks or `open` have it.
     pub(crate) fn cut(self, snapshot: &mut Snapshot, open: &OpenByThread) {

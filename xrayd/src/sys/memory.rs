@@ -36,6 +36,12 @@ impl Memory {
         })
     }
 
+    /// A file that stands for the memory of a process.
+    #[cfg(fuzzing)]
+    pub(crate) fn of_file(file: File) -> Self {
+        Self { file }
+    }
+
     /// Fills `into` from `address`.
     pub(crate) fn read(&self, address: TargetAddr, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, address.0)

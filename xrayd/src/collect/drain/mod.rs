@@ -41,6 +41,11 @@ use xray_trace::model::Ticks;
 mod copies;
 mod endings;
 mod fronts;
+#[cfg(fuzzing)]
+mod fuzzing;
+
+#[cfg(fuzzing)]
+pub use fuzzing::drain_rings;
 
 /// Sleep between rounds: while many events come, while few come or may, and while nothing is on. A function of 20 ns
 /// fills a ring of 1 MiB in 1.3 ms; waking up takes some 40 us of a processor in a virtual machine.

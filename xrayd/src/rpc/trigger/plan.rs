@@ -111,6 +111,16 @@ impl TryFrom<v1::TriggerRequest> for Plan {
     }
 }
 
+#[cfg(fuzzing)]
+impl Plan {
+    /// Compiles what is to be switched.
+    pub(crate) fn compile_switches(&self, registry: &Registry, caller: Caller) {
+        for switching in &self.switches {
+            let _ = switching.toggle(registry, caller);
+        }
+    }
+}
+
 // === impl Switching ===
 
 impl Switching {

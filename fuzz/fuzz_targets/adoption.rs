@@ -1,0 +1,7 @@
+//! Memory that an earlier tracer is said to have left in a target: the region with its handshake and trampolines, and the
+//! record that names the tracer.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| xrayd::fuzzing::adopt(input));

@@ -1,0 +1,123 @@
+//! What people write on the command line of `xrayctl`: conditions of triggers, limits, selectors, times, sizes. The
+//! program has no library, so these files of it are compiled into the target.
+#![no_main]
+#![expect(dead_code, reason = "of the files of xrayctl, a part is used here")]
+
+#[path = "../../xrayctl/src/condition.rs"]
+mod condition;
+#[path = "../../xrayctl/src/failure.rs"]
+mod failure;
+#[path = "../../xrayctl/src/cmd/trigger/limit.rs"]
+mod limit;
+#[path = "../../xrayctl/src/parse.rs"]
+mod parse;
+#[path = "../../xrayctl/src/selectors.rs"]
+mod selectors;
+#[path = "../../xrayctl/src/output/text.rs"]
+mod text;
+#[path = "../../xrayctl/src/values.rs"]
+mod values;
+
+/// Where those files look for it.
+mod output {
+    pub(crate) use super::text;
+}
+
+use clap::Parser as _;
+use libfuzzer_sys::fuzz_target;
+
+use selectors::Selectors;
+use values::Values;
+
+#[derive(Debug, clap::Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct Line {
+    #[command(flatten)]
+    selectors: Selectors,
+    #[command(flatten)]
+    values: Values,
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((kind, bytes)) = input.split_first() else {
+        return;
+    };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    match kind % 4 {
+        0 => condition(text),
+        1 => selection(text),
+        2 => pattern(text),
+        _ => numbers(text),
+    }
+});
+
+fn condition(text: &str) {
+    let parsed = condition::parse(text);
+    match &parsed {
+        Ok(condition) => {
+            assert_eq!(condition.text, text.trim());
+            // What is shown is read again as the same.
+            let again = condition::parse(&condition.text).expect("it was read before");
+            assert_eq!(again.wire, condition.wire);
+        }
+        Err(error) => {
+            let places = 1..=text.chars().count() + 1;
+            let said = error.to_string();
+            let column = said
+                .strip_prefix("column ")
+                .and_then(|rest| rest.split_once(':'));
+            let column = column.and_then(|(column, _)| column.parse().ok());
+            assert!(
+                column.is_some_and(|column| places.contains(&column)),
+                "{said}"
+            );
+        }
+    }
+    assert_eq!(parsed.is_ok(), condition::argument(text).is_ok());
+}
+
+fn selection(text: &str) {
+    let Ok(line) = Line::try_parse_from(text.split('\n')) else {
+        return;
+    };
+    let _ = line.values.capture();
+    let Ok(all) = line.selectors.selection_or_all() else {
+        return;
+    };
+    let chosen = line.selectors.selection().expect("it was checked before");
+    assert!(chosen.is_none_or(|chosen| chosen == all));
+    let wire = selectors::wire(all);
+    assert!(!wire.include.is_empty());
+}
+
+fn pattern(text: &str) {
+    if let Ok(selection) = selectors::pattern(text) {
+        assert_eq!(selectors::wire(selection).include.len(), 1);
+    }
+    let shown = output::text::printable(text);
+    assert!(!shown.contains(char::is_control));
+    assert!(output::text::cut(&shown, 7).chars().count() <= 7);
+    let words = output::text::wrap(text, 9);
+    let words = words.iter().flat_map(|line| line.split_whitespace());
+    assert!(words.eq(text.split_whitespace()));
+}
+
+fn numbers(text: &str) {
+    let _ = parse::pid(text);
+    let _ = parse::pattern(text);
+    let _ = parse::follow(text);
+    let _ = parse::mode(text);
+    let _ = limit::parse(text);
+    if let Ok(size) = parse::ring_size(text) {
+        assert!(size.is_power_of_two());
+    }
+    if let Ok(share) = parse::percent(text) {
+        assert!((100..=1_000_000).contains(&share));
+    }
+    if let Ok((on, every)) = parse::duty(text) {
+        assert!(on < every);
+    }
+    assert!(parse::positive_duration(text).is_err() || parse::duration(text).is_ok());
+}

@@ -1,0 +1,25 @@
+//! The daemon's server of metrics: any bytes as what a client sends over a connection.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use xrayd::metrics::fuzzing::ask;
+
+fuzz_target!(|input: &[u8]| {
+    let answer = ask(input);
+    let has = |text: &[u8], what: &str| {
+        let mut windows = text.windows(what.len());
+        windows.any(|window| window.eq_ignore_ascii_case(what.as_bytes()))
+    };
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."));
+    if answer.starts_with(b"HTTP/1.1 200") || answer.starts_with(b"HTTP/1.0 200") {
+        assert!(has(input, "/metrics"));
+    } else {
+        assert!(!has(&answer, "xrayd_"), "a page that was not asked for");
+    }
+    assert!(!has(&answer, "a bug in xrayd"));
+    // A name of somebody else's leads here.
+    if has(input, "\r\nhost: evil\r\n") && input.windows(4).filter(|it| *it == b"host").count() == 1
+    {
+        assert!(!has(&answer, "xrayd_"));
+    }
+});

@@ -1,0 +1,34 @@
+//! Requests of clients: any bytes as each message, and what the daemon makes of it before it looks
+//! at a process.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use prost::Message;
+use xrayd::{rpc::fuzzing, session::Switch};
+use xrayd_proto::v1;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((kind, bytes)) = input.split_first() else {
+        return;
+    };
+    match kind % 8 {
+        0 => with(bytes, |request| fuzzing::toggle(request, Switch::On)),
+        1 => with(bytes, |request| fuzzing::toggle(request, Switch::Off)),
+        2 => with(bytes, |request: v1::ListFunctionsRequest| {
+            fuzzing::select(request.selection, None);
+        }),
+        3 => with(bytes, |request: v1::StreamTraceRequest| {
+            fuzzing::select(request.selection, request.undo);
+        }),
+        4 => with(bytes, fuzzing::filter),
+        5 => with(bytes, fuzzing::economy),
+        6 => with(bytes, fuzzing::attach),
+        _ => with(bytes, fuzzing::trigger),
+    }
+});
+
+fn with<M: Message + Default>(bytes: &[u8], read: impl FnOnce(M)) {
+    if let Ok(message) = M::decode(bytes) {
+        read(message);
+    }
+}

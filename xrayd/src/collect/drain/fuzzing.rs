@@ -1,0 +1,421 @@
+//! The door for a fuzz target: a drain over memory whose bytes the input chooses, also between its
+//! rounds. Only there with `--cfg fuzzing`.
+//!
+//! The input is a list of steps. A step writes to the memory as a hostile target does, records an
+//! event as a trampoline does, or has the drain do what its thread does or is asked for.
+
+use std::{fs::File, os::unix::fs::FileExt as _};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use shm_ring::{Content, Event, Geometry, Mapping, Table, Target};
+use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId};
+
+use super::*;
+use crate::{collect::SiteKind, inject::RingsFile, session::Extent};
+
+/// No thread has such an id.
+const ENDED: u32 = 0x3fff_ffff;
+/// Functions, each with an entry, an exit and an event.
+const FUNCTIONS: u32 = 8;
+/// Bytes of blocks that are kept.
+const RETAINED: u64 = 1 << 20;
+
+/// The input that is left.
+struct Input<'a>(&'a [u8]);
+
+/// A drain and the memory that it reads.
+struct Scene {
+    drain: Drain,
+    /// The rings and the table, as the target writes them.
+    rings: File,
+    table: File,
+    geometry: Geometry,
+    /// For what trampolines record.
+    slots: Table,
+    clock: u64,
+    /// Every event goes into a block and stays there.
+    keeps_all: bool,
+    /// The rings' memory was taken away.
+    is_broken: bool,
+}
+
+/// Drains rings and a table while the input changes them.
+///
+/// # Panics
+/// A count does not agree with the blocks, or a block cannot be read.
+pub fn drain_rings(input: &[u8]) {
+    let mut input = Input(input);
+    let mut scene = Scene::new();
+    scene.begin();
+    while let Some(step) = input.byte() {
+        scene.step(step, &mut input);
+    }
+    scene.end();
+}
+
+// === impl Input ===
+
+impl Input<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn small(&mut self) -> u64 {
+        self.byte().unwrap_or(0).into()
+    }
+
+    fn half(&mut self) -> u32 {
+        u32::from_le_bytes(std::array::from_fn(|_| self.byte().unwrap_or(0)))
+    }
+
+    /// A word that means something somewhere, in few bytes.
+    fn word(&mut self) -> u64 {
+        let shape = self.small();
+        let low = match shape & 7 {
+            0 => 0,
+            // Sync, gap, filler, halves of an argument, size, type, payload, stack.
+            tag @ 1..=5 if shape & 0x40 == 0 => tag * 2,
+            tag @ 1..=5 => tag.min(4) * 2 + 10,
+            // A site.
+            6 => site(self.half()).into(),
+            _ => self.half().into(),
+        };
+        let high = match shape >> 3 & 7 {
+            0 => 0,
+            1 => u64::from(u32::MAX),
+            2 => self.small(),
+            3 => u64::from(self.half()),
+            // Whole words.
+            4 => return u64::MAX,
+            5 => return self.tid().into(),
+            6 => return self.small(),
+            _ => return self.small() << (self.small() & 63),
+        };
+        high << 32 | low
+    }
+
+    /// A thread: one that lives, or any other.
+    fn tid(&mut self) -> u32 {
+        match self.small() {
+            0..64 => nix::unistd::gettid().as_raw().cast_unsigned(),
+            few @ 64..192 => ENDED - u32::try_from(few).unwrap_or(0),
+            192..224 => layout::slot::WITHDRAWN,
+            _ => self.half(),
+        }
+    }
+}
+
+/// A site's name, from any number.
+fn site(number: u32) -> u32 {
+    8 * (number % (3 * FUNCTIONS)) + 7
+}
+
+fn sites() -> SiteTable {
+    let mut sites = SiteTable::new();
+    for number in 0..3 * FUNCTIONS {
+        let kind = match (number % 3, number % 2) {
+            (0, _) => SiteKind::Call(CallKind::Enter),
+            (1, 0) => SiteKind::Call(CallKind::Exit),
+            (1, _) => SiteKind::Call(CallKind::TailExit),
+            (_, 0) => SiteKind::Custom,
+            (_, _) => SiteKind::Typed,
+        };
+        let site = CallSite {
+            name: site(number),
+            function: FunctionId(number / 3),
+            kind,
+        };
+        sites.insert(site, Ticks(0));
+    }
+    sites
+}
+
+fn output() -> Arc<Output> {
+    Arc::new(Output::new(ProcessId(0), FUNCTIONS as usize, RETAINED))
+}
+
+// === impl Scene ===
+
+impl Scene {
+    fn new() -> Self {
+        let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 8).expect("the smallest rings");
+        let file = |bytes| {
+            let memfd = memfd_create(c"rings", MFdFlags::MFD_CLOEXEC);
+            let file = File::from(memfd.expect("a file"));
+            file.set_len(bytes).expect("a sparse file");
+            file
+        };
+        let rings = file(geometry.rings_bytes());
+        let table = file(geometry.table_bytes());
+        let layout = Layout {
+            table: 0,
+            rings: 0,
+            rings_map: (0, geometry.rings_bytes()),
+            geometry,
+            tid_offset: 0,
+        };
+        let copy = |file: &File| file.try_clone().expect("a descriptor");
+        let mapping = Mapping::new(&rings, 0, geometry.rings_bytes()).expect("a mapping");
+        let slots = Slots::new(layout, mapping, RingsFile::own(copy(&rings)));
+        let memory = Arc::new(Memory::of_file(copy(&table)));
+        Self {
+            drain: Drain::new(Pid::this(), memory, slots, sites(), output()),
+            rings,
+            table,
+            geometry,
+            slots: Table::new(geometry),
+            clock: 1 << 40,
+            keeps_all: true,
+            is_broken: false,
+        }
+    }
+
+    /// What the thread does first.
+    fn begin(&mut self) {
+        self.drain.settle_mode();
+        self.drain.discover();
+        self.drain.begun = true;
+    }
+
+    fn step(&mut self, step: u8, input: &mut Input<'_>) {
+        match step & 31 {
+            0..4 => self.write(input),
+            4..12 => self.record(input),
+            12..16 => {
+                self.drain.round();
+            }
+            16 | 17 => self.tend(),
+            18 => self.drain.flush(),
+            19 => {
+                let modes = Mode::ALL;
+                let mode = modes[usize::from(input.byte().unwrap_or(0)) % modes.len()];
+                self.keeps_all &= mode == Mode::Stream;
+                self.drain.output.set_mode(mode);
+                self.drain.settle_mode();
+            }
+            20 => self.look(input),
+            21 => {
+                self.keeps_all = false;
+                self.drain.begin_counts();
+                self.drain.count();
+            }
+            22 => self.drain.renew_filters(),
+            23 => self.keep(input),
+            24 => self.choose(input),
+            25 => self.profile(input),
+            26 => {
+                let sample = self.drain.sample(&HashMap::new());
+                let before = sample.rings.iter().map(|ring| (ring.ring, 0));
+                let before = before.collect();
+                self.drain.sample(&before);
+            }
+            // A session ends, and another one finds what it left; or a collector dies.
+            27 => self.restart(input.small() & 1 == 0),
+            28 => {
+                if input.small() > 250 {
+                    self.rings.set_len(0).expect("a file of its own");
+                    self.is_broken = true;
+                }
+            }
+            _ => self.record(input),
+        }
+    }
+
+    /// A word somewhere in the memory.
+    fn write(&mut self, input: &mut Input<'_>) {
+        let g = self.geometry;
+        let slot = u32::try_from(input.small()).unwrap_or(0) % g.slots();
+        let at = match input.small() & 15 {
+            0..5 => g.control_offset(slot) + 8 * (input.small() & 7),
+            5 => 8 * (input.small() & 7),
+            6 => g.bucket_offset(slot) + 8 * (input.small() & 3),
+            7 => g.filter_offset(slot) + 8 * (input.small() & 15),
+            8 => g.names_offset() + 8 * input.small(),
+            9 => g.counts_offset(slot) + 8 * (input.small() & 15),
+            10 => {
+                let word = input.tid().to_le_bytes();
+                let place = g.slot_offset(slot);
+                self.table.write_all_at(&word, place).expect("room");
+                return;
+            }
+            place => {
+                let from = u64::from(input.half()) % (g.ring_bytes() / 8) * 8;
+                let words = 1 + input.small() % 32 * (place & 1);
+                for word in 0..words {
+                    let value = input.word().to_le_bytes();
+                    let at = g.ring_offset(slot) + (from + 8 * word) % g.ring_bytes();
+                    self.put(at, value);
+                }
+                return;
+            }
+        };
+        let value = input.word().to_le_bytes();
+        self.put(at, value);
+    }
+
+    fn put(&self, at: u64, word: [u8; 8]) {
+        // A file that was cut stays as it is: what is mapped there is gone for good.
+        if !self.is_broken {
+            self.rings.write_all_at(&word, at).expect("room");
+        }
+    }
+
+    /// An event, as a trampoline records it.
+    fn record(&mut self, input: &mut Input<'_>) {
+        let shape = input.small();
+        self.clock += input.small() << (shape & 15);
+        let site = site(u32::try_from(input.small()).unwrap_or(0));
+        let content = match shape >> 4 & 3 {
+            0 | 1 => Content::Nothing,
+            2 => Content::Argument(input.small()),
+            _ => {
+                let kind = match input.small() {
+                    255 => shm_ring::word::VALUES,
+                    kind => u32::try_from(kind).unwrap_or(0),
+                };
+                let size = u32::try_from(input.small()).unwrap_or(0);
+                let bytes = vec![7; size as usize & 63];
+                Content::Payload { kind, size, bytes }
+            }
+        };
+        let event = Event {
+            site,
+            sp: 0x7fff_0000 - 8 * input.small(),
+            content,
+        };
+        let target = Target {
+            table: &self.slots,
+            rings: &self.drain.slots.rings,
+            geometry: self.geometry,
+        };
+        let tid = match shape >> 6 {
+            0 => nix::unistd::gettid().as_raw().cast_unsigned(),
+            ended => ENDED - u32::try_from(ended).unwrap_or(0),
+        };
+        target.record(tid, event, self.clock);
+    }
+
+    /// Everything that is done now and then.
+    fn tend(&mut self) {
+        let now = Instant::now();
+        self.drain.last_chores = now.checked_sub(CHORES_EVERY).unwrap_or(now);
+        self.drain.next_count = now;
+        self.drain.next_choice = now;
+        self.drain.next_measuring = now;
+        self.drain.chores();
+    }
+
+    /// What a snapshot has.
+    fn look(&mut self, input: &mut Input<'_>) {
+        let moment = match input.small() & 1 {
+            0 => Moment::Past,
+            _ => Moment::Next,
+        };
+        let bytes = input.small() << (input.small() & 31);
+        let pictures = self.drain.pictures(bytes, moment);
+        let since = Ticks(input.word());
+        let extent = Extent::between(since, pictures.taken());
+        let snapshot = pictures.develop(ProcessId(0), FUNCTIONS as usize, extent, |_| {});
+        read(&snapshot.blocks);
+    }
+
+    fn keep(&mut self, input: &mut Input<'_>) {
+        self.keeps_all = false;
+        let first = u32::try_from(input.small()).unwrap_or(0) % FUNCTIONS;
+        let window = Ticks(input.word())..Ticks(input.word());
+        let keep = match input.small() & 3 {
+            0 => None,
+            1 => Some(Keep::new(None, window)),
+            _ => Some(Keep::new(Some(vec![first..first + 2]), window)),
+        };
+        self.drain.flush();
+        self.drain.lanes.filter(keep.map(Arc::new));
+    }
+
+    fn choose(&mut self, input: &mut Input<'_>) {
+        self.keeps_all = false;
+        let tid = input.tid().to_string();
+        let choice = ThreadChoice::new(&[tid, "no such thread".to_owned()]);
+        self.drain.threads = match input.small() & 1 {
+            0 => None,
+            _ => choice.ok().map(Arc::new),
+        };
+        self.drain.choose_threads();
+    }
+
+    fn profile(&mut self, input: &mut Input<'_>) {
+        // Rings may be read along for it.
+        self.keeps_all = false;
+        let number = input.small() & 3;
+        let ask = match input.small() % 3 {
+            0 => Ask::Begin(number),
+            1 => Ask::End(number),
+            _ => Ask::Kept,
+        };
+        self.drain.profile(ask);
+    }
+
+    fn restart(&mut self, in_order: bool) {
+        if in_order {
+            self.end();
+        }
+        let g = self.geometry;
+        let copy = |file: &File| file.try_clone().expect("a descriptor");
+        // A mapping that is broken stays so; a new session has a new one, or none.
+        if self.is_broken {
+            self.rings.set_len(g.rings_bytes()).expect("a sparse file");
+            self.is_broken = false;
+        }
+        let mapping = Mapping::new(&self.rings, 0, g.rings_bytes()).expect("a mapping");
+        let mut slots = Slots::new(
+            *self.drain.layout(),
+            mapping,
+            RingsFile::own(copy(&self.rings)),
+        );
+        slots.filtered = true;
+        let memory = Arc::clone(&self.drain.memory);
+        self.drain = Drain::new(Pid::this(), memory, slots, sites(), output());
+        self.keeps_all = true;
+        self.begin();
+    }
+
+    /// Ends the session. Then holds, whatever is in the memory, what is checked here.
+    fn end(&mut self) {
+        self.drain.finish();
+        let drain = &self.drain;
+        assert!(drain.rings.len() <= self.geometry.slots() as usize);
+        assert_eq!(drain.rings.len(), drain.order.len());
+        let snapshot = drain.output.snapshot();
+        let events = read(&snapshot.blocks);
+        for block in &snapshot.blocks {
+            let mut threads = snapshot.threads.iter();
+            assert!(threads.any(|thread| thread.id == block.thread));
+        }
+        let counters = drain.output.counters();
+        assert!(counters.retained_bytes <= RETAINED + (1 << 16));
+        let whole = counters.overwritten_events == 0 && !drain.slots.rings.is_broken();
+        if self.keeps_all && whole {
+            assert_eq!(events, counters.events, "{counters:?}");
+        }
+    }
+}
+
+/// Reads blocks, in which time does not run backwards, and says how many events are in them.
+fn read(blocks: &[xray_trace::container::Block]) -> u64 {
+    let mut events = 0;
+    for block in blocks {
+        let mut last = block.first;
+        for event in block.events() {
+            let event = event.expect("a block of our own");
+            assert!(event.ticks >= last && event.ticks <= block.last);
+            last = event.ticks;
+            events += u64::from(matches!(
+                event.body,
+                EventBody::Call { .. } | EventBody::Data { .. }
+            ));
+        }
+    }
+    events
+}

@@ -1,0 +1,45 @@
+//! The door for a fuzz target: what the server of metrics answers to any bytes. Only there with
+//! `--cfg fuzzing`.
+
+use std::sync::{Arc, LazyLock};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    runtime::Runtime,
+};
+
+use super::server::{Names, Pages, answer};
+use crate::{session::Metering, shutdown};
+
+/// Bytes that wait in either direction: a page and all that is asked.
+const ROOM: usize = 1 << 20;
+
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime")
+});
+
+/// Sends these bytes over a connection of its own and returns what the server answers.
+///
+/// # Panics
+/// The server does not end the connection.
+pub fn ask(bytes: &[u8]) -> Vec<u8> {
+    RUNTIME.block_on(async {
+        let metering = Metering::new(None, 0).expect("no clock is read");
+        let pages = Arc::new(Pages::new(Names::Loopback, Arc::new(metering)));
+        let (_stop, stopping) = shutdown::channel();
+        let (server, mut client) = tokio::io::duplex(ROOM);
+        let answering = answer(Box::new(server), pages, stopping);
+        let asking = async {
+            // The server may have ended the connection before it has read everything.
+            let _ = client.write_all(bytes).await;
+            let _ = client.shutdown().await;
+            let mut answer = Vec::new();
+            let _ = client.read_to_end(&mut answer).await;
+            answer
+        };
+        tokio::join!(answering, asking).1
+    })
+}

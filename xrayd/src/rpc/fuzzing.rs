@@ -1,0 +1,164 @@
+//! The doors for a fuzz target: what the daemon makes of requests, up to where it would look at a
+//! process. Only there with `--cfg fuzzing`.
+
+use std::sync::LazyLock;
+
+use sled_encoders::Capture;
+use tonic::Status;
+use xray_trace::{instr_map::Selection, model::FunctionId};
+use xrayd_proto::v1;
+
+use super::{
+    authorise::{self, Whom},
+    convert, described,
+    trigger::Plan,
+    undo::Undo,
+};
+use crate::{
+    refusal::Refusal,
+    session::{
+        Caller, Condition, Economy, FunctionRow, MOST_CONDITIONS, MOST_FIRINGS, Mode, Quotas,
+        Registry, RegistryConfig, Run, Switch, Wanted,
+        fuzzing::{keep_filter, keep_selection},
+    },
+    text::is_hazard,
+};
+
+/// Bytes of a description in an audit record, with a character and a pattern that is cut off.
+const LONGEST_DESCRIPTION: usize = 8 << 10;
+/// Bytes of a message, which is a header.
+const LONGEST_MESSAGE: usize = 8 << 10;
+
+static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
+    Registry::new(RegistryConfig {
+        quotas: Quotas::DAEMON,
+        ..RegistryConfig::default()
+    })
+});
+
+/// A request to switch functions.
+pub fn toggle(request: v1::ToggleRequest, switch: Switch) {
+    let v1::ToggleRequest {
+        pid,
+        selection,
+        dry_run,
+        capture,
+        loan,
+    } = request;
+    describe(selection.as_ref());
+    let _ = Whom::try_from(pid);
+    let run = if dry_run { Run::Dry } else { Run::Real };
+    let Ok(to) = told(convert::wanted(switch, capture)) else {
+        return;
+    };
+    let mut compiled = None;
+    let toggled = convert::toggle(selection, to, loan, run, |selection: &Selection| {
+        compiled = Some(selection.clone());
+        REGISTRY.compile(Some(1000), selection)
+    });
+    if told(toggled).is_ok()
+        && let Some(selection) = compiled
+    {
+        keep_selection(&selection, to);
+    }
+}
+
+/// A request with a selection, for a list or a stream.
+pub fn select(selection: Option<v1::Selection>, undo: Option<v1::Undo>) {
+    describe(selection.as_ref());
+    let _ = told(undo.map(Undo::try_from).transpose());
+    let Ok(Some(selection)) = told(selection.map(convert::selection).transpose()) else {
+        return;
+    };
+    let rows = rows();
+    let most = rows.len();
+    let matching = convert::matching(rows, &selection).expect("it was compiled before");
+    assert!(matching.len() <= most);
+    for row in matching {
+        let _ = convert::function(crate::Pid::this(), row);
+    }
+}
+
+/// A request for a filter.
+pub fn filter(request: v1::SetFilterRequest) {
+    let v1::SetFilterRequest { pid, filter } = request;
+    let _ = Whom::try_from(pid);
+    let Some(filter) = filter else {
+        return;
+    };
+    assert!(described::setting(&filter).len() <= LONGEST_DESCRIPTION);
+    let filter = convert::filter(filter);
+    let _ = told(filter.check());
+    keep_filter(&filter);
+}
+
+/// A request for what tracing may cost.
+pub fn economy(request: v1::SetEconomyRequest) {
+    let Some(economy) = request.economy else {
+        return;
+    };
+    assert!(described::setting(&economy).len() <= LONGEST_DESCRIPTION);
+    let _ = told(convert::economy(economy).and_then(Economy::check));
+}
+
+/// A request to attach.
+pub fn attach(request: v1::AttachRequest) {
+    let _ = authorise::one(request.pid);
+    let Ok(options) = told(convert::attach_options(request)) else {
+        return;
+    };
+    assert!(options.ring_bytes > 0 && options.max_threads > 0);
+    assert!(Mode::ALL.contains(&options.mode));
+    let _ = told(options.economy.check());
+}
+
+/// The first request of a trigger.
+pub fn trigger(request: v1::TriggerRequest) {
+    assert!(described::trigger(&request).len() <= LONGEST_DESCRIPTION);
+    let Ok(plan) = told(Plan::try_from(request)) else {
+        return;
+    };
+    assert!(plan.conditions.len() <= MOST_CONDITIONS && plan.limit <= MOST_FIRINGS);
+    for condition in &plan.conditions {
+        if let Condition::Call(of) | Condition::Duration { of, .. } | Condition::Rate { of, .. } =
+            condition
+        {
+            keep_selection(of, Wanted::Off);
+        }
+    }
+    plan.compile_switches(&REGISTRY, Caller::in_process(0, 0));
+}
+
+fn describe(selection: Option<&v1::Selection>) {
+    assert!(described::selection(selection).len() <= LONGEST_DESCRIPTION);
+}
+
+/// A refusal says why, in one line that a header has room for.
+fn told<T>(outcome: Result<T, Refusal>) -> Result<T, Refusal> {
+    outcome.inspect_err(|refusal| {
+        let status = Status::from(refusal.clone());
+        let message = status.message();
+        assert!(!message.is_empty() && message.len() <= LONGEST_MESSAGE);
+        assert!(!message.contains(is_hazard), "{message:?}");
+    })
+}
+
+fn rows() -> Vec<FunctionRow> {
+    let row = |(id, name): (u32, &str)| FunctionRow {
+        id: FunctionId(id),
+        module: "/usr/bin/demo".to_owned(),
+        name: name.to_owned(),
+        symbol: None,
+        source: None,
+        sleds: 2,
+        event_sleds: 0,
+        enabled: false,
+        rests: false,
+        capture: Capture::NONE,
+        calls: 0,
+        xray_id: id + 1,
+        address: 0,
+    };
+    let names = ["main", "ns::Class::method(int) const", ""];
+    (0..).zip(names).map(row).collect()
+}
