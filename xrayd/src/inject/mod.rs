@@ -9,6 +9,7 @@ mod gadgets;
 mod halt;
 mod install;
 mod net;
+mod page;
 mod patch;
 mod proof;
 mod region;

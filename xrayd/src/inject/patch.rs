@@ -19,6 +19,7 @@
 //! At the stop each thread stands between two instructions, and both are there before and after.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     io,
     ops::{Range, RangeInclusive},
@@ -29,11 +30,10 @@ use sled_encoders::{
     Capture, SledKind,
     x86_64::{
         Door, EventArguments, Front, Staging, State, Stub, TailJump, classify, sled_bytes, stage,
-        switch,
     },
 };
 
-use super::{Wanted, halt::while_halted, region::Region};
+use super::{Wanted, halt::while_halted, page::Change, region::Region};
 use crate::{
     pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal, Result},
@@ -98,21 +98,6 @@ pub(crate) struct PatchReport {
     pub(crate) foreign: u64,
     /// How long the process stood still at most; zero if it did not.
     pub(crate) stopped: Duration,
-}
-
-/// A sled that is to be written. Places are those in the bytes that were read.
-#[derive(Debug)]
-struct Change {
-    /// The sled.
-    sled: Range<usize>,
-    /// The bytes of its body that are written, if any are.
-    body: Option<Range<usize>>,
-    /// True if it was staged to record something else before.
-    restaged: bool,
-    /// The byte that switches it, and the value that it gets.
-    byte: (usize, u8),
-    /// The value of that byte when the sled is off.
-    off: u8,
 }
 
 /// What a sled needs to be as wanted.
@@ -226,7 +211,7 @@ impl Patcher {
     }
 
     /// The pages in `range` are private from now on, if they were not before.
-    fn note_copies(&mut self, range: Range<u64>) {
+    pub(super) fn note_copies(&mut self, range: Range<u64>) {
         let own = &self.own;
         let copied = pages(range.start, range.end).filter(|&page| !is_own(own, page));
         self.copied.extend(copied);
@@ -325,14 +310,19 @@ impl Patcher {
         self.copied.len() as u64 * PAGE
     }
 
-    /// What `copied_bytes` would grow by if `sites` were switched.
+    /// What `copied_bytes` would grow by if `sites`, ordered by address, were switched.
     pub(crate) fn would_copy(&self, sites: &[Site]) -> u64 {
-        let touched: BTreeSet<u64> = sites
+        let mut next = 0;
+        let touched = sites
             .iter()
             .flat_map(|site| pages(site.address, site.end()))
-            .filter(|&page| !is_own(&self.own, page))
-            .collect();
-        touched.difference(&self.copied).count() as u64 * PAGE
+            .filter(|&page| {
+                let is_new = page >= next;
+                next = next.max(page + 1);
+                is_new
+            });
+        let new = touched.filter(|page| !self.copied.contains(page) && !is_own(&self.own, *page));
+        new.count() as u64 * PAGE
     }
 
     /// How many of `sites`, ordered by address, are staged to record something else than `capture`, as far as they can be read.
@@ -439,9 +429,8 @@ impl Patcher {
         self.own = own(&maps);
         let mut failed = None;
         for run in runs {
-            let (mapped, gone): (Vec<Site>, Vec<Site>) =
-                run.iter().partition(|site| self.is_mapped(&maps, site));
-            report.foreign += gone.len() as u64;
+            let mapped = self.mapped(&maps, run);
+            report.foreign += (run.len() - mapped.len()) as u64;
             let done = self.switch_run(memory, &mapped, to, left.as_deref_mut(), report);
             match (done, to) {
                 (Ok(()), _) => {}
@@ -495,19 +484,13 @@ impl Patcher {
                         None => (Some(staging), true),
                     },
                 };
-                let body = staging.map(|staging| put(&staging, at, &mut text));
-                let byte = switch(site.kind);
-                let value = match to {
-                    Wanted::On(_) => byte.on,
-                    Wanted::Off => byte.off,
+                let switch = match to {
+                    Wanted::On(_) => Switch::On,
+                    Wanted::Off => Switch::Off,
                 };
-                changes.push(Change {
-                    sled: at..at + site.length(),
-                    body,
-                    restaged,
-                    byte: (at + usize::from(byte.offset), value),
-                    off: byte.off,
-                });
+                let mut change = Change::new(site.kind, at, staging.as_ref(), switch, &mut text);
+                change.restaged = restaged;
+                changes.push(change);
             }
             self.write_changes(memory, start, &mut text, changes, &mut done)?;
             report.sleds += done.sleds;
@@ -535,84 +518,6 @@ impl Patcher {
             }
             (State::Staged { .. } | State::On { .. }, Wanted::Off) => Planned::Switch,
         })
-    }
-
-    /// Writes `changes` to sleds that stand in `text` with their new bodies. `text` was read at
-    /// `start`.
-    fn write_changes(
-        &mut self,
-        memory: &Memory,
-        start: u64,
-        text: &mut [u8],
-        mut changes: Vec<Change>,
-        done: &mut PatchReport,
-    ) -> Result<()> {
-        // Bodies first: a sled is never on with half a body. Another tracer that writes a whole
-        // word may put back what stood there, so they are read back before they are used.
-        let bodies: Vec<_> = changes
-            .iter()
-            .filter_map(|change| change.body.clone())
-            .collect();
-        for body in &bodies {
-            self.write(memory, start, text, body)?;
-        }
-        if !bodies.is_empty() {
-            self.drop_foreign(memory, start, text, &mut changes, done)?;
-        }
-        let mut switched = false;
-        for change in &changes {
-            let (at, value) = change.byte;
-            if let Some(byte) = text.get_mut(at)
-                && *byte != value
-            {
-                *byte = value;
-                self.write(memory, start, text, &(at..at + 1))?;
-                switched = true;
-            }
-        }
-        if switched {
-            self.drop_foreign(memory, start, text, &mut changes, done)?;
-        }
-        done.sleds += changes.len() as u64;
-        let restaged = changes.iter().filter(|change| change.restaged);
-        done.restaged += restaged.count() as u64;
-        Ok(())
-    }
-
-    /// Reads sleds back, and counts those as foreign that are not as in `text`: another tracer has
-    /// written to them meanwhile. Of these, one that is on is switched off.
-    fn drop_foreign(
-        &mut self,
-        memory: &Memory,
-        start: u64,
-        text: &mut [u8],
-        changes: &mut Vec<Change>,
-        done: &mut PatchReport,
-    ) -> Result<()> {
-        let mut there = vec![0u8; text.len()];
-        memory
-            .read(TargetAddr(start), &mut there)
-            .map_err(|error| self.failed("read", start, &error))?;
-        let is_there =
-            |change: &Change| there.get(change.sled.clone()) == text.get(change.sled.clone());
-        let (kept, foreign): (Vec<Change>, Vec<Change>) =
-            std::mem::take(changes).into_iter().partition(is_there);
-        done.foreign += foreign.len() as u64;
-        *changes = kept;
-        for Change {
-            byte: (at, value),
-            off,
-            ..
-        } in foreign
-        {
-            if value != off && there.get(at) == Some(&value) {
-                let address = start + at as u64;
-                memory
-                    .write(TargetAddr(address), &[off])
-                    .map_err(|error| self.failed("write", address, &error))?;
-            }
-        }
-        Ok(())
     }
 
     /// How a sled that stands there as `bytes` is staged; `None` if no trampoline is in reach or
@@ -704,36 +609,29 @@ impl Patcher {
             .any(|region| region.trampolines.is_target(site.kind, target))
     }
 
-    /// True if the sled's place is mapped as when it was found: by the same part of the same file.
-    fn is_mapped(&self, maps: &Maps, site: &Site) -> bool {
-        let Some(module) = self.module(site) else {
-            return false;
+    /// Those sleds of a run whose place is mapped as when they were found: by the same part of the
+    /// same file. One look is enough for a run that one entry maps from end to end.
+    fn mapped<'a>(&self, maps: &Maps, run: &'a [Site]) -> Cow<'a, [Site]> {
+        let entry = |site: &Site, address: u64| {
+            let entry = maps.at(address)?;
+            self.module(site)?.offset_of(entry, address)?;
+            Some(entry)
         };
-        [site.address, site.end() - 1].into_iter().all(|address| {
-            maps.at(address)
-                .is_some_and(|entry| module.offset_of(entry, address).is_some())
-        })
+        let ends = |first: &Site, last: &Site| {
+            Some([entry(first, first.address)?, entry(last, last.end() - 1)?])
+        };
+        if let [first, .., last] = run
+            && let Some([start, end]) = ends(first, last)
+            && start.range == end.range
+        {
+            return Cow::Borrowed(run);
+        }
+        let mapped = run.iter().filter(|site| ends(site, site).is_some());
+        Cow::Owned(mapped.copied().collect())
     }
 
     fn module(&self, site: &Site) -> Option<&Module> {
         self.modules.get(&site.module)
-    }
-
-    /// Writes what `place` names of `text`, which stands at `start`.
-    fn write(
-        &mut self,
-        memory: &Memory,
-        start: u64,
-        text: &[u8],
-        place: &Range<usize>,
-    ) -> Result<()> {
-        let at = start + place.start as u64;
-        let bytes = text.get(place.clone()).unwrap_or_default();
-        memory
-            .write(TargetAddr(at), bytes)
-            .map_err(|error| self.failed("write", at, &error))?;
-        self.note_copies(at..at + bytes.len() as u64);
-        Ok(())
     }
 
     pub(super) fn failed(&self, what: &str, at: u64, error: &io::Error) -> Refusal {
@@ -767,16 +665,6 @@ fn is_own(own: &[Range<u64>], page: u64) -> bool {
     range.is_some_and(|range| range.contains(&address))
 }
 
-/// Puts what stages the sled at `at` into `text`. Returns where it stands.
-fn put(staging: &Staging, at: usize, text: &mut [u8]) -> Range<usize> {
-    let start = at + usize::from(staging.offset);
-    let place = start..start + staging.bytes().len();
-    if let Some(body) = text.get_mut(place.clone()) {
-        body.copy_from_slice(staging.bytes());
-    }
-    place
-}
-
 /// Splits sites, ordered by address, where a page without any lies between, and where a run gets too long.
 fn runs(mut sites: &[Site]) -> impl Iterator<Item = &[Site]> {
     std::iter::from_fn(move || {
@@ -805,14 +693,17 @@ fn pages(start: u64, end: u64) -> RangeInclusive<u64> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn runs_split_at_untouched_pages_and_at_their_longest() {
-        let site = |address| Site {
+    fn site(address: u64) -> Site {
+        Site {
             address,
             kind: SledKind::Entry,
             jump: TailJump::Plain,
             module: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn runs_split_at_untouched_pages_and_at_their_longest() {
         let sites: Vec<Site> = [
             0x1000, 0x1800, 0x2000, 0x5000, 0x5010, 0x1_5000, 0x1_5ff0, 0x1_6000,
         ]
@@ -824,5 +715,19 @@ mod tests {
         let dense: Vec<Site> = (0..100).map(|i| site(i * 0x1000)).collect();
         assert!(runs(&dense).all(|run| run.len() <= 16));
         assert_eq!(runs(&dense).map(<[Site]>::len).sum::<usize>(), 100);
+    }
+
+    #[test]
+    fn each_page_that_would_be_copied_counts_once() {
+        let pid = Pid::this();
+        let memory = Memory::open(pid, pid.leader()).unwrap();
+        let maps = Maps::parse(b"9000-a000 r-xp 0 0:0 0\n");
+        let mut patcher = Patcher::new(pid, &memory, &maps, [], Vec::new(), []);
+        // The first reaches into the next page. The last is in memory without a file.
+        let sites = [0x1ffe, 0x2010, 0x2800, 0x5000, 0x9000].map(site);
+        assert_eq!(patcher.would_copy(&sites), 3 * PAGE);
+        patcher.note_copies(0x2010..0x2011);
+        assert_eq!(patcher.would_copy(&sites), 2 * PAGE);
+        assert_eq!(patcher.would_copy(&sites[1..3]), 0);
     }
 }

@@ -516,9 +516,7 @@ impl Controller {
         let shared = Arc::clone(&self.shared);
         let switches = self.switches();
         if to != Wanted::Off {
-            let off = |id: &FunctionId| shared.states.recorded(*id).is_none();
-            let off: Vec<FunctionId> = ids.iter().copied().filter(off).collect();
-            switches.mark(&off);
+            switches.mark(&shared.states.off(ids));
         }
         // All of them, or a part: of the same number are the same.
         let patch = |part: &[FunctionId], to| {

@@ -176,14 +176,14 @@ impl Functions {
 
     /// The usable sleds of these functions, ordered by address.
     pub(crate) fn sites(&self, ids: &[FunctionId]) -> Vec<PatchSite> {
-        let mut sites: Vec<PatchSite> = ids
-            .iter()
-            .filter_map(|&id| {
-                let loaded = self.find(id)?;
-                Some(loaded.sites_of(id).to_vec())
-            })
-            .flatten()
-            .collect();
+        let modules = self.read();
+        let mut sites = Vec::new();
+        for &id in ids {
+            if let Some(loaded) = owner(&modules, id) {
+                sites.extend_from_slice(loaded.sites_of(id));
+            }
+        }
+        drop(modules);
         sites.sort_unstable_by_key(|site| site.address);
         sites
     }
@@ -317,12 +317,7 @@ impl Functions {
     }
 
     fn find(&self, id: FunctionId) -> Option<Arc<Loaded>> {
-        let modules = self.read();
-        let index = modules
-            .partition_point(|loaded| loaded.first <= id.0)
-            .checked_sub(1)?;
-        let loaded = modules.get(index)?;
-        loaded.ids().contains(&id.0).then(|| Arc::clone(loaded))
+        owner(&self.read(), id).map(Arc::clone)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Loaded>>> {
@@ -464,4 +459,11 @@ impl Loaded {
         let sites = self.index_of(id).and_then(|index| self.sites.get(index));
         sites.map_or(&[], Vec::as_slice)
     }
+}
+
+/// The module of a function, of all by index.
+fn owner(modules: &[Arc<Loaded>], id: FunctionId) -> Option<&Arc<Loaded>> {
+    let index = modules.partition_point(|loaded| loaded.first <= id.0);
+    let loaded = modules.get(index.checked_sub(1)?)?;
+    loaded.ids().contains(&id.0).then_some(loaded)
 }

@@ -62,6 +62,16 @@ impl States {
         }
     }
 
+    /// Those of `ids` that are known to be off.
+    pub(super) fn off(&self, ids: &[FunctionId]) -> Vec<FunctionId> {
+        let states = lock(&self.states);
+        let is_off = |id: &&FunctionId| {
+            let state = states.get(id.0 as usize);
+            state.is_none_or(|&state| state == State::Off)
+        };
+        ids.iter().filter(is_off).copied().collect()
+    }
+
     /// How many may be on.
     pub(super) fn functions_on(&self) -> u32 {
         self.on.load(Ordering::Relaxed)
@@ -349,5 +359,6 @@ mod tests {
         states.forget([FunctionId(1), FunctionId(2)].into_iter());
         assert_eq!(states.functions_on(), 1);
         assert!(states.recorded(FunctionId(2)).is_none());
+        assert_eq!(states.off(&ids), ids[1..]);
     }
 }
