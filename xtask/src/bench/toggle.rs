@@ -1,9 +1,12 @@
 //! Twenty thousand functions on and off, and who stood still for it.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt as _;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, Target};
+use procfs::process::{MMPermissions, Process};
 
 use super::daemon::{Daemon, number};
 use super::samples::Samples;
@@ -60,15 +63,65 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<Row>> {
         daemon.detach(pid)?;
     }
     let copied = copied as f64 / (1 << 20) as f64;
+    let floor = floor(sleds, processes * again)?;
     Ok(vec![
+        Row::new(
+            format!("floor: {sleds} bytes are written, each by a call of its own"),
+            format!(
+                "{:.1} ms, {:.1} to {:.1}",
+                floor.median(),
+                floor.min(),
+                floor.max()
+            ),
+            "1.00 × floor",
+        ),
         first.row(
             &format!("enable for the first time: {sleds} sleds, {copied:.1} MiB copied"),
             FIRST_MS,
+            &floor,
         ),
-        enable.row("enable again", AGAIN_MS),
-        disable.row("disable", AGAIN_MS),
+        enable.row("enable again", AGAIN_MS, &floor),
+        disable.row("disable", AGAIN_MS, &floor),
         Row::new("threads stopped", stopped.to_string(), "").goal("0", stopped == 0),
     ])
+}
+
+/// Milliseconds for `bytes` writes of a byte each, as many as sleds are switched, to pages that
+/// were written to before. They lie evenly in the text of a program that is not traced.
+fn floor(bytes: u64, rounds: usize) -> Result<Samples> {
+    let target = Target::spawn(Fixture::Many20k, [""; 0])?;
+    let pid = target.pid();
+    let process = Process::new(pid)?;
+    let maps = process.maps()?;
+    let text = maps
+        .iter()
+        .filter(|map| map.perms.contains(MMPermissions::EXECUTE))
+        .max_by_key(|map| map.address.1 - map.address.0)
+        .context("a program without text")?;
+    let (start, end) = text.address;
+    let memory = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/{pid}/mem"))?;
+    let addresses = (0..bytes).map(|byte| start + (end - start) * byte / bytes);
+    let mut writes = Vec::new();
+    for address in addresses {
+        let mut there = [0];
+        memory.read_exact_at(&mut there, address)?;
+        writes.push((address, there));
+    }
+    let write_all = || {
+        let mut writes = writes.iter();
+        writes.try_for_each(|(address, byte)| memory.write_all_at(byte, *address))
+    };
+    write_all()?;
+    let mut times = Samples::default();
+    for _ in 0..rounds {
+        let begun = Instant::now();
+        write_all()?;
+        times.push(begun.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok(times)
 }
 
 // === impl Times ===
@@ -83,7 +136,7 @@ impl Times {
         Ok(report)
     }
 
-    fn row(&self, what: &str, limit: f64) -> Row {
+    fn row(&self, what: &str, limit: f64, floor: &Samples) -> Row {
         let Self { engine, command } = self;
         let result = format!(
             "{:.1} ms, {:.1} to {:.1}; whole command {:.0} ms",
@@ -92,7 +145,11 @@ impl Times {
             engine.max(),
             command.median()
         );
-        let ratio = format!("{:.2} × target", engine.median() / limit);
+        let ratio = format!(
+            "{:.2} × target, {:.2} × floor",
+            engine.median() / limit,
+            engine.median() / floor.median()
+        );
         Row::new(what, result, ratio).goal(format!("≤ {limit:.0} ms"), engine.median() <= limit)
     }
 }
