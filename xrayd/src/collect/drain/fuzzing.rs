@@ -96,11 +96,22 @@ impl Input<'_> {
         high << 32 | low
     }
 
+    /// A slot: as a rule one that recorded events are in.
+    fn slot(&mut self, g: Geometry) -> u32 {
+        let number = u32::try_from(self.small()).unwrap_or(0);
+        let mask = g.slots() - 1;
+        match number {
+            0..64 => nix::unistd::gettid().as_raw().cast_unsigned() & mask,
+            64..192 => (ENDED - (number & 3)) & mask,
+            _ => number & mask,
+        }
+    }
+
     /// A thread: one that lives, or any other.
     fn tid(&mut self) -> u32 {
         match self.small() {
             0..64 => nix::unistd::gettid().as_raw().cast_unsigned(),
-            few @ 64..192 => ENDED - u32::try_from(few).unwrap_or(0),
+            few @ 64..192 => ENDED - u32::try_from(few & 3).unwrap_or(0),
             192..224 => layout::slot::WITHDRAWN,
             _ => self.half(),
         }
@@ -226,9 +237,19 @@ impl Scene {
     /// A word somewhere in the memory.
     fn write(&mut self, input: &mut Input<'_>) {
         let g = self.geometry;
-        let slot = u32::try_from(input.small()).unwrap_or(0) % g.slots();
+        let slot = input.slot(g);
         let at = match input.small() & 15 {
-            0..5 => g.control_offset(slot) + 8 * (input.small() & 7),
+            0 => {
+                // A thread that found no slot.
+                let bucket = g.bucket_offset(slot);
+                self.put(layout::rings::BUCKETS_TAKEN, [1; 8]);
+                let tid = u64::from(input.tid());
+                for (at, word) in [(0, tid), (8, input.word()), (16, input.word())] {
+                    self.put(bucket + at, word.to_le_bytes());
+                }
+                return;
+            }
+            1..5 => g.control_offset(slot) + 8 * (input.small() & 7),
             5 => 8 * (input.small() & 7),
             6 => g.bucket_offset(slot) + 8 * (input.small() & 3),
             7 => g.filter_offset(slot) + 8 * (input.small() & 15),
