@@ -535,7 +535,7 @@ impl Recording {
                 target.rings.store(self.cursor, 0);
                 self.cursor += 8;
                 if self.cursor.is_multiple_of(g.chunk_bytes()) {
-                    self.released += 1;
+                    self.released = self.released.wrapping_add(1);
                     At::GiveBack
                 } else {
                     At::Zero
@@ -658,7 +658,7 @@ impl Recording {
 
     fn count_loss<M: SharedMemory>(&mut self, target: &Target<'_, M>) {
         let line = target.line(self.index, control::LOST);
-        target.rings.store(line, target.rings.load(line) + 1);
+        increment(target.rings, line);
         self.outcome = Outcome::Lost;
     }
 }
@@ -713,6 +713,7 @@ const fn upper(value: u64) -> u32 {
     lower(value >> 32)
 }
 
+/// Wraps as the trampolines' counter does: the memory may hold anything.
 fn increment<M: SharedMemory>(memory: &M, place: u64) {
-    memory.store(place, memory.load(place) + 1);
+    memory.store(place, memory.load(place).wrapping_add(1));
 }
