@@ -1,25 +1,49 @@
 //! Programs that attack their tracer while it looks at them.
 //!
 //! Each test starts a daemon as root and one program of another user that makes one attack
-//! (`fixtures/attacker.c`). That user runs every command on the program, over and over. A command
-//! may be refused; what must hold afterwards is the same for all attacks: no file outside is
-//! changed, the daemon lives and has its memory and threads back, and another user is served.
+//! (`fixtures/attacker.c`, `fixtures/rewriter.c`). That user runs every command on the program, over
+//! and over. A command may be refused. After each attack the same holds: no file outside is changed,
+//! no call was made that a filter forbids, and the daemon lives and has its sessions, threads,
+//! descriptors and memory back. A second user traces another program all the time, and is answered
+//! while the attack goes on.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use integration::scene::{Cli, Daemon, NOBODY, Scene};
+use integration::scene::{Cli, Daemon, NOBODY, Scene, rows};
 use integration::{DEADLINE, Fixture, Target, copy_into, is_root_for, wait_until};
 use procfs::process::Process;
 
-/// Rounds of all commands against one attack.
+/// The second user, who owns nothing of the first one's.
+const SECOND: u32 = NOBODY - 1;
+/// Rounds of all commands against one attack, and how often the second user is served meanwhile, at
+/// least.
 const ROUNDS: usize = 2;
-/// What the daemon may need at most, in bytes: twice what it needs for an honest program.
-const MEMORY: u64 = 192 << 20;
+/// The second user's commands are done before the first user's were, so often. Each of a round's 13
+/// commands starts a client and waits for an answer, as the second user's 5 do. So whatever the load
+/// is, 130 commands take longer than 5, unless these wait for the others.
+const ROUNDS_WHILE_SERVED: usize = 10;
+/// Waits of a command for another one that takes long are no matter of rounds. Without them, the
+/// fastest of the second user's turns takes about as long as the slowest one before the attack: 1.0
+/// to 1.3 times on two processors, which the attack, its commands and the second user share. One
+/// command in five that waits two seconds for a lock makes it ten times as long.
+const SLOWER: u32 = 5;
+/// What both users may take, each half of it. The memory that the daemon needs beyond what it needs for an
+/// honest program is no more.
+const QUOTAS: [(&str, u64); 3] = [
+    ("mapped", 32 << 20),
+    ("retained", 16 << 20),
+    ("patterns", 4 << 20),
+];
+/// Rings of both users, which fit the quota.
+const RINGS: [&str; 4] = ["--ring-size", "64KiB", "--max-threads", "64"];
 /// Exit codes of commands that were done, found nothing, or were refused.
 const ANSWERED: [i32; 4] = [0, 1, 3, 4];
 const CONTENT: &[u8] = b"a file of root's\n";
@@ -33,6 +57,17 @@ struct Attack {
     honest: Target,
     /// A file that only root may write.
     outside: PathBuf,
+    /// Nothing is made here but by a call that the attacker's filter forbids.
+    forbidden: PathBuf,
+}
+
+/// What the daemon has.
+#[derive(Debug)]
+struct Held {
+    threads: u64,
+    descriptors: usize,
+    /// The most that it had so far, in bytes.
+    memory: u64,
 }
 
 // === impl Attack ===
@@ -42,34 +77,50 @@ impl Attack {
         let scene = Scene::public()?;
         let outside = scene.path("outside");
         fs::write(&outside, CONTENT)?;
-        let programs = scene.path("programs");
-        fs::create_dir(&programs)?;
-        let program = copy_into(Fixture::Attacker, &programs)?;
-        let file = match mode {
-            "descriptors" => outside.clone(),
-            // Any file with sleds.
-            _ => {
-                let library = programs.join("library.so");
-                fs::copy(&program, &library)?;
-                chown(&library, Some(NOBODY), Some(NOBODY))?;
-                library
+        let programs = folder_of(&scene, "programs", NOBODY)?;
+        let forbidden = programs.join("forbidden");
+        let attacker = match mode {
+            "calls" => {
+                let file = programs.join("file");
+                fs::write(&file, "")?;
+                chown(&file, Some(NOBODY), Some(NOBODY))?;
+                let mut command = Command::new(copy_into(Fixture::Rewriter, &programs)?);
+                command.arg("any").arg(file).arg(&forbidden).arg("again");
+                command
+            }
+            mode => {
+                let program = copy_into(Fixture::Attacker, &programs)?;
+                chown(&program, Some(NOBODY), Some(NOBODY))?;
+                let file = match mode {
+                    "descriptors" => outside.clone(),
+                    // Any file with sleds.
+                    _ => {
+                        let library = programs.join("library.so");
+                        fs::copy(&program, &library)?;
+                        chown(&library, Some(NOBODY), Some(NOBODY))?;
+                        library
+                    }
+                };
+                let mut command = Command::new(program);
+                command.arg(mode).arg(file);
+                command
             }
         };
-        for path in [&programs, &program] {
-            chown(path, Some(NOBODY), Some(NOBODY))?;
-        }
-        let mut command = Command::new(program);
-        command.arg(mode).arg(file);
-        command.uid(NOBODY).gid(NOBODY).current_dir("/");
-        let attacker = Target::spawn_command(command)?;
-        let honest = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
-        let daemon = scene.daemon()?;
+        let attacker = spawn(attacker, NOBODY)?;
+        let programs = folder_of(&scene, "honest", SECOND)?;
+        let mut honest = Command::new(copy_into(Fixture::Counted, &programs)?);
+        honest.args(["--threads", "1"]);
+        let honest = spawn(honest, SECOND)?;
+        let quotas = QUOTAS.map(|(name, bytes)| format!("{name}={}/{bytes}", bytes / 2));
+        let options: Vec<&str> = quotas.iter().flat_map(|it| ["--quota", it]).collect();
+        let daemon = scene.daemon_with(&options)?;
         Ok(Self {
             scene,
             daemon,
             attacker,
             honest,
             outside,
+            forbidden,
         })
     }
 
@@ -86,16 +137,10 @@ impl Attack {
             "-o",
             "/dev/null",
         ];
+        let attach = [&["attach", &pid][..], &RINGS].concat();
         let commands = [
             &["doctor", &pid][..],
-            &[
-                "attach",
-                &pid,
-                "--ring-size",
-                "64KiB",
-                "--max-threads",
-                "64",
-            ],
+            &attach,
             &["ps"],
             &["enable", "--pid", &pid, "--all"],
             &["functions", "--pid", &pid],
@@ -105,7 +150,7 @@ impl Attack {
             &["status", "--modules"],
             &["detach", &pid],
             // Takes over what the first attach has left.
-            &["attach", &pid, "--mode", "stream"],
+            &[&attach[..], &["--mode", "stream"]].concat(),
             &["enable", "--pid", &pid, "--all"],
             &["detach", &pid],
         ];
@@ -119,52 +164,101 @@ impl Attack {
         Ok(())
     }
 
-    /// Another user's program is traced all the time.
-    fn others_are_served(&self, cli: &Cli) -> Result<()> {
+    /// A turn of the second user, who is never refused: how long it takes.
+    fn serve(&self, cli: &Cli) -> Result<Duration> {
+        let begun = Instant::now();
         let pid = self.honest.pid().to_string();
-        cli.ok([
-            "attach",
-            &pid,
-            "--ring-size",
-            "64KiB",
-            "--max-threads",
-            "16",
-        ])?;
+        cli.ok(["ps"])?;
+        cli.ok([&["attach", &pid][..], &RINGS].concat())?;
         cli.ok(["enable", "--pid", &pid, "--all"])?;
+        cli.ok(["status"])?;
         cli.ok(["detach", &pid])?;
-        Ok(())
+        Ok(begun.elapsed())
+    }
+
+    /// Both users at the same time: how long the second user's turns take.
+    fn fight(&self, first: &Cli, second: &Cli) -> Result<Vec<Duration>> {
+        let (rounds, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let attacking = scope.spawn(|| -> Result<()> {
+                while !is_over.load(SeqCst) {
+                    self.commands(first)?;
+                    rounds.fetch_add(1, SeqCst);
+                }
+                Ok(())
+            });
+            let served = || -> Result<Vec<Duration>> {
+                let mut turns = Vec::new();
+                while turns.len() < ROUNDS || rounds.load(SeqCst) < ROUNDS {
+                    let before = rounds.load(SeqCst);
+                    turns.push(self.serve(second)?);
+                    let meanwhile = rounds.load(SeqCst) - before;
+                    ensure!(
+                        meanwhile < ROUNDS_WHILE_SERVED,
+                        "not served in {meanwhile} rounds of another user"
+                    );
+                    self.nothing_outside_is_changed()?;
+                    ensure!(!attacking.is_finished(), "the attack has ended");
+                }
+                Ok(turns)
+            };
+            let served = served();
+            is_over.store(true, SeqCst);
+            let attacked = attacking.join();
+            attacked.map_err(|_| anyhow::anyhow!("the attacker's user panicked"))??;
+            served
+        })
     }
 
     fn nothing_outside_is_changed(&self) -> Result<()> {
         let found = fs::metadata(&self.outside)?;
         ensure!(found.uid() == 0 && found.len() == CONTENT.len() as u64);
         ensure!(fs::read(&self.outside)? == CONTENT, "a file was changed");
+        ensure!(!self.forbidden.exists(), "a forbidden call was made");
         Ok(())
     }
 }
 
-fn memory_of(daemon: &Daemon) -> Result<u64> {
-    let status = Process::new(daemon.pid().cast_signed())?.status()?;
-    Ok(status.vmhwm.context("no VmHWM")? << 10)
+// === impl Held ===
+
+impl Held {
+    fn by(daemon: &Daemon) -> Result<Self> {
+        let process = Process::new(daemon.pid().cast_signed())?;
+        let status = process.status()?;
+        Ok(Self {
+            threads: status.threads,
+            descriptors: process.fd_count()?,
+            memory: status.vmhwm.context("no VmHWM")? << 10,
+        })
+    }
 }
 
-fn threads_of(daemon: &Daemon) -> Result<u64> {
-    let status = Process::new(daemon.pid().cast_signed())?.status()?;
-    // Threads for blocking calls stay for a while.
-    let names = fs::read_dir(
-        Path::new("/proc")
-            .join(daemon.pid().to_string())
-            .join("task"),
-    )?;
-    let sessions = names
-        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok())
-        .filter(|name| {
-            ["ctl-", "drain-", "borrow-", "halt-", "follow-"]
-                .iter()
-                .any(|own| name.starts_with(own))
-        });
-    ensure!(status.threads < 256, "{} threads", status.threads);
-    Ok(sessions.count() as u64)
+/// A folder of this user's own.
+fn folder_of(scene: &Scene, name: &str, user: u32) -> Result<PathBuf> {
+    let folder = scene.path(name);
+    fs::create_dir(&folder)?;
+    chown(&folder, Some(user), Some(user))?;
+    Ok(folder)
+}
+
+fn spawn(mut command: Command, user: u32) -> Result<Target> {
+    command.uid(user).gid(user).current_dir("/");
+    Target::spawn_command(command)
+}
+
+/// Threads of sessions, by their names.
+fn session_threads(daemon: &Daemon) -> Result<Vec<String>> {
+    let tasks = Path::new("/proc")
+        .join(daemon.pid().to_string())
+        .join("task");
+    let names = fs::read_dir(tasks)?
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    let is_own = |name: &String| {
+        ["ctl-", "drain-", "borrow-", "halt-", "follow-"]
+            .iter()
+            .any(|own| name.starts_with(own))
+    };
+    Ok(names.filter(is_own).collect())
 }
 
 fn survives(mode: &str) -> Result<()> {
@@ -174,18 +268,35 @@ fn survives(mode: &str) -> Result<()> {
     }
     let mut attack = Attack::begin(mode)?;
     let root = attack.scene.with(&attack.daemon)?;
-    let user = root.as_user(NOBODY);
-    for _ in 0..ROUNDS {
-        attack.commands(&user)?;
-        attack.others_are_served(&root)?;
-        attack.nothing_outside_is_changed()?;
-    }
+    let (first, second) = (root.as_user(NOBODY), root.as_user(SECOND));
+    let quiet = (0..ROUNDS).map(|_| attack.serve(&second));
+    let quiet = quiet.collect::<Result<Vec<_>>>()?;
+    let before = Held::by(&attack.daemon)?;
+    let turns = attack.fight(&first, &second)?;
+    let (fastest, usual) = (turns.iter().min(), quiet.iter().max());
+    let (fastest, usual) = fastest.zip(usual).context("no turns")?;
+    ensure!(
+        *fastest <= SLOWER * *usual,
+        "a turn takes {turns:?} instead of {quiet:?}"
+    );
+
     root.run(["detach", "--all"])?;
+    let left = root.json(["status"])?;
+    ensure!(rows(&left, "processes")?.is_empty(), "{left}");
+    let daemon = &attack.daemon;
     wait_until(DEADLINE, "no session has a thread", || {
-        Ok((threads_of(&attack.daemon)? == 0).then_some(()))
+        Ok(session_threads(daemon)?.is_empty().then_some(()))
     })?;
-    let memory = memory_of(&attack.daemon)?;
-    ensure!(memory < MEMORY, "the daemon took {memory} bytes");
+    // Threads for requests end when they have had nothing to do for ten seconds.
+    wait_until(DEADLINE, "threads and descriptors are given back", || {
+        let after = Held::by(daemon)?;
+        let is_back = after.threads <= before.threads && after.descriptors <= before.descriptors;
+        Ok(is_back.then_some(()))
+    })
+    .with_context(|| format!("{before:?}, then {:?}", Held::by(daemon)))?;
+    let most = before.memory + QUOTAS.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    let memory = Held::by(daemon)?.memory;
+    ensure!(memory <= most, "the daemon took {memory} bytes of {most}");
     let log = attack.daemon.log();
     ensure!(
         !log.contains("panicked") && !log.contains("a bug in xrayd"),
@@ -228,4 +339,9 @@ fn programs_fork_and_execute() -> Result<()> {
 #[test]
 fn threads_come_and_go_without_a_main_thread() -> Result<()> {
     survives("threads")
+}
+
+#[test]
+fn borrowed_instructions_are_rewritten_under_a_filter() -> Result<()> {
+    survives("calls")
 }
