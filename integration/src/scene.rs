@@ -348,6 +348,11 @@ impl Running {
         })
     }
 
+    /// How it has ended, if it has.
+    pub fn has_ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
     /// Waits until it has ended.
     pub fn wait(mut self) -> Result<Ran> {
         let child = &mut self.child;

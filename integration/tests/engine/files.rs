@@ -9,11 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{DEADLINE, Fixture, Target, copy_into, is_root_for, wait_until};
+use integration::{DEADLINE, Fixture, SilentMount, Target, copy_into, is_root_for, wait_until};
 use procfs::process::Process;
 use xrayd::session::Switch;
 
-use crate::silent_mount::SilentMount;
 use crate::support::{attach, detach, pid_of, registry, switch};
 use crate::tracer::Tracer;
 

@@ -39,7 +39,6 @@ mod rewriting;
 mod rseq;
 mod sharing;
 mod signals;
-mod silent_mount;
 mod storm;
 mod support;
 mod tailcond;

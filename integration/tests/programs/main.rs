@@ -31,6 +31,7 @@ mod daemon_endings;
 mod daemon_metrics;
 mod daemon_quotas;
 mod daemon_session;
+mod daemon_shares;
 mod daemon_users;
 mod real;
 mod runs;

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use integration::not_run;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use crate::not_run;
 
 const LOOKUP: u32 = 1;
 const FORGET: u32 = 2;
@@ -33,7 +34,8 @@ const VALID: u64 = 1000;
 const SIZE: u64 = 1 << 20;
 
 /// The mount. When it is dropped, each read that waits fails.
-pub(crate) struct SilentMount {
+#[derive(Debug)]
+pub struct SilentMount {
     dir: tempfile::TempDir,
     was_read: Arc<AtomicBool>,
 }
@@ -42,7 +44,10 @@ pub(crate) struct SilentMount {
 
 impl SilentMount {
     /// `None` if none can be made here, which is told.
-    pub(crate) fn new(test: &str) -> Result<Option<SilentMount>> {
+    ///
+    /// # Errors
+    /// None can be made here, under CI.
+    pub fn new(test: &str) -> Result<Option<SilentMount>> {
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
         let device = match device {
             Ok(device) => device,
@@ -70,12 +75,14 @@ impl SilentMount {
     }
 
     /// The file.
-    pub(crate) fn file(&self) -> PathBuf {
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
         self.dir.path().join("file")
     }
 
     /// Whether a read waits.
-    pub(crate) fn was_read(&self) -> bool {
+    #[must_use]
+    pub fn was_read(&self) -> bool {
         self.was_read.load(Ordering::SeqCst)
     }
 }
