@@ -77,7 +77,7 @@ impl SharedMemory for Memory<'_> {
         self.check(offset, 8);
     }
 
-    fn zero(&self, offset: u64, bytes: u64) {
+    fn fill(&self, offset: u64, bytes: u64, _: u64) {
         self.check(offset, bytes);
     }
 }

@@ -40,6 +40,8 @@ pub enum Fixture {
     NoExit,
     /// `unwinding.cpp`: calls that are left in every way there is; it counts who calls whom.
     Unwinding,
+    /// `switching.c`: a signal handler that switches to another fiber in the midst of a call.
+    Switching,
     /// `manythreads.c`: idle threads, and one that watches the clock.
     ManyThreads,
     /// `oldsleds/`: map entries of versions 0, 1 and 2 in a position-independent program, old function index.
@@ -172,6 +174,7 @@ impl Fixture {
         Fixture::Budget,
         Fixture::NoExit,
         Fixture::Unwinding,
+        Fixture::Switching,
         Fixture::ManyThreads,
         Fixture::OldSledsPie,
         Fixture::OldSledsFixed,
@@ -228,6 +231,7 @@ impl Fixture {
             Fixture::Budget => "budget",
             Fixture::NoExit => "noexit",
             Fixture::Unwinding => "unwinding",
+            Fixture::Switching => "switching",
             Fixture::ManyThreads => "manythreads",
             Fixture::OldSledsPie => "oldsleds-pie",
             Fixture::OldSledsFixed => "oldsleds-fixed",
@@ -402,6 +406,10 @@ impl Fixture {
             Fixture::Unwinding => recipe(
                 &["common.h", "unwinding.cpp"],
                 cxx(&[&normal(&["{src}/unwinding.cpp"])]),
+            ),
+            Fixture::Switching => recipe(
+                &["common.h", "switching.c"],
+                c(&[&normal(&["{src}/switching.c"])]),
             ),
             Fixture::ManyThreads => recipe(
                 &["common.h", "manythreads.c"],

@@ -448,8 +448,8 @@ impl Consumer {
         let chunk = self.geometry.chunk_bytes();
         self.cursor += bytes;
         if bytes > 0 && self.cursor.is_multiple_of(chunk) {
-            // First: else the collector after one that dies in the middle would take what is zeroed for words that are still to come,
-            // and wait for them.
+            // First: else the collector after one that dies in the middle would take what is
+            // emptied for words that are still to come, and wait for them.
             self.save(memory);
             self.give_back(memory);
         }
@@ -458,10 +458,12 @@ impl Consumer {
     /// Gives the chunk back that was read to its end.
     fn give_back<M: SharedMemory>(&self, memory: &M) {
         let chunk = self.geometry.chunk_bytes();
-        memory.zero(self.place(self.cursor - chunk), chunk);
-        // Publishes the zeroed chunk; pairs with the load of RELEASED in the producer's slow path.
+        let released = self.cursor / chunk;
+        let begin = self.place(self.cursor - chunk);
+        memory.fill(begin, chunk, word::empty(released));
+        // Publishes the emptied chunk; pairs with the load of RELEASED in the producer's slow path.
         let line = self.geometry.control_offset(self.index);
-        memory.store(line + control::RELEASED, self.cursor / chunk);
+        memory.store(line + control::RELEASED, released);
     }
 
     /// Standing at an empty word: the hole if it is one, `None` if it is the end.

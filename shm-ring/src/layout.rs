@@ -140,8 +140,21 @@ pub mod slot {
     pub const WITHDRAWN: u32 = u32::MAX;
     /// u32: counts the views that were begun, so that a context sees that a handler has begun one; it wraps.
     pub const VIEW: u64 = 4;
-    /// u64: address of the next free word. In the guard of a chunk, or at the ring's end, it means that there is none.
+    /// u64: address of the next free word. In the guard of a chunk, or at the ring's end, it means
+    /// that there is none. With the bit [`PARKED`] it names the context that is in the slow path,
+    /// see [`parked_by`].
     pub const HEAD: u64 = 8;
+    /// In HEAD: the slow path is under way. Above every address, and less than 2^63 above.
+    pub const PARKED: u64 = 1 << 62;
+    /// What contexts that reserve in vain may add to a head that is parked, before one of them
+    /// takes it away again.
+    pub const PARKED_ROOM: u64 = 1 << 11;
+
+    /// The parked head of the context whose stack stands at `sp`, a multiple of 8. Of contexts that
+    /// are there at the same time no two have the same.
+    pub const fn parked_by(sp: u64) -> u64 {
+        sp << 10 >> 2 | PARKED
+    }
     /// u64: end of the ring. 0 sends every event to the slow path, which then begins a chunk: a slot is freed by
     /// storing 0 here and then to [`TID`].
     pub const LIMIT: u64 = 16;
@@ -159,8 +172,9 @@ pub mod slot {
 pub mod control {
     /// u64: thread id of the owner, written at each chunk's start; 0 for nobody. By the producer.
     pub const OWNER: u64 = 0;
-    /// u64: chunks given back, zeroed. By the collector; of a ring that keeps the newest (see [`super::rings::KEEP_NEWEST`]) by the
-    /// producer, with the bit [`TAKING`] while it zeroes the next one.
+    /// u64: chunks given back, emptied. By the collector; of a ring that keeps the newest (see
+    /// [`super::rings::KEEP_NEWEST`]) by the producer, with the bit [`TAKING`] while it empties the
+    /// next one.
     pub const RELEASED: u64 = 8;
     /// In RELEASED: the producer takes back the oldest chunk. Set with a locked instruction, so that of its KEEP_NEWEST and the collector's
     /// look at this, one sees the other.
@@ -169,7 +183,9 @@ pub mod control {
     pub const STARTED: u64 = 16;
     /// u64: events dropped. By the producer.
     pub const LOST: u64 = 24;
-    /// u64: not 0 while the slow path is under way. By the producer; cleared by the collector if it sticks.
+    /// u64: the parked head (see [`super::slot::parked_by`]) of the context in the slow path, 0
+    /// between. By the producer; the collector stores 0 if it sticks. From then on another context
+    /// may take the slow path over, and the one that had it gives up if it comes back.
     pub const BUSY: u64 = 32;
     /// u64: bytes consumed since the ring was claimed. By the collector, for the collector that comes after it.
     pub const CURSOR: u64 = 40;
@@ -448,6 +464,15 @@ mod tests {
             assert_eq!(g.payload_limit(), limit);
             let words = g.longest_event() - PAYLOAD_WORDS + SLOW_WORDS;
             assert!(words * 8 <= g.chunk_bytes(), "{words} words");
+        }
+    }
+
+    #[test]
+    fn contexts_park_the_head_each_in_its_own_way() {
+        for sp in [0x7ffc_1234_5678, 0x5555_0000_0008, 8, (1 << 47) - 8] {
+            let (head, next) = (slot::parked_by(sp), slot::parked_by(sp + 8));
+            assert!(head & slot::PARKED != 0 && head < 1 << 63);
+            assert_eq!(next - head, slot::PARKED_ROOM);
         }
     }
 

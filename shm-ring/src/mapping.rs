@@ -119,7 +119,7 @@ impl SharedMemory for Mapping {
             .map_or(0, |word| word.fetch_or(bits, Ordering::SeqCst))
     }
 
-    fn zero(&self, offset: u64, bytes: u64) {
+    fn fill(&self, offset: u64, bytes: u64, value: u64) {
         // In pieces: each page of a broken mapping that is written takes memory.
         let end = offset.saturating_add(bytes);
         let mut at = offset;
@@ -132,7 +132,7 @@ impl SharedMemory for Mapping {
             }
             for word in words {
                 // The release store of RELEASED that follows publishes these.
-                word.store(0, Ordering::Relaxed);
+                word.store(value, Ordering::Relaxed);
             }
             at = at.saturating_add(8 * words.len() as u64);
         }

@@ -40,8 +40,21 @@ pub trait SharedMemory {
         self.store(offset, word | bits);
         word
     }
+    /// Writes a word if it is what is expected, and says whether it was. Only the thread that calls
+    /// this and its signal handlers write the word.
+    fn exchange(&self, offset: u64, expected: u64, value: u64) -> bool {
+        let same = self.load(offset) == expected;
+        if same {
+            self.store(offset, value);
+        }
+        same
+    }
+    /// Writes the same word all over `bytes` bytes (a multiple of 8).
+    fn fill(&self, offset: u64, bytes: u64, word: u64);
     /// Zeroes `bytes` bytes (a multiple of 8).
-    fn zero(&self, offset: u64, bytes: u64);
+    fn zero(&self, offset: u64, bytes: u64) {
+        self.fill(offset, bytes, 0);
+    }
 
     /// Reads words into `into` up to the first one whose low half is 0, and says how many were read.
     fn load_words(&self, offset: u64, into: &mut [u64]) -> usize {

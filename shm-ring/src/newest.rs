@@ -3,12 +3,13 @@
 //!
 //! ```text
 //!  chunks   …  n-1 ┊  n   n+1   n+2   …   n+14 ┊ n+15
-//!          zeroed  ┊ RELEASED              under way (STARTED - 1)
+//!          emptied ┊ RELEASED              under way (STARTED - 1)
 //!                  ┊ the next that is taken back
 //! ```
 //!
-//! The thread sets TAKING in RELEASED, zeroes the chunk, then counts it: a chunk that was copied is whole if it was not taken before the copy
-//! was done. A picture is copied from the newest chunk to the oldest, so it has no gap, however fast the thread is.
+//! The thread sets TAKING in RELEASED, empties the chunk, then counts it: a chunk that was copied
+//! is whole if it was not taken before the copy was done. A picture is copied from the newest chunk
+//! to the oldest, so it has no gap, however fast the thread is.
 
 use std::{cell::RefCell, hint::black_box};
 
@@ -17,6 +18,7 @@ use crate::{
     layout::{GUARD_BYTES, Geometry, LINE_BYTES, control, rings},
     memory::SharedMemory,
     sync::{Ordering, fence},
+    word,
 };
 
 /// Words of the smallest page.
@@ -73,8 +75,10 @@ pub fn finish_taking<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32
     }
     let released = released & !control::TAKING;
     let place = (released & (geometry.chunks() - 1)) * geometry.chunk_bytes();
-    memory.zero(geometry.ring_offset(index) + place, geometry.chunk_bytes());
-    memory.store(line + control::RELEASED, released.wrapping_add(1));
+    let begin = geometry.ring_offset(index) + place;
+    let released = released.wrapping_add(1);
+    memory.fill(begin, geometry.chunk_bytes(), word::empty(released));
+    memory.store(line + control::RELEASED, released);
 }
 
 /// How much a ring was given: words, but for those in guards. An event has one word or more, see
@@ -162,8 +166,8 @@ impl EventShare {
 fn written<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, number: u64) -> u64 {
     let usable = (geometry.chunk_bytes() - GUARD_BYTES) / 8;
     let words = chunk_offset(geometry, index, number) + GUARD_BYTES;
-    // The collector has zeroed the newest chunk if it has read that to its end. A session that ends
-    // zeroes as well what it has read of a chunk. Words that were read were written.
+    // The collector has emptied the newest chunk if it has read that to its end. A session that
+    // ends empties as well what it has read of a chunk. Words that were read were written.
     let read = memory
         .load(geometry.control_offset(index) + control::CURSOR)
         .saturating_sub(number.saturating_mul(geometry.chunk_bytes()));
@@ -287,7 +291,7 @@ impl Blank {
 
 /// The first chunk that was neither given back nor is taken now, of the ring with that control line.
 fn untouched<M: SharedMemory>(memory: &M, line: u64) -> u64 {
-    // Pairs with the producer's store of TAKING before it zeroes.
+    // Pairs with the producer's store of TAKING before it empties.
     let released = memory.load(line + control::RELEASED);
     (released & !control::TAKING) + u64::from(released & control::TAKING != 0)
 }
@@ -353,7 +357,7 @@ impl SharedMemory for Picture {
     /// Nobody comes after the one who reads it.
     fn store(&self, _: u64, _: u64) {}
 
-    fn zero(&self, offset: u64, _: u64) {
+    fn fill(&self, offset: u64, _: u64, _: u64) {
         if let Some((chunk, _)) = self.place(offset)
             && let Some(chunk) = self.chunks.borrow_mut().get_mut(chunk)
         {

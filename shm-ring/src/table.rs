@@ -1,7 +1,7 @@
 //! The table, as the reference producer has it: what a target's private mapping holds, in ordinary memory.
 
 use crate::{
-    layout::Geometry,
+    layout::{Geometry, slot},
     sync::{AtomicU32, AtomicU64, Ordering},
 };
 
@@ -54,6 +54,11 @@ impl Table {
     /// Who owns the slot, 0 for nobody.
     pub fn owner(&self, index: u32) -> u32 {
         self.slot(index).tid.load(Ordering::Relaxed)
+    }
+
+    /// Whether a context is in the slow path of the slot.
+    pub fn is_parked(&self, index: u32) -> bool {
+        self.slot(index).head.load(Ordering::Relaxed) & slot::PARKED != 0
     }
 
     pub(crate) fn is_live(&self) -> bool {

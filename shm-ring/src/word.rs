@@ -19,8 +19,11 @@
 //! └──────────────────────────┴──────┘
 //! ```
 //!
-//! Sleds are 2-byte aligned and their calls are 5 bytes long at an even (tail, entry: +2) or the sled's own address, so a return address into one is always
-//! odd. A word whose low half is 0 has not been written.
+//! Sleds are 2-byte aligned and their calls are 5 bytes long at an even (tail, entry: +2) or the
+//! sled's own address, so a return address into one is always odd. A word whose low half is 0 has
+//! not been written. Its high half says how many chunks the ring had given back when the word
+//! became empty, so that a context which comes back late sees that the ring was gone around
+//! meanwhile.
 
 use crate::view::View;
 
@@ -85,6 +88,11 @@ pub enum Word {
 /// The sync word and the stack word that begin a view.
 pub const fn begin_view(view: View) -> [u64; 2] {
     [view.since | SYNC as u64, view.base << 8 | STACK as u64]
+}
+
+/// What the words of a chunk are that was given back as the `released`th of its ring.
+pub const fn empty(released: u64) -> u64 {
+    released << 32
 }
 
 // === impl Word ===

@@ -77,7 +77,7 @@ impl SharedMemory for Scribble {
         self.stores.borrow_mut().push(value);
     }
 
-    fn zero(&self, offset: u64, bytes: u64) {
+    fn fill(&self, offset: u64, bytes: u64, _: u64) {
         self.check(offset, bytes);
     }
 }

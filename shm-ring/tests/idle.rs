@@ -26,8 +26,8 @@ impl SharedMemory for Counting {
         self.words.store(offset, value);
     }
 
-    fn zero(&self, offset: u64, bytes: u64) {
-        self.words.zero(offset, bytes);
+    fn fill(&self, offset: u64, bytes: u64, word: u64) {
+        self.words.fill(offset, bytes, word);
     }
 }
 

@@ -92,8 +92,17 @@ impl SharedMemory for Few {
         }
     }
 
+    /// A word that is stored whole is whole at once: its low half last is as good.
     fn store(&self, offset: u64, value: u64) {
-        self.line(offset).unwrap().store(value, STORE);
+        if let Some(word) = self.line(offset) {
+            word.store(value, STORE);
+            return;
+        }
+        let half = |shift: u32| u32::try_from(value >> shift & 0xffff_ffff).unwrap();
+        if matches!(self.word(offset), Some(Word::Explored { .. })) {
+            self.store_half(offset, Half::High, half(32));
+        }
+        self.store_half(offset, Half::Low, half(0));
     }
 
     fn store_half(&self, offset: u64, half: Half, value: u32) {
@@ -105,7 +114,7 @@ impl SharedMemory for Few {
         }
     }
 
-    fn zero(&self, _: u64, _: u64) {
+    fn fill(&self, _: u64, _: u64, _: u64) {
         panic!("no chunk ends here");
     }
 }

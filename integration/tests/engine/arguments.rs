@@ -114,7 +114,7 @@ fn check(trace: &Trace) -> Result<Recorded> {
 }
 
 /// The first arguments of a function's calls, in order.
-fn firsts(trace: &Trace, name: &str) -> Result<Vec<u64>> {
+pub(crate) fn firsts(trace: &Trace, name: &str) -> Result<Vec<u64>> {
     let mut firsts = Vec::new();
     for block in trace.blocks() {
         for event in block.events() {

@@ -41,6 +41,7 @@ mod sharing;
 mod signals;
 mod storm;
 mod support;
+mod switching;
 mod tailcond;
 mod threads;
 mod tracer;

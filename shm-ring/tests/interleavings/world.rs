@@ -1,10 +1,13 @@
 //! A thread, its handlers, the consumer and their memory, scheduled by choice.
 
-use std::cell::{Cell, RefCell};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+};
 
 use shm_ring::{
-    Consumer, Content, Data, Event, Geometry, Item, Outcome, Producer, Recording, SharedMemory,
-    Table, Target,
+    Consumer, Content, Data, Drained, Event, Geometry, Item, Outcome, Producer, Recording,
+    SharedMemory, Table, Target,
     layout::{control, rings},
     newest::{Picture, keep_newest},
     view::TICKS,
@@ -14,6 +17,8 @@ use crate::choices::Choices;
 
 /// Where the stack of the events before stands.
 const SP: u64 = 0x7ffd_0000_8008;
+/// The counter at the first event: nothing is relative to 0.
+const BEGIN: u64 = 1 << 40;
 /// A thread whose home is slot 0.
 const TID: u32 = 4096;
 
@@ -31,6 +36,8 @@ pub(crate) struct Start {
     pub(crate) first: Carried,
     /// The ring keeps the newest events, and is looked at by pictures.
     pub(crate) newest: bool,
+    /// Events of another stack in each absence.
+    pub(crate) while_away: u64,
 }
 
 /// What an event carries beside its place and time.
@@ -50,6 +57,19 @@ pub(crate) struct Bounds {
     pub(crate) switches: u32,
     /// Times that a handler leaves by `longjmp`, over all contexts below it.
     pub(crate) jumps: u32,
+    /// Times that a handler in the slow path switches to another stack. It comes back after the
+    /// collector has freed the ring.
+    pub(crate) absences: u32,
+}
+
+impl Bounds {
+    /// Steps alone.
+    pub(crate) const NONE: Self = Self {
+        handlers: 0,
+        switches: 0,
+        jumps: 0,
+        absences: 0,
+    };
 }
 
 /// One event that was tried.
@@ -72,6 +92,9 @@ struct World<'c> {
     first: Carried,
     far: bool,
     newest: bool,
+    while_away: u64,
+    /// What the consumer takes for the time, in milliseconds.
+    now: Cell<u64>,
     left: Cell<Bounds>,
     /// Contexts under way, the innermost last, with the number of their attempt.
     contexts: RefCell<Vec<(Recording, usize)>>,
@@ -96,10 +119,12 @@ pub(crate) fn explore(start: Start, bounds: Bounds) -> u64 {
             choices: &choices,
             words: words.clone(),
             table: table.clone(),
-            clock: Cell::new(TICKS - start.to_new_view),
+            clock: Cell::new(BEGIN + TICKS - start.to_new_view),
             first: start.first,
             far: start.far,
             newest: start.newest,
+            while_away: start.while_away,
+            now: Cell::new(0),
             left: Cell::new(bounds),
             contexts: RefCell::default(),
             attempts: RefCell::default(),
@@ -131,11 +156,9 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
         first: start.first,
         far: false,
         newest: start.newest,
-        left: Cell::new(Bounds {
-            handlers: 0,
-            switches: 0,
-            jumps: 0,
-        }),
+        while_away: 0,
+        now: Cell::new(0),
+        left: Cell::new(Bounds::NONE),
         contexts: RefCell::default(),
         attempts: RefCell::default(),
         items: RefCell::default(),
@@ -158,7 +181,7 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
                 sp: SP,
                 content: Content::Nothing,
             },
-            0,
+            BEGIN,
         );
     }
     if start.undrained == 0 {
@@ -173,8 +196,10 @@ impl World<'_> {
     fn run(&self, start: Start, mut consumer: Consumer) {
         self.begin();
         while !self.contexts.borrow().is_empty() {
-            if self.go_on() == Next::GiveWay {
-                self.drain(&mut consumer, Producer::Alive);
+            match self.go_on() {
+                Next::Again => {}
+                Next::GiveWay => self.drain(&mut consumer, Producer::Alive),
+                Next::Leave => self.stay_away(&mut consumer),
             }
         }
         let jumped =
@@ -184,12 +209,8 @@ impl World<'_> {
         } else {
             Producer::Alive
         };
-        self.left.set(Bounds {
-            handlers: 0,
-            switches: 0,
-            jumps: 0,
-        });
-        self.drain(&mut consumer, producer);
+        self.left.set(Bounds::NONE);
+        self.drain_past_holes(&mut consumer, producer);
         if self.newest {
             self.read_picture();
             // A picture tells losses where their gap words stand; those that none stands for yet are told here.
@@ -219,7 +240,7 @@ impl World<'_> {
             _ => Content::Payload {
                 kind: 7,
                 size: 9,
-                bytes: vec![u8::try_from(number).unwrap(); 9],
+                bytes: vec![u8::try_from(number % 256).unwrap(); 9],
             },
         };
         let site = 2 * u32::try_from(number).unwrap() + 101;
@@ -244,7 +265,10 @@ impl World<'_> {
         };
         let mut options = vec![Choice::Step];
         let left = self.left.get();
-        if !recording.is_filling() {
+        if left.absences > 0 && self.can_stay_away(&recording) {
+            options.push(Choice::Leave);
+        }
+        if !recording.is_filling() && !recording.is_putting() {
             if left.handlers > 0 {
                 options.push(Choice::Handler);
             }
@@ -292,6 +316,14 @@ impl World<'_> {
                 });
                 Next::GiveWay
             }
+            Choice::Leave => {
+                self.contexts.borrow_mut().push((recording, number));
+                self.left.set(Bounds {
+                    absences: left.absences - 1,
+                    ..left
+                });
+                Next::Leave
+            }
             Choice::Jump => {
                 self.left.set(Bounds {
                     jumps: left.jumps - 1,
@@ -310,6 +342,41 @@ impl World<'_> {
         }
     }
 
+    /// Whether a context is in the slow path, and none has a place in the ring that it may lose.
+    fn can_stay_away(&self, recording: &Recording) -> bool {
+        let contexts = self.contexts.borrow();
+        let mut contexts = contexts.iter().map(|(context, _)| context);
+        self.table.is_parked(0)
+            && !recording.is_filling()
+            && !recording.has_reserved()
+            && !contexts.any(Recording::has_reserved)
+    }
+
+    /// The thread goes on with other contexts, and the collector frees the ring.
+    fn stay_away(&self, consumer: &mut Consumer) {
+        let away = self.contexts.take();
+        let left = self.left.replace(Bounds::NONE);
+        let record = || {
+            self.begin();
+            while !self.contexts.borrow().is_empty() {
+                self.go_on();
+            }
+        };
+        for _ in 0..2 {
+            record();
+        }
+        let line = self.geometry.control_offset(0);
+        Consumers(self).store(line + control::BUSY, 0);
+        for number in 0..self.while_away {
+            record();
+            if number % 50 == 0 {
+                self.drain_past_holes(consumer, Producer::Alive);
+            }
+        }
+        self.contexts.replace(away);
+        self.left.set(left);
+    }
+
     /// What a picture shows now, in place of what one showed before.
     fn read_picture(&self) {
         let most = self.geometry.chunks();
@@ -326,11 +393,27 @@ impl World<'_> {
             self.read_picture();
             return;
         }
-        let view = Consumers(self);
-        let drained = consumer.drain(&view, producer, 0, u64::MAX, |item| {
+        self.drain_once(consumer, producer);
+    }
+
+    fn drain_once(&self, consumer: &mut Consumer, producer: Producer) -> Drained {
+        let (view, now) = (Consumers(self), self.now.get());
+        let drained = consumer.drain(&view, producer, now, u64::MAX, |item| {
             self.items.borrow_mut().push(item)
         });
         assert!(drained.at_end);
+        drained
+    }
+
+    /// Reads on behind what is not written for long.
+    fn drain_past_holes(&self, consumer: &mut Consumer, producer: Producer) {
+        if self.newest {
+            self.read_picture();
+            return;
+        }
+        while self.drain_once(consumer, producer).at_hole {
+            self.now.set(self.now.get() + Consumer::HOLE_PATIENCE_MS);
+        }
     }
 
     fn check(&self, start: Start) {
@@ -348,7 +431,7 @@ impl World<'_> {
             assert_eq!(earlier as u64, start.undrained, "what was there before");
         }
         let mut told = 0;
-        let mut order = Vec::new();
+        let (mut order, mut there) = (Vec::new(), BTreeSet::new());
         for item in items.iter() {
             let (site, ticks, sp, content) = match item {
                 Item::Lost(count) => {
@@ -380,7 +463,7 @@ impl World<'_> {
             };
             let number = usize::try_from((site - 101) / 2).unwrap();
             let attempt = &attempts[number];
-            assert!(!order.contains(&number), "{number} comes twice: {items:?}");
+            assert!(there.insert(number), "{number} comes twice: {items:?}");
             assert_eq!((sp, &content), (attempt.sp, &attempt.content), "{number}");
             let jumped = attempt.ended == 0;
             assert!(
@@ -392,26 +475,28 @@ impl World<'_> {
         for (number, attempt) in attempts.iter().enumerate() {
             match attempt.outcome {
                 Outcome::Recorded => {
-                    assert!(order.contains(&number), "{number} is missing: {items:?}")
+                    assert!(there.contains(&number), "{number} is missing: {items:?}")
                 }
-                Outcome::Lost => assert!(!order.contains(&number), "{number} was counted and came"),
+                Outcome::Lost | Outcome::Robbed => {
+                    assert!(!there.contains(&number), "{number} was counted and came")
+                }
                 Outcome::UnderWay => assert_eq!(attempt.ended, 0),
                 Outcome::Untraced => panic!("the table is live"),
             }
         }
-        for (i, &first) in order.iter().enumerate() {
-            for &second in &order[i + 1..] {
-                let ended = attempts[second].ended;
-                let reversed = ended != 0 && ended < attempts[first].begun;
-                assert!(
-                    !reversed,
-                    "{second} was over before {first} began: {order:?}"
-                );
-            }
+        let mut latest = 0;
+        for &number in &order {
+            let Attempt { begun, ended, .. } = attempts[number];
+            assert!(
+                ended == 0 || ended >= latest,
+                "{number} was over before one before it began: {order:?}"
+            );
+            latest = latest.max(begun);
         }
+        // What a context leaves whose place was taken is a hole, which counts once.
         let lost = attempts
             .iter()
-            .filter(|a| a.outcome == Outcome::Lost)
+            .filter(|a| matches!(a.outcome, Outcome::Lost | Outcome::Robbed))
             .count() as u64;
         let left = attempts.iter().filter(|a| a.ended == 0).count() as u64;
         // A context that was left may have been counted, as a hole, or have left no trace.
@@ -421,7 +506,14 @@ impl World<'_> {
         );
         let line = self.geometry.control_offset(0);
         let busy = self.words[usize::try_from((line + control::BUSY) / 8).unwrap()].get();
-        assert!(busy == 0 || left > 0);
+        assert!(
+            busy == 0 || left > 0,
+            "{busy:#x} is left: {:?}",
+            attempts
+                .iter()
+                .map(|a| (a.sp, a.begun, a.ended, a.outcome))
+                .collect::<Vec<_>>()
+        );
         let word = |field| self.words[usize::try_from((line + field) / 8).unwrap()].get();
         let (started, released) = (word(control::STARTED), word(control::RELEASED));
         if self.newest && left == 0 {
@@ -435,6 +527,7 @@ impl World<'_> {
 enum Next {
     Again,
     GiveWay,
+    Leave,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -443,6 +536,7 @@ enum Choice {
     Handler,
     GiveWay,
     Jump,
+    Leave,
 }
 
 // === impl SharedMemory for Producers ===
@@ -470,8 +564,8 @@ impl SharedMemory for Producers<'_, '_> {
         self.word(offset).set(value);
     }
 
-    fn zero(&self, _: u64, _: u64) {
-        panic!("producers zero nothing");
+    fn fill(&self, _: u64, _: u64, _: u64) {
+        panic!("producers fill nothing");
     }
 }
 
@@ -520,11 +614,11 @@ impl SharedMemory for Consumers<'_, '_> {
         }
     }
 
-    fn zero(&self, offset: u64, bytes: u64) {
+    fn fill(&self, offset: u64, bytes: u64, value: u64) {
         self.between();
         for at in (offset..offset + bytes).step_by(8) {
             if let Some(word) = self.word(at) {
-                word.set(0);
+                word.set(value);
             }
         }
     }

@@ -36,9 +36,9 @@ impl SharedMemory for Words {
         }
     }
 
-    fn zero(&self, offset: u64, bytes: u64) {
+    fn fill(&self, offset: u64, bytes: u64, word: u64) {
         for at in (offset..offset + bytes).step_by(8) {
-            self.store(at, 0);
+            self.store(at, word);
         }
     }
 }

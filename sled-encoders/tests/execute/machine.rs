@@ -614,6 +614,20 @@ impl Machine {
         items
     }
 
+    /// Reads what is there, past all holes.
+    pub(crate) fn drain_past_holes(&self, consumer: &mut Consumer) -> Vec<Item> {
+        let mut items = Vec::new();
+        loop {
+            let now = self.clock.replace(self.clock.get() + 1000);
+            let drained = consumer.drain(&self.view, Producer::Alive, now, u64::MAX, |item| {
+                items.push(item)
+            });
+            if !drained.at_hole {
+                return items;
+            }
+        }
+    }
+
     /// Whether full rings take back their oldest chunk.
     pub(crate) fn keep_newest(&self, keep: bool) {
         newest::keep_newest(&self.view, keep);

@@ -19,5 +19,6 @@ mod newest;
 mod paths;
 mod payloads;
 mod registers;
+mod returning;
 mod step;
 mod values;

@@ -76,6 +76,10 @@ impl Prepared {
         }
     }
 
+    pub(crate) fn before(&self) -> Before {
+        self.before
+    }
+
     /// Puts the machine into the state.
     pub(crate) fn set_up(&self, machine: &Machine) -> Consumer {
         machine.restore(&self.saved);

@@ -504,6 +504,26 @@ impl Machine {
         items
     }
 
+    /// Reads what is there, past all holes.
+    pub(crate) fn drain_past_holes(&self, consumer: &mut Consumer) -> Vec<Item> {
+        let mut items = Vec::new();
+        for looks in 0.. {
+            let now = looks * Consumer::HOLE_PATIENCE_MS;
+            let take = |item| items.push(item);
+            let drained = consumer.drain(&self.rings, Producer::Alive, now, u64::MAX, take);
+            if !drained.at_hole {
+                break;
+            }
+        }
+        items
+    }
+
+    /// Whether a context is in the slow path.
+    pub(crate) fn is_parked(&self) -> bool {
+        let head = self.slot(self.home(), slot::HEAD);
+        head & slot::PARKED != 0 && self.control(self.home(), control::BUSY) != 0
+    }
+
     /// Reads while words are written.
     pub(crate) fn drain_running(&self, consumer: &mut Consumer, sink: impl FnMut(Item)) -> u64 {
         consumer

@@ -12,3 +12,4 @@ mod image;
 mod machine;
 mod nested;
 mod paths;
+mod returning;

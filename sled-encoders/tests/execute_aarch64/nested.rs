@@ -14,14 +14,14 @@ use crate::{
 };
 
 /// Calls that fill a chunk.
-const CALLS: u64 = 512 - GUARD_BYTES / 8 + 1;
+pub(crate) const CALLS: u64 = 512 - GUARD_BYTES / 8 + 1;
 
 /// What the ring is like before the interrupted event.
 #[derive(Debug, Clone, Copy)]
-struct Before {
+pub(crate) struct Before {
     /// Events recorded before, of which all but the last `undrained` have been drained.
     calls: u64,
-    undrained: u64,
+    pub(crate) undrained: u64,
     /// The interrupted event is too late for its view.
     late: bool,
 }
@@ -35,9 +35,9 @@ struct Burst {
     above: u64,
 }
 
-const EARLIER: (Function, u32) = (Function::Tail(9), 0);
+pub(crate) const EARLIER: (Function, u32) = (Function::Tail(9), 0);
 
-fn situations(machine: &Machine) -> Vec<Before> {
+pub(crate) fn situations(machine: &Machine) -> Vec<Before> {
     let ring = machine.geometry.chunks() * CALLS;
     let rows = [
         (0, 0, false),
@@ -65,7 +65,7 @@ fn situations(machine: &Machine) -> Vec<Before> {
 }
 
 /// Brings the machine into the state.
-fn set_up(machine: &mut Machine, before: Before) -> Consumer {
+pub(crate) fn set_up(machine: &mut Machine, before: Before) -> Consumer {
     let home = machine.home();
     let drained = before.calls - before.undrained;
     loop {
@@ -91,7 +91,7 @@ fn set_up(machine: &mut Machine, before: Before) -> Consumer {
 }
 
 /// Makes the next event too late for its view, or not.
-fn set_view(machine: &mut Machine, before: Before) {
+pub(crate) fn set_view(machine: &mut Machine, before: Before) {
     if before.late {
         machine.set_slot(machine.home(), slot::SINCE, 0);
     } else {
@@ -141,14 +141,14 @@ fn check(
 
 /// Counts how often each instruction was about to be executed: a stop between `ldxr` and `stxr` sends the loop round.
 #[derive(Debug, Default)]
-struct Visits(BTreeMap<u64, u32>);
+pub(crate) struct Visits(BTreeMap<u64, u32>);
 
 // === impl Visits ===
 
 impl Visits {
     /// One instruction further, or, when it has been there twice, to the end of a loop of exclusive accesses. The
     /// registers there, and whether a handler should come now: the first two times.
-    fn step(&mut self, machine: &mut Machine, pc: u64) -> (Registers, bool) {
+    pub(crate) fn step(&mut self, machine: &mut Machine, pc: u64) -> (Registers, bool) {
         match machine.loop_end(pc) {
             Some(end) if self.0.get(&pc).is_some_and(|visits| *visits > 2) => {
                 machine.gdb.go_to(end);

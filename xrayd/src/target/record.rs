@@ -174,8 +174,8 @@ mod tests {
             self.0.borrow_mut()[usize::try_from(offset / 8).unwrap()] = value;
         }
 
-        fn zero(&self, _: u64, _: u64) {
-            unreachable!("the kernel's memory is not zeroed");
+        fn fill(&self, _: u64, _: u64, _: u64) {
+            unreachable!("the kernel's memory is not filled");
         }
     }
 

@@ -315,12 +315,12 @@ fn every_path_puts_every_register_back() {
             let most = match (start, way.0) {
                 _ if way.1 == Door::Closed => 8,
                 (_, Front::Count) => 144,
-                (_, Front::None) if start == event => 176,
-                (_, Front::None) if values.contains(&start) => 264,
-                (_, Front::None) => 144,
-                (_, Front::Filter) if start == event => 264,
-                (_, Front::Filter) if values.contains(&start) => 352,
-                (_, Front::Filter) => 232,
+                (_, Front::None) if start == event => 192,
+                (_, Front::None) if values.contains(&start) => 280,
+                (_, Front::None) => 160,
+                (_, Front::Filter) if start == event => 280,
+                (_, Front::Filter) if values.contains(&start) => 368,
+                (_, Front::Filter) => 248,
             };
             assert!(
                 8 * (deepest + 1) <= most,

@@ -1,11 +1,14 @@
 //! The code that staged sleds call.
 //!
-//! Six flavours, for entries, exits, tail exits, entries with argument, tail exits through a stub, and events; one slow path; and seven more that call flavours
-//! for events (`values`). All can be led another way first (`gate`): to counting (`count`), or to a filter (`filter`). They keep every register; all but that of entries
-//! and exits keep the flags. There these are dead: no calling convention passes or returns anything in them (x86-64 System V ABI, §3.2.1;
-//! LLVM's `__xray_FunctionExit` does not keep them either). They touch no vector or x87 state, make no system call, never wait, and use
-//! at most 144 bytes of stack, 48 on the hot path; the flavour for events 176 and 96, those with values up to 264 and 184; behind the filter, when it
-//! writes what has waited, 88 more.
+//! Six flavours, for entries, exits, tail exits, entries with argument, tail exits through a stub,
+//! and events; one slow path; and seven more that call flavours for events (`values`). All can be
+//! led another way first (`gate`): to counting (`count`), or to a filter (`filter`). They keep
+//! every register; all but that of entries and exits keep the flags. There these are dead: no
+//! calling convention passes or returns anything in them (x86-64 System V ABI, §3.2.1; LLVM's
+//! `__xray_FunctionExit` does not keep them either). They touch no vector or x87 state, make no
+//! system call, never wait, and use at most 160 bytes of stack, 48 on the hot path; the flavour for
+//! events 192 and 96, those with values up to 280 and 184; behind the filter, when it writes what
+//! has waited, 88 more.
 //!
 //! ```text
 //!  stack on the hot path           registers after the preamble
@@ -39,8 +42,10 @@
 //!   else below the ring's end it is this context's own, wherever handlers have moved the head meanwhile.
 //! * How many views were begun is read before the counter and moment and place of the view, and compared after the reservation: if it is the same, the
 //!   view is still that of the words before, and was not written while it was read.
-//! * The slow path parks the head at the ring's end by one exchange: what was reserved before is not touched by
-//!   it, and what is tried after it ends in the slow path, sees `busy`, and is counted as lost.
+//! * The slow path parks the head by one exchange: what was reserved before is not touched by it,
+//!   and what is tried after it ends in the slow path, sees `busy`, and is counted as lost.
+//! * The parked head names the context that has the slow path. A context that another one has taken
+//!   it over from stores nothing that matters any more (see `slow`).
 //! * An event with a payload can be longer than a guard. It is reserved by compare and exchange, if it fits into its chunk, so that the head
 //!   never stands behind the guard of the next one; a handler in between makes it try again.
 //! * Copying takes long enough for a handler to fork in it. The child, whose table is wiped, stops at the next word. The slow path looks for that
@@ -220,7 +225,7 @@ impl Trampolines {
         let mut a = CodeAssembler::new(64)?;
         let [mut slow, mut copy, mut slot] = labels(&mut a);
         emit_slot(&mut a, spec, &mut slot)?;
-        emit_slow(&mut a, spec, &mut slow, copy, slot)?;
+        emit_slow(&mut a, spec, &mut slow, slot)?;
         emit_copy(&mut a, spec, &mut copy)?;
         let filter = Filter::emit(&mut a, spec, slow, slot)?;
         let count = count::emit_count(&mut a, spec, slot)?;

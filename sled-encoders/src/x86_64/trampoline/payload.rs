@@ -257,3 +257,48 @@ pub(super) fn emit_copy(
     a.ret()?;
     Ok(())
 }
+
+/// The same in the slow path, to rbx and by `put`: ZF is set unless the slow path is not this
+/// context's any more. Spoils rax, rdx, r8, r9, r10.
+pub(super) fn emit_slow_copy(
+    a: &mut CodeAssembler,
+    copy: &mut CodeLabel,
+    put: CodeLabel,
+) -> Result<()> {
+    let [mut next, mut tail, mut byte, mut end] = labels(a);
+    a.set_label(copy)?;
+    for (place, what) in [(SIZE, word::SIZE), (KIND, word::TYPE)] {
+        a.mov(r9d, dword_ptr(rsi + place))?;
+        a.shl(r9, 32)?;
+        a.or(r9, what.cast_signed())?;
+        a.call(put)?;
+        a.jne(end)?;
+    }
+    a.mov(rdx, qword_ptr(rsi + POINTER))?;
+    a.shr(r10, 32)?;
+    a.set_label(&mut next)?;
+    a.cmp(r10d, 8)?;
+    a.jb(tail)?;
+    a.mov(r9, qword_ptr(rdx))?;
+    a.shl(r9, 8)?;
+    a.mov(r9b, i32::from(word::PAYLOAD))?;
+    a.call(put)?;
+    a.jne(end)?;
+    a.add(rdx, small(word::PAYLOAD_BYTES as u64))?;
+    a.sub(r10d, small(word::PAYLOAD_BYTES as u64))?;
+    a.jmp(next)?;
+    a.set_label(&mut tail)?;
+    a.test(r10d, r10d)?;
+    a.jz(end)?;
+    a.xor(r9d, r9d)?;
+    a.set_label(&mut byte)?;
+    a.shl(r9, 8)?;
+    a.mov(r9b, byte_ptr(rdx + r10 - 1))?;
+    a.dec(r10d)?;
+    a.jnz(byte)?;
+    a.shl(r9, 8)?;
+    a.mov(r9b, i32::from(word::PAYLOAD))?;
+    a.call(put)?;
+    a.set_label(&mut end)?;
+    a.ret()
+}

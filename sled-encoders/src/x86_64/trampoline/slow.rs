@@ -2,7 +2,7 @@
 
 use iced_x86::code_asm::{
     AsmRegister64, CodeAssembler, CodeLabel, dword_ptr, eax, ebx, ecx, edi, edx, ptr, qword_ptr,
-    r8, r8d, r9, r9d, r10, r10d, r11, r12d, rax, rbx, rcx, rdi, rdx, rsi,
+    r8, r8d, r9, r9d, r10, r10d, r11, r12d, r13, r14, r14d, rax, rbx, rcx, rdi, rdx, rsi, rsp,
 };
 use shm_ring::{
     layout::{
@@ -14,53 +14,60 @@ use shm_ring::{
 
 use super::{
     FILLERS, GIVEN, HAS_ARGUMENT, HAS_PAYLOAD, IN_VAIN, Result, TO_STACK_SHIFT, TrampolineSpec,
-    beyond_guard, chunk_mask, field32, field64, labels, small,
+    beyond_guard, chunk_mask, field32, field64, labels, payload::emit_slow_copy, small,
 };
 
-/// Bytes that are zeroed between two looks at the table: a cache line.
-const ZEROED_AT_ONCE: u64 = 64;
+/// Bytes that are emptied between two looks at the table: a cache line.
+const EMPTIED_AT_ONCE: u64 = 64;
 
 /// The slow path: rcx, r12d as drawn in the header of `super`, rdx = address of the site's name, rdi the argument. Keeps every register
 /// that the flavours do not save themselves.
 ///
-/// A handler may fork between any two instructions, and the child goes on here with a table that is wiped and rings that are its parent's (P58). So what
-/// the table says is read into registers, then `mine` is looked at, then those are stored: what a child that is forked after the look still
-/// stores is what its parent stores there as well. That holds for a child that goes on before its parent has come around the ring. Marking
-/// the ring busy and counting are the exceptions: a child that is forked in the instruction or two between the look and those does them, too.
+/// A handler may fork between any two instructions, and the child goes on here with a table that is
+/// wiped and rings that are its parent's (P58). So what the table says is read into registers, then
+/// `mine` or the head is looked at, then those are stored: what a child that is forked after the
+/// look still stores is what its parent stores there as well. That holds for a child that goes on
+/// before its parent has come around the ring. Marking the ring busy and counting are the
+/// exceptions: a child that is forked in the instruction or two between the look and those does
+/// them, too.
+///
+/// A handler may also switch to another context of the thread, and the collector lets that one take
+/// the slow path over if this one stays away. So the head names the context that has the slow path,
+/// and a context that comes back stores nothing unless
+///
+/// * the store is one `cmpxchg` which compares with what was read before the head was looked at, or
+/// * every context stores the same there, or
+/// * whoever reads it finds out.
+///
+/// ```text
+///  r10  the argument   r11  slot   rdi  control line   r13  the head as this context parks it
+///  r14  counter, then time and stack as a call word has them    rdx  where the stack stood at the sled
+///  rbx  the head as it was, then the next word    rcx  the ring, then the end of a new chunk's guard
+/// ```
 pub(super) fn emit_slow(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
     slow: &mut CodeLabel,
-    copy: CodeLabel,
     find_slot: CodeLabel,
 ) -> Result<()> {
     let g = spec.geometry;
     let controls = spec.rings + HEADER_BYTES;
-    let [mut out, mut no_slot, mut not_given] = labels(a);
-    let [
-        mut busy,
-        mut filler,
-        mut filler_done,
-        mut fill_rest,
-        mut new_chunk,
-        mut full,
-    ] = labels(a);
-    let [
-        mut have_room,
-        mut write_view,
-        mut same_view,
-        mut no_gap,
-        mut gap_fits,
-    ] = labels(a);
+    let [mut out, mut no_slot, mut not_given, mut put, mut copy] = labels(a);
+    let [mut take, mut free, mut busy, mut not_in_vain] = labels(a);
+    let [mut filler, mut filler_done, mut fill_rest, mut no_payload] = labels(a);
+    let [mut new_chunk, mut publish, mut published] = labels(a);
+    let [mut have_room, mut write_view, mut same_view] = labels(a);
+    let [mut losses, mut no_gap, mut gap_fits] = labels(a);
     let [
         mut payload,
         mut content_done,
         mut fill_guard,
         mut guarded,
-        mut not_parked,
+        mut unpark,
     ] = labels(a);
-    let [mut no_payload, mut idle, mut keep] = labels(a);
-    let kept = [rbx, rsi, rdi, r8, r9, r10];
+    let [mut full, mut put_back, mut lost, mut idle, mut keep] = labels(a);
+    let mut robbed = a.create_label();
+    let kept = [rbx, rsi, rdi, r8, r9, r10, r13, r14];
 
     a.set_label(slow)?;
     for register in kept {
@@ -99,27 +106,47 @@ pub(super) fn emit_slow(
     a.mov(r8, spec.rings + g.rings_offset())?;
     a.add(rcx, r8)?;
     a.lea(r8, ptr(rcx + small(g.ring_bytes())))?;
+    // As `slot::parked_by`.
+    a.mov(r13, rsp)?;
+    a.shl(r13, 10)?;
+    a.shr(r13, 2)?;
+    a.bts(r13, slot::PARKED.trailing_zeros())?;
     // One at a time: a handler that interrupts the slow path counts its event as lost.
-    a.cmp(field64(rdi, control::BUSY), 0)?;
+    a.set_label(&mut take)?;
+    a.mov(rax, field64(r11, slot::HEAD))?;
+    a.mov(rdx, rax)?;
+    a.shr(rdx, slot::PARKED.trailing_zeros())?;
+    a.jz(free)?;
+    // Our own mark stands there if the head changed after it was read.
+    a.mov(rdx, field64(rdi, control::BUSY))?;
+    a.test(rdx, rdx)?;
+    a.jz(free)?;
+    a.cmp(rdx, r13)?;
     a.jne(busy)?;
+    a.set_label(&mut free)?;
     leave_if_child(a, rbx, out)?;
-    a.mov(field64(rdi, control::BUSY), 1)?;
+    a.mov(field64(rdi, control::BUSY), r13)?;
     // One instruction: what handlers reserve before it stays theirs, what they try after it comes to nothing.
-    a.mov(rbx, r8)?;
-    a.xchg(field64(r11, slot::HEAD), rbx)?;
-    // rax = the counter, rdx = where the stack stood at the sled.
+    a.cmpxchg(field64(r11, slot::HEAD), r13)?;
+    a.jne(take)?;
+    // The head of a new slot is that of a wiped one.
+    leave_if_child(a, rbx, out)?;
+    a.mov(rbx, rax)?;
     a.rdtsc()?;
     a.shl(rdx, 32)?;
     a.or(rax, rdx)?;
+    a.mov(r14, rax)?;
     a.mov(edx, r12d)?;
     a.shr(edx, TO_STACK_SHIFT)?;
     a.add(rdx, rsi)?;
     a.test(r12d, GIVEN.cast_signed())?;
     a.jz(not_given)?;
-    a.mov(rax, field64(r10, filter::TIME))?;
+    a.mov(r14, field64(r10, filter::TIME))?;
     a.mov(rdx, field64(r10, filter::PLACE))?;
     a.set_label(&mut not_given)?;
-    // Is there a chunk under way, and room in it? A freed slot has a head from its last owner, but no limit.
+    // Is there a chunk under way, and room in it? A freed slot has a head from its last owner, but
+    // no limit. The head of a context that was taken over is none: what it leaves of its chunk is a
+    // hole, which counts as its event.
     a.cmp(field64(r11, slot::LIMIT), 0)?;
     a.je(new_chunk)?;
     a.cmp(rbx, rcx)?;
@@ -137,115 +164,162 @@ pub(super) fn emit_slow(
     a.cmp(r9d, small(g.chunk_bytes() - SLOW_WORDS * 8))?;
     a.jbe(have_room)?;
     a.set_label(&mut fill_rest)?;
-    a.mov(dword_ptr(rbx), word::FILLER)?;
-    a.add(rbx, 8)?;
+    a.mov(r9d, word::FILLER)?;
+    a.call(put)?;
+    a.jne(robbed)?;
     a.test(ebx, chunk_mask(g))?;
     a.jnz(fill_rest)?;
 
+    // From here to the claim of a chunk nothing of a context that gives up is in the ring, not even
+    // a hole: it counts its event.
     a.set_label(&mut new_chunk)?;
-    a.mov(rbx, field64(r11, slot::STARTED))?;
-    a.mov(r9, rbx)?;
+    a.mov(r9, field64(r11, slot::STARTED))?;
+    a.mov(rax, r9)?;
     // Pairs with the collector's store of RELEASED after it zeroed the chunk.
-    a.sub(r9, field64(rdi, control::RELEASED))?;
-    a.cmp(r9, small(g.chunks()))?;
-    a.mov(r9d, dword_ptr(spec.tid_offset).fs())?;
-    a.mov(r8, spec.table)?;
+    a.sub(rax, field64(rdi, control::RELEASED))?;
+    a.cmp(rax, small(g.chunks()))?;
     a.jae(full)?;
-    leave_if_child(a, r8, out)?;
-    a.mov(field64(rdi, control::OWNER), r9)?;
-    a.lea(r8, ptr(rcx + small(g.ring_bytes())))?;
-    a.mov(r9d, ebx)?;
+    look_at_head(a, lost)?;
+    a.mov(rax, r9)?;
+    a.lea(r8, ptr(r9 + 1))?;
+    a.cmpxchg(field64(r11, slot::STARTED), r8)?;
+    a.jne(new_chunk)?;
     a.and(r9d, small(g.chunks() - 1))?;
     a.shl(r9, g.chunk_shift())?;
-    a.add(rcx, r9)?;
-    a.inc(rbx)?;
-    a.mov(field64(r11, slot::STARTED), rbx)?;
-    a.mov(field64(rdi, control::STARTED), rbx)?;
-    a.mov(field64(r11, slot::LIMIT), r8)?;
-    // rbx = where the guard ends: filled up to there below.
-    a.lea(rbx, ptr(rcx + small(GUARD_BYTES)))?;
+    a.lea(rbx, ptr(rcx + r9))?;
+    a.mov(r9d, dword_ptr(spec.tid_offset).fs())?;
+    look_at_head(a, robbed)?;
+    a.mov(field64(rdi, control::OWNER), r9)?;
+    a.lea(r9, ptr(rcx + small(g.ring_bytes())))?;
+    a.mov(field64(r11, slot::LIMIT), r9)?;
+    // It never goes back.
+    a.set_label(&mut publish)?;
+    a.mov(rax, field64(rdi, control::STARTED))?;
+    a.cmp(rax, r8)?;
+    a.jae(published)?;
+    a.cmpxchg(field64(rdi, control::STARTED), r8)?;
+    a.jne(publish)?;
+    a.set_label(&mut published)?;
+    // Filled up to there below.
+    a.lea(rcx, ptr(rbx + small(GUARD_BYTES)))?;
     a.jmp(write_view)?;
 
     a.set_label(&mut have_room)?;
     a.mov(rcx, rbx)?;
-    a.mov(r9, rax)?;
-    a.sub(r9, field64(r11, slot::SINCE))?;
-    a.cmp(r9, small(view::TICKS))?;
+    a.mov(rax, r14)?;
+    a.sub(rax, field64(r11, slot::SINCE))?;
+    a.cmp(rax, small(view::TICKS))?;
     a.jae(write_view)?;
     a.mov(r9, rdx)?;
     a.sub(r9, field64(r11, slot::BASE))?;
     a.cmp(r9, small(view::WINDOW_BYTES))?;
     a.jb(same_view)?;
+    // What a context that comes back stores here is of no use when it looks at the head.
     a.set_label(&mut write_view)?;
-    a.mov(r8, spec.table)?;
-    leave_if_child(a, r8, out)?;
     a.inc(field32(r11, slot::VIEW))?;
-    a.mov(r9, rax)?;
+    a.mov(r9, r14)?;
     a.and(r9, -small(view::SINCE_STEP))?;
     a.mov(field64(r11, slot::SINCE), r9)?;
     a.or(r9, i32::from(word::SYNC))?;
-    a.mov(qword_ptr(rcx), r9)?;
+    a.call(put)?;
+    a.jne(robbed)?;
     a.lea(r9, ptr(rdx + small(view::BASE_STEP / 2)))?;
     a.and(r9, -small(view::BASE_STEP))?;
     a.sub(r9, small(view::BASE_STEP))?;
     a.mov(field64(r11, slot::BASE), r9)?;
     a.shl(r9, 8)?;
     a.or(r9, i32::from(word::STACK))?;
-    a.mov(qword_ptr(rcx + 8), r9)?;
-    a.add(rcx, 16)?;
+    a.call(put)?;
+    a.jne(robbed)?;
+    // Relative to what was just written, whatever the slot says by now.
+    a.mov(eax, r14d)?;
+    a.and(eax, small(view::SINCE_STEP - 1))?;
+    a.lea(r9, ptr(rdx + small(view::BASE_STEP / 2)))?;
+    a.and(r9d, small(view::BASE_STEP - 1))?;
+    a.add(r9d, small(view::BASE_STEP / 2))?;
     a.set_label(&mut same_view)?;
-    // eax = both relative to the view.
-    a.sub(rax, field64(r11, slot::SINCE))?;
+    // eax, r9 = both relative to the view.
     a.shl(eax, view::PLACE_BITS)?;
-    a.sub(rdx, field64(r11, slot::BASE))?;
-    a.shr(edx, view::PLACE_SHIFT)?;
-    a.or(eax, edx)?;
+    a.shr(r9d, view::PLACE_SHIFT)?;
+    a.or(eax, r9d)?;
+    a.mov(r14d, eax)?;
     // Losses since the last gap word; one word tells at most u32::MAX of them.
+    a.set_label(&mut losses)?;
+    a.mov(rdx, field64(r11, slot::REPORTED))?;
     a.mov(r9, field64(rdi, control::LOST))?;
-    a.sub(r9, field64(r11, slot::REPORTED))?;
-    a.mov(r8, spec.table)?;
-    leave_if_child(a, r8, out)?;
-    a.test(r9, r9)?;
+    a.sub(r9, rdx)?;
     a.jz(no_gap)?;
     a.mov(r8d, u32::MAX)?;
     a.cmp(r9, r8)?;
     a.jbe(gap_fits)?;
     a.mov(r9, r8)?;
     a.set_label(&mut gap_fits)?;
-    a.add(field64(r11, slot::REPORTED), r9)?;
-    a.mov(dword_ptr(rcx + 4), r9d)?;
-    a.mov(dword_ptr(rcx), word::GAP)?;
-    a.add(rcx, 8)?;
+    look_at_head(a, robbed)?;
+    a.mov(rax, rdx)?;
+    a.add(rdx, r9)?;
+    a.cmpxchg(field64(r11, slot::REPORTED), rdx)?;
+    a.jne(losses)?;
+    a.shl(r9, 32)?;
+    a.or(r9, word::GAP.cast_signed())?;
+    a.call(put)?;
+    a.jne(robbed)?;
     a.set_label(&mut no_gap)?;
+    // Of a new chunk the guard is filled up to where the event's words end with it: behind the call
+    // word stands nothing before that is there.
+    a.mov(edx, 8)?;
+    a.test(r12d, (HAS_ARGUMENT | HAS_PAYLOAD).cast_signed())?;
+    a.jz(fill_guard)?;
+    a.mov(edx, 8 + 16)?;
+    a.test(r12d, HAS_PAYLOAD.cast_signed())?;
+    a.jz(fill_guard)?;
+    a.add(edx, r10d)?;
+    a.set_label(&mut fill_guard)?;
+    a.lea(r9, ptr(rbx + rdx))?;
+    a.cmp(r9, rcx)?;
+    a.jae(guarded)?;
+    a.mov(r9d, word::FILLER)?;
+    a.call(put)?;
+    a.jne(robbed)?;
+    a.jmp(fill_guard)?;
+    a.set_label(&mut guarded)?;
     a.test(r12d, (HAS_ARGUMENT | HAS_PAYLOAD).cast_signed())?;
     a.jz(content_done)?;
     a.test(r12d, HAS_PAYLOAD.cast_signed())?;
     a.jnz(payload)?;
-    a.mov(dword_ptr(rcx + 4), r10d)?;
-    a.mov(dword_ptr(rcx), word::ARGUMENT_LOW)?;
+    a.mov(r9, r10)?;
+    a.shl(r9, 32)?;
+    a.or(r9, word::ARGUMENT_LOW.cast_signed())?;
+    a.call(put)?;
+    a.jne(robbed)?;
     a.mov(r9, r10)?;
     a.shr(r9, 32)?;
-    a.mov(dword_ptr(rcx + 12), r9d)?;
-    a.mov(dword_ptr(rcx + 8), word::ARGUMENT_HIGH)?;
-    a.add(rcx, 16)?;
+    a.shl(r9, 32)?;
+    a.or(r9, word::ARGUMENT_HIGH.cast_signed())?;
+    a.call(put)?;
+    a.jne(robbed)?;
     a.set_label(&mut content_done)?;
-    a.mov(dword_ptr(rcx + 4), eax)?;
-    a.mov(r9d, dword_ptr(rsi))?;
-    a.mov(dword_ptr(rcx), r9d)?;
-    a.add(rcx, 8)?;
-    a.set_label(&mut fill_guard)?;
-    a.cmp(rcx, rbx)?;
-    a.jae(guarded)?;
-    a.mov(dword_ptr(rcx), word::FILLER)?;
-    a.add(rcx, 8)?;
-    a.jmp(fill_guard)?;
-    a.set_label(&mut guarded)?;
+    // The call word is reserved as on the hot path, by the store of the head, and written then.
+    a.mov(rdx, rbx)?;
+    a.add(rbx, 8)?;
+    // From here on handlers use the chunk.
+    a.set_label(&mut unpark)?;
+    a.mov(rax, field64(r11, slot::HEAD))?;
+    a.mov(r9, rax)?;
+    a.and(r9, -small(slot::PARKED_ROOM))?;
+    a.cmp(r9, r13)?;
+    a.jne(robbed)?;
+    a.cmpxchg(field64(r11, slot::HEAD), rbx)?;
+    a.jne(unpark)?;
     a.mov(r8, spec.table)?;
     leave_if_child(a, r8, out)?;
-    // From here on handlers use the chunk.
-    a.mov(field64(r11, slot::HEAD), rcx)?;
+    a.mov(dword_ptr(rdx + 4), r14d)?;
+    a.mov(r9d, dword_ptr(rsi))?;
+    a.mov(dword_ptr(rdx), r9d)?;
+    // It is still our mark unless the collector took it away.
     a.set_label(&mut idle)?;
-    a.mov(field64(rdi, control::BUSY), 0)?;
+    a.mov(rax, r13)?;
+    a.xor(r9d, r9d)?;
+    a.cmpxchg(field64(rdi, control::BUSY), r9)?;
     a.mov(r8, spec.rings)?;
     a.cmp(field64(r8, rings::KEEP_NEWEST), 0)?;
     a.jne(keep)?;
@@ -257,11 +331,32 @@ pub(super) fn emit_slow(
 
     a.set_label(&mut payload)?;
     a.call(copy)?;
-    a.jnz(content_done)?;
-    // A child: nothing here is its own.
+    a.je(content_done)?;
+    // Another context has taken the slow path over, or this is a child, whose table is private.
+    // What is left of the chunk counts as this event. The slot may have this context's view by now:
+    // no event may be relative to it.
+    a.set_label(&mut robbed)?;
+    a.inc(field32(r11, slot::VIEW))?;
+    a.mov(qword_ptr(r11 + small(slot::SINCE)), 0)?;
     a.jmp(out)?;
 
+    // Back to where a context stands that was taken over, or to the ring's end.
     a.set_label(&mut full)?;
+    a.mov(r9, rbx)?;
+    a.shr(r9, slot::PARKED.trailing_zeros())?;
+    a.mov(r8, rbx)?;
+    a.jnz(put_back)?;
+    a.lea(r8, ptr(rcx + small(g.ring_bytes())))?;
+    a.set_label(&mut put_back)?;
+    a.mov(rax, field64(r11, slot::HEAD))?;
+    a.mov(r9, rax)?;
+    a.and(r9, -small(slot::PARKED_ROOM))?;
+    a.cmp(r9, r13)?;
+    a.jne(lost)?;
+    a.cmpxchg(field64(r11, slot::HEAD), r8)?;
+    a.jne(put_back)?;
+    a.set_label(&mut lost)?;
+    a.mov(r8, spec.table)?;
     leave_if_child(a, r8, out)?;
     a.inc(field64(rdi, control::LOST))?;
     a.jmp(idle)?;
@@ -269,19 +364,51 @@ pub(super) fn emit_slow(
     a.set_label(&mut keep)?;
     emit_take_back(a, spec, out)?;
 
-    // Whoever is busy below us goes on from the head that it took, or begins a chunk if that is past its end. Head grows with
-    // every vain attempt; parking it again keeps any number of them away from the next valid address.
+    // Head grows with every vain attempt; what was added is taken away again, unless somebody else
+    // has done so.
     a.set_label(&mut busy)?;
     a.test(r12d, IN_VAIN.cast_signed())?;
-    a.jz(not_parked)?;
-    a.mov(field64(r11, slot::HEAD), r8)?;
-    a.set_label(&mut not_parked)?;
+    a.jz(not_in_vain)?;
+    a.mov(rdx, rax)?;
+    a.and(rdx, -small(slot::PARKED_ROOM))?;
+    a.cmpxchg(field64(r11, slot::HEAD), rdx)?;
+    a.set_label(&mut not_in_vain)?;
     leave_if_child(a, rbx, out)?;
     a.inc(field64(rdi, control::LOST))?;
     a.jmp(out)?;
     a.set_label(&mut no_slot)?;
     emit_no_slot(a, spec, out)?;
+    emit_put(a, &mut put)?;
+    emit_slow_copy(a, &mut copy, put)?;
     Ok(())
+}
+
+/// Goes to `gone` if the head is not parked by this context any more: another one has taken the
+/// slow path over, or this is a forked child, whose table is wiped. Spoils rax.
+fn look_at_head(a: &mut CodeAssembler, gone: CodeLabel) -> Result<()> {
+    a.mov(rax, field64(r11, slot::HEAD))?;
+    a.and(rax, -small(slot::PARKED_ROOM))?;
+    a.cmp(rax, r13)?;
+    a.jne(gone)
+}
+
+/// Writes the word r9 to rbx and moves rbx on, in the slow path. ZF is set unless the slow path is
+/// not this context's any more. Spoils rax and r8.
+///
+/// What stands there is read before the head is looked at. If it is something else by then, other
+/// contexts have been here; an empty word tells in its high half how often the ring was gone
+/// around.
+fn emit_put(a: &mut CodeAssembler, put: &mut CodeLabel) -> Result<()> {
+    let mut gone = a.create_label();
+    a.set_label(put)?;
+    a.mov(r8, qword_ptr(rbx))?;
+    look_at_head(a, gone)?;
+    a.mov(rax, r8)?;
+    a.cmpxchg(qword_ptr(rbx), r9)?;
+    a.jne(*put)?;
+    a.lea(rbx, ptr(rbx + 8))?;
+    a.set_label(&mut gone)?;
+    a.ret()
 }
 
 /// Finds the slot of thread eax: the home one, or the next that is its own or nobody's, which it takes. Then r11 = the slot, rcx = where it stands among the
@@ -331,15 +458,18 @@ pub(super) fn emit_slot(
     a.ret()
 }
 
-/// In a ring that keeps the newest events and whose chunks are all begun: zeroes the oldest and gives it back, so that the next chunk can be begun
-/// at once. Handlers go on in the chunk under way meanwhile; one that comes to its end finds the ring full. rdi = control line, r11 = slot, r8 = the
-/// rings.
+/// In a ring that keeps the newest events and whose chunks are all begun: empties the oldest and
+/// gives it back, so that the next chunk can be begun at once. Handlers go on in the chunk under
+/// way meanwhile; one that comes to its end finds the ring full. rdi = control line, r11 = slot, r8
+/// = the rings.
 ///
-/// A child that is forked in here stops at the next look at the table; until then it zeroes what its parent zeroes. One that is forked in the two
-/// instructions between the look and the mark sets that, which the collector takes away if it stays.
+/// A child that is forked in here stops at the next look at the table; until then it empties what
+/// its parent empties. One that is forked in the two instructions between the look and the mark
+/// sets that, which the collector takes away if it stays. A context that comes back after that
+/// stops at the next look at the mark: it empties a cache line at most.
 fn emit_take_back(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) -> Result<()> {
     let g = spec.geometry;
-    let [mut zero, mut give_back] = labels(a);
+    let [mut empty, mut give_back] = labels(a);
     const { assert!(control::TAKING == 1 << 63, "the sign, and the highest bit") };
     a.mov(rbx, field64(r11, slot::STARTED))?;
     a.mov(r9, field64(rdi, control::RELEASED))?;
@@ -348,13 +478,15 @@ fn emit_take_back(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) 
     a.sub(rbx, r9)?;
     a.cmp(rbx, small(g.chunks()))?;
     a.jb(out)?;
-    a.mov(rax, spec.table)?;
-    leave_if_child(a, rax, out)?;
+    a.mov(r14, spec.table)?;
+    leave_if_child(a, r14, out)?;
     // Locked, so that the look at KEEP_NEWEST comes after it for everybody.
     a.lock().bts(field64(rdi, control::RELEASED), 63)?;
     a.jc(out)?;
-    // A handler may have done all of this meanwhile.
-    a.mov(rbx, field64(rdi, control::RELEASED))?;
+    // r13 = what it is marked with, r9 = what it is to be. A handler may have done all of this
+    // meanwhile.
+    a.mov(r13, field64(rdi, control::RELEASED))?;
+    a.mov(rbx, r13)?;
     a.btr(rbx, 63)?;
     a.cmp(rbx, r9)?;
     a.mov(r9, rbx)?;
@@ -371,20 +503,25 @@ fn emit_take_back(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) 
     a.and(ebx, small(g.chunks() - 1))?;
     a.shl(rbx, g.chunk_shift())?;
     a.add(rdx, rbx)?;
-    a.mov(ecx, small(g.chunk_bytes() / ZEROED_AT_ONCE))?;
-    a.xor(ebx, ebx)?;
-    a.set_label(&mut zero)?;
-    leave_if_child(a, rax, out)?;
-    for at in (0..ZEROED_AT_ONCE).step_by(8) {
+    a.mov(ecx, small(g.chunk_bytes() / EMPTIED_AT_ONCE))?;
+    a.inc(r9)?;
+    // As `word::empty`.
+    a.mov(rbx, r9)?;
+    a.shl(rbx, 32)?;
+    a.set_label(&mut empty)?;
+    leave_if_child(a, r14, out)?;
+    a.cmp(field64(rdi, control::RELEASED), r13)?;
+    a.jne(out)?;
+    for at in (0..EMPTIED_AT_ONCE).step_by(8) {
         a.mov(field64(rdx, at), rbx)?;
     }
-    a.add(rdx, small(ZEROED_AT_ONCE))?;
+    a.add(rdx, small(EMPTIED_AT_ONCE))?;
     a.dec(ecx)?;
-    a.jnz(zero)?;
-    a.inc(r9)?;
+    a.jnz(empty)?;
     a.set_label(&mut give_back)?;
-    leave_if_child(a, rax, out)?;
-    a.mov(field64(rdi, control::RELEASED), r9)?;
+    leave_if_child(a, r14, out)?;
+    a.mov(rax, r13)?;
+    a.lock().cmpxchg(field64(rdi, control::RELEASED), r9)?;
     a.jmp(out)?;
     Ok(())
 }

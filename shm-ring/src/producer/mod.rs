@@ -10,53 +10,38 @@
 //!          │                              │      │ │ payload         │             │ │
 //!          │                              │      │ └─ Head ─ Limit ──│─ Swap ──────│─┘
 //!          ▼                              ▼      ▼                   ▼ in vain     ▼ unusable
-//!  slow  Live ─ filler ─ Probe ─ (Claim) ─ Found ─ MarkBusy ─ Park ─ Chunk ─┬─ (view) ─ Losses ─ words ─ Unpark
-//!                                  │                                │       │                              │
-//!                                  ▼ busy                           ▼ full  └─ rest ─ NewChunk ─ …         ▼
-//!                                (Repark) ─ CountLoss ─ Done      CountLoss ────────────────────────────► Idle ─ Keep ─ Done
-//!                                                                                                                │
-//!  the newest are kept, and all chunks are begun:                    ReadBegun ─ Take ─ KeepStill ─ Zero … ─ GiveBack ─ Done
+//!  slow  Live ─ filler ─ Probe ─ (Claim) ─ Found ─ (Busy) ─ Mark ─ Park ─ Chunk ─┬─ (view) ─ Losses ─ puts ─ Unpark
+//!                                             │                         │       │                              │
+//!                                             ▼ busy                    ▼ full  └─ puts ─ NewChunk ─ …         ▼
+//!                                (Repark) ─ CountLoss ─ Done    PutBack ─ CountFull                        CallWord
+//!                                                                            └──────────────────────────────► Idle ─ Keep ─ Done
+//!                                                                                                                      │
+//!  the newest are kept, and all chunks are begun:           ReadBegun ─ Take ─ KeepStill ─ Marked ─ Empty … ─ GiveBack ─ Done
 //!
 //!  view  CompareSince ─ CompareBase ─ or else SetView ─ SetSince ─ SetBase, as at once in a new chunk
+//!  puts  Read ─ Look ─ Write, for each word
 //! ```
+//!
+//! Each look that finds the head parked by another context leads to Robbed, or to CountLoss where
+//! nothing of the event is in the ring.
 
+use self::{
+    event::{lower, upper},
+    writing::{Put, Written},
+};
 use crate::{
-    layout::{GUARD_BYTES, Geometry, PAYLOAD_WORDS, PROBES, SLOW_WORDS, bucket, control, rings},
+    layout::{GUARD_BYTES, Geometry, PROBES, SLOW_WORDS, bucket, control, rings, slot},
     memory::{Half, SharedMemory},
     sync::Ordering,
     table::Table,
     view::View,
-    word::{self, PAYLOAD_BYTES},
+    word,
 };
 
-/// What is to be recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
-    /// Low 32 bits of the return address into the sled: odd.
-    pub site: u32,
-    /// Where the stack stands: of an entry or an exit, the address of the function's return address.
-    pub sp: u64,
-    /// What goes with it.
-    pub content: Content,
-}
+mod event;
+mod writing;
 
-/// What is recorded beside the place and the time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
-    /// Nothing.
-    Nothing,
-    /// The first argument.
-    Argument(u64),
-    /// What the program says.
-    Payload {
-        /// Its type.
-        kind: u32,
-        /// How many bytes the program says there are.
-        size: u32,
-        /// They, or none where they cannot be read.
-        bytes: Vec<u8>,
-    },
-}
+pub use event::{Content, Event};
 
 /// The memory of one target.
 #[derive(Debug)]
@@ -91,6 +76,15 @@ pub struct Recording {
     /// How many slots the slow path still looks at.
     probes: u32,
     in_vain: bool,
+    /// The head as it was last read.
+    head: u64,
+    /// What the ring's word was before the slow path writes it.
+    seen: u64,
+    /// Which access of a word of the slow path is next.
+    put: Put,
+    /// Losses that a gap word is to tell, and those that were told before.
+    news: u64,
+    reported: u64,
     /// Chunks begun, as the slow path counts them.
     started: u64,
     /// Chunks given back, as the slow path that takes one back counts them.
@@ -107,6 +101,9 @@ pub enum Outcome {
     Recorded,
     /// It was counted as lost.
     Lost,
+    /// Another context has taken the slow path over. What is left of the chunk is a hole, which the
+    /// consumer counts.
+    Robbed,
     /// The table is not live: nothing happened.
     Untraced,
 }
@@ -131,31 +128,42 @@ enum At {
     Probe,
     Claim,
     Found,
-    MarkBusy,
+    Busy,
+    Mark,
     Park,
     Chunk,
     Rest,
     NewChunk,
+    LookForChunk,
+    ClaimChunk,
+    LookForOwner,
     SetOwner,
-    SetStarted,
-    Publish,
     SetLimit,
+    ReadStarted,
+    Publish,
     CompareSince,
     CompareBase,
     SetView,
     SetSince,
     SetBase,
     Losses,
+    LookForLosses,
+    Report,
+    Content,
     SlowWords,
     Unpark,
+    CallWord,
     Idle,
     Keep,
     ReadBegun,
     Take,
     KeepStill,
-    Zero,
+    Marked,
+    Empty,
     GiveBack,
-    Full,
+    Robbed,
+    PutBack,
+    CountFull,
     Repark,
     CountLoss,
     NoSlot,
@@ -201,6 +209,11 @@ impl Recording {
             half: Half::High,
             probes: PROBES,
             in_vain: false,
+            head: 0,
+            seen: 0,
+            put: Put::Read,
+            news: 0,
+            reported: 0,
             started: 0,
             released: 0,
             outcome: Outcome::UnderWay,
@@ -219,8 +232,25 @@ impl Recording {
 
     /// True while words that carry nothing are written: interruptions there are all alike.
     pub fn is_filling(&self) -> bool {
-        let zeroes = self.at == At::Zero && !self.cursor.is_multiple_of(64);
-        zeroes || self.fills()
+        let empties = self.at == At::Empty && !self.cursor.is_multiple_of(64);
+        empties || self.fills()
+    }
+
+    /// True while words of the ring are this context's that are not written. The consumer waits for
+    /// them, but not forever.
+    pub fn has_reserved(&self) -> bool {
+        match self.at {
+            At::ViewAfter | At::HotWords | At::CallWord => true,
+            At::Reservation => self.cursor & slot::PARKED == 0,
+            At::Live | At::Filler => !self.words.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// True within one word of the slow path. Its accesses differ only for a context that takes the
+    /// slow path over.
+    pub fn is_putting(&self) -> bool {
+        self.put != Put::Read
     }
 
     fn fills(&self) -> bool {
@@ -363,23 +393,34 @@ impl Recording {
                         .compare_exchange(0, self.tid, Ordering::AcqRel, Ordering::Relaxed);
                 if claim.is_ok() { At::Found } else { At::Probe }
             }
-            At::Found => match target.rings.load(target.line(self.index, control::BUSY)) {
-                0 => At::MarkBusy,
+            At::Found => {
+                self.head = slot.head.load(Ordering::Relaxed);
+                if self.head & slot::PARKED == 0 {
+                    At::Mark
+                } else {
+                    At::Busy
+                }
+            }
+            At::Busy => match target.rings.load(target.line(self.index, control::BUSY)) {
+                0 => At::Mark,
+                // From the try before, whose head has changed.
+                busy if busy == self.parked() => At::Mark,
                 _ if self.in_vain => At::Repark,
                 _ => At::CountLoss,
             },
-            At::MarkBusy => {
-                target
-                    .rings
-                    .store(target.line(self.index, control::BUSY), 1);
+            At::Mark => {
+                let line = target.line(self.index, control::BUSY);
+                target.rings.store(line, self.parked());
                 At::Park
             }
             At::Park => {
-                let end = g.ring_offset(self.index) + g.ring_bytes();
-                self.cursor = slot.head.load(Ordering::Relaxed);
-                slot.head.store(end, Ordering::Relaxed);
-                self.ticks = now;
-                At::Chunk
+                if self.exchange_head(target, self.head, self.parked()) {
+                    self.cursor = self.head;
+                    self.ticks = now;
+                    At::Chunk
+                } else {
+                    At::Found
+                }
             }
             At::Chunk => {
                 let ring = g.ring_offset(self.index)..g.ring_offset(self.index) + g.ring_bytes();
@@ -394,43 +435,67 @@ impl Recording {
                     At::CompareSince
                 }
             }
-            At::Rest => {
-                if self.write_half(target) {
-                    At::NewChunk
-                } else {
-                    At::Rest
-                }
-            }
+            At::Rest => match self.put_word(target) {
+                Written::Some => At::Rest,
+                Written::All => At::NewChunk,
+                Written::Robbed => At::Robbed,
+            },
             At::NewChunk => {
                 self.started = slot.started.load(Ordering::Relaxed);
-                // Pairs with the collector's store of RELEASED after it zeroed the chunk.
+                // Pairs with the collector's store of RELEASED after it emptied the chunk.
                 let released = target
                     .rings
                     .load(target.line(self.index, control::RELEASED));
                 let room = self.started.wrapping_sub(released) < g.chunks();
-                if room { At::SetOwner } else { At::Full }
+                if room { At::LookForChunk } else { At::PutBack }
             }
+            At::LookForChunk if self.is_robbed(target) => At::CountLoss,
+            At::LookForChunk => At::ClaimChunk,
+            At::ClaimChunk => {
+                let claim = slot.started.compare_exchange(
+                    self.started,
+                    self.started.wrapping_add(1),
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                );
+                if claim.is_ok() {
+                    At::LookForOwner
+                } else {
+                    At::NewChunk
+                }
+            }
+            At::LookForOwner if self.is_robbed(target) => At::Robbed,
+            At::LookForOwner => At::SetOwner,
             At::SetOwner => {
                 target
                     .rings
                     .store(target.line(self.index, control::OWNER), u64::from(self.tid));
-                At::SetStarted
-            }
-            At::SetStarted => {
-                slot.started.store(self.started + 1, Ordering::Relaxed);
-                At::Publish
-            }
-            At::Publish => {
-                target
-                    .rings
-                    .store(target.line(self.index, control::STARTED), self.started + 1);
                 At::SetLimit
             }
             At::SetLimit => {
                 let ring = g.ring_offset(self.index);
                 slot.limit.store(ring + g.ring_bytes(), Ordering::Relaxed);
                 self.cursor = ring + (self.started & (g.chunks() - 1)) * g.chunk_bytes();
-                At::SetView
+                At::ReadStarted
+            }
+            At::ReadStarted => {
+                self.seen = target.rings.load(target.line(self.index, control::STARTED));
+                if self.seen > self.started {
+                    At::SetView
+                } else {
+                    At::Publish
+                }
+            }
+            At::Publish => {
+                let line = target.line(self.index, control::STARTED);
+                if target
+                    .rings
+                    .exchange(line, self.seen, self.started.wrapping_add(1))
+                {
+                    At::SetView
+                } else {
+                    At::ReadStarted
+                }
             }
             At::CompareSince => {
                 self.view.since = slot.since.load(Ordering::Relaxed);
@@ -465,36 +530,71 @@ impl Recording {
                 At::Losses
             }
             At::Losses => {
+                self.reported = slot.reported.load(Ordering::Relaxed);
                 let lost = target.rings.load(target.line(self.index, control::LOST));
-                let reported = slot.reported.load(Ordering::Relaxed);
-                let news = u32::try_from(lost.wrapping_sub(reported)).unwrap_or(u32::MAX);
-                if news > 0 {
-                    slot.reported
-                        .store(reported + u64::from(news), Ordering::Relaxed);
-                    self.words.push_back((word::GAP, news));
+                let news = lost.wrapping_sub(self.reported);
+                self.news = news.min(u64::from(u32::MAX));
+                if news == 0 {
+                    At::Content
+                } else {
+                    At::LookForLosses
                 }
-                self.push_event(g);
-                let end = self.cursor + 8 * self.words.len() as u64;
-                let guard = (self.cursor & !(g.chunk_bytes() - 1)) + GUARD_BYTES;
-                self.push_filler(guard.saturating_sub(end) / 8);
-                At::SlowWords
             }
-            At::SlowWords => {
-                if self.write_half(target) {
+            At::LookForLosses if self.is_robbed(target) => At::Robbed,
+            At::LookForLosses => At::Report,
+            At::Report => {
+                let report = slot.reported.compare_exchange(
+                    self.reported,
+                    self.reported + self.news,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                );
+                if report.is_ok() {
+                    self.words.push_back((word::GAP, lower(self.news)));
+                    At::Content
+                } else {
+                    At::Losses
+                }
+            }
+            At::Content => {
+                // The guard of a new chunk is filled up to where the event's words end with it.
+                let event = self.cursor + 8 * self.words.len() as u64;
+                let guard = (self.cursor & !(g.chunk_bytes() - 1)) + GUARD_BYTES;
+                self.push_filler(guard.saturating_sub(event + 8 * self.event.words(g)) / 8);
+                self.words.extend(self.event.content_words(g));
+                if self.words.is_empty() {
                     At::Unpark
                 } else {
                     At::SlowWords
                 }
             }
+            At::SlowWords => match self.put_word(target) {
+                Written::Some => At::SlowWords,
+                Written::All => At::Unpark,
+                Written::Robbed => At::Robbed,
+            },
             At::Unpark => {
-                self.outcome = Outcome::Recorded;
-                slot.head.store(self.cursor, Ordering::Relaxed);
-                At::Idle
+                let head = slot.head.load(Ordering::Relaxed);
+                if parked(head) != self.parked() {
+                    At::Robbed
+                } else if self.exchange_head(target, head, self.cursor + 8) {
+                    self.push_call();
+                    At::CallWord
+                } else {
+                    At::Unpark
+                }
+            }
+            At::CallWord => {
+                if self.write_half(target) {
+                    self.outcome = Outcome::Recorded;
+                    At::Idle
+                } else {
+                    At::CallWord
+                }
             }
             At::Idle => {
-                target
-                    .rings
-                    .store(target.line(self.index, control::BUSY), 0);
+                let line = target.line(self.index, control::BUSY);
+                target.rings.exchange(line, self.parked(), 0);
                 At::Keep
             }
             At::Keep if target.rings.load(rings::KEEP_NEWEST) == 0 => At::Done,
@@ -515,6 +615,7 @@ impl Recording {
             At::Take => {
                 let line = target.line(self.index, control::RELEASED);
                 let before = target.rings.set_bits(line, control::TAKING);
+                self.seen = before | control::TAKING;
                 // A handler may have taken the chunk meanwhile.
                 if before == self.released {
                     At::KeepStill
@@ -529,30 +630,59 @@ impl Recording {
             At::KeepStill => {
                 let place = (self.released & (g.chunks() - 1)) * g.chunk_bytes();
                 self.cursor = g.ring_offset(self.index) + place;
-                At::Zero
+                self.released = self.released.wrapping_add(1);
+                At::Marked
             }
-            At::Zero => {
-                target.rings.store(self.cursor, 0);
+            At::Marked => {
+                let line = target.line(self.index, control::RELEASED);
+                if target.rings.load(line) == self.seen {
+                    At::Empty
+                } else {
+                    At::Done
+                }
+            }
+            At::Empty => {
+                let empty = word::empty(self.released);
+                target.rings.store(self.cursor, empty);
                 self.cursor += 8;
                 if self.cursor.is_multiple_of(g.chunk_bytes()) {
-                    self.released = self.released.wrapping_add(1);
                     At::GiveBack
+                } else if self.cursor.is_multiple_of(64) {
+                    At::Marked
                 } else {
-                    At::Zero
+                    At::Empty
                 }
             }
             At::GiveBack => {
                 let line = target.line(self.index, control::RELEASED);
-                target.rings.store(line, self.released);
+                target.rings.exchange(line, self.seen, self.released);
                 At::Done
             }
-            At::Full => {
+            At::Robbed => {
+                slot.view.fetch_add(1, Ordering::Relaxed);
+                slot.since.store(0, Ordering::Relaxed);
+                self.outcome = Outcome::Robbed;
+                At::Done
+            }
+            At::PutBack => {
+                let head = slot.head.load(Ordering::Relaxed);
+                let back = match self.cursor & slot::PARKED {
+                    0 => g.ring_offset(self.index) + g.ring_bytes(),
+                    _ => self.cursor,
+                };
+                let gone = parked(head) != self.parked();
+                if gone || self.exchange_head(target, head, back) {
+                    At::CountFull
+                } else {
+                    At::PutBack
+                }
+            }
+            At::CountFull => {
                 self.count_loss(target);
                 At::Idle
             }
             At::Repark => {
-                let end = g.ring_offset(self.index) + g.ring_bytes();
-                slot.head.store(end, Ordering::Relaxed);
+                self.exchange_head(target, self.head, parked(self.head));
                 At::CountLoss
             }
             At::CountLoss => {
@@ -611,49 +741,35 @@ impl Recording {
         if self.tid == 0 { At::NoSlot } else { At::Probe }
     }
 
+    /// The head as this context parks it. Contexts of a test have a place on the stack each.
+    fn parked(&self) -> u64 {
+        slot::parked_by(self.event.sp)
+    }
+
+    /// Whether another context has the slow path by now.
+    fn is_robbed<M: SharedMemory>(&self, target: &Target<'_, M>) -> bool {
+        let head = target.table.slot(self.index).head.load(Ordering::Relaxed);
+        parked(head) != self.parked()
+    }
+
+    fn exchange_head<M>(&self, target: &Target<'_, M>, expected: u64, head: u64) -> bool {
+        let word = &target.table.slot(self.index).head;
+        let exchanged = word.compare_exchange(expected, head, Ordering::Relaxed, Ordering::Relaxed);
+        exchanged.is_ok()
+    }
+
     fn push_event(&mut self, geometry: Geometry) {
-        match &self.event.content {
-            Content::Nothing => {}
-            &Content::Argument(argument) => {
-                self.words.push_back((word::ARGUMENT_LOW, lower(argument)));
-                self.words.push_back((word::ARGUMENT_HIGH, upper(argument)));
-            }
-            Content::Payload { kind, size, bytes } => {
-                self.words.push_back((word::SIZE, *size));
-                self.words.push_back((word::TYPE, *kind));
-                let kept = &bytes[..kept(bytes, geometry)];
-                self.words
-                    .extend(kept.chunks(PAYLOAD_BYTES).map(payload_word));
-            }
-        }
+        self.words.extend(self.event.content_words(geometry));
+        self.push_call();
+    }
+
+    fn push_call(&mut self) {
         let packed = self.view.pack(self.ticks, self.event.sp);
         self.words.push_back((self.event.site, packed));
     }
 
     fn push_filler(&mut self, words: u64) {
         self.words.extend((0..words).map(|_| (word::FILLER, 0)));
-    }
-
-    /// Writes the next half of the next word; true when that was the last. The low half goes last: it makes the word
-    /// whole, and pairs with the consumer's load of the word.
-    fn write_half<M: SharedMemory>(&mut self, target: &Target<'_, M>) -> bool {
-        let Some(&(low, high)) = self.words.front() else {
-            return true;
-        };
-        match self.half {
-            // The high half of a filler is left as it is.
-            Half::High if low != word::FILLER => {
-                target.rings.store_half(self.cursor, Half::High, high);
-                self.half = Half::Low;
-            }
-            Half::High | Half::Low => {
-                target.rings.store_half(self.cursor, Half::Low, low);
-                self.half = Half::High;
-                self.cursor += 8;
-                self.words.pop_front();
-            }
-        }
-        self.words.is_empty()
     }
 
     fn count_loss<M: SharedMemory>(&mut self, target: &Target<'_, M>) {
@@ -663,54 +779,9 @@ impl Recording {
     }
 }
 
-// === impl Event ===
-
-impl Event {
-    /// Words that the hot path reserves.
-    fn words(&self, geometry: Geometry) -> u64 {
-        match &self.content {
-            Content::Nothing => 1,
-            Content::Argument(_) => 3,
-            Content::Payload { .. } => PAYLOAD_WORDS + self.payload_words(geometry),
-        }
-    }
-
-    /// Those of them with bytes of a payload.
-    fn payload_words(&self, geometry: Geometry) -> u64 {
-        match &self.content {
-            Content::Nothing | Content::Argument(_) => 0,
-            Content::Payload { bytes, .. } => kept(bytes, geometry).div_ceil(PAYLOAD_BYTES) as u64,
-        }
-    }
-
-    const fn has_payload(&self) -> bool {
-        matches!(self.content, Content::Payload { .. })
-    }
-}
-
-/// How many bytes of a payload are recorded.
-fn kept(bytes: &[u8], geometry: Geometry) -> usize {
-    let limit = usize::try_from(geometry.payload_limit()).unwrap_or(usize::MAX);
-    bytes.len().min(limit)
-}
-
-fn payload_word(bytes: &[u8]) -> (u32, u32) {
-    let mut word = [0; 8];
-    word[0] = word::PAYLOAD;
-    for (to, from) in word[1..].iter_mut().zip(bytes) {
-        *to = *from;
-    }
-    let word = u64::from_le_bytes(word);
-    (lower(word), upper(word))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
-const fn lower(value: u64) -> u32 {
-    value as u32
-}
-
-const fn upper(value: u64) -> u32 {
-    lower(value >> 32)
+/// A parked head without what contexts that reserved in vain have added.
+const fn parked(head: u64) -> u64 {
+    head & !(slot::PARKED_ROOM - 1)
 }
 
 /// Wraps as the trampolines' counter does: the memory may hold anything.

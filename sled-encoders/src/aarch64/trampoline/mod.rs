@@ -2,7 +2,7 @@
 //!
 //! Two flavours, one slow path: entries, exits and tail exits differ in nothing, since the name of a site comes from
 //! the return address and no flavour touches a flag. They keep every register, touch no vector state, make no system
-//! call, never wait, and use 112 bytes of stack, 48 on the hot path; the sled itself uses 16.
+//! call, never wait, and use 144 bytes of stack, 48 on the hot path; the sled itself uses 16.
 //!
 //! ```text
 //!  stack on the hot path      registers after the preamble
@@ -26,19 +26,25 @@
 //! A signal handler may run between any two instructions and record events itself. What x86-64 does in one instruction (reserve, park, count a
 //! loss) is a loop of `ldxr` and `stxr` here: the return from an exception clears the monitor, so that a handler between the
 //! two makes the loop begin again. A word is stored whole, by one aligned store of 8 bytes.
+//!
+//! A handler may also switch to another context, which takes the slow path over: as on x86-64, each
+//! store that matters compares with what was read before the head was looked at. A switch back that
+//! is no return from an exception leaves the monitor alone, so this does not rest on it.
 
 use dynasm::dynasm;
 use dynasmrt::{DynamicLabel, DynasmApi, DynasmLabelApi, VecAssembler, aarch64::Aarch64Relocation};
 use shm_ring::{
     Geometry,
     layout::{
-        BUCKET_SHIFT, GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, PROBES, SLOW_WORDS, bucket, control,
-        rings, slot, table,
+        GUARD_BYTES, HEADER_BYTES, LINE_SHIFT, SLOW_WORDS, bucket, control, rings, slot, table,
     },
     view, word,
 };
 
+use self::slots::emit_find_slot;
 use crate::{EncodeError, SledKind};
+
+mod slots;
 
 /// Where everything lies that the trampolines of one target use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +87,7 @@ const IN_VAIN_BIT: u32 = IN_VAIN.trailing_zeros();
 /// What the hot path puts on the stack, and the sled.
 const HOT_FRAME: u32 = 48 + 16;
 /// Above what the slow path puts on the stack lies x0.
-const SLOW_FRAME: u32 = 64;
+const SLOW_FRAME: u32 = 96;
 /// Code that is only jumped to stands at multiples of a cache line.
 const ALIGN: usize = 64;
 
@@ -114,6 +120,20 @@ const BUCKET_LOST: u32 = offset(bucket::LOST);
 const TICKS_SHIFT: u32 = view::TICKS.trailing_zeros();
 const WINDOW_SHIFT: u32 = view::WINDOW_BYTES.trailing_zeros();
 const BASE_HALF_STEP: u32 = offset(view::BASE_STEP / 2);
+const PARKED_BIT: u32 = slot::PARKED.trailing_zeros();
+/// What a parked head is beside what vain attempts add.
+const PARKED_MASK: u64 = !(slot::PARKED_ROOM - 1);
+
+/// Where the slow path's parts go on in each other.
+#[derive(Debug, Clone, Copy)]
+struct Ways {
+    /// Writes a word.
+    put: DynamicLabel,
+    /// Another context has the slow path; what is left of the chunk counts as this event.
+    robbed: DynamicLabel,
+    /// Nothing of the event is in the ring: it is counted.
+    lost: DynamicLabel,
+}
 
 // === impl Trampolines ===
 
@@ -271,12 +291,20 @@ fn emit_flavour(
 /// The slow path: x0 and w5 as drawn above, the flavour's registers on the stack. It returns to the sled.
 fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
     let g = spec.geometry;
+    let ways = Ways {
+        put: a.new_dynamic_label(),
+        robbed: a.new_dynamic_label(),
+        lost: a.new_dynamic_label(),
+    };
     dynasm!(a
         ; .arch aarch64
-        ; stp x6, x7, [sp, #-64]!
+        ; stp x6, x7, [sp, #-96]!
         ; stp x8, x9, [sp, #16]
         ; stp x10, x11, [sp, #32]
         ; stp x12, x13, [sp, #48]
+        ; stp x14, x15, [sp, #64]
+        ; stp x16, x17, [sp, #80]
+        ; mov x15, x30
     );
     // A forked child sees a zeroed table: not traced.
     load64(a, 4, spec.table);
@@ -298,14 +326,47 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; filler_done:
     );
     emit_find_slot(a, spec);
-    emit_take_head(a, spec);
-    emit_new_chunk(a, spec);
-    emit_words(a, spec);
+    emit_take_head(a, spec, ways);
+    emit_new_chunk(a, ways, g);
+    emit_words(a, spec, ways);
     dynasm!(a
         ; .arch aarch64
+        // It is still our mark unless the collector took it away.
+        ; idle:
+        ; add x7, x4, BUSY
+        ; clear:
+        ; ldxr x6, [x7]
+        ; eor x6, x6, x14
+        ; cbnz x6, >out
+        ; stxr w6, xzr, [x7]
+        ; cbnz w6, <clear
         ; b >out
 
+        // Another context has taken the slow path over, or this is a child, whose table is private.
+        // The slot may have this context's view by now: no event may be relative to it.
+        ; =>ways.robbed
+    );
+    count_view(a);
+    dynasm!(a
+        ; .arch aarch64
+        ; str xzr, [x1, SINCE]
+        ; b >out
+
+        // Back to where a context stands that was taken over, or to the ring's end.
         ; full:
+        ; mov x10, x0
+        ; tbnz x0, PARKED_BIT, >back
+        ; mov x10, x12
+        ; back:
+        ; add x7, x1, HEAD
+        ; put_back:
+        ; ldxr x6, [x7]
+        ; and x16, x6, PARKED_MASK
+        ; eor x16, x16, x14
+        ; cbnz x16, =>ways.lost
+        ; stxr w16, x10, [x7]
+        ; cbnz w16, <put_back
+        ; =>ways.lost
         ; add x7, x4, LOST
         // A fork between the two accesses makes the loop begin again: the look is part of it, here and below.
         ; count_full:
@@ -317,15 +378,21 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; add x6, x6, #1
         ; stxr w10, x6, [x7]
         ; cbnz w10, <count_full
-        ; str xzr, [x4, BUSY]
-        ; b >out
+        ; b <idle
 
-        // Whoever is busy below us goes on from the head that it took, or begins a chunk if that is past its end. Head grows
-        // with every vain attempt; parking it again keeps any number of them away from the next valid address.
+        // Head grows with every vain attempt; what was added is taken away again, unless somebody
+        // else has done so.
         ; busy:
-        ; tbz w5, IN_VAIN_BIT, >not_parked
-        ; str x12, [x1, HEAD]
-        ; not_parked:
+        ; tbz w5, IN_VAIN_BIT, >not_in_vain
+        ; and x6, x0, PARKED_MASK
+        ; add x7, x1, HEAD
+        ; repark:
+        ; ldxr x10, [x7]
+        ; eor x10, x10, x0
+        ; cbnz x10, >not_in_vain
+        ; stxr w10, x6, [x7]
+        ; cbnz w10, <repark
+        ; not_in_vain:
         ; add x7, x4, LOST
         ; count_busy:
     );
@@ -338,110 +405,69 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; cbnz w10, <count_busy
 
         ; out:
+        ; mov x30, x15
+        ; ldp x16, x17, [sp, #80]
+        ; ldp x14, x15, [sp, #64]
         ; ldp x12, x13, [sp, #48]
         ; ldp x10, x11, [sp, #32]
         ; ldp x8, x9, [sp, #16]
-        ; ldp x6, x7, [sp], #64
+        ; ldp x6, x7, [sp], #96
         ; ldp x4, x5, [sp, #32]
         ; ldp x2, x3, [sp, #16]
         ; ldp x0, x1, [sp], #48
         ; ret
+
+        // Writes the word x7 to x0 and moves x0 on. x6 is 0 unless the slow path is not this
+        // context's any more. What stands there is read before the head is looked at; an empty word
+        // tells how often the ring was gone around. Spoils x10 and x16.
+        ; =>ways.put
+        ; ldr x10, [x0]
+        ; ldr x6, [x1, HEAD]
+        ; and x6, x6, PARKED_MASK
+        ; eor x6, x6, x14
+        ; cbnz x6, >gone
+        ; ldxr x16, [x0]
+        ; eor x16, x16, x10
+        ; cbnz x16, =>ways.put
+        ; stxr w16, x7, [x0]
+        ; cbnz w16, =>ways.put
+        ; add x0, x0, #8
+        ; gone:
+        ; ret
     );
 }
 
-/// x1 = the slot: the home one, or the next that is ours or nobody's; w8 = the thread, w9 = the slot's index.
-fn emit_find_slot(a: &mut Assembler, spec: &TrampolineSpec) {
-    let g = spec.geometry;
-    load_tid(a, spec, 8);
+/// Goes to `gone` if the head is not parked by this context any more: another one has taken the
+/// slow path over, or this is a forked child, whose table is wiped. x`register` is lost.
+fn look_at_head(a: &mut Assembler, register: u8, gone: DynamicLabel) {
     dynasm!(a
         ; .arch aarch64
-        ; cbz w8, >no_slot
-        ; and w9, w8, slots_mask(g)
-        ; movz w10, PROBES
-    );
-    load64(a, 11, spec.table + HEADER_BYTES);
-    dynasm!(a
-        ; .arch aarch64
-        ; probe:
-        ; add x1, x11, x9, lsl LINE_SHIFT
-        ; add x7, x1, TID
-        // Pairs with the collector's store of 0, which comes after the rest of the slot.
-        ; ldar w6, [x7]
-        ; eor w4, w6, w8
-        ; cbz w4, >found
-        ; cbz w6, >claim
-        ; add w9, w9, #1
-        ; and w9, w9, slots_mask(g)
-        ; sub w10, w10, #1
-        ; cbnz w10, <probe
-        ; no_slot:
-    );
-    emit_no_slot(a, spec);
-    dynasm!(a
-        ; .arch aarch64
-        // A free slot's limit is 0, so a handler that comes in after the claim takes the slow path, too.
-        ; claim:
-        ; ldaxr w6, [x7]
-        ; cbnz w6, <probe
-        ; stlxr w6, w8, [x7]
-        ; cbnz w6, <claim
-        ; found:
+        ; ldr X(register), [x1, HEAD]
+        ; and XSP(register), X(register), PARKED_MASK
+        ; eor X(register), X(register), x14
+        ; cbnz X(register), =>gone
     );
 }
 
-/// Counts the event as lost: for thread w8 in its bucket, the home one or the next that is its own or nobody's; if there is none, or no thread, for all.
-fn emit_no_slot(a: &mut Assembler, spec: &TrampolineSpec) {
-    let g = spec.geometry;
-    load64(a, 11, spec.rings);
-    load64(a, 12, g.bucket_offset(0));
+/// One more view was begun. x6, x7 and x10 are lost.
+fn count_view(a: &mut Assembler) {
     dynasm!(a
         ; .arch aarch64
-        ; add x12, x11, x12
-        ; cbz w8, >no_bucket
-        ; and w9, w8, buckets_mask(g)
-        ; movz w10, PROBES
-        ; probe_bucket:
-        ; add x7, x12, x9, lsl BUCKET_SHIFT
-        ; ldr x6, [x7, BUCKET_TID]
-        ; cbz x6, >take_bucket
-        ; sub x6, x6, x8
-        ; cbz x6, >count_bucket
-        ; add w9, w9, #1
-        ; and w9, w9, buckets_mask(g)
-        ; sub w10, w10, #1
-        ; cbnz w10, <probe_bucket
-        ; no_bucket:
-        ; add x7, x11, NO_SLOT
-        ; b >count_lost
-        ; take_bucket:
-        // First: a handler may leave by a jump before the bucket is taken. How often does not matter.
-        ; add x13, x11, BUCKETS_TAKEN
-        ; count_taken:
-        ; ldxr x6, [x13]
-        ; add x6, x6, #1
-        ; stxr w4, x6, [x13]
-        ; cbnz w4, <count_taken
-        ; retake:
+        ; add x7, x1, VIEW
+        ; count_view:
+        ; ldxr w6, [x7]
+        ; add w6, w6, #1
+        ; stxr w10, w6, [x7]
+        ; cbnz w10, <count_view
     );
-    leave_if_child(a, spec, 6);
+}
+
+/// Writes the word x7, see `put`.
+fn put(a: &mut Assembler, ways: Ways) {
     dynasm!(a
         ; .arch aarch64
-        ; ldxr x6, [x7]
-        ; cbnz x6, <probe_bucket
-        ; stxr w6, x8, [x7]
-        ; cbnz w6, <retake
-        ; count_bucket:
-        ; add x7, x7, BUCKET_LOST
-        ; count_lost:
-    );
-    leave_if_child(a, spec, 6);
-    dynasm!(a
-        ; .arch aarch64
-        ; ldxr x6, [x7]
-        ; add x6, x6, #1
-        ; stxr w10, x6, [x7]
-        ; cbnz w10, <count_lost
-        ; b >out
+        ; bl =>ways.put
+        ; cbnz x6, =>ways.robbed
     );
 }
 
@@ -455,9 +481,10 @@ fn leave_if_child(a: &mut Assembler, spec: &TrampolineSpec, register: u8) {
     );
 }
 
-/// x4 = control line, x11 = the ring, x12 = its end, x0 = the head as it was, x2 = the counter, x3 = where the stack stood at the sled. Goes to `have_room`
-/// or, after the chunk's rest is filled, on.
-fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec) {
+/// x4 = control line, x11 = the ring, x12 = its end, x14 = the head as this context parks it, x0 =
+/// the head as it was, x2 = the counter, x3 = where the stack stood at the sled. Goes to
+/// `have_room` or, after the chunk's rest is filled, on.
+fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
     let g = spec.geometry;
     load64(a, 4, spec.rings + HEADER_BYTES);
     load64(a, 11, spec.rings + g.rings_offset());
@@ -467,24 +494,44 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec) {
         ; add x4, x4, x9, lsl LINE_SHIFT
         ; add x11, x11, x9, lsl g.ring_shift()
         ; add x12, x11, x12
+        // As `slot::parked_by`.
+        ; add x14, sp, #0
+        ; lsl x14, x14, #10
+        ; lsr x14, x14, #2
+        ; orr x14, x14, slot::PARKED
         // One at a time: a handler that interrupts the slow path counts its event as lost.
+        ; take:
+        ; ldr x0, [x1, HEAD]
+        ; tbz x0, PARKED_BIT, >free
+        // Our own mark stands there if the head changed after it was read.
         ; ldr x6, [x4, BUSY]
+        ; cbz x6, >free
+        ; eor x6, x6, x14
         ; cbnz x6, >busy
+        ; free:
     );
     leave_if_child(a, spec, 6);
     dynasm!(a
         ; .arch aarch64
-        ; movz w6, #1
-        ; str x6, [x4, BUSY]
+        ; str x14, [x4, BUSY]
         // What handlers reserve before the exchange stays theirs, what they try after it comes to nothing.
         ; add x7, x1, HEAD
         ; park:
-        ; ldxr x0, [x7]
-        ; stxr w6, x12, [x7]
+        ; ldxr x6, [x7]
+        ; eor x6, x6, x0
+        ; cbnz x6, <take
+        ; stxr w6, x14, [x7]
         ; cbnz w6, <park
+    );
+    // The head of a new slot is that of a wiped one.
+    leave_if_child(a, spec, 6);
+    dynasm!(a
+        ; .arch aarch64
         ; mrs x2, CNTVCT_EL0
         ; add x3, sp, SLOW_FRAME + HOT_FRAME
-        // Is there a chunk under way, and room in it? A freed slot has a head from its last owner, but no limit.
+        // Is there a chunk under way, and room in it? A freed slot has a head from its last owner,
+        // but no limit. The head of a context that was taken over is none: what it leaves of its
+        // chunk is a hole, which counts as its event.
         ; ldr x6, [x1, LIMIT]
         ; cbz x6, >new_chunk
         ; sub x6, x0, x11
@@ -502,70 +549,91 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec) {
         ; tbz x6, #63, >have_room
         ; movz w7, word::FILLER
         ; fill_rest:
-        ; str x7, [x0], #8
+    );
+    put(a, ways);
+    dynasm!(a
+        ; .arch aarch64
         ; and x6, x0, chunk_mask(g)
         ; cbnz x6, <fill_rest
     );
 }
 
 /// Begins a chunk: x0 = its first word, x13 = where its guard ends. Goes to `write_view`.
-fn emit_new_chunk(a: &mut Assembler, spec: &TrampolineSpec) {
-    let g = spec.geometry;
+fn emit_new_chunk(a: &mut Assembler, ways: Ways, g: Geometry) {
     let chunks_shift = g.ring_shift() - g.chunk_shift();
     dynasm!(a
         ; .arch aarch64
+        // From here to the claim nothing of a context that gives up is in the ring, not even a
+        // hole: it counts its event.
         ; new_chunk:
         ; ldr x6, [x1, STARTED]
-        // Pairs with the collector's store of RELEASED after it zeroed the chunk.
+        // Pairs with the collector's store of RELEASED after it emptied the chunk.
         ; add x7, x4, RELEASED
         ; ldar x7, [x7]
         ; sub x7, x6, x7
         ; lsr x7, x7, chunks_shift
         ; cbnz x7, >full
     );
-    leave_if_child(a, spec, 10);
+    look_at_head(a, 10, ways.lost);
     dynasm!(a
         ; .arch aarch64
+        ; add x7, x1, STARTED
+        ; ldxr x10, [x7]
+        ; eor x10, x10, x6
+        ; cbnz x10, <new_chunk
+        ; add x10, x6, #1
+        ; stxr w16, x10, [x7]
+        ; cbnz w16, <new_chunk
         ; and x7, x6, low_bits(chunks_shift)
         ; add x0, x11, x7, lsl g.chunk_shift()
-        ; add x6, x6, #1
-        ; str x6, [x1, STARTED]
+    );
+    look_at_head(a, 7, ways.robbed);
+    dynasm!(a
+        ; .arch aarch64
         ; str x8, [x4, OWNER]
-        // Publishes the owner, and that the words of earlier chunks were written.
-        ; add x7, x4, PUBLISHED
-        ; stlr x6, [x7]
         ; str x12, [x1, LIMIT]
+        // Publishes the owner, and that the words of earlier chunks were written. It never goes
+        // back.
+        ; add x7, x4, PUBLISHED
+        ; publish:
+        ; ldxr x6, [x7]
+        ; sub x6, x6, x10
+        ; tbz x6, #63, >published
+        ; stlxr w6, x10, [x7]
+        ; cbnz w6, <publish
+        ; published:
         ; add x13, x0, offset(GUARD_BYTES)
         ; b >write_view
     );
 }
 
-/// Writes the event, and before it what must be told; what is left of the guard becomes filler.
-fn emit_words(a: &mut Assembler, spec: &TrampolineSpec) {
+/// Writes what must be told, filler up to the guard's end, and the event.
+fn emit_words(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
     dynasm!(a
         ; .arch aarch64
         ; have_room:
         ; mov x13, x0
         ; ldr x6, [x1, SINCE]
         ; sub x6, x2, x6
-        ; lsr x6, x6, TICKS_SHIFT
-        ; cbnz x6, >write_view
-        ; ldr x6, [x1, BASE]
-        ; sub x6, x3, x6
-        ; lsr x6, x6, WINDOW_SHIFT
-        ; cbz x6, >same_view
+        ; lsr x7, x6, TICKS_SHIFT
+        ; cbnz x7, >write_view
+        ; ldr x7, [x1, BASE]
+        ; sub x7, x3, x7
+        ; lsr x10, x7, WINDOW_SHIFT
+        ; cbz x10, >same_view
+        // What a context that comes back stores here is of no use when it looks at the head.
         ; write_view:
     );
-    leave_if_child(a, spec, 6);
+    count_view(a);
     dynasm!(a
         ; .arch aarch64
-        ; ldr w6, [x1, VIEW]
-        ; add w6, w6, #1
-        ; str w6, [x1, VIEW]
         ; and x6, x2, !(view::SINCE_STEP - 1)
         ; str x6, [x1, SINCE]
-        ; add x6, x6, word::SYNC.into()
-        ; str x6, [x0], #8
+        ; add x7, x6, word::SYNC.into()
+    );
+    put(a, ways);
+    dynasm!(a
+        ; .arch aarch64
         ; movz w6, BASE_HALF_STEP
         ; add x6, x3, x6
         ; and x6, x6, !(view::BASE_STEP - 1)
@@ -573,62 +641,100 @@ fn emit_words(a: &mut Assembler, spec: &TrampolineSpec) {
         ; sub x6, x6, x7
         ; str x6, [x1, BASE]
         ; movz w7, word::STACK.into()
-        ; orr x6, x7, x6, lsl #8
-        ; str x6, [x0], #8
-        ; same_view:
-        // x2 = both relative to the view.
-        ; ldr x6, [x1, SINCE]
-        ; sub x2, x2, x6
-        ; ldr x6, [x1, BASE]
-        ; sub x3, x3, x6
-        ; lsr x3, x3, view::PLACE_SHIFT
-        ; orr x2, x3, x2, lsl view::PLACE_BITS
-        // Losses since the last gap word; one word tells at most u32::MAX of them.
-        ; ldr x6, [x4, LOST]
-        ; ldr x7, [x1, REPORTED]
-        ; sub x6, x6, x7
+        ; orr x7, x7, x6, lsl #8
     );
-    leave_if_child(a, spec, 10);
+    put(a, ways);
     dynasm!(a
         ; .arch aarch64
+        // Relative to what was just written, whatever the slot says by now.
+        ; and x6, x2, view::SINCE_STEP - 1
+        ; movz w7, BASE_HALF_STEP
+        ; add x10, x3, x7
+        ; and x10, x10, view::BASE_STEP - 1
+        ; add x7, x10, x7
+        ; same_view:
+        // x2 = x6 and x7, both relative to the view.
+        ; lsr x7, x7, view::PLACE_SHIFT
+        ; orr x2, x7, x6, lsl view::PLACE_BITS
+        // Losses since the last gap word; one word tells at most u32::MAX of them.
+        ; losses:
+        ; ldr x7, [x1, REPORTED]
+        ; ldr x6, [x4, LOST]
+        ; sub x6, x6, x7
         ; cbz x6, >no_gap
         ; lsr x10, x6, #32
         ; cbz x10, >gap_fits
         ; movn w6, #0
         ; gap_fits:
-        ; add x7, x7, x6
-        ; str x7, [x1, REPORTED]
-        ; movz w10, word::GAP
-        ; orr x10, x10, x6, lsl #32
-        ; str x10, [x0], #8
+    );
+    look_at_head(a, 10, ways.robbed);
+    dynasm!(a
+        ; .arch aarch64
+        ; add x17, x1, REPORTED
+        ; ldxr x10, [x17]
+        ; eor x10, x10, x7
+        ; cbnz x10, <losses
+        ; add x10, x7, x6
+        ; stxr w16, x10, [x17]
+        ; cbnz w16, <losses
+        ; movz w7, word::GAP
+        ; orr x7, x7, x6, lsl #32
+    );
+    put(a, ways);
+    dynasm!(a
+        ; .arch aarch64
         ; no_gap:
-        ; tbz w5, HAS_ARGUMENT_BIT, >no_argument
-        ; ldr x6, [sp, SLOW_FRAME]
-        ; movz w7, word::ARGUMENT_LOW
-        ; orr x7, x7, x6, lsl #32
-        ; str x7, [x0], #8
-        ; lsr x6, x6, #32
-        ; movz w7, word::ARGUMENT_HIGH
-        ; orr x7, x7, x6, lsl #32
-        ; str x7, [x0], #8
-        ; no_argument:
-        ; add w6, w30, #1
-        ; orr x6, x6, x2, lsl #32
-        ; str x6, [x0], #8
+        // Of a new chunk the guard is filled up to where the event's words end with it: behind the
+        // call word stands nothing before that is there.
+        ; sub x13, x13, #8
+        ; tbz w5, HAS_ARGUMENT_BIT, >known
+        ; sub x13, x13, #16
+        ; known:
         ; movz w7, word::FILLER
         ; fill_guard:
         ; sub x6, x0, x13
         ; tbz x6, #63, >guarded
-        ; str x7, [x0], #8
+    );
+    put(a, ways);
+    dynasm!(a
+        ; .arch aarch64
         ; b <fill_guard
         ; guarded:
+        ; tbz w5, HAS_ARGUMENT_BIT, >no_argument
+        ; ldr x17, [sp, SLOW_FRAME]
+        ; movz w7, word::ARGUMENT_LOW
+        ; orr x7, x7, x17, lsl #32
+    );
+    put(a, ways);
+    dynasm!(a
+        ; .arch aarch64
+        ; lsr x17, x17, #32
+        ; movz w7, word::ARGUMENT_HIGH
+        ; orr x7, x7, x17, lsl #32
+    );
+    put(a, ways);
+    dynasm!(a
+        ; .arch aarch64
+        // The call word is reserved as on the hot path, by the store of the head, and written then.
+        ; no_argument:
+        ; mov x3, x0
+        ; add x0, x0, #8
+        // From here on handlers use the chunk.
+        ; add x7, x1, HEAD
+        ; unpark:
+        ; ldxr x6, [x7]
+        ; and x10, x6, PARKED_MASK
+        ; eor x10, x10, x14
+        ; cbnz x10, =>ways.robbed
+        ; stxr w10, x0, [x7]
+        ; cbnz w10, <unpark
     );
     leave_if_child(a, spec, 6);
     dynasm!(a
         ; .arch aarch64
-        // From here on handlers use the chunk.
-        ; str x0, [x1, HEAD]
-        ; str xzr, [x4, BUSY]
+        ; add w6, w15, #1
+        ; orr x6, x6, x2, lsl #32
+        ; str x6, [x3]
     );
 }
 

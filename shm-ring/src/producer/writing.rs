@@ -1,0 +1,79 @@
+//! How the reference producer writes words, one access at a time.
+
+use super::{Recording, Target};
+use crate::{
+    memory::{Half, SharedMemory},
+    word,
+};
+
+/// The accesses of one word of the slow path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Put {
+    Read,
+    Look,
+    Write,
+}
+
+/// How far the words of the slow path are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    Some,
+    All,
+    /// The head is parked by another context.
+    Robbed,
+}
+
+// === impl Recording ===
+
+impl Recording {
+    /// One access for the next word of the slow path. The word is written if it is what it was
+    /// before the look at the head.
+    pub(super) fn put_word<M: SharedMemory>(&mut self, target: &Target<'_, M>) -> Written {
+        let Some(&(low, high)) = self.words.front() else {
+            return Written::All;
+        };
+        self.put = match self.put {
+            Put::Read => {
+                self.seen = target.rings.load(self.cursor);
+                Put::Look
+            }
+            Put::Look if self.is_robbed(target) => return Written::Robbed,
+            Put::Look => Put::Write,
+            Put::Write => {
+                let word = u64::from(high) << 32 | u64::from(low);
+                if target.rings.exchange(self.cursor, self.seen, word) {
+                    self.cursor += 8;
+                    self.words.pop_front();
+                }
+                Put::Read
+            }
+        };
+        if self.words.is_empty() {
+            Written::All
+        } else {
+            Written::Some
+        }
+    }
+
+    /// Writes the next half of the next word; true when that was the last. The low half goes last: it makes the word
+    /// whole, and pairs with the consumer's load of the word.
+    pub(super) fn write_half<M: SharedMemory>(&mut self, target: &Target<'_, M>) -> bool {
+        let Some(&(low, high)) = self.words.front() else {
+            return true;
+        };
+        match self.half {
+            // The high half of a filler is left as it is.
+            Half::High if low != word::FILLER => {
+                target.rings.store_half(self.cursor, Half::High, high);
+                self.half = Half::Low;
+            }
+            Half::High | Half::Low => {
+                target.rings.store_half(self.cursor, Half::Low, low);
+                self.half = Half::High;
+                self.cursor += 8;
+                self.words.pop_front();
+            }
+        }
+        self.words.is_empty()
+    }
+}

@@ -1,0 +1,149 @@
+//! A context that a handler has switched away from in the middle of the slow path. It comes back
+//! after the collector has freed the ring, and after other contexts have gone on in it.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+};
+
+use shm_ring::{
+    Consumer, Item,
+    layout::{control, slot},
+};
+
+use crate::{
+    machine::{Function, Machine},
+    nested::{Prepared, places, situations},
+    step::{HandlerStack, Place, Stepper},
+};
+
+/// Events of [`OTHERS`], of six words each, that fill a ring, and a few more.
+const MORE_THAN_A_RING: u64 = 1300;
+/// What other contexts record, with a number each.
+const OTHERS: Function = Function::Custom;
+
+/// What was recorded of each function, and what is lost.
+#[derive(Debug, Default)]
+struct Read {
+    /// By site and argument.
+    recorded: BTreeMap<(u32, u64), u64>,
+    lost: u64,
+}
+
+// === impl Read ===
+
+impl Read {
+    /// Reads all that is there. Holes are given up at once.
+    fn drain(&mut self, machine: &Machine, consumer: &mut Consumer) {
+        for item in machine.drain_past_holes(consumer) {
+            let (site, argument) = match item {
+                Item::Lost(count) => {
+                    self.lost += count;
+                    continue;
+                }
+                Item::Call { site, argument, .. } => (site, argument.unwrap_or(0)),
+                Item::Data(data) => (data.site, Machine::number_of(&data)),
+            };
+            *self.recorded.entry((site, argument)).or_default() += 1;
+        }
+    }
+}
+
+/// Makes events of that copy, and reads along.
+fn go_on(machine: &Machine, (consumer, read): &mut (Consumer, Read), copy: u32, events: u64) {
+    for number in 0..events {
+        machine.call(OTHERS, copy, number);
+        if number % 50 == 49 {
+            read.drain(machine, consumer);
+        }
+    }
+}
+
+/// Interrupts the function at a place, and makes so many events before it goes on. Says whether
+/// it was in the midst of the slow path there.
+fn return_at(
+    machine: &Machine,
+    stepper: &Stepper,
+    prepared: &Prepared,
+    (function, events, later): (Function, u64, u64),
+    place: Place,
+) -> bool {
+    let home = machine.home();
+    let state = RefCell::new((prepared.set_up(machine), Read::default()));
+    let was_busy = Cell::new(false);
+    stepper.interrupt(machine, (function, 0, u64::MAX), place, &|| {
+        let end = machine.ring_address(home) + machine.geometry.ring_bytes();
+        let parked = machine.slot(home, slot::HEAD) >= end;
+        if !parked || machine.control(home, control::BUSY) == 0 {
+            return;
+        }
+        was_busy.set(true);
+        let mut state = state.borrow_mut();
+        go_on(machine, &mut state, 1, 3);
+        // What the collector does.
+        machine.set_control(home, control::BUSY, 0);
+        go_on(machine, &mut state, 2, events);
+    });
+    if !was_busy.get() {
+        return false;
+    }
+    let (mut consumer, mut read) = state.into_inner();
+    read.drain(machine, &mut consumer);
+    let mut state = (consumer, read);
+    go_on(machine, &mut state, 3, later);
+    let (mut consumer, mut read) = state;
+    read.drain(machine, &mut consumer);
+    for item in machine.tell_losses(&mut consumer) {
+        if let Item::Lost(count) = item {
+            read.lost += count;
+        }
+    }
+    let earlier = machine.site(Function::Tail, 0);
+    read.recorded.retain(|(site, _), _| *site != earlier);
+    let told = format!(
+        "{function:?} at {place:x?} of {:?}, {events} events",
+        prepared.before()
+    );
+    let twice = read.recorded.iter().find(|(_, count)| **count > 1);
+    assert_eq!(twice, None, "{told}");
+    let sites = (1..4).map(|copy| machine.site(OTHERS, copy));
+    let sites: Vec<u32> = sites.chain([machine.site(function, 0)]).collect();
+    assert!(
+        read.recorded.keys().all(|(site, _)| sites.contains(site)),
+        "{told}"
+    );
+    let made = 1 + 3 + events + later;
+    let recorded = read.recorded.len() as u64;
+    assert_eq!(
+        recorded + read.lost,
+        made,
+        "{recorded} and {} lost: {told}",
+        read.lost
+    );
+    assert!(read.lost < 10, "{} lost: {told}", read.lost);
+    assert_eq!(machine.control(home, control::BUSY), 0, "{told}");
+    true
+}
+
+/// Every event is recorded once or counted once, wherever the context was.
+#[test]
+fn a_context_that_comes_back_to_the_slow_path_is_harmless() {
+    let machine = Machine::new();
+    let stepper = Stepper::new(HandlerStack::Same);
+    // A new slot; a late event; one that comes too late for its chunk; the ring's first chunk; what is left is too short.
+    let rows = situations(&machine);
+    for before in [0, 2, 3, 5, 11].map(|row| rows[row]) {
+        let prepared = Prepared::new(&machine, before);
+        for function in [Function::Exit, Function::Argument, Function::Custom] {
+            let mut busy = 0;
+            for place in places(&machine, &stepper, &prepared, function) {
+                let around = MORE_THAN_A_RING + place.number * 7 % 100;
+                for (events, later) in [(0, 3), (3, MORE_THAN_A_RING), (around, 100)] {
+                    let what = (function, events, later);
+                    busy += u64::from(return_at(&machine, &stepper, &prepared, what, place));
+                }
+            }
+            assert!(busy >= 60, "{before:?} {function:?}: {busy}");
+        }
+    }
+}
