@@ -29,6 +29,7 @@ pub mod fuzzing;
 mod live;
 mod peer;
 mod profile;
+mod recorded;
 mod server;
 mod service;
 mod trigger;
