@@ -194,7 +194,7 @@ impl Seized {
     /// Asks the thread to stop, and does not wait for it.
     pub(crate) fn ask_to_stop(self) -> Result<Halting> {
         let (tid, since) = (self.tid, Instant::now());
-        ptrace::interrupt(tid.as_nix()).map_err(|errno| failed(tid, "PTRACE_INTERRUPT", errno))?;
+        interrupt(tid)?;
         Ok(Halting {
             tid,
             since,
@@ -222,11 +222,14 @@ impl Halting {
         loop {
             let waited = wait_until(tid, since, patience);
             self.settled = !matches!(waited, Waited::Not);
-            match stopped(tid, waited, patience)? {
+            let signal = match stopped(tid, waited, patience)? {
                 Stop::Interrupted => break,
-                Stop::Signal(signal) => resume(tid, libc::PTRACE_CONT, signal)?,
-                Stop::SystemCall | Stop::Other => resume(tid, libc::PTRACE_CONT, 0)?,
-            }
+                Stop::Signal(signal) => signal,
+                Stop::SystemCall | Stop::Other => 0,
+            };
+            // The kernel forgets a stop that was asked for when another one comes first.
+            interrupt(tid)?;
+            resume(tid, libc::PTRACE_CONT, signal)?;
             self.settled = false;
         }
         Stopped::adopt(tid, since)
@@ -552,6 +555,11 @@ fn stopped(tid: Tid, waited: Waited, patience: Duration) -> Result<Stop> {
 }
 
 /// Lets a stopped thread go on in one of ptrace's ways, with a signal or 0.
+/// Asks a thread to stop; one that is stopped does so once it was resumed.
+fn interrupt(tid: Tid) -> Result<()> {
+    ptrace::interrupt(tid.as_nix()).map_err(|errno| failed(tid, "PTRACE_INTERRUPT", errno))
+}
+
 fn resume(tid: Tid, request: libc::c_uint, signal: i32) -> Result<()> {
     // SAFETY: the requests used here take a signal number and touch none of our memory; the kernel
     // refuses if `tid` is not a stopped tracee of ours.
