@@ -78,7 +78,7 @@ fn loaded(session: &Session, target: &mut Target) -> Result<()> {
         let modules = session.status().modules;
         let mut modules = modules.iter();
         Ok(modules
-            .any(|module| module.path.ends_with("plugin_a.so") && module.functions_on == 3)
+            .any(|module| module.path.ends_with("plugin_a.so") && module.armed.is_some())
             .then_some(()))
     })
 }
