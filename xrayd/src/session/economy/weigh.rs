@@ -15,8 +15,9 @@ const FOR_THE_CHEAP: f64 = 0.1;
 /// A function that is called so many times as often as before, or as seldom, has changed; then what was before counts so much less.
 const CHANGED: f64 = 3.0;
 const FADE_CHANGED: f64 = 0.35;
-/// So long a process has to run to show that, in nanoseconds.
-const ENOUGH_NS: f64 = 100_000.0;
+/// What was measured while the process ran for less than so many nanoseconds changes what is known so
+/// much less: a program that waits shows nothing.
+const WHOLE_NS: f64 = 5e6;
 /// A load below this is none, and as few calls in a second.
 const LEAST: f64 = 1e-9;
 
@@ -118,14 +119,12 @@ impl Weight {
         let all = measured.threads.get(&ALL).copied().unwrap_or_default();
         let before = self.calls_per_second();
         let now = share.calls * 1e9 / all.useful_ns().max(1.0);
-        // The program does something else by now: what was before says less. How much of a
-        // processor others leave it is no change.
-        let changed = all.cpu_ns > ENOUGH_NS && (now * CHANGED < before || before * CHANGED < now);
-        let fade = if changed {
-            fade.min(FADE_CHANGED)
-        } else {
-            fade
+        let fade = match now * CHANGED < before || before * CHANGED < now {
+            // The program does something else by now: what was before says less.
+            true => fade.min(FADE_CHANGED),
+            false => fade,
         };
+        let fade = fade.powf((all.cpu_ns / WHOLE_NS).clamp(0.0, 1.0));
         let threads = &measured.threads;
         // A thread that does not work now has nothing to say.
         for (&thread, &time) in threads {
@@ -326,6 +325,14 @@ mod tests {
         assert!((weights.load(|id| id.0 == 2) - 0.4).abs() < 1e-9);
         let calls = weights.get(FunctionId(1)).unwrap().calls_per_second();
         assert!((calls - 1000.0).abs() < 1e-6);
+        // A program that waits shows next to nothing, however often that is seen.
+        let mut waiting = measured(&[]);
+        waiting.threads.entry(ALL).or_default().cpu_ns = WHOLE_NS / 1e5;
+        for _ in 0..1000 {
+            weights.learn(&waiting, FADE, |_| true);
+        }
+        let calls = weights.get(FunctionId(1)).unwrap().calls_per_second();
+        assert!((calls - 1000.0).abs() < 50.0, "{calls}");
         for _ in 0..80 {
             weights.learn(&measured(&[]), FADE, |_| true);
         }
