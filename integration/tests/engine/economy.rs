@@ -334,7 +334,6 @@ fn estimates_at_a_steady_load_are_right() -> Result<()> {
                 ("brief", called.brief, seen.brief, said_then[1] - said[1]),
             ] {
                 let ratio = said as f64 / (called - seen) as f64;
-                eprintln!("{mode:?} {threads} {window} {name} {ratio:.3}");
                 ensure!(
                     window == 0 || (0.85..=1.15).contains(&ratio),
                     "{mode:?}, {threads} threads, window {window}: {name}: {said} of {called}, \
