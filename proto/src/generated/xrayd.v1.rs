@@ -662,6 +662,10 @@ pub struct ProcessStatus {
     /// What tracing may cost, and what came of that.
     #[prost(message, optional, tag = "44")]
     pub economy: ::core::option::Option<EconomyStatus>,
+    /// Why threads lose all their events for lack of a ring: a limit on memory leaves no room for more
+    /// rings. Empty if no thread needs one that it cannot have.
+    #[prost(string, tag = "45")]
+    pub rings_refused: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -17,6 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use growth::Growth;
+
 use super::{
     CallSite, Keep, SiteTable, Switches, ThreadChoice,
     lane::Lane,
@@ -32,7 +34,7 @@ use crate::{
     inject::{Installed, Layout},
     panics::message_of,
     pid::Pid,
-    session::{Ask, Mode, Output, ProfileSums},
+    session::{Ask, Mode, Output, ProfileSums, RingBudget},
     sys::{Memory, now_anchor, ticks_now},
 };
 use shm_ring::{Producer, SharedMemory, layout, newest};
@@ -41,6 +43,7 @@ use xray_trace::model::Ticks;
 mod copies;
 mod endings;
 mod fronts;
+mod growth;
 
 /// Sleep between rounds: while many events come, while few come or may, and while nothing is on. A function of 20 ns
 /// fills a ring of 1 MiB in 1.3 ms; waking up takes some 40 us of a processor in a virtual machine.
@@ -107,6 +110,8 @@ pub(crate) struct Drain {
     pid: Pid,
     memory: Arc<Memory>,
     slots: Slots,
+    /// Which of them are open, and how more may be.
+    growth: Growth,
     sites: Arc<SiteTable>,
     output: Arc<Output>,
     names: Names,
@@ -261,6 +266,7 @@ impl Drain {
         pid: Pid,
         memory: Arc<Memory>,
         installed: Installed,
+        budget: RingBudget,
         sites: SiteTable,
         output: Arc<Output>,
     ) -> std::io::Result<DrainHandle> {
@@ -273,7 +279,7 @@ impl Drain {
         } = installed;
         let mut slots = Slots::new(layout, rings, rings_file);
         slots.filtered = adopted;
-        let mut drain = Self::new(pid, memory, slots, sites, output);
+        let mut drain = Self::new(pid, memory, slots, budget, sites, output);
         let switches = Arc::clone(drain.lanes.switches());
         let (requests, received) = sync_channel(4);
         let thread = std::thread::Builder::new()
@@ -298,6 +304,7 @@ impl Drain {
         pid: Pid,
         memory: Arc<Memory>,
         slots: Slots,
+        budget: RingBudget,
         sites: SiteTable,
         output: Arc<Output>,
     ) -> Self {
@@ -314,6 +321,7 @@ impl Drain {
             numbers: Numbers::default(),
             begun: false,
             slots,
+            growth: Growth::new(budget, now),
             sites: Arc::new(sites),
             lanes: Lanes::new(Arc::default(), output.keeps()),
             output,
@@ -348,6 +356,7 @@ impl Drain {
         loop {
             self.settle_mode();
             let busy = self.round();
+            self.open_slots();
             self.chores();
             if self.slots.rings.is_broken() {
                 self.output.fail(LOST_RINGS.to_owned());
@@ -616,7 +625,7 @@ impl Drain {
 
     fn chores(&mut self) {
         if self.last_chores.elapsed() < CHORES_EVERY {
-            let slots = self.layout().geometry.slots() as usize;
+            let slots = self.growth.budget.open_slots() as usize;
             let taken = self.rings.len().saturating_sub(self.rings_seen);
             if self.more_ended || taken >= slots / SLOTS_PER_LOOK {
                 self.retire_dead();
