@@ -7,10 +7,11 @@ use anyhow::Context as _;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tonic::Streaming;
-use xrayd_proto::v1::{Selection, StreamTraceRequest, TraceChunk, Undo};
+use xrayd_proto::v1::{Selection, StreamTraceRequest, TraceChunk};
 
 use crate::client::Rpc;
 use crate::failure::{self, Failure};
+use crate::tenure::Undo;
 use crate::trace_file::OutputFile;
 
 /// The engine ends the stream when a loan is over, once all that was recorded on it is sent: how
@@ -59,19 +60,22 @@ pub(crate) struct Recording {
 
 impl Recording {
     /// Begins to record: from now on, everything that the process does goes to the file; with a
-    /// loan, what `selection` names. If we are killed, a daemon does `undo`, and the file can be
+    /// loan, what `selection` names, for `duration` if that is set. If we are killed, a daemon does `undo`, and the file can be
     /// read: it has its header when this returns.
     pub(crate) async fn begin(
         rpc: &mut Rpc,
         pid: u32,
         undo: Undo,
-        selection: Selection,
+        (selection, duration): (Selection, Option<Duration>),
         mut file: OutputFile,
     ) -> anyhow::Result<Self> {
         let request = StreamTraceRequest {
             pid,
-            undo: Some(undo),
+            undo: Some(undo.into()),
             selection: Some(selection),
+            duration_ns: duration.map_or(0, |duration| {
+                u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+            }),
         };
         let response = rpc.stream_trace(request).await;
         let response = response.map_err(|status| failure::from_status(&status));

@@ -9,6 +9,7 @@ use xray_trace::analysis::{SPACING, Survey};
 use xray_trace::container::Completeness;
 use xray_trace::model::{Totals, Trace};
 
+use crate::output::excluded::{Excluded, RecordedTime};
 use crate::output::trace_summary::{self, OverwrittenEvents};
 use crate::private;
 
@@ -51,6 +52,8 @@ pub(crate) struct Tally {
     pub(crate) lost: u64,
     /// Older events that were overwritten.
     pub(crate) overwritten: Option<OverwrittenEvents>,
+    /// What a recording beside others leaves out.
+    pub(crate) excluded: Option<Excluded>,
     /// Bytes of the file.
     pub(crate) bytes: u64,
     /// Threads that have events.
@@ -163,6 +166,8 @@ impl Tally {
             calls: survey.calls,
             lost,
             overwritten: OverwrittenEvents::of(trace),
+            excluded: (!trace.recordings().is_empty())
+                .then(|| RecordedTime::excluded(&RecordedTime::of(trace))),
             bytes,
             threads: trace.blocks_by_thread().len() as u64,
             processes: trace.processes().len() as u64,

@@ -177,6 +177,7 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
                 pid,
                 undo: None,
                 selection: None,
+                duration_ns: 0,
             })
             .await
             .unwrap_err(),

@@ -153,6 +153,7 @@ async fn a_live_trace_has_everything_from_its_headers_to_the_detach() {
             pid,
             undo: None,
             selection: None,
+            duration_ns: 0,
         })
         .await
         .unwrap()

@@ -1,11 +1,19 @@
 //! What users are told is so: calls that hang are in every snapshot, recordings have what they
 //! asked for, and counts are of events.
 
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
+use nix::sys::signal::Signal;
 use serde_json::Value;
+use xray_trace::model::{EventBody, RecordingWindow, Ticks, Trace};
 
 use crate::scene::{Cli, Scene, rows};
+use crate::trace;
 
 /// The window of the snapshots, and how long the call has been open at least when they are taken.
 const WINDOW: &str = "50ms";
@@ -115,6 +123,118 @@ fn a_recording_of_what_others_have_on_has_its_selection_alone() -> Result<()> {
             .first()
             .map(|row| &row["functions_on"]);
         ensure!(on.and_then(Value::as_u64) >= Some(3), "{mode}: {status}");
+        cli.ok(["detach", &pid])?;
+    }
+    Ok(())
+}
+
+/// Keeps all processors busy for as long as it is there.
+struct Load(Arc<AtomicBool>);
+
+impl Load {
+    fn begin() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        for _ in 0..8 {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        Self(stop)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The moments of a trace's entries and exits.
+fn moments(trace: &Trace) -> Result<Vec<Ticks>> {
+    let mut moments = Vec::new();
+    for block in trace.blocks() {
+        for event in block.events() {
+            let event = event?;
+            if matches!(event.body, EventBody::Call { .. }) {
+                moments.push(event.ticks);
+            }
+        }
+    }
+    Ok(moments)
+}
+
+/// The time of a recording of one process. Everything in it is of that time.
+fn window(path: &Path) -> Result<(Trace, RecordingWindow, (Ticks, Ticks))> {
+    let trace = trace::read(path)?;
+    let &[window] = trace.recordings() else {
+        anyhow::bail!("it says nothing of its time")
+    };
+    let time = (
+        window.since.context("no begin")?,
+        window.until.context("no end")?,
+    );
+    let moments = moments(&trace)?;
+    ensure!(moments.len() > 100, "{moments:?}");
+    for at in moments {
+        ensure!(at >= time.0 && at <= time.1, "{at:?} in {window:?}");
+    }
+    Ok((trace, window, time))
+}
+
+/// Others have the same functions on, and the processors are busy, so that what ends a recording
+/// comes late. By the stamps of its events, it has the time that was asked for, or until Ctrl-C.
+#[test]
+fn a_recording_has_exactly_its_time_whatever_the_machine_does() -> Result<()> {
+    const ASKED_NS: u64 = 500_000_000;
+    for mode in ["flight", "stream"] {
+        let scene = Scene::new()?;
+        let daemon = scene.daemon()?;
+        let cli = scene.with(&daemon)?;
+        let target = Target::spawn(Fixture::Triggers, ["--threads", "4"])?;
+        let pid = target.pid().to_string();
+        cli.ok(["attach", &pid, "--mode", mode])?;
+        cli.ok(["enable", "--pid", &pid, "--all"])?;
+        let _load = Load::begin();
+
+        let path = scene.path("timed.xtrace");
+        let file = path.display().to_string();
+        cli.ok(["record", &pid, "--all", "-o", &file, "--duration", "500ms"])?;
+        let (timed, excluded, time) = window(&path)?;
+        let ns = |ticks| timed.clock().monotonic_ns(ticks);
+        let lasted = ns(time.1) - ns(time.0);
+        ensure!(
+            lasted.abs_diff(ASKED_NS) < ASKED_NS / 1000,
+            "{mode}: {lasted} ns"
+        );
+        if mode == "stream" {
+            // The daemon has retained what happened meanwhile, and before and after.
+            let all = scene.path("all.xtrace");
+            cli.ok(["snapshot", "--pid", &pid, "-o", &all.display().to_string()])?;
+            let all = moments(&trace::read(&all)?)?;
+            let within = all.iter().filter(|at| **at >= time.0 && **at <= time.1);
+            let recorded = moments(&timed)?.len() as u64 + excluded.earlier_exits;
+            ensure!(
+                within.count() as u64 == recorded && recorded < all.len() as u64,
+                "{recorded} events of {}, {excluded:?}",
+                all.len()
+            );
+        }
+
+        let path = scene.path("stopped.xtrace");
+        let file = path.display().to_string();
+        let mut recording = cli.start(["record", &pid, "--all", "-o", &file])?;
+        recording.until("events come", || {
+            let bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
+            Ok((bytes > 4096).then_some(()))
+        })?;
+        recording.signal(Signal::SIGINT)?;
+        let ran = recording.wait()?;
+        ensure!(ran.code == Some(0), "{ran:?}");
+        let (_, _, later) = window(&path)?;
+        ensure!(later.0 > time.1, "{later:?} after {time:?}");
         cli.ok(["detach", &pid])?;
     }
     Ok(())

@@ -874,12 +874,15 @@ pub struct StreamTraceRequest {
     /// Unset: nothing.
     ///
     /// With a loan, the trace has what is recorded on this loan, and nothing else: calls that begin when functions are switched on with it, or later. The stream ends, with
-    /// its end mark, when the loan is over; everything that was recorded by then is in it.
+    /// its end mark, when the loan is over; everything that happened until it was taken back is in it, and nothing that happened later.
     #[prost(message, optional, tag = "2")]
     pub undo: ::core::option::Option<Undo>,
     /// With a loan: only these functions. Unset: all that are on.
     #[prost(message, optional, tag = "3")]
     pub selection: ::core::option::Option<Selection>,
+    /// With a loan: nothing that happens more than so long after its begin is in the trace. The loan has to be taken back all the same. 0: until it is.
+    #[prost(uint64, tag = "4")]
+    pub duration_ns: u64,
 }
 /// What the daemon undoes by itself if a stream's reader leaves before the stream has ended, so that one who is killed leaves nothing behind. Of those
 /// who have undone it themselves, nothing is left to be undone.

@@ -1,19 +1,49 @@
-//! The blocks of one thread, reduced to calls of some functions that begin at some moment or later.
-//! Calls are kept or left out as a whole.
+//! The blocks of one thread, reduced to what a recording has: calls of some functions that begin in
+//! the recording's time, and what happens in them until it ends. What it leaves out is counted.
 
 use super::{Block, BlockEncoder};
 use crate::model::{CallKind, Event, EventBody, FunctionId, Ticks};
 
-/// The most open calls of which it is remembered whether they were kept. Those further in are left
-/// out.
+/// The most open calls of which it is remembered whether they were kept. Those further in are kept
+/// if their functions are wanted.
 const MOST_OPEN: usize = 1 << 17;
+
+/// The time of a recording. Both ends are included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordedTime {
+    /// Calls that began before it are left out, and so are their exits.
+    pub since: Ticks,
+    /// What happened after it is left out. `None` while it is not known.
+    pub until: Option<Ticks>,
+}
+
+/// Events of wanted functions that are not in a recording, though they are in its blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Excluded {
+    /// Exits of calls that began before the recording.
+    pub earlier_exits: u64,
+    /// Entries and exits after its end.
+    pub later_events: u64,
+    /// Losses after its end.
+    pub later_lost: u64,
+}
+
+/// What is kept of a block.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Part {
+    /// `None` if no event is kept.
+    pub block: Option<Block>,
+    /// Events that were lost between the thread's last event before the end and the end, or after
+    /// it: the thread reported them after the end, before any other event.
+    pub lost: u64,
+}
 
 /// Reduces the blocks of a thread, one after the other.
 #[derive(Debug, Default)]
 pub struct Chosen {
-    /// The open calls that began since the first block, outermost first, and whether they were
-    /// kept.
-    open: Vec<(FunctionId, bool)>,
+    /// The open calls that began since the first block, outermost first, and what became of their
+    /// entries.
+    open: Vec<(FunctionId, Entry)>,
     /// Calls further in than [`MOST_OPEN`].
     beyond: u64,
     /// The next event is an exit of no open call.
@@ -21,6 +51,44 @@ pub struct Chosen {
     /// Events were lost since the calls begin that are kept: the entry of an exit may be among
     /// them.
     lost: bool,
+    /// Something happened after the recording's end: what is lost later was lost after it.
+    over: bool,
+    /// What was left out so far.
+    excluded: Excluded,
+}
+
+/// What became of the entry of an open call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    Kept,
+    /// It is before the recording.
+    Earlier,
+    /// Nobody wants the function.
+    Unwanted,
+}
+
+// === impl RecordedTime ===
+
+impl RecordedTime {
+    fn is_over(self, at: Ticks) -> bool {
+        self.until.is_some_and(|until| at > until)
+    }
+}
+
+// === impl Excluded ===
+
+impl Excluded {
+    /// Adds what is left out elsewhere.
+    pub fn add(&mut self, other: Self) {
+        let Self {
+            earlier_exits,
+            later_events,
+            later_lost,
+        } = other;
+        self.earlier_exits = self.earlier_exits.saturating_add(earlier_exits);
+        self.later_events = self.later_events.saturating_add(later_events);
+        self.later_lost = self.later_lost.saturating_add(later_lost);
+    }
 }
 
 // === impl Chosen ===
@@ -29,24 +97,35 @@ impl Chosen {
     /// Whether nothing has to be remembered up to the next block.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.open.is_empty() && self.beyond == 0 && !self.lost
+        self.open.is_empty() && self.beyond == 0 && !self.lost && !self.over
     }
 
-    /// What is kept of the next block: what happens in and to calls of `wanted` functions that
-    /// began at `since` or later, and losses since then.
+    /// What was left out since this was last asked.
+    pub fn take_excluded(&mut self) -> Excluded {
+        std::mem::take(&mut self.excluded)
+    }
+
+    /// What is kept of the next block: what happens in `time` in and to calls of `wanted` functions
+    /// that began in it, and losses.
     pub fn of(
         &mut self,
         block: &Block,
-        since: Ticks,
+        time: RecordedTime,
         mut wanted: impl FnMut(FunctionId) -> bool,
-    ) -> Option<Block> {
+    ) -> Part {
         let mut encoder = BlockEncoder::new(block.thread);
         // Which the writer of a block does not divide from its exit.
         self.astray = false;
         let mut events = block.events();
         let mut all = true;
+        let mut lost = 0_u64;
         while let Some(Ok(event)) = events.next() {
-            match self.kept(&event, since, &mut wanted) {
+            if time.is_over(event.ticks) {
+                all = false;
+                lost = lost.saturating_add(self.later(&event, &mut wanted));
+                continue;
+            }
+            match self.kept(&event, time.since, &mut wanted) {
                 Kept::No => all = false,
                 Kept::Yes => encoder.push(&event, &events, |id| id),
                 Kept::Astray => {
@@ -60,10 +139,31 @@ impl Chosen {
             }
         }
         let reduced = encoder.finish();
-        match all {
+        let block = match all {
             true => Some(block.clone()),
             false => reduced,
+        };
+        Part { block, lost }
+    }
+
+    /// Something happens after the end. How many events were lost that may have happened before it.
+    fn later(&mut self, event: &Event, wanted: &mut impl FnMut(FunctionId) -> bool) -> u64 {
+        let was_over = std::mem::replace(&mut self.over, true);
+        match event.body {
+            EventBody::Lost { events } if was_over => {
+                let lost = &mut self.excluded.later_lost;
+                *lost = lost.saturating_add(events);
+            }
+            EventBody::Lost { events } => return events,
+            EventBody::Call { function, .. } => {
+                self.excluded.later_events += u64::from(wanted(function));
+            }
+            EventBody::Data { .. }
+            | EventBody::Cpu { .. }
+            | EventBody::Unwound { .. }
+            | EventBody::Astray => {}
         }
+        0
     }
 
     fn kept(
@@ -80,25 +180,39 @@ impl Chosen {
                 kind: CallKind::Enter,
                 ..
             } => {
-                let kept = in_time && wanted(function);
-                if self.open.len() < MOST_OPEN {
-                    self.open.push((function, kept));
-                    kept
-                } else {
-                    self.beyond = self.beyond.saturating_add(1);
-                    false
+                let entry = match in_time {
+                    _ if !wanted(function) => Entry::Unwanted,
+                    true => Entry::Kept,
+                    false => Entry::Earlier,
+                };
+                match self.open.len() < MOST_OPEN {
+                    true => self.open.push((function, entry)),
+                    false => self.beyond = self.beyond.saturating_add(1),
                 }
+                entry == Entry::Kept
             }
             // Of a call that began before, or whose begin was lost.
             EventBody::Call { function, .. } if astray => {
-                return match self.lost && wanted(function) {
+                let kept = wanted(function) && self.may_be_of_lost(in_time);
+                return match kept {
                     true => Kept::Astray,
                     false => Kept::No,
                 };
             }
-            EventBody::Call { function, .. } => self
-                .exit(function)
-                .unwrap_or_else(|| self.lost && wanted(function)),
+            EventBody::Call { function, .. } => match self.exit(function) {
+                Some(Entry::Kept) => true,
+                Some(Entry::Unwanted) => false,
+                Some(Entry::Earlier) => {
+                    self.excluded.earlier_exits += u64::from(in_time);
+                    false
+                }
+                None => {
+                    // Of a call too far in to be remembered, or of one that began before.
+                    let beyond = self.beyond > 0;
+                    self.beyond = self.beyond.saturating_sub(1);
+                    wanted(function) && (beyond && in_time || self.may_be_of_lost(in_time))
+                }
+            },
             EventBody::Unwound { calls } => {
                 return match self.leave(calls) {
                     0 => Kept::No,
@@ -123,19 +237,26 @@ impl Chosen {
         }
     }
 
-    /// A call ends, and those within it: whether its exit is kept. `None` if its begin is not
-    /// known.
-    fn exit(&mut self, function: FunctionId) -> Option<bool> {
+    /// An exit of a wanted function has no entry: whether that may have been lost since the
+    /// recording began. If not, the call began before.
+    fn may_be_of_lost(&mut self, in_time: bool) -> bool {
+        if !self.lost {
+            self.excluded.earlier_exits += u64::from(in_time);
+        }
+        self.lost
+    }
+
+    /// A call ends, and those within it: what became of its entry. `None` if that is not known.
+    fn exit(&mut self, function: FunctionId) -> Option<Entry> {
         if self.beyond > 0 {
-            self.beyond -= 1;
-            return Some(false);
+            return None;
         }
         // As a rule it is the innermost one; an exit of none that is open ends none.
         let at = self.open.iter().rposition(|(open, _)| *open == function);
         at.map(|at| {
-            let kept = self.open[at].1;
+            let entry = self.open[at].1;
             self.open.truncate(at);
-            kept
+            entry
         })
     }
 
@@ -146,7 +267,7 @@ impl Chosen {
         let calls = usize::try_from(calls - beyond).unwrap_or(usize::MAX);
         let keep = self.open.len().saturating_sub(calls);
         let left = self.open.drain(keep..);
-        left.filter(|(_, kept)| *kept).count() as u64
+        left.filter(|(_, entry)| *entry == Entry::Kept).count() as u64
     }
 }
 
@@ -174,6 +295,13 @@ mod tests {
             false => CallKind::Exit,
         };
         encoder.push_call(Ticks(at), FunctionId(function.unsigned_abs()), kind, None);
+    }
+
+    fn from(since: u64) -> RecordedTime {
+        RecordedTime {
+            since: Ticks(since),
+            until: None,
+        }
     }
 
     fn shown(block: Option<Block>) -> Vec<(u64, String)> {
@@ -208,7 +336,7 @@ mod tests {
         let first = encoder.finish().unwrap();
         // A time before the latest event's is taken to be that event's.
         let expected = [(20, "+2".to_owned()), (22, "lost 7".to_owned())];
-        assert_eq!(shown(chosen.of(&first, Ticks(15), wanted)), expected);
+        assert_eq!(shown(chosen.of(&first, from(15), wanted).block), expected);
         for (at, function) in [(30, -2), (31, -1), (32, 2), (33, 9), (34, 1)] {
             call(&mut encoder, at, function);
         }
@@ -230,7 +358,7 @@ mod tests {
             (40, "-2"),
         ];
         let expected = expected.map(|(at, what)| (at, what.to_owned()));
-        assert_eq!(shown(chosen.of(&second, Ticks(15), wanted)), expected);
+        assert_eq!(shown(chosen.of(&second, from(15), wanted).block), expected);
     }
 
     #[test]
@@ -241,7 +369,83 @@ mod tests {
         }
         let block = encoder.finish().unwrap();
         let mut chosen = Chosen::default();
-        assert_eq!(chosen.of(&block, Ticks(10), |_| true), Some(block.clone()));
-        assert_eq!(chosen.of(&block, Ticks(10), |_| false), None);
+        let whole = chosen.of(&block, from(10), |_| true);
+        assert_eq!(whole.block, Some(block.clone()));
+        assert_eq!(chosen.of(&block, from(10), |_| false), Part::default());
+        assert_eq!(chosen.take_excluded(), Excluded::default());
+    }
+
+    /// Nothing after the end is kept. What is left out is counted, by what it is.
+    #[test]
+    fn what_is_after_the_end_is_excluded_and_counted() {
+        let time = RecordedTime {
+            since: Ticks(10),
+            until: Some(Ticks(20)),
+        };
+        let mut chosen = Chosen::default();
+        let wanted = |id: FunctionId| id.0 <= 2;
+        let mut encoder = BlockEncoder::new(THREAD);
+        // Before: 1 is open when the recording begins; so is 3, which nobody wants.
+        for (at, function) in [(8, 1), (9, 3), (10, 2), (11, -2), (12, -3), (13, -1)] {
+            call(&mut encoder, at, function);
+        }
+        // Of a call that began before the first block.
+        call(&mut encoder, 14, -2);
+        for (at, function) in [(20, 2), (21, -2), (22, 1), (23, 3), (24, -3)] {
+            call(&mut encoder, at, function);
+        }
+        encoder.push_lost(Ticks(25), 7);
+        let part = chosen.of(&encoder.finish().unwrap(), time, wanted);
+        let expected = [(10, "+2"), (11, "-2"), (20, "+2")].map(|(at, what)| (at, what.to_owned()));
+        assert_eq!(shown(part.block), expected);
+        assert_eq!(part.lost, 0);
+        let excluded = Excluded {
+            earlier_exits: 2,
+            later_events: 2,
+            later_lost: 7,
+        };
+        assert_eq!(chosen.take_excluded(), excluded);
+        assert!(!chosen.is_idle());
+        call(&mut encoder, 30, -1);
+        let part = chosen.of(&encoder.finish().unwrap(), time, wanted);
+        assert_eq!(part, Part::default());
+        assert_eq!(chosen.take_excluded().later_events, 1);
+    }
+
+    /// A thread reports a loss with its next event, or later.
+    #[test]
+    fn what_was_lost_over_the_end_is_a_loss_of_the_recording() {
+        let time = RecordedTime {
+            since: Ticks(10),
+            until: Some(Ticks(20)),
+        };
+        let mut chosen = Chosen::default();
+        let mut encoder = BlockEncoder::new(THREAD);
+        call(&mut encoder, 15, 1);
+        encoder.push_lost(Ticks(25), 7);
+        encoder.push_lost(Ticks(26), 2);
+        let part = chosen.of(&encoder.finish().unwrap(), time, |_| true);
+        assert_eq!(shown(part.block), [(15, "+1".to_owned())]);
+        assert_eq!(part.lost, 7);
+        assert_eq!(chosen.take_excluded().later_lost, 2);
+    }
+
+    /// Of calls further in than is remembered no event is left out.
+    #[test]
+    fn calls_that_are_too_far_in_are_kept() {
+        let mut chosen = Chosen::default();
+        let mut encoder = BlockEncoder::new(THREAD);
+        let deep = MOST_OPEN as u64 + 5;
+        for at in 0..deep {
+            call(&mut encoder, 10 + at, 1);
+        }
+        for at in 0..deep {
+            call(&mut encoder, 10 + deep + at, -1);
+        }
+        let block = encoder.finish().unwrap();
+        let part = chosen.of(&block, from(10), |_| true);
+        assert_eq!(part.block, Some(block));
+        assert!(chosen.is_idle());
+        assert_eq!(chosen.take_excluded(), Excluded::default());
     }
 }

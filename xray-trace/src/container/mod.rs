@@ -23,7 +23,7 @@ pub(crate) mod varint;
 mod writer;
 
 pub use block::Block;
-pub use chosen::Chosen;
+pub use chosen::{Chosen, Excluded, Part, RecordedTime};
 pub(crate) use decode::{Common, Form};
 pub use decode::{DecodeError, Events};
 pub use encode::BlockEncoder;

@@ -9,7 +9,8 @@ use super::writer::End;
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
 use crate::model::{
     ClockAnchor, DutyWindow, EventBody, EventType, FilterNote, Function, Lifetime, Module, Origin,
-    Overwritten, Process, ProcessId, Rest, SnapshotWindow, Thread, ThreadId, Ticks,
+    Overwritten, Process, ProcessId, RecordingWindow, Rest, SnapshotWindow, Thread, ThreadId,
+    Ticks,
 };
 
 /// One section of a trace.
@@ -55,6 +56,8 @@ pub enum Item {
     Overwritten(Overwritten),
     /// The time that a snapshot shows.
     Snapshot(SnapshotWindow),
+    /// The time of a recording of a process that others record as well.
+    Recording(RecordingWindow),
     /// Calls that are open where blocks begin.
     OpenCalls(OpenCalls),
     /// Sums of calls of a thread.
@@ -332,6 +335,7 @@ impl<R: Read> Reader<R> {
             }
             SectionKind::OVERWRITTEN => tables::overwritten(fields).map(Item::Overwritten),
             SectionKind::SNAPSHOT => tables::snapshot(fields).map(Item::Snapshot),
+            SectionKind::RECORDING => tables::recording(fields).map(Item::Recording),
             SectionKind::OPEN => open_calls(payload).map(Item::OpenCalls),
             SectionKind::PROFILE => profile_part(payload).map(Item::Profile),
             SectionKind::END => tables::end(fields).map(Item::End),

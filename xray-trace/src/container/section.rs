@@ -43,6 +43,8 @@ impl SectionKind {
     pub const OVERWRITTEN: Self = Self(*b"OVWR");
     /// The time that a snapshot shows.
     pub const SNAPSHOT: Self = Self(*b"SNAP");
+    /// The time of a recording of a process that others record as well.
+    pub const RECORDING: Self = Self(*b"RECD");
     /// Calls that are open where blocks begin.
     pub const OPEN: Self = Self(*b"OPEN");
     /// Sums of calls, by stack.

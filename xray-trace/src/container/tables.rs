@@ -5,8 +5,8 @@ use super::writer::End;
 use crate::addr::FileAddr;
 use crate::model::{
     Birth, BuildId, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime,
-    Module, ModuleId, Origin, Overwritten, Process, ProcessId, Rest, SnapshotWindow, SourceLine,
-    Thread, ThreadId, Ticks,
+    Module, ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow, Rest,
+    SnapshotWindow, SourceLine, Thread, ThreadId, Ticks,
 };
 
 pub(super) fn put_process(mut out: Fields<'_>, process: &Process) {
@@ -315,6 +315,34 @@ pub(super) fn snapshot(mut fields: FieldReader<'_>) -> Result<SnapshotWindow, Fi
     Ok(SnapshotWindow {
         since: Ticks(fields.number("since")?),
         until: Ticks(fields.number("until")?),
+    })
+}
+
+pub(super) fn put_recording(mut out: Fields<'_>, window: &RecordingWindow) {
+    let RecordingWindow {
+        process,
+        since,
+        until,
+        earlier_exits,
+        later_events,
+        later_lost,
+    } = window;
+    out.number(process.0)
+        .optional_ticks(*since)
+        .optional_ticks(*until)
+        .number(*earlier_exits)
+        .number(*later_events)
+        .number(*later_lost);
+}
+
+pub(super) fn recording(mut fields: FieldReader<'_>) -> Result<RecordingWindow, FieldError> {
+    Ok(RecordingWindow {
+        process: ProcessId(fields.number32("process")?),
+        since: fields.optional_ticks("since")?,
+        until: fields.optional_ticks("until")?,
+        earlier_exits: fields.number("earlier exits")?,
+        later_events: fields.number("later events")?,
+        later_lost: fields.number("later losses")?,
     })
 }
 

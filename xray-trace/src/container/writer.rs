@@ -7,7 +7,7 @@ use super::section::{Fields, SectionKind};
 use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION, tables};
 use crate::model::{
     ClockAnchor, DutyWindow, EventType, FilterNote, Function, Lifetime, Module, Origin,
-    Overwritten, Process, ProcessId, Rest, SnapshotWindow, Thread, ThreadId,
+    Overwritten, Process, ProcessId, RecordingWindow, Rest, SnapshotWindow, Thread, ThreadId,
 };
 
 /// What a finished trace says of itself.
@@ -231,6 +231,17 @@ impl<W: Write> Writer<W> {
     pub fn snapshot(&mut self, window: &SnapshotWindow) -> io::Result<()> {
         self.section(SectionKind::SNAPSHOT, |out| {
             tables::put_snapshot(out, window)
+        })
+    }
+
+    /// Says from when to when the trace has what happened in a process, and what it leaves out.
+    ///
+    /// # Errors
+    ///
+    /// What the inner writer reports.
+    pub fn recording(&mut self, window: &RecordingWindow) -> io::Result<()> {
+        self.section(SectionKind::RECORDING, |out| {
+            tables::put_recording(out, window)
         })
     }
 

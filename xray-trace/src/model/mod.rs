@@ -15,6 +15,7 @@ mod module;
 mod overwritten;
 mod process;
 mod profile;
+mod recording;
 mod thread;
 mod trace;
 mod values;
@@ -34,6 +35,7 @@ pub use process::{Birth, Origin, Process, ProcessId};
 #[cfg(feature = "import")]
 pub(crate) use profile::MOST_STACKS;
 pub use profile::{Missing, Profile, ProfiledStack, Times, Visit};
+pub use recording::RecordingWindow;
 pub use thread::{Thread, ThreadId};
 pub use trace::{Totals, Trace};
 pub use values::Values;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::{
     Clock, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime, Module,
-    ModuleId, Origin, Overwritten, Process, ProcessId, Rest, SnapshotWindow, Thread, ThreadId,
-    Ticks,
+    ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow, Rest, SnapshotWindow,
+    Thread, ThreadId, Ticks,
 };
 use crate::container::{
     Block, Completeness, End, Item, OpenCall, OpenCalls, ProfilePart, ReadError, Reader,
@@ -41,6 +41,8 @@ pub struct Trace {
     losses: Vec<(ThreadId, u64)>,
     overwritten: Vec<Overwritten>,
     snapshot: Option<SnapshotWindow>,
+    /// By process.
+    recordings: Vec<RecordingWindow>,
     /// By thread, in order of their first blocks.
     open_calls: BTreeMap<ThreadId, Vec<OpenCalls>>,
     profile: Vec<ProfilePart>,
@@ -162,6 +164,9 @@ impl Trace {
         self.snapshot
             .iter()
             .try_for_each(|window| writer.snapshot(window))?;
+        self.recordings
+            .iter()
+            .try_for_each(|window| writer.recording(window))?;
         self.overwritten
             .iter()
             .try_for_each(|overwritten| writer.overwritten(overwritten))?;
@@ -286,6 +291,13 @@ impl Trace {
     #[must_use]
     pub fn snapshot(&self) -> Option<SnapshotWindow> {
         self.snapshot
+    }
+
+    /// From when to when it has what happened in processes that others recorded as well, and what
+    /// it leaves out of that, by process.
+    #[must_use]
+    pub fn recordings(&self) -> &[RecordingWindow] {
+        &self.recordings
     }
 
     /// From where on it tells what happened: the first event, or the begin of the time that a
@@ -444,6 +456,7 @@ struct Tables {
     losses: Vec<(ThreadId, u64)>,
     overwritten: Vec<Overwritten>,
     snapshot: Option<SnapshotWindow>,
+    recordings: BTreeMap<ProcessId, RecordingWindow>,
     open_calls: BTreeMap<ThreadId, Vec<OpenCalls>>,
     profile: Vec<ProfilePart>,
 }
@@ -513,6 +526,7 @@ impl Tables {
             Item::Lost { thread, events } => self.losses.push((thread, events)),
             Item::Overwritten(overwritten) => self.overwritten.push(overwritten),
             Item::Snapshot(window) => self.snapshot = Some(window),
+            Item::Recording(window) => keep(&mut self.recordings, window.process, window),
             Item::OpenCalls(open) => self.open_calls.entry(open.thread).or_default().push(open),
             Item::Profile(part) => self.profile.push(part),
             Item::End(End { .. }) => {}
@@ -541,6 +555,7 @@ impl Tables {
             losses: self.losses,
             overwritten: self.overwritten,
             snapshot: self.snapshot,
+            recordings: self.recordings.into_values().collect(),
             open_calls: self.open_calls,
             profile: self.profile,
             clock: Clock::new(self.anchors),

@@ -278,7 +278,8 @@ async fn stream(
         console.note(toggle::MATCHES_LATER);
     }
     let wanted = switching.selection.clone();
-    let recording = Recording::begin(rpc, pid, undo.into(), wanted, file).await?;
+    let recorded = (wanted, args.duration);
+    let recording = Recording::begin(rpc, pid, undo, recorded, file).await?;
     let foreign: u64 = match target {
         Target::Running(_) => {
             let reports = toggle::toggle(rpc, switching, console).await?;

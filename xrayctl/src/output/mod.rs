@@ -14,6 +14,7 @@ pub(crate) mod detached;
 pub(crate) mod diff_tree;
 pub(crate) mod dot;
 pub(crate) mod economy_set;
+pub(crate) mod excluded;
 pub(crate) mod family_status;
 pub(crate) mod filter_set;
 pub(crate) mod functions;

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use xrayd_proto::v1::FamilyStatus;
 
+use super::excluded::Excluded;
 use super::{Look, Tone, family_status, text, units};
 use crate::trace_file::Tally;
 
@@ -26,6 +27,9 @@ pub(crate) struct Recorded {
     pub(crate) family: Option<FamilyStatus>,
     pub(crate) duration_ns: u64,
     pub(crate) lost: u64,
+    /// What is not in it of a process that others record as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) excluded: Option<Excluded>,
     pub(crate) bytes: u64,
 }
 
@@ -61,6 +65,7 @@ impl Recorded {
             family: None,
             duration_ns: tally.duration_ns,
             lost: tally.lost,
+            excluded: tally.excluded,
             bytes: tally.bytes,
         }
     }
@@ -88,6 +93,9 @@ impl Recorded {
             units::time(self.duration_ns),
             units::bytes(self.bytes),
         )?;
+        if let Some(excluded) = self.excluded.and_then(Excluded::words) {
+            writeln!(out, "{}", look.paint(Tone::Dim, &excluded))?;
+        }
         if let Some(family) = &self.family {
             let not_whole = family_status::not_whole(family);
             for line in not_whole {
@@ -156,6 +164,7 @@ mod tests {
             family: None,
             duration_ns: 5_000_123_456,
             lost: 0,
+            excluded: None,
             bytes: 4_620_000,
         }
     }
@@ -183,7 +192,16 @@ mod tests {
                 ..sample(Outcome::ProcessEnded)
             }
             .render(out, Look::PLAIN)?;
-            sample(Outcome::StillAttached).render(out, Look::PLAIN)?;
+            let excluded = Excluded {
+                earlier_exits: 2,
+                later_events: 5,
+                later_lost: 0,
+            };
+            Recorded {
+                excluded: Some(excluded),
+                ..sample(Outcome::StillAttached)
+            }
+            .render(out, Look::PLAIN)?;
             sample(Outcome::DetachedElsewhere).render(out, Look::PLAIN)?;
             Recorded {
                 events: 0,

@@ -7,6 +7,7 @@ use xray_trace::analysis::{Filter, Notes};
 use xray_trace::container::Completeness;
 use xray_trace::model::{Birth, Calibration, ClockFaultKind, Trace};
 
+use super::excluded::RecordedTime;
 use super::unrecorded::Unrecorded;
 use super::{Look, Tone, text, units};
 
@@ -28,6 +29,9 @@ pub(crate) struct TraceSummary {
     /// What a snapshot does not reach back to, which is no loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     overwritten: Option<OverwrittenEvents>,
+    /// From when to when a recording beside others has what happened, and what it leaves out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    recordings: Vec<RecordedTime>,
     completeness: Ended,
     /// False if the rate of the counter is not known, so that times are in ticks.
     calibrated: bool,
@@ -184,6 +188,7 @@ impl TraceSummary {
             started_wall_ns: first.map(|first| trace.clock().wall_ns(first)),
             lost: totals.lost,
             overwritten: OverwrittenEvents::of(trace),
+            recordings: RecordedTime::of(trace),
             completeness: match trace.completeness() {
                 Completeness::Complete => Ended::Complete,
                 Completeness::Unfinished { .. } => Ended::Unfinished,
@@ -348,6 +353,8 @@ impl TraceSummary {
             let line = format!("{}: the recorder keeps the newest", overwritten.words());
             (Tone::Dim, line)
         }));
+        let excluded = RecordedTime::excluded(&self.recordings).words();
+        lines.extend(excluded.map(|line| (Tone::Dim, line)));
         let ending = match self.completeness {
             Ended::Complete => None,
             Ended::Unfinished => {

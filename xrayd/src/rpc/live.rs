@@ -5,13 +5,7 @@
 //! drops and counts; the drain thread never waits for anybody.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    future::poll_fn,
-    io,
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
+    collections::BTreeMap, future::poll_fn, io, pin::pin, sync::Arc, task::Poll, time::Duration,
 };
 
 use tokio::sync::mpsc;
@@ -23,14 +17,15 @@ use super::{
     error,
     events::{EventBatcher, Names, Piece},
     fetch::CHUNK_BYTES,
+    recorded::Recorded,
     workers::{Lane, Workers},
 };
 use crate::refusal::Refusal;
 use crate::session::{Feed, FeedItem, Published, Session, Source, Tables as _, TraceWriter};
 use xray_trace::{
-    container::{Block, Chosen},
+    container::Part,
     instr_map::Selection,
-    model::{ClockAnchor, FunctionId, ThreadId, Ticks},
+    model::{ClockAnchor, FunctionId},
 };
 
 /// Events that are decoded at once; bounds the memory of one stream.
@@ -192,84 +187,6 @@ pub(super) struct TraceMessages {
     writer: TraceWriter<Vec<u8>>,
 }
 
-/// What is recorded on a loan, of all that others record as well: calls of its functions that begin
-/// when it does, or later.
-#[derive(Debug)]
-pub(super) struct Recorded {
-    /// Unset: all functions.
-    selection: Option<Selection>,
-    /// When it began in each process. A process that comes later has it from its beginning.
-    begun: BTreeMap<Source, Ticks>,
-    /// Its functions, and of how many that was found out.
-    functions: HashMap<Source, (usize, HashSet<FunctionId>)>,
-    /// The threads that have open calls.
-    threads: HashMap<(Source, ThreadId), Chosen>,
-}
-
-/// Threads of which it is remembered what is open; calls of others that go on over the end of a
-/// block lose their exits.
-const MOST_THREADS: usize = 1 << 16;
-
-// === impl Recorded ===
-
-impl Recorded {
-    /// Of these functions, or of all.
-    pub(super) fn of(selection: Option<Selection>) -> Self {
-        Self {
-            selection,
-            begun: BTreeMap::new(),
-            functions: HashMap::new(),
-            threads: HashMap::new(),
-        }
-    }
-
-    /// A process that was not there when the loan began has it from its beginning.
-    fn come(&mut self, source: Source) {
-        if !self.begun.is_empty() {
-            self.begun.entry(source).or_insert(Ticks(0));
-        }
-    }
-
-    fn begin(&mut self, source: Source, at: Ticks) {
-        self.begun.entry(source).or_insert(at);
-    }
-
-    fn leave(&mut self, source: Source) {
-        self.functions.remove(&source);
-        self.threads.retain(|(its, _), _| *its != source);
-    }
-
-    /// What of a block is recorded on the loan.
-    fn part(&mut self, source: Source, session: &Session, block: &Block) -> Option<Block> {
-        let since = *self.begun.get(&source)?;
-        if block.last < since {
-            return None;
-        }
-        let key = (source, block.thread);
-        let mut chosen = self.threads.remove(&key).unwrap_or_default();
-        let part = match &self.selection {
-            None => chosen.of(block, since, |_| true),
-            Some(selection) => {
-                let known = self.functions.entry(source).or_default();
-                chosen.of(block, since, |id| {
-                    let (looked_at, functions) = &mut *known;
-                    if usize::try_from(id.0).is_ok_and(|id| id >= *looked_at) {
-                        *looked_at = session.functions_known();
-                        // What cannot be understood was refused before.
-                        let rows = session.functions(Some(selection)).unwrap_or_default();
-                        *functions = rows.into_iter().map(|row| row.id).collect();
-                    }
-                    functions.contains(&id)
-                })
-            }
-        };
-        if !chosen.is_idle() && self.threads.len() < MOST_THREADS {
-            self.threads.insert(key, chosen);
-        }
-        part
-    }
-}
-
 // === impl Sessions ===
 
 impl Sessions {
@@ -336,7 +253,7 @@ impl EventMessages {
             FeedItem::Block(published) => Piece::Block(published.block),
             FeedItem::Anchor(anchor) => Piece::Anchor(anchor),
             FeedItem::Thread(thread) => Piece::Thread(thread),
-            FeedItem::Origin(_) | FeedItem::Begin(_) => Piece::Nothing,
+            FeedItem::Origin(_) | FeedItem::Begin(_) | FeedItem::Until(_) => Piece::Nothing,
             FeedItem::EventType(event_type) => Piece::EventType(event_type),
             FeedItem::Ended => Piece::Ended,
             FeedItem::Lost { events } => Piece::ReaderLost(events),
@@ -422,11 +339,12 @@ impl TraceMessages {
         match item {
             FeedItem::Process(session) => {
                 writer.process(source, &session.process(), &*session)?;
-                for anchor in session.anchors() {
-                    writer.anchor(source, &anchor)?;
+                let anchors = session.anchors();
+                for anchor in &anchors {
+                    writer.anchor(source, anchor)?;
                 }
                 if let Some(recorded) = recorded {
-                    recorded.come(source);
+                    recorded.come(source, anchors.first());
                 }
                 sessions.insert(source, session);
                 Ok(())
@@ -435,15 +353,27 @@ impl TraceMessages {
                 let Some(session) = sessions.here.get(&source) else {
                     return Ok(());
                 };
-                let part = match recorded {
-                    None => Some(block),
-                    Some(recorded) => recorded.part(source, session, &block),
+                let Some(recorded) = recorded else {
+                    return writer.block(source, &block, &**session);
                 };
-                part.map_or(Ok(()), |block| writer.block(source, &block, &**session))
+                let Part { block: part, lost } = recorded.part(source, session, &block);
+                if let Some(part) = part {
+                    writer.block(source, &part, &**session)?;
+                }
+                match lost {
+                    0 => Ok(()),
+                    lost => writer.lost(source, block.thread, lost),
+                }
             }
             FeedItem::Begin(at) => {
                 if let Some(recorded) = recorded {
                     recorded.begin(source, at);
+                }
+                Ok(())
+            }
+            FeedItem::Until(at) => {
+                if let Some(recorded) = recorded {
+                    recorded.end(source, at);
                 }
                 Ok(())
             }
@@ -459,14 +389,17 @@ impl TraceMessages {
             FeedItem::Origin(origin) => writer.origin(source, origin),
             FeedItem::EventType(event_type) => writer.event_type(source, &event_type),
             FeedItem::Ended => {
+                let window = recorded
+                    .as_mut()
+                    .and_then(|recorded| recorded.leave(source));
+                if let Some(window) = window {
+                    writer.recording(source, &window)?;
+                }
                 let ended = match sessions.here.get(&source) {
                     Some(session) => writer.ended(source, &**session),
                     None => Ok(()),
                 };
                 sessions.remove(source);
-                if let Some(recorded) = recorded {
-                    recorded.leave(source);
-                }
                 ended
             }
             FeedItem::Lost { events } => writer.reader_lost(events),

@@ -27,6 +27,7 @@ mod fetch;
 mod live;
 mod peer;
 mod profile;
+mod recorded;
 mod server;
 mod service;
 mod trigger;

@@ -13,8 +13,9 @@ use super::{
     authorise::{self, Deed, Outcomes, Traced, Whom},
     convert, counts, described, error,
     fetch::{CHUNKS, Pace, send_shot},
-    live::{self, EventMessages, Recorded, TraceMessages},
+    live::{self, EventMessages, TraceMessages},
     profile::{self, Profiles},
+    recorded::Recorded,
     trigger::{self, Plan, Triggering, Watched},
     undo::{Unanswered, Undo},
     workers::{Lane, Workers},
@@ -500,7 +501,9 @@ impl Xrayd for Service {
             pid,
             undo,
             selection,
+            duration_ns,
         } = request.into_inner();
+        let duration = (duration_ns > 0).then(|| Duration::from_nanos(duration_ns));
         let mut call = call.of(pid).with(described::selection(selection.as_ref()));
         let admitted = self.stream(&mut call)?;
         let (what, pid, traced, feed, encoder) = self
@@ -514,7 +517,7 @@ impl Xrayd for Service {
                     Some(Undo::Attach) | None => None,
                 };
                 let feed = traced.subscribe(loan);
-                let recorded = loan.map(|_| Recorded::of(selection));
+                let recorded = loan.map(|_| Recorded::of(selection, duration));
                 let encoder = TraceMessages::new(recorded)
                     .map_err(|error| Refusal::new(Reason::Io, format!("no trace: {error}")))?;
                 Ok((what, pid, traced, feed, encoder))

@@ -334,7 +334,16 @@ impl Family {
         rules.take_back(from);
         // Before: whoever comes from now on is none of it.
         self.kin().inlets.retain(|inlet| !inlet.is_for(from));
+        self.stop_loan(from);
         self.each(|session, _| session.take_back(from))
+    }
+
+    /// Recordings on that loan end in everybody now, not one after the other as each is switched
+    /// back.
+    fn stop_loan(&self, loan: LoanId) {
+        for session in self.sessions() {
+            session.stop_loan(loan);
+        }
     }
 
     /// The same of a loan that `session` has by itself: whoever came from it since has it as well. Tells of others what was put back
@@ -348,6 +357,7 @@ impl Family {
         // Nobody comes meanwhile who would take over what is on loan.
         let _rules = lock(&self.rules);
         self.kin().inlets.retain(|inlet| !inlet.is_for(from));
+        self.stop_loan(from);
         let mut reports = vec![(session.pid(), session.take_back(from))];
         for other in self.sessions() {
             if Arc::ptr_eq(&other, session) || !is_living(&other) || !may(&other) {

@@ -47,6 +47,8 @@ pub enum FeedItem {
     EventType(EventType),
     /// The loan that the feed is for begins: what was before is none of it.
     Begin(Ticks),
+    /// The loan is taken back: what is later is none of it.
+    Until(Ticks),
     /// Nothing more comes from this source.
     Ended,
     /// The reader was too slow: so many events went past it here.
@@ -254,6 +256,7 @@ impl FeedSender {
             once @ (FeedItem::Process(_)
             | FeedItem::Origin(_)
             | FeedItem::Begin(_)
+            | FeedItem::Until(_)
             | FeedItem::Ended) => self.kept.push_back(once),
         }
         true
@@ -270,7 +273,7 @@ impl Drop for FeedSender {
         let mut left = lock(&self.inlet.beside.left);
         for item in self.kept.drain(..) {
             let told = match item {
-                FeedItem::Ended | FeedItem::Origin(_) => true,
+                FeedItem::Ended | FeedItem::Origin(_) | FeedItem::Until(_) => true,
                 FeedItem::EventType(_) | FeedItem::Anchor(_) => left.len() < MAX_KEPT,
                 FeedItem::Process(_)
                 | FeedItem::Block(_)

@@ -130,7 +130,6 @@ use crate::{
     inject::PatchReport,
     pid::Pid,
     refusal::{Refusal, Result},
-    sys::ticks_now,
     target::{Credentials, RefusedModule},
 };
 
@@ -439,15 +438,22 @@ impl Session {
     /// What is recorded from now on may be on that loan.
     fn begin_loan(&self, loan: Option<LoanId>, run: Run) {
         if let (Some(loan), Run::Real) = (loan, run) {
-            self.output.begin_loan(loan, ticks_now());
+            self.output.begin_loan(loan);
         }
     }
 
-    /// Puts back what was lent, and ends the feeds that are for the loan.
+    /// What is recorded from now on is not on that loan any more.
+    fn stop_loan(&self, loan: LoanId) {
+        self.output.stop_loan(loan);
+    }
+
+    /// Puts back what was lent, and ends the feeds that are for the loan. They have what happened
+    /// up to now.
     ///
     /// # Errors
     /// A process that ended, or memory that cannot be written.
     pub fn take_back(&self, from: LoanId) -> Result<ToggleReport> {
+        self.stop_loan(from);
         let report = self.control.take_back(from);
         if self.output.is_fed(from) {
             self.control.flush();

@@ -453,9 +453,21 @@ impl Output {
     }
 
     /// A loan begins: for its feeds, nothing that was before is of it.
-    pub(crate) fn begin_loan(&self, loan: LoanId, now: Ticks) {
+    pub(crate) fn begin_loan(&self, loan: LoanId) {
+        self.mark_now(loan, FeedItem::Begin);
+    }
+
+    /// A loan is taken back: for its feeds, nothing that is later is of it.
+    pub(crate) fn stop_loan(&self, loan: LoanId) {
+        self.mark_now(loan, FeedItem::Until);
+    }
+
+    /// Sends a moment to a loan's feeds. It is taken while no block can go there: what happened
+    /// later is in none that went before.
+    fn mark_now(&self, loan: LoanId, mark: impl Fn(Ticks) -> FeedItem) {
         if let Some(feeds) = &mut *lock(&self.feeds) {
-            feeds.retain_mut(|feed| !feed.is_for(loan) || feed.send(FeedItem::Begin(now)));
+            let now = crate::sys::ticks_now();
+            feeds.retain_mut(|feed| !feed.is_for(loan) || feed.send(mark(now)));
         }
     }
 

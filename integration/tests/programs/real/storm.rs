@@ -9,11 +9,11 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, opens_map_files, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use xrayd::session::TraceWriter;
 
 use crate::scene::{Cli, Daemon, Running, Scene, row_of, rows, sleds_on_in};
+use crate::trace;
 
-/// Calls that are open at a time in all threads of the programs, at most.
-const OPEN_CALLS: u64 = 2000;
 /// Sizes of rings: one in which much is lost, and the usual one.
 const RINGS: [&str; 2] = ["64KiB", "1MiB"];
 
@@ -62,6 +62,11 @@ struct Storm<'work> {
 struct Counts {
     events: u64,
     lost: u64,
+    /// Of `lost`, what went past a recorder that did not keep up: events and losses.
+    lost_by_reader: u64,
+    /// Events and losses that a recording beside others leaves out.
+    events_excluded: u64,
+    lost_excluded: u64,
 }
 
 /// Traces the program in every way.
@@ -178,18 +183,22 @@ impl<'work> Storm<'work> {
         Ok(())
     }
 
-    /// The same of processes that are attached, and stay so: what is in the files is all that was
-    /// counted, but for exits of calls that were open when their functions were switched on. Those
-    /// calls began before the recording.
+    /// The same of processes that are attached, and stay so: what is in the files, and what they say
+    /// to leave out, is all that was counted. What is left out are exits of calls that were open
+    /// when their functions were switched on, and what happened while they were switched off.
     fn recorded_beside(&mut self, progress: &Progress) -> Result<()> {
         self.attach(RINGS[self.round % RINGS.len()])?;
         let recordings = self.record(&self.cli)?;
         progress.more(2)?;
         let files = self.finish(recordings, "still-attached")?;
         let all = self.detach()?;
-        let began_before = all.passed().checked_sub(files.passed());
+        let events = all.events.checked_sub(files.events + files.events_excluded);
+        let lost = all
+            .lost
+            .checked_sub(files.lost - files.lost_by_reader + files.lost_excluded);
+        let missing = events.zip(lost).map(|(events, lost)| events + lost);
         ensure!(
-            files.events > 0 && began_before.is_some_and(|exits| exits <= OPEN_CALLS),
+            files.events > 0 && missing == Some(files.lost_by_reader),
             "{files:?} in the files of {all:?}"
         );
         Ok(())
@@ -377,6 +386,10 @@ impl<'work> Storm<'work> {
                 .sum();
             ensure!(recorded["calls"] == calls, "{recorded} but {account}");
             sum.add(&recorded)?;
+            let losses = trace::read(&self.scene.path(&file))?;
+            let losses = losses.losses().iter();
+            let by_reader = losses.filter(|(thread, _)| *thread == TraceWriter::<Vec<u8>>::READER);
+            sum.lost_by_reader += by_reader.map(|(_, lost)| lost).sum::<u64>();
             std::fs::remove_file(self.scene.path(&file))?;
         }
         Ok(sum)
@@ -420,6 +433,15 @@ impl Counts {
         };
         self.events += field("events")?;
         self.lost += field("lost")?;
+        let excluded = &row["excluded"];
+        if !excluded.is_null() {
+            let field = |name: &str| {
+                let number = excluded[name].as_u64();
+                number.with_context(|| format!("no {name} in {excluded}"))
+            };
+            self.events_excluded += field("earlier_exits")? + field("later_events")?;
+            self.lost_excluded += field("later_lost")?;
+        }
         Ok(())
     }
 

@@ -31,8 +31,8 @@ use xray_trace::{
     container::{Block, End, ProfileEncoder, Writer},
     model::{
         ClockAnchor, DutyWindow, Event, EventBody, EventType, FilterNote, Function, FunctionId,
-        Lifetime, Missing, Module, ModuleId, Origin, Overwritten, Process, ProcessId, Rest,
-        SnapshotWindow, Thread, ThreadId, Ticks,
+        Lifetime, Missing, Module, ModuleId, Origin, Overwritten, Process, ProcessId,
+        RecordingWindow, Rest, SnapshotWindow, Thread, ThreadId, Ticks,
     },
 };
 
@@ -432,6 +432,20 @@ impl<W: Write> TraceWriter<W> {
     /// What the inner writer reports.
     pub fn snapshot(&mut self, window: &SnapshotWindow) -> io::Result<()> {
         self.writer.snapshot(window)
+    }
+
+    /// Says from when to when the trace has what happened in a process, and what it leaves out.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn recording(&mut self, source: Source, window: &RecordingWindow) -> io::Result<()> {
+        match self.sources.get(&source) {
+            Some(numbers) => self.writer.recording(&RecordingWindow {
+                process: numbers.process,
+                ..*window
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Notes events of a thread that newer ones have taken the place of, which is no loss.
