@@ -9,7 +9,8 @@ use std::process::Stdio;
 
 use xray_trace::container::{BlockEncoder, End, Writer};
 use xray_trace::model::{
-    CallKind, DutyWindow, FilterNote, FunctionId, ProcessId, Rest, ThreadId, Ticks, Trace,
+    CallKind, ClockAnchor, DutyWindow, FilterNote, FunctionId, ProcessId, Rest, ThreadId, Ticks,
+    Trace,
 };
 
 mod common;
@@ -54,6 +55,53 @@ fn reports_look_as_agreed() {
         assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{name}");
         let found = ran.out.replace(trace, "small.xtrace");
         check_golden(&Path::new("tests/golden").join(name), &found);
+    }
+}
+
+/// The small trace, whose counter is put back, and jumps while the machine is suspended.
+#[test]
+fn a_counter_that_did_not_keep_time_is_told_by_info_and_report() {
+    const SECOND: u64 = 1_000_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    let path = small_trace(dir.path());
+    let file = OpenOptions::new().append(true).open(&path).unwrap();
+    let mut writer = Writer::going_on(file, End::default());
+    // Two ticks are a nanosecond.
+    for (second, ticks, wall) in [
+        (100, 200, 100),
+        (101, 202, 101),
+        (102, 204, 102),
+        (103, 10, 103),
+        (104, 12, 104),
+        (105, 134, 165),
+        (106, 136, 166),
+    ] {
+        let anchor = ClockAnchor {
+            ticks: Ticks(ticks * SECOND),
+            monotonic_ns: second * SECOND,
+            wall_ns: wall * SECOND,
+        };
+        writer.anchor(&anchor).unwrap();
+    }
+    let path = path.to_str().unwrap();
+    for command in ["info", "report"] {
+        let ran = xrayctl([command, path]);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{command}");
+        for line in [
+            "the processor's counter did not keep time (1 fault): durations around are wrong; first at 102.0 s of CLOCK_MONOTONIC",
+            "the machine was suspended (1 time): durations around are wrong; first at 104.0 s of CLOCK_MONOTONIC",
+        ] {
+            assert!(
+                ran.out.lines().any(|said| said == line),
+                "{command}: {}",
+                ran.out
+            );
+        }
+        let ran = xrayctl([command, path, "--json"]);
+        let said: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        let faults = said["trace"]["clock_faults"].as_array().unwrap();
+        let kinds: Vec<_> = faults.iter().map(|fault| &fault["kind"]).collect();
+        assert_eq!(kinds, ["backwards", "suspended"], "{command}");
     }
 }
 

@@ -17,6 +17,7 @@ const DESCRIPTORS: &str = "xrayd.v1.bin";
 const JSON: &[&str] = &[
     "AttachReport",
     "Capture",
+    "ClockFault",
     "DetachReport",
     "DutyCycle",
     "Economy",

@@ -662,6 +662,23 @@ pub struct ProcessStatus {
     /// What tracing may cost, and what came of that.
     #[prost(message, optional, tag = "44")]
     pub economy: ::core::option::Option<EconomyStatus>,
+    /// When the processor's counter did not keep time since the attach, the newest 16. Durations around are wrong.
+    #[prost(message, repeated, tag = "45")]
+    pub clock_faults: ::prost::alloc::vec::Vec<ClockFault>,
+}
+/// What was wrong with the counter between two readings of the clocks.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClockFault {
+    /// On CLOCK_MONOTONIC.
+    #[prost(uint64, tag = "1")]
+    pub from_ns: u64,
+    #[prost(uint64, tag = "2")]
+    pub to_ns: u64,
+    /// "backwards": it showed less than before; "rate": it ran faster or slower than at other times, or jumped; "suspended": it ran on while
+    /// CLOCK_MONOTONIC stood still.
+    #[prost(string, tag = "3")]
+    pub kind: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -32,6 +32,8 @@ pub enum ClockFaultKind {
     Backwards,
     /// It ran faster or slower than at other times, or jumped forwards.
     Rate,
+    /// It ran on with the wall clock while `CLOCK_MONOTONIC` stood still: the machine was suspended.
+    Suspended,
 }
 
 /// The faults that anchors show, in order of time. At most one for each anchor.
@@ -71,8 +73,19 @@ fn judge(from: &ClockAnchor, to: &ClockAnchor, usual: Option<u128>) -> Option<Cl
     let usual = usual.filter(|usual| *usual > 0)?;
     let passed = u128::from(to.monotonic_ns - from.monotonic_ns);
     let counted = u128::from(to.ticks.0 - from.ticks.0) * 1_000_000_000 / usual;
-    let allowed = (passed / u128::from(TOLERANCE)).max(u128::from(SLACK_NS));
-    (counted.abs_diff(passed) > allowed).then_some(ClockFaultKind::Rate)
+    let is_right = |passed: u128| {
+        let allowed = (passed / u128::from(TOLERANCE)).max(u128::from(SLACK_NS));
+        counted.abs_diff(passed) <= allowed
+    };
+    if is_right(passed) {
+        return None;
+    }
+    // Two clocks that agree are right: `CLOCK_MONOTONIC` does not count while a machine sleeps.
+    let by_wall = to.wall_ns.checked_sub(from.wall_ns).map(u128::from);
+    Some(match by_wall.filter(|by_wall| *by_wall > passed) {
+        Some(by_wall) if is_right(by_wall) => ClockFaultKind::Suspended,
+        _ => ClockFaultKind::Rate,
+    })
 }
 
 fn rate(from: &ClockAnchor, to: &ClockAnchor) -> u128 {
@@ -147,6 +160,35 @@ mod tests {
         // Two rates do not tell which of them is right; and a late reading is none.
         check(&[(0, 0), (1000, 3000), (2000, 9000)], &[]);
         check(&[(0, 0), (10, 30), (20, 72), (30, 90), (40, 120)], &[]);
+    }
+
+    /// Where the counter goes on while the machine sleeps, the wall clock has gone as far. Where it
+    /// begins anew, or somebody sets the wall clock, it does not agree.
+    #[test]
+    fn a_suspended_machine_is_no_fault_of_the_counter() {
+        for (ticks, wall_ms, expected) in [
+            (1_096_000, 32_000, Some(Suspended)),
+            (1_096_000, 2_000, Some(Rate)),
+            (1_096_000, 90_000, Some(Rate)),
+            (100, 32_000, Some(Backwards)),
+            (1_003_000, 32_000, None),
+        ] {
+            let anchor = |ms, ticks, wall_ms| ClockAnchor {
+                ticks: Ticks(ticks),
+                monotonic_ns: ms * MS,
+                wall_ns: wall_ms * MS,
+            };
+            let later = |ms: u64| anchor(1000 + ms, ticks + 3 * ms, wall_ms + ms);
+            let anchors = [
+                anchor(0, 1_000_000, 0),
+                anchor(1000, 1_003_000, 1000),
+                later(1000),
+                later(2000),
+                later(3000),
+            ];
+            let found = find(&anchors).first().map(|fault| fault.kind);
+            assert_eq!(found, expected, "{anchors:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde::Serialize;
 use xrayd_proto::v1::{ModuleStatus, ProcessStatus, ThreadLoss};
 
 use super::text::printable;
+use super::trace_summary::clock_lines;
 use super::{Cell, Column, Look, Table, Tone, economy_set, family_status, filter_set, units};
 
 /// State and counters of the attached processes.
@@ -68,6 +69,11 @@ impl Statuses {
             if row.triggers > 0 {
                 let triggers = units::counted(row.triggers.into(), "trigger");
                 writeln!(out, "{}: {triggers} armed", row.pid)?;
+            }
+            let faults = row.clock_faults.iter();
+            let faults = faults.map(|fault| (fault.from_ns, fault.kind == "suspended"));
+            for line in clock_lines(faults) {
+                writeln!(out, "{}: {}", row.pid, look.paint(Tone::Bad, &line))?;
             }
             for line in row.economy.iter().flat_map(economy_set::came_of_it) {
                 writeln!(out, "{}: {line}", row.pid)?;
@@ -260,7 +266,9 @@ fn cells(row: &ProcessStatus) -> [Cell; 13] {
 
 #[cfg(test)]
 mod tests {
-    use xrayd_proto::v1::{Economy, EconomyStatus, Filter, Kinship, Refusal, RestingFunction};
+    use xrayd_proto::v1::{
+        ClockFault, Economy, EconomyStatus, Filter, Kinship, Refusal, RestingFunction,
+    };
 
     use super::super::golden;
     use super::*;
@@ -355,6 +363,20 @@ mod tests {
             noticing_why: "no perf events: Permission denied".into(),
             losses: Vec::new(),
             lost_by_others: 0,
+            clock_faults: Vec::new(),
+        };
+        let fault = |second: u64, kind: &str| ClockFault {
+            from_ns: second * 1_000_000_000,
+            to_ns: (second + 1) * 1_000_000_000,
+            kind: kind.into(),
+        };
+        let faulty = ProcessStatus {
+            clock_faults: vec![
+                fault(3600, "backwards"),
+                fault(4000, "suspended"),
+                fault(5000, "rate"),
+            ],
+            ..status.clone()
         };
         let loss = |tid, name: &str, lost| ThreadLoss {
             tid,
@@ -421,6 +443,12 @@ mod tests {
             ..statuses
         };
         golden::check("status-modules.txt", |out| modules.render(out, Look::PLAIN));
+        let faulty = Statuses {
+            processes: vec![faulty],
+            detail: Detail::Processes,
+        };
+        golden::check("status-clock.txt", |out| faulty.render(out, Look::PLAIN));
+        golden::check_json("status-clock.json", &faulty);
         let failed = Statuses {
             processes: vec![failed],
             detail: Detail::Processes,

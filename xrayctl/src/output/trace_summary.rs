@@ -112,6 +112,29 @@ pub(crate) fn span(trace: &Trace) -> Option<(u64, u64)> {
     ))
 }
 
+/// What is wrong with durations, in words: of faults of the counter, and of times for which the
+/// machine was suspended, each with its begin on `CLOCK_MONOTONIC`.
+pub(crate) fn clock_lines(faults: impl Iterator<Item = (u64, bool)>) -> Vec<String> {
+    let (suspended, faults): (Vec<_>, Vec<_>) = faults.partition(|(_, suspended)| *suspended);
+    let line = |times: &[(u64, bool)], what: &str, noun: &str| {
+        let (first_ns, _) = times.first()?;
+        let many = units::counted(times.len() as u64, noun);
+        let first = units::time(*first_ns);
+        Some(format!(
+            "{what} ({many}): durations around are wrong; first at {first} of CLOCK_MONOTONIC"
+        ))
+    };
+    let lines = [
+        line(
+            &faults,
+            "the processor's counter did not keep time",
+            "fault",
+        ),
+        line(&suspended, "the machine was suspended", "time"),
+    ];
+    lines.into_iter().flatten().collect()
+}
+
 // === impl OverwrittenEvents ===
 
 impl OverwrittenEvents {
@@ -174,6 +197,7 @@ impl TraceSummary {
             kind: match fault.kind {
                 ClockFaultKind::Backwards => "backwards",
                 ClockFaultKind::Rate => "rate",
+                ClockFaultKind::Suspended => "suspended",
             },
         });
         let first = trace.begin();
@@ -364,14 +388,13 @@ impl TraceSummary {
         };
         let clock = (!self.calibrated && self.events > 0)
             .then_some("the rate of the counter is not known: times are in ticks, not nanoseconds");
-        if let Some(first) = self.clock_faults.first() {
-            let line = format!(
-                "the processor's counter did not keep time ({}): durations around are wrong; first at {} of CLOCK_MONOTONIC",
-                units::counted(self.clock_faults.len() as u64, "fault"),
-                units::time(first.from_ns),
-            );
-            lines.push((Tone::Bad, line));
-        }
+        let faults = self.clock_faults.iter();
+        let faults = faults.map(|fault| (fault.from_ns, fault.kind == "suspended"));
+        lines.extend(
+            clock_lines(faults)
+                .into_iter()
+                .map(|line| (Tone::Bad, line)),
+        );
         let others = ending.into_iter().chain(clock);
         lines.extend(others.map(|line| (Tone::Warning, line.to_owned())));
         lines

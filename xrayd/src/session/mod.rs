@@ -31,6 +31,7 @@
 
 mod attach;
 mod calls;
+mod clock_watch;
 mod control;
 mod controller;
 mod counts;
@@ -72,8 +73,8 @@ use shm_ring::Geometry;
 use xray_trace::{
     instr_map::{Candidate, Selection},
     model::{
-        Birth, BuildId, Clock, ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Lifetime,
-        ModuleId, Origin, Process, Rest,
+        Birth, BuildId, Clock, ClockAnchor, ClockFault, DutyWindow, FilterNote, Function,
+        FunctionId, Lifetime, ModuleId, Origin, Process, Rest,
     },
 };
 
@@ -219,6 +220,9 @@ pub struct Status {
     pub filter: Filter,
     /// What tracing may cost, and what came of that.
     pub economy: EconomyStatus,
+    /// When the processor's counter did not keep time, the newest faults. Durations around are
+    /// wrong.
+    pub clock_faults: Vec<ClockFault>,
     /// Events lost in the target.
     pub lost: u64,
     /// By which threads, those that lost the most first; never more than `lost` in sum.
@@ -583,6 +587,7 @@ impl Session {
             left_out: counters.left_out,
             filter: self.control.filter(),
             economy: self.economy_status(),
+            clock_faults: self.output.clock_faults(),
             lost: counters.lost,
             losses,
             ring_use_permille: counters.ring_use_permille,

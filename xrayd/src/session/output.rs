@@ -14,12 +14,14 @@ use xray_trace::{
     analysis::StackSums,
     container::{Block, BlockEncoder},
     model::{
-        ClockAnchor, EventType, FunctionId, Origin, Overwritten, ProcessId, Thread, ThreadId, Ticks,
+        ClockAnchor, ClockFault, EventType, FunctionId, Origin, Overwritten, ProcessId, Thread,
+        ThreadId, Ticks,
     },
 };
 
 use super::{
     calls::Calls,
+    clock_watch::ClockWatch,
     counts::Counts,
     event_types::EventTypes,
     feed::{FeedItem, FeedSender, Published},
@@ -152,6 +154,8 @@ struct Retained {
     /// The newest of them.
     evictions: Evictions,
     anchors: Vec<ClockAnchor>,
+    /// What the anchors say of the counter.
+    clock: ClockWatch,
     /// Those that have a ring or a block.
     threads: BTreeMap<ThreadId, Known>,
     /// Threads described so far: the next id.
@@ -396,14 +400,17 @@ impl Output {
     /// Counter and clocks now.
     pub(crate) fn anchor(&self, anchor: ClockAnchor) {
         let mut retained = lock(&self.retained);
-        if let Some(last) = retained.anchors.last()
-            && anchor.ticks < last.ticks
-            && anchor.monotonic_ns > last.monotonic_ns
+        for ClockFault {
+            from_ns,
+            to_ns,
+            kind,
+        } in retained.clock.meet(anchor)
         {
             tracing::warn!(
-                from = last.ticks.0,
-                to = anchor.ticks.0,
-                "the processor's counter went backwards: durations are wrong"
+                from_ns,
+                to_ns,
+                ?kind,
+                "the processor's counter did not keep time: durations are wrong"
             );
         }
         if retained.anchors.len() >= MAX_ANCHORS {
@@ -715,6 +722,11 @@ impl Output {
     /// What `fail` was told.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
+    }
+
+    /// The newest faults of the counter.
+    pub(crate) fn clock_faults(&self) -> Vec<ClockFault> {
+        lock(&self.retained).clock.faults()
     }
 
     pub(crate) fn anchors(&self) -> Vec<ClockAnchor> {

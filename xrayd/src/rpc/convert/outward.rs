@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nix::unistd::{Uid, User};
-use xray_trace::model::{Birth, SourceLine};
+use xray_trace::model::{Birth, ClockFault, ClockFaultKind, SourceLine};
 use xrayd_proto::v1;
 
 use crate::{
@@ -129,6 +129,7 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         left_out,
         filter: what,
         economy: came,
+        clock_faults,
         lost,
         losses,
         ring_use_permille,
@@ -155,6 +156,7 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         mode: mode.name().to_owned(),
         filter: Some(filter(what)),
         economy: Some(economy_status(came)),
+        clock_faults: clock_faults.into_iter().map(clock_fault).collect(),
         filtered,
         left_out,
         state: phase_name(phase).to_owned(),
@@ -184,6 +186,24 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         losses: losses.into_iter().map(thread_loss).collect(),
         lost_by_others: lost.saturating_sub(told),
         triggers,
+    }
+}
+
+fn clock_fault(fault: ClockFault) -> v1::ClockFault {
+    let ClockFault {
+        from_ns,
+        to_ns,
+        kind,
+    } = fault;
+    let kind = match kind {
+        ClockFaultKind::Backwards => "backwards",
+        ClockFaultKind::Rate => "rate",
+        ClockFaultKind::Suspended => "suspended",
+    };
+    v1::ClockFault {
+        from_ns,
+        to_ns,
+        kind: kind.to_owned(),
     }
 }
 
