@@ -113,11 +113,13 @@ impl Drain {
             before.map_or(0, |before| ring.given.saturating_sub(before))
         };
         rings.sort_by_cached_key(|ring| Reverse(more(ring)));
-        let grown = rings.iter_mut().take(sample::MOST_PICTURES);
-        for ring in grown.take_while(|ring| more(ring) > 0) {
+        for ring in rings.iter_mut().take(sample::MOST_PICTURES) {
             let index = ring.ring.0;
-            let picture = Picture::take(&self.slots.rings, geometry, index, sample::CHUNKS);
-            ring.picture = Some(picture);
+            if more(ring) > 0 {
+                let picture = Picture::take(&self.slots.rings, geometry, index, sample::CHUNKS);
+                ring.picture = Some(picture);
+            }
+            // Also of a thread that records nothing now: its functions may rest.
             let tid = self.output.thread(ring.ring.1).map(|(tid, _)| tid);
             ring.ran = tid.and_then(|tid| cpu_time::of_thread(self.pid, tid));
         }

@@ -15,6 +15,8 @@ const FOR_THE_CHEAP: f64 = 0.1;
 /// A function that is called so many times as often as before, or as seldom, has changed; then what was before counts so much less.
 const CHANGED: f64 = 3.0;
 const FADE_CHANGED: f64 = 0.35;
+/// So long a process has to run to show that, in nanoseconds.
+const ENOUGH_NS: f64 = 100_000.0;
 /// A load below this is none, and as few calls in a second.
 const LEAST: f64 = 1e-9;
 
@@ -24,8 +26,6 @@ pub(super) struct Weight {
     /// What it cost, by thread.
     costs: HashMap<Whose, Cost>,
     calls: f64,
-    /// In so many nanoseconds.
-    elapsed_ns: f64,
     /// Nanoseconds of a call; `None` while none was seen.
     mean: Option<f64>,
 }
@@ -52,8 +52,6 @@ pub(super) struct Weights(HashMap<FunctionId, Weight>);
 /// What was measured in a while.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Measured {
-    /// How long that was, in nanoseconds.
-    pub(super) elapsed_ns: f64,
     /// What threads that work did, and all together.
     pub(super) threads: HashMap<Whose, Time>,
     /// Threads that there are, whether they work or not.
@@ -117,10 +115,12 @@ impl Weight {
     }
 
     fn learn(&mut self, share: &Share, measured: &Measured, fade: f64) {
-        let before = self.calls / self.elapsed_ns.max(1.0);
-        let now = share.calls / measured.elapsed_ns.max(1.0);
-        // The program does something else by now: what was before says less.
-        let changed = now * CHANGED < before || before * CHANGED < now;
+        let all = measured.threads.get(&ALL).copied().unwrap_or_default();
+        let before = self.calls_per_second();
+        let now = share.calls * 1e9 / all.useful_ns().max(1.0);
+        // The program does something else by now: what was before says less. How much of a
+        // processor others leave it is no change.
+        let changed = all.cpu_ns > ENOUGH_NS && (now * CHANGED < before || before * CHANGED < now);
         let fade = if changed {
             fade.min(FADE_CHANGED)
         } else {
@@ -140,7 +140,6 @@ impl Weight {
             whose.is_none_or(living) && (*whose == ALL || cost.load() > LEAST)
         });
         self.calls = self.calls * fade + share.calls;
-        self.elapsed_ns = self.elapsed_ns * fade + measured.elapsed_ns;
         self.mean = share.mean.or(self.mean);
     }
 }
@@ -238,7 +237,6 @@ mod tests {
     /// Of a second.
     fn measured(functions: &[Function<'_>]) -> Measured {
         let mut measured = Measured {
-            elapsed_ns: SECOND,
             ..Measured::default()
         };
         let time = Time {
