@@ -32,7 +32,7 @@ use self::{
 use crate::{
     layout::{GUARD_BYTES, Geometry, PROBES, SLOW_WORDS, bucket, control, rings, slot},
     memory::{Half, SharedMemory},
-    sync::Ordering,
+    sync::{AtomicU64, Ordering},
     table::Table,
     view::View,
     word,
@@ -145,7 +145,11 @@ enum At {
     CompareBase,
     SetView,
     SetSince,
+    LookForSince,
+    ExchangeSince,
     SetBase,
+    LookForBase,
+    ExchangeBase,
     Losses,
     LookForLosses,
     Report,
@@ -519,15 +523,35 @@ impl Recording {
                 At::SetSince
             }
             At::SetSince => {
-                slot.since.store(self.view.since, Ordering::Relaxed);
-                At::SetBase
+                self.seen = slot.since.load(Ordering::Relaxed);
+                At::LookForSince
+            }
+            At::LookForSince if self.is_robbed(target) => At::Robbed,
+            At::LookForSince => At::ExchangeSince,
+            At::ExchangeSince => {
+                let since = self.view.since;
+                if exchange_field(&slot.since, self.seen, since) {
+                    At::SetBase
+                } else {
+                    At::SetSince
+                }
             }
             At::SetBase => {
-                slot.base.store(self.view.base, Ordering::Relaxed);
-                let words = word::begin_view(self.view);
-                self.words
-                    .extend(words.map(|word| (lower(word), upper(word))));
-                At::Losses
+                self.seen = slot.base.load(Ordering::Relaxed);
+                At::LookForBase
+            }
+            At::LookForBase if self.is_robbed(target) => At::Robbed,
+            At::LookForBase => At::ExchangeBase,
+            At::ExchangeBase => {
+                let base = self.view.base;
+                if !exchange_field(&slot.base, self.seen, base) {
+                    At::SetBase
+                } else {
+                    let words = word::begin_view(self.view);
+                    self.words
+                        .extend(words.map(|word| (lower(word), upper(word))));
+                    At::Losses
+                }
             }
             At::Losses => {
                 self.reported = slot.reported.load(Ordering::Relaxed);
@@ -782,6 +806,12 @@ impl Recording {
 /// A parked head without what contexts that reserved in vain have added.
 const fn parked(head: u64) -> u64 {
     head & !(slot::PARKED_ROOM - 1)
+}
+
+/// Stores `value` in a field of the view if that is still as it was `seen`.
+fn exchange_field(field: &AtomicU64, seen: u64, value: u64) -> bool {
+    let exchanged = field.compare_exchange(seen, value, Ordering::Relaxed, Ordering::Relaxed);
+    exchanged.is_ok()
 }
 
 /// Wraps as the trampolines' counter does: the memory may hold anything.

@@ -214,19 +214,20 @@ pub(super) fn emit_slow(
     a.sub(r9, field64(r11, slot::BASE))?;
     a.cmp(r9, small(view::WINDOW_BYTES))?;
     a.jb(same_view)?;
-    // What a context that comes back stores here is of no use when it looks at the head.
+    // A context that comes back would store its own view over the one that another context has
+    // begun. Handlers that interrupt it would record times relative to the wrong view.
     a.set_label(&mut write_view)?;
     a.inc(field32(r11, slot::VIEW))?;
     a.mov(r9, r14)?;
     a.and(r9, -small(view::SINCE_STEP))?;
-    a.mov(field64(r11, slot::SINCE), r9)?;
+    store_view(a, slot::SINCE, robbed)?;
     a.or(r9, i32::from(word::SYNC))?;
     a.call(put)?;
     a.jne(robbed)?;
     a.lea(r9, ptr(rdx + small(view::BASE_STEP / 2)))?;
     a.and(r9, -small(view::BASE_STEP))?;
     a.sub(r9, small(view::BASE_STEP))?;
-    a.mov(field64(r11, slot::BASE), r9)?;
+    store_view(a, slot::BASE, robbed)?;
     a.shl(r9, 8)?;
     a.or(r9, i32::from(word::STACK))?;
     a.call(put)?;
@@ -390,6 +391,18 @@ fn look_at_head(a: &mut CodeAssembler, gone: CodeLabel) -> Result<()> {
     a.and(rax, -small(slot::PARKED_ROOM))?;
     a.cmp(rax, r13)?;
     a.jne(gone)
+}
+
+/// Stores r9 in a field of the view, unless the slow path is not this context's any more. Spoils rax
+/// and r8.
+fn store_view(a: &mut CodeAssembler, field: u64, gone: CodeLabel) -> Result<()> {
+    let mut again = a.create_label();
+    a.set_label(&mut again)?;
+    a.mov(r8, field64(r11, field))?;
+    look_at_head(a, gone)?;
+    a.mov(rax, r8)?;
+    a.cmpxchg(field64(r11, field), r9)?;
+    a.jne(again)
 }
 
 /// Writes the word r9 to rbx and moves rbx on, in the slow path. ZF is set unless the slow path is
