@@ -554,12 +554,12 @@ fn stopped(tid: Tid, waited: Waited, patience: Duration) -> Result<Stop> {
     }
 }
 
-/// Lets a stopped thread go on in one of ptrace's ways, with a signal or 0.
-/// Asks a thread to stop; one that is stopped does so once it was resumed.
+/// Asks a thread to stop. A stopped thread stops again once it is resumed.
 fn interrupt(tid: Tid) -> Result<()> {
     ptrace::interrupt(tid.as_nix()).map_err(|errno| failed(tid, "PTRACE_INTERRUPT", errno))
 }
 
+/// Lets a stopped thread go on in one of ptrace's ways, with a signal or 0.
 fn resume(tid: Tid, request: libc::c_uint, signal: i32) -> Result<()> {
     // SAFETY: the requests used here take a signal number and touch none of our memory; the kernel
     // refuses if `tid` is not a stopped tracee of ours.
