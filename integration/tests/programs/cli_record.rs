@@ -144,7 +144,8 @@ fn what_matches_nothing_leaves_no_file() -> Result<()> {
     ensure_as_compiled(&target)
 }
 
-/// How many functions are on in a library that a process has loaded by now.
+/// How many functions are on in a library that a process has loaded by now. `None` until they are:
+/// `functions_on` alone counts those that are still being switched on.
 fn on_in(cli: &Cli, file: &str) -> Result<Option<u64>> {
     let status = cli.json(["status"])?;
     let modules = status["processes"].as_array().into_iter().flatten();
@@ -154,7 +155,8 @@ fn on_in(cli: &Cli, file: &str) -> Result<Option<u64>> {
             .as_str()
             .is_some_and(|path| path.ends_with(file))
     });
-    Ok(module.and_then(|module| module["functions_on"].as_u64()))
+    let armed = module.filter(|module| module["armed_within_ns"].as_u64() > Some(0));
+    Ok(armed.and_then(|module| module["functions_on"].as_u64()))
 }
 
 /// A library that is loaded later is recorded, by a selector that could be a typing error only where that is asked for.
