@@ -138,6 +138,9 @@ pub mod slot {
     /// the collector, which looks after it once more for a thread with the same number before it
     /// frees the slot.
     pub const WITHDRAWN: u32 = u32::MAX;
+    /// In TID: no memory is promised for the ring, so no thread takes the slot, or looks at those
+    /// behind it. No thread has this id. By the collector, which opens the slot by making it free.
+    pub const CLOSED: u32 = u32::MAX - 1;
     /// u32: counts the views that were begun, so that a context sees that a handler has begun one; it wraps.
     pub const VIEW: u64 = 4;
     /// u64: address of the next free word. In the guard of a chunk, or at the ring's end, it means

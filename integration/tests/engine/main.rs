@@ -21,6 +21,7 @@ mod filters;
 mod flight;
 mod following;
 mod forks;
+mod growth;
 mod hostile;
 mod hugetext;
 mod killed;

@@ -19,7 +19,7 @@ use crate::support::{attach, attach_with, detach, everything, pid_of, registry, 
 const NOBODY: &str = "65534";
 
 /// A control group with a limit on memory; removed in the end.
-struct Group {
+pub(crate) struct Group {
     path: PathBuf,
     limit: &'static str,
 }
@@ -28,7 +28,7 @@ struct Group {
 
 impl Group {
     /// `None` if none can be made here, which is told.
-    fn new(name: &str) -> Result<Option<Group>> {
+    pub(crate) fn new(name: &str) -> Result<Option<Group>> {
         let name = format!("xrayd-test-{name}-{}", std::process::id());
         let groups = fs::read_to_string("/proc/self/cgroup")?;
         let own = |wanted: &dyn Fn(&str) -> bool| {
@@ -64,13 +64,13 @@ impl Group {
         Ok(None)
     }
 
-    fn limit(&self, bytes: &str) -> Result<()> {
+    pub(crate) fn limit(&self, bytes: &str) -> Result<()> {
         let file = self.path.join(self.limit);
         fs::write(&file, bytes).with_context(|| format!("cannot write {}", file.display()))
     }
 
     /// Bytes that its processes take.
-    fn usage(&self) -> Result<u64> {
+    pub(crate) fn usage(&self) -> Result<u64> {
         let name = match self.limit {
             "memory.max" => "memory.current",
             _ => "memory.usage_in_bytes",
@@ -78,7 +78,7 @@ impl Group {
         Ok(fs::read_to_string(self.path.join(name))?.trim().parse()?)
     }
 
-    fn take(&self, target: &Target) -> Result<()> {
+    pub(crate) fn take(&self, target: &Target) -> Result<()> {
         fs::write(self.path.join("cgroup.procs"), target.pid().to_string())?;
         Ok(())
     }
@@ -126,9 +126,9 @@ fn a_process_at_its_limit_is_not_given_to_the_oom_killer() -> Result<()> {
 
 /// What the kernel says of the rings' mapping in a target.
 #[derive(Debug)]
-struct RingsMapping {
+pub(crate) struct RingsMapping {
     /// Bytes of pages that are there.
-    resident: u64,
+    pub(crate) resident: u64,
     locked: u64,
     flags: Vec<String>,
 }
@@ -136,7 +136,7 @@ struct RingsMapping {
 // === impl RingsMapping ===
 
 impl RingsMapping {
-    fn of(target: &Target) -> Result<RingsMapping> {
+    pub(crate) fn of(target: &Target) -> Result<RingsMapping> {
         let maps = fs::read_to_string(format!("/proc/{}/smaps", target.pid()))?;
         let mut lines = maps
             .lines()

@@ -665,6 +665,10 @@ pub struct ProcessStatus {
     /// When the processor's counter did not keep time since the attach, the newest 16. Durations around are wrong.
     #[prost(message, repeated, tag = "45")]
     pub clock_faults: ::prost::alloc::vec::Vec<ClockFault>,
+    /// Why threads lose all their events for lack of a ring: a limit on memory leaves no room for more
+    /// rings. Empty if no thread needs one that it cannot have.
+    #[prost(string, tag = "46")]
+    pub rings_refused: ::prost::alloc::string::String,
 }
 /// What was wrong with the counter between two readings of the clocks.
 #[derive(serde::Serialize)]

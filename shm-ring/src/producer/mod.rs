@@ -377,6 +377,7 @@ impl Recording {
             At::Probe => match slot.tid.load(Ordering::Acquire) {
                 owner if owner == self.tid => At::Found,
                 0 => At::Claim,
+                slot::CLOSED => At::NoSlot,
                 _ => {
                     self.index = (self.index + 1) & (g.slots() - 1);
                     self.probes -= 1;

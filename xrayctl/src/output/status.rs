@@ -66,6 +66,14 @@ impl Statuses {
                 let functions = units::counted(row.functions_with_values.into(), "function");
                 writeln!(out, "{}: values of {functions} recorded", row.pid)?;
             }
+            if !row.rings_refused.is_empty() {
+                let line = format!(
+                    "{}: threads lose their events for lack of a ring: {}",
+                    row.pid,
+                    printable(&row.rings_refused)
+                );
+                writeln!(out, "{}", look.paint(Tone::Warning, &line))?;
+            }
             if row.triggers > 0 {
                 let triggers = units::counted(row.triggers.into(), "trigger");
                 writeln!(out, "{}: {triggers} armed", row.pid)?;
@@ -290,6 +298,7 @@ mod tests {
             ring_use_permille: 125,
             ring_bytes: 1 << 20,
             max_threads: 1024,
+            rings_refused: String::new(),
             copied_bytes: 40 << 10,
             retained_bytes: 3 << 20,
             retained_events: 1_234_560,
@@ -390,6 +399,7 @@ mod tests {
                 loss(0, "(threads without a ring)", 300),
             ],
             lost_by_others: 45,
+            rings_refused: "97 rings take 8190 KiB; apart from the rings, control group /sys/fs/cgroup/a has room for 13000 KiB, and rings may take half of that".into(),
             ..status.clone()
         };
         let failed = ProcessStatus {

@@ -6,13 +6,8 @@ use shm_ring::{Half, Mapping, SharedMemory, layout};
 
 use crate::{
     inject::{Layout, RingsFile},
-    pid::TargetAddr,
     sys::Memory,
 };
-
-/// Bytes of a slot.
-const LINE: usize = 64;
-const _: () = assert!(LINE as u64 == layout::LINE_BYTES);
 
 /// The rings' memory and what belongs to it.
 #[derive(Debug)]
@@ -88,17 +83,30 @@ impl Slots {
         first: u32,
         count: u32,
     ) -> io::Result<Vec<(u32, u32)>> {
-        let geometry = self.layout.geometry;
-        let indexes = first..first.saturating_add(count).min(geometry.slots());
-        let mut lines = vec![[0u8; LINE]; indexes.len()];
-        let from = TargetAddr(self.layout.table + geometry.slot_offset(first));
-        memory.read(from, lines.as_flattened_mut())?;
-        let owner = |[a, b, c, d, ..]: &[u8; LINE]| u32::from_le_bytes([*a, *b, *c, *d]);
-        Ok(indexes
-            .zip(&lines)
-            .map(|(index, line)| (index, owner(line)))
-            .filter(|&(_, owner)| owner != 0)
+        let slots = first..first.saturating_add(count);
+        let owners = self.layout.slot_owners(memory, slots)?;
+        Ok((first..)
+            .zip(owners)
+            .filter(|&(_, owner)| !matches!(owner, 0 | layout::slot::CLOSED))
             .collect())
+    }
+
+    /// The owners of all slots.
+    pub(crate) fn owners(&self, memory: &Memory) -> io::Result<Vec<u32>> {
+        let slots = self.layout.geometry.slots();
+        self.layout.slot_owners(memory, 0..slots)
+    }
+
+    /// Opens a closed slot, whose ring was promised memory.
+    pub(crate) fn open(&self, memory: &Memory, index: u32) -> io::Result<()> {
+        self.layout.free_slot(memory, index)
+    }
+
+    /// Bytes that the rings and what belongs to them take, but for what all threads share.
+    pub(crate) fn written(&self) -> u64 {
+        let geometry = self.layout.geometry;
+        let shared = geometry.filter_offset(0) + 8 * geometry.names();
+        self.file.resident().saturating_sub(shared)
     }
 
     /// Events lost because neither a slot nor a bucket was free that nobody has told so far. They count as told from now on, also for
@@ -110,9 +118,14 @@ impl Slots {
         lost.saturating_sub(told)
     }
 
+    /// How often threads that found no slot began to take a bucket.
+    pub(crate) fn buckets_taken(&self) -> u64 {
+        self.rings.load(layout::rings::BUCKETS_TAKEN)
+    }
+
     /// True if a thread that found no slot has ever taken a bucket.
     pub(crate) fn has_buckets(&self) -> bool {
-        self.rings.load(layout::rings::BUCKETS_TAKEN) != 0
+        self.buckets_taken() != 0
     }
 
     /// The buckets that threads have taken, and those threads as the target knows them.
@@ -214,13 +227,22 @@ impl Slots {
     /// From now on no thread finds slot `index` as its own, nor free. A thread that gets the number
     /// of the slot's thread later does not go on in its ring.
     pub(crate) fn withdraw(&self, memory: &Memory, index: u32) -> io::Result<()> {
-        let slot = self.layout.table + self.layout.geometry.slot_offset(index);
-        let owner = TargetAddr(slot + layout::slot::TID);
-        memory.write(owner, &layout::slot::WITHDRAWN.to_le_bytes())
+        self.layout.withdraw_slot(memory, index)
     }
 
     /// Makes slot `index`, whose thread is gone and whose ring is drained, free for another thread.
     pub(crate) fn retire(&self, memory: &Memory, index: u32) -> io::Result<()> {
+        self.clear(index);
+        self.layout.free_slot(memory, index)
+    }
+
+    /// The same, but no thread can take the slot.
+    pub(crate) fn close(&self, memory: &Memory, index: u32) -> io::Result<()> {
+        self.clear(index);
+        self.layout.close_slot(memory, index)
+    }
+
+    fn clear(&self, index: u32) {
         let geometry = self.layout.geometry;
         self.give_back(index);
         self.rings
@@ -229,10 +251,6 @@ impl Slots {
             self.rings
                 .zero(geometry.filter_offset(index), layout::filter::RECORDS);
         }
-        let slot = self.layout.table + geometry.slot_offset(index);
-        // Everything but the owner first: whoever claims the slot finds it as new, with limit 0.
-        memory.write(TargetAddr(slot + 4), &[0; 60])?;
-        memory.write(TargetAddr(slot), &[0; 4])
     }
 
     /// Gives the memory of ring `index` and of its thread's counts back to the system; it reads as

@@ -18,6 +18,7 @@ use super::{
     borrow::{BorrowError, Lender, Victim, refused, trace_refusal},
     region::{Layout, Region},
     remote::{Place, Remote, RemoteError},
+    ring_plan::{RingPlan, RingsNeeded},
     rings_file::{self, RingsFile, Unproven},
     thread_id,
     tracer_record::TableClaim,
@@ -100,20 +101,9 @@ struct Mapped {
     stopped: Option<(Tid, Duration)>,
 }
 
-/// Rings that a process is about to be recorded with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RingsNeeded {
-    /// New ones.
-    New,
-    /// New ones of these sizes, which the trampolines in it have.
-    NewOfSize(Geometry),
-    /// Those that it has, of these sizes.
-    Present(Geometry),
-}
-
 /// Makes `target` ready to have sleds switched on in `neighbourhoods`. Nothing is switched. Before
-/// rings are mapped, there or here, `choose_sizes` says how large they are to be. It does not
-/// change those that are given.
+/// rings are mapped, there or here, `choose` says how large they are to be, and which slots are
+/// closed. It does not change sizes that are given.
 ///
 /// # Errors
 /// Then nothing was changed, but for mappings that could not be unmapped again (logged).
@@ -122,7 +112,7 @@ pub(crate) fn install(
     memory: &Arc<Memory>,
     neighbourhoods: &[Neighbourhood],
     mut victim: Victim<'_>,
-    mut choose_sizes: impl FnMut(RingsNeeded) -> Result<Geometry>,
+    mut choose: impl FnMut(RingsNeeded) -> Result<RingPlan>,
 ) -> Result<(Installed, TableClaim)> {
     let pid = target.pid();
     let mut tries = 0;
@@ -139,7 +129,8 @@ pub(crate) fn install(
             && plan.rings == Rings::Open
             && let (Some(layout), Some(claim)) = (plan.layout, claim.take())
         {
-            choose_sizes(RingsNeeded::Present(layout.geometry))?;
+            let needed = rings_present(pid, memory, &layout)?;
+            choose(needed)?;
             let (rings, rings_file) = share(target, &layout, None)?;
             let installed = Installed {
                 regions: plan.regions,
@@ -152,20 +143,21 @@ pub(crate) fn install(
             return installed.begin(target, memory, claim);
         }
         if let (Rings::Closed, Some(layout)) = (plan.rings, plan.layout) {
-            silence(memory, &layout)
+            layout
+                .silence(memory)
                 .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         }
         // What is there already keeps its sizes.
-        let geometry = choose_sizes(match (plan.layout, plan.rings) {
+        let rings = choose(match (plan.layout, plan.rings) {
             (None, _) => RingsNeeded::New,
-            (Some(layout), Rings::Open) => RingsNeeded::Present(layout.geometry),
+            (Some(layout), Rings::Open) => rings_present(pid, memory, &layout)?,
             (Some(layout), _) => RingsNeeded::NewOfSize(layout.geometry),
         })?;
         tries += 1;
-        match map_missing(target, memory, &maps, &plan, geometry, &mut victim) {
+        match map_missing(target, memory, &maps, &plan, rings.geometry, &mut victim) {
             Ok(mapped) => {
                 let all = mapped.all.clone();
-                return finish(target, memory, plan, mapped, claim)
+                return finish(target, memory, plan, mapped, &rings.closed, claim)
                     .inspect_err(|_| take_back(target, memory, &all, &mut victim));
             }
             // Somebody mapped something there since the maps were read.
@@ -657,6 +649,7 @@ fn finish(
     memory: &Arc<Memory>,
     plan: Plan,
     mapped: Mapped,
+    closed: &[u32],
     claim: Option<TableClaim>,
 ) -> Result<(Installed, TableClaim)> {
     let pid = target.pid();
@@ -665,6 +658,10 @@ fn finish(
         Some(claim) => claim,
         None => TableClaim::of_new(memory, TargetAddr(mapped.layout.table), pid)?,
     };
+    mapped
+        .layout
+        .close_slots(memory, closed)
+        .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
     let mut regions = plan.regions;
     write_regions(pid, memory, &mut regions, &mapped)?;
     check_alone(target, memory, &mapped.layout)?;
@@ -678,6 +675,16 @@ fn finish(
         stopped: mapped.stopped,
     };
     installed.begin(target, memory, claim)
+}
+
+fn rings_present(pid: Pid, memory: &Memory, layout: &Layout) -> Result<RingsNeeded> {
+    let open_slots = layout
+        .open_slots(memory)
+        .map_err(|error| Refusal::from_io(pid, "read the table", &error))?;
+    Ok(RingsNeeded::Present {
+        geometry: layout.geometry,
+        open_slots,
+    })
 }
 
 /// Looks for memory of another tracer that attached when neither had mapped anything. Each of the
@@ -752,29 +759,6 @@ fn set_live(memory: &Memory, table: TargetAddr, live: u64) -> io::Result<()> {
         TargetAddr(table.0 + layout::table::LIVE),
         &live.to_le_bytes(),
     )
-}
-
-/// Ends all writing to the rings, also by sleds that a daemon left on when it died: every thread finds its slot empty, and
-/// the slow path returns at once. Whoever is in a trampoline meanwhile is out of it after the pause.
-fn silence(memory: &Memory, layout: &Layout) -> io::Result<()> {
-    clear_live(memory, TargetAddr(layout.table))?;
-    std::thread::sleep(SETTLE);
-    let mut piece = vec![0u8; 1 << 16];
-    let end = layout.table + layout.geometry.table_bytes();
-    let mut at = layout.table + layout::HEADER_BYTES;
-    while at < end {
-        let length = usize::try_from(end - at).map_or(piece.len(), |left| left.min(piece.len()));
-        let slots = &mut piece[..length];
-        memory.read(TargetAddr(at), slots)?;
-        // Pages that nobody has touched stay so.
-        if slots.iter().any(|&byte| byte != 0) {
-            slots.fill(0);
-            memory.write(TargetAddr(at), slots)?;
-        }
-        at += length as u64;
-    }
-    std::thread::sleep(SETTLE);
-    Ok(())
 }
 
 /// Maps the target's rings here: of a file that was made just now, or of what is mapped there.

@@ -1,7 +1,7 @@
 //! The code mapping of a neighbourhood: a handshake for whoever attaches next, the trampolines, and stubs.
 //!
 //! ```text
-//!  +0     magic "xrayd" 0 0 8 | bytes | table | rings | rings mapping: start, bytes | ring shift, slots shift | thread id offset
+//!  +0     magic "xrayd" 0 0 9 | bytes | table | rings | rings mapping: start, bytes | ring shift, slots shift | thread id offset
 //!  +256   trampolines
 //!  +12288 stubs, 64 bytes each
 //! ```
@@ -19,7 +19,7 @@ use sled_encoders::{
 
 use crate::{pid::TargetAddr, sys::Memory, target::MapEntry};
 
-const MAGIC: [u8; 8] = *b"xrayd\0\0\x08";
+const MAGIC: [u8; 8] = *b"xrayd\0\0\x09";
 /// All that a gate's byte can say.
 const WAYS: [(Front, Door); 4] = [
     (Front::None, Door::Open),

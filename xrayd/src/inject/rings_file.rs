@@ -182,6 +182,14 @@ impl RingsFile {
         Ok(fallocate(&self.file, flags, offset, bytes)?)
     }
 
+    /// Bytes of memory that it takes; 0 if that cannot be told.
+    pub(crate) fn resident(&self) -> u64 {
+        /// In which the kernel counts, whatever the file system's blocks are.
+        const BLOCK: u64 = 512;
+        let metadata = self.file.metadata();
+        metadata.map_or(0, |it| it.blocks().saturating_mul(BLOCK))
+    }
+
     /// A file of our own, for tests.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn own(file: File) -> Self {

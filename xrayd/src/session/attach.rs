@@ -21,7 +21,8 @@ use super::{
     loading::Loading,
     metering::{self, Metering},
     quotas::{Resource, Ticket},
-    ring_sizes::{Promises, RingSizes},
+    ring_budget::Promises,
+    ring_sizes::RingSizes,
     sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
     watch::Watch,
 };
@@ -228,14 +229,14 @@ pub(super) fn prepare(
     };
     let neighbourhoods = neighbourhoods(&mut flight, &target, &memory)?;
     let mut sizes = RingSizes::new(pid, geometry, promises);
-    let choose_sizes = |needed: RingsNeeded| {
+    let choose = |needed: RingsNeeded| {
         let chosen = sizes.choose(needed)?;
-        ticket.set(&[(Resource::Mapped, chosen.rings_bytes())])?;
+        ticket.set(&[(Resource::Mapped, chosen.geometry.rings_bytes())])?;
         Ok(chosen)
     };
-    let (mut installed, table_claim) =
-        install(&target, &memory, &neighbourhoods, victim, choose_sizes)?;
-    let (promise, limited) = sizes.into_parts();
+    let (mut installed, table_claim) = install(&target, &memory, &neighbourhoods, victim, choose)?;
+    let (budget, limited) = sizes.into_parts(installed.layout.geometry);
+    let ring_refusal = budget.refusal();
     let ticket = Arc::new(ticket);
 
     let mut report = AttachReport {
@@ -315,6 +316,7 @@ pub(super) fn prepare(
         pid,
         Arc::clone(&memory),
         installed,
+        budget,
         table,
         Arc::clone(&output),
     )
@@ -354,6 +356,7 @@ pub(super) fn prepare(
         control,
         ring_bytes: layout.geometry.ring_bytes(),
         max_threads: layout.geometry.slots() / 2,
+        ring_refusal,
         attached,
         kinship: OnceLock::new(),
         _metered: metered,
@@ -374,7 +377,6 @@ pub(super) fn prepare(
         choosing: false,
         keeper: Keeper::default(),
         has_room_for_rings: false,
-        _promise: promise,
         _ticket: ticket,
     };
     if options.economy != Economy::None {

@@ -17,7 +17,7 @@ use super::{
     functions::Indexes,
     loading::Loading,
     quotas::Ticket,
-    ring_sizes::{Promise, bytes_of_threads},
+    ring_sizes::bytes_of_threads,
     rules::{Rules, Wishes},
 };
 use crate::{
@@ -83,8 +83,6 @@ pub(super) struct Controller {
     /// When something was switched on first, there was room for what it writes. Set by
     /// `has_room_for`.
     pub(super) has_room_for_rings: bool,
-    /// What its rings may take of memory; given back when its process is let go.
-    pub(super) _promise: Option<Promise>,
     /// Given back when everything above is gone.
     pub(super) _ticket: Arc<Ticket>,
 }

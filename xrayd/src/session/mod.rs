@@ -53,6 +53,7 @@ mod patterns;
 mod profiles;
 mod quotas;
 mod registry;
+mod ring_budget;
 mod ring_sizes;
 mod rules;
 mod shot;
@@ -118,6 +119,7 @@ pub use output::ThreadLoss;
 pub(crate) use output::{Keeps, Output, Snapshot};
 pub(crate) use profiles::Ask;
 pub use profiles::ProfileSums;
+pub(crate) use ring_budget::RingBudget;
 pub use sled_encoders::Capture;
 
 use self::{
@@ -127,6 +129,7 @@ use self::{
     metering::Metered,
     patterns::compile,
     quotas::{Resource, Ticket},
+    ring_budget::RingRefusal,
     rules::{Rules, Wishes},
 };
 use crate::{
@@ -235,6 +238,8 @@ pub struct Status {
     pub ring_bytes: u64,
     /// Threads that can have a ring at the same time.
     pub max_threads: u32,
+    /// Why threads lose all their events that need a ring: a limit on memory.
+    pub rings_refused: Option<String>,
     /// Memory that patching made private to the target, in bytes.
     pub copied_bytes: u64,
     /// Bytes retained.
@@ -323,6 +328,7 @@ pub struct Session {
     control: Control,
     ring_bytes: u64,
     max_threads: u32,
+    ring_refusal: Arc<RingRefusal>,
     attached: ClockAnchor,
     /// Set before it belongs to a family that was there before it.
     kinship: OnceLock<Kinship>,
@@ -595,6 +601,7 @@ impl Session {
             ring_use_permille: counters.ring_use_permille,
             ring_bytes: self.ring_bytes,
             max_threads: self.max_threads,
+            rings_refused: self.ring_refusal.get(),
             copied_bytes: self.control.copied_bytes(),
             retained_bytes: counters.retained_bytes,
             retained_events: counters.retained_events,

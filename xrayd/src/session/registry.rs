@@ -23,7 +23,7 @@ use super::{
     metering::Metering,
     patterns::Patterns,
     quotas::{Accounts, Quotas, Resource, Ticket},
-    ring_sizes::Promises,
+    ring_budget::Promises,
     rules::Rules,
     sites::patch_sites,
     untraced::{Keeper, untraced},

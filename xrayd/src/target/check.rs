@@ -456,7 +456,7 @@ fn check_copying(flight: &mut Preflight) {
 }
 
 fn check_rings(flight: &mut Preflight, pid: Pid) {
-    let rooms = ring_rooms(MemoryGroup::of(pid).as_ref(), |_| 0);
+    let rooms = ring_rooms(MemoryGroup::of(pid).as_ref(), |_| 0, 0);
     let finding = match rooms.iter().min_by_key(|room| room.bytes) {
         Some(room) => format!(
             "they may take {} KiB: {}, and rings may take half of that",

@@ -42,7 +42,7 @@ const V2: Hierarchy = Hierarchy {
 
 /// The room in the tightest of the groups that a process is in. `None` if there is no limit, or none can be seen from here.
 pub(crate) fn memory_room(pid: Pid) -> Option<MemoryRoom> {
-    MemoryGroup::of(pid)?.room(|_| 0)
+    MemoryGroup::of(pid)?.room(|_| 0, 0)
 }
 
 /// The control group that a process's memory is counted in.
@@ -71,14 +71,14 @@ impl MemoryGroup {
         &self.directory
     }
 
-    /// The room in the tightest of this group and those around it, less what is `promised` of each.
-    /// `None` if there is no limit.
-    pub(crate) fn room(&self, promised: impl Fn(&Path) -> u64) -> Option<MemoryRoom> {
+    /// The room in the tightest of this group and those around it, less what is `promised` of each,
+    /// and as if `exempt` bytes that the group takes were free. `None` if there is no limit.
+    pub(crate) fn room(&self, promised: impl Fn(&Path) -> u64, exempt: u64) -> Option<MemoryRoom> {
         let root = Path::new(self.hierarchy.root);
         let groups = self.directory.ancestors();
         let groups = groups.take_while(|directory| directory.starts_with(root));
         let rooms = groups.filter_map(|directory| {
-            let room = self.hierarchy.room(directory)?;
+            let room = self.hierarchy.room(directory, exempt)?;
             Some(MemoryRoom {
                 bytes: room.bytes.saturating_sub(promised(directory)),
                 ..room
@@ -113,7 +113,7 @@ fn memory_group(groups: &str) -> Option<(&'static Hierarchy, &str)> {
 // === impl Hierarchy ===
 
 impl Hierarchy {
-    fn room(&self, group: &Path) -> Option<MemoryRoom> {
+    fn room(&self, group: &Path, exempt: u64) -> Option<MemoryRoom> {
         let read = |name: &str| fs::read_to_string(group.join(name)).ok();
         // "max" is no number: no limit.
         let limit: u64 = read(self.limit)?.trim().parse().ok()?;
@@ -122,8 +122,9 @@ impl Hierarchy {
         }
         let usage: u64 = read(self.usage)?.trim().parse().ok()?;
         let reclaimable = self.reclaimable_of(&read("memory.stat")?);
+        let kept = usage.saturating_sub(reclaimable).saturating_sub(exempt);
         Some(MemoryRoom {
-            bytes: limit.saturating_sub(usage.saturating_sub(reclaimable)),
+            bytes: limit.saturating_sub(kept),
             group: group.to_owned(),
         })
     }
@@ -160,11 +161,13 @@ mod tests {
         let write = |name: &str, text: &str| fs::write(group.path().join(name), text).unwrap();
         write(V1.usage, "100\n");
         write("memory.stat", "");
-        let room = || V1.room(group.path()).map(|room| room.bytes);
+        let room = |exempt| V1.room(group.path(), exempt).map(|room| room.bytes);
         for (limit, expected) in [("9223372036854771712\n", None), ("1000\n", Some(900))] {
             write(V1.limit, limit);
-            assert_eq!(room(), expected, "{limit}");
+            assert_eq!(room(0), expected, "{limit}");
         }
+        // Never more than the limit.
+        assert_eq!([30, 100, 500].map(room), [930, 1000, 1000].map(Some));
     }
 
     #[test]

@@ -24,12 +24,14 @@ pub(crate) struct RingRoom {
     pub(crate) counts_mapped: bool,
 }
 
-/// What limits the rings of a process, if what is `promised` of a group is not left any more.
+/// What limits the rings of a process, if what is `promised` of a group is not left any more. What
+/// the rings themselves take already, `written` bytes, counts as left.
 pub(crate) fn ring_rooms(
     group: Option<&MemoryGroup>,
     promised: impl Fn(&Path) -> u64,
+    written: u64,
 ) -> Vec<RingRoom> {
-    let room = group.and_then(|group| group.room(promised));
+    let room = group.and_then(|group| group.room(promised, written));
     room.map(RingRoom::from)
         .into_iter()
         .chain(commit_room())

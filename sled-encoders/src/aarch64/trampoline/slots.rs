@@ -2,14 +2,14 @@
 
 use dynasm::dynasm;
 use dynasmrt::{DynasmApi, DynasmLabelApi};
-use shm_ring::layout::{BUCKET_SHIFT, HEADER_BYTES, LINE_SHIFT, PROBES};
+use shm_ring::layout::{BUCKET_SHIFT, HEADER_BYTES, LINE_SHIFT, PROBES, slot::CLOSED};
 
 use super::{
     Assembler, BUCKET_LOST, BUCKET_TID, BUCKETS_TAKEN, NO_SLOT, TID, TrampolineSpec, buckets_mask,
     leave_if_child, load_tid, load64, slots_mask,
 };
 
-/// x1 = the slot: the home one, or the next that is ours or nobody's; w8 = the thread, w9 = the slot's index.
+/// x1 = the slot: the home one, or the next that is ours or nobody's, and none behind a closed one; w8 = the thread, w9 = the slot's index.
 pub(super) fn emit_find_slot(a: &mut Assembler, spec: &TrampolineSpec) {
     let g = spec.geometry;
     load_tid(a, spec, 8);
@@ -30,6 +30,9 @@ pub(super) fn emit_find_slot(a: &mut Assembler, spec: &TrampolineSpec) {
         ; eor w4, w6, w8
         ; cbz w4, >found
         ; cbz w6, >claim
+        // A closed one.
+        ; add w4, w6, CLOSED.wrapping_neg()
+        ; cbz w4, >no_slot
         ; add w9, w9, #1
         ; and w9, w9, slots_mask(g)
         ; sub w10, w10, #1

@@ -411,7 +411,7 @@ fn emit_put(a: &mut CodeAssembler, put: &mut CodeLabel) -> Result<()> {
     a.ret()
 }
 
-/// Finds the slot of thread eax: the home one, or the next that is its own or nobody's, which it takes. Then r11 = the slot, rcx = where it stands among the
+/// Finds the slot of thread eax: the home one, or the next that is its own or nobody's, which it takes. It looks at none behind a closed one. Then r11 = the slot, rcx = where it stands among the
 /// slots, and ZF is set; it is not if there is none. Spoils rdx, rdi, r9.
 pub(super) fn emit_slot(
     a: &mut CodeAssembler,
@@ -420,7 +420,7 @@ pub(super) fn emit_slot(
 ) -> Result<()> {
     let mask = small(u64::from(spec.geometry.slots() - 1));
     let slots = spec.table + HEADER_BYTES;
-    let [mut probe, mut claim, mut found] = labels(a);
+    let [mut probe, mut claim, mut none, mut found] = labels(a);
     a.set_label(find_slot)?;
     a.mov(r9d, eax)?;
     a.and(r9d, mask)?;
@@ -435,10 +435,13 @@ pub(super) fn emit_slot(
     a.je(found)?;
     a.test(edi, edi)?;
     a.jz(claim)?;
+    a.cmp(edi, slot::CLOSED)?;
+    a.je(none)?;
     a.inc(r9d)?;
     a.and(r9d, mask)?;
     a.dec(edx)?;
     a.jnz(probe)?;
+    a.set_label(&mut none)?;
     a.test(eax, eax)?;
     a.set_label(&mut found)?;
     a.ret()?;

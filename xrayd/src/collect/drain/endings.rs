@@ -191,12 +191,6 @@ impl Drain {
         }
     }
 
-    fn free_slot(&self, index: u32) {
-        if let Err(error) = self.slots.retire(&self.memory, index) {
-            tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not freed");
-        }
-    }
-
     /// Tells what threads lost that found no slot, and frees the buckets of those that have ended.
     pub(super) fn retire_ringless(&mut self) {
         let mut gone: HashSet<u32> = self.slots.bucket_owners().collect();

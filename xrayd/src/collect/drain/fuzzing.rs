@@ -147,6 +147,13 @@ fn output() -> Arc<Output> {
     Arc::new(Output::new(ProcessId(0), FUNCTIONS as usize, RETAINED))
 }
 
+/// One that takes half of the slots to be closed, whatever the table says.
+fn drain_of(memory: Arc<Memory>, slots: Slots) -> Drain {
+    let geometry = slots.layout.geometry;
+    let budget = RingBudget::unlimited(geometry, geometry.slots() / 2);
+    Drain::new(Pid::this(), memory, slots, budget, sites(), output())
+}
+
 // === impl Scene ===
 
 impl Scene {
@@ -172,7 +179,7 @@ impl Scene {
         let slots = Slots::new(layout, mapping, RingsFile::own(copy(&rings)));
         let memory = Arc::new(Memory::of_file(copy(&table)));
         Self {
-            drain: Drain::new(Pid::this(), memory, slots, sites(), output()),
+            drain: drain_of(memory, slots),
             rings,
             table,
             geometry,
@@ -325,6 +332,7 @@ impl Scene {
         self.drain.next_count = now;
         self.drain.next_choice = now;
         self.drain.next_measuring = now;
+        self.drain.open_slots();
         self.drain.chores();
     }
 
@@ -397,7 +405,7 @@ impl Scene {
         );
         slots.filtered = true;
         let memory = Arc::clone(&self.drain.memory);
-        self.drain = Drain::new(Pid::this(), memory, slots, sites(), output());
+        self.drain = drain_of(memory, slots);
         self.keeps_all = true;
         self.begin();
     }

@@ -17,6 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use growth::Growth;
+
 use super::{
     CallSite, Keep, SiteTable, Switches, ThreadChoice,
     lane::Lane,
@@ -32,7 +34,7 @@ use crate::{
     inject::{Installed, Layout},
     panics::message_of,
     pid::Pid,
-    session::{Ask, Mode, Output, ProfileSums},
+    session::{Ask, Mode, Output, ProfileSums, RingBudget},
     sys::{Memory, now_anchor, ticks_now},
 };
 use shm_ring::{Producer, SharedMemory, layout, newest};
@@ -43,6 +45,7 @@ mod endings;
 mod fronts;
 #[cfg(fuzzing)]
 mod fuzzing;
+mod growth;
 
 #[cfg(fuzzing)]
 pub use fuzzing::drain_rings;
@@ -112,6 +115,8 @@ pub(crate) struct Drain {
     pid: Pid,
     memory: Arc<Memory>,
     slots: Slots,
+    /// Which of them are open, and how more may be.
+    growth: Growth,
     sites: Arc<SiteTable>,
     output: Arc<Output>,
     names: Names,
@@ -266,6 +271,7 @@ impl Drain {
         pid: Pid,
         memory: Arc<Memory>,
         installed: Installed,
+        budget: RingBudget,
         sites: SiteTable,
         output: Arc<Output>,
     ) -> std::io::Result<DrainHandle> {
@@ -278,7 +284,7 @@ impl Drain {
         } = installed;
         let mut slots = Slots::new(layout, rings, rings_file);
         slots.filtered = adopted;
-        let mut drain = Self::new(pid, memory, slots, sites, output);
+        let mut drain = Self::new(pid, memory, slots, budget, sites, output);
         let switches = Arc::clone(drain.lanes.switches());
         let (requests, received) = sync_channel(4);
         let thread = std::thread::Builder::new()
@@ -303,6 +309,7 @@ impl Drain {
         pid: Pid,
         memory: Arc<Memory>,
         slots: Slots,
+        budget: RingBudget,
         sites: SiteTable,
         output: Arc<Output>,
     ) -> Self {
@@ -319,6 +326,7 @@ impl Drain {
             numbers: Numbers::default(),
             begun: false,
             slots,
+            growth: Growth::new(budget, now),
             sites: Arc::new(sites),
             lanes: Lanes::new(Arc::default(), output.keeps()),
             output,
@@ -353,6 +361,7 @@ impl Drain {
         loop {
             self.settle_mode();
             let busy = self.round();
+            self.open_slots();
             self.chores();
             if self.slots.rings.is_broken() {
                 self.output.fail(LOST_RINGS.to_owned());
@@ -576,6 +585,7 @@ impl Drain {
         news.sort_by_key(|&(index, owner)| Reverse(index.wrapping_sub(owner) & mask));
         for &(index, owner) in &news {
             self.take_up(index, owner);
+            self.growth.expect_more_than(owner);
         }
         if !news.is_empty() {
             // What they lost before they had a ring comes first.
@@ -621,9 +631,9 @@ impl Drain {
 
     fn chores(&mut self) {
         if self.last_chores.elapsed() < CHORES_EVERY {
-            let slots = self.layout().geometry.slots() as usize;
+            let slots = self.growth.budget.open_slots() as usize;
             let taken = self.rings.len().saturating_sub(self.rings_seen);
-            if self.more_ended || taken >= slots / SLOTS_PER_LOOK {
+            if self.more_ended || taken >= (slots / SLOTS_PER_LOOK).max(1) {
                 self.retire_dead();
             }
             return;

@@ -1,5 +1,7 @@
 //! What the drain makes of rings that a reference producer writes.
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 use shm_ring::{Content, Event, Geometry, Mapping, Outcome, Table, Target};
 use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
 
@@ -12,11 +14,16 @@ const ENDED: u32 = 0x3fff_ffff;
 /// A drain of this process, whose rings are empty.
 fn drain() -> Drain {
     let geometry = Geometry::new(1 << 16, 8).unwrap();
+    let budget = RingBudget::unlimited(geometry, geometry.slots());
+    drain_with(geometry, 0, budget)
+}
+
+fn drain_with(geometry: Geometry, table: u64, budget: RingBudget) -> Drain {
     let file = tempfile::tempfile().unwrap();
     file.set_len(geometry.rings_bytes()).unwrap();
     let rings = Mapping::new(&file, 0, geometry.rings_bytes()).unwrap();
     let layout = Layout {
-        table: 0,
+        table,
         rings: 0,
         rings_map: (0, geometry.rings_bytes()),
         geometry,
@@ -26,7 +33,7 @@ fn drain() -> Drain {
     let memory = Arc::new(Memory::open(pid, pid.leader()).unwrap());
     let slots = Slots::new(layout, rings, RingsFile::own(file));
     let output = Arc::new(Output::new(ProcessId(0), 0, 1 << 20));
-    Drain::new(pid, memory, slots, sites(Ticks(0)), output)
+    Drain::new(pid, memory, slots, budget, sites(Ticks(0)), output)
 }
 
 /// The entry of a function and its exit.
@@ -244,10 +251,14 @@ fn an_event_that_is_stored_after_its_session_is_none_of_the_next_one() {
         record(&earlier, &table, TID, 0x2007, 20);
         let since = events_since(&earlier.slots.rings);
         let Drain {
-            pid, memory, slots, ..
+            pid,
+            memory,
+            slots,
+            growth,
+            ..
         } = earlier;
         let output = Arc::new(Output::new(ProcessId(0), 0, 1 << 20));
-        let mut drain = Drain::new(pid, memory, slots, sites(since), output);
+        let mut drain = Drain::new(pid, memory, slots, growth.budget, sites(since), output);
         assert_eq!(events_since(&drain.slots.rings), Ticks(0));
         drain.discover();
         record(&drain, &table, TID, 0x1007, ticks_now().0);
@@ -256,4 +267,86 @@ fn an_event_that_is_stored_after_its_session_is_none_of_the_next_one() {
         let expected = if let_go { (1, 1) } else { (3, 0) };
         assert_eq!((counters.events, counters.lost), expected);
     }
+}
+
+/// A table whose slots are closed, as a target has it in its memory.
+fn closed_table(geometry: Geometry) -> Vec<AtomicU32> {
+    let words = (0..geometry.table_bytes() / 4).map(|_| AtomicU32::new(0));
+    let table: Vec<AtomicU32> = words.collect();
+    for index in 0..geometry.slots() {
+        owner_in(&table, geometry, index).store(layout::slot::CLOSED, Relaxed);
+    }
+    table
+}
+
+fn owner_in(table: &[AtomicU32], geometry: Geometry, index: u32) -> &AtomicU32 {
+    &table[usize::try_from((geometry.slot_offset(index) + layout::slot::TID) / 4).unwrap()]
+}
+
+/// A thread that has a bucket gets its first choice, and so do the 16 threads behind it. Threads
+/// that are gone get none, and nothing happens while nobody has taken a bucket. What a thread that
+/// has ended leaves is closed.
+#[test]
+fn slots_are_opened_for_living_threads_without_one() {
+    let geometry = Geometry::new(1 << 16, 64).unwrap();
+    let table = closed_table(geometry);
+    let address = table.as_ptr().addr() as u64;
+    let mut drain = drain_with(geometry, address, RingBudget::unlimited(geometry, 0));
+    let living = nix::unistd::gettid().as_raw().cast_unsigned();
+    let open = || {
+        let slots = 0..geometry.slots();
+        let is_open = |index: &u32| owner_in(&table, geometry, *index).load(Relaxed) == 0;
+        slots.filter(is_open).collect::<Vec<u32>>()
+    };
+    for (bucket, owner) in [(3, ENDED), (5, living)] {
+        let place = geometry.bucket_offset(bucket) + layout::bucket::TID;
+        drain.slots.rings.store(place, owner.into());
+    }
+    drain.open_slots();
+    assert!(open().is_empty());
+    drain.slots.rings.store(layout::rings::BUCKETS_TAKEN, 1);
+    drain.open_slots();
+    let with_next = living..=living + 16;
+    let mut expected: Vec<u32> = with_next.map(|thread| thread % geometry.slots()).collect();
+    expected.sort_unstable();
+    assert_eq!(open(), expected);
+    assert_eq!(drain.growth.budget.open_slots(), 17);
+
+    // It has its slot, or will take it.
+    drain.growth = Growth::new(drain.growth.budget, Instant::now());
+    drain.open_slots();
+    assert_eq!(open(), expected);
+    // The slots are other threads'. Each of them has its first choice.
+    for index in &expected {
+        owner_in(&table, geometry, *index).store(*index + geometry.slots(), Relaxed);
+    }
+    drain.growth = Growth::new(drain.growth.budget, Instant::now());
+    drain.open_slots();
+    assert_eq!(drain.growth.budget.open_slots(), 17 + 1 + 18);
+    assert_eq!(open().len(), 1 + 18);
+
+    // A thread with a ring calls for more behind it, whether it has a bucket or not.
+    drain.growth = Growth::new(drain.growth.budget, Instant::now());
+    drain.slots.rings.store(layout::rings::BUCKETS_TAKEN, 0);
+    drain.open_slots();
+    assert_eq!(open().len(), 1 + 18);
+    drain.growth.expect_more_than(living + 50);
+    drain.open_slots();
+    assert_eq!(open().len(), 1 + 18 + 17);
+    let open_slots = drain.growth.budget.open_slots();
+    drain.free_slot(expected[0]);
+    assert_eq!(drain.growth.budget.open_slots(), open_slots - 1);
+    let closed = owner_in(&table, geometry, expected[0]).load(Relaxed);
+    assert_eq!(closed, layout::slot::CLOSED);
+
+    // A closed slot is nobody's claim.
+    drain.take_up_unused();
+    assert!(!drain.rings.contains_key(&0));
+    let is_closed =
+        |index: &u32| owner_in(&table, geometry, *index).load(Relaxed) == layout::slot::CLOSED;
+    let closed = (0..geometry.slots()).filter(is_closed).count();
+    assert_eq!(
+        closed,
+        (geometry.slots() - drain.growth.budget.open_slots()) as usize
+    );
 }
