@@ -135,9 +135,14 @@ impl Ring {
     /// From now on its thread keeps the newest by itself.
     pub(super) fn end_reading(&mut self, slots: &Slots) {
         if self.consumer.take().is_some() {
-            self.words_before = newest::Words::of(&slots.rings, slots.layout.geometry, self.index);
-            (self.words_seen, self.events_seen) = (0, 0);
+            self.forget_words(slots);
         }
+    }
+
+    /// What it was given so far counts as unread no more.
+    fn forget_words(&mut self, slots: &Slots) {
+        self.words_before = newest::Words::of(&slots.rings, slots.layout.geometry, self.index);
+        (self.words_seen, self.events_seen) = (0, 0);
     }
 
     /// What it was given since nobody reads it; nothing if somebody does.
@@ -230,22 +235,33 @@ impl Ring {
         }
     }
 
-    /// The same of a thread that is gone, or records no more: nobody takes a chunk back, whatever the ring says.
+    /// The same of a thread that is gone, or records here no more: nobody takes a chunk back, whatever the ring says.
     pub(super) fn read_last(&mut self, lane: &mut Lane, around: &Around<'_>) {
         if self.consumer.is_none() {
             let (rings, geometry) = (&around.slots.rings, around.slots.layout.geometry);
             newest::finish_taking(rings, geometry, self.index);
         }
         self.read_all(lane, around);
+        if self.consumer.is_none() {
+            self.write_off(around);
+        }
     }
 
     /// Its owner has gone on to another ring, and what it recorded here comes before what is there. While nobody reads, it is history that is
     /// over: what is in the other one may have a gap before it.
     pub(super) fn leave(&mut self, lane: &mut Lane, around: &Around<'_>) {
-        if !around.newest {
-            self.read_all(lane, around);
+        match around.newest {
+            true => self.write_off(around),
+            false => self.read_last(lane, around),
         }
         self.left = true;
+    }
+
+    /// Nobody reads what it was given so far: that counts as overwritten from now on.
+    fn write_off(&mut self, around: &Around<'_>) {
+        let Unread { events, .. } = self.unread(around.slots);
+        around.output.overwritten(events);
+        self.forget_words(around.slots);
     }
 
     /// Its owner has ended, and another thread with the same number may stand in it for a moment

@@ -131,6 +131,49 @@ fn a_thread_that_goes_on_to_another_ring_stays_one() {
     }
 }
 
+/// A ring that its thread has left for another one is read then, also if it says that its thread
+/// takes a chunk back. While rings keep the newest events nobody reads it: what it holds is told
+/// as overwritten.
+#[test]
+fn what_a_ring_holds_that_its_thread_has_left_is_kept_or_told() {
+    let living = nix::unistd::gettid().as_raw().cast_unsigned();
+    for mode in [Mode::Stream, Mode::Flight] {
+        let mut drain = drain();
+        let g = drain.layout().geometry;
+        let table = Table::new(g);
+        let mask = g.slots() - 1;
+        let home = living & mask;
+        record(&drain, &table, ENDED & !mask | home, 0x1007, 10);
+        // Two chunks are begun.
+        let chunk = (g.chunk_bytes() - layout::GUARD_BYTES) / 8 + 1;
+        for now in 0..chunk + 5 {
+            record(&drain, &table, living, 0x1007, 20 + now);
+        }
+        drain.begun = true;
+        drain.discover();
+        drain.retire_dead();
+        table.free(home);
+        drain.output.set_mode(mode);
+        drain.settle_mode();
+        let released = g.control_offset((home + 1) & mask) + layout::control::RELEASED;
+        drain.slots.rings.store(released, layout::control::TAKING);
+        record(&drain, &table, living, 0x2007, 1 << 20);
+        drain.discover();
+        assert_eq!(drain.rings.len(), 2);
+        drain.finish();
+        let counters = drain.output.counters();
+        let blocks = drain.output.snapshot().blocks;
+        let kept: u64 = blocks.iter().map(|block| u64::from(block.calls)).sum();
+        // Words that were not read are taken for events by their number.
+        let recorded = 1 + chunk + 5 + 1;
+        assert!(counters.events.abs_diff(recorded) < 8, "{counters:?}");
+        assert_eq!(kept + counters.overwritten_events, counters.events);
+        // The last event, in the ring that is the thread's now, and more of the one that it left.
+        assert_eq!(kept > 5, mode == Mode::Stream, "{counters:?}");
+        assert!(kept > 0);
+    }
+}
+
 /// A hole is not waited for when a session ends: what stands behind it is read, and the ring is the next collector's as a whole.
 #[test]
 fn at_the_end_of_a_session_what_is_behind_a_hole_is_read() {
