@@ -51,6 +51,11 @@ impl Table {
         self.clear(self.slot(index));
     }
 
+    /// Closes a slot that is free, as the collector does where memory is limited.
+    pub fn close(&self, index: u32) {
+        self.slot(index).tid.store(slot::CLOSED, Ordering::Release);
+    }
+
     /// Who owns the slot, 0 for nobody.
     pub fn owner(&self, index: u32) -> u32 {
         self.slot(index).tid.load(Ordering::Relaxed)

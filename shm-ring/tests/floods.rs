@@ -323,3 +323,31 @@ fn a_hole_of_a_payload_is_one_event_and_is_seen_at_once() {
         assert_eq!((calls, lost), (8, fewest), "{written} {missing}");
     }
 }
+
+/// A closed slot ends the search, whatever is free behind it. When it is opened, it is the thread's.
+#[test]
+fn a_closed_slot_ends_the_search() {
+    const TID: u32 = 5;
+    let geometry = Geometry::new(1 << 16, 8).unwrap();
+    let (table, rings) = (Table::new(geometry), Words::new(geometry));
+    let target = Target {
+        table: &table,
+        rings: &rings,
+        geometry,
+    };
+    table.close(TID);
+    let record = || {
+        let event = Event {
+            site: site_of(1),
+            sp: sp_of(1),
+            content: Content::Nothing,
+        };
+        target.record(TID, event, 100)
+    };
+    assert_eq!(record(), Outcome::Lost);
+    assert_eq!(table.owner(TID), layout::slot::CLOSED);
+    assert_eq!(table.owner(TID + 1), 0);
+    table.free(TID);
+    assert_eq!(record(), Outcome::Recorded);
+    assert_eq!(table.owner(TID), TID);
+}

@@ -216,6 +216,39 @@ fn a_slot_that_is_taken_sends_the_thread_to_the_next() {
     }
 }
 
+/// A closed slot ends the search, whatever is free behind it. When it is opened, it is the thread's.
+#[test]
+fn a_closed_slot_ends_the_search() {
+    let mut machine = Machine::new();
+    let slots = machine.geometry.slots();
+    for taken in [0, 1, 2] {
+        machine.reset();
+        for i in 0..taken {
+            machine.set_slot((machine.home() + i) % slots, slot::TID, u32::MAX.into());
+        }
+        let index = (machine.home() + taken) % slots;
+        machine.set_slot(index, slot::TID, slot::CLOSED.into());
+        for function in Function::PLAIN {
+            machine.call(function, 0, 5);
+        }
+        let bucket = machine.home() % machine.geometry.buckets();
+        let lost = Function::PLAIN.len() as u64;
+        assert_eq!(machine.bucket(bucket, bucket::LOST), lost, "after {taken}");
+        let owner = |machine: &Machine, index| machine.slot(index, slot::TID) & 0xffff_ffff;
+        assert_eq!(owner(&machine, (index + 1) % slots), 0);
+        assert_eq!(owner(&machine, index), u64::from(slot::CLOSED));
+
+        machine.set_slot(index, slot::TID, 0);
+        let mut consumer = machine.consumer(index);
+        for function in Function::PLAIN {
+            machine.call(function, 0, 5);
+        }
+        let recorded = machine.drain(&mut consumer).len();
+        assert_eq!(recorded, Function::PLAIN.len());
+        assert_eq!(machine.bucket(bucket, bucket::LOST), lost);
+    }
+}
+
 /// In the thread's bucket, which is its home one or the next that is nobody's; for all if there is none.
 #[test]
 fn without_a_slot_events_are_counted() {
