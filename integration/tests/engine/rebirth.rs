@@ -2,9 +2,11 @@
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, Target, build, is_root_for, not_run};
+use shm_ring::Geometry;
 use xrayd::session::{AttachOptions, Switch};
 
 use crate::confined::spawn_unshared;
+use crate::memory::Group;
 use crate::support::{pid, registry, retained, switch};
 
 /// Many threads end at once, again and again, and others have their numbers within a few
@@ -14,13 +16,13 @@ const THREADS: u64 = 64 * 150;
 
 /// Every event of a program's threads is recorded or counted as lost, and there are no more threads
 /// in the trace than there were. `traced` is the process's id here.
-fn nothing_vanishes(test: &str, target: &mut Target, traced: i32) -> Result<()> {
+fn nothing_vanishes(
+    test: &str,
+    target: &mut Target,
+    traced: i32,
+    options: AttachOptions,
+) -> Result<()> {
     let registry = registry();
-    // Few slots, so that ended threads are looked for all the time.
-    let options = AttachOptions {
-        max_threads: 64,
-        ..AttachOptions::default()
-    };
     let session = registry.attach(pid(traced)?, options)?.session;
     switch(&session, Switch::On)?;
     let answer = target.ask("go", "born ")?;
@@ -52,12 +54,20 @@ fn nothing_vanishes(test: &str, target: &mut Target, traced: i32) -> Result<()> 
     target.send("quit")
 }
 
+/// Few slots, so that ended threads are looked for all the time.
+fn few_slots() -> AttachOptions {
+    AttachOptions {
+        max_threads: 64,
+        ..AttachOptions::default()
+    }
+}
+
 #[test]
 fn events_of_threads_with_used_numbers_do_not_vanish() -> Result<()> {
     const TEST: &str = "events_of_threads_with_used_numbers_do_not_vanish";
     let mut target = Target::spawn(Fixture::Reborn, ARGUMENTS)?;
     let traced = target.pid();
-    nothing_vanishes(TEST, &mut target, traced)
+    nothing_vanishes(TEST, &mut target, traced, few_slots())
 }
 
 #[test]
@@ -68,5 +78,23 @@ fn events_of_threads_with_used_numbers_do_not_vanish_in_another_pid_namespace() 
     }
     let program = build(Fixture::Reborn)?;
     let (mut target, inside) = spawn_unshared(&[], &program, &ARGUMENTS)?;
-    nothing_vanishes(TEST, &mut target, inside)
+    nothing_vanishes(TEST, &mut target, inside, few_slots())
+}
+
+/// Slots are opened and closed all the time, since there is not memory for as many as are asked for.
+#[test]
+fn events_of_threads_with_used_numbers_do_not_vanish_in_a_limited_group() -> Result<()> {
+    const TEST: &str = "events_of_threads_with_used_numbers_do_not_vanish_in_a_limited_group";
+    let Some(group) = Group::new("rebirth")? else {
+        return Ok(());
+    };
+    let mut target = Target::spawn(Fixture::Reborn, ARGUMENTS)?;
+    group.take(&target)?;
+    group.limit(&(24_u64 << 20).to_string())?;
+    let options = AttachOptions {
+        ring_bytes: Geometry::MIN_RING_BYTES,
+        ..AttachOptions::default()
+    };
+    let traced = target.pid();
+    nothing_vanishes(TEST, &mut target, traced, options)
 }
