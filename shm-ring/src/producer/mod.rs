@@ -18,8 +18,8 @@
 //!                                                                                                                      │
 //!  the newest are kept, and all chunks are begun:           ReadBegun ─ Take ─ KeepStill ─ Marked ─ Empty … ─ GiveBack ─ Done
 //!
-//!  view  CompareSince ─ CompareBase ─ or else SetView ─ SetSince ─ SetBase, as at once in a new chunk
-//!  puts  Read ─ Look ─ Write, for each word
+//!  view  CompareSince ─ CompareBase ─ or else SetView ─ SetSince ─ ClearBase ─ SetBase, as at once in a new chunk
+//!  puts  Read ─ Look ─ Write, for each word, and for SetSince and SetBase
 //! ```
 //!
 //! Each look that finds the head parked by another context leads to Robbed, or to CountLoss where
@@ -145,6 +145,7 @@ enum At {
     CompareBase,
     SetView,
     SetSince,
+    ClearBase,
     SetBase,
     Losses,
     LookForLosses,
@@ -247,8 +248,8 @@ impl Recording {
         }
     }
 
-    /// True within one word of the slow path. Its accesses differ only for a context that takes the
-    /// slow path over.
+    /// True within the store of one word of the slow path, or of one field of the view. Its accesses
+    /// differ only for a context that takes the slow path over.
     pub fn is_putting(&self) -> bool {
         self.put != Put::Read
     }
@@ -519,17 +520,25 @@ impl Recording {
                 self.view = View::around(self.ticks, self.event.sp);
                 At::SetSince
             }
-            At::SetSince => {
-                slot.since.store(self.view.since, Ordering::Relaxed);
+            At::SetSince => match self.store_field(target, &slot.since, self.view.since) {
+                Written::Some => At::SetSince,
+                Written::All => At::ClearBase,
+                Written::Robbed => At::Robbed,
+            },
+            At::ClearBase => {
+                slot.base.store(0, Ordering::Relaxed);
                 At::SetBase
             }
-            At::SetBase => {
-                slot.base.store(self.view.base, Ordering::Relaxed);
-                let words = word::begin_view(self.view);
-                self.words
-                    .extend(words.map(|word| (lower(word), upper(word))));
-                At::Losses
-            }
+            At::SetBase => match self.store_field(target, &slot.base, self.view.base) {
+                Written::Some => At::SetBase,
+                Written::All => {
+                    let words = word::begin_view(self.view);
+                    self.words
+                        .extend(words.map(|word| (lower(word), upper(word))));
+                    At::Losses
+                }
+                Written::Robbed => At::Robbed,
+            },
             At::Losses => {
                 self.reported = slot.reported.load(Ordering::Relaxed);
                 let lost = target.rings.load(target.line(self.index, control::LOST));

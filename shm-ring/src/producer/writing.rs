@@ -3,10 +3,11 @@
 use super::{Recording, Target};
 use crate::{
     memory::{Half, SharedMemory},
+    sync::{AtomicU64, Ordering},
     word,
 };
 
-/// The accesses of one word of the slow path.
+/// The accesses of one word of the slow path, or of one field of the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Put {
     Read,
@@ -53,6 +54,34 @@ impl Recording {
         } else {
             Written::Some
         }
+    }
+
+    /// One access for a field of the view. The field is stored if it is what it was before the look
+    /// at the head.
+    pub(super) fn store_field<M: SharedMemory>(
+        &mut self,
+        target: &Target<'_, M>,
+        field: &AtomicU64,
+        value: u64,
+    ) -> Written {
+        let mut written = Written::Some;
+        self.put = match self.put {
+            Put::Read => {
+                self.seen = field.load(Ordering::Relaxed);
+                Put::Look
+            }
+            Put::Look if self.is_robbed(target) => return Written::Robbed,
+            Put::Look => Put::Write,
+            Put::Write => {
+                let stored =
+                    field.compare_exchange(self.seen, value, Ordering::Relaxed, Ordering::Relaxed);
+                if stored.is_ok() {
+                    written = Written::All;
+                }
+                Put::Read
+            }
+        };
+        written
     }
 
     /// Writes the next half of the next word; true when that was the last. The low half goes last: it makes the word

@@ -10,7 +10,7 @@ use shm_ring::{
     SharedMemory, Table, Target,
     layout::{control, rings},
     newest::{Picture, keep_newest},
-    view::TICKS,
+    view::{SINCE_STEP, TICKS},
 };
 
 use crate::choices::Choices;
@@ -19,6 +19,8 @@ use crate::choices::Choices;
 const SP: u64 = 0x7ffd_0000_8008;
 /// The counter at the first event: nothing is relative to 0.
 const BEGIN: u64 = 1 << 40;
+/// Ticks of an absence. They begin another view, and the one before lasts still.
+const AWAY: u64 = 4 * SINCE_STEP;
 /// A thread whose home is slot 0.
 const TID: u32 = 4096;
 
@@ -367,6 +369,8 @@ impl World<'_> {
         }
         let line = self.geometry.control_offset(0);
         Consumers(self).store(line + control::BUSY, 0);
+        // The view of a context that comes back is not the one that others have begun meanwhile.
+        self.clock.set(self.clock.get() + AWAY);
         for number in 0..self.while_away {
             record();
             if number % 50 == 0 {

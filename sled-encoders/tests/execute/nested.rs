@@ -76,6 +76,16 @@ impl Prepared {
         }
     }
 
+    /// The same ring, whose latest view has this base.
+    pub(crate) fn with_base(self, machine: &Machine, base: u64) -> Self {
+        machine.restore(&self.saved);
+        machine.set_slot(machine.home(), slot::BASE, base);
+        Self {
+            saved: machine.save(),
+            ..self
+        }
+    }
+
     pub(crate) fn before(&self) -> Before {
         self.before
     }

@@ -14,7 +14,7 @@ use shm_ring::{
 use crate::{
     machine::{Function, Machine},
     nested::{Prepared, places, situations},
-    step::{HandlerStack, Place, Stepper},
+    step::{Go, HandlerStack, Place, Stepper},
 };
 
 /// Events of [`OTHERS`], of six words each, that fill a ring, and a few more.
@@ -123,6 +123,99 @@ fn return_at(
     assert!(read.lost < 10, "{} lost: {told}", read.lost);
     assert_eq!(machine.control(home, control::BUSY), 0, "{told}");
     true
+}
+
+/// `since` and `base` of the home slot.
+fn view(machine: &Machine) -> (u64, u64) {
+    let field = |field| machine.slot(machine.home(), field);
+    (field(slot::SINCE), field(slot::BASE))
+}
+
+/// Whether the head of the home slot is parked by a context.
+fn is_parked(machine: &Machine) -> bool {
+    machine.slot(machine.home(), slot::HEAD) & slot::PARKED != 0
+}
+
+/// Interrupts the function at a place, begins a view on the handler's stack, and lets the function go
+/// on. Fails if the function replaces that view after any instruction. Returns the view's base, or
+/// `None` if the place is not in the slow path.
+fn return_over_another_view(
+    machine: &Machine,
+    stepper: &Stepper,
+    prepared: &Prepared,
+    function: Function,
+    place: Place,
+) -> Option<u64> {
+    let home = machine.home();
+    let others = Cell::new(None);
+    let wrong = Cell::new(None);
+    prepared.set_up(machine);
+    stepper.call(machine, (function, 0, u64::MAX), &|step| {
+        if step.number < place.number {
+            return Go::Step;
+        }
+        if let Some(theirs) = others.get() {
+            let (since, base) = view(machine);
+            // The hot path takes no view with a 0 in it.
+            if since != 0 && base != 0 && (since, base) != theirs {
+                wrong.set(wrong.get().or(Some((step.address, since, base))));
+            }
+            return Go::Step;
+        }
+        if !is_parked(machine) {
+            return Go::Free;
+        }
+        machine.call(OTHERS, 1, 0);
+        // What the collector does.
+        machine.set_control(home, control::BUSY, 0);
+        machine.call(OTHERS, 2, 0);
+        others.set(Some(view(machine)));
+        Go::Step
+    });
+    let theirs = others.get();
+    assert_eq!(
+        wrong.get(),
+        None,
+        "{function:?} at {place:x?} of {:?} over {theirs:x?}",
+        prepared.before()
+    );
+    theirs.map(|(_, base)| base)
+}
+
+/// Handlers that interrupt a context after it has come back record events relative to the view that
+/// the ring's words begin.
+#[test]
+fn a_context_that_comes_back_leaves_the_view_of_another() {
+    let machine = Machine::new();
+    let stepper = Stepper::new(HandlerStack::Other);
+    // A new slot; a late event.
+    let rows = situations(&machine);
+    for before in [0, 2].map(|row| rows[row]) {
+        for function in [Function::Exit, Function::Argument, Function::Custom] {
+            let prepared = Prepared::new(&machine, before);
+            let base = return_at_each(&machine, &stepper, &prepared, function);
+            // The other context restores the base that the first one has read.
+            let prepared = prepared.with_base(&machine, base);
+            return_at_each(&machine, &stepper, &prepared, function);
+        }
+    }
+}
+
+/// Returns over another view at each instruction. Says which base that view had.
+fn return_at_each(
+    machine: &Machine,
+    stepper: &Stepper,
+    prepared: &Prepared,
+    function: Function,
+) -> u64 {
+    let places = places(machine, stepper, prepared, function);
+    let bases = places
+        .iter()
+        .filter_map(|place| return_over_another_view(machine, stepper, prepared, function, *place));
+    let bases: Vec<u64> = bases.collect();
+    assert!(bases.len() >= 60, "{function:?}: {}", bases.len());
+    assert!(bases.iter().all(|base| *base == bases[0]), "{bases:x?}");
+    bases[0]
 }
 
 /// Every event is recorded once or counted once, wherever the context was.

@@ -3,10 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use shm_ring::{Consumer, Item, layout::control};
+use shm_ring::{
+    Consumer, Item,
+    layout::{control, slot},
+};
 
 use crate::{
-    machine::{Function, Machine, site},
+    machine::{Function, Machine, OTHER_STACK, site},
     nested::{Before, CALLS, EARLIER, Visits, set_up, set_view, situations},
 };
 
@@ -93,6 +96,87 @@ fn return_at_each(machine: &mut Machine, before: Before, function: (Function, u3
         machine.gdb.set_registers(&here);
     }
     assert!(returned > 30, "it stepped: {returned}");
+}
+
+/// `since` and `base` of the home slot.
+fn view(machine: &Machine) -> (u64, u64) {
+    let field = |field| machine.slot(machine.home(), field);
+    (field(slot::SINCE), field(slot::BASE))
+}
+
+/// Runs `function` once for each of its instructions in the slow path. Begins a view on another stack
+/// there, and lets the function go on. Fails if the function replaces that view after any
+/// instruction. `base` is that of the view before, if it matters. Returns the other view's base.
+fn return_over_another_view(
+    machine: &mut Machine,
+    before: Before,
+    function: (Function, u32),
+    base: Option<u64>,
+) -> u64 {
+    set_up(machine, before);
+    let home = machine.home();
+    if let Some(base) = base {
+        machine.set_slot(home, slot::BASE, base);
+    }
+    let start = machine.at(function.0, function.1, u64::MAX);
+    machine.gdb.set_registers(&start);
+    let mut visits = Visits::default();
+    let (mut bases, mut pc) = (Vec::new(), start.pc);
+    loop {
+        let (here, new) = visits.step(machine, pc);
+        pc = here.pc;
+        if machine.is_over(&here) {
+            break;
+        }
+        if !new || !machine.is_parked() {
+            continue;
+        }
+        let saved = machine.save();
+        machine.handle((&here, OTHER_STACK), (Function::Exit, 1), 0, 1);
+        // What the collector does.
+        machine.set_control(home, control::BUSY, 0);
+        machine.handle((&here, OTHER_STACK), (Function::Exit, 2), 0, 1);
+        let theirs = view(machine);
+        let mut now = here.clone();
+        while !machine.is_over(&now) {
+            // An exclusive store in steps fails, and would never be late.
+            match machine.loop_end(now.pc) {
+                Some(end) => machine.gdb.go_to(end),
+                None => machine.gdb.step(),
+            }
+            now = machine.gdb.registers();
+            let (since, base) = view(machine);
+            // The hot path takes no view with a 0 in it.
+            assert!(
+                since == 0 || base == 0 || (since, base) == theirs,
+                "{before:?} {function:?} left at {pc:#x}: ({since:#x}, {base:#x}) over {theirs:x?} before {:#x}",
+                now.pc
+            );
+        }
+        machine.assert_returned(start.clone());
+        bases.push(theirs.1);
+        machine.restore(&saved);
+        machine.gdb.set_registers(&here);
+    }
+    assert!(bases.len() > 30, "it stepped: {}", bases.len());
+    assert!(bases.iter().all(|base| *base == bases[0]), "{bases:x?}");
+    bases[0]
+}
+
+/// Handlers that interrupt a context after it has come back record events relative to the view that
+/// the ring's words begin.
+#[test]
+fn a_context_that_comes_back_leaves_the_view_of_another() {
+    let mut machine = Machine::new();
+    let rows = situations(&machine);
+    // A new slot; a late event.
+    for before in [0, 2].map(|row| rows[row]) {
+        for function in [(Function::Exit, 0), (Function::Argument, 4)] {
+            let base = return_over_another_view(&mut machine, before, function, None);
+            // The other context restores the base that the first one has read.
+            return_over_another_view(&mut machine, before, function, Some(base));
+        }
+    }
 }
 
 /// Every event is recorded once or counted once, wherever the context was.

@@ -27,9 +27,9 @@
 //! loss) is a loop of `ldxr` and `stxr` here: the return from an exception clears the monitor, so that a handler between the
 //! two makes the loop begin again. A word is stored whole, by one aligned store of 8 bytes.
 //!
-//! A handler may also switch to another context, which takes the slow path over: as on x86-64, each
-//! store that matters compares with what was read before the head was looked at. A switch back that
-//! is no return from an exception leaves the monitor alone, so this does not rest on it.
+//! A handler may also switch to another context, which takes the slow path over. The rules for stores
+//! are those of x86-64. A switch back that is no return from an exception does not clear the monitor,
+//! so the slow path does not rely on the monitor.
 
 use dynasm::dynasm;
 use dynasmrt::{DynamicLabel, DynasmApi, DynasmLabelApi, VecAssembler, aarch64::Aarch64Relocation};
@@ -41,10 +41,14 @@ use shm_ring::{
     view, word,
 };
 
-use self::slots::emit_find_slot;
+use self::{
+    slots::emit_find_slot,
+    views::{count_view, emit_begin_view},
+};
 use crate::{EncodeError, SledKind};
 
 mod slots;
+mod views;
 
 /// Where everything lies that the trampolines of one target use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,7 +133,7 @@ const PARKED_MASK: u64 = !(slot::PARKED_ROOM - 1);
 struct Ways {
     /// Writes a word.
     put: DynamicLabel,
-    /// Another context has the slow path; what is left of the chunk counts as this event.
+    /// Another context has the slow path. The rest of the chunk counts as this event.
     robbed: DynamicLabel,
     /// Nothing of the event is in the ring: it is counted.
     lost: DynamicLabel,
@@ -312,8 +316,8 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; .arch aarch64
         ; ldr x6, [x4, LIVE]
         ; cbz x6, >out
-        // Our own reservation, made before the view was seen to be new, or too short for an argument.
-        // Nobody else will ever write these words.
+        // The hot path's reservation, made before the view was seen to be new, or too short for an
+        // argument. No other context ever writes these words.
         ; and w6, w5, #0xff
         ; cbz w6, >filler_done
         ; movz w7, word::FILLER
@@ -331,7 +335,7 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
     emit_words(a, spec, ways);
     dynasm!(a
         ; .arch aarch64
-        // It is still our mark unless the collector took it away.
+        // The mark is this context's unless the collector has removed it.
         ; idle:
         ; add x7, x4, BUSY
         ; clear:
@@ -343,7 +347,7 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; b >out
 
         // Another context has taken the slow path over, or this is a child, whose table is private.
-        // The slot may have this context's view by now: no event may be relative to it.
+        // The slot may hold a part of this context's view, so the next event begins a view.
         ; =>ways.robbed
     );
     count_view(a);
@@ -352,7 +356,8 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; str xzr, [x1, SINCE]
         ; b >out
 
-        // Back to where a context stands that was taken over, or to the ring's end.
+        // The head goes back to the mark of the context that this one has taken over, or to the
+        // ring's end.
         ; full:
         ; mov x10, x0
         ; tbnz x0, PARKED_BIT, >back
@@ -380,8 +385,8 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; cbnz w10, <count_full
         ; b <idle
 
-        // Head grows with every vain attempt; what was added is taken away again, unless somebody
-        // else has done so.
+        // Each vain attempt adds to the head. This removes the addition, unless another context
+        // has removed it.
         ; busy:
         ; tbz w5, IN_VAIN_BIT, >not_in_vain
         ; and x6, x0, PARKED_MASK
@@ -417,9 +422,9 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; ldp x0, x1, [sp], #48
         ; ret
 
-        // Writes the word x7 to x0 and moves x0 on. x6 is 0 unless the slow path is not this
-        // context's any more. What stands there is read before the head is looked at; an empty word
-        // tells how often the ring was gone around. Spoils x10 and x16.
+        // Writes the word x7 to x0 and moves x0 on. x6 is 0 if the head is still parked by this
+        // context. The old word is read before the look at the head. The high half of an empty word
+        // counts the rounds of the ring. Spoils x10 and x16.
         ; =>ways.put
         ; ldr x10, [x0]
         ; ldr x6, [x1, HEAD]
@@ -437,7 +442,7 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
     );
 }
 
-/// Goes to `gone` if the head is not parked by this context any more: another one has taken the
+/// Goes to `gone` if the head is not parked by this context any more: another context has taken the
 /// slow path over, or this is a forked child, whose table is wiped. x`register` is lost.
 fn look_at_head(a: &mut Assembler, register: u8, gone: DynamicLabel) {
     dynasm!(a
@@ -446,19 +451,6 @@ fn look_at_head(a: &mut Assembler, register: u8, gone: DynamicLabel) {
         ; and XSP(register), X(register), PARKED_MASK
         ; eor X(register), X(register), x14
         ; cbnz X(register), =>gone
-    );
-}
-
-/// One more view was begun. x6, x7 and x10 are lost.
-fn count_view(a: &mut Assembler) {
-    dynasm!(a
-        ; .arch aarch64
-        ; add x7, x1, VIEW
-        ; count_view:
-        ; ldxr w6, [x7]
-        ; add w6, w6, #1
-        ; stxr w10, w6, [x7]
-        ; cbnz w10, <count_view
     );
 }
 
@@ -503,7 +495,7 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
         ; take:
         ; ldr x0, [x1, HEAD]
         ; tbz x0, PARKED_BIT, >free
-        // Our own mark stands there if the head changed after it was read.
+        // This context's own mark stands there if the head changed after it was read.
         ; ldr x6, [x4, BUSY]
         ; cbz x6, >free
         ; eor x6, x6, x14
@@ -514,7 +506,7 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
     dynasm!(a
         ; .arch aarch64
         ; str x14, [x4, BUSY]
-        // What handlers reserve before the exchange stays theirs, what they try after it comes to nothing.
+        // Handlers keep the words that they reserve before the exchange, and reserve none after it.
         ; add x7, x1, HEAD
         ; park:
         ; ldxr x6, [x7]
@@ -523,15 +515,15 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
         ; stxr w6, x14, [x7]
         ; cbnz w6, <park
     );
-    // The head of a new slot is that of a wiped one.
+    // A wiped slot has the same head as a new one.
     leave_if_child(a, spec, 6);
     dynasm!(a
         ; .arch aarch64
         ; mrs x2, CNTVCT_EL0
         ; add x3, sp, SLOW_FRAME + HOT_FRAME
         // Is there a chunk under way, and room in it? A freed slot has a head from its last owner,
-        // but no limit. The head of a context that was taken over is none: what it leaves of its
-        // chunk is a hole, which counts as its event.
+        // but no limit. A head that another context has parked is no address in the ring. The rest
+        // of that context's chunk is a hole, which counts as its event.
         ; ldr x6, [x1, LIMIT]
         ; cbz x6, >new_chunk
         ; sub x6, x0, x11
@@ -563,8 +555,8 @@ fn emit_new_chunk(a: &mut Assembler, ways: Ways, g: Geometry) {
     let chunks_shift = g.ring_shift() - g.chunk_shift();
     dynasm!(a
         ; .arch aarch64
-        // From here to the claim nothing of a context that gives up is in the ring, not even a
-        // hole: it counts its event.
+        // A context that gives up between here and the claim leaves nothing in the ring, not even a
+        // hole. So it counts its event.
         ; new_chunk:
         ; ldr x6, [x1, STARTED]
         // Pairs with the collector's store of RELEASED after it emptied the chunk.
@@ -621,42 +613,16 @@ fn emit_words(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
         ; sub x7, x3, x7
         ; lsr x10, x7, WINDOW_SHIFT
         ; cbz x10, >same_view
-        // What a context that comes back stores here is of no use when it looks at the head.
         ; write_view:
     );
-    count_view(a);
+    emit_begin_view(a, ways);
     dynasm!(a
         ; .arch aarch64
-        ; and x6, x2, !(view::SINCE_STEP - 1)
-        ; str x6, [x1, SINCE]
-        ; add x7, x6, word::SYNC.into()
-    );
-    put(a, ways);
-    dynasm!(a
-        ; .arch aarch64
-        ; movz w6, BASE_HALF_STEP
-        ; add x6, x3, x6
-        ; and x6, x6, !(view::BASE_STEP - 1)
-        ; movz w7, BASE_HALF_STEP * 2
-        ; sub x6, x6, x7
-        ; str x6, [x1, BASE]
-        ; movz w7, word::STACK.into()
-        ; orr x7, x7, x6, lsl #8
-    );
-    put(a, ways);
-    dynasm!(a
-        ; .arch aarch64
-        // Relative to what was just written, whatever the slot says by now.
-        ; and x6, x2, view::SINCE_STEP - 1
-        ; movz w7, BASE_HALF_STEP
-        ; add x10, x3, x7
-        ; and x10, x10, view::BASE_STEP - 1
-        ; add x7, x10, x7
         ; same_view:
         // x2 = x6 and x7, both relative to the view.
         ; lsr x7, x7, view::PLACE_SHIFT
         ; orr x2, x7, x6, lsl view::PLACE_BITS
-        // Losses since the last gap word; one word tells at most u32::MAX of them.
+        // Losses since the last gap word. One word holds at most u32::MAX of them.
         ; losses:
         ; ldr x7, [x1, REPORTED]
         ; ldr x6, [x4, LOST]
@@ -684,8 +650,8 @@ fn emit_words(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
     dynasm!(a
         ; .arch aarch64
         ; no_gap:
-        // Of a new chunk the guard is filled up to where the event's words end with it: behind the
-        // call word stands nothing before that is there.
+        // Filler in the guard of a new chunk: the event's words end where the guard ends, and
+        // nothing stands behind the call word before the call word is stored.
         ; sub x13, x13, #8
         ; tbz w5, HAS_ARGUMENT_BIT, >known
         ; sub x13, x13, #16

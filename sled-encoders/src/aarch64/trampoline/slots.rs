@@ -9,7 +9,9 @@ use super::{
     leave_if_child, load_tid, load64, slots_mask,
 };
 
-/// x1 = the slot: the home one, or the next that is ours or nobody's, and none behind a closed one; w8 = the thread, w9 = the slot's index.
+/// Finds the thread's slot. The search begins at the thread's home slot. It ends at the first slot
+/// that the thread owns or that is free, which the thread claims, and never passes a closed slot.
+/// Then x1 = the slot, w8 = the thread, w9 = the slot's index.
 pub(super) fn emit_find_slot(a: &mut Assembler, spec: &TrampolineSpec) {
     let g = spec.geometry;
     load_tid(a, spec, 8);
@@ -30,7 +32,7 @@ pub(super) fn emit_find_slot(a: &mut Assembler, spec: &TrampolineSpec) {
         ; eor w4, w6, w8
         ; cbz w4, >found
         ; cbz w6, >claim
-        // A closed one.
+        // A closed slot.
         ; add w4, w6, CLOSED.wrapping_neg()
         ; cbz w4, >no_slot
         ; add w9, w9, #1
@@ -42,7 +44,8 @@ pub(super) fn emit_find_slot(a: &mut Assembler, spec: &TrampolineSpec) {
     emit_no_slot(a, spec);
     dynasm!(a
         ; .arch aarch64
-        // A free slot's limit is 0, so a handler that comes in after the claim takes the slow path, too.
+        // A free slot's limit is 0, so a handler that comes in after the claim takes the slow path,
+        // too.
         ; claim:
         ; ldaxr w6, [x7]
         ; cbnz w6, <probe
@@ -52,7 +55,9 @@ pub(super) fn emit_find_slot(a: &mut Assembler, spec: &TrampolineSpec) {
     );
 }
 
-/// Counts the event as lost: for thread w8 in its bucket, the home one or the next that is its own or nobody's; if there is none, or no thread, for all.
+/// Counts the event of thread w8 as lost. The search for the thread's bucket begins at its home
+/// bucket and ends at the first one that the thread owns or that is free, which the thread claims.
+/// An event without a thread or a bucket is counted for all threads.
 fn emit_no_slot(a: &mut Assembler, spec: &TrampolineSpec) {
     let g = spec.geometry;
     load64(a, 11, spec.rings);
@@ -77,7 +82,8 @@ fn emit_no_slot(a: &mut Assembler, spec: &TrampolineSpec) {
         ; add x7, x11, NO_SLOT
         ; b >count_lost
         ; take_bucket:
-        // First: a handler may leave by a jump before the bucket is taken. How often does not matter.
+        // First: a handler may leave by a jump before the bucket is taken. The
+        // collector needs no exact count.
         ; add x13, x11, BUCKETS_TAKEN
         ; count_taken:
         ; ldxr x6, [x13]

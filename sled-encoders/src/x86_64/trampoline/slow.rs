@@ -20,24 +20,26 @@ use super::{
 /// Bytes that are emptied between two looks at the table: a cache line.
 const EMPTIED_AT_ONCE: u64 = 64;
 
-/// The slow path: rcx, r12d as drawn in the header of `super`, rdx = address of the site's name, rdi the argument. Keeps every register
-/// that the flavours do not save themselves.
+/// The slow path: rcx, r12d as drawn in the header of `super`, rdx = address of the site's name,
+/// rdi the argument. Keeps every register that the flavours do not save themselves.
 ///
-/// A handler may fork between any two instructions, and the child goes on here with a table that is
-/// wiped and rings that are its parent's (P58). So what the table says is read into registers, then
-/// `mine` or the head is looked at, then those are stored: what a child that is forked after the
-/// look still stores is what its parent stores there as well. That holds for a child that goes on
-/// before its parent has come around the ring. Marking the ring busy and counting are the
-/// exceptions: a child that is forked in the instruction or two between the look and those does
-/// them, too.
+/// A handler may fork between any two instructions. The child goes on here with a wiped table and
+/// its parent's rings (P58). So the slow path reads the table into registers, looks at `mine` or at
+/// the head, then stores the registers. A child that is forked after the look stores the same
+/// values as its parent, if the child goes on before its parent has come around the ring. There are
+/// two exceptions: a child that is forked in the instruction or two between the look and the store
+/// also marks the ring busy, or counts an event.
 ///
-/// A handler may also switch to another context of the thread, and the collector lets that one take
-/// the slow path over if this one stays away. So the head names the context that has the slow path,
-/// and a context that comes back stores nothing unless
+/// A handler may also switch to another context of the thread. If this context stays away, the
+/// collector lets the other one take the slow path over. So the head names the context that has the
+/// slow path. Each store of a context that comes back is one of these:
 ///
-/// * the store is one `cmpxchg` which compares with what was read before the head was looked at, or
-/// * every context stores the same there, or
-/// * whoever reads it finds out.
+/// * a `cmpxchg` that compares with a value read before the look at the head,
+/// * a value that every context stores there,
+/// * an increment.
+///
+/// There are two exceptions, the call word and the mark in `BUSY`: see `docs/ARCHITECTURE.md`,
+/// "Contexts that come back".
 ///
 /// ```text
 ///  r10  the argument   r11  slot   rdi  control line   r13  the head as this context parks it
@@ -80,8 +82,8 @@ pub(super) fn emit_slow(
     a.mov(rbx, spec.table)?;
     a.cmp(field64(rbx, table::LIVE), 0)?;
     a.je(out)?;
-    // Our own reservation, made before the view was seen to be new, or too short for an argument. Nobody else will ever write
-    // these words.
+    // The hot path's reservation, made before the view was seen to be new, or too short for an
+    // argument. No other context ever writes these words.
     a.mov(edx, r12d)?;
     a.and(edx, FILLERS)?;
     a.jz(filler_done)?;
@@ -117,7 +119,7 @@ pub(super) fn emit_slow(
     a.mov(rdx, rax)?;
     a.shr(rdx, slot::PARKED.trailing_zeros())?;
     a.jz(free)?;
-    // Our own mark stands there if the head changed after it was read.
+    // This context's own mark stands there if the head changed after it was read.
     a.mov(rdx, field64(rdi, control::BUSY))?;
     a.test(rdx, rdx)?;
     a.jz(free)?;
@@ -126,10 +128,11 @@ pub(super) fn emit_slow(
     a.set_label(&mut free)?;
     leave_if_child(a, rbx, out)?;
     a.mov(field64(rdi, control::BUSY), r13)?;
-    // One instruction: what handlers reserve before it stays theirs, what they try after it comes to nothing.
+    // One instruction: handlers keep the words that they reserve before it, and reserve none after
+    // it.
     a.cmpxchg(field64(r11, slot::HEAD), r13)?;
     a.jne(take)?;
-    // The head of a new slot is that of a wiped one.
+    // A wiped slot has the same head as a new one.
     leave_if_child(a, rbx, out)?;
     a.mov(rbx, rax)?;
     a.rdtsc()?;
@@ -145,8 +148,8 @@ pub(super) fn emit_slow(
     a.mov(rdx, field64(r10, filter::PLACE))?;
     a.set_label(&mut not_given)?;
     // Is there a chunk under way, and room in it? A freed slot has a head from its last owner, but
-    // no limit. The head of a context that was taken over is none: what it leaves of its chunk is a
-    // hole, which counts as its event.
+    // no limit. A head that another context has parked is no address in the ring. The rest of that
+    // context's chunk is a hole, which counts as its event.
     a.cmp(field64(r11, slot::LIMIT), 0)?;
     a.je(new_chunk)?;
     a.cmp(rbx, rcx)?;
@@ -170,8 +173,8 @@ pub(super) fn emit_slow(
     a.test(ebx, chunk_mask(g))?;
     a.jnz(fill_rest)?;
 
-    // From here to the claim of a chunk nothing of a context that gives up is in the ring, not even
-    // a hole: it counts its event.
+    // A context that gives up between here and the claim of a chunk leaves nothing in the ring, not
+    // even a hole. So it counts its event.
     a.set_label(&mut new_chunk)?;
     a.mov(r9, field64(r11, slot::STARTED))?;
     a.mov(rax, r9)?;
@@ -214,24 +217,27 @@ pub(super) fn emit_slow(
     a.sub(r9, field64(r11, slot::BASE))?;
     a.cmp(r9, small(view::WINDOW_BYTES))?;
     a.jb(same_view)?;
-    // What a context that comes back stores here is of no use when it looks at the head.
+    // A context that comes back must not store its own view over the one that another context has
+    // begun: handlers that interrupt it would record times relative to the wrong view.
     a.set_label(&mut write_view)?;
     a.inc(field32(r11, slot::VIEW))?;
     a.mov(r9, r14)?;
     a.and(r9, -small(view::SINCE_STEP))?;
-    a.mov(field64(r11, slot::SINCE), r9)?;
+    store_field(a, slot::SINCE, robbed)?;
     a.or(r9, i32::from(word::SYNC))?;
     a.call(put)?;
     a.jne(robbed)?;
     a.lea(r9, ptr(rdx + small(view::BASE_STEP / 2)))?;
     a.and(r9, -small(view::BASE_STEP))?;
     a.sub(r9, small(view::BASE_STEP))?;
-    a.mov(field64(r11, slot::BASE), r9)?;
+    // No view has this base. So a base that is restored while this context is away differs from it.
+    a.mov(qword_ptr(r11 + small(slot::BASE)), 0)?;
+    store_field(a, slot::BASE, robbed)?;
     a.shl(r9, 8)?;
     a.or(r9, i32::from(word::STACK))?;
     a.call(put)?;
     a.jne(robbed)?;
-    // Relative to what was just written, whatever the slot says by now.
+    // Relative to the words that were just written, not to the slot's view.
     a.mov(eax, r14d)?;
     a.and(eax, small(view::SINCE_STEP - 1))?;
     a.lea(r9, ptr(rdx + small(view::BASE_STEP / 2)))?;
@@ -243,7 +249,7 @@ pub(super) fn emit_slow(
     a.shr(r9d, view::PLACE_SHIFT)?;
     a.or(eax, r9d)?;
     a.mov(r14d, eax)?;
-    // Losses since the last gap word; one word tells at most u32::MAX of them.
+    // Losses since the last gap word. One word holds at most u32::MAX of them.
     a.set_label(&mut losses)?;
     a.mov(rdx, field64(r11, slot::REPORTED))?;
     a.mov(r9, field64(rdi, control::LOST))?;
@@ -264,8 +270,8 @@ pub(super) fn emit_slow(
     a.call(put)?;
     a.jne(robbed)?;
     a.set_label(&mut no_gap)?;
-    // Of a new chunk the guard is filled up to where the event's words end with it: behind the call
-    // word stands nothing before that is there.
+    // Filler in the guard of a new chunk: the event's words end where the guard ends, and nothing
+    // stands behind the call word before the call word is stored.
     a.mov(edx, 8)?;
     a.test(r12d, (HAS_ARGUMENT | HAS_PAYLOAD).cast_signed())?;
     a.jz(fill_guard)?;
@@ -315,7 +321,7 @@ pub(super) fn emit_slow(
     a.mov(dword_ptr(rdx + 4), r14d)?;
     a.mov(r9d, dword_ptr(rsi))?;
     a.mov(dword_ptr(rdx), r9d)?;
-    // It is still our mark unless the collector took it away.
+    // The mark is this context's unless the collector has removed it.
     a.set_label(&mut idle)?;
     a.mov(rax, r13)?;
     a.xor(r9d, r9d)?;
@@ -332,15 +338,16 @@ pub(super) fn emit_slow(
     a.set_label(&mut payload)?;
     a.call(copy)?;
     a.je(content_done)?;
-    // Another context has taken the slow path over, or this is a child, whose table is private.
-    // What is left of the chunk counts as this event. The slot may have this context's view by now:
-    // no event may be relative to it.
+    // Another context has taken the slow path over, or this is a child, whose table is private. The
+    // rest of the chunk counts as this event. The slot may hold a part of this context's view, so
+    // the next event begins a view.
     a.set_label(&mut robbed)?;
     a.inc(field32(r11, slot::VIEW))?;
     a.mov(qword_ptr(r11 + small(slot::SINCE)), 0)?;
     a.jmp(out)?;
 
-    // Back to where a context stands that was taken over, or to the ring's end.
+    // The head goes back to the mark of the context that this one has taken over, or to the ring's
+    // end.
     a.set_label(&mut full)?;
     a.mov(r9, rbx)?;
     a.shr(r9, slot::PARKED.trailing_zeros())?;
@@ -364,8 +371,8 @@ pub(super) fn emit_slow(
     a.set_label(&mut keep)?;
     emit_take_back(a, spec, out)?;
 
-    // Head grows with every vain attempt; what was added is taken away again, unless somebody else
-    // has done so.
+    // Each vain attempt adds to the head. This removes the addition, unless another context has
+    // removed it.
     a.set_label(&mut busy)?;
     a.test(r12d, IN_VAIN.cast_signed())?;
     a.jz(not_in_vain)?;
@@ -383,7 +390,7 @@ pub(super) fn emit_slow(
     Ok(())
 }
 
-/// Goes to `gone` if the head is not parked by this context any more: another one has taken the
+/// Goes to `gone` if the head is not parked by this context any more: another context has taken the
 /// slow path over, or this is a forked child, whose table is wiped. Spoils rax.
 fn look_at_head(a: &mut CodeAssembler, gone: CodeLabel) -> Result<()> {
     a.mov(rax, field64(r11, slot::HEAD))?;
@@ -392,12 +399,23 @@ fn look_at_head(a: &mut CodeAssembler, gone: CodeLabel) -> Result<()> {
     a.jne(gone)
 }
 
-/// Writes the word r9 to rbx and moves rbx on, in the slow path. ZF is set unless the slow path is
-/// not this context's any more. Spoils rax and r8.
+/// Stores r9 in a field of the view. Goes to `gone` if the head is not parked by this context any
+/// more. Spoils rax and r8.
+fn store_field(a: &mut CodeAssembler, field: u64, gone: CodeLabel) -> Result<()> {
+    let mut again = a.create_label();
+    a.set_label(&mut again)?;
+    a.mov(r8, field64(r11, field))?;
+    look_at_head(a, gone)?;
+    a.mov(rax, r8)?;
+    a.cmpxchg(field64(r11, field), r9)?;
+    a.jne(again)
+}
+
+/// Writes the word r9 to rbx and moves rbx on. ZF is set if the head is still parked by this
+/// context. Spoils rax and r8.
 ///
-/// What stands there is read before the head is looked at. If it is something else by then, other
-/// contexts have been here; an empty word tells in its high half how often the ring was gone
-/// around.
+/// The old word is read before the look at the head. If the word has changed at the exchange, other
+/// contexts have been here. The high half of an empty word counts the rounds of the ring.
 fn emit_put(a: &mut CodeAssembler, put: &mut CodeLabel) -> Result<()> {
     let mut gone = a.create_label();
     a.set_label(put)?;
@@ -411,8 +429,10 @@ fn emit_put(a: &mut CodeAssembler, put: &mut CodeLabel) -> Result<()> {
     a.ret()
 }
 
-/// Finds the slot of thread eax: the home one, or the next that is its own or nobody's, which it takes. It looks at none behind a closed one. Then r11 = the slot, rcx = where it stands among the
-/// slots, and ZF is set; it is not if there is none. Spoils rdx, rdi, r9.
+/// Finds the slot of thread eax. The search begins at the thread's home slot. It ends at the first
+/// slot that the thread owns or that is free, which the thread claims, and never passes a closed
+/// slot. Then r11 = the slot, rcx = its offset among the slots, and ZF is set. ZF is clear if there
+/// is no slot. Spoils rdx, rdi, r9.
 pub(super) fn emit_slot(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
@@ -445,14 +465,16 @@ pub(super) fn emit_slot(
     a.test(eax, eax)?;
     a.set_label(&mut found)?;
     a.ret()?;
-    // A free slot's limit is 0, so a handler that comes in after the claim takes the slow path, too.
+    // A free slot's limit is 0, so a handler that comes in after the claim takes the slow path,
+    // too.
     a.set_label(&mut claim)?;
     a.mov(edi, eax)?;
     a.xor(eax, eax)?;
     a.lock().cmpxchg(field32(r11, slot::TID), edi)?;
     a.mov(eax, edi)?;
     a.jnz(probe)?;
-    // In shared memory, so that it is known whose the slot is, whatever becomes of the process; but not a child's.
+    // In shared memory the collector finds the slot's owner after the process has ended. A child
+    // does not store it.
     a.mov(rdx, spec.table)?;
     leave_if_child(a, rdx, found)?;
     a.mov(rdx, spec.rings + HEADER_BYTES)?;
@@ -461,15 +483,15 @@ pub(super) fn emit_slot(
     a.ret()
 }
 
-/// In a ring that keeps the newest events and whose chunks are all begun: empties the oldest and
-/// gives it back, so that the next chunk can be begun at once. Handlers go on in the chunk under
-/// way meanwhile; one that comes to its end finds the ring full. rdi = control line, r11 = slot, r8
-/// = the rings.
+/// Empties the oldest chunk of a ring that keeps the newest events and whose chunks are all begun,
+/// and gives the chunk back, so that the next chunk can be begun at once. Handlers go on in the
+/// chunk under way meanwhile. A handler that comes to that chunk's end finds the ring full. rdi =
+/// control line, r11 = slot, r8 = the rings.
 ///
-/// A child that is forked in here stops at the next look at the table; until then it empties what
-/// its parent empties. One that is forked in the two instructions between the look and the mark
-/// sets that, which the collector takes away if it stays. A context that comes back after that
-/// stops at the next look at the mark: it empties a cache line at most.
+/// A child that is forked in here stops at the next look at the table. Until then it empties the
+/// words that its parent empties. A child that is forked in the two instructions between the look
+/// and the mark sets the mark, and the collector removes a mark that stays. A context that comes
+/// back after that stops at the next look at the mark, and so empties a cache line at most.
 fn emit_take_back(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) -> Result<()> {
     let g = spec.geometry;
     let [mut empty, mut give_back] = labels(a);
@@ -483,10 +505,10 @@ fn emit_take_back(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) 
     a.jb(out)?;
     a.mov(r14, spec.table)?;
     leave_if_child(a, r14, out)?;
-    // Locked, so that the look at KEEP_NEWEST comes after it for everybody.
+    // Locked, so that the load of KEEP_NEWEST comes after it in the order that all processors see.
     a.lock().bts(field64(rdi, control::RELEASED), 63)?;
     a.jc(out)?;
-    // r13 = what it is marked with, r9 = what it is to be. A handler may have done all of this
+    // r13 = RELEASED with the mark, r9 = its next value. A handler may have taken the chunk back
     // meanwhile.
     a.mov(r13, field64(rdi, control::RELEASED))?;
     a.mov(rbx, r13)?;
@@ -529,8 +551,9 @@ fn emit_take_back(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) 
     Ok(())
 }
 
-/// Counts the event as lost: for thread eax in its bucket, the home one or the next that is its own or nobody's; if there is none, or no thread, for all.
-/// rbx = the table.
+/// Counts the event of thread eax as lost. The search for the thread's bucket begins at its home
+/// bucket and ends at the first one that the thread owns or that is free, which the thread claims.
+/// An event without a thread or a bucket is counted for all threads. rbx = the table.
 pub(super) fn emit_no_slot(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
@@ -563,7 +586,8 @@ pub(super) fn emit_no_slot(
     a.lock().inc(field64(rdi, rings::NO_SLOT))?;
     a.jmp(out)?;
     a.set_label(&mut take)?;
-    // First: a handler may leave by a jump before the bucket is taken. How often does not matter.
+    // First: a handler may leave by a jump before the bucket is taken. The collector needs no exact
+    // count.
     a.lock().inc(field64(rdi, rings::BUCKETS_TAKEN))?;
     a.mov(ecx, eax)?;
     a.xor(eax, eax)?;
