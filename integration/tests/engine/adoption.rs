@@ -4,7 +4,8 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{
     DEADLINE, Fixture, GroundTruth, SequenceHash, Target, ThreadTruth, opens_map_files, wait_until,
 };
-use xrayd::session::{Phase, Session, Switch};
+use xrayd::Reason;
+use xrayd::session::{AttachOptions, Phase, Session, Switch};
 
 use crate::support::{
     assert_exact, attach, detach, pid_of, registry, retained, seen, switch, text_is_as_compiled,
@@ -116,7 +117,13 @@ fn a_registry_that_is_dropped_switches_everything_off() -> Result<()> {
         Ok(text_is_as_compiled(&target, &program, &program).ok())
     })?;
     let second = registry();
-    let attached = attach(&second, &target)?;
+    // The first one lets go when its sleds are off.
+    let attached = wait_until(DEADLINE, "the first tracer has let go", || {
+        match second.attach(pid_of(&target)?, AttachOptions::default()) {
+            Err(refusal) if refusal.reason == Reason::Busy => Ok(None),
+            attached => Ok(Some(attached?)),
+        }
+    })?;
     ensure!(
         attached.report.adopted == opens_map_files()?,
         "{:?}",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
@@ -189,6 +189,18 @@ fn events_of_a_window_are_kept() -> Result<()> {
 /// A window that begins while the program is at work: what is kept is a part of it, whole calls, none before its begin.
 #[test]
 fn a_window_begins_and_ends_by_itself() -> Result<()> {
+    // On a busy machine the program may not have begun before the window has: then later, and longer.
+    for lead in [200, 1_000, 5_000].map(Duration::from_millis) {
+        if is_a_window_kept(lead)? {
+            return Ok(());
+        }
+    }
+    bail!("the program did not run before the window and in it")
+}
+
+/// Looks at a window that begins so much later, and is half as long. `false` if the program was too
+/// late for it.
+fn is_a_window_kept(lead: Duration) -> Result<bool> {
     let mut target = Target::spawn(Fixture::Counted, ["--threads", "2", "--calls", "0"])?;
     let registry = registry();
     let options = AttachOptions {
@@ -196,8 +208,9 @@ fn a_window_begins_and_ends_by_itself() -> Result<()> {
         ..AttachOptions::default()
     };
     let session = attach_with(&registry, &target, options)?.session;
-    let from_wall_ns = now()? + 200_000_000;
-    let until_wall_ns = from_wall_ns + 100_000_000;
+    let lead = u64::try_from(lead.as_nanos())?;
+    let from_wall_ns = now()? + lead;
+    let until_wall_ns = from_wall_ns + lead / 2;
     session.set_filter(&Filter {
         window: Window {
             from_wall_ns,
@@ -214,10 +227,7 @@ fn a_window_begins_and_ends_by_itself() -> Result<()> {
     target.line_with("result ", DEADLINE)?;
     let trace = retained(&session)?;
     let status = session.status();
-    ensure!(
-        status.filtered > 0 && status.events > status.filtered,
-        "{status:?}"
-    );
+    ensure!(status.events >= status.filtered, "{status:?}");
     let clock = trace.clock();
     // The clocks were read when the window was set.
     let slack = 5_000_000;
@@ -234,9 +244,8 @@ fn a_window_begins_and_ends_by_itself() -> Result<()> {
             }
         }
     }
-    ensure!(begun > 0);
     detach(&registry, &target)?;
-    Ok(())
+    Ok(begun > 0 && status.filtered > 0)
 }
 
 #[test]
