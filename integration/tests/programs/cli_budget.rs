@@ -25,6 +25,14 @@ fn tiny_rests(status: &Value) -> Result<bool> {
     }))
 }
 
+/// What `info` says of calls that are measured for a moment.
+fn measured(scene: &Scene, cli: &Cli, pid: &str) -> Result<String> {
+    let file = scene.path("sums.xtrace");
+    let path = file.to_str().context("a path")?;
+    cli.ok(["profile", pid, "--duration", "200ms", "-o", path, "--force"])?;
+    cli.ok(["info", path])
+}
+
 /// A budget is set, kept to, shown, in a snapshot and its reports, and taken away.
 #[test]
 fn what_rests_is_shown_and_stands_in_traces() -> Result<()> {
@@ -74,12 +82,14 @@ fn what_rests_is_shown_and_stands_in_traces() -> Result<()> {
         "-o",
         page.to_str().context("a path")?,
     ])?;
+    ensure!(measured(&scene, &cli, &pid)?.contains("1 function rested"));
     let said = cli.ok(["budget", "--pid", &pid, "--clear"])?;
     ensure!(
         said.contains("whatever it costs; before: at most 2 %"),
         "{said}"
     );
     ensure!(!tiny_rests(&shown(&cli)?)?);
+    ensure!(!measured(&scene, &cli, &pid)?.contains("rested"));
     cli.ok(["detach", &pid])?;
     ensure_as_compiled(&target)?;
     target.still_running()

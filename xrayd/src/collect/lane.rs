@@ -16,6 +16,7 @@ use super::{
     CallSite, Keep, SiteKind, SiteTable,
     keep::Kept,
     room::Room,
+    sample::Counting,
     stacks::{Exit, Stacks},
     switches::{Along, Switches},
     watch::Watch,
@@ -38,6 +39,8 @@ pub(super) struct Lane {
     keeps: Keeps,
     /// Who else is shown what happens; `None` as a rule, so that one look tells.
     beside: Option<Beside>,
+    /// Events by function, while functions are tried.
+    counting: Option<Box<Counting>>,
     /// The open calls. Emptied by a loss.
     stacks: Stacks,
     /// Which of them were kept, while not everything is or was.
@@ -134,6 +137,7 @@ impl Lane {
                 sums: false,
             },
             beside: None,
+            counting: None,
             switches,
             along: Along::new(),
             encoder: BlockEncoder::new(thread),
@@ -152,7 +156,10 @@ impl Lane {
     /// Takes what comes out of the ring.
     pub(super) fn intake<'a>(&'a mut self, sites: &'a SiteTable, output: &'a Output) -> Intake<'a> {
         Intake {
-            plain: self.keeps.blocks && self.kept.is_none() && self.beside.is_none(),
+            plain: self.keeps.blocks
+                && self.kept.is_none()
+                && self.beside.is_none()
+                && self.counting.is_none(),
             lane: self,
             sites,
             output,
@@ -170,6 +177,9 @@ impl Lane {
         values: impl Into<Values> + Copy,
         output: &Output,
     ) {
+        if !PLAIN {
+            self.count(function, SiteKind::Call(kind), ticks);
+        }
         self.pass(ticks);
         self.shed();
         if !self.follow::<PLAIN>(function, kind, sp) {
@@ -222,6 +232,7 @@ impl Lane {
         if let DataKind::Typed(number) = kind {
             output.event_types.meet(number);
         }
+        self.count(function, happens, ticks);
         self.pass(ticks);
         self.shed();
         let over = self.stacks.pass(sp);
@@ -245,6 +256,19 @@ impl Lane {
             };
             beside.say(number, function, self.last, self.stacks.depth());
         }
+    }
+
+    fn count(&mut self, function: FunctionId, kind: SiteKind, ticks: u64) {
+        if let Some(counting) = &mut self.counting {
+            counting.take(function, kind, ticks);
+        }
+    }
+
+    /// From now on events are counted by function, or not any more; returns what was counted.
+    pub(super) fn count_events(&mut self, counted: bool) -> Option<Counting> {
+        let before = self.counting.take();
+        self.counting = counted.then(Box::default);
+        before.map(|counting| *counting)
     }
 
     /// Hands the counts on and closes the block if it is old.
@@ -499,6 +523,9 @@ impl Lane {
     #[cold]
     fn lose(&mut self, count: u64) {
         self.forget_calls();
+        if let Some(counting) = &mut self.counting {
+            counting.lose(count);
+        }
         self.tally.1 = self.tally.1.saturating_add(count);
         if self.last == 0 {
             self.early = self.early.saturating_add(count);

@@ -22,7 +22,7 @@ pub use drain::drain_rings;
 pub(crate) use drain::{Drain, DrainHandle, events_since};
 pub(crate) use keep::Keep;
 pub(crate) use pictures::{Moment, OpenByThread, Pictures, room};
-pub(crate) use sample::{RingId, RingSample, Sample, Tally};
+pub(crate) use sample::{Look, RingId, RingSample, Sample, Tally};
 pub(crate) use sites::{CallSite, SiteKind, SiteTable};
 pub(crate) use switches::Switches;
 pub(crate) use threads::ThreadChoice;

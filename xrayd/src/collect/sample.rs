@@ -2,6 +2,11 @@
 //!
 //! How much each ring was given is known exactly; by whom, from the newest part of those that were given the most. For how long the process and these threads have run
 //! is read at the same moment, by the same thread: the two are set against each other.
+//!
+//! The newest part of a ring says too much of what came last: its end is at any moment, and most
+//! moments are in what takes long. Where calls are to be counted, all that rings were given is
+//! looked at, from one sample to another: rings that are read are counted as they are read, the
+//! others are copied.
 
 use std::{
     collections::HashMap,
@@ -25,6 +30,17 @@ const MOST_DEPTH: usize = 1024;
 /// A ring, as long as the same thread has it.
 pub(crate) type RingId = (u32, ThreadId);
 
+/// What of rings is looked at.
+#[derive(Debug)]
+pub(crate) enum Look {
+    /// The newest part of those that were given more than so much.
+    Newest(HashMap<RingId, u64>),
+    /// Nothing yet: what they are given from now on is for [`Look::All`].
+    Begin,
+    /// All that those were given since they had been given so much, when that began.
+    All(HashMap<RingId, u64>),
+}
+
 /// All rings at one moment.
 #[derive(Debug)]
 pub(crate) struct Sample {
@@ -44,7 +60,16 @@ pub(crate) struct RingSample {
     pub(crate) given: u64,
     /// For how long its thread had run; `None` of one that is not looked at, or where the kernel does not tell.
     pub(crate) ran: Option<Duration>,
-    pub(super) picture: Option<Picture>,
+    pub(super) seen: Option<Seen>,
+}
+
+/// What of a ring was looked at.
+#[derive(Debug)]
+pub(super) enum Seen {
+    /// A copy, and whether that has all that was asked for.
+    Picture(Picture, bool),
+    /// What was counted while the ring was read.
+    Counted(Counting),
 }
 
 /// What one thread's newest events say.
@@ -52,8 +77,8 @@ pub(crate) struct RingSample {
 pub(crate) struct Tally {
     /// How many there are.
     pub(crate) events: u64,
-    /// From when on all there were are among them; `None` if nothing is known.
-    pub(crate) since: Option<Ticks>,
+    /// And how many were not seen; `None` if that is not known.
+    pub(crate) unseen: Option<u64>,
     pub(crate) functions: HashMap<FunctionId, Share>,
 }
 
@@ -70,16 +95,24 @@ pub(crate) struct Share {
 // === impl Sample ===
 
 impl Sample {
-    /// What the pictures say of a time, by ring; of rings that have none, nothing.
-    pub(crate) fn tallies(&self, time: &RangeInclusive<Ticks>) -> HashMap<RingId, Tally> {
-        let pictured = self.rings.iter().filter_map(|ring| {
-            let picture = ring.picture.as_ref()?;
-            Some((ring.ring, self.tally(picture, time)))
+    /// What was seen of a time, by ring; of rings that were not looked at, nothing.
+    pub(crate) fn tallies(&mut self, time: &RangeInclusive<Ticks>) -> HashMap<RingId, Tally> {
+        let sites = &self.sites;
+        let seen = self.rings.iter_mut().filter_map(|ring| {
+            let tally = match ring.seen.take()? {
+                Seen::Picture(picture, whole) => Tally::of(&picture, whole, sites, time),
+                Seen::Counted(count) => count.finish(true),
+            };
+            Some((ring.ring, tally))
         });
-        pictured.collect()
+        seen.collect()
     }
+}
 
-    fn tally(&self, picture: &Picture, time: &RangeInclusive<Ticks>) -> Tally {
+// === impl Tally ===
+
+impl Tally {
+    fn of(picture: &Picture, whole: bool, sites: &SiteTable, time: &RangeInclusive<Ticks>) -> Self {
         let mut count = Counting::default();
         let mut consumer = picture.consumer();
         consumer.expect_payloads();
@@ -87,27 +120,28 @@ impl Sample {
             let (site, ticks) = match item {
                 Item::Call { site, ticks, .. } => (site, ticks),
                 Item::Data(data) => (data.site, data.ticks),
-                Item::Lost(_) => return count.open.clear(),
+                // What was lost before that time does not count.
+                Item::Lost(many) if count.tally.events > 0 => return count.lose(many),
+                Item::Lost(_) => return,
             };
             let at = Ticks(ticks);
-            // What is older shows that nothing is missing at the begin.
-            count.tally.since.get_or_insert(at.max(*time.start()));
             if !time.contains(&at) {
                 return;
             }
-            if let Some(site) = self.sites.find(site, Ticks(ticks)) {
+            if let Some(site) = sites.find(site, at) {
                 count.take(site.function, site.kind, ticks);
             }
         };
         consumer.drain(picture, Producer::Gone, 0, u64::MAX, take);
-        count.finish()
+        count.finish(whole)
     }
 }
 
 /// A tally under way.
 #[derive(Debug, Default)]
-struct Counting {
+pub(super) struct Counting {
     tally: Tally,
+    lost: u64,
     /// Open calls and when they began, the outermost first.
     open: Vec<(FunctionId, u64)>,
     /// The first event and the last.
@@ -117,7 +151,7 @@ struct Counting {
 // === impl Counting ===
 
 impl Counting {
-    fn take(&mut self, function: FunctionId, kind: SiteKind, ticks: u64) {
+    pub(super) fn take(&mut self, function: FunctionId, kind: SiteKind, ticks: u64) {
         let (begin, _) = *self.extent.get_or_insert((ticks, ticks));
         self.extent = Some((begin, ticks));
         self.tally.events += 1;
@@ -141,13 +175,21 @@ impl Counting {
         }
     }
 
-    /// Calls that go on have lasted up to the last event.
-    fn finish(mut self) -> Tally {
+    /// So many events are missing here.
+    pub(super) fn lose(&mut self, many: u64) {
+        self.lost = self.lost.saturating_add(many);
+        self.open.clear();
+    }
+
+    /// Calls that go on have lasted up to the last event. Of the `whole` time, nothing else is
+    /// missing than what was lost.
+    fn finish(mut self, whole: bool) -> Tally {
         let end = self.extent.map_or(0, |(_, end)| end);
         for (function, since) in self.open {
             let share = self.tally.functions.entry(function).or_default();
             share.ticks = share.ticks.saturating_add(end.saturating_sub(since));
         }
+        self.tally.unseen = whole.then_some(self.lost);
         self.tally
     }
 }
@@ -160,6 +202,7 @@ mod tests {
     fn calls_count_for_as_long_as_they_are_seen() {
         let [main, leaf, before] = [1, 2, 3].map(FunctionId);
         let mut count = Counting::default();
+        count.lose(3);
         let call = SiteKind::Call;
         for (function, kind, ticks) in [
             (leaf, call(CallKind::Enter), 100),
@@ -179,13 +222,13 @@ mod tests {
         };
         let expected = Tally {
             events: 7,
-            since: None,
+            unseen: Some(3),
             functions: HashMap::from([
                 (main, share(1, 1, 40)),
                 (leaf, share(5, 2, 40)),
                 (before, share(1, 0, 20)),
             ]),
         };
-        assert_eq!(count.finish(), expected);
+        assert_eq!(count.finish(true), expected);
     }
 }

@@ -25,7 +25,7 @@ pub(crate) use clock::{counter_is_invariant, instant_of, now_anchor, ticks_now};
 pub(crate) use memory::Memory;
 pub(crate) use naming::{PR_SET_VMA, kernel_names_mappings};
 pub(crate) use peer::security_label;
-pub(crate) use perf::{open_mapping_event, open_task_event};
+pub(crate) use perf::{open_mapping_event, open_task_clock, open_task_event};
 pub(crate) use pid_namespace::PidNamespace;
 pub(crate) use pidfd::PidFd;
 pub(crate) use robust::robust_list;

@@ -1,10 +1,12 @@
-//! Software perf events that count nothing: they have the kernel write down what is mapped, and who is forked.
+//! Software perf events: of those that count nothing, the kernel writes down what is mapped, and who is forked. Another one counts for how
+//! long a thread runs.
 
 use std::{fs::File, io, os::fd::FromRawFd};
 
 use nix::libc;
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
+const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
 const PERF_COUNT_SW_DUMMY: u64 = 9;
 const PERF_SAMPLE_TID: u64 = 1 << 1;
 const PERF_SAMPLE_TIME: u64 = 1 << 2;
@@ -41,6 +43,9 @@ struct Attributes {
     clockid: i32,
 }
 
+const EVERY_PROCESS: libc::pid_t = -1;
+const ANY_PROCESSOR: libc::c_int = -1;
+
 const ATTRIBUTES_BYTES: u32 = 96;
 const _: () = assert!(size_of::<Attributes>() == ATTRIBUTES_BYTES as usize);
 
@@ -50,7 +55,8 @@ const _: () = assert!(size_of::<Attributes>() == ATTRIBUTES_BYTES as usize);
 /// # Errors
 /// As [`open_task_event`].
 pub(crate) fn open_mapping_event(cpu: i32) -> io::Result<File> {
-    open(cpu, MMAP)
+    let attributes = records(MMAP);
+    open(&attributes, EVERY_PROCESS, cpu)
 }
 
 /// The same of each process and thread that is forked, ends, or becomes another program.
@@ -58,15 +64,32 @@ pub(crate) fn open_mapping_event(cpu: i32) -> io::Result<File> {
 /// # Errors
 /// What perf_event_open(2) says; EACCES without `CAP_PERFMON`, where `kernel.perf_event_paranoid` is more than 0.
 pub(crate) fn open_task_event(cpu: i32) -> io::Result<File> {
-    open(cpu, TASK | COMM | COMM_EXEC)
+    let attributes = records(TASK | COMM | COMM_EXEC);
+    open(&attributes, EVERY_PROCESS, cpu)
 }
 
-/// Of processors, not of a process: whose threads have events of their own pays for them whenever it is switched to or from, 0.2 µs here; this costs it
-/// nothing.
+/// Counts for how long a thread runs from now on: reading the file gives 8 bytes, the nanoseconds,
+/// also while the thread runs. Until the file is closed, each switch to or from the thread costs
+/// it 0.2 µs.
 ///
-/// Closing the file takes everything back.
-fn open(cpu: i32, what: u64) -> io::Result<File> {
+/// # Errors
+/// What perf_event_open(2) says; EACCES where `kernel.perf_event_paranoid` is more than 2, or the
+/// kernel would not let us trace the thread.
+pub(crate) fn open_task_clock(tid: libc::pid_t) -> io::Result<File> {
     let attributes = Attributes {
+        kind: PERF_TYPE_SOFTWARE,
+        size: ATTRIBUTES_BYTES,
+        config: PERF_COUNT_SW_TASK_CLOCK,
+        flags: EXCLUDE_KERNEL | EXCLUDE_HV,
+        ..Attributes::default()
+    };
+    open(&attributes, tid, ANY_PROCESSOR)
+}
+
+/// An event that has the kernel write records. Of processors, not of a process: this costs the
+/// process nothing.
+fn records(what: u64) -> Attributes {
+    Attributes {
         kind: PERF_TYPE_SOFTWARE,
         size: ATTRIBUTES_BYTES,
         config: PERF_COUNT_SW_DUMMY,
@@ -75,14 +98,18 @@ fn open(cpu: i32, what: u64) -> io::Result<File> {
         wakeup_watermark: 1,
         clockid: libc::CLOCK_MONOTONIC,
         ..Attributes::default()
-    };
-    let (every_process, no_group): (libc::pid_t, libc::c_int) = (-1, -1);
+    }
+}
+
+/// Closing the file takes everything back.
+fn open(attributes: &Attributes, pid: libc::pid_t, cpu: libc::c_int) -> io::Result<File> {
+    let no_group: libc::c_int = -1;
     // SAFETY: perf_event_open reads `size` bytes of the attributes, a live local of that size; the rest are integers.
     let result = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
-            &raw const attributes,
-            every_process,
+            std::ptr::from_ref(attributes),
+            pid,
             cpu,
             no_group,
             PERF_FLAG_FD_CLOEXEC,

@@ -9,7 +9,7 @@ use super::Drain;
 use crate::{
     collect::{
         pictures::{Moment, Pictures},
-        sample::{self, RingId, RingSample, Sample},
+        sample::{self, Look, RingSample, Sample, Seen},
     },
     sys::{Urgent, ticks_now},
     target::cpu_time,
@@ -86,9 +86,13 @@ impl Drain {
         (!lane.is_muted()).then(|| lane.thread())
     }
 
-    /// How much each ring was given, and what is in those that were given the most since `before`.
-    pub(super) fn sample(&mut self, before: &HashMap<RingId, u64>) -> Sample {
-        self.discover();
+    /// How much each ring was given, and what is in those that were given the most.
+    pub(super) fn sample(&mut self, look: &Look) -> Sample {
+        self.settle_mode();
+        match look {
+            Look::Begin | Look::All(_) if !self.newest => self.flush(),
+            _ => self.discover(),
+        }
         let geometry = self.layout().geometry;
         let rings = self.order.iter().filter_map(|index| {
             let ring = self.rings.get(index).filter(|ring| !ring.is_left())?;
@@ -98,7 +102,7 @@ impl Drain {
                 ring: (*index, thread),
                 given: words.saturating_add(self.slots.lost(*index)),
                 ran: None,
-                picture: None,
+                seen: None,
             })
         });
         let mut rings: Vec<RingSample> = rings.collect();
@@ -109,17 +113,39 @@ impl Drain {
         );
         // Of a ring that is new nothing is known before it was seen twice.
         let more = |ring: &RingSample| {
-            let before = before.get(&ring.ring).copied();
-            before.map_or(0, |before| ring.given.saturating_sub(before))
+            let before = match look {
+                Look::Newest(before) | Look::All(before) => before.get(&ring.ring)?,
+                Look::Begin => return None,
+            };
+            Some(ring.given.saturating_sub(*before)).filter(|more| *more > 0)
         };
         rings.sort_by_cached_key(|ring| Reverse(more(ring)));
-        let grown = rings.iter_mut().take(sample::MOST_PICTURES);
-        for ring in grown.take_while(|ring| more(ring) > 0) {
+        for ring in rings.iter_mut().take(sample::MOST_PICTURES) {
             let index = ring.ring.0;
-            let picture = Picture::take(&self.slots.rings, geometry, index, sample::CHUNKS);
-            ring.picture = Some(picture);
+            ring.seen = more(ring).and_then(|more| match look {
+                Look::All(_) if !self.newest => None,
+                Look::All(_) => {
+                    let chunks = sample::CHUNKS + more / (geometry.chunk_bytes() / 8);
+                    let picture = Picture::take(&self.slots.rings, geometry, index, chunks);
+                    let whole = picture.missing() <= ring.given.saturating_sub(more);
+                    Some(Seen::Picture(picture, whole))
+                }
+                _ => {
+                    let picture = Picture::take(&self.slots.rings, geometry, index, sample::CHUNKS);
+                    Some(Seen::Picture(picture, false))
+                }
+            });
+            // Also of a thread that records nothing now: its functions may rest.
             let tid = self.output.thread(ring.ring.1).map(|(tid, _)| tid);
             ring.ran = tid.and_then(|tid| cpu_time::of_thread(self.pid, tid));
+        }
+        for ring in &mut rings {
+            let owner = self.rings.get(&ring.ring.0).map(|ring| ring.owner);
+            let lane = owner.and_then(|owner| self.lanes.get_mut(owner));
+            let counted = lane.and_then(|lane| lane.count_events(matches!(look, Look::Begin)));
+            if let (Look::All(_), Some(counted)) = (look, counted) {
+                ring.seen.get_or_insert(Seen::Counted(counted));
+            }
         }
         Sample {
             sites: Arc::clone(&self.sites),

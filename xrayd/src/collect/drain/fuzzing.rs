@@ -224,10 +224,15 @@ impl Scene {
             24 => self.choose(input),
             25 => self.profile(input),
             26 => {
-                let sample = self.drain.sample(&HashMap::new());
+                let sample = self.drain.sample(&Look::Begin);
                 let before = sample.rings.iter().map(|ring| (ring.ring, 0));
                 let before = before.collect();
-                self.drain.sample(&before);
+                let look = match input.small() & 1 {
+                    0 => Look::Newest(before),
+                    _ => Look::All(before),
+                };
+                let mut sample = self.drain.sample(&look);
+                sample.tallies(&(Ticks(0)..=Ticks(u64::MAX)));
             }
             // A session ends, and another one finds what it left; or a collector dies.
             27 => self.restart(input.small() & 1 == 0),

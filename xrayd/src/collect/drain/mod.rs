@@ -27,7 +27,7 @@ use super::{
     numbers::Numbers,
     pictures::{Moment, Pictures},
     ring::{Around, Ring, TURN_WORDS, turns},
-    sample::{RingId, Sample},
+    sample::{Look, Sample},
     slots::Slots,
 };
 use crate::{
@@ -91,8 +91,8 @@ enum Request {
     BeginCounts(SyncSender<()>),
     /// Copy what rings, at most so many bytes, and the output hold.
     Pictures(u64, Moment, SyncSender<Pictures>),
-    /// Say how much rings were given, and copy the newest part of those that were given the most since.
-    Sample(HashMap<RingId, u64>, SyncSender<Sample>),
+    /// Say how much rings were given, and what, as far as that is asked.
+    Sample(Look, SyncSender<Sample>),
     /// Read what is there, have it added up, and answer.
     Profile(Ask, SyncSender<Option<ProfileSums>>),
     /// The producers are gone for good or switched off: read the rest, give memory back, end.
@@ -223,10 +223,11 @@ impl DrainHandle {
         Some(answered)
     }
 
-    /// What rings were given so far, and what is in those that were given the most since they had been given so much. `None` if the thread is gone.
-    pub(crate) fn sample(&self, before: HashMap<RingId, u64>) -> Option<Sample> {
+    /// How much rings were given so far, and what is in those that were given the most. `None` if the
+    /// thread is gone.
+    pub(crate) fn sample(&self, look: Look) -> Option<Sample> {
         let (answer, answered) = sync_channel(1);
-        self.requests.send(Request::Sample(before, answer)).ok()?;
+        self.requests.send(Request::Sample(look, answer)).ok()?;
         answered.recv().ok()
     }
 
@@ -410,8 +411,8 @@ impl Drain {
                 Ok(Request::Pictures(bytes, moment, answer)) => {
                     let _ = answer.send(self.pictures(bytes, moment));
                 }
-                Ok(Request::Sample(before, answer)) => {
-                    let _ = answer.send(self.sample(&before));
+                Ok(Request::Sample(look, answer)) => {
+                    let _ = answer.send(self.sample(&look));
                 }
                 Ok(Request::Profile(ask, answer)) => {
                     let _ = answer.send(self.profile(ask));

@@ -15,17 +15,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use xray_trace::model::{FunctionId, Ticks};
+use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
 use super::{
     super::{Wanted, controller::Controller},
     Duty, Economy,
     measure::{Interval, Reading, WORKING, float, given},
     price,
+    run_clocks::{MOST_CLOCKS, RunClocks},
     weigh::{Time, Weights},
 };
 use crate::{
-    collect::{RingId, Sample},
+    collect::{Look, RingId, Sample},
     inject::{Door, Front},
     lock::lock,
     refusal::Result,
@@ -77,19 +78,31 @@ pub(in crate::session) struct Keeper {
 enum Stage {
     #[default]
     Looking,
-    /// These functions are on though they rest.
-    Trying {
-        ids: Vec<FunctionId>,
-        begun: Ticks,
-        since: Ticks,
-        given: HashMap<RingId, u64>,
-        /// For how long the process had run by then.
-        ran: Option<Duration>,
-    },
+    /// Some functions are on though they rest.
+    Trying(Try),
     /// Nothing is recorded until the next window.
     Off,
     /// Everything is.
     Open { since: Ticks, next: Instant },
+}
+
+/// Functions that rest and are on for a moment.
+#[derive(Debug)]
+struct Try {
+    /// In order of id.
+    ids: Vec<FunctionId>,
+    /// What rings had been given before.
+    given: HashMap<RingId, u64>,
+    /// For how long the process had run at the last look.
+    ran: Option<Duration>,
+    /// When they began to be switched on, and for how many nanoseconds threads had run by then;
+    /// `None` if the process had ended. They are switched off in the same order, so each is on for
+    /// as long as it is from here to when that begins.
+    since: Ticks,
+    clocks: RunClocks,
+    began: Option<f64>,
+    /// How much of a processor threads without a clock use.
+    unclocked: f64,
 }
 
 // === impl Keeper ===
@@ -157,6 +170,10 @@ impl Controller {
             self.patch_as_wanted(&self.all_on())?;
             self.open_door()?;
         }
+        if let Stage::Trying(_) = self.keeper.stage {
+            // What was to be counted for the try is not any more.
+            self.sample(Look::Newest(HashMap::new()));
+        }
         self.shared.ledger.wake_all(ticks_now());
         self.keeper = Keeper::default();
         Ok(())
@@ -193,16 +210,7 @@ impl Controller {
                 self.keeper.due = None;
                 Ok(())
             }
-            (
-                Economy::Budget(ppm),
-                Stage::Trying {
-                    ids,
-                    begun,
-                    since,
-                    given,
-                    ran,
-                },
-            ) => self.end_try(budget(ppm), ids, (begun, since), &given, ran),
+            (Economy::Budget(ppm), Stage::Trying(tried)) => self.end_try(budget(ppm), tried),
             (Economy::Budget(ppm), _) => self.look_at_costs(budget(ppm)),
             (Economy::Duty(duty), Stage::Open { since, next }) => {
                 self.end_window(duty, since, next)
@@ -223,10 +231,10 @@ impl Controller {
             .resting
             .retain(|id| states.recorded(*id).is_some());
         let before = self.keeper.last.take().unwrap_or_default();
-        let sample = self.sample(before.given.clone());
+        let sample = self.sample(Look::Newest(before.given.clone()));
         let now = Instant::now();
         self.keeper.due = Some(now + LOOK_EVERY);
-        let Some(sample) = sample else {
+        let Some(mut sample) = sample else {
             return Ok(());
         };
         let mut reading = Reading::of(&sample);
@@ -251,12 +259,10 @@ impl Controller {
                 .weights
                 .learn(&costs.measured, FADE_LOOK, |id| !resting.contains(&id));
         }
-        let useful = costs.time.useful_ns() / 1e9;
-        let weights = &keeper.weights;
-        let unrecorded = resting
-            .iter()
-            .filter_map(|id| Some((*id, weights.get(*id)?.calls_per_second() * useful)));
-        self.shared.ledger.unrecorded(unrecorded);
+        let useful_ns = costs.time.useful_ns();
+        self.count_unrecorded(|_| useful_ns);
+        let keeper = &self.keeper;
+        let (resting, weights) = (&keeper.resting, &keeper.weights);
         self.shared.ledger.cost(keeper.overhead(), event_ns);
         let on = |id| states.recorded(id).is_some() && !resting.contains(&id);
         if weights.load(on) > budget * TOO_MUCH {
@@ -311,21 +317,25 @@ impl Controller {
         let share = budget * FOR_TRYING;
         let time = Duration::from_secs_f64((share / load).min(1.0) * TRY_EVERY.as_secs_f64());
         let time = time.clamp(SHORTEST_TRY, LONGEST_TRY);
-        let Some(sample) = self.sample(HashMap::new()) else {
+        let Some(sample) = self.sample(Look::Begin) else {
             return Ok(());
         };
         let ids: Vec<FunctionId> = ids.into_iter().collect();
+        let (clocks, unclocked) = self.run_clocks();
+        let (began, since) = (clocks.read(), ticks_now());
         let waking = Instant::now();
         let woken = self.wake_sleds(&ids);
         let begun = Instant::now();
         self.keeper.due = Some(begun + time);
-        self.keeper.stage = Stage::Trying {
+        self.keeper.stage = Stage::Trying(Try {
             ids,
-            begun: sample.taken.1,
-            since: ticks_now(),
             given: given(&sample),
-            ran: sample.ran,
-        };
+            ran: self.keeper.last.as_ref().map(|last| last.cpu),
+            since,
+            began,
+            clocks,
+            unclocked,
+        });
         // Also if that failed: some of them may be on, and are to rest again.
         let stopped = woken?;
         // They are switched on and off one after the other: each is on for about as long as one of the two takes.
@@ -336,54 +346,76 @@ impl Controller {
         Ok(())
     }
 
-    fn end_try(
-        &mut self,
-        budget: f64,
-        mut ids: Vec<FunctionId>,
-        (begun, since): (Ticks, Ticks),
-        before: &HashMap<RingId, u64>,
-        ran: Option<Duration>,
-    ) -> Result<()> {
-        // While they are on: what is recorded later pushes it out of the pictures.
-        let sample = self.sample(before.clone());
+    /// Clocks of the threads that work, and how much of a processor others use.
+    fn run_clocks(&self) -> (RunClocks, f64) {
+        let pid = self.target.pid();
+        let Some(last) = &self.keeper.last else {
+            return (RunClocks::of(pid, &[]), 0.0);
+        };
+        let running = last.threads_running.iter();
+        let mut working: Vec<(f64, ThreadId)> = running
+            .map(|(thread, running)| (*running, *thread))
+            .filter(|(running, _)| *running > 0.0)
+            .collect();
+        working.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        working.truncate(MOST_CLOCKS);
+        let tids: Vec<u32> = working
+            .iter()
+            .filter_map(|(_, thread)| Some(self.output.thread(*thread)?.0))
+            .collect();
+        let clocks = RunClocks::of(pid, &tids);
+        let clocked: f64 = working.iter().map(|(running, _)| running).sum();
+        let unclocked = match clocks.are_of_threads() {
+            true => (last.running - clocked).max(0.0),
+            false => 0.0,
+        };
+        (clocks, unclocked)
+    }
+
+    fn end_try(&mut self, budget: f64, mut tried: Try) -> Result<()> {
+        let until = ticks_now();
+        let ended = tried.clocks.read();
         // What somebody has switched since is not tried any more.
-        ids.retain(|id| self.keeper.resting.contains(id));
-        if let Err(error) = self.rest_sleds(&ids) {
+        tried.ids.retain(|id| self.keeper.resting.contains(id));
+        if let Err(error) = self.rest_sleds(&tried.ids) {
             // They are on still, and tried on until that succeeds.
-            self.keeper.stage = Stage::Trying {
-                ids,
-                begun,
-                since,
-                given: before.clone(),
-                ran,
-            };
+            self.keeper.stage = Stage::Trying(tried);
             return Err(error);
         }
         self.keeper.due = Some(Instant::now() + LOOK_EVERY);
-        let (Some(mut sample), Some(after)) = (sample, self.sample(HashMap::new())) else {
+        let Some(mut sample) = self.sample(Look::All(tried.given.clone())) else {
             return Ok(());
         };
-        let until = sample.taken.1;
+        let Try {
+            ids,
+            given: before,
+            ran: tried_ran,
+            since,
+            clocks: _,
+            began,
+            unclocked,
+        } = tried;
         let ticks = until.0.saturating_sub(since.0);
         self.shared.ledger.recorded(&ids, ticks);
         let (event_ns, tick_ns) = (self.keeper.event_ns(), self.keeper.tick_ns());
         let last = self.keeper.last.take().unwrap_or_default();
-        let elapsed_ns = float(after.taken.1.0.saturating_sub(begun.0)) * tick_ns;
-        // Sums are right, single numbers are not: they come by the scheduler's tick.
-        let ran = ran.zip(after.ran);
-        let ran = ran.map(|(before, now)| now.saturating_sub(before));
-        let cpu_ns = ran.map_or(0.0, |ran| ran.as_secs_f64() * 1e9);
-        let tallies = sample.tallies(&(since..=until));
-        let after = given(&after);
-        for ring in &mut sample.rings {
-            ring.given = after.get(&ring.ring).copied().unwrap_or(ring.given);
-        }
-        let interval = Interval::new(&sample, before, tallies, (elapsed_ns, cpu_ns), &last);
+        let elapsed_ns = float(ticks) * tick_ns;
+        let ran_ns = began.zip(ended).map(|(began, ended)| ended - began);
+        let cpu_ns = ran_ns.map_or(0.0, |ran_ns| ran_ns + unclocked * elapsed_ns);
+        let tallies = sample.tallies(&(since..=Ticks(u64::MAX)));
+        let interval = Interval::new(&sample, &before, tallies, (elapsed_ns, cpu_ns), &last);
         let costs = interval.weigh(event_ns, tick_ns);
         let keeper = &mut self.keeper;
         keeper.last = Some(last);
         let (resting, states) = (&keeper.resting, &self.shared.states);
-        keeper.spent.add(costs.time, 1.0);
+        // What they cost until they were off again is spent, too.
+        let ran = tried_ran.zip(sample.ran);
+        let ran = ran.map(|(before, now)| now.saturating_sub(before));
+        let spent = Time {
+            cpu_ns: ran.map_or(0.0, |ran| ran.as_secs_f64() * 1e9),
+            ..costs.time
+        };
+        keeper.spent.add(spent, 1.0);
         if interval.is_seen() {
             keeper.weights.learn(&costs.measured, FADE_TRY, |id| {
                 ids.binary_search(&id).is_ok()
@@ -405,21 +437,45 @@ impl Controller {
         self.shared.ledger.wake(wake, ticks_now());
         self.rest(rest)?;
         self.begin_anew();
+        // Since the last look, those that were not on have rested all the time, and the others but
+        // for the try.
+        let now = self.keeper.last.as_ref().map(|last| last.cpu);
+        let ran = tried_ran.zip(now);
+        let ran_ns = ran.map_or(0.0, |(before, now)| {
+            now.saturating_sub(before).as_secs_f64() * 1e9
+        });
+        self.count_unrecorded(|id| match ids.binary_search(&id) {
+            Ok(_) => (ran_ns - cpu_ns).max(0.0),
+            Err(_) => ran_ns,
+        });
         Ok(())
+    }
+
+    /// Notes what functions that rest would have recorded while the process ran for so many
+    /// nanoseconds.
+    fn count_unrecorded(&self, useful_ns: impl Fn(FunctionId) -> f64) {
+        let resting = self.keeper.resting.iter();
+        let unrecorded = resting.filter_map(|id| {
+            let rate = self.keeper.weights.get(*id)?.calls_per_second();
+            Some((*id, rate * useful_ns(*id) / 1e9))
+        });
+        self.shared.ledger.unrecorded(unrecorded);
     }
 
     /// What was recorded so far is no matter of the next look: it was of functions that rest by now.
     fn begin_anew(&mut self) {
         let last = self.keeper.last.take().unwrap_or_default();
-        self.keeper.last = self.sample(HashMap::new()).map(|sample| Reading {
-            running: last.running,
-            threads_running: last.threads_running,
-            ..Reading::of(&sample)
-        });
+        self.keeper.last = self
+            .sample(Look::Newest(HashMap::new()))
+            .map(|sample| Reading {
+                running: last.running,
+                threads_running: last.threads_running,
+                ..Reading::of(&sample)
+            });
     }
 
-    fn sample(&self, before: HashMap<RingId, u64>) -> Option<Sample> {
-        lock(&self.shared.drain).as_ref()?.sample(before)
+    fn sample(&self, look: Look) -> Option<Sample> {
+        lock(&self.shared.drain).as_ref()?.sample(look)
     }
 
     // --- duty

@@ -31,8 +31,7 @@ pub(super) struct Reading {
 /// What happened in a while.
 #[derive(Debug, Default)]
 pub(super) struct Interval {
-    pub(super) elapsed_ns: f64,
-    /// Of which the process has run so long.
+    /// For so long the process has run.
     pub(super) cpu_ns: f64,
     pub(super) rings: Vec<Grown>,
     /// Threads that have a ring at its end.
@@ -108,7 +107,6 @@ impl Interval {
             Some(Grown::new(ring, given, tally, elapsed_ns, running))
         });
         Self {
-            elapsed_ns,
             cpu_ns,
             rings: rings.filter(|ring| ring.given > 0).collect(),
             living: sample.rings.iter().map(|ring| ring.ring.1).collect(),
@@ -129,7 +127,6 @@ impl Interval {
         let seen = self.rings.iter().filter(|ring| ring.seen().is_some());
         let seen: f64 = seen.map(|ring| float(ring.given)).sum();
         let mut measured = Measured {
-            elapsed_ns: self.elapsed_ns,
             living: self.living.clone(),
             ..Measured::default()
         };
@@ -141,13 +138,16 @@ impl Interval {
             let Some(tally) = ring.seen() else {
                 continue;
             };
-            let each = float(ring.given) / float(tally.events);
+            // An event may have several words, each of which costs something.
+            let all = tally.unseen.map(|unseen| tally.events + unseen);
+            let each = float(all.unwrap_or(ring.given)) / float(tally.events);
+            let words = float(ring.given) / float(tally.events);
             if let Some(cpu_ns) = ring.cpu_ns {
                 let own = time(cpu_ns, float(ring.given));
                 measured.threads.insert(Some(ring.thread), own);
             }
             for (&id, part) in &tally.functions {
-                let cost_ns = float(part.events) * each * event_ns;
+                let cost_ns = float(part.events) * words * event_ns;
                 let share = measured.functions.entry(id).or_default();
                 let mut add = |thread, cost| *share.costs_ns.entry(thread).or_default() += cost;
                 add(ALL, cost_ns * scale);

@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `price` | what an event costs |
 //! | `measure` | what was recorded between two looks, and what that cost whom |
+//! | `run_clocks` | for how long threads run while something is tried |
 //! | `weigh` | what functions cost, and which of them are worth it |
 //! | `ledger` | what rested, and when everything was recorded |
 //! | `keeper` | the control thread's part: looking, trying, switching |
@@ -23,6 +24,7 @@ mod keeper;
 mod ledger;
 mod measure;
 mod price;
+mod run_clocks;
 mod weigh;
 
 use std::time::Duration;

@@ -15,6 +15,9 @@ const FOR_THE_CHEAP: f64 = 0.1;
 /// A function that is called so many times as often as before, or as seldom, has changed; then what was before counts so much less.
 const CHANGED: f64 = 3.0;
 const FADE_CHANGED: f64 = 0.35;
+/// What was measured while the process ran for less than so many nanoseconds changes what is known so
+/// much less: a program that waits shows nothing.
+const WHOLE_NS: f64 = 5e6;
 /// A load below this is none, and as few calls in a second.
 const LEAST: f64 = 1e-9;
 
@@ -24,8 +27,6 @@ pub(super) struct Weight {
     /// What it cost, by thread.
     costs: HashMap<Whose, Cost>,
     calls: f64,
-    /// In so many nanoseconds.
-    elapsed_ns: f64,
     /// Nanoseconds of a call; `None` while none was seen.
     mean: Option<f64>,
 }
@@ -52,8 +53,6 @@ pub(super) struct Weights(HashMap<FunctionId, Weight>);
 /// What was measured in a while.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Measured {
-    /// How long that was, in nanoseconds.
-    pub(super) elapsed_ns: f64,
     /// What threads that work did, and all together.
     pub(super) threads: HashMap<Whose, Time>,
     /// Threads that there are, whether they work or not.
@@ -117,15 +116,15 @@ impl Weight {
     }
 
     fn learn(&mut self, share: &Share, measured: &Measured, fade: f64) {
-        let before = self.calls / self.elapsed_ns.max(1.0);
-        let now = share.calls / measured.elapsed_ns.max(1.0);
-        // The program does something else by now: what was before says less.
-        let changed = now * CHANGED < before || before * CHANGED < now;
-        let fade = if changed {
-            fade.min(FADE_CHANGED)
-        } else {
-            fade
+        let all = measured.threads.get(&ALL).copied().unwrap_or_default();
+        let before = self.calls_per_second();
+        let now = share.calls * 1e9 / all.useful_ns().max(1.0);
+        let fade = match now * CHANGED < before || before * CHANGED < now {
+            // The program does something else by now: what was before says less.
+            true => fade.min(FADE_CHANGED),
+            false => fade,
         };
+        let fade = fade.powf((all.cpu_ns / WHOLE_NS).clamp(0.0, 1.0));
         let threads = &measured.threads;
         // A thread that does not work now has nothing to say.
         for (&thread, &time) in threads {
@@ -140,7 +139,6 @@ impl Weight {
             whose.is_none_or(living) && (*whose == ALL || cost.load() > LEAST)
         });
         self.calls = self.calls * fade + share.calls;
-        self.elapsed_ns = self.elapsed_ns * fade + measured.elapsed_ns;
         self.mean = share.mean.or(self.mean);
     }
 }
@@ -238,7 +236,6 @@ mod tests {
     /// Of a second.
     fn measured(functions: &[Function<'_>]) -> Measured {
         let mut measured = Measured {
-            elapsed_ns: SECOND,
             ..Measured::default()
         };
         let time = Time {
@@ -328,6 +325,14 @@ mod tests {
         assert!((weights.load(|id| id.0 == 2) - 0.4).abs() < 1e-9);
         let calls = weights.get(FunctionId(1)).unwrap().calls_per_second();
         assert!((calls - 1000.0).abs() < 1e-6);
+        // A program that waits shows next to nothing, however often that is seen.
+        let mut waiting = measured(&[]);
+        waiting.threads.entry(ALL).or_default().cpu_ns = WHOLE_NS / 1e5;
+        for _ in 0..1000 {
+            weights.learn(&waiting, FADE, |_| true);
+        }
+        let calls = weights.get(FunctionId(1)).unwrap().calls_per_second();
+        assert!((calls - 1000.0).abs() < 50.0, "{calls}");
         for _ in 0..80 {
             weights.learn(&measured(&[]), FADE, |_| true);
         }

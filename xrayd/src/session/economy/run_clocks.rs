@@ -1,0 +1,76 @@
+//! For how long threads run while something is tried: to the nanosecond, where the kernel says so.
+//!
+//! What the kernel tells of other processes' processor time it tells by the tick of its scheduler,
+//! which is as long as a try. A perf event of a thread tells it at any moment.
+
+use std::{fs::File, io::Read as _, time::Duration};
+
+use crate::{pid::Pid, sys::open_task_clock, target::cpu_time};
+
+/// Threads that have a clock at most.
+pub(super) const MOST_CLOCKS: usize = 16;
+
+/// The clocks of the threads that work.
+#[derive(Debug)]
+pub(super) struct RunClocks {
+    /// Empty where that is forbidden.
+    clocks: Vec<File>,
+    pid: Pid,
+}
+
+// === impl RunClocks ===
+
+impl RunClocks {
+    /// Clocks of these threads of a process, or, if not each can have one, the process's own.
+    pub(super) fn of(pid: Pid, tids: &[u32]) -> Self {
+        let clocks: Option<Vec<File>> = tids
+            .iter()
+            .map(|tid| open_task_clock(i32::try_from(*tid).ok()?).ok())
+            .collect();
+        Self {
+            clocks: clocks.unwrap_or_default(),
+            pid,
+        }
+    }
+
+    /// Whether they are those of threads alone.
+    pub(super) fn are_of_threads(&self) -> bool {
+        !self.clocks.is_empty()
+    }
+
+    /// For how many nanoseconds they have run; `None` if the process has ended.
+    pub(super) fn read(&self) -> Option<f64> {
+        let mut sum = Duration::ZERO;
+        for mut clock in &self.clocks {
+            let mut bytes = [0; 8];
+            clock.read_exact(&mut bytes).ok()?;
+            sum += Duration::from_nanos(u64::from_ne_bytes(bytes));
+        }
+        if self.clocks.is_empty() {
+            sum = cpu_time::of_process(self.pid)?;
+        }
+        Some(sum.as_secs_f64() * 1e9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::unistd;
+
+    use super::*;
+
+    /// Whichever clock it is.
+    #[test]
+    fn who_works_runs() {
+        let pid = Pid::try_from(std::process::id()).unwrap();
+        let tid = u32::try_from(unistd::gettid().as_raw()).unwrap();
+        for tids in [&[tid][..], &[]] {
+            let clocks = RunClocks::of(pid, tids);
+            let before = clocks.read().unwrap();
+            let mut sum = 0_u64;
+            while clocks.read().unwrap() < before + 2e7 {
+                sum = std::hint::black_box(sum + 1);
+            }
+        }
+    }
+}
