@@ -818,7 +818,7 @@ impl Evictions {
             .newest
             .iter()
             .filter(|its| its.0 == thread && its.2 >= since);
-        Some(its.map(|its| its.1).sum())
+        Some(its.map(|its| its.1).fold(0, u64::saturating_add))
     }
 }
 

@@ -44,7 +44,7 @@ impl Drain {
             .order
             .iter()
             .map(|index| self.slots.renew_filter(*index));
-        let waited = waited.sum();
+        let waited = waited.fold(0, u64::saturating_add);
         self.output.left_out(waited);
         self.tell_left_out();
     }
@@ -56,7 +56,7 @@ impl Drain {
         }
         let rings = self.rings.values_mut();
         let left_out = rings.map(|ring| ring.take_left_out(&self.slots));
-        self.output.left_out(left_out.sum());
+        self.output.left_out(left_out.fold(0, u64::saturating_add));
     }
 
     /// What was counted so far is an earlier session's, or was added up.

@@ -145,7 +145,9 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         modules,
         noticing,
     } = status;
-    let told: u64 = losses.iter().map(|loss| loss.lost).sum();
+    let told = losses
+        .iter()
+        .fold(0_u64, |told, loss| told.saturating_add(loss.lost));
     let (noticing, noticing_why) = match noticing {
         Noticing::Idle => ("idle", String::new()),
         Noticing::Perf => ("perf", String::new()),
