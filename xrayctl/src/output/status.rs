@@ -399,7 +399,7 @@ mod tests {
                 loss(0, "(threads without a ring)", 300),
             ],
             lost_by_others: 45,
-            rings_refused: "97 rings take 8190 KiB; apart from the rings, control group /sys/fs/cgroup/a has room for 13000 KiB, and rings may take half of that".into(),
+            rings_refused: "97 rings would take 8190 KiB; apart from the rings, control group /sys/fs/cgroup/a has room for 13000 KiB, and rings may take half of that".into(),
             ..status.clone()
         };
         let failed = ProcessStatus {

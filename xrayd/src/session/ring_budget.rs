@@ -243,7 +243,7 @@ impl RingBudget {
         let bytes = bytes_of_threads(self.geometry, slots).div_ceil(1024);
         let limit = tightest.map_or("no limit", |room| &room.limit);
         format!(
-            "{slots} rings take {bytes} KiB; apart from the rings, {limit}, and rings may take half of that"
+            "{slots} rings would take {bytes} KiB; apart from the rings, {limit}, and rings may take half of that"
         )
     }
 }
