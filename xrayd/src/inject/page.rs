@@ -230,27 +230,22 @@ mod tests {
         /// Switches all sleds. `meanwhile` happens between the look at them and the writes.
         fn switch(&self, to: Switch, meanwhile: impl FnOnce()) -> PatchReport {
             let mut bytes = self.bytes();
-            let changes = SLEDS.map(|(kind, at)| {
+            let mut changes = Vec::new();
+            for (kind, at) in SLEDS {
                 let address = self.address + at as u64;
                 let staging = match classify(kind, address, &bytes[at..]) {
                     State::Compiled => Some(stage(kind, address, self.address + 0x1000).unwrap()),
                     State::Staged { .. } | State::On { .. } => None,
-                    state => panic!("{state:?}"),
+                    State::Breakpoint | State::Foreign | State::Runtime => continue,
                 };
-                Change::new(kind, at, staging.as_ref(), to, &mut bytes)
-            });
+                changes.push(Change::new(kind, at, staging.as_ref(), to, &mut bytes));
+            }
             meanwhile();
             let (pid, mut report) = (Pid::this(), PatchReport::default());
             let maps = Maps::default();
             let mut patcher = Patcher::new(pid, &self.memory, &maps, [], Vec::new(), []);
             patcher
-                .write_changes(
-                    &self.memory,
-                    self.address,
-                    &mut bytes,
-                    changes.into(),
-                    &mut report,
-                )
+                .write_changes(&self.memory, self.address, &mut bytes, changes, &mut report)
                 .unwrap();
             report
         }
@@ -294,6 +289,62 @@ mod tests {
             let bytes = text.bytes();
             assert!(between.iter().all(|&at| bytes[at] == byte), "{bytes:x?}");
         }
+    }
+
+    /// Each way to switch a text, the first time with bodies, and each byte where a breakpoint can
+    /// be.
+    fn each_place(check: impl Fn(&Text, bool, Switch, usize)) {
+        for (staged, to) in [(false, Switch::On), (true, Switch::On), (true, Switch::Off)] {
+            for place in 0..LENGTH {
+                let text = Text::new();
+                if staged {
+                    text.switch(Switch::On, || {});
+                }
+                if staged && to == Switch::On {
+                    text.switch(Switch::Off, || {});
+                }
+                check(&text, staged, to, place);
+            }
+        }
+    }
+
+    /// The program would die of SIGTRAP: nobody answers for a breakpoint that was removed.
+    #[test]
+    fn a_breakpoint_that_goes_meanwhile_does_not_come_back() {
+        each_place(|text, staged, to, place| {
+            let without = text.bytes()[place];
+            text.put(place, &[INT3]);
+            text.switch(to, || text.put(place, &[without]));
+            let bytes = text.bytes();
+            assert!(
+                !bytes.contains(&INT3),
+                "{staged} {to:?} {place}: {bytes:x?}"
+            );
+        });
+    }
+
+    /// Once it is staged, that is the byte that switches it. The first time it is the body, where no
+    /// thread comes by; what is written to any other byte of the sled is seen before it is on.
+    #[test]
+    fn a_breakpoint_that_comes_meanwhile_is_erased_only_in_a_byte_that_is_written() {
+        each_place(|text, staged, to, place| {
+            text.switch(to, || text.put(place, &[INT3]));
+            let is_written = |(kind, at): (SledKind, usize)| {
+                let body = match kind {
+                    SledKind::Exit => at + 1..at + 6,
+                    _ => at + 2..at + 11,
+                };
+                match staged {
+                    true => place == at + usize::from(switch(kind).offset),
+                    false => body.contains(&place),
+                }
+            };
+            assert_eq!(
+                text.bytes()[place] == INT3,
+                !SLEDS.into_iter().any(is_written),
+                "{staged} {to:?} {place}"
+            );
+        });
     }
 
     #[test]
