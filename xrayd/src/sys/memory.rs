@@ -66,3 +66,51 @@ impl Memory {
         Ok(u32::from_le_bytes(bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::fd::AsRawFd as _, ptr};
+
+    use nix::libc;
+
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    /// Maps a page of `file` for reading; for as long as this process lives.
+    fn map(file: &File, kind: i32) -> TargetAddr {
+        let descriptor = file.as_raw_fd();
+        // SAFETY: a new mapping at a place that the kernel chooses.
+        let address =
+            unsafe { libc::mmap(ptr::null_mut(), PAGE, libc::PROT_READ, kind, descriptor, 0) };
+        assert_ne!(address, libc::MAP_FAILED);
+        TargetAddr(address.expose_provenance() as u64)
+    }
+
+    /// A target that maps something else in the place of its text, between the look at it and the
+    /// write, has nothing written that is not its own.
+    #[test]
+    fn a_file_is_never_written_through_memory_that_maps_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, [7; PAGE]).unwrap();
+        let pid = Pid::this();
+        let memory = Memory::open(pid, pid.leader()).unwrap();
+        let readable = File::open(&path).unwrap();
+        let writable = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        for file in [&readable, &writable] {
+            let shared = map(file, libc::MAP_SHARED);
+            assert!(memory.write(shared, &[8]).is_err());
+            let private = map(file, libc::MAP_PRIVATE);
+            memory.write(private, &[8]).unwrap();
+            let mut byte = [0];
+            memory.read(private, &mut byte).unwrap();
+            assert_eq!(byte, [8]);
+        }
+        assert!(fs::read(&path).unwrap().iter().all(|&byte| byte == 7));
+    }
+}

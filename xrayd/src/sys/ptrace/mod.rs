@@ -629,3 +629,80 @@ fn traced(tid: Tid, what: &'static str, result: libc::c_long) -> Result<()> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::process::ExitStatusExt as _,
+        process::{Child, Command},
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
+
+    use nix::sys::signal::{Signal, kill};
+
+    use super::*;
+
+    /// A program that sleeps until it is killed.
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn tid(&self) -> Tid {
+            self.0.id().try_into().unwrap()
+        }
+
+        /// A line of its status.
+        fn status(&self, name: &str) -> String {
+            let status = fs::read_to_string(format!("/proc/{}/status", self.tid())).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap().trim().to_owned()
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            drop(self.0.kill());
+            drop(self.0.wait());
+        }
+    }
+
+    /// The program ignores the signal. That stops a traced thread all the same, and the kernel then
+    /// forgets the stop that was asked for.
+    #[test]
+    fn a_thread_stops_and_goes_on_under_a_storm_of_signals() {
+        let mut sleeper = Sleeper(Command::new("sleep").arg("600").spawn().unwrap());
+        let tid = sleeper.tid();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed)
+                    && kill(tid.as_nix(), Signal::SIGWINCH).is_ok()
+                {
+                    thread::yield_now();
+                }
+            });
+            let rounds = (0..200).try_for_each(|round| {
+                let stopped = Seized::seize(tid)
+                    .and_then(|thread| thread.interrupt(Duration::from_secs(10)))
+                    .map_err(|error| error.to_string())?;
+                match round % 2 {
+                    0 => drop(stopped.release().map_err(|error| error.to_string())?),
+                    _ => drop(stopped),
+                }
+                let (state, tracer) = (sleeper.status("State:"), sleeper.status("TracerPid:"));
+                match state.starts_with(['t', 'T']) || tracer != "0" {
+                    true => Err(format!("round {round}: {state}, tracer {tracer}")),
+                    false => Ok(()),
+                }
+            });
+            // Before a panic: the other thread has to end.
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(rounds, Ok(()));
+        });
+        // It holds nothing back.
+        kill(tid.as_nix(), Signal::SIGTERM).unwrap();
+        let ended = sleeper.0.wait().unwrap();
+        assert_eq!(ended.signal(), Some(libc::SIGTERM));
+    }
+}
