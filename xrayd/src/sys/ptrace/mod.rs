@@ -636,13 +636,13 @@ mod tests {
         fs,
         os::unix::process::ExitStatusExt as _,
         process::{Child, Command},
-        sync::atomic::{AtomicBool, Ordering},
-        thread,
     };
 
     use nix::sys::signal::{Signal, kill};
 
     use super::*;
+
+    const ROUNDS: u32 = 10_000;
 
     /// A program that sleeps until it is killed.
     struct Sleeper(Child);
@@ -667,39 +667,28 @@ mod tests {
         }
     }
 
-    /// The program ignores the signal. That stops a traced thread all the same, and the kernel then
-    /// forgets the stop that was asked for.
+    /// The program ignores the signal, which stops a traced thread all the same. The time between
+    /// the signal and the stop that is asked for differs from round to round. (No round is known in
+    /// which the kernel forgets the stop: the engine's tests of signals meet that.)
     #[test]
-    fn a_thread_stops_and_goes_on_under_a_storm_of_signals() {
+    fn a_thread_stops_and_goes_on_whenever_a_signal_comes() {
         let mut sleeper = Sleeper(Command::new("sleep").arg("600").spawn().unwrap());
         let tid = sleeper.tid();
-        let is_over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed)
-                    && kill(tid.as_nix(), Signal::SIGWINCH).is_ok()
-                {
-                    thread::yield_now();
-                }
-            });
-            let rounds = (0..200).try_for_each(|round| {
-                let stopped = Seized::seize(tid)
-                    .and_then(|thread| thread.interrupt(Duration::from_secs(10)))
-                    .map_err(|error| error.to_string())?;
-                match round % 2 {
-                    0 => drop(stopped.release().map_err(|error| error.to_string())?),
-                    _ => drop(stopped),
-                }
-                let (state, tracer) = (sleeper.status("State:"), sleeper.status("TracerPid:"));
-                match state.starts_with(['t', 'T']) || tracer != "0" {
-                    true => Err(format!("round {round}: {state}, tracer {tracer}")),
-                    false => Ok(()),
-                }
-            });
-            // Before a panic: the other thread has to end.
-            is_over.store(true, Ordering::Relaxed);
-            assert_eq!(rounds, Ok(()));
-        });
+        for round in 0..ROUNDS {
+            let thread = Seized::seize(tid).unwrap();
+            kill(tid.as_nix(), Signal::SIGWINCH).unwrap();
+            for _ in 0..round % 1000 {
+                std::hint::spin_loop();
+            }
+            let stopped = thread.interrupt(Duration::from_secs(10)).unwrap();
+            match round % 2 {
+                0 => drop(stopped.release().unwrap()),
+                _ => drop(stopped),
+            }
+            let (state, tracer) = (sleeper.status("State:"), sleeper.status("TracerPid:"));
+            let goes_on = tracer == "0" && !state.starts_with(['t', 'T']);
+            assert!(goes_on, "round {round}: {state}, tracer {tracer}");
+        }
         // It holds nothing back.
         kill(tid.as_nix(), Signal::SIGTERM).unwrap();
         let ended = sleeper.0.wait().unwrap();
