@@ -32,6 +32,9 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// How often the service manager is told what goes on.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How long a thread for requests waits for the next one.
+const IDLE_THREADS_END_AFTER: Duration = Duration::from_secs(1);
+
 /// A daemon that listens and does not answer yet.
 #[derive(Debug)]
 pub struct App {
@@ -259,6 +262,8 @@ pub fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(rpc::BLOCKING_THREADS)
+        // A daemon that does nothing keeps no threads for requests.
+        .thread_keep_alive(IDLE_THREADS_END_AFTER)
         .thread_name("xrayd-rpc")
         .enable_all()
         .build()

@@ -287,7 +287,7 @@ fn survives(mode: &str) -> Result<()> {
     wait_until(DEADLINE, "no session has a thread", || {
         Ok(session_threads(daemon)?.is_empty().then_some(()))
     })?;
-    // Threads for requests end when they have had nothing to do for ten seconds.
+    // Threads for requests end when they have had nothing to do for a second.
     wait_until(DEADLINE, "threads and descriptors are given back", || {
         let after = Held::by(daemon)?;
         let is_back = after.threads <= before.threads && after.descriptors <= before.descriptors;
