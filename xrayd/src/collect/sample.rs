@@ -24,6 +24,8 @@ use super::{SiteKind, SiteTable};
 pub(super) const MOST_PICTURES: usize = 16;
 /// Chunks of it: that under way and the one before.
 pub(super) const CHUNKS: u64 = 2;
+/// Bytes of one ring that are copied at most, unless [`CHUNKS`] are more: a usual ring.
+pub(super) const MOST_COPIED: u64 = 1 << 20;
 /// Open calls that are told apart; what is further in counts by its events alone.
 const MOST_DEPTH: usize = 1024;
 

@@ -125,7 +125,9 @@ impl Drain {
             ring.seen = more(ring).and_then(|more| match look {
                 Look::All(_) if !self.newest => None,
                 Look::All(_) => {
-                    let chunks = sample::CHUNKS + more / (geometry.chunk_bytes() / 8);
+                    let chunk = geometry.chunk_bytes();
+                    let most = (sample::MOST_COPIED / chunk).max(sample::CHUNKS);
+                    let chunks = (sample::CHUNKS + more / (chunk / 8)).min(most);
                     let picture = Picture::take(&self.slots.rings, geometry, index, chunks);
                     let whole = picture.missing() <= ring.given.saturating_sub(more);
                     Some(Seen::Picture(picture, whole))

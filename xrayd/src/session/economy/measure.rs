@@ -139,22 +139,24 @@ impl Interval {
                 continue;
             };
             // An event may have several words, each of which costs something.
-            let all = tally.unseen.map(|unseen| tally.events + unseen);
-            let each = float(all.unwrap_or(ring.given)) / float(tally.events);
-            let words = float(ring.given) / float(tally.events);
+            let words_each = float(ring.given) / float(tally.events);
+            let all = tally
+                .unseen
+                .map(|unseen| tally.events.saturating_add(unseen));
+            let all_by_seen = all.map_or(words_each, |all| float(all) / float(tally.events));
             if let Some(cpu_ns) = ring.cpu_ns {
                 let own = time(cpu_ns, float(ring.given));
                 measured.threads.insert(Some(ring.thread), own);
             }
             for (&id, part) in &tally.functions {
-                let cost_ns = float(part.events) * words * event_ns;
+                let cost_ns = float(part.events) * words_each * event_ns;
                 let share = measured.functions.entry(id).or_default();
                 let mut add = |thread, cost| *share.costs_ns.entry(thread).or_default() += cost;
                 add(ALL, cost_ns * scale);
                 if ring.cpu_ns.is_some() {
                     add(Some(ring.thread), cost_ns);
                 }
-                share.calls += float(part.calls) * each * scale;
+                share.calls += float(part.calls) * all_by_seen * scale;
                 let times = times.entry(id).or_default();
                 times.0 += float(part.ticks) * tick_ns;
                 times.1 += float(part.calls);
