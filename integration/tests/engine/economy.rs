@@ -247,7 +247,8 @@ fn ensure_told(session: &Session, trace: &Trace, truth: &Calls) -> Result<()> {
     );
     let status = session.status().economy;
     let estimated = status.unrecorded;
-    // That the program does something else is known after some tries, in which it is taken to do what it did: the order has to be right.
+    // After some tries it is known that the program does something else. Until then the estimate is of
+    // what it did before: only the order has to be right.
     ensure!(
         estimated > truth.tiny / 10 && estimated < truth.tiny * 10,
         "{estimated} of {truth:?}"

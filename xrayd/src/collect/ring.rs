@@ -235,7 +235,8 @@ impl Ring {
         }
     }
 
-    /// The same of a thread that is gone, or records here no more: nobody takes a chunk back, whatever the ring says.
+    /// The same of a thread that is gone, or records no more in this ring: no chunk is taken back,
+    /// whatever the ring says.
     pub(super) fn read_last(&mut self, lane: &mut Lane, around: &Around<'_>) {
         if self.consumer.is_none() {
             let (rings, geometry) = (&around.slots.rings, around.slots.layout.geometry);
@@ -257,7 +258,7 @@ impl Ring {
         self.left = true;
     }
 
-    /// Nobody reads what it was given so far: that counts as overwritten from now on.
+    /// What the ring was given so far will not be read: that counts as overwritten from now on.
     fn write_off(&mut self, around: &Around<'_>) {
         let Unread { events, .. } = self.unread(around.slots);
         around.output.overwritten(events);

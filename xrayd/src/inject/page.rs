@@ -308,7 +308,8 @@ mod tests {
         }
     }
 
-    /// The program would die of SIGTRAP: nobody answers for a breakpoint that was removed.
+    /// Else the program would die of SIGTRAP: the tracer that removed its breakpoint answers for it no
+    /// more.
     #[test]
     fn a_breakpoint_that_goes_meanwhile_does_not_come_back() {
         each_place(|text, staged, to, place| {

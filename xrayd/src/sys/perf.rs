@@ -1,5 +1,5 @@
-//! Software perf events: of those that count nothing, the kernel writes down what is mapped, and who is forked. Another one counts for how
-//! long a thread runs.
+//! Software perf events. For those that count nothing, the kernel records mappings and forks. Another
+//! one counts for how long a thread runs.
 
 use std::{fs::File, io, os::fd::FromRawFd};
 

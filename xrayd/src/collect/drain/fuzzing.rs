@@ -11,7 +11,11 @@ use shm_ring::{Content, Event, Geometry, Mapping, Table, Target};
 use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId};
 
 use super::*;
-use crate::{collect::SiteKind, inject::RingsFile, session::Extent};
+use crate::{
+    collect::SiteKind,
+    inject::RingsFile,
+    session::{Extent, Mode},
+};
 
 /// No thread has such an id.
 const ENDED: u32 = 0x3fff_ffff;

@@ -34,7 +34,7 @@ use crate::{
     inject::{Installed, Layout},
     panics::message_of,
     pid::Pid,
-    session::{Ask, Mode, Output, ProfileSums, RingBudget},
+    session::{Ask, Output, ProfileSums, RingBudget},
     sys::{Memory, now_anchor, ticks_now},
 };
 use shm_ring::{Producer, SharedMemory, layout, newest};
@@ -46,6 +46,7 @@ mod fronts;
 #[cfg(fuzzing)]
 mod fuzzing;
 mod growth;
+mod modes;
 
 #[cfg(fuzzing)]
 pub use fuzzing::drain_rings;
@@ -437,92 +438,6 @@ impl Drain {
                 }
             }
         }
-    }
-
-    /// Does what the mode says, if that is another one now, or if a reader has come or gone.
-    fn settle_mode(&mut self) {
-        let newest = self.output.keeps_newest();
-        match newest {
-            _ if newest == self.newest => {}
-            true => self.fly(),
-            false => self.read_along(),
-        }
-        self.lanes.keep(self.output.keeps(), &self.output);
-        self.lanes.watch(&self.output);
-        let profile = self.output.mode() == Mode::Profile;
-        if profile != self.profile {
-            self.enter_profile(profile);
-        }
-        let counting = self.output.mode() == Mode::Count;
-        if counting != self.counting {
-            self.counting = counting;
-            match counting {
-                // What was counted before the mode was known here is of it, too.
-                true => self.output.calls.restart(),
-                false => {
-                    self.discover();
-                    self.count();
-                }
-            }
-        }
-    }
-
-    /// From now on sums are kept, and what was retained goes; or sums are not kept any more.
-    fn enter_profile(&mut self, profile: bool) {
-        self.profile = profile;
-        // What was added up so far is for those who asked before.
-        self.hand_over();
-        self.output.profiles.keep(profile);
-        if profile {
-            self.output.evict_all();
-        }
-    }
-
-    fn hand_over(&mut self) {
-        for lane in self.lanes.iter_mut() {
-            lane.hand_over(&self.output);
-        }
-    }
-
-    /// Everything that is there is in the sums of those who had asked before, and in no others'.
-    fn profile(&mut self, ask: Ask) -> Option<ProfileSums> {
-        self.flush();
-        self.hand_over();
-        let answer = self.output.profiles.answer(ask);
-        self.settle_mode();
-        answer
-    }
-
-    /// From now on rings keep the newest by themselves. What was read before goes: there may be a gap between it and what a ring will hold.
-    fn fly(&mut self) {
-        self.newest = true;
-        for ring in self.rings.values_mut() {
-            ring.end_reading(&self.slots);
-        }
-        for lane in self.lanes.iter_mut() {
-            lane.restart(&self.output);
-        }
-        newest::keep_newest(&self.slots.rings, true);
-        self.output.ring_use(0, 1);
-        self.output.evict_all();
-    }
-
-    /// From now on rings are read, each once its thread has left it alone. All that is in them comes first.
-    fn read_along(&mut self) {
-        self.newest = false;
-        newest::keep_newest(&self.slots.rings, false);
-        self.count_unread();
-    }
-
-    /// Tells how much nobody has read.
-    fn count_unread(&mut self) {
-        let (mut events, mut overwritten) = (0_u64, 0_u64);
-        for ring in self.rings.values_mut() {
-            let unread = ring.unread(&self.slots);
-            events = events.saturating_add(unread.events);
-            overwritten = overwritten.saturating_add(unread.overwritten);
-        }
-        self.output.unread(events, overwritten);
     }
 
     /// Every ring once.

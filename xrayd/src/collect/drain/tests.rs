@@ -6,7 +6,7 @@ use shm_ring::{Content, Event, Geometry, Mapping, Outcome, Table, Target};
 use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
 
 use super::*;
-use crate::{collect::SiteKind, inject::RingsFile};
+use crate::{collect::SiteKind, inject::RingsFile, session::Mode};
 
 /// No thread has such an id.
 const ENDED: u32 = 0x3fff_ffff;
@@ -132,8 +132,8 @@ fn a_thread_that_goes_on_to_another_ring_stays_one() {
 }
 
 /// A ring that its thread has left for another one is read then, also if it says that its thread
-/// takes a chunk back. While rings keep the newest events nobody reads it: what it holds is told
-/// as overwritten.
+/// takes a chunk back. While rings keep the newest events it is not read: what it holds is told as
+/// overwritten.
 #[test]
 fn what_a_ring_holds_that_its_thread_has_left_is_kept_or_told() {
     let living = nix::unistd::gettid().as_raw().cast_unsigned();

@@ -15,8 +15,8 @@ const FOR_THE_CHEAP: f64 = 0.1;
 /// A function that is called so many times as often as before, or as seldom, has changed; then what was before counts so much less.
 const CHANGED: f64 = 3.0;
 const FADE_CHANGED: f64 = 0.35;
-/// What was measured while the process ran for less than so many nanoseconds changes what is known so
-/// much less: a program that waits shows nothing.
+/// The time that the process runs, in nanoseconds, after which a measurement counts in full. A
+/// shorter one changes less of what is known: a program that waits shows nothing.
 const WHOLE_NS: f64 = 5e6;
 /// A load below this is none, and as few calls in a second.
 const LEAST: f64 = 1e-9;
@@ -235,9 +235,7 @@ mod tests {
 
     /// Of a second.
     fn measured(functions: &[Function<'_>]) -> Measured {
-        let mut measured = Measured {
-            ..Measured::default()
-        };
+        let mut measured = Measured::default();
         let time = Time {
             cpu_ns: SECOND,
             spent_ns: 0.0,
