@@ -305,8 +305,7 @@ impl Output {
             }
         });
         self.calls.add(&thread, calls);
-        let events = self.events.load(Relaxed).saturating_add(all);
-        self.events.store(events, Relaxed);
+        add(&self.events, all);
     }
 
     /// Another event of a function.
@@ -317,13 +316,11 @@ impl Output {
 
     /// So many more events and losses of a thread.
     pub(crate) fn count(&self, thread: ThreadId, events: u64, lost: u64) {
-        self.events
-            .store(self.events.load(Relaxed) + events, Relaxed);
+        add(&self.events, events);
         if lost == 0 {
             return;
         }
-        self.lost
-            .store(self.lost.load(Relaxed).saturating_add(lost), Relaxed);
+        add(&self.lost, lost);
         // After the sum, so that no thread has lost more than all.
         if let Some(known) = lock(&self.retained).threads.get_mut(&thread) {
             known.lost = known.lost.saturating_add(lost);
@@ -332,8 +329,7 @@ impl Output {
 
     /// So much more was left out in the program itself.
     pub(crate) fn left_out(&self, calls: u64) {
-        let sum = self.left_out.load(Relaxed).saturating_add(calls);
-        self.left_out.store(sum, Relaxed);
+        add(&self.left_out, calls);
     }
 
     /// So many of the events were left out by a filter.
@@ -537,7 +533,7 @@ impl Output {
 
     /// About so many more events of a ring were overwritten before it was read.
     pub(crate) fn overwritten(&self, events: u64) {
-        self.overwritten.fetch_add(events, Relaxed);
+        add(&self.overwritten, events);
     }
 
     /// Drops everything that is retained.
@@ -785,6 +781,11 @@ impl Output {
                 .saturating_add(self.unread_overwritten.load(Relaxed)),
         }
     }
+}
+
+/// Adds to a counter that one thread writes. A target can say any number, so the sum saturates.
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Relaxed).saturating_add(more), Relaxed);
 }
 
 /// A reader who will subscribe at once.
