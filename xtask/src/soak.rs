@@ -28,6 +28,8 @@ const LONG: &[(&str, &[&str])] = &[
             "registers::",
             "killed::",
             "libraries::",
+            "coexistence::",
+            "refusals::",
             "arguments::",
             "events::",
             "signals::",
