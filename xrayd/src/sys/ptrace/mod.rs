@@ -227,7 +227,10 @@ impl Halting {
                 Stop::Signal(signal) => signal,
                 Stop::SystemCall | Stop::Other => 0,
             };
-            // The kernel forgets a stop that was asked for when another one comes first.
+            // The kernel forgets a stop that was asked for when another one comes first
+            // (ptrace_stop() in kernel/signal.c: "any trap clears pending STOP trap"). That happens
+            // to a thread that takes the signal of a POSIX timer: between its looks for a stop and
+            // at the signal, dequeue_signal() lets go of the lock to arm the timer again.
             interrupt(tid)?;
             resume(tid, libc::PTRACE_CONT, signal)?;
             self.settled = false;
@@ -668,8 +671,8 @@ mod tests {
     }
 
     /// The program ignores the signal, which stops a traced thread all the same. The time between
-    /// the signal and the stop that is asked for differs from round to round. (No round is known in
-    /// which the kernel forgets the stop: the engine's tests of signals meet that.)
+    /// the signal and the stop that is asked for differs from round to round. (The kernel forgets no
+    /// stop here, since no timer sends the signal: the engine's tests of signals meet that.)
     #[test]
     fn a_thread_stops_and_goes_on_whenever_a_signal_comes() {
         let mut sleeper = Sleeper(Command::new("sleep").arg("600").spawn().unwrap());
