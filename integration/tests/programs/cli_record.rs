@@ -1,6 +1,10 @@
 //! `xrayctl record PID`: by itself and through a daemon, and every way in which a recording ends.
 
-use std::fs;
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, ProcessState, Target, wait_until};
@@ -231,6 +235,59 @@ fn a_process_that_was_attached_stays_so() -> Result<()> {
     ensure_exact(&scene.path("f.xtrace"), &truth)?;
     let status = cli.json(["status"])?;
     ensure!(status["processes"][0]["functions_on"] == 1, "{status}");
+    Ok(())
+}
+
+/// A thread may lose its processor in a trampoline, as a recording ends. What it stores afterwards is
+/// in the recording: that and what it says to exclude is all that was counted.
+#[test]
+fn recordings_on_a_busy_machine_have_their_last_events() -> Result<()> {
+    const RECORDINGS: usize = 20;
+    const BUSY: usize = 8;
+
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut target = Target::spawn(Fixture::Leaf, [""; 0])?;
+    let pid = target.pid().to_string();
+    cli.ok(["attach", &pid, "--mode", "stream", "--ring-size", "64KiB"])?;
+    target.send("loop")?;
+    let is_over = AtomicBool::new(false);
+    let recorded = thread::scope(|scope| {
+        for _ in 0..BUSY {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let record = || {
+            let file = ["record", &pid, "--all", "--force", "-o", "f.xtrace"];
+            let recorded = cli.json([&file[..], &["--duration", "50ms"]].concat())?;
+            let excluded = &recorded["excluded"];
+            let fields = [
+                &recorded["events"],
+                &recorded["lost"],
+                &excluded["earlier_exits"],
+                &excluded["later_events"],
+                &excluded["later_lost"],
+            ];
+            let numbers = fields.map(Value::as_u64).into_iter().sum::<Option<u64>>();
+            numbers.with_context(|| format!("no numbers in {recorded}"))
+        };
+        let recorded: Result<Vec<u64>> = (0..RECORDINGS).map(|_| record()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        recorded
+    })?;
+    target.ask("stop", "stopped")?;
+    let detached = cli.json(["detach", &pid])?;
+    let row = &rows(&detached, "processes")?[0];
+    let counted = row["events"].as_u64().zip(row["lost"].as_u64());
+    let counted = counted.map(|(events, lost)| events + lost);
+    ensure!(
+        counted == Some(recorded.iter().sum()),
+        "{recorded:?} in the files of {row}"
+    );
     Ok(())
 }
 

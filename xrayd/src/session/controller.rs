@@ -31,7 +31,7 @@ use crate::{
     pid::TargetAddr,
     refusal::{Reason, Refusal, Result},
     sys::{Claim, Memory, ptrace::Stopped},
-    target::{Ending, Maps, Target, Threads, memory_room},
+    target::{Ending, Maps, Target, Threads, let_threads_run, memory_room},
 };
 
 /// How often the target's life is checked.
@@ -674,12 +674,10 @@ impl Controller {
 
     fn switch_off_and_prove(&mut self, sites: &[PatchSite]) -> Result<DetachReport> {
         let patched = self.patch(sites, Wanted::Off);
-        // A thread that took a sled just now is in a trampoline; it is out long before the second look.
-        for _ in 0..2 {
-            if let Some(drain) = &*lock(&self.shared.drain) {
-                drain.flush();
-            }
-            std::thread::sleep(SETTLE);
+        // A thread that took a sled just now is in a trampoline.
+        let_threads_run(self.target.pid());
+        if let Some(drain) = &*lock(&self.shared.drain) {
+            drain.flush();
         }
         // Above all where a sled could not be switched off: each thread that still takes it stops recording at the end
         // of its chunk.

@@ -136,7 +136,7 @@ use crate::{
     inject::PatchReport,
     pid::Pid,
     refusal::{Refusal, Result},
-    target::{Credentials, RefusedModule},
+    target::{Credentials, RefusedModule, let_threads_run},
 };
 
 /// Whether a change is made or only told.
@@ -468,6 +468,8 @@ impl Session {
         self.stop_loan(from);
         let report = self.control.take_back(from);
         if self.output.is_fed(from) {
+            // An event of the time before may be in a trampoline still.
+            let_threads_run(self.pid());
             self.control.flush();
             self.output.end_loan(from);
         }

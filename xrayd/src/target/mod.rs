@@ -30,6 +30,7 @@ mod proc_file;
 mod record;
 mod ring_room;
 mod seccomp;
+mod settle;
 mod sleds;
 mod threads;
 mod tree;
@@ -63,6 +64,7 @@ pub(crate) use objects::Objects;
 pub(crate) use owner::{effective_user, memory_owner};
 pub(crate) use ring_room::{RingRoom, overcommit_is_strict, ring_rooms};
 pub(crate) use seccomp::Passage;
+pub(crate) use settle::let_threads_run;
 pub(crate) use sleds::{Survey, survey};
 pub(crate) use threads::{StartTime, ThreadState, ThreadStatus, Threads};
 pub(crate) use tree::{
