@@ -34,6 +34,7 @@ use tracing_subscriber::fmt::{
 use crate::{
     Pid,
     lock::lock,
+    logs::AUDIT_TARGET,
     rate::{Bucket, Rate},
     refusal::{Reason, Refusal},
     session::Caller,
@@ -195,7 +196,7 @@ impl AuditLog {
         let write = move |line: &str| match &mut file {
             Some(file) => append(file, line),
             None => {
-                tracing::info!(target: "audit", "{line}");
+                tracing::info!(target: AUDIT_TARGET, "{line}");
                 Ok(())
             }
         };
@@ -675,10 +676,12 @@ mod tests {
         drop(open);
         log.flush();
         // The queue may have been full when that was asked for.
+        let began = Instant::now();
         while parsed(&lines)
             .iter()
             .all(|record| record["dropped"].is_null())
         {
+            assert!(began.elapsed() < 300 * TELL_EVERY, "no drop is recorded");
             log.flush();
         }
         let records = parsed(&lines);

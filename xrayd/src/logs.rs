@@ -34,7 +34,10 @@ use crate::{
 /// Bytes of a line's message and fields.
 const LONGEST_LINE: usize = 8192;
 
-/// Lines of one call site.
+/// The target of lines that are audit records.
+pub(crate) const AUDIT_TARGET: &str = "audit";
+
+/// Lines of one call site, but for audit records.
 const SITE_RATE: Rate = Rate {
     burst: 200,
     per_second: 20,
@@ -45,6 +48,8 @@ const SITE_RATE: Rate = Rate {
 struct Lines<T> {
     format: Format<Full, T>,
     prefix: Prefix,
+    /// Of lines that are no audit records.
+    level: LevelFilter,
     /// By call site. Their number is that of the log statements in the program.
     sites: Mutex<HashMap<Identifier, Bucket>>,
 }
@@ -111,18 +116,23 @@ fn subscriber<W>(
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
+    // Audit records come, whatever lines are wanted.
     let builder = tracing_subscriber::fmt()
-        .with_max_level(level)
+        .with_max_level(level.max(LevelFilter::INFO))
         .with_writer(out)
         .with_ansi(ansi)
         .fmt_fields(Escaped);
     match prefix {
         Prefix::Priority => {
             let line = Format::default().without_time().with_level(false);
-            Box::new(builder.event_format(Lines::new(line, prefix)).finish())
+            Box::new(
+                builder
+                    .event_format(Lines::new(line, prefix, level))
+                    .finish(),
+            )
         }
         Prefix::Nothing => {
-            let lines = Lines::new(Format::default(), prefix);
+            let lines = Lines::new(Format::default(), prefix, level);
             Box::new(builder.event_format(lines).finish())
         }
     }
@@ -131,10 +141,11 @@ where
 // === impl Lines ===
 
 impl<T> Lines<T> {
-    fn new(format: Format<Full, T>, prefix: Prefix) -> Self {
+    fn new(format: Format<Full, T>, prefix: Prefix, level: LevelFilter) -> Self {
         Self {
             format,
             prefix,
+            level,
             sites: Mutex::default(),
         }
     }
@@ -142,8 +153,16 @@ impl<T> Lines<T> {
     /// How many lines of this site were dropped since its last one; `None` if this one is dropped
     /// as well.
     fn admit(&self, event: &Event<'_>) -> Option<u64> {
+        let metadata = event.metadata();
+        // Audit records have a rate for each user.
+        if metadata.target() == AUDIT_TARGET {
+            return Some(0);
+        }
+        if *metadata.level() > self.level {
+            return None;
+        }
         // Details are asked for by the administrator, and then all of them.
-        if *event.metadata().level() > Level::INFO {
+        if *metadata.level() > Level::INFO {
             return Some(0);
         }
         let now = Instant::now();
@@ -268,9 +287,13 @@ mod tests {
 
     /// The lines that `log` makes.
     fn lines_of(prefix: Prefix, log: impl FnOnce()) -> Vec<String> {
+        lines_up_to(LevelFilter::INFO, prefix, log)
+    }
+
+    fn lines_up_to(level: LevelFilter, prefix: Prefix, log: impl FnOnce()) -> Vec<String> {
         let memory = Memory::default();
         let out = memory.clone();
-        let subscriber = subscriber(prefix, false, LevelFilter::INFO, move || out.clone());
+        let subscriber = subscriber(prefix, false, level, move || out.clone());
         tracing::subscriber::with_default(subscriber, log);
         let text = String::from_utf8(lock(&memory.0).clone()).unwrap();
         // Any of them may end a line where the log is shown.
@@ -322,18 +345,41 @@ mod tests {
         assert!(lines[0].ends_with("bytes cut off)"), "{}", lines[0]);
     }
 
+    /// Users have rates of their own for their records: one user's records cost no other's.
+    #[test]
+    fn audit_records_are_not_dropped_as_lines_of_one_site() {
+        let records = 2 * SITE_RATE.burst as usize;
+        let lines = lines_of(Prefix::Priority, || {
+            for number in 0..records {
+                tracing::info!(target: AUDIT_TARGET, "{number}");
+            }
+        });
+        assert_eq!(lines.len(), records);
+    }
+
+    #[test]
+    fn audit_records_come_whatever_lines_are_wanted() {
+        for level in [LevelFilter::OFF, LevelFilter::WARN] {
+            let lines = lines_up_to(level, Prefix::Nothing, || {
+                tracing::info!("a line");
+                tracing::info!(target: AUDIT_TARGET, "a record");
+            });
+            assert!(
+                lines.len() == 1 && lines[0].ends_with("a record"),
+                "{lines:?}"
+            );
+        }
+    }
+
     #[test]
     fn a_site_that_floods_loses_lines_and_other_sites_do_not() {
         let flood = 10 * SITE_RATE.burst;
-        // Long enough for another token.
-        let least = Duration::from_secs(2) / SITE_RATE.per_second;
         let lines = lines_of(Prefix::Nothing, || {
-            let began = Instant::now();
-            let mut number = 0;
-            while number < flood || began.elapsed() < least {
-                number += 1;
-                tracing::warn!(number, "flood");
-            }
+            let log = |number: u32| tracing::warn!(number, "flood");
+            (0..flood).for_each(log);
+            // There is another token then, whatever was dropped so far.
+            std::thread::sleep(Duration::from_secs(2) / SITE_RATE.per_second);
+            log(flood);
             tracing::warn!("another");
         });
         let with = |text| lines.iter().filter(|line| line.contains(text)).count();
