@@ -218,11 +218,10 @@ impl Rule {
         }
     }
 
-    /// Bytes of the rule as it was given. Everything, which has no text, takes nothing.
+    /// Bytes of the rule as it was given.
     fn text_size(&self) -> usize {
         match self {
-            Self::All => 0,
-            Self::Id(_) => NAME_SIZE,
+            Self::All | Self::Id(_) => NAME_SIZE,
             Self::Function(text) => NAME_SIZE + 2 * text.len(),
             Self::Glob(text) | Self::Regex(text) | Self::Module(text) | Self::Source(text) => {
                 PATTERN_SIZE + 2 * text.len()
@@ -237,7 +236,10 @@ impl Rules {
     fn new(rules: &[Rule], compiler: &mut Compiler) -> Result<Self, SelectionError> {
         let mut compiled = Self::default();
         for rule in rules {
-            compiler.size += rule.text_size();
+            // To mean everything once takes nothing: it is always possible.
+            if *rule != Rule::All || compiled.all {
+                compiler.size += rule.text_size();
+            }
             match rule {
                 Rule::All => compiled.all = true,
                 Rule::Id(id) => {
@@ -511,5 +513,18 @@ mod tests {
         );
         assert!(selection.exclude.is_empty());
         assert!(!CompiledSelection::new(&selection).unwrap().needs_source());
+    }
+
+    #[test]
+    fn rules_without_a_text_take_memory_when_they_are_said_again() {
+        let size = |include| {
+            let exclude = Vec::new();
+            let selection = Selection { include, exclude };
+            CompiledSelection::new(&selection).unwrap().size()
+        };
+        assert_eq!(size(vec![Rule::All]), 0);
+        for rule in [Rule::All, Rule::Id(7)] {
+            assert!(size(vec![rule; 1000]) >= 999 * size_of::<Rule>());
+        }
     }
 }

@@ -195,10 +195,15 @@ mod tests {
     }
 
     #[test]
-    fn large_and_many_small_patterns_are_refused_by_the_quota() {
+    fn large_many_small_and_repeated_rules_are_refused_by_the_quota() {
         let large = |number| selection((0..10).map(move |at| format!("a{number}_{at}\\w{{4}}")));
         let small = |number| selection((0..100).map(move |at| format!("a{number}_{at}.*b")));
-        let forms: [&dyn Fn(usize) -> Selection; 2] = [&large, &small];
+        // Rules without a text take memory as well.
+        let repeated = |number| Selection {
+            include: vec![Rule::All; 10_000],
+            exclude: vec![Rule::Function(format!("a{number}"))],
+        };
+        let forms: [&dyn Fn(usize) -> Selection; 3] = [&large, &small, &repeated];
         for request in forms {
             let size = compile(&request(0)).unwrap().size();
             let (kept, refusal) = keep_until_refused(request);
