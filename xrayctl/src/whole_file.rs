@@ -138,6 +138,7 @@ impl WholeFile {
             Place::Nameless if self.replaced.is_none() => name(&self.file, &self.target)?,
             Place::Nameless => {
                 let beside = unfinished(&self.target);
+                remove_left(&beside)?;
                 name(&self.file, &beside)?;
                 self.place = Place::Beside(beside.clone());
                 fs::rename(beside, &self.target)?;
@@ -182,12 +183,16 @@ fn nameless(target: &Path) -> io::Result<(File, Place)> {
 /// A file beside this place, whose name says that it is not finished.
 fn beside(target: &Path) -> io::Result<(File, Place)> {
     let path = unfinished(target);
-    // One may be left of a run that was killed. Whatever it is, it is not written to.
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_left(&path)?;
     Ok((private::create_new(&path)?, Place::Beside(path)))
+}
+
+/// Removes what a run that was killed left unfinished. Whatever it is, it is not written to.
+fn remove_left(unfinished: &Path) -> io::Result<()> {
+    match fs::remove_file(unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn name(file: &File, path: &Path) -> io::Result<()> {
@@ -246,6 +251,31 @@ mod tests {
     fn where_all_files_have_names_its_own_says_that_it_is_not_finished() {
         check(&[beside], Overwrite::No, &["a.unfinished"]);
         check(&[beside], Overwrite::Yes, &["a", "a.unfinished"]);
+    }
+
+    /// A run that was killed may have left it, or another user may have put a link there.
+    #[test]
+    fn a_file_of_the_unfinished_name_is_replaced_and_not_written_to() {
+        let beside: &[Way] = &[beside];
+        for (ways, overwrite) in [
+            (beside, Overwrite::No),
+            (beside, Overwrite::Yes),
+            (&WAYS, Overwrite::Yes),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let [path, left, other] =
+                ["a", "a.unfinished", "other"].map(|name| dir.path().join(name));
+            fs::write(&other, "another file").unwrap();
+            std::os::unix::fs::symlink(&other, &left).unwrap();
+            if overwrite == Overwrite::Yes {
+                fs::write(&path, "what was there").unwrap();
+            }
+            let file = WholeFile::open_by(ways, &path, overwrite).unwrap();
+            file.write_with(|out| out.write_all(b"new")).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"new");
+            assert_eq!(fs::read(&other).unwrap(), b"another file");
+            assert!(!path.is_symlink() && !left.is_symlink());
+        }
     }
 
     #[test]
