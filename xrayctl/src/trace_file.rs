@@ -2,9 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use nix::fcntl::OFlag;
 use xray_trace::analysis::{SPACING, Survey};
 use xray_trace::container::Completeness;
 use xray_trace::model::{Totals, Trace};
@@ -72,7 +74,7 @@ impl OutputFile {
         let (file, removable) = match private::create_new(path) {
             Ok(file) => (Ok(file), true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match overwrite {
-                Overwrite::Yes => (OpenOptions::new().write(true).open(path), false),
+                Overwrite::Yes => (open_there(path), false),
                 Overwrite::No if path.is_file() => {
                     anyhow::bail!("{} is there already; --force overwrites it", path.display())
                 }
@@ -174,6 +176,13 @@ impl Tally {
             duration_ns: span.map_or(0, |(first, last)| last.saturating_sub(first)),
         }
     }
+}
+
+/// Opens a file that is there. A pipe without a reader is not waited for.
+fn open_there(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags(OFlag::O_NONBLOCK.bits());
+    options.open(path)
 }
 
 #[cfg(test)]
