@@ -29,17 +29,20 @@ struct Ready {
 /// stopped do not run at all.
 pub(crate) fn let_threads_run(pid: Pid) {
     let begun = Instant::now();
+    let in_time = || begun.elapsed() < PATIENCE;
     let mut ready: Vec<Ready> = Threads::of(pid)
         .into_iter()
-        .filter(|tid| is_ready(pid, *tid))
+        .filter(|tid| in_time() && is_ready(pid, *tid))
         .map(|tid| Ready {
             tid,
             ran: ran(pid, tid),
         })
         .collect();
-    while !ready.is_empty() && begun.elapsed() < PATIENCE {
+    while !ready.is_empty() {
         thread::sleep(PAUSE);
-        ready.retain(|thread| is_ready(pid, thread.tid) && ran(pid, thread.tid) == thread.ran);
+        ready.retain(|thread| {
+            in_time() && is_ready(pid, thread.tid) && ran(pid, thread.tid) == thread.ran
+        });
     }
 }
 
