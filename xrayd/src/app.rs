@@ -314,3 +314,30 @@ fn status_line(registry: &Registry) -> String {
         sessions => format!("{sessions} processes traced"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{rpc::BLOCKING_THREADS, session::Quotas, session::Resource, size::ByteSize};
+
+    const SERVICE: &str = include_str!("../../systemd/xrayd.service");
+
+    fn set(name: &str) -> &'static str {
+        let mut lines = SERVICE.lines().filter_map(|line| line.split_once('='));
+        lines.find(|(setting, _)| *setting == name).unwrap().1
+    }
+
+    /// Users at the totals of their quotas take neither all memory nor all threads of the unit.
+    #[test]
+    fn the_limits_of_the_unit_fit_the_quotas() {
+        let total = |resource| Quotas::DAEMON.of(resource).total;
+        let tasks: u64 = set("TasksMax").parse().unwrap();
+        assert!(tasks > total(Resource::Threads) + BLOCKING_THREADS as u64 + 20);
+        let memory: ByteSize = format!("{}iB", set("MemoryMax")).parse().unwrap();
+        // Copies of rings take as much in all snapshots together.
+        let copies = 4 << 30;
+        let taken = total(Resource::Retained) + total(Resource::Patterns) + copies;
+        assert!(memory.bytes() > taken, "{memory}");
+        let weight: u64 = set("CPUWeight").parse().unwrap();
+        assert!((1..=100).contains(&weight));
+    }
+}

@@ -43,6 +43,19 @@ fn systemd_accepts_the_units() {
     verify(dir.path());
 }
 
+/// With the drop-in, root and one group connect; the last setting of a name holds.
+#[test]
+fn the_drop_in_lets_one_group_connect() {
+    let read = |unit| fs::read_to_string(source(unit)).unwrap();
+    let text = read("xrayd.socket") + &read("group.conf");
+    let set = |name: &str| {
+        let mut settings = text.lines().rev().filter_map(|line| line.split_once('='));
+        settings.find_map(|(setting, value)| (setting == name).then_some(value))
+    };
+    assert_eq!(set("SocketMode"), Some("0660"));
+    assert_eq!(set("SocketGroup"), Some("xrayd"));
+}
+
 /// What systemd finds exposed is in the documents, with a reason, for the service with and without
 /// the drop-in; and what the documents argue is still exposed.
 #[test]

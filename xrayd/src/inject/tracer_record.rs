@@ -488,6 +488,30 @@ mod tests {
         );
     }
 
+    /// A tracer that stands still renews nothing. Where it can be seen, it keeps its table.
+    #[test]
+    fn a_tracer_that_can_be_seen_keeps_its_table_however_long_it_stands_still() {
+        let table = Table::new();
+        let this = Tracer::this().unwrap();
+        let first = Process::new(1).and_then(|process| process.stat());
+        let seen = Tracer {
+            pid: 1,
+            start: first.unwrap().starttime,
+            ..this
+        };
+        let its = TableClaim::new(&table.memory, table.address(), seen);
+        its.write_record(&seen.bytes()).unwrap();
+        let refusal = table.take_as(this).unwrap_err();
+        assert_eq!(refusal.reason, Reason::Busy);
+        assert!(
+            refusal.message.contains(&seen.describe()),
+            "{}",
+            refusal.message
+        );
+        let left = Seen::read(&table.memory, table.address()).unwrap();
+        assert_eq!(left.tracer, Some(seen));
+    }
+
     #[test]
     fn one_of_many_gets_the_table() {
         let table = Table::new();

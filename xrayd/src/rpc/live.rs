@@ -469,6 +469,14 @@ mod tests {
         receiver.recv().await
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_nothing_is_gone_in_the_end() {
+        let (sender, _receiver) = mpsc::channel(1);
+        assert_eq!(deliver(&sender, 1).await, Ok(()));
+        let second = tokio::time::timeout(2 * STALLED, deliver(&sender, 2));
+        assert_eq!(second.await, Ok(Err(())));
+    }
+
     #[tokio::test]
     async fn a_stream_of_a_session_that_failed_ends_with_what_happened() {
         assert_eq!(last(Ending(None)).await.unwrap().unwrap(), 0);

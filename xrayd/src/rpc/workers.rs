@@ -119,11 +119,26 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(20);
 
+    /// How much slow work has begun, and the signal that ends all of it.
+    type Gate = (Mutex<usize>, Condvar);
+
+    /// Ends the slow work when it is dropped, also after a failed assertion: the runtime waits for
+    /// threads that block.
+    struct Opening(Arc<Gate>);
+
+    impl Drop for Opening {
+        fn drop(&mut self) {
+            *lock(&self.0.0) = 1000;
+            self.0.1.notify_all();
+        }
+    }
+
     #[test]
     fn users_with_slow_work_leave_threads_for_others_and_for_root() {
         let runtime = app::runtime().unwrap();
         let workers = Workers::new();
-        let gate = Arc::new((Mutex::new(0), Condvar::new()));
+        let gate = Arc::<Gate>::default();
+        let opening = Opening(Arc::clone(&gate));
         runtime.block_on(async {
             // As many as their calls and streams can be.
             for uid in 1..=5 {
@@ -154,9 +169,62 @@ mod tests {
                 let caller = Caller::in_process(uid, 1);
                 assert!(workers.snapshot(caller).await.is_ok());
             }
-            *lock(&gate.0) = 1000;
-            gate.1.notify_all();
         });
+        drop(opening);
+        runtime.shutdown_background();
+    }
+
+    #[test]
+    fn root_is_served_while_users_have_all_places() {
+        const PLACES: usize = CALLS + STEPS + RELEASES + SNAPSHOTS;
+        let runtime = app::runtime().unwrap();
+        let workers = Workers::new();
+        let gate = Arc::<Gate>::default();
+        let opening = Opening(Arc::clone(&gate));
+        runtime.block_on(async {
+            // More users than a lane has places.
+            for uid in 1..=100 {
+                for lane in [
+                    Some(Lane::Call),
+                    Some(Lane::Step),
+                    Some(Lane::Release),
+                    None,
+                ] {
+                    let (workers, gate) = (workers.clone(), Arc::clone(&gate));
+                    let slow = move || {
+                        let (count, opened) = &*gate;
+                        *lock(count) += 1;
+                        drop(opened.wait_while(lock(count), |count| *count < 1000));
+                    };
+                    tokio::spawn(async move {
+                        match lane {
+                            Some(lane) => drop(workers.run(lane, uid, slow).await),
+                            None => {
+                                let turn = workers.snapshot(Caller::in_process(uid, 1)).await;
+                                // Others get no place in time.
+                                if let Ok(turn) = turn {
+                                    let snapshot = spawn_blocking(move || {
+                                        let _turn = turn;
+                                        slow();
+                                    });
+                                    drop(snapshot.await);
+                                }
+                            }
+                        }
+                    });
+                }
+            }
+            let began = std::time::Instant::now();
+            while *lock(&gate.0) < PLACES {
+                assert!(began.elapsed() < DEADLINE, "{} work", *lock(&gate.0));
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            for lane in [Lane::Call, Lane::Step, Lane::Release] {
+                let done = tokio::time::timeout(DEADLINE, workers.run(lane, 0, || ())).await;
+                assert!(matches!(done, Ok(Ok(()))), "{lane:?}");
+            }
+        });
+        drop(opening);
         runtime.shutdown_background();
     }
 }

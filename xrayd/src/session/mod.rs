@@ -95,7 +95,7 @@ pub use loading::{Armed, Since};
 pub use loans::LoanId;
 pub use mode::Mode;
 pub use patterns::{Chosen, Patterns};
-pub use quotas::{Quota, QuotaError, QuotaSetting, Quotas};
+pub use quotas::{Quota, QuotaError, QuotaSetting, Quotas, Resource};
 pub use registry::{LaunchOptions, Launched, Registry, RegistryConfig};
 pub(crate) use shot::{Extent, ThreadState};
 pub use shot::{Reach, Shot};
@@ -128,7 +128,7 @@ use self::{
     functions::{Functions, Indexes},
     metering::Metered,
     patterns::compile,
-    quotas::{Resource, Ticket},
+    quotas::Ticket,
     ring_budget::RingRefusal,
     rules::{Rules, Wishes},
 };

@@ -319,3 +319,40 @@ pub(super) fn ticks_in(time: Duration, frequency: u64) -> u64 {
     let ticks = u128::from(frequency) * time.as_nanos() / 1_000_000_000;
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use xray_trace::{
+        container::BlockEncoder,
+        model::{CallKind, FunctionId, ProcessId},
+    };
+
+    use super::*;
+    use crate::session::{feed::Published, output::Output};
+
+    /// Of a window, what was dropped before it is not missing, and of the rest only what is in it.
+    #[test]
+    fn of_a_window_only_what_is_missing_in_it_is_overwritten() {
+        let output = Output::new(ProcessId(0), 1, 0);
+        let [early, late] = ["early", "late"].map(|name| output.new_thread(1, name.to_owned()));
+        for (thread, at) in [(early, 100), (late, 200), (late, 300)] {
+            let mut encoder = BlockEncoder::new(thread);
+            encoder.push_call(Ticks(at), FunctionId(0), CallKind::Enter, None);
+            let block = encoder.finish().unwrap();
+            output.publish(Published { block, said: 0 });
+        }
+        let missing = |since| {
+            let (since, until) = (Ticks(since), Ticks(1000));
+            let mut snapshot = output.snapshot();
+            Extent { since, until }.cut(&mut snapshot, &OpenByThread::new());
+            assert!(snapshot.lost.is_empty());
+            let overwritten = snapshot.overwritten.into_iter();
+            let mut missing: Vec<_> = overwritten.map(|its| (its.thread, its.events)).collect();
+            missing.sort();
+            missing
+        };
+        assert_eq!(missing(NO_BEGIN.0), [(early, Some(1)), (late, Some(2))]);
+        assert_eq!(missing(250), [(late, Some(1))]);
+        assert_eq!(missing(301), []);
+    }
+}
