@@ -78,7 +78,7 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Auto)]
     pub log: LogFormat,
 
-    /// What is logged: off, error, warn, info, debug or trace
+    /// What is logged beside audit records: off, error, warn, info, debug or trace
     #[arg(
         long,
         env = "XRAYD_LOG_LEVEL",
