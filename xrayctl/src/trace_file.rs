@@ -178,7 +178,7 @@ impl Tally {
     }
 }
 
-/// Opens a file that is there. A pipe without a reader is not waited for.
+/// Opens an existing file for writing. Fails at once for a pipe without a reader.
 fn open_there(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(OFlag::O_NONBLOCK.bits());

@@ -138,7 +138,7 @@ impl WholeFile {
             Place::Nameless if self.replaced.is_none() => name(&self.file, &self.target)?,
             Place::Nameless => {
                 let beside = unfinished(&self.target);
-                remove_left(&beside)?;
+                remove_leftover(&beside)?;
                 name(&self.file, &beside)?;
                 self.place = Place::Beside(beside.clone());
                 fs::rename(beside, &self.target)?;
@@ -183,12 +183,13 @@ fn nameless(target: &Path) -> io::Result<(File, Place)> {
 /// A file beside this place, whose name says that it is not finished.
 fn beside(target: &Path) -> io::Result<(File, Place)> {
     let path = unfinished(target);
-    remove_left(&path)?;
+    remove_leftover(&path)?;
     Ok((private::create_new(&path)?, Place::Beside(path)))
 }
 
-/// Removes what a run that was killed left unfinished. Whatever it is, it is not written to.
-fn remove_left(unfinished: &Path) -> io::Result<()> {
+/// Removes the unfinished file of an earlier run that was killed. It may be a link of another user,
+/// so nothing is written through it.
+fn remove_leftover(unfinished: &Path) -> io::Result<()> {
     match fs::remove_file(unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -253,7 +254,8 @@ mod tests {
         check(&[beside], Overwrite::Yes, &["a", "a.unfinished"]);
     }
 
-    /// A run that was killed may have left it, or another user may have put a link there.
+    /// An earlier run that was killed may have left the file, or another user may have put a link
+    /// there.
     #[test]
     fn a_file_of_the_unfinished_name_is_replaced_and_not_written_to() {
         let beside: &[Way] = &[beside];

@@ -78,7 +78,7 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Auto)]
     pub log: LogFormat,
 
-    /// What is logged beside audit records: off, error, warn, info, debug or trace
+    /// Level of log lines: off, error, warn, info, debug or trace. Does not hold for audit records
     #[arg(
         long,
         env = "XRAYD_LOG_LEVEL",

@@ -48,7 +48,7 @@ const SITE_RATE: Rate = Rate {
 struct Lines<T> {
     format: Format<Full, T>,
     prefix: Prefix,
-    /// Of lines that are no audit records.
+    /// The most detailed level of log lines; it does not hold for audit records.
     level: LevelFilter,
     /// By call site. Their number is that of the log statements in the program.
     sites: Mutex<HashMap<Identifier, Bucket>>,
@@ -116,7 +116,7 @@ fn subscriber<W>(
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    // Audit records come, whatever lines are wanted.
+    // Audit records pass at every level.
     let builder = tracing_subscriber::fmt()
         .with_max_level(level.max(LevelFilter::INFO))
         .with_writer(out)
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn audit_records_come_whatever_lines_are_wanted() {
+    fn audit_records_pass_at_every_log_level() {
         for level in [LevelFilter::OFF, LevelFilter::WARN] {
             let lines = lines_up_to(level, Prefix::Nothing, || {
                 tracing::info!("a line");

@@ -37,7 +37,7 @@ struct Spoken {
     threads: BTreeMap<u32, Vec<Said>>,
     calls: u64,
     lost: u64,
-    /// Those that newer ones have overwritten in what is retained.
+    /// Events that newer ones have overwritten in the retained trace.
     overwritten: u64,
 }
 
@@ -267,7 +267,7 @@ fn switching_never_garbles_an_event() -> Result<()> {
         detach(&registry, &target)?;
         let spoken = Spoken::read(&retained(&session)?)?;
         spoken.check()?;
-        // While all processors are busy, nobody may speak in one of the rounds.
+        // On a busy machine, a round may end before any thread records an event.
         events += spoken.events();
     }
     ensure!(events > 0, "nothing was said");

@@ -238,8 +238,9 @@ fn a_process_that_was_attached_stays_so() -> Result<()> {
     Ok(())
 }
 
-/// A thread may lose its processor in a trampoline, as a recording ends. What it stores afterwards is
-/// in the recording: that and what it says to exclude is all that was counted.
+/// A thread may lose its processor in a trampoline while a recording ends. The recording waits for
+/// the thread's event: the events of all files and those that they exclude are all that the daemon
+/// counted.
 #[test]
 fn recordings_on_a_busy_machine_have_their_last_events() -> Result<()> {
     const RECORDINGS: usize = 20;

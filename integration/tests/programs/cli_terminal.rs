@@ -149,7 +149,7 @@ fn a_file_that_cannot_be_written_leaves_the_process_as_it_was() -> Result<()> {
         cli.run(["record", &pid, "-o", file])?.failed(1, &[why])?;
     }
     ensure!(fs::read(scene.path("old"))? == b"old");
-    // Nobody will ever read it.
+    // The pipe has no reader.
     nix::unistd::mkfifo(&scene.path("pipe"), nix::sys::stat::Mode::S_IRWXU)?;
     cli.run(["record", &pid, "--force", "-o", "pipe"])?
         .failed(1, &["cannot write pipe: No such device or address"])?;

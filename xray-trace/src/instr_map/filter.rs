@@ -236,7 +236,7 @@ impl Rules {
     fn new(rules: &[Rule], compiler: &mut Compiler) -> Result<Self, SelectionError> {
         let mut compiled = Self::default();
         for rule in rules {
-            // To mean everything once takes nothing: it is always possible.
+            // The first `All` is free, so that a user at the quota can still select everything.
             if *rule != Rule::All || compiled.all {
                 compiler.size += rule.text_size();
             }

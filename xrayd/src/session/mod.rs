@@ -468,7 +468,7 @@ impl Session {
         self.stop_loan(from);
         let report = self.control.take_back(from);
         if self.output.is_fed(from) {
-            // An event of the time before may be in a trampoline still.
+            // A thread may still be in a trampoline with an event of the loan.
             let_threads_run(self.pid());
             self.control.flush();
             self.output.end_loan(from);

@@ -1,4 +1,4 @@
-//! Waiting for threads that may stand in a trampoline.
+//! Waits until the threads of a process have left the trampolines.
 
 use std::{
     thread,
@@ -11,7 +11,7 @@ use crate::pid::{Pid, Tid};
 /// How long a thread without a processor is waited for: a control group whose quota is used up gets
 /// the next one a tenth of a second later, as a rule.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Between two looks.
+/// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A thread that runs or waits for a processor.
@@ -21,12 +21,12 @@ struct Ready {
     ran: Option<Duration>,
 }
 
-/// Waits until each thread of a process has run since the call, or sleeps: whoever was in a
-/// trampoline then is out of it. A thread is in one for less than a microsecond, but it may lose
-/// its processor there.
+/// Waits until each thread of a process has run since the call, or sleeps. A thread that was in a
+/// trampoline has left it then: it needs less than a microsecond there, unless it loses its
+/// processor.
 ///
-/// Gives up after 200 ms: threads may be kept from processors for longer, and those that are
-/// stopped do not run at all.
+/// Gives up after 200 ms. A thread may have to wait longer for a processor, and a stopped thread
+/// does not run at all.
 pub(crate) fn let_threads_run(pid: Pid) {
     let begun = Instant::now();
     let in_time = || begun.elapsed() < PATIENCE;
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for_in_a_process_that_sleeps_or_is_gone() {
+    fn a_process_that_sleeps_or_has_ended_is_not_waited_for() {
         let mut child = std::process::Command::new("sleep")
             .arg("600")
             .spawn()

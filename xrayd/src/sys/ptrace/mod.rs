@@ -228,9 +228,10 @@ impl Halting {
                 Stop::SystemCall | Stop::Other => 0,
             };
             // The kernel forgets a stop that was asked for when another one comes first
-            // (ptrace_stop() in kernel/signal.c: "any trap clears pending STOP trap"). That happens
-            // to a thread that takes the signal of a POSIX timer: between its looks for a stop and
-            // at the signal, dequeue_signal() lets go of the lock to arm the timer again.
+            // (ptrace_stop() in kernel/signal.c: "any trap clears pending STOP trap"). With signals
+            // of POSIX timers that happens about twice in a thousand stops; with signals of kill(2)
+            // it was never seen. The likely reason: dequeue_signal() releases the lock to arm the
+            // timer again, after the thread has looked for a stop.
             interrupt(tid)?;
             resume(tid, libc::PTRACE_CONT, signal)?;
             self.settled = false;
