@@ -109,13 +109,16 @@ impl Slots {
         self.file.resident().saturating_sub(shared)
     }
 
-    /// Events lost because neither a slot nor a bucket was free that nobody has told so far. They count as told from now on, also for
-    /// the collector after this one.
+    /// Events that threads without a slot have lost since the last call, and that no bucket with an
+    /// owner counts: of threads that found no bucket either, and of threads whose bucket was freed
+    /// while they counted in it. They count as told from now on, also for the next collector.
     pub(crate) fn take_lost_without_slot(&self) -> u64 {
         let lost = self.rings.load(layout::rings::NO_SLOT);
         let told = self.rings.load(layout::rings::NO_SLOT_TOLD);
         self.rings.store(layout::rings::NO_SLOT_TOLD, lost);
-        lost.saturating_sub(told)
+        let ownerless = self.all_buckets().filter(|(_, owner)| *owner == 0);
+        let ownerless = ownerless.map(|(place, _)| self.take_lost_in_bucket(place));
+        ownerless.fold(lost.saturating_sub(told), u64::saturating_add)
     }
 
     /// How often threads that found no slot began to take a bucket.
@@ -130,6 +133,11 @@ impl Slots {
 
     /// The buckets that threads have taken, and those threads as the target knows them.
     fn buckets(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.all_buckets().filter(|(_, owner)| *owner != 0)
+    }
+
+    /// All buckets with their owners, 0 for none; nothing if no bucket was ever taken.
+    fn all_buckets(&self) -> impl Iterator<Item = (u64, u32)> {
         let geometry = self.layout.geometry;
         let buckets = if self.has_buckets() {
             geometry.buckets()
@@ -137,10 +145,9 @@ impl Slots {
             0
         };
         let places = (0..buckets).map(move |index| geometry.bucket_offset(index));
-        places.filter_map(move |place| {
+        places.map(move |place| {
             let owner = self.rings.load(place + layout::bucket::TID);
-            let owner = u32::try_from(owner).ok().filter(|owner| *owner != 0)?;
-            Some((place, owner))
+            (place, u32::try_from(owner).unwrap_or(0))
         })
     }
 
@@ -151,19 +158,22 @@ impl Slots {
 
     /// What each of them lost that nobody has told so far. It counts as told from now on, as above.
     pub(crate) fn take_lost_in_buckets(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.buckets().map(move |(place, owner)| {
-            let lost = self.rings.load(place + layout::bucket::LOST);
-            let told = self.rings.load(place + layout::bucket::TOLD);
-            if lost != told {
-                self.rings.store(place + layout::bucket::TOLD, lost);
-            }
-            (owner, lost.saturating_sub(told))
-        })
+        self.buckets()
+            .map(move |(place, owner)| (owner, self.take_lost_in_bucket(place)))
+    }
+
+    fn take_lost_in_bucket(&self, place: u64) -> u64 {
+        let lost = self.rings.load(place + layout::bucket::LOST);
+        let told = self.rings.load(place + layout::bucket::TOLD);
+        if lost != told {
+            self.rings.store(place + layout::bucket::TOLD, lost);
+        }
+        lost.saturating_sub(told)
     }
 
     /// Makes the buckets of threads that are gone free for others. Both counts stay: another thread
-    /// with the same number may count there just now, and its loss is told with those of the
-    /// bucket's next thread.
+    /// with the same number may have counted there since the losses were taken, and may still. That
+    /// is taken with what no thread's bucket counts, or with the losses of the bucket's next thread.
     pub(crate) fn free_buckets(&self, gone: &HashSet<u32>) {
         for (place, _) in self.buckets().filter(|(_, owner)| gone.contains(owner)) {
             self.rings.store(place + layout::bucket::TID, 0);

@@ -201,7 +201,7 @@ impl Drain {
                 !living.is_empty() && !living.contains(owner) && self.names.is_gone(*owner, None)
             });
         }
-        // Those that are gone lose nothing more.
+        // Those that are gone lose nothing more. Other threads with their numbers may.
         self.publish_without_slot();
         if !gone.is_empty() {
             self.slots.free_buckets(&gone);

@@ -241,6 +241,33 @@ fn a_thread_with_two_rings_and_a_bucket_ends_once() {
     }
 }
 
+/// A thread gets the number of a thread that has ended and counts in that one's bucket, between the
+/// last look at the bucket and the moment in which it is freed. No thread takes the bucket again.
+#[test]
+fn losses_in_a_bucket_that_is_freed_meanwhile_are_counted() {
+    let mut drain = drain();
+    let bucket = drain.layout().geometry.bucket_offset(1);
+    let store = |place, value| drain.slots.rings.store(place, value);
+    store(bucket + layout::bucket::TID, ENDED.into());
+    store(bucket + layout::bucket::LOST, 3);
+    store(layout::rings::BUCKETS_TAKEN, 1);
+    drain.publish_without_slot();
+    assert_eq!(drain.output.counters().lost, 3);
+    let store = |place, value| drain.slots.rings.store(place, value);
+    store(bucket + layout::bucket::LOST, 43);
+    drain.slots.free_buckets(&HashSet::from([ENDED]));
+    drain.finish();
+    assert_eq!(drain.output.counters().lost, 43);
+    let lost = drain
+        .output
+        .snapshot()
+        .blocks
+        .iter()
+        .map(|block| block.lost)
+        .sum::<u64>();
+    assert_eq!(lost, 43);
+}
+
 /// A session ends with a ring that is read to the end of its last chunk. The next session finds
 /// that ring, and the thread goes on before the first look into it.
 #[test]
