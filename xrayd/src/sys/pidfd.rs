@@ -10,6 +10,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{getsockopt, sockopt::PeerPidfd},
@@ -83,8 +84,14 @@ impl PidFd {
     /// True if the process has ended (also as a zombie).
     pub(crate) fn has_exited(&self) -> bool {
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        // An error here means the descriptor is unusable, which no caller can tell from an ended process.
-        !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
+        loop {
+            match poll(&mut fds, PollTimeout::ZERO) {
+                // A signal for the daemon says nothing of the process.
+                Err(Errno::EINTR) => {}
+                // Another error means the descriptor is unusable, which no caller can tell from an ended process.
+                result => return result != Ok(0),
+            }
+        }
     }
 
     /// How the process ended, once its parent has collected it; until then `None`.

@@ -1,6 +1,6 @@
 //! Which process: a pid, held by a pidfd and named by its start time, so that a reused pid is noticed (P18).
 
-use std::{fs, io};
+use std::{fs, io, thread, time::Duration};
 
 use nix::libc;
 use procfs::process::Process;
@@ -14,6 +14,10 @@ use crate::{
 
 /// Of how many threads it is asked what they are in.
 const ERRANDS: usize = 64;
+
+/// Looks for a living thread, and the time between them.
+const LOOKS: u32 = 100;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// A process that exists, held.
 #[derive(Debug)]
@@ -42,7 +46,7 @@ impl Target {
         let process = Process::new(pid.as_raw()).map_err(|_| no_such_process(pid))?;
         let status = process.status().map_err(|_| no_such_process(pid))?;
         let stat = process.stat().map_err(|_| no_such_process(pid))?;
-        if pidfd.has_exited() || status.threads == 0 {
+        if pidfd.has_exited() {
             let what = format!(
                 "process {pid} ({}) has ended and waits for its parent {}",
                 status.name, status.ppid
@@ -124,14 +128,24 @@ impl Target {
         self.pidfd.has_exited()
     }
 
-    /// A thread whose `/proc` files can be read.
+    /// A thread whose `/proc` files can be read. While one of its threads becomes the leader by an
+    /// `exec`, or all of them are on their way out, the process has not ended and may show none: it
+    /// is looked at again for up to 0.1 s.
     ///
     /// # Errors
     /// The process has ended.
     pub(crate) fn live_thread(&self) -> Result<Tid> {
-        let tid = Threads::live(self.pid);
-        tid.filter(|_| !self.has_exited())
-            .ok_or_else(|| self.exited())
+        for _ in 0..LOOKS {
+            let tid = Threads::live(self.pid);
+            if self.has_exited() {
+                break;
+            }
+            if let Some(tid) = tid {
+                return Ok(tid);
+            }
+            thread::sleep(BETWEEN_LOOKS);
+        }
+        Err(self.exited())
     }
 
     /// Threads that can be stopped; first those under no seccomp filter, which would judge the

@@ -1,6 +1,6 @@
 //! The threads of a process.
 
-use std::{fs, io};
+use std::{fs, io, iter};
 
 use nix::libc;
 
@@ -73,9 +73,15 @@ impl Threads {
 
     /// A thread that has not ended: the leader unless it has exited before the others (P3).
     pub(crate) fn live(pid: Pid) -> Option<Tid> {
-        let lives = |tid: &Tid| !Self::is_ending(pid, *tid);
-        let leader = Some(pid.leader()).filter(lives);
-        leader.or_else(|| Self::of(pid).into_iter().find(lives))
+        let leader = pid.leader();
+        let others = iter::once_with(|| Self::of(pid)).flatten();
+        // A thread that calls `exec` ends the leader, and takes its number when it has ended. So the
+        // leader is looked at again if no other thread lives. In between /proc may show no living
+        // thread for as long as that thread waits for a processor: only a pidfd tells the two apart.
+        iter::once(leader)
+            .chain(others)
+            .chain(iter::once(leader))
+            .find(|tid| !Self::is_ending(pid, *tid))
     }
 
     /// Where `/proc` shows the memory and the files of the process: in its own directory, and in another thread's when

@@ -14,7 +14,10 @@ use procfs::{
 };
 
 use super::{Maps, Objects, Threads, modules::modules_of};
-use crate::pid::Pid;
+use crate::{pid::Pid, sys::PidFd};
+
+/// Looks at a process whose threads end meanwhile.
+const LOOKS: u32 = 10;
 
 /// The children of processes, at one moment.
 #[derive(Debug)]
@@ -104,33 +107,57 @@ impl Glance {
     /// # Errors
     /// It cannot be looked at.
     pub(crate) fn at(pid: Pid) -> io::Result<Option<Self>> {
-        let Some(stat) = stat_of(pid)? else {
-            return Ok(None);
-        };
-        // What is on its way out has no memory, and shows no program.
-        let exe = unless_gone(fs::metadata(format!("{}/exe", Threads::proc_dir(pid))))?;
-        Ok(exe.map(|exe| Self {
-            start_time: stat.starttime,
-            parent: u32::try_from(stat.ppid)
-                .ok()
-                .and_then(|id| Pid::try_from(id).ok()),
-            program: Program {
-                device: exe.dev(),
-                inode: exe.ino(),
-                stack: stat.startstack,
-                arguments: stat.arg_start.unwrap_or(0),
-            },
-        }))
+        for _ in 0..LOOKS {
+            let Some(process) = stat_of(&format!("/proc/{pid}"))? else {
+                return Ok(None);
+            };
+            let Some(tid) = Threads::live(pid) else {
+                if has_ended(pid)? {
+                    return Ok(None);
+                }
+                continue;
+            };
+            // A thread that calls `exec` has the leader's number afterwards, and none of its own.
+            let thread = format!("/proc/{pid}/task/{tid}");
+            let (stat, exe) = (
+                stat_of(&thread)?,
+                unless_gone(fs::metadata(format!("{thread}/exe")))?,
+            );
+            if let (Some(stat), Some(exe)) = (stat, exe) {
+                return Ok(Some(Self {
+                    start_time: process.starttime,
+                    parent: u32::try_from(process.ppid)
+                        .ok()
+                        .and_then(|id| Pid::try_from(id).ok()),
+                    program: Program {
+                        device: exe.dev(),
+                        inode: exe.ino(),
+                        stack: stat.startstack,
+                        arguments: stat.arg_start.unwrap_or(0),
+                    },
+                }));
+            }
+        }
+        let message = format!("process {pid} shows no living thread: it ends, or calls exec");
+        Err(io::Error::other(message))
     }
+}
+
+/// While a thread takes the place of the leader by an `exec`, `/proc` may show nothing but a leader
+/// that has ended. A pidfd does not.
+fn has_ended(pid: Pid) -> io::Result<bool> {
+    let held = unless_gone(PidFd::open(pid))?;
+    Ok(held.is_none_or(|held| held.has_exited()))
 }
 
 /// Whether the process that began at `start_time` is there, be it as a zombie.
 pub(crate) fn is_there(pid: Pid, start_time: u64) -> bool {
-    stat_of(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.starttime == start_time))
+    let stat = stat_of(&format!("/proc/{pid}"));
+    stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.starttime == start_time))
 }
 
-fn stat_of(pid: Pid) -> io::Result<Option<Stat>> {
-    let bytes = unless_gone(fs::read(format!("/proc/{pid}/stat")))?;
+fn stat_of(directory: &str) -> io::Result<Option<Stat>> {
+    let bytes = unless_gone(fs::read(format!("{directory}/stat")))?;
     let stat = bytes.map(|bytes| Stat::from_read(bytes.as_slice()));
     stat.transpose().map_err(io::Error::other)
 }
@@ -199,9 +226,52 @@ pub(crate) fn has_sleds(pid: Pid, objects: &Objects) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command};
+    use std::{
+        os::unix::process::CommandExt as _,
+        process::{Child, Command, Stdio},
+    };
 
     use super::*;
+    use crate::target::Target;
+
+    /// How often the test below still becomes itself; unset in the process that looks on.
+    const TURNS: &str = "XRAYD_TEST_TURNS";
+
+    /// The thread that runs a test is not the leader, and calls `exec` again and again.
+    #[test]
+    fn a_process_whose_thread_calls_exec_has_not_ended() {
+        const TEST: &str = "target::tree::tests::a_process_whose_thread_calls_exec_has_not_ended";
+        let itself = |turns: u32| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args([TEST, "--exact", "--nocapture"]);
+            command.env(TURNS, turns.to_string());
+            command
+        };
+        let turns = std::env::var(TURNS)
+            .ok()
+            .map(|turns| turns.parse().unwrap());
+        match turns {
+            Some(0) => {
+                // Until its parent has no more need of it.
+                std::io::stdin().read_line(&mut String::new()).unwrap();
+                return;
+            }
+            Some(turns) => panic!("{}", itself(turns - 1).exec()),
+            None => {}
+        }
+        let mut child = itself(500).stdin(Stdio::piped()).spawn().unwrap();
+        let pid = Pid::try_from(child.id()).unwrap();
+        let environment = || fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let last = format!("{TURNS}=0\0").into_bytes();
+        while !environment().windows(last.len()).any(|at| at == last) {
+            for _ in 0..64 {
+                assert!(Target::open(pid).unwrap().live_thread().is_ok());
+                assert!(!matches!(Glance::at(pid), Ok(None)));
+            }
+        }
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
 
     fn sleeper() -> (Child, Pid) {
         let child = Command::new("sleep").arg("600").spawn().unwrap();
