@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
-use xrayd::{rpc::fuzzing, session::Switch};
+use xrayd::{rpc::fuzzing, types::Switch};
 use xrayd_proto::v1;
 
 fuzz_target!(|input: &[u8]| {

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
-use xrayd::session::{Caller, Registry, RegistryConfig};
+use xrayd::{
+    process::{Registry, RegistryConfig},
+    target::Caller,
+};
 use xrayd_proto::MAX_MESSAGE_BYTES;
 use xrayd_proto::v1::xrayd_client::XraydClient;
 

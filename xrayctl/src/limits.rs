@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use xrayd::session;
+use xrayd::types;
 use xrayd_proto::v1::{DutyCycle, Economy};
 
 use crate::parse;
@@ -36,11 +36,11 @@ impl Limits {
     }
 
     /// For the engine in this process.
-    pub(crate) fn engine(self) -> session::Economy {
+    pub(crate) fn engine(self) -> types::Economy {
         match (self.max_overhead, self.duty) {
-            (Some(ppm), _) => session::Economy::Budget(ppm),
-            (None, Some((on, every))) => session::Economy::Duty(session::Duty { on, every }),
-            (None, None) => session::Economy::None,
+            (Some(ppm), _) => types::Economy::Budget(ppm),
+            (None, Some((on, every))) => types::Economy::Duty(types::Duty { on, every }),
+            (None, None) => types::Economy::None,
         }
     }
 }

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use xrayd::ByteSize;
-use xrayd::session::{Follow, Mode};
+use xrayd::{ByteSize, process::Follow, types::Mode};
 
 const RING_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
 

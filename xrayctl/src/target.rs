@@ -10,10 +10,12 @@ use anyhow::Context as _;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use xray_trace::instr_map::Selection;
-use xrayd::session::{AttachOptions, Capture, LaunchOptions, Launched, Registry};
+use xrayd::{
+    process::{AttachOptions, LaunchOptions, Launched, Registry},
+    types::Capture,
+};
 
-use crate::failure;
-use crate::output::text::printable;
+use crate::{failure, output::text::printable};
 
 /// How often, and how long in between, it is looked whether a program that has ended was collected.
 const COLLECTING: u32 = 100;

@@ -4,17 +4,23 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tonic::{Response, Status};
-use xrayd::session::{Capture, Wanted};
+use xrayd::{types::Capture, types::Wanted};
 use xrayd_proto::v1::{Selection, StatusRequest, ToggleReport, ToggleRequest, ToggleResponse};
 
-use crate::args::Format;
-use crate::client::{Daemon, Rpc};
-use crate::failure::{self, Failure};
-use crate::output::toggled::{Run, Toggled};
-use crate::output::{Console, refused};
-use crate::progress::Progress;
-use crate::selectors::{self, Pending, Selectors};
-use crate::values;
+use crate::{
+    args::Format,
+    client::{Daemon, Rpc},
+    failure,
+    failure::Failure,
+    output::{
+        Console, refused,
+        toggled::{Run, Toggled},
+    },
+    progress::Progress,
+    selectors,
+    selectors::{Pending, Selectors},
+    values,
+};
 
 /// How often progress is asked for.
 const POLL: Duration = Duration::from_millis(50);

@@ -1,6 +1,6 @@
 //! `--args` and `--retval`: what is recorded of calls beside their time.
 
-use xrayd::session::Capture;
+use xrayd::types::Capture;
 use xrayd_proto::v1;
 
 const HEADING: &str = "Which values";

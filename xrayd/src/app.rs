@@ -13,13 +13,14 @@ use xray_trace::instr_map::{CompiledSelection, Selection};
 use crate::{
     audit::{AuditError, AuditLog},
     config::{Config, ConfigError},
-    metrics,
-    notify::{self, InheritError},
+    metrics, notify,
+    notify::InheritError,
+    process::{Registry, RegistryConfig},
     refusal::{Reason, Refusal},
-    rpc,
-    session::{Metering, Registry, RegistryConfig},
-    shutdown::{self, Signals},
+    rpc, shutdown,
+    shutdown::Signals,
     socket::{BoundSocket, SocketError},
+    store::Metering,
 };
 
 /// How long connections may take to end by themselves when the daemon stops.
@@ -317,7 +318,11 @@ fn status_line(registry: &Registry) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::{rpc::BLOCKING_THREADS, session::Quotas, session::Resource, size::ByteSize};
+    use crate::{
+        quotas::{Quotas, Resource},
+        rpc::BLOCKING_THREADS,
+        size::ByteSize,
+    };
 
     const SERVICE: &str = include_str!("../../systemd/xrayd.service");
 

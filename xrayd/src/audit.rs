@@ -37,7 +37,7 @@ use crate::{
     logs::AUDIT_TARGET,
     rate::{Bucket, Rate},
     refusal::{Reason, Refusal},
-    session::Caller,
+    target::Caller,
     text::is_hazard,
 };
 

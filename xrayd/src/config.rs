@@ -2,17 +2,19 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use tracing::level_filters::LevelFilter;
 
 use xray_trace::instr_map::{CompiledSelection, Rule, Selection, SelectionError};
 
 use crate::{
     audit::AuditSink,
+    logs::LogFormat,
     metrics::MetricsAddress,
-    session::{QuotaSetting, Quotas},
+    quotas::{QuotaSetting, Quotas},
     size::ByteSize,
-    socket::{self, Access, SocketError},
+    socket,
+    socket::{Access, SocketError},
 };
 
 /// Daemon that traces functions of running programs
@@ -86,17 +88,6 @@ pub struct Args {
         default_value = "info"
     )]
     pub log_level: LevelFilter,
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// `journal` below a service manager, else `text`.
-    Auto,
-    /// Time, level, message, fields; coloured on a terminal.
-    Text,
-    /// A priority in front (`<6>`) and no time, as journald has its own.
-    Journal,
 }
 
 /// What the daemon does, decided.

@@ -7,33 +7,38 @@
 //!             └──────► target
 //! ```
 //!
-//! [`session::Registry`] is the way in. `docs/ARCHITECTURE.md` says how it works.
+//! [`process::Registry`] is the way in. `docs/ARCHITECTURE.md` says how it works.
 
 pub mod app;
 pub mod audit;
 mod collect;
 pub mod config;
+pub mod control;
+pub mod export;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod inject;
-mod launch;
 mod lock;
 pub mod logs;
 pub mod metrics;
 mod notify;
 mod panics;
 mod pid;
+pub mod process;
+mod quotas;
 mod rate;
 mod refusal;
 pub mod rpc;
-pub mod session;
 mod shutdown;
 mod size;
 pub mod socket;
+pub mod store;
 #[expect(unsafe_code, reason = "the only raw system calls")]
 mod sys;
 pub mod target;
 mod text;
+pub mod triggers;
+pub mod types;
 
 pub use pid::{NotAPid, Pid, TargetAddr, Tid};
 pub use refusal::{Reason, Refusal};

@@ -25,7 +25,6 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    config::LogFormat,
     lock::lock,
     rate::{Bucket, Rate},
     text::is_hazard,
@@ -36,6 +35,17 @@ const LONGEST_LINE: usize = 8192;
 
 /// The target of lines that are audit records.
 pub(crate) const AUDIT_TARGET: &str = "audit";
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// `journal` below a service manager, else `text`.
+    Auto,
+    /// Time, level, message, fields; coloured on a terminal.
+    Text,
+    /// A priority in front (`<6>`) and no time, as journald has its own.
+    Journal,
+}
 
 /// Lines of one call site, but for audit records.
 const SITE_RATE: Rate = Rate {

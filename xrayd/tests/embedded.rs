@@ -11,8 +11,9 @@ use std::{
 use tonic::{Code, Status, transport::Channel};
 use xrayd::{
     Reason,
+    process::{Registry, RegistryConfig},
     rpc::{embedded, reason_of},
-    session::{Caller, Registry, RegistryConfig},
+    target::Caller,
 };
 use xrayd_proto::v1::{self, xrayd_client::XraydClient};
 

@@ -13,7 +13,8 @@ use tonic::{Streaming, transport::Channel};
 use xray_trace::{container::Completeness, model::Trace};
 use xrayd::{
     embedded,
-    session::{Caller, Registry, RegistryConfig},
+    process::{Registry, RegistryConfig},
+    target::Caller,
 };
 use xrayd_proto::v1::{self, xrayd_client::XraydClient};
 

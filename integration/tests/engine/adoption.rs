@@ -4,13 +4,18 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{
     DEADLINE, Fixture, GroundTruth, SequenceHash, Target, ThreadTruth, opens_map_files, wait_until,
 };
-use xrayd::Reason;
-use xrayd::session::{AttachOptions, Phase, Session, Switch};
-
-use crate::support::{
-    assert_exact, attach, detach, pid_of, registry, retained, seen, switch, text_is_as_compiled,
+use xrayd::{
+    Reason,
+    process::{AttachOptions, Session},
+    types::{Phase, Switch},
 };
-use crate::tracer::Tracer;
+
+use crate::{
+    support::{
+        assert_exact, attach, detach, pid_of, registry, retained, seen, switch, text_is_as_compiled,
+    },
+    tracer::Tracer,
+};
 
 pub(crate) fn wait_for_events(session: &Session, more: u64) -> Result<()> {
     let before = session.status().events;
@@ -214,7 +219,7 @@ fn a_killed_target_leaves_everything_up_to_its_last_event() -> Result<()> {
         ["--threads", "2", "--calls", "0", "--seed", "5"],
     )?;
     let registry = registry();
-    let options = xrayd::session::AttachOptions {
+    let options = xrayd::process::AttachOptions {
         ring_bytes: 64 << 20,
         ..Default::default()
     };

@@ -8,11 +8,18 @@ use integration::{DEADLINE, Fixture, Target, wait_until};
 use xray_trace::analysis::{Ending, Step, Steps};
 use xray_trace::instr_map::{Rule, Selection};
 use xray_trace::model::{CallKind, EventBody, FunctionId, Trace, Values};
-use xrayd::session::{Capture, Run, Session, Switch, ToggleReport, Wanted};
+use xrayd::{
+    process::Session,
+    types::Capture,
+    types::{Run, Switch, ToggleReport, Wanted},
+};
 
-use crate::adoption::wait_for_events;
-use crate::support::{
-    attach, detach, everything, notes, registry, retained, soak, switch, tally, text_is_as_compiled,
+use crate::{
+    adoption::wait_for_events,
+    support::{
+        attach, detach, everything, notes, registry, retained, soak, switch, tally,
+        text_is_as_compiled,
+    },
 };
 
 /// The functions of the program `values`, and how many of their registers follow from each other.

@@ -5,8 +5,11 @@ use std::sync::Mutex;
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, build, wait_until};
 use procfs::process::Process;
-use xrayd::Reason;
-use xrayd::session::{AttachOptions, Run, Switch};
+use xrayd::{
+    Reason,
+    process::AttachOptions,
+    types::{Run, Switch},
+};
 
 use crate::support::{attach, attach_with, detach, everything, registry, switch, tid};
 

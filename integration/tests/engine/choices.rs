@@ -8,7 +8,10 @@ use anyhow::{Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
 use xray_trace::analysis::{Filter as All, Siblings, Side, StackRoots, Stacks};
 use xray_trace::model::Trace;
-use xrayd::session::{AttachOptions, CallFilter, Filter, Mode, Session, Switch};
+use xrayd::{
+    process::{AttachOptions, Session},
+    types::{CallFilter, Filter, Mode, Switch},
+};
 
 use crate::support::{assert_exact, attach_with, detach, registry, retained, switch};
 

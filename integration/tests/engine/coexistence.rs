@@ -6,8 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
-use xrayd::Reason;
-use xrayd::session::{Registry, Run, Session, Switch};
+use xrayd::{
+    Reason,
+    process::{Registry, Session},
+    types::{Run, Switch},
+};
 
 use crate::support::{
     attach, detach, everything, memory, pid_of, registry, retained, soak, switch, tally,

@@ -13,13 +13,19 @@ use integration::{
     wait_until, xrayctl,
 };
 use procfs::process::{Process, all_processes};
-use xrayd::Reason;
-use xrayd::session::{AttachOptions, Attached, Registry, Switch};
-
-use crate::support::{
-    assert_exact, attach, detach, pid, registry, retained, seen, switch, tally, text_is_as_compiled,
+use xrayd::{
+    Reason,
+    process::{AttachOptions, Attached, Registry},
+    types::Switch,
 };
-use crate::tracer::Tracer;
+
+use crate::{
+    support::{
+        assert_exact, attach, detach, pid, registry, retained, seen, switch, tally,
+        text_is_as_compiled,
+    },
+    tracer::Tracer,
+};
 
 const NOBODY: u32 = 65_534;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
@@ -184,7 +190,7 @@ pub(crate) fn spawn_unshared(
 }
 
 /// What a program did, thread by thread, whatever the threads are called.
-fn is_exact(session: &xrayd::session::Session, truth: &GroundTruth) -> Result<()> {
+fn is_exact(session: &xrayd::process::Session, truth: &GroundTruth) -> Result<()> {
     let mut told: Vec<_> = seen(&retained(session)?, truth)?
         .into_values()
         .map(|seen| (seen.events, seen.hash.value(), seen.lost))

@@ -12,12 +12,17 @@ use integration::{
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
-use xrayd::session::{AttachOptions, Run, Switch};
+use xrayd::{
+    process::AttachOptions,
+    types::{Run, Switch},
+};
 
-use crate::adoption::{ran_right, wait_for_events};
-use crate::support::{
-    all_stopped, attach, attach_with, detach, everything, memory, pid_of, registry, switch,
-    text_is_as_compiled,
+use crate::{
+    adoption::{ran_right, wait_for_events},
+    support::{
+        all_stopped, attach, attach_with, detach, everything, memory, pid_of, registry, switch,
+        text_is_as_compiled,
+    },
 };
 
 /// No descriptor, no thread, no signal mask or handler (P41).

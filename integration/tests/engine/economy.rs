@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
 use xray_trace::model::{CallKind, EventBody, Rest, Trace};
-use xrayd::Reason;
-use xrayd::session::{
-    AttachOptions, CallFilter, Duty, Economy, Filter, FunctionRow, Mode, Session, Switch,
+use xrayd::{
+    Reason,
+    process::{AttachOptions, Session},
+    types::{CallFilter, Duty, Economy, Filter, FunctionRow, Mode, Switch},
 };
 
 use crate::support::{attach_with, detach, registry, retained, switch};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
-use xrayd::session::{Phase, Switch};
+use xrayd::types::{Phase, Switch};
 
 use crate::support::{attach, detach, notes, pid_of, registry, retained, switch, tally};
 
@@ -65,7 +65,7 @@ fn a_program_that_ends_leaves_its_trace() -> Result<()> {
         .toggle(
             &crate::support::everything(),
             Switch::Off,
-            xrayd::session::Run::Real,
+            xrayd::types::Run::Real,
         )
         .err();
     ensure!(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, Target, wait_until};
 use xray_trace::model::{CallKind, DataKind, EventBody, Trace};
-use xrayd::session::Switch;
+use xrayd::types::Switch;
 
 use crate::support::{
     attach, detach, notes, registry, retained, soak, switch, text_is_as_compiled,

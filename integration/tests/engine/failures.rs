@@ -10,8 +10,11 @@ use integration::scene::sleds_on;
 use integration::{DEADLINE, Fixture, ProcessState, Target, Tool, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use xrayd::Reason;
-use xrayd::session::{CallFilter, Economy, Filter, FunctionRow, Phase, Run, Session, Switch};
+use xrayd::{
+    Reason,
+    process::Session,
+    types::{CallFilter, Economy, Filter, FunctionRow, Phase, Run, Switch},
+};
 
 use crate::support::{
     attach, detach, everything, registry, retained, switch, tally, text_is_as_compiled,

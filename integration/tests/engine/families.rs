@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
-use xrayd::session::{Phase, Switch};
+use xrayd::types::{Phase, Switch};
 
 use crate::support::{attach, detach, pid_of, registry, retained, switch, tally};
 

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, SilentMount, Target, copy_into, is_root_for, wait_until};
 use procfs::process::Process;
-use xrayd::session::Switch;
+use xrayd::types::Switch;
 
-use crate::support::{attach, detach, pid_of, registry, switch};
-use crate::tracer::Tracer;
+use crate::{
+    support::{attach, detach, pid_of, registry, switch},
+    tracer::Tracer,
+};
 
 fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is no text")

@@ -9,8 +9,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
 use xray_trace::analysis::{Ending, Step, Steps};
 use xray_trace::model::{Profile, Trace};
-use xrayd::session::{
-    AttachOptions, Filter, Follow, Mode, Run, Session, Switch, Window, write_profile,
+use xrayd::{
+    process::{AttachOptions, Follow, Session, write_profile},
+    types::{Filter, Mode, Run, Switch, Window},
 };
 
 use crate::support::{attach_with, detach, everything, pid, pid_of, registry, retained, switch};

@@ -9,7 +9,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
 use xray_trace::analysis::Notes;
 use xray_trace::model::{EventBody, Trace};
-use xrayd::session::{AttachOptions, Attached, Mode, Phase, Registry, Switch};
+use xrayd::{
+    process::{AttachOptions, Attached, Registry},
+    types::{Mode, Phase, Switch},
+};
 
 use crate::support::{
     all_stopped, assert_exact, attach_with, detach, notes, registry, retained, seen, switch,

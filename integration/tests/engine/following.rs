@@ -11,7 +11,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
 use xray_trace::instr_map::{Rule, Selection};
 use xray_trace::model::{Birth, CallKind, EventBody, Trace};
-use xrayd::session::{AttachOptions, Family, Follow, Phase, Registry, Run, Session, Switch};
+use xrayd::{
+    process::{AttachOptions, Family, Follow, Registry, Session},
+    types::{Phase, Run, Switch},
+};
 
 use crate::support::{everything, pid, pid_of, registry};
 

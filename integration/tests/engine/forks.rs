@@ -7,12 +7,15 @@ use integration::{DEADLINE, Fixture, ProcessState, Target, opens_map_files, wait
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
 use xray_trace::model::Trace;
-use xrayd::Reason;
-use xrayd::session::{AttachOptions, Registry, Session, Switch};
+use xrayd::{
+    Reason,
+    process::{AttachOptions, Registry, Session},
+    types::Switch,
+};
 
-use crate::adoption::wait_for_events;
-use crate::support::{
-    attach, attach_with, detach, pid, pid_of, registry, retained, switch, tally, tid,
+use crate::{
+    adoption::wait_for_events,
+    support::{attach, attach_with, detach, pid, pid_of, registry, retained, switch, tally, tid},
 };
 
 /// A descendant that stays, of whom the first process alone is a child of this one.

@@ -11,12 +11,17 @@ use nix::unistd::Pid;
 use procfs::process::MMPermissions;
 use shm_ring::Geometry;
 use shm_ring::layout::{control, slot};
-use xrayd::session::{AttachOptions, Mode, Session, Switch};
+use xrayd::{
+    process::{AttachOptions, Session},
+    types::{Mode, Switch},
+};
 
-use crate::adoption::wait_for_events;
-use crate::memory::{Group, RingsMapping};
-use crate::support::{attach_with, detach, pid_of, registry, switch};
-use crate::tracer::Tracer;
+use crate::{
+    adoption::wait_for_events,
+    memory::{Group, RingsMapping},
+    support::{attach_with, detach, pid_of, registry, switch},
+    tracer::Tracer,
+};
 
 const RING_BYTES: u64 = Geometry::MIN_RING_BYTES;
 /// Room for many rings of that size, and not for as many as are asked for.

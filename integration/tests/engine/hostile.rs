@@ -7,15 +7,18 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, opens_map_files, wait_until};
 use shm_ring::Geometry;
 use shm_ring::layout::{bucket, control, rings};
-use xrayd::session::{AttachOptions, Economy, Follow, Switch};
-use xrayd::target::Sleds;
-
-use crate::adoption::wait_for_events;
-use crate::support::{
-    assert_exact, attach_with, detach, pid_of, registry, switch, text_is_as_compiled,
+use xrayd::{
+    process::{AttachOptions, Follow},
+    target::Sleds,
+    types::{Economy, Switch},
 };
-use crate::switching;
-use crate::tracer::Tracer;
+
+use crate::{
+    adoption::wait_for_events,
+    support::{assert_exact, attach_with, detach, pid_of, registry, switch, text_is_as_compiled},
+    switching,
+    tracer::Tracer,
+};
 
 /// The smallest rings: so that a chunk ends soon, and the rings begin where their mapping does.
 pub(crate) const SMALL: AttachOptions = AttachOptions {
@@ -27,7 +30,7 @@ pub(crate) const SMALL: AttachOptions = AttachOptions {
     caller: None,
     follow: Follow::None,
     sleds: Sleds::Needed,
-    mode: xrayd::session::Mode::Stream,
+    mode: xrayd::types::Mode::Stream,
     economy: Economy::None,
 };
 

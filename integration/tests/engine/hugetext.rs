@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 use integration::{Fixture, Target, cannot_run};
 use procfs::process::{MMPermissions, MMapPath, Process};
-use xrayd::session::Switch;
+use xrayd::types::Switch;
 
 use crate::support::{attach, detach, registry, retained, switch, tally};
 

@@ -7,11 +7,13 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, Tool, build};
-use xrayd::session::Switch;
+use xrayd::types::Switch;
 
-use crate::adoption::wait_for_events;
-use crate::support::{attach, detach, registry, soak, switch};
-use crate::tracer::Tracer;
+use crate::{
+    adoption::wait_for_events,
+    support::{attach, detach, registry, soak, switch},
+    tracer::Tracer,
+};
 
 /// What the tracer is made to die at. `ptrace` changes the thread, `wait4` waits for it, `pwrite64` writes to its memory.
 const CALLS: [&str; 3] = ["ptrace", "wait4", "pwrite64"];

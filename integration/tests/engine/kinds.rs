@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, Target, build};
-use xrayd::session::Switch;
+use xrayd::types::Switch;
 
 use crate::support::{attach, detach, registry, retained, switch, tally};
 

@@ -6,8 +6,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, build, wait_until};
 use xray_trace::model::{CallKind, EventBody};
-use xrayd::Reason;
-use xrayd::session::{AttachOptions, Capture, LaunchOptions, Launched, Phase, Registry, Session};
+use xrayd::{
+    Reason,
+    process::{AttachOptions, LaunchOptions, Launched, Registry, Session},
+    types::{Capture, Phase},
+};
 
 use crate::support::{assert_exact, everything, registry, retained, tally};
 

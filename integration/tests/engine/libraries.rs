@@ -9,12 +9,18 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, build, copy_into, not_run, wait_until};
 use xray_trace::instr_map::{Rule, Selection};
 use xray_trace::model::{CallKind, EventBody, Trace};
-use xrayd::Reason;
-use xrayd::session::{AttachOptions, ModuleStatus, Noticing, Run, Session, Switch, Tables as _};
-use xrayd::target::Sleds;
+use xrayd::{
+    Reason,
+    process::{AttachOptions, Session},
+    store::Tables as _,
+    target::Sleds,
+    types::{ModuleStatus, Noticing, Run, Switch},
+};
 
-use crate::support::{attach, detach, everything, pid_of, registry, retained, soak, switch, tally};
-use crate::tracer::Tracer;
+use crate::{
+    support::{attach, detach, everything, pid_of, registry, retained, soak, switch, tally},
+    tracer::Tracer,
+};
 
 fn glob(pattern: &str) -> Selection {
     Selection {

@@ -10,7 +10,7 @@ use integration::{
 };
 use xray_trace::analysis::{Filter, account};
 use xray_trace::sink::{Fdr, Sink as _};
-use xrayd::session::Switch;
+use xrayd::types::Switch;
 
 use crate::support::{attach, detach, registry, retained, switch};
 

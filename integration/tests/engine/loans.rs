@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
 use xray_trace::instr_map::{Rule, Selection};
-use xrayd::session::{AttachOptions, Capture, Follow, LoanId, Run, Session, Switch, Wanted};
+use xrayd::{
+    process::{AttachOptions, Follow, Session},
+    types::Capture,
+    types::{LoanId, Run, Switch, Wanted},
+};
 
 use crate::support::{attach, everything, pid_of, registry};
 

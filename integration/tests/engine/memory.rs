@@ -11,8 +11,11 @@ use integration::{
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use xrayd::session::{AttachOptions, Mode, Run, Switch};
-use xrayd::{Reason, Refusal};
+use xrayd::{
+    Reason, Refusal,
+    process::AttachOptions,
+    types::{Mode, Run, Switch},
+};
 
 use crate::support::{attach, attach_with, detach, everything, pid_of, registry, switch};
 

@@ -8,7 +8,11 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
 use xray_trace::analysis::{Filter, Siblings, Side, StackRoots, Stacks};
 use xray_trace::model::{Missing, Profile, Trace};
-use xrayd::session::{AttachOptions, Mode, Phase, ProfileSums, Session, Switch, write_profile};
+use xrayd::{
+    process::{AttachOptions, Session, write_profile},
+    store::ProfileSums,
+    types::{Mode, Phase, Switch},
+};
 
 use crate::support::{attach_with, detach, registry, retained, switch};
 

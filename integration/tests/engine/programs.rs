@@ -8,8 +8,7 @@ use integration::{
     Fixture, Target, build, copy_into, opens_map_files, sectionless_into, stripped_into,
     text_differences,
 };
-use xrayd::Reason;
-use xrayd::session::{Switch, Tables as _};
+use xrayd::{Reason, store::Tables as _, types::Switch};
 
 use crate::support::{
     attach, detach, pid_of, registry, retained, switch, tally, text_is_as_compiled,

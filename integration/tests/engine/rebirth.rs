@@ -3,11 +3,13 @@
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, Target, build, is_root_for, not_run};
 use shm_ring::Geometry;
-use xrayd::session::{AttachOptions, Switch};
+use xrayd::{process::AttachOptions, types::Switch};
 
-use crate::confined::spawn_unshared;
-use crate::memory::Group;
-use crate::support::{pid, registry, retained, switch};
+use crate::{
+    confined::spawn_unshared,
+    memory::Group,
+    support::{pid, registry, retained, switch},
+};
 
 /// Many threads end at once, again and again, and others have their numbers within a few
 /// milliseconds: about the time in which that many rings are taken back.

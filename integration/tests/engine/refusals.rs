@@ -10,11 +10,17 @@ use integration::{
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
-use xrayd::session::{AttachOptions, Caller, Registry, RegistryConfig, Run, Switch};
-use xrayd::{Reason, Refusal};
+use xrayd::{
+    Reason, Refusal,
+    process::{AttachOptions, Registry, RegistryConfig},
+    target::Caller,
+    types::{Run, Switch},
+};
 
-use crate::support::{attach, everything, pid, pid_of, registry, retained, soak, switch};
-use crate::tracer::Tracer;
+use crate::{
+    support::{attach, everything, pid, pid_of, registry, retained, soak, switch},
+    tracer::Tracer,
+};
 
 const NOBODY: u32 = 65_534;
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use integration::{Fixture, Target};
-use xrayd::session::Switch;
+use xrayd::types::Switch;
 
 use crate::support::{
     attach, detach, registry, retained, soak, switch, tally, text_is_as_compiled,

@@ -9,8 +9,10 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, ProcessState, Target, not_run, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
-use xrayd::session::{AttachOptions, Registry};
-use xrayd::{Reason, Refusal};
+use xrayd::{
+    Reason, Refusal,
+    process::{AttachOptions, Registry},
+};
 
 use crate::support::{detach, pid, registry, tid};
 

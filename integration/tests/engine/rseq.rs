@@ -2,8 +2,11 @@
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, ProcessState, Target};
-use xrayd::Reason;
-use xrayd::session::{AttachOptions, Registry, Session, Switch};
+use xrayd::{
+    Reason,
+    process::{AttachOptions, Registry, Session},
+    types::Switch,
+};
 
 use crate::support::{attach, detach, pid_of, registry, soak, switch, tid};
 

@@ -11,11 +11,12 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, is_root_for, opens_map_files, wait_until};
 use procfs::process::{MMPermissions, MemoryMap, Process};
 use shm_ring::layout::table;
-use xrayd::Reason;
-use xrayd::session::{AttachOptions, Switch};
+use xrayd::{Reason, process::AttachOptions, types::Switch};
 
-use crate::support::{attach, detach, memory, pid_of, registry, switch, tid};
-use crate::tracer::Tracer;
+use crate::{
+    support::{attach, detach, memory, pid_of, registry, switch, tid},
+    tracer::Tracer,
+};
 
 const CONTENT: &[u8] = b"a file that nobody traces\n";
 

@@ -8,7 +8,7 @@ use integration::{DEADLINE, Fixture, ProcessState, Target, build, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid as NixPid;
-use xrayd::session::{AttachOptions, Switch};
+use xrayd::{process::AttachOptions, types::Switch};
 
 use crate::support::{all_stopped, attach, attach_with, detach, registry, soak, switch, tid};
 

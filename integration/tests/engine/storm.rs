@@ -6,10 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, Target, build};
 use xray_trace::instr_map::{Rule, Selection};
-use xrayd::session::{Registry, RegistryConfig, Run, Switch};
+use xrayd::{
+    process::{Registry, RegistryConfig},
+    types::{Run, Switch},
+};
 
-use crate::adoption::wait_for_events;
-use crate::support::{attach, detach, soak, switch, text_is_as_compiled};
+use crate::{
+    adoption::wait_for_events,
+    support::{attach, detach, soak, switch, text_is_as_compiled},
+};
 
 /// A million sleds switched while workers run in them and instrumented handlers interrupt them on small stacks
 /// (P21, P22, P38).

@@ -11,11 +11,11 @@ use integration::{
 use xray_trace::analysis::{Notes, Steps};
 use xray_trace::instr_map::{Rule, Selection};
 use xray_trace::model::{CallKind, EventBody, FunctionId, Trace};
-use xrayd::session::{
-    AttachOptions, Attached, DetachReport, Registry, RegistryConfig, Run, Session, Switch,
-    ToggleReport,
+use xrayd::{
+    Pid, Tid,
+    process::{AttachOptions, Attached, Registry, RegistryConfig, Session},
+    types::{DetachReport, Run, Switch, ToggleReport},
 };
-use xrayd::{Pid, Tid};
 
 /// `short` as a rule, `long` with `XRAYD_SOAK=1`.
 pub(crate) fn soak<T>(short: T, long: T) -> T {

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, Target};
-use xrayd::session::Switch;
+use xrayd::types::Switch;
 
-use crate::adoption::wait_for_events;
-use crate::arguments::firsts;
-use crate::hostile::SMALL;
-use crate::support::{attach_with, detach, registry, retained, switch};
+use crate::{
+    adoption::wait_for_events,
+    arguments::firsts,
+    hostile::SMALL,
+    support::{attach_with, detach, registry, retained, switch},
+};
 
 /// Instructions at the end of a call's entry behind which the event is reserved: what is to come there is one store, as on
 /// the hot path, and to leave.

@@ -6,13 +6,13 @@ use anyhow::{Context, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, opens_map_files, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
-use xrayd::session::{AttachOptions, Switch};
+use xrayd::{process::AttachOptions, types::Switch};
 
-use crate::adoption::wait_for_events;
-use crate::support::{
-    attach, attach_with, detach, pid_of, registry, retained, soak, switch, tally,
+use crate::{
+    adoption::wait_for_events,
+    support::{attach, attach_with, detach, pid_of, registry, retained, soak, switch, tally},
+    tracer::Tracer,
 };
-use crate::tracer::Tracer;
 
 /// The main thread has ended (P3).
 #[test]

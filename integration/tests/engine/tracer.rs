@@ -15,7 +15,10 @@ use integration::{DEADLINE, Target};
 use tracing::field::Field;
 use tracing::{Event, Metadata, Subscriber, span};
 use xray_trace::model::Trace;
-use xrayd::session::{AttachOptions, Registry, RegistryConfig, Run, Session, Switch};
+use xrayd::{
+    process::{AttachOptions, Registry, RegistryConfig, Session},
+    types::{Run, Switch},
+};
 
 use crate::support::{everything, pid, registry};
 

@@ -8,12 +8,17 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, build, is_root_for, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use xrayd::session::{AttachOptions, Attached, Registry, Switch};
-use xrayd::{Reason, Refusal};
+use xrayd::{
+    Reason, Refusal,
+    process::{AttachOptions, Attached, Registry},
+    types::Switch,
+};
 
-use crate::confined::{child_of, spawn_unshared};
-use crate::support::{pid, registry, switch};
-use crate::tracer::Tracer;
+use crate::{
+    confined::{child_of, spawn_unshared},
+    support::{pid, registry, switch},
+    tracer::Tracer,
+};
 
 /// A program in namespaces of its own, and a tracer that is in them as well.
 struct Scene {

@@ -6,13 +6,15 @@ use anyhow::{Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
-use xrayd::session::{AttachOptions, Switch};
+use xrayd::{process::AttachOptions, types::Switch};
 
-use crate::support::{
-    all_stopped, assert_exact, attach_with, detach, pid_of, registry, retained, seen, soak, switch,
-    text_is_as_compiled,
+use crate::{
+    support::{
+        all_stopped, assert_exact, attach_with, detach, pid_of, registry, retained, seen, soak,
+        switch, text_is_as_compiled,
+    },
+    tracer::Tracer,
 };
-use crate::tracer::Tracer;
 
 /// Long enough for a thread that is paused by others on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);

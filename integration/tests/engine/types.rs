@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, Target, stripped_into};
 use xray_trace::model::{DataKind, EventBody, Trace};
-use xrayd::session::Switch;
+use xrayd::types::Switch;
 
 use crate::support::{attach, detach, registry, retained, switch};
 

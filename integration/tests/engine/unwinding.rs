@@ -7,7 +7,10 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
 use xray_trace::analysis::{Notes, Step, Steps};
 use xray_trace::model::Trace;
-use xrayd::session::{AttachOptions, Phase, Switch};
+use xrayd::{
+    process::AttachOptions,
+    types::{Phase, Switch},
+};
 
 use crate::support::{attach_with, detach, notes, registry, retained, switch};
 

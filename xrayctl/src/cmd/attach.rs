@@ -1,18 +1,22 @@
 //! `xrayctl attach`: puts trampolines and rings into a process. Switches nothing on.
 
 use anyhow::{Context as _, bail};
-use xrayd::session::{AttachOptions, Follow, Mode};
-use xrayd::target::Sleds;
+use xrayd::{
+    process::{AttachOptions, Follow},
+    target::Sleds,
+    types::Mode,
+};
 use xrayd_proto::v1::{self, AttachRequest, AttachResponse};
 
-use crate::args::Format;
-use crate::client::{Daemon, Rpc};
-use crate::failure;
-use crate::limits::Limits;
-use crate::output::Console;
-use crate::output::attached::Attached;
-use crate::parse;
-use crate::signals::Signals;
+use crate::{
+    args::Format,
+    client::{Daemon, Rpc},
+    failure,
+    limits::Limits,
+    output::{Console, attached::Attached},
+    parse,
+    signals::Signals,
+};
 
 const EXAMPLES: &str = "\
 Examples:

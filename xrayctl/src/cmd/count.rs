@@ -4,20 +4,30 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tonic::Streaming;
-use xrayd::session::{Capture, Follow, Mode, Wanted};
+use xrayd::{
+    process::Follow,
+    types::Capture,
+    types::{Mode, Wanted},
+};
 use xrayd_proto::v1::{EventBatch, FetchCountsRequest, StreamEventsRequest};
 
 use super::attach::{Memory, sleds};
-use crate::args::Format;
-use crate::client::{Daemon, Rpc};
-use crate::failure;
-use crate::output::Console;
-use crate::output::counted::{Counted, Counts};
-use crate::parse;
-use crate::selectors::{self, Pending, Selectors};
-use crate::signals::Signals;
-use crate::tenure::{self, Ended, Undo};
-use crate::toggle::{self, Switching};
+use crate::{
+    args::Format,
+    client::{Daemon, Rpc},
+    failure,
+    output::{
+        Console,
+        counted::{Counted, Counts},
+    },
+    parse, selectors,
+    selectors::{Pending, Selectors},
+    signals::Signals,
+    tenure,
+    tenure::{Ended, Undo},
+    toggle,
+    toggle::Switching,
+};
 
 const EXAMPLES: &str = "\
 Without a selector, all functions are meant. Each thread counts in its own memory, in the program itself, without a look at the clock: a tenth of what

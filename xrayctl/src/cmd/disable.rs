@@ -1,10 +1,8 @@
 //! `xrayctl disable`: switches functions off.
 
-use xrayd::session::Wanted;
+use xrayd::types::Wanted;
 
-use crate::client::Daemon;
-use crate::output::Console;
-use crate::toggle::{self, ToggleArgs};
+use crate::{client::Daemon, output::Console, toggle, toggle::ToggleArgs};
 
 const EXAMPLES: &str = "\
 Without --pid, every attached process is meant.

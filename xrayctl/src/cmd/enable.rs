@@ -1,12 +1,10 @@
 //! `xrayctl enable`: switches functions on.
 
-use xrayd::session::Wanted;
+use xrayd::types::Wanted;
 
-use crate::client::Daemon;
-use crate::output::Console;
-use crate::selectors::Pending;
-use crate::toggle::{self, ToggleArgs};
-use crate::values::Values;
+use crate::{
+    client::Daemon, output::Console, selectors::Pending, toggle, toggle::ToggleArgs, values::Values,
+};
 
 const EXAMPLES: &str = "\
 Without --pid, every attached process is meant. What is on already and recorded other values records these from

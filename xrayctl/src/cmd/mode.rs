@@ -1,15 +1,17 @@
 //! `xrayctl mode`: how the events of attached processes are kept.
 
 use anyhow::Context as _;
-use xrayd::session::Mode;
+use xrayd::types::Mode;
 use xrayd_proto::v1::SetModeRequest;
 
-use crate::args::Format;
-use crate::client::Daemon;
-use crate::failure::{self, Failure};
-use crate::output::mode_set::ModeSet;
-use crate::output::{Console, refused};
-use crate::parse;
+use crate::{
+    args::Format,
+    client::Daemon,
+    failure,
+    failure::Failure,
+    output::{Console, mode_set::ModeSet, refused},
+    parse,
+};
 
 const EXAMPLES: &str = "\
 flight: rings hold the newest events of each thread, and nobody reads them until a snapshot is taken, or the thread or the process ends. While a

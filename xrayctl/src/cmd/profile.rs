@@ -12,24 +12,34 @@ use tonic::Streaming;
 use xray_trace::analysis::{self, Direction, GroupBy, Side, SortBy, StackRoots, Stacks};
 use xray_trace::model::Profile;
 use xray_trace::source::{self, Options};
-use xrayd::session::{Capture, Follow, Mode, Wanted};
+use xrayd::{
+    process::Follow,
+    types::Capture,
+    types::{Mode, Wanted},
+};
 use xrayd_proto::v1::{FetchProfileRequest, TraceChunk};
 
 use super::attach::{Memory, sleds};
-use crate::args::Format;
-use crate::client::{Daemon, Rpc};
-use crate::failure;
-use crate::input::{Logs, Selection, Unpaired};
-use crate::log::{Gathering, Log};
-use crate::output::Console;
-use crate::output::account::{self, Columns, Table};
-use crate::output::profile_diff::ProfileDiff;
-use crate::parse;
-use crate::selectors::{self, Pending, Selectors};
-use crate::signals::Signals;
-use crate::tenure::{self, Ended, Undo};
-use crate::toggle::{self, Switching};
-use crate::trace_file::{OutputFile, Overwrite};
+use crate::{
+    args::Format,
+    client::{Daemon, Rpc},
+    failure,
+    input::{Logs, Selection, Unpaired},
+    log::{Gathering, Log},
+    output::{
+        Console, account,
+        account::{Columns, Table},
+        profile_diff::ProfileDiff,
+    },
+    parse, selectors,
+    selectors::{Pending, Selectors},
+    signals::Signals,
+    tenure,
+    tenure::{Ended, Undo},
+    toggle,
+    toggle::Switching,
+    trace_file::{OutputFile, Overwrite},
+};
 
 const EXAMPLES: &str = "\
 Without a selector, all functions are meant. Calls are added up in the daemon, by thread and stack, with a distribution of their durations; no event is

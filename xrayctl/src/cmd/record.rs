@@ -13,27 +13,39 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use xrayd::session::{AttachOptions, Follow, Mode, Wanted};
-use xrayd::target::Sleds;
+use xrayd::{
+    process::{AttachOptions, Follow},
+    target::Sleds,
+    types::{Mode, Wanted},
+};
 use xrayd_proto::v1::{AttachRequest, FamilyStatus, Selection, StatusRequest, ToggleReport};
 
 use super::attach::{Memory, sleds};
-use crate::args::Format;
-use crate::client::{self, Daemon, Rpc};
-use crate::failure::Failure;
-use crate::limits::Limits;
-use crate::output::recorded::{Outcome, Recorded};
-use crate::output::{Console, units};
-use crate::parse;
-use crate::progress::Progress;
-use crate::recording::{Recording, Rest, StreamEnd};
-use crate::selectors::{self, Pending, Selectors};
-use crate::signals::Signals;
-use crate::target::Target;
-use crate::tenure::{self, Undo, Undone};
-use crate::toggle::{self, Switching};
-use crate::trace_file::{OutputFile, Overwrite, Tally, Unfinished};
-use crate::values::Values;
+use crate::{
+    args::Format,
+    client,
+    client::{Daemon, Rpc},
+    failure::Failure,
+    limits::Limits,
+    output::{
+        Console,
+        recorded::{Outcome, Recorded},
+        units,
+    },
+    parse,
+    progress::Progress,
+    recording::{Recording, Rest, StreamEnd},
+    selectors,
+    selectors::{Pending, Selectors},
+    signals::Signals,
+    target::Target,
+    tenure,
+    tenure::{Undo, Undone},
+    toggle,
+    toggle::Switching,
+    trace_file::{OutputFile, Overwrite, Tally, Unfinished},
+    values::Values,
+};
 
 const EXAMPLES: &str = "\
 Without a selector, everything is recorded. Ctrl-C ends the recording. A program is started with its functions on

@@ -16,23 +16,34 @@ use ratatui::crossterm::event::{self, Event, KeyEvent};
 use tokio::sync::mpsc;
 use tonic::Streaming;
 use xray_trace::instr_map::{Rule, Selection};
-use xrayd::session::{Capture, Follow, Mode, Wanted};
+use xrayd::{
+    process::Follow,
+    types::Capture,
+    types::{Mode, Wanted},
+};
 use xrayd_proto::v1::{
     FetchProfileRequest, ProcessStatus, StatusRequest, ToggleRequest, TraceChunk,
 };
 
-use super::attach::{Memory, sleds};
-use super::profile::{fetch, parse_profile, read};
-use crate::args::Format;
-use crate::client::{Daemon, Rpc};
-use crate::failure::{self, Failure};
-use crate::output::Console;
-use crate::parse;
-use crate::selectors::{self, Pending, Selectors};
-use crate::signals::Signals;
-use crate::tenure::{self, Ended, Undo};
-use crate::toggle::{self, Switching};
-use crate::top::{Action, Header, Interval, State, draw};
+use super::{
+    attach::{Memory, sleds},
+    profile::{fetch, parse_profile, read},
+};
+use crate::{
+    args::Format,
+    client::{Daemon, Rpc},
+    failure,
+    failure::Failure,
+    output::Console,
+    parse, selectors,
+    selectors::{Pending, Selectors},
+    signals::Signals,
+    tenure,
+    tenure::{Ended, Undo},
+    toggle,
+    toggle::Switching,
+    top::{Action, Header, Interval, State, draw},
+};
 
 const EXAMPLES: &str = "\
 Without a selector, all functions are meant. A process that is not attached is attached to for that time; of one that is, functions are on loan. The time in a function is that of calls

@@ -7,21 +7,30 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tonic::Streaming;
-use xrayd::session::{Follow, Mode, Wanted};
+use xrayd::{
+    process::Follow,
+    types::{Mode, Wanted},
+};
 use xrayd_proto::v1::{EventBatch, StreamEventsRequest};
 
 use super::attach::{Memory, sleds};
-use crate::args::Format;
-use crate::client::{Daemon, Rpc};
-use crate::failure;
-use crate::output::Console;
-use crate::output::watched::{Shown, Watched};
-use crate::parse;
-use crate::selectors::{self, Pending, Selectors};
-use crate::signals::Signals;
-use crate::tenure::{self, Ended, Undo};
-use crate::toggle::{self, Switching};
-use crate::values::Values;
+use crate::{
+    args::Format,
+    client::{Daemon, Rpc},
+    failure,
+    output::{
+        Console,
+        watched::{Shown, Watched},
+    },
+    parse, selectors,
+    selectors::{Pending, Selectors},
+    signals::Signals,
+    tenure,
+    tenure::{Ended, Undo},
+    toggle,
+    toggle::Switching,
+    values::Values,
+};
 
 const EXAMPLES: &str = "\
 Without a selector, all functions are meant. A call is shown when it has ended, with how long it took. Calls that were left without an exit are not shown. Of a program that calls more than a

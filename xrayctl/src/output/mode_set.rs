@@ -3,7 +3,7 @@
 use std::io;
 
 use serde::Serialize;
-use xrayd::session::Mode;
+use xrayd::types::Mode;
 use xrayd_proto::v1::{self, ModeReport, Refusal};
 
 use super::{Look, refused};
@@ -72,8 +72,7 @@ impl ModeSet {
 
 #[cfg(test)]
 mod tests {
-    use super::super::golden;
-    use super::*;
+    use super::{super::golden, *};
 
     #[test]
     fn what_became_of_each_is_told() {

@@ -3,7 +3,7 @@
 use std::io;
 
 use serde::Serialize;
-use xrayd::session::Wanted;
+use xrayd::types::Wanted;
 use xrayd_proto::v1::{Refusal, ToggleReport};
 
 use super::{Look, Tone, refused, text, units};
@@ -134,11 +134,10 @@ impl Toggled {
 
 #[cfg(test)]
 mod tests {
-    use xrayd::session::Capture;
+    use xrayd::types::Capture;
     use xrayd_proto::v1::ModuleCopies;
 
-    use super::super::golden;
-    use super::*;
+    use super::{super::golden, *};
 
     fn sample(run: Run) -> Toggled {
         let report = ToggleReport {

@@ -182,7 +182,8 @@ mod tests {
     use super::*;
     use crate::{
         collect::{CallSite, SiteKind, SiteTable, lane::Lane, room::Room},
-        session::{Mode, Output},
+        store::Output,
+        types::Mode,
     };
 
     const ALWAYS: Range<Ticks> = Ticks(0)..Ticks(u64::MAX);

@@ -22,8 +22,9 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    session::{Keeps, Lookout, Output, Published},
+    store::{Keeps, Output, Published},
     sys::ticks_now,
+    triggers::Lookout,
 };
 
 /// A block is closed when its bytes reach this…

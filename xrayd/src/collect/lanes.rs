@@ -13,7 +13,10 @@ use super::{
     Keep, SiteTable, lane::Lane, names::Names, pictures::OpenByThread, room::Room,
     switches::Switches,
 };
-use crate::session::{Keeps, Lookout, Output};
+use crate::{
+    store::{Keeps, Output},
+    triggers::Lookout,
+};
 
 /// Those threads, by their ids in the target.
 #[derive(Debug)]

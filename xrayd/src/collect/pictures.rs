@@ -20,8 +20,11 @@ use xray_trace::{
     model::{FunctionId, ProcessId, ThreadId, Ticks},
 };
 
-use super::{Keep, SiteTable, lane::Lane, room::Room, switches::Switches};
-use crate::session::{Extent, Output, Snapshot, ThreadState};
+use super::{Keep, SiteTable, extent::Extent, lane::Lane, room::Room, switches::Switches};
+use crate::{
+    collect::extent::ThreadState,
+    store::{Output, Snapshot},
+};
 
 /// What all copies in this process together may take. Where there is no room, rings show their newest part only, a chunk at least.
 const MOST_BYTES: u64 = 4 << 30;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use shm_ring::{Consumer, Geometry, Producer, newest};
 
 use super::{SiteTable, lane::Lane, slots::Slots};
-use crate::{session::Output, sys::ticks_now, target::StartTime};
+use crate::{store::Output, sys::ticks_now, target::StartTime};
 
 /// Words read from one ring before the next one has its turn.
 pub(super) const TURN_WORDS: u64 = 1 << 16;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
-use crate::session::{Lookout, Marks, Place};
+use crate::triggers::{Lookout, Marks, Place};
 
 /// Watched calls of a thread that are kept for a trigger. What is called within so many others is shorter than they are.
 const MOST_OPEN: usize = 256;
@@ -143,9 +143,11 @@ mod tests {
     use shm_ring::{Item, Sink};
     use xray_trace::model::{CallKind, EventBody, ProcessId};
 
-    use super::super::{CallSite, SiteKind, SiteTable, lane::Lane, room::Room};
-    use super::*;
-    use crate::session::Output;
+    use super::{
+        super::{CallSite, SiteKind, SiteTable, lane::Lane, room::Room},
+        *,
+    };
+    use crate::store::Output;
 
     const WATCHED: u32 = 2;
     const ALL: u32 = 4;

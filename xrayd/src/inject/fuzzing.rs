@@ -16,13 +16,13 @@ use sled_encoders::{
 };
 
 use super::{
-    Layout, PatchSite, Patcher, TableClaim, Wanted, patch::PatchReport, region::Region,
-    tracer_record::Tenure,
+    Layout, Patcher, TableClaim, patch::PatchReport, region::Region, tracer_record::Tenure,
 };
 use crate::{
     pid::{Pid, TargetAddr},
     sys::Memory,
     target::{MapEntry, Maps},
+    types::{PatchSite, Wanted},
 };
 
 const TEXT: u64 = 0x40_0000;

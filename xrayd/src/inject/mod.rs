@@ -19,19 +19,16 @@ mod rings_file;
 mod slot_table;
 mod thread_id;
 mod tracer_record;
-mod wanted;
 
 pub(crate) use borrow::Victim;
 pub(crate) use choice::Choice;
 #[cfg(fuzzing)]
 pub use fuzzing::{adopt, switch_sleds};
 pub(crate) use install::{Installed, SETTLE, clear_live, crowded, extend, install};
-pub use patch::Switch;
-pub(crate) use patch::{PatchReport, Patcher, Site as PatchSite, Stance};
+pub(crate) use patch::{PatchReport, Patcher, Stance};
 pub(crate) use region::{Layout, Neighbourhood};
 pub(crate) use ring_plan::{RingPlan, RingsNeeded};
 pub(crate) use rings_file::RingsFile;
 pub(crate) use sled_encoders::x86_64::{Door, Front};
 pub(crate) use thread_id::finds_thread_id;
 pub(crate) use tracer_record::{TableClaim, Tenure};
-pub use wanted::Wanted;

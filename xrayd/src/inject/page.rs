@@ -10,8 +10,8 @@ use sled_encoders::{
     x86_64::{Staging, sled_bytes, switch},
 };
 
-use super::patch::{PatchReport, Patcher, Switch};
-use crate::{pid::TargetAddr, refusal::Result, sys::Memory};
+use super::patch::{PatchReport, Patcher};
+use crate::{pid::TargetAddr, refusal::Result, sys::Memory, types::Switch};
 
 /// A sled that is to be written. Places are those in the bytes that were read.
 #[derive(Debug)]

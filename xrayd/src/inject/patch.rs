@@ -27,18 +27,17 @@ use std::{
 };
 
 use sled_encoders::{
-    Capture, SledKind,
-    x86_64::{
-        Door, EventArguments, Front, Staging, State, Stub, TailJump, classify, sled_bytes, stage,
-    },
+    Capture,
+    x86_64::{Door, EventArguments, Front, Staging, State, Stub, classify, stage},
 };
 
-use super::{Wanted, halt::while_halted, page::Change, region::Region};
+use super::{halt::while_halted, page::Change, region::Region};
 use crate::{
     pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal, Result},
     sys::Memory,
     target::{Maps, Module, Stay, Target},
+    types::{PatchSite, Switch, Wanted},
 };
 
 const PAGE: u64 = 4096;
@@ -46,46 +45,6 @@ const PAGE: u64 = 4096;
 const RUNS_AT_ONCE: usize = 4;
 /// Longest run of neighbouring pages: the part of a module that one stop of the process is for.
 pub(super) const RUN: u64 = 16 * PAGE;
-
-/// A sled that can be switched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Site {
-    /// Its first byte.
-    pub(crate) address: u64,
-    /// What it marks.
-    pub(crate) kind: SledKind,
-    /// What follows it, for tail exits.
-    pub(crate) jump: TailJump,
-    /// Index of its module.
-    pub(crate) module: u32,
-}
-
-// === impl Site ===
-
-impl Site {
-    /// Where its last byte is past.
-    pub(crate) fn end(&self) -> u64 {
-        self.address.saturating_add(self.length() as u64)
-    }
-
-    /// True if it cannot call a trampoline itself.
-    pub(crate) fn needs_stub(&self) -> bool {
-        self.jump != TailJump::Plain || self.kind.is_event()
-    }
-
-    pub(super) fn length(&self) -> usize {
-        sled_bytes(self.kind)
-    }
-}
-
-/// On or off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Switch {
-    /// Events are recorded.
-    On,
-    /// As compiled.
-    Off,
-}
 
 /// What a patch did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -158,7 +117,7 @@ impl Patcher {
         maps: &Maps,
         modules: impl IntoIterator<Item = (u32, Module)>,
         regions: Vec<Region>,
-        staged: impl IntoIterator<Item = (Site, u64)>,
+        staged: impl IntoIterator<Item = (PatchSite, u64)>,
     ) -> Self {
         let next_stub = regions
             .iter()
@@ -187,7 +146,7 @@ impl Patcher {
         &mut self,
         index: u32,
         module: Module,
-        staged: impl IntoIterator<Item = (Site, u64)>,
+        staged: impl IntoIterator<Item = (PatchSite, u64)>,
     ) {
         self.modules.insert(index, module);
         for (site, target) in staged {
@@ -196,7 +155,7 @@ impl Patcher {
     }
 
     /// A sled was staged to call `target` before we knew it.
-    fn take_over(&mut self, site: &Site, target: u64) {
+    fn take_over(&mut self, site: &PatchSite, target: u64) {
         let stub = self
             .regions
             .iter()
@@ -291,7 +250,7 @@ impl Patcher {
     }
 
     /// True if a sled that should be staged stands there as compiled: its module was unloaded and loaded again at the same place.
-    pub(crate) fn was_renewed(&self, memory: &Memory, site: &Site) -> bool {
+    pub(crate) fn was_renewed(&self, memory: &Memory, site: &PatchSite) -> bool {
         let mut bytes = vec![0; site.length()];
         memory.read(TargetAddr(site.address), &mut bytes).is_ok()
             && classify(site.kind, site.address, &bytes) == State::Compiled
@@ -311,7 +270,7 @@ impl Patcher {
     }
 
     /// What `copied_bytes` would grow by if `sites`, ordered by address, were switched.
-    pub(crate) fn would_copy(&self, sites: &[Site]) -> u64 {
+    pub(crate) fn would_copy(&self, sites: &[PatchSite]) -> u64 {
         let mut next = 0;
         let touched = sites
             .iter()
@@ -326,7 +285,12 @@ impl Patcher {
     }
 
     /// How many of `sites`, ordered by address, are staged to record something else than `capture`, as far as they can be read.
-    pub(crate) fn would_restage(&self, memory: &Memory, sites: &[Site], capture: Capture) -> u64 {
+    pub(crate) fn would_restage(
+        &self,
+        memory: &Memory,
+        sites: &[PatchSite],
+        capture: Capture,
+    ) -> u64 {
         let (mut count, mut text) = (0, Vec::new());
         for run in runs(sites) {
             let (Some(first), Some(last)) = (run.first(), run.last()) else {
@@ -359,7 +323,7 @@ impl Patcher {
         memory: &Memory,
         target: &Target,
         stance: Stance,
-        sites: &[Site],
+        sites: &[PatchSite],
         to: Wanted,
     ) -> Result<PatchReport> {
         let mut report = PatchReport::default();
@@ -372,13 +336,13 @@ impl Patcher {
                     self.switch_halted(memory, target, module, to, &mut report)
                 }
                 (Stay::Lasting, Stance::Runs) => {
-                    let runs: Vec<&[Site]> = runs(module).collect();
+                    let runs: Vec<&[PatchSite]> = runs(module).collect();
                     let mut left = Vec::new();
                     self.switch_runs(memory, target, &runs, to, Some(&mut left), &mut report)
                         .and_then(|()| self.switch_halted(memory, target, &left, to, &mut report))
                 }
                 (_, Stance::Stands) => {
-                    let runs: Vec<&[Site]> = runs(module).collect();
+                    let runs: Vec<&[PatchSite]> = runs(module).collect();
                     self.switch_runs(memory, target, &runs, to, None, &mut report)
                 }
             };
@@ -398,11 +362,11 @@ impl Patcher {
         &mut self,
         memory: &Memory,
         target: &Target,
-        sites: &[Site],
+        sites: &[PatchSite],
         to: Wanted,
         report: &mut PatchReport,
     ) -> Result<()> {
-        let runs: Vec<&[Site]> = runs(sites).collect();
+        let runs: Vec<&[PatchSite]> = runs(sites).collect();
         runs.chunks(RUNS_AT_ONCE).try_for_each(|runs| {
             let written = while_halted(target, || {
                 self.switch_runs(memory, target, runs, to, None, report)
@@ -418,9 +382,9 @@ impl Patcher {
         &mut self,
         memory: &Memory,
         target: &Target,
-        runs: &[&[Site]],
+        runs: &[&[PatchSite]],
         to: Wanted,
-        mut left: Option<&mut Vec<Site>>,
+        mut left: Option<&mut Vec<PatchSite>>,
         report: &mut PatchReport,
     ) -> Result<()> {
         let pid = self.pid;
@@ -448,14 +412,14 @@ impl Patcher {
     pub(super) fn switch_run(
         &mut self,
         memory: &Memory,
-        run: &[Site],
+        run: &[PatchSite],
         to: Wanted,
-        mut left: Option<&mut Vec<Site>>,
+        mut left: Option<&mut Vec<PatchSite>>,
         report: &mut PatchReport,
     ) -> Result<()> {
         for sites in run.chunk_by(|one, next| one.address / PAGE == next.address / PAGE) {
             let start = sites.first().map_or(0, |site| site.address);
-            let end = sites.last().map_or(start, Site::end);
+            let end = sites.last().map_or(start, PatchSite::end);
             let mut text = vec![0u8; usize::try_from(end - start).unwrap_or(0)];
             memory
                 .read(TargetAddr(start), &mut text)
@@ -501,7 +465,13 @@ impl Patcher {
     }
 
     /// Decides what becomes of a sled that stands there as `bytes`.
-    fn plan(&mut self, memory: &Memory, site: &Site, bytes: &[u8], to: Wanted) -> Result<Planned> {
+    fn plan(
+        &mut self,
+        memory: &Memory,
+        site: &PatchSite,
+        bytes: &[u8],
+        to: Wanted,
+    ) -> Result<Planned> {
         Ok(match (classify(site.kind, site.address, bytes), to) {
             (State::Runtime | State::Breakpoint | State::Foreign, _) => Planned::Foreign,
             (State::Compiled, Wanted::Off) => Planned::AsWanted,
@@ -525,7 +495,7 @@ impl Patcher {
     fn stage(
         &mut self,
         memory: &Memory,
-        site: &Site,
+        site: &PatchSite,
         capture: Capture,
         bytes: &[u8],
     ) -> Result<Option<Staging>> {
@@ -564,7 +534,7 @@ impl Patcher {
     }
 
     /// How a sled that is staged to call `target` is staged to record `capture`; `None` if it is.
-    fn restaging(&self, site: &Site, target: u64, capture: Capture) -> Option<Staging> {
+    fn restaging(&self, site: &PatchSite, target: u64, capture: Capture) -> Option<Staging> {
         if site.needs_stub() {
             return None;
         }
@@ -600,7 +570,7 @@ impl Patcher {
         }
     }
 
-    fn is_ours(&self, site: &Site, target: u64) -> bool {
+    fn is_ours(&self, site: &PatchSite, target: u64) -> bool {
         if site.needs_stub() {
             return self.stubs.get(&site.address) == Some(&target);
         }
@@ -611,13 +581,13 @@ impl Patcher {
 
     /// Those sleds of a run whose place is mapped as when they were found: by the same part of the
     /// same file. One look is enough for a run that one entry maps from end to end.
-    fn mapped<'a>(&self, maps: &Maps, run: &'a [Site]) -> Cow<'a, [Site]> {
-        let entry = |site: &Site, address: u64| {
+    fn mapped<'a>(&self, maps: &Maps, run: &'a [PatchSite]) -> Cow<'a, [PatchSite]> {
+        let entry = |site: &PatchSite, address: u64| {
             let entry = maps.at(address)?;
             self.module(site)?.offset_of(entry, address)?;
             Some(entry)
         };
-        let ends = |first: &Site, last: &Site| {
+        let ends = |first: &PatchSite, last: &PatchSite| {
             Some([entry(first, first.address)?, entry(last, last.end() - 1)?])
         };
         if let [first, .., last] = run
@@ -630,7 +600,7 @@ impl Patcher {
         Cow::Owned(mapped.copied().collect())
     }
 
-    fn module(&self, site: &Site) -> Option<&Module> {
+    fn module(&self, site: &PatchSite) -> Option<&Module> {
         self.modules.get(&site.module)
     }
 
@@ -666,7 +636,7 @@ fn is_own(own: &[Range<u64>], page: u64) -> bool {
 }
 
 /// Splits sites, ordered by address, where a page without any lies between, and where a run gets too long.
-fn runs(mut sites: &[Site]) -> impl Iterator<Item = &[Site]> {
+fn runs(mut sites: &[PatchSite]) -> impl Iterator<Item = &[PatchSite]> {
     std::iter::from_fn(move || {
         let first = sites.first()?;
         let start = first.address;
@@ -691,10 +661,12 @@ fn pages(start: u64, end: u64) -> RangeInclusive<u64> {
 
 #[cfg(test)]
 mod tests {
+    use sled_encoders::{SledKind, x86_64::TailJump};
+
     use super::*;
 
-    fn site(address: u64) -> Site {
-        Site {
+    fn site(address: u64) -> PatchSite {
+        PatchSite {
             address,
             kind: SledKind::Entry,
             jump: TailJump::Plain,
@@ -704,17 +676,17 @@ mod tests {
 
     #[test]
     fn runs_split_at_untouched_pages_and_at_their_longest() {
-        let sites: Vec<Site> = [
+        let sites: Vec<PatchSite> = [
             0x1000, 0x1800, 0x2000, 0x5000, 0x5010, 0x1_5000, 0x1_5ff0, 0x1_6000,
         ]
         .into_iter()
         .map(site)
         .collect();
-        let lengths: Vec<usize> = runs(&sites).map(<[Site]>::len).collect();
+        let lengths: Vec<usize> = runs(&sites).map(<[PatchSite]>::len).collect();
         assert_eq!(lengths, [3, 2, 3]);
-        let dense: Vec<Site> = (0..100).map(|i| site(i * 0x1000)).collect();
+        let dense: Vec<PatchSite> = (0..100).map(|i| site(i * 0x1000)).collect();
         assert!(runs(&dense).all(|run| run.len() <= 16));
-        assert_eq!(runs(&dense).map(<[Site]>::len).sum::<usize>(), 100);
+        assert_eq!(runs(&dense).map(<[PatchSite]>::len).sum::<usize>(), 100);
     }
 
     #[test]

@@ -4,12 +4,13 @@ use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
 
 use sled_encoders::x86_64::{State, classify};
 
-use super::patch::{Patcher, RUN, Site};
+use super::patch::{Patcher, RUN};
 use crate::{
     pid::TargetAddr,
     refusal::Result,
     sys::Memory,
     target::{Maps, open_mapped},
+    types::PatchSite,
 };
 
 /// The proof that a target is as it was.
@@ -32,10 +33,10 @@ impl Patcher {
     ///
     /// # Errors
     /// The memory cannot be read.
-    pub(crate) fn prove(&self, memory: &Memory, maps: &Maps, sites: &[Site]) -> Result<Proof> {
+    pub(crate) fn prove(&self, memory: &Memory, maps: &Maps, sites: &[PatchSite]) -> Result<Proof> {
         let mut proof = Proof::default();
         for (&index, module) in &self.modules {
-            let its: Vec<&Site> = sites.iter().filter(|site| site.module == index).collect();
+            let its: Vec<&PatchSite> = sites.iter().filter(|site| site.module == index).collect();
             let file = open_mapped(self.pid, &module.entry)
                 .inspect_err(|error| {
                     tracing::warn!(module = %module.path, %error, "text not compared with the file");
@@ -54,7 +55,7 @@ impl Patcher {
         memory: &Memory,
         text: (Range<u64>, u64),
         file: Option<&File>,
-        sites: &[&Site],
+        sites: &[&PatchSite],
         proof: &mut Proof,
     ) -> Result<()> {
         let (range, offset) = text;

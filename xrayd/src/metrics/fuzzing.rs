@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::server::{Names, Pages, answer};
-use crate::{session::Metering, shutdown};
+use crate::{shutdown, store::Metering};
 
 /// Bytes that wait in either direction: a page and all that is asked.
 const ROOM: usize = 1 << 20;

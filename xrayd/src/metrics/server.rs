@@ -35,7 +35,7 @@ use tokio::{
 use super::{
     Listener, exposition::Format, families::page, negotiation::format_for, own_use::OwnUse,
 };
-use crate::{session::Metering, shutdown::Stopping, socket::SocketFile};
+use crate::{shutdown::Stopping, socket::SocketFile, store::Metering};
 
 /// Connections at a time.
 const MOST_CONNECTIONS: usize = 64;

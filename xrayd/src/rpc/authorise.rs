@@ -17,12 +17,12 @@ use tonic::{Request, Status};
 use super::convert::Toggle;
 use crate::{
     Pid,
+    process::{AttachOptions, Family, Registry, Session},
     refusal::{Reason, Refusal},
-    session::{
-        AttachOptions, Caller, DetachReport, Economy, Family, Feed, Filter, LoanId, Mode, Registry,
-        Session, ToggleReport,
-    },
+    store::Feed,
+    target::Caller,
     target::{Credentials, Denial, Target, Yama},
+    types::{DetachReport, Economy, Filter, LoanId, Mode, ToggleReport},
 };
 
 /// What a request's pid means.

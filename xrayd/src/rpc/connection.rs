@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
 use super::admission::Admitted;
-use crate::session::Caller;
+use crate::target::Caller;
 
 /// A connection whose peer is known. The caller is fixed when the connection is made; what the peer does to its
 /// credentials afterwards, or to whom it passes the descriptor, changes nothing.

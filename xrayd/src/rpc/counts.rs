@@ -8,8 +8,10 @@ use xrayd_proto::v1;
 use super::authorise::Traced;
 use crate::{
     Pid,
+    process::Session,
     refusal::{Reason, Refusal},
-    session::{CallCounts, Mode, Session},
+    store::CallCounts,
+    types::Mode,
 };
 
 /// Functions of a message.

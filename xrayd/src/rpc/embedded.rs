@@ -8,10 +8,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use super::{
     connection::Connection, server::serve_connections, service::Service, workers::Workers,
 };
-use crate::{
-    audit::AuditLog,
-    session::{Caller, Registry},
-};
+use crate::{audit::AuditLog, process::Registry, target::Caller};
 
 /// Bytes on their way between client and service; as much as a socket would hold.
 const BUFFER_BYTES: usize = 256 * 1024;

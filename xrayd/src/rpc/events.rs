@@ -13,7 +13,7 @@ use xray_trace::{
 };
 use xrayd_proto::v1;
 
-use crate::session::Source;
+use crate::store::Source;
 
 /// Events of one message at most.
 const MAX_EVENTS: usize = 4096;

@@ -19,7 +19,7 @@ use tonic::Status;
 use xrayd_proto::v1::TraceChunk;
 
 use super::{convert, error};
-use crate::session::{Session, Shot};
+use crate::{export::Shot, process::Session};
 
 /// Bytes of one message.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;

@@ -15,13 +15,14 @@ use super::{
     undo::Undo,
 };
 use crate::{
+    control::{keep_filter, keep_selection},
+    process::{Registry, RegistryConfig},
+    quotas::Quotas,
     refusal::Refusal,
-    session::{
-        Caller, Condition, Economy, FunctionRow, MOST_CONDITIONS, MOST_FIRINGS, Mode, Quotas,
-        Registry, RegistryConfig, Run, Switch, Wanted,
-        fuzzing::{keep_filter, keep_selection},
-    },
+    target::Caller,
     text::is_hazard,
+    triggers::{Condition, MOST_CONDITIONS, MOST_FIRINGS},
+    types::{Economy, FunctionRow, Mode, Run, Switch, Wanted},
 };
 
 /// Bytes of a description in an audit record, with a character and a pattern that is cut off.

@@ -10,6 +10,11 @@ use std::{
 
 use tokio::sync::mpsc;
 use tonic::Status;
+use xray_trace::{
+    container::Part,
+    instr_map::Selection,
+    model::{ClockAnchor, FunctionId},
+};
 use xrayd_proto::v1;
 
 use super::{
@@ -20,12 +25,10 @@ use super::{
     recorded::Recorded,
     workers::{Lane, Workers},
 };
-use crate::refusal::Refusal;
-use crate::session::{Feed, FeedItem, Published, Session, Source, Tables as _, TraceWriter};
-use xray_trace::{
-    container::Part,
-    instr_map::Selection,
-    model::{ClockAnchor, FunctionId},
+use crate::{
+    export::TraceWriter,
+    refusal::Refusal,
+    store::{Feed, FeedItem, Published, Source, TracedProcess},
 };
 
 /// Events that are decoded at once; bounds the memory of one stream.
@@ -163,7 +166,7 @@ async fn now<F: Future>(future: F) -> Option<F::Output> {
 /// The processes of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    here: BTreeMap<Source, Arc<Session>>,
+    here: BTreeMap<Source, Arc<dyn TracedProcess>>,
     /// How many there were.
     seen: usize,
     /// Why one of them failed that is not here any more.
@@ -190,7 +193,7 @@ pub(super) struct TraceMessages {
 // === impl Sessions ===
 
 impl Sessions {
-    fn insert(&mut self, source: Source, session: Arc<Session>) {
+    fn insert(&mut self, source: Source, session: Arc<dyn TracedProcess>) {
         self.here.insert(source, session);
         self.seen += 1;
     }
@@ -356,7 +359,7 @@ impl TraceMessages {
                 let Some(recorded) = recorded else {
                     return writer.block(source, &block, &**session);
                 };
-                let Part { block: part, lost } = recorded.part(source, session, &block);
+                let Part { block: part, lost } = recorded.part(source, &**session, &block);
                 if let Some(part) = part {
                     writer.block(source, &part, &**session)?;
                 }
@@ -434,7 +437,7 @@ impl Encode for TraceMessages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{refusal::Reason, rpc::admission::Admission, session::closed_feed};
+    use crate::{refusal::Reason, rpc::admission::Admission, store::closed_feed};
 
     /// Ends with `0`, or as a session that has failed.
     #[derive(Debug)]

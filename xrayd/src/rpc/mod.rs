@@ -1,4 +1,4 @@
-//! gRPC: `xrayd.v1` over the [`Registry`](crate::session::Registry).
+//! gRPC: `xrayd.v1` over the [`Registry`](crate::process::Registry).
 //!
 //! ```text
 //!  socket ─► accept ─► Connection (caller) ─► Service ─► Workers ─► authorise ─► Registry (blocking threads)

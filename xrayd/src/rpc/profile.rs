@@ -11,8 +11,11 @@ use super::{
 };
 use crate::{
     Pid,
+    process::{Profiling, Session, write_profile},
     refusal::{Reason, Refusal},
-    session::{Caller, Mode, ProfileSums, Profiling, Session, write_profile},
+    store::ProfileSums,
+    target::Caller,
+    types::Mode,
 };
 
 /// How often it is looked whether all processes have ended.

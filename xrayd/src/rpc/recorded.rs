@@ -16,7 +16,7 @@ use xray_trace::{
 };
 
 use crate::{
-    session::{Session, Source},
+    store::{Source, TracedProcess},
     sys::{now_anchor, ticks_now},
 };
 
@@ -128,7 +128,12 @@ impl Recorded {
     }
 
     /// What of a block is in the recording.
-    pub(super) fn part(&mut self, source: Source, session: &Session, block: &Block) -> Part {
+    pub(super) fn part(
+        &mut self,
+        source: Source,
+        session: &dyn TracedProcess,
+        block: &Block,
+    ) -> Part {
         self.meet(block.last);
         let Some(part) = self.parts.get(&source) else {
             return Part::default();

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     audit::{AuditLog, Operation},
-    session::Registry,
+    process::Registry,
     shutdown::Stopping,
 };
 

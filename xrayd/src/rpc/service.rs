@@ -23,9 +23,12 @@ use super::{
 use crate::{
     Pid,
     audit::{AuditLog, Call, Operation},
+    export::Shot,
+    process::{Attached, Registry},
     refusal::{Reason, Refusal},
-    session::{Attached, Caller, Economy, FunctionRow, Reach, Registry, Run, Shot, Switch},
     sys::now_anchor,
+    target::Caller,
+    types::{Economy, FunctionRow, Reach, Run, Switch},
 };
 
 /// Blocking calls of one user at a time.

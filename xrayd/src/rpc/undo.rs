@@ -14,8 +14,10 @@ use super::{
 use crate::{
     Pid,
     audit::{AuditLog, Operation},
+    process::Registry,
     refusal::{Reason, Refusal},
-    session::{Caller, LoanId, Registry},
+    target::Caller,
+    types::LoanId,
 };
 
 /// What is to be undone.

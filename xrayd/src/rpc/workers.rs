@@ -17,7 +17,7 @@ use tokio::task::{JoinError, spawn_blocking};
 use super::turns::{Turn, Turns};
 use crate::{
     refusal::{Reason, Refusal},
-    session::Caller,
+    target::Caller,
 };
 
 const CALLS: usize = 64;

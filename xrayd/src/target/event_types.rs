@@ -28,6 +28,9 @@ use crate::{pid::TargetAddr, sys::Memory};
 pub(crate) const MOST_TYPE_NAMES: usize = 4096;
 const LONGEST: usize = 1024;
 
+/// Between the names of a number that several libraries name differently.
+pub(crate) const BETWEEN_NAMES: &str = " | ";
+
 const BUCKETS: usize = 11;
 const CELLS: usize = 3;
 const CELL: usize = 24;
@@ -51,6 +54,11 @@ struct Cell {
 /// Memory that names are read from.
 pub(super) trait Source {
     fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()>;
+}
+
+/// Whether `name` is one of the names that a number is `called`.
+pub(crate) fn has_type_name(called: &str, name: &str) -> bool {
+    called.split(BETWEEN_NAMES).any(|part| part == name)
 }
 
 /// The names that are registered in a module and not `known` yet. What cannot be read or makes no sense is left out: it may be there the next time.

@@ -8,6 +8,7 @@ mod credentials;
 mod ending;
 mod errand;
 mod event_types;
+mod functions;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod hearing;
@@ -47,7 +48,8 @@ pub(crate) use access::{
 };
 pub(crate) use check::{Preflight, preflight, tracer_of};
 pub(crate) use credentials::{OwnProcess, namespace_at};
-pub(crate) use event_types::{MOST_TYPE_NAMES, new_type_names};
+pub(crate) use event_types::{BETWEEN_NAMES, MOST_TYPE_NAMES, has_type_name, new_type_names};
+pub(crate) use functions::{Functions, Indexes, Loaded};
 pub(crate) use hearing::{Ear, Heard, Hearing};
 pub(crate) use identity::{Target, command_of};
 pub(crate) use image::{Image, Parts};

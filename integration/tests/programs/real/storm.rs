@@ -9,10 +9,12 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, opens_map_files, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use xrayd::session::TraceWriter;
+use xrayd::export::TraceWriter;
 
-use crate::scene::{Cli, Daemon, Running, Scene, row_of, rows, sleds_on_in};
-use crate::trace;
+use crate::{
+    scene::{Cli, Daemon, Running, Scene, row_of, rows, sleds_on_in},
+    trace,
+};
 
 /// Sizes of rings: one in which much is lost, and the usual one.
 const RINGS: [&str; 2] = ["64KiB", "1MiB"];

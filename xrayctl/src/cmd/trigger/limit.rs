@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use xrayd::session::MOST_FIRINGS;
+use xrayd::triggers::MOST_FIRINGS;
 
 use crate::parse;
 

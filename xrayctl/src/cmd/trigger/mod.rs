@@ -17,7 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use xrayd::session::{Capture, MOST_CONDITIONS, Wanted};
+use xrayd::{triggers::MOST_CONDITIONS, types::Capture, types::Wanted};
 use xrayd_proto::v1::trigger_condition::What;
 use xrayd_proto::v1::trigger_event::Event;
 use xrayd_proto::v1::{
@@ -29,16 +29,23 @@ use self::action::Action;
 use self::files::Files;
 use self::limit::Limit;
 use super::snapshot::{Snapshot, attached};
-use crate::args::Format;
-use crate::client::{Daemon, Rpc};
-use crate::condition::{self, Condition};
-use crate::failure::{self, Failure};
-use crate::output::Console;
-use crate::output::triggered::{Fired, Told};
-use crate::parse;
-use crate::signals::Signals;
-use crate::toggle::{self, Switching};
-use crate::trace_file::Overwrite;
+use crate::{
+    args::Format,
+    client::{Daemon, Rpc},
+    condition,
+    condition::Condition,
+    failure,
+    failure::Failure,
+    output::{
+        Console,
+        triggered::{Fired, Told},
+    },
+    parse,
+    signals::Signals,
+    toggle,
+    toggle::Switching,
+    trace_file::Overwrite,
+};
 
 const EXAMPLES: &str = "\
 Conditions (several --when: any of them):

@@ -12,9 +12,9 @@ use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId};
 
 use super::*;
 use crate::{
-    collect::SiteKind,
+    collect::{SiteKind, extent::Extent},
     inject::RingsFile,
-    session::{Extent, Mode},
+    types::Mode,
 };
 
 /// No thread has such an id.

@@ -14,7 +14,7 @@ use std::{
 use shm_ring::SlotOwners;
 
 use super::Drain;
-use crate::session::RingBudget;
+use crate::collect::ring_budget::RingBudget;
 
 /// The least pause between two looks, which cost: as long as so many times what the last one took.
 const LEAST_PAUSE: Duration = Duration::from_millis(1);

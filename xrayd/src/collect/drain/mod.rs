@@ -18,15 +18,18 @@ use std::{
 };
 
 use growth::Growth;
+use shm_ring::{Producer, SharedMemory, layout, newest};
+use xray_trace::model::Ticks;
 
 use super::{
-    CallSite, Keep, SiteTable, Switches, ThreadChoice,
+    CallSite, Keep, SiteTable, Switches,
     lane::Lane,
     lanes::Lanes,
     names::{Bearer, Names},
     numbers::Numbers,
     pictures::{Moment, Pictures},
     ring::{Around, Ring, TURN_WORDS, turns},
+    ring_budget::RingBudget,
     sample::{Look, Sample},
     slots::Slots,
 };
@@ -34,11 +37,10 @@ use crate::{
     inject::{Installed, Layout},
     panics::message_of,
     pid::Pid,
-    session::{Ask, Output, ProfileSums, RingBudget},
+    store::{Ask, Output, ProfileSums},
     sys::{Memory, now_anchor, ticks_now},
+    types::ThreadChoice,
 };
-use shm_ring::{Producer, SharedMemory, layout, newest};
-use xray_trace::model::Ticks;
 
 mod copies;
 mod endings;

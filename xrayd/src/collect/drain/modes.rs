@@ -4,7 +4,10 @@
 use shm_ring::newest;
 
 use super::Drain;
-use crate::session::{Ask, Mode, ProfileSums};
+use crate::{
+    store::{Ask, ProfileSums},
+    types::Mode,
+};
 
 impl Drain {
     /// Does what the mode says, if that is another one now, or if a reader has come or gone.

@@ -6,7 +6,7 @@ use shm_ring::{Content, Event, Geometry, Mapping, Outcome, Table, Target};
 use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
 
 use super::*;
-use crate::{collect::SiteKind, inject::RingsFile, session::Mode};
+use crate::{collect::SiteKind, inject::RingsFile, types::Mode};
 
 /// No thread has such an id.
 const ENDED: u32 = 0x3fff_ffff;

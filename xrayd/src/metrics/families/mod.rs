@@ -8,7 +8,10 @@ use super::{
     exposition::{Exposition, Family, Format, Kind, Labels, Seconds},
     own_use::OwnUse,
 };
-use crate::session::{Figures, Latencies, Measured, Mode, Phase, Reading, Readings, Standing};
+use crate::{
+    store::{Figures, Latencies, Measured, Reading, Readings, Standing},
+    types::{Mode, Phase},
+};
 
 /// What an event costs the thread that records it, about, in nanoseconds: half of what docs/benchmarks.md has for a call, which is two events.
 const EVENT_NS: u64 = 35;

@@ -5,7 +5,7 @@ use xray_trace::model::CallSums;
 use super::*;
 use crate::{
     Pid,
-    session::{Series, Subject, Totals},
+    store::{Series, Subject, Totals},
 };
 
 /// What nobody would call a program or a function, but may.

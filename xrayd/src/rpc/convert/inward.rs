@@ -7,12 +7,14 @@ use xrayd_proto::v1;
 
 use super::super::authorise::Deed;
 use crate::{
+    control::Patterns,
+    process::{AttachOptions, Follow},
     refusal::{Reason, Refusal},
-    session::{
-        AttachOptions, CallFilter, Capture, Duty, Economy, Filter, Follow, FunctionRow, LoanId,
-        Mode, Patterns, Run, Switch, Wanted, Window,
-    },
     target::Sleds,
+    types::Capture,
+    types::{
+        CallFilter, Duty, Economy, Filter, FunctionRow, LoanId, Mode, Run, Switch, Wanted, Window,
+    },
 };
 
 /// A selection that must be there.
@@ -273,7 +275,7 @@ pub(crate) fn attach_options(request: v1::AttachRequest) -> Result<AttachOptions
 mod tests {
     use xray_trace::model::FunctionId;
 
-    use crate::session::{Registry, RegistryConfig};
+    use crate::process::{Registry, RegistryConfig};
 
     use super::*;
 

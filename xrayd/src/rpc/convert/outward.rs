@@ -8,13 +8,13 @@ use xrayd_proto::v1;
 
 use crate::{
     Pid,
+    process::{AttachReport, FamilyStatus, Finding, Follow, NotFollowed, SkippedSleds},
     refusal::Refusal,
-    session::{
-        AttachReport, CallFilter, DetachReport, Duty, Economy, EconomyStatus, FamilyStatus, Filter,
-        Finding, Follow, FunctionRow, Kinship, Mode, ModuleStatus, NotFollowed, Noticing, Phase,
-        Resting, Since, SkippedSleds, Status, ThreadLoss, ToggleReport, Window,
-    },
     target::{Check, Outcome, ProcessState, ProcessSummary},
+    types::{
+        CallFilter, DetachReport, Duty, Economy, EconomyStatus, Filter, FunctionRow, Kinship, Mode,
+        ModuleStatus, Noticing, Phase, Resting, Since, Status, ThreadLoss, ToggleReport, Window,
+    },
 };
 
 /// Characters of a command line that are passed on: a list of processes has to fit a message.

@@ -38,9 +38,13 @@ use super::{
     workers::{Lane, Workers},
 };
 use crate::{
+    export::Shot,
     lock::lock,
+    process::Firing,
     refusal::Refusal,
-    session::{Caller, Ending, Firing, Hit, Hits, Reach, Shot, Value},
+    target::{Caller, Ending},
+    triggers::{Hit, Hits, Value},
+    types::Reach,
 };
 
 /// How often it is looked who has come and gone, and for how much of the time at most: one part in so many.

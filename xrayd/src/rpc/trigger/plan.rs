@@ -9,15 +9,16 @@ use xrayd_proto::v1::{
 };
 
 use crate::{
+    process::Registry,
     refusal::{Reason, Refusal},
     rpc::{
         authorise::Whom,
         convert::{Toggle, selection},
     },
-    session::{
-        Caller, Capture, Condition, DeathWanted, EventWanted, MOST_CONDITIONS, MOST_FIRINGS,
-        Registry, Run, Wanted,
-    },
+    target::Caller,
+    triggers::{Condition, DeathWanted, EventWanted, MOST_CONDITIONS, MOST_FIRINGS},
+    types::Capture,
+    types::{Run, Wanted},
 };
 
 /// Selections that one trigger switches at most.

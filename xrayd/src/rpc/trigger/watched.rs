@@ -17,15 +17,20 @@ use xrayd_proto::v1;
 use super::plan::{Plan, SnapshotPlan, Switching};
 use crate::{
     audit::{AuditLog, Operation},
+    control::Patterns,
+    process::{Registry, Session, Trigger},
     refusal::{Reason, Refusal},
     rpc::{
-        authorise::{self, Deed, Outcomes, Traced, Whom},
-        convert::{self, Toggle},
+        authorise,
+        authorise::{Deed, Outcomes, Traced, Whom},
+        convert,
+        convert::Toggle,
         described,
     },
-    session::{
-        Caller, Capture, Condition, Ending, Hits, LoanId, Patterns, Registry, Run, Session, Trigger,
-    },
+    target::{Caller, Ending},
+    triggers::{Condition, Hits},
+    types::Capture,
+    types::{LoanId, Run},
 };
 
 /// Who is watched.

@@ -1,0 +1,329 @@
+//! What rested, and when everything was recorded: for who asks, and for traces. The control thread writes, anybody reads.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, VecDeque},
+    sync::Mutex,
+};
+
+use xray_trace::model::{DutyWindow, FunctionId, ProcessId, Rest, Ticks};
+
+use crate::{
+    lock::lock,
+    types::{Economy, EconomyStatus, Resting},
+};
+
+/// Times for which a function rested that are told apart; older ones become one.
+const MOST_SPANS: usize = 8;
+/// Windows that are kept.
+const MOST_WINDOWS: usize = 16 << 10;
+/// Functions that a status names.
+const MOST_TOLD: usize = 10;
+
+/// What came of an economy.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger(Mutex<Books>);
+
+#[derive(Debug, Default)]
+struct Books {
+    economy: Economy,
+    overhead: Option<f64>,
+    event_ns: f64,
+    rested: BTreeMap<FunctionId, Rested>,
+    /// The latest last; as a trace has them.
+    windows: VecDeque<Open>,
+    /// How many there have been.
+    opened: u64,
+    /// The last of them is of the cycle that goes on.
+    cycling: bool,
+}
+
+/// When a function rested, the oldest first; what rests now is last and has no end.
+#[derive(Debug, Default)]
+struct Rested(VecDeque<Span>);
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Span {
+    from: Ticks,
+    until: Option<Ticks>,
+    /// Ticks in it for which calls were recorded all the same.
+    recorded: u64,
+    /// About so many were not.
+    calls: f64,
+}
+
+/// A time for which everything was recorded.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    from: Ticks,
+    until: Ticks,
+    /// Ticks up to the next one.
+    stands_for: u64,
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// What is wanted.
+    pub(crate) fn economy(&self) -> Economy {
+        lock(&self.0).economy
+    }
+
+    /// From now on that is wanted.
+    pub(super) fn begin(&self, economy: Economy) {
+        let mut books = lock(&self.0);
+        books.economy = economy;
+        books.overhead = None;
+        books.cycling = false;
+    }
+
+    /// What tracing costs, as a share, and an event, in nanoseconds.
+    pub(super) fn cost(&self, overhead: Option<f64>, event_ns: f64) {
+        let mut books = lock(&self.0);
+        books.overhead = overhead;
+        books.event_ns = event_ns;
+    }
+
+    /// These functions rest from now on.
+    pub(super) fn rest(&self, functions: &[FunctionId], now: Ticks) {
+        let mut books = lock(&self.0);
+        for &id in functions {
+            books.rested.entry(id).or_default().begin(now);
+        }
+    }
+
+    /// These do no more.
+    pub(super) fn wake(&self, functions: impl IntoIterator<Item = FunctionId>, now: Ticks) {
+        let mut books = lock(&self.0);
+        for id in functions {
+            if let Some(span) = books.rested.get_mut(&id).and_then(Rested::current) {
+                span.until = Some(now);
+            }
+        }
+    }
+
+    /// Nothing does.
+    pub(super) fn wake_all(&self, now: Ticks) {
+        let all = lock(&self.0).rested.keys().copied().collect::<Vec<_>>();
+        self.wake(all, now);
+    }
+
+    /// About so many calls of a function were not recorded.
+    pub(super) fn unrecorded(&self, functions: impl Iterator<Item = (FunctionId, f64)>) {
+        let mut books = lock(&self.0);
+        for (id, calls) in functions {
+            if let Some(span) = books.rested.get_mut(&id).and_then(Rested::current) {
+                span.calls += calls;
+            }
+        }
+    }
+
+    /// For so many ticks these were recorded though they rest.
+    pub(super) fn recorded(&self, functions: &[FunctionId], ticks: u64) {
+        let mut books = lock(&self.0);
+        for id in functions {
+            if let Some(span) = books.rested.get_mut(id).and_then(Rested::current) {
+                span.recorded = span.recorded.saturating_add(ticks);
+            }
+        }
+    }
+
+    /// Everything was recorded then, which stands for so many ticks until the next time.
+    pub(super) fn window(&self, from: Ticks, until: Ticks, stands_for: u64) {
+        let mut books = lock(&self.0);
+        books.opened += 1;
+        // The first one of a cycle has none before it: up to there everything was recorded, or nothing was to be.
+        if std::mem::replace(&mut books.cycling, true)
+            && let Some(last) = books.windows.back_mut()
+        {
+            last.stands_for = from.0.saturating_sub(last.from.0);
+        }
+        if books.windows.len() == MOST_WINDOWS {
+            books.windows.pop_front();
+        }
+        books.windows.push_back(Open {
+            from,
+            until,
+            stands_for,
+        });
+    }
+
+    // --- by anybody
+
+    /// Whether a function rests.
+    pub(crate) fn rests_now(&self, id: FunctionId) -> bool {
+        lock(&self.0).rested.get(&id).is_some_and(Rested::rests)
+    }
+
+    /// When functions rested, as a trace says it.
+    pub(crate) fn rests(&self, process: ProcessId) -> Vec<Rest> {
+        let books = lock(&self.0);
+        let spans = books
+            .rested
+            .iter()
+            .flat_map(|(&id, rested)| rested.0.iter().map(move |span| (id, span)));
+        let rest = |(function, span): (FunctionId, &Span)| Rest {
+            function,
+            process,
+            from: span.from,
+            until: span.until,
+            recorded: span.recorded,
+            calls: span.whole_calls(),
+        };
+        spans.map(rest).collect()
+    }
+
+    /// When everything was recorded, likewise.
+    pub(crate) fn windows(&self, process: ProcessId) -> Vec<DutyWindow> {
+        let books = lock(&self.0);
+        let window = |open: &Open| DutyWindow {
+            process,
+            from: open.from,
+            until: open.until,
+            stands_for: open.stands_for,
+        };
+        books.windows.iter().map(window).collect()
+    }
+
+    pub(crate) fn status(&self, name: impl Fn(FunctionId) -> Option<String>) -> EconomyStatus {
+        let books = lock(&self.0);
+        let rested = books.rested.iter();
+        let mut rested: Vec<(FunctionId, bool, u64)> = rested
+            .map(|(&id, rested)| (id, rested.rests(), rested.calls()))
+            .collect();
+        rested.sort_by_key(|&(id, _, calls)| (Reverse(calls), id));
+        let resting = rested.iter().filter(|(_, rests, _)| *rests).count();
+        let top = rested.iter().take(MOST_TOLD);
+        let top = top.map(|&(function, rests, unrecorded)| Resting {
+            function,
+            name: name(function).unwrap_or_default(),
+            rests,
+            unrecorded,
+        });
+        EconomyStatus {
+            economy: books.economy,
+            overhead: books.overhead,
+            event_ns: books.event_ns,
+            resting: u32::try_from(resting).unwrap_or(u32::MAX),
+            unrecorded: rested
+                .iter()
+                .fold(0, |sum, (_, _, calls)| sum.saturating_add(*calls)),
+            top: top.collect(),
+            windows: books.opened,
+        }
+    }
+}
+
+// === impl Rested ===
+
+impl Rested {
+    fn begin(&mut self, now: Ticks) {
+        if self.rests() {
+            return;
+        }
+        if self.0.len() == MOST_SPANS
+            && let (Some(oldest), Some(next)) = (self.0.pop_front(), self.0.front_mut())
+        {
+            *next = oldest.up_to(*next);
+        }
+        self.0.push_back(Span {
+            from: now,
+            until: None,
+            recorded: 0,
+            calls: 0.0,
+        });
+    }
+
+    fn rests(&self) -> bool {
+        self.0.back().is_some_and(|span| span.until.is_none())
+    }
+
+    fn current(&mut self) -> Option<&mut Span> {
+        self.0.back_mut().filter(|span| span.until.is_none())
+    }
+
+    fn calls(&self) -> u64 {
+        let calls = self.0.iter().map(|span| span.whole_calls());
+        calls.fold(0, u64::saturating_add)
+    }
+}
+
+// === impl Span ===
+
+impl Span {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an estimate, never below 0"
+    )]
+    fn whole_calls(&self) -> u64 {
+        self.calls.round() as u64
+    }
+
+    /// This and a later one as one; what lies between was recorded.
+    fn up_to(self, later: Self) -> Self {
+        let between = self
+            .until
+            .map_or(0, |until| later.from.0.saturating_sub(until.0));
+        Self {
+            from: self.from,
+            until: later.until,
+            recorded: self
+                .recorded
+                .saturating_add(later.recorded)
+                .saturating_add(between),
+            calls: self.calls + later.calls,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F: FunctionId = FunctionId(3);
+    const PROCESS: ProcessId = ProcessId(0);
+
+    #[test]
+    fn who_rests_again_and_again_takes_bounded_memory_and_nothing_is_forgotten() {
+        let ledger = Ledger::default();
+        for time in 0..100 {
+            let at = time * 10;
+            ledger.rest(&[F], Ticks(at));
+            ledger.rest(&[F], Ticks(at + 1));
+            ledger.unrecorded([(F, 2.5), (FunctionId(9), 1.0)].into_iter());
+            ledger.recorded(&[F], 1);
+            ledger.wake([F], Ticks(at + 6));
+            ledger.unrecorded([(F, 1000.0)].into_iter());
+        }
+        ledger.rest(&[F], Ticks(2000));
+        let rests = ledger.rests(PROCESS);
+        assert_eq!(rests.len(), MOST_SPANS);
+        let first = &rests[0];
+        // 94 times, between which it was recorded for 4 ticks each.
+        assert_eq!((first.from, first.until), (Ticks(0), Some(Ticks(936))));
+        assert_eq!((first.recorded, first.calls), (94 + 93 * 4, 235));
+        assert_eq!(rests.last().unwrap().until, None);
+        let status = ledger.status(|_| Some("f".to_owned()));
+        assert_eq!((status.resting, status.top.len()), (1, 1));
+        assert!((245..=255).contains(&status.unrecorded), "{status:?}");
+        ledger.wake_all(Ticks(2001));
+        assert_eq!(ledger.status(|_| None).resting, 0);
+    }
+
+    #[test]
+    fn a_window_stands_for_the_time_up_to_the_next() {
+        let ledger = Ledger::default();
+        for at in [0, 1000, 1900] {
+            ledger.window(Ticks(at), Ticks(at + 5), 1000);
+        }
+        let windows = ledger.windows(PROCESS);
+        let stands: Vec<u64> = windows.iter().map(|window| window.stands_for).collect();
+        assert_eq!(stands, [1000, 900, 1000]);
+        // Another cycle, much later.
+        ledger.begin(Economy::None);
+        ledger.window(Ticks(90_000), Ticks(90_005), 1000);
+        assert_eq!(ledger.windows(PROCESS)[2].stands_for, 1000);
+        assert_eq!(ledger.status(|_| None).windows, 4);
+    }
+}

@@ -1,0 +1,151 @@
+//! What is recorded, and what of the events that are read is kept.
+//!
+//! Calls that are too short, too deep, elsewhere, in other threads or not of every Nth tree are left out in the program itself, before anything is written
+//! ([`CallFilter`]); modules and the window of time are for the collector.
+
+use std::{ops::Range, sync::Arc};
+
+use sled_encoders::{SledKind, x86_64::call_site};
+use xray_trace::{
+    instr_map::CompiledSelection,
+    model::{Clock, ClockAnchor, Ticks},
+};
+
+use crate::{
+    collect::Keep,
+    inject::Choice,
+    pid::Pid,
+    quotas::Ticket,
+    refusal::{Reason, Refusal, Result},
+    sys::now_anchor,
+    target::Functions,
+    types::{CallFilter, Filter, ThreadChoice, Window, is_module_of},
+};
+
+/// A filter that is in force.
+#[derive(Debug, Default)]
+pub(crate) struct Filtering {
+    filter: Filter,
+    /// `None` for all modules.
+    modules: Option<CompiledSelection>,
+    /// `None` for all times.
+    window: Option<Range<Ticks>>,
+    /// `None` for whatever happens.
+    inside: Option<CompiledSelection>,
+    /// `None` for all.
+    threads: Option<Arc<ThreadChoice>>,
+    /// Ticks of the shortest call that is recorded.
+    shortest: u64,
+    /// What its patterns take of the quota of the user who attached.
+    ticket: Option<Ticket>,
+}
+
+// === impl Filtering ===
+
+impl Filtering {
+    /// # Errors
+    /// A pattern that cannot be understood, a window without an end behind its begin, a clock that cannot be read.
+    pub(crate) fn new(pid: Pid, filter: &Filter, attached: ClockAnchor) -> Result<Self> {
+        let modules = filter.modules()?;
+        let now = now_anchor();
+        let now = now.map_err(|error| Refusal::from_io(pid, "read the clock", &error))?;
+        let window = if filter.window == Window::default() {
+            None
+        } else {
+            Some(filter.window.ticks(attached, now))
+        };
+        let frequency = Clock::new(vec![attached, now]).frequency();
+        let frequency = u128::from(frequency.unwrap_or(1_000_000_000));
+        let shortest = filter.calls.shortest.as_nanos() * frequency / 1_000_000_000;
+        Ok(Self {
+            modules,
+            window,
+            inside: filter.calls.inside()?,
+            threads: filter.calls.threads()?,
+            shortest: u64::try_from(shortest).unwrap_or(u64::MAX),
+            filter: filter.clone(),
+            ticket: None,
+        })
+    }
+
+    /// Has its patterns counted, for as long as it is in force.
+    ///
+    /// # Errors
+    /// The quota would be exceeded.
+    pub(crate) fn pay(&mut self, take: impl FnOnce(usize) -> Result<Ticket>) -> Result<()> {
+        let selections = [&self.modules, &self.inside].into_iter().flatten();
+        let sizes = selections.map(CompiledSelection::size);
+        let threads = self.threads.as_ref().map_or(0, |threads| threads.size());
+        self.ticket = Some(take(sizes.sum::<usize>() + threads)?);
+        Ok(())
+    }
+
+    /// Which threads are recorded; `None` for all.
+    pub(crate) fn threads(&self) -> Option<Arc<ThreadChoice>> {
+        self.threads.clone()
+    }
+
+    /// For the program itself: what it means for the functions that there are. `None` if everything is recorded.
+    ///
+    /// # Errors
+    /// More functions are meant than there is room for.
+    pub(crate) fn choice(&self, pid: Pid, functions: &Functions) -> Result<Option<Choice>> {
+        if self.filter.calls == CallFilter::default() {
+            return Ok(None);
+        }
+        let inside = self.inside.as_ref().map(|inside| {
+            let ids = functions.matching(&functions.loaded(), inside);
+            let sites = functions.sites(&ids).into_iter();
+            let entries =
+                sites.filter(|site| matches!(site.kind, SledKind::Entry | SledKind::EntryArgument));
+            #[expect(clippy::cast_possible_truncation, reason = "the low half is the name")]
+            let names = entries.map(|site| call_site(site.kind, site.address) as u32);
+            names.collect::<Vec<u32>>()
+        });
+        if let Some(names) = &inside
+            && names.len() > Choice::MOST_INSIDE
+        {
+            let message = format!(
+                "process {pid}: calls inside {} functions cannot be chosen, at most {}",
+                names.len(),
+                Choice::MOST_INSIDE
+            );
+            return Err(Refusal::new(Reason::Limit, message));
+        }
+        Ok(Some(Choice {
+            shortest: self.shortest,
+            max_depth: self.filter.calls.max_depth,
+            one_in: self.filter.calls.one_in,
+            inside,
+        }))
+    }
+
+    /// Whether it matters which functions there are.
+    pub(crate) fn is_by_function(&self) -> bool {
+        self.inside.is_some()
+    }
+
+    pub(crate) fn filter(&self) -> &Filter {
+        &self.filter
+    }
+
+    /// Whether it matters which modules there are.
+    pub(crate) fn is_by_module(&self) -> bool {
+        self.modules.is_some()
+    }
+
+    /// For the drain: what it means for the functions that there are. `None` if all is kept.
+    pub(crate) fn keep(&self, functions: &Functions) -> Option<Arc<Keep>> {
+        if self.modules.is_none() && self.window.is_none() {
+            return None;
+        }
+        let functions = self.modules.as_ref().map(|modules| {
+            let loaded = functions.modules().into_iter();
+            let kept = loaded.filter(|loaded| is_module_of(modules, &loaded.module.path));
+            kept.map(|loaded| loaded.ids()).collect()
+        });
+        let window = self.window.clone();
+        let window = window.unwrap_or(Ticks(0)..Ticks(u64::MAX));
+        Some(Arc::new(Keep::new(functions, window)))
+    }
+}

@@ -1,0 +1,46 @@
+//! The control thread of one session: everything that changes the target after the attach.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `handle` | commands to the thread `ctl-<pid>`, and the state that it publishes |
+//! | `controller` | that thread: patching, the watch on the target's life, detach |
+//! | `states` | which functions are on |
+//! | `loans` | leases: temporary overrides of which functions are on |
+//! | `rules` | selections that also hold for libraries that are loaded later |
+//! | `patterns` | selections that were compiled once |
+//! | `loading` | libraries that are loaded and unloaded |
+//! | `watch` | how the control thread learns that a library was loaded |
+//! | `sites` | sleds of a module, as a survey found them |
+//! | `event_types` | reading the names of event types |
+//! | `filter` | the filter in force |
+//! | `economy` | the limit on what tracing costs |
+//! | `numbers` | figures of a session for metrics |
+
+mod controller;
+mod economy;
+mod event_types;
+mod filter;
+#[cfg(fuzzing)]
+mod fuzzing;
+mod handle;
+mod loading;
+mod loans;
+mod numbers;
+mod patterns;
+mod rules;
+mod sites;
+mod states;
+mod watch;
+
+pub(crate) use controller::Controller;
+pub(crate) use economy::Keeper;
+pub(crate) use event_types::Reading;
+#[cfg(fuzzing)]
+pub(crate) use fuzzing::{keep_filter, keep_selection};
+pub(crate) use handle::{Commands, Control, Counting, Shared, Wish};
+pub(crate) use loading::Loading;
+pub(crate) use numbers::SessionNumbers;
+pub use patterns::{Chosen, Patterns};
+pub(crate) use rules::{Rules, Wishes};
+pub(crate) use sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of};
+pub(crate) use watch::Watch;

@@ -1,0 +1,352 @@
+//! What was switched on and off, as rules: they say what becomes of a library that is loaded later.
+//!
+//! The last rule that names a function decides. A rule by id names no function that comes later, so ids are left out.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use sled_encoders::Capture;
+use xray_trace::{
+    instr_map::{Candidate, CompiledSelection, Rule},
+    model::FunctionId,
+};
+
+use super::{
+    loans::{Loan, Loans},
+    patterns::Patterns,
+};
+use crate::{
+    target::{Functions, Loaded},
+    types::{LoanId, Wanted},
+};
+
+/// Rules kept. Who switches more than that by different selections, one by one, has the oldest forgotten.
+const MOST: usize = 1024;
+
+/// The rules of a session, the oldest first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rules(VecDeque<Kept>);
+
+#[derive(Debug, Clone)]
+struct Kept {
+    /// Shared with all processes of the group.
+    patterns: Arc<Patterns>,
+    to: Wanted,
+    /// Whose it is, if it is for a while only.
+    loan: Option<LoanId>,
+}
+
+/// The rules while they are matched, the newest first. What is worked out for that is dropped with
+/// it.
+#[derive(Debug)]
+struct Matchers<'a>(Vec<(CompiledSelection, &'a Kept)>);
+
+/// What becomes of a module that has come.
+#[derive(Debug, Default)]
+pub(crate) struct Wishes {
+    /// What is to be switched on, by what is recorded of it.
+    pub(crate) on: BTreeMap<Capture, Vec<FunctionId>>,
+    /// What of it is on for a while only.
+    pub(crate) loans: Loans,
+}
+
+// === impl Rules ===
+
+impl Rules {
+    /// Adds what has been done for good.
+    pub(crate) fn add(&mut self, patterns: &Arc<Patterns>, to: Wanted) {
+        let Some(selection) = patterns.lasting() else {
+            return;
+        };
+        if selection.include.contains(&Rule::All) && selection.exclude.is_empty() {
+            self.0.clear();
+        }
+        let lasting = Some(selection);
+        self.0
+            .retain(|kept| kept.loan.is_some() || kept.patterns.lasting() != lasting);
+        self.push(Kept {
+            patterns: Arc::clone(patterns),
+            to,
+            loan: None,
+        });
+    }
+
+    /// Adds what is on for a while; the other rules are there when it is over.
+    pub(crate) fn lend(&mut self, patterns: &Arc<Patterns>, to: LoanId, capture: Capture) {
+        let lasting = patterns.lasting();
+        if lasting.is_none() {
+            return;
+        }
+        self.0
+            .retain(|kept| kept.loan != Some(to) || kept.patterns.lasting() != lasting);
+        self.push(Kept {
+            patterns: Arc::clone(patterns),
+            to: Wanted::On(capture),
+            loan: Some(to),
+        });
+    }
+
+    /// The while is over.
+    pub(crate) fn take_back(&mut self, from: LoanId) {
+        self.0.retain(|kept| kept.loan != Some(from));
+        self.drop_needless();
+    }
+
+    /// What nobody has switched on is off.
+    fn drop_needless(&mut self) {
+        while self.0.front().is_some_and(|kept| kept.to == Wanted::Off) {
+            self.0.pop_front();
+        }
+    }
+
+    fn push(&mut self, kept: Kept) {
+        self.0.push_back(kept);
+        self.drop_needless();
+        // Who was killed never gives back: what was done for good stays rather than that.
+        let loan = self.0.iter().position(|kept| kept.loan.is_some());
+        if self.0.len() > MOST
+            && let Some(oldest) = self.0.remove(loan.unwrap_or(0))
+        {
+            tracing::warn!(
+                rule = ?oldest.patterns.lasting(),
+                "libraries that are loaded later will not be switched by this rule: there are too many"
+            );
+        }
+    }
+
+    /// True if nothing is switched on that comes later.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What becomes of the functions of a module.
+    pub(crate) fn wishes_in(&self, functions: &Functions, loaded: &Loaded) -> Wishes {
+        let mut wishes = Wishes::default();
+        if self.is_empty() {
+            return wishes;
+        }
+        let matchers = self.matchers();
+        functions.each_in(loaded, matchers.need_source(), |id, candidate| {
+            let loan = matchers.loan(candidate);
+            if let Wanted::On(capture) = loan.now() {
+                wishes.on.entry(capture).or_default().push(id);
+            }
+            wishes.loans.insert(id, loan);
+        });
+        wishes
+    }
+
+    fn matchers(&self) -> Matchers<'_> {
+        let kept = self.0.iter().rev();
+        let matchers = kept.filter_map(|kept| Some((kept.patterns.lasting_matcher()?, kept)));
+        Matchers(matchers.collect())
+    }
+}
+
+// === impl Matchers ===
+
+impl Matchers<'_> {
+    /// Whether a candidate's source must be known to decide.
+    fn need_source(&self) -> bool {
+        self.0.iter().any(|(matcher, _)| matcher.needs_source())
+    }
+
+    /// What a function that has just come is for good, and who has it for a while.
+    fn loan(&self, candidate: &Candidate<'_>) -> Loan {
+        let (mut for_good, mut holders) = (Wanted::Off, Vec::new());
+        let naming = self.0.iter();
+        for (_, kept) in naming.filter(|(matcher, _)| matcher.matches(candidate)) {
+            match (kept.loan, kept.to) {
+                (Some(holder), Wanted::On(capture)) => holders.push((holder, capture)),
+                (_, to) => {
+                    for_good = to;
+                    break;
+                }
+            }
+        }
+        let mut loan = Loan::new(for_good);
+        for (holder, capture) in holders.into_iter().rev() {
+            loan.add(holder, capture);
+        }
+        loan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xray_trace::instr_map::Selection;
+
+    use super::*;
+    use crate::quotas::{Accounts, Quotas};
+
+    const ON: Wanted = Wanted::On(Capture::NONE);
+
+    fn loan(rules: &Rules, name: &str) -> Loan {
+        rules.matchers().loan(&Candidate {
+            id: 7,
+            module: "/lib/plugin.so",
+            symbol: Some(name),
+            name,
+            source: None,
+        })
+    }
+
+    fn wanted(rules: &Rules, name: &str) -> bool {
+        loan(rules, name).now() != Wanted::Off
+    }
+
+    fn holder(number: u64) -> LoanId {
+        LoanId(number.try_into().unwrap())
+    }
+
+    fn compiled(selection: &Selection) -> Arc<Patterns> {
+        Patterns::new(&Accounts::new(Quotas::NONE), None, selection).unwrap()
+    }
+
+    fn all() -> Arc<Patterns> {
+        compiled(&Selection::all())
+    }
+
+    fn glob(include: &str, exclude: &[&str]) -> Arc<Patterns> {
+        compiled(&Selection {
+            include: vec![Rule::Glob(include.to_owned())],
+            exclude: exclude
+                .iter()
+                .map(|glob| Rule::Glob((*glob).to_owned()))
+                .collect(),
+        })
+    }
+
+    #[test]
+    fn the_last_rule_that_names_a_function_decides() {
+        let mut rules = Rules::default();
+        assert!(rules.is_empty() && !wanted(&rules, "a_call"));
+        rules.add(&glob("a_*", &["*_get"]), ON);
+        assert!(wanted(&rules, "a_call") && !wanted(&rules, "a_get") && !wanted(&rules, "b"));
+        rules.add(&glob("a_c*", &[]), Wanted::Off);
+        assert!(!wanted(&rules, "a_call") && wanted(&rules, "a_put"));
+        rules.add(&glob("a_call", &[]), ON);
+        assert!(wanted(&rules, "a_call") && !wanted(&rules, "a_count"));
+        rules.add(&all(), ON);
+        assert!(wanted(&rules, "a_count") && wanted(&rules, "b"));
+        rules.add(&all(), Wanted::Off);
+        assert!(rules.is_empty());
+    }
+
+    #[test]
+    fn the_last_rule_also_says_what_is_recorded() {
+        let mut rules = Rules::default();
+        let recorded = |rules: &Rules, name: &str| match loan(rules, name).now() {
+            Wanted::On(capture) => Some(capture.arguments()),
+            Wanted::Off => None,
+        };
+        let with = |count| Wanted::On(Capture::NONE.with_arguments(count).unwrap());
+        rules.add(&glob("a_*", &[]), with(2));
+        rules.add(&glob("a_c*", &[]), with(6));
+        assert_eq!(
+            (recorded(&rules, "a_b"), recorded(&rules, "a_c")),
+            (Some(2), Some(6))
+        );
+        rules.add(&glob("a_*", &[]), ON);
+        assert_eq!(
+            (recorded(&rules, "a_b"), recorded(&rules, "a_c")),
+            (Some(0), Some(0))
+        );
+        rules.add(&glob("a_c*", &[]), Wanted::Off);
+        assert_eq!(
+            (recorded(&rules, "a_b"), recorded(&rules, "a_c")),
+            (Some(0), None)
+        );
+    }
+
+    #[test]
+    fn what_is_switched_back_and_forth_takes_no_room() {
+        let mut rules = Rules::default();
+        for round in 0..10 {
+            for to in [ON, Wanted::Off] {
+                rules.add(&glob("a", &[]), to);
+                rules.add(&glob("b", &[]), to);
+            }
+            assert!(rules.is_empty(), "{round}");
+        }
+        for number in 0..2 * MOST {
+            rules.add(&glob(&number.to_string(), &[]), ON);
+        }
+        assert_eq!(rules.0.len(), MOST);
+    }
+
+    #[test]
+    fn loans_do_not_crowd_out_what_was_done_for_good() {
+        let mut rules = Rules::default();
+        rules.add(&glob("a", &[]), ON);
+        for number in 1..2 * MOST as u64 {
+            rules.lend(&glob("b", &[]), holder(1), Capture::NONE);
+            assert_eq!(rules.0.len(), 2, "{number}");
+        }
+        for number in 1..2 * MOST as u64 {
+            rules.lend(&glob("b", &[]), holder(number), Capture::NONE);
+        }
+        assert_eq!(rules.0.len(), MOST);
+        assert!(wanted(&rules, "a"));
+        let newest = holder(2 * MOST as u64 - 1);
+        assert!(rules.0.back().is_some_and(|kept| kept.loan == Some(newest)));
+    }
+
+    #[test]
+    fn an_id_says_nothing_of_what_comes_later() {
+        let mut rules = Rules::default();
+        let ids = compiled(&Selection {
+            include: vec![Rule::Id(7)],
+            exclude: Vec::new(),
+        });
+        rules.add(&ids, ON);
+        rules.lend(&ids, holder(1), Capture::NONE);
+        assert!(rules.is_empty());
+        // All but one that is loaded now: nothing that comes.
+        rules.add(&glob("a", &[]), ON);
+        let mut but_one = Selection::all();
+        but_one.exclude.push(Rule::Id(7));
+        rules.add(&compiled(&but_one), Wanted::Off);
+        assert!(rules.is_empty());
+    }
+
+    #[test]
+    fn a_loan_leaves_the_rules_of_others() {
+        let with_values = Wanted::On(Capture::NONE.with_arguments(2).unwrap());
+        for lent in [all(), glob("a*", &[]), glob("a", &[])] {
+            let mut rules = Rules::default();
+            rules.add(&glob("a*", &[]), with_values);
+            rules.add(&glob("a_off", &[]), Wanted::Off);
+            rules.lend(&lent, holder(1), Capture::NONE);
+            rules.lend(&lent, holder(2), Capture::NONE);
+            // Their values too.
+            assert_eq!(loan(&rules, "a").now(), with_values);
+            assert_eq!(
+                wanted(&rules, "b"),
+                lent.lasting() == Some(&Selection::all())
+            );
+            rules.take_back(holder(1));
+            assert_eq!(
+                wanted(&rules, "b"),
+                lent.lasting() == Some(&Selection::all())
+            );
+            rules.take_back(holder(2));
+            assert_eq!(loan(&rules, "a").now(), with_values);
+            assert!(!wanted(&rules, "a_off") && !wanted(&rules, "b"));
+            rules.add(&glob("a*", &[]), Wanted::Off);
+            assert!(rules.is_empty());
+        }
+    }
+
+    #[test]
+    fn who_switches_for_good_ends_a_loan() {
+        let mut rules = Rules::default();
+        rules.lend(&glob("a*", &[]), holder(1), Capture::NONE);
+        rules.add(&glob("a_b", &[]), Wanted::Off);
+        assert!(wanted(&rules, "a") && !wanted(&rules, "a_b"));
+        rules.add(&all(), Wanted::Off);
+        assert!(rules.is_empty());
+    }
+}

@@ -1,0 +1,210 @@
+//! What some processes did up to one moment, as one trace.
+//!
+//! ```text
+//!  since                           asked          until                      all copies are there
+//!  ├────────────────── in the trace ─┼─────────────┤                          │
+//!                                    │ drain ────► copies of rings, what is retained
+//!                                    │ drain ───────► …         at the same time
+//! ```
+//!
+//! The drains of all processes are asked at once, and the counter is one for the machine, so one moment ends the picture of each: that at which the first of
+//! them began to copy. What was recorded after it is left out. How long the copies took decides only how far rings that keep the newest by themselves still reach back.
+
+use std::{
+    collections::HashSet,
+    io,
+    ops::Deref,
+    time::{Duration, Instant},
+};
+
+use xray_trace::model::{Clock, SnapshotWindow, Ticks};
+
+use super::{TraceSource, TraceWriter};
+use crate::{
+    collect::{Extent, Moment, NO_BEGIN, OpenByThread, Pictures, room},
+    store::{Snapshot, Source},
+    sys::ticks_now,
+    types::Reach,
+};
+
+/// What was taken of some processes.
+#[derive(Debug)]
+pub struct Shot<S> {
+    taken: Vec<(S, Taken)>,
+    extent: Extent,
+    within: Duration,
+}
+
+#[derive(Debug)]
+enum Taken {
+    Pictures(Pictures),
+    /// Nothing comes any more.
+    Retained(Snapshot),
+}
+
+// === impl Shot ===
+
+impl<S> Shot<S>
+where
+    S: Deref,
+    S::Target: AsRef<TraceSource>,
+{
+    /// Takes what rings hold and what is retained of all of them, at one moment.
+    pub fn take(sessions: Vec<S>, reach: Reach) -> Self {
+        let bytes = room(sessions.len());
+        // Of several, who copies first ends the pictures of all.
+        let moment = match (&reach, sessions.len()) {
+            (Reach::All | Reach::Last(_), 1) => Moment::Next,
+            _ => Moment::Past,
+        };
+        let begun = Instant::now();
+        let asked = sessions.into_iter().map(|session| {
+            let answer = (*session).as_ref().control.ask_for_pictures(bytes, moment);
+            (session, answer)
+        });
+        // Everybody is asked before anybody is waited for.
+        let asked: Vec<_> = asked.collect();
+        let taken = asked.into_iter().map(|(session, answer)| {
+            let pictures = answer.and_then(|answer| answer.recv().ok());
+            let taken = match pictures {
+                Some(pictures) => Taken::Pictures(pictures),
+                None => Taken::Retained((*session).as_ref().output.snapshot()),
+            };
+            (session, taken)
+        });
+        let taken: Vec<_> = taken.collect();
+        let within = begun.elapsed();
+        for (session, _) in &taken {
+            (*session).as_ref().control.name_pictured_types();
+        }
+        let copied = taken.iter().map(|(_, taken)| taken.copied_bytes());
+        tracing::info!(
+            processes = taken.len(),
+            copied_bytes = copied.sum::<u64>(),
+            within_us = within.as_micros(),
+            "snapshot taken"
+        );
+        let first = taken.iter().filter_map(|(_, taken)| taken.at()).min();
+        let extent = extent(reach, first.unwrap_or_else(ticks_now), &taken);
+        Self {
+            taken,
+            extent,
+            within,
+        }
+    }
+
+    /// How long the copies took.
+    pub fn within(&self) -> Duration {
+        self.within
+    }
+
+    /// The processes.
+    pub fn sessions(&self) -> impl Iterator<Item = &S> {
+        self.taken.iter().map(|(session, _)| session)
+    }
+
+    /// Writes it as an `.xtrace` file.
+    ///
+    /// # Errors
+    /// What writing to `out` says.
+    pub fn write(self, out: &mut dyn io::Write) -> io::Result<()> {
+        let mut writer = TraceWriter::new(out)?;
+        let Extent { since, until } = self.extent;
+        if since > NO_BEGIN {
+            writer.snapshot(&SnapshotWindow { since, until })?;
+        }
+        for (source, (session, taken)) in (0..).map(Source).zip(self.taken) {
+            let source_of = (*session).as_ref();
+            let mut seen = HashSet::new();
+            let mut snapshot = match taken {
+                Taken::Pictures(pictures) => {
+                    let (process, functions) = (source_of.process.id, source_of.functions.ids());
+                    pictures.develop(process, functions, self.extent, |id| {
+                        seen.insert(id);
+                    })
+                }
+                Taken::Retained(mut snapshot) => {
+                    self.extent.cut(&mut snapshot, &OpenByThread::new());
+                    snapshot
+                }
+            };
+            // They were read after it was taken.
+            snapshot.event_types = source_of.output.event_types();
+            source_of.write_snapshot(source, &snapshot, &seen, &mut writer)?;
+            writer.ended(source, source_of)?;
+        }
+        writer.end()
+    }
+}
+
+// === impl Taken ===
+
+impl Taken {
+    /// What was recorded by then is in it; `None` if nothing comes any more.
+    fn at(&self) -> Option<Ticks> {
+        match self {
+            Self::Pictures(pictures) => Some(pictures.taken()),
+            Self::Retained(_) => None,
+        }
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        match self {
+            Self::Pictures(pictures) => pictures.bytes(),
+            Self::Retained(_) => 0,
+        }
+    }
+}
+
+/// The extent of what was taken, of everybody as of `now`.
+fn extent<S>(reach: Reach, now: Ticks, taken: &[(S, Taken)]) -> Extent
+where
+    S: Deref,
+    S::Target: AsRef<TraceSource>,
+{
+    let ended = taken.iter().map(|(_, taken)| match taken {
+        Taken::Pictures(_) => None,
+        Taken::Retained(snapshot) => snapshot.blocks.iter().map(|block| block.last).max(),
+    });
+    let over = taken
+        .iter()
+        .all(|(_, taken)| matches!(taken, Taken::Retained(_)));
+    // What is retained of who has ended is all that there will be.
+    let until = match over {
+        true => ended.flatten().max().unwrap_or(now),
+        false => now,
+    };
+    match reach {
+        Reach::Between(since, until) => Extent { since, until },
+        Reach::All => Extent {
+            since: NO_BEGIN,
+            until,
+        },
+        Reach::Last(last) => {
+            let frequency = frequency(taken.iter().map(|(session, _)| (*session).as_ref()));
+            let since = frequency.map_or(NO_BEGIN, |frequency| {
+                Ticks(until.0.saturating_sub(ticks_in(last, frequency)))
+            });
+            Extent { since, until }
+        }
+    }
+}
+
+/// Between two readings of the clocks that tell how fast the counter goes, in nanoseconds.
+pub(crate) const LEAST_SPAN_NS: u64 = 10_000_000;
+
+/// Ticks of the counter in a second, from the clocks that were read over the longest time.
+fn frequency<'a>(sources: impl Iterator<Item = &'a TraceSource>) -> Option<u64> {
+    let clocks = sources.map(|source| Clock::new(source.anchors()));
+    let span = |clock: &Clock| match clock.anchors() {
+        [first, .., last] => last.monotonic_ns.saturating_sub(first.monotonic_ns),
+        _ => 0,
+    };
+    clocks.max_by_key(span)?.frequency()
+}
+
+/// So much time in ticks.
+pub(crate) fn ticks_in(time: Duration, frequency: u64) -> u64 {
+    let ticks = u128::from(frequency) * time.as_nanos() / 1_000_000_000;
+    u64::try_from(ticks).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,148 @@
+//! What one process contributes to a trace: its description, its functions and its events.
+
+use std::{
+    any::Any,
+    collections::HashSet,
+    io,
+    sync::{Arc, OnceLock},
+};
+
+use xray_trace::model::{
+    ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Lifetime, Process, Rest,
+};
+
+use super::TraceWriter;
+use crate::{
+    control::Control,
+    store::{NumberedModule, Output, ProfileSums, Snapshot, Source, Tables},
+    target::Functions,
+    types::Kinship,
+};
+
+/// One process of a trace.
+#[derive(Debug)]
+pub struct TraceSource {
+    /// Its description.
+    pub(crate) process: Process,
+    /// Its functions. The control thread adds those of libraries that are loaded later.
+    pub(crate) functions: Arc<Functions>,
+    /// Its events.
+    pub(crate) output: Arc<Output>,
+    /// The handle of its control thread.
+    pub(crate) control: Control,
+    /// Its origin. Set before the process joins a group that existed before it.
+    pub(crate) kinship: OnceLock<Kinship>,
+}
+
+// === impl TraceSource ===
+
+impl TraceSource {
+    /// Its origin, if it was followed from another process.
+    pub(crate) fn kinship(&self) -> Option<Kinship> {
+        self.kinship.get().copied()
+    }
+
+    /// The clock anchors taken so far.
+    pub(crate) fn anchors(&self) -> Vec<ClockAnchor> {
+        self.output.anchors()
+    }
+
+    pub(crate) fn write_sums<W: io::Write>(
+        &self,
+        source: Source,
+        sums: &ProfileSums,
+        writer: &mut TraceWriter<W>,
+    ) -> io::Result<()> {
+        writer.process(source, &self.process, self)?;
+        if let Some(kinship) = self.kinship() {
+            writer.origin(source, kinship.origin())?;
+        }
+        for anchor in &self.output.anchors() {
+            writer.anchor(source, anchor)?;
+        }
+        for (thread, sums) in sums.threads() {
+            writer.sums(source, thread, sums, self)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a snapshot of it. The functions in `seen` are described, also without a retained event.
+    pub(crate) fn write_snapshot<W: io::Write>(
+        &self,
+        source: Source,
+        snapshot: &Snapshot,
+        seen: &HashSet<FunctionId>,
+        writer: &mut TraceWriter<W>,
+    ) -> io::Result<()> {
+        writer.process(source, &self.process, self)?;
+        if let Some(kinship) = self.kinship() {
+            writer.origin(source, kinship.origin())?;
+        }
+        for thread in &snapshot.threads {
+            writer.thread(source, thread)?;
+        }
+        for event_type in &snapshot.event_types {
+            writer.event_type(source, event_type)?;
+        }
+        for anchor in &snapshot.anchors {
+            writer.anchor(source, anchor)?;
+        }
+        // Also those of which no block is left.
+        for id in self.functions.all() {
+            if self.output.was_seen(id) || seen.contains(&id) {
+                writer.function(source, id, self)?;
+            }
+        }
+        for block in &snapshot.blocks {
+            writer.block(source, block, self)?;
+        }
+        for &(thread, events) in &snapshot.lost {
+            writer.lost(source, thread, events)?;
+        }
+        for overwritten in &snapshot.overwritten {
+            writer.overwritten(source, overwritten)?;
+        }
+        Ok(())
+    }
+}
+
+impl Tables for TraceSource {
+    fn function(&self, id: FunctionId) -> Option<Function> {
+        self.functions.describe(id)
+    }
+
+    fn modules(&self) -> Vec<NumberedModule> {
+        let modules = self.functions.modules();
+        let numbered = modules.iter().map(|loaded| NumberedModule {
+            module: loaded.describe(self.process.id),
+            first: FunctionId(loaded.first()),
+            functions: u32::try_from(loaded.functions().count()).unwrap_or(u32::MAX),
+            file: Arc::clone(&loaded.module.object) as Arc<dyn Any + Send + Sync>,
+        });
+        numbered.collect()
+    }
+
+    fn lifetimes(&self) -> Vec<Lifetime> {
+        let modules = self.functions.modules();
+        let lifetimes = modules.iter().flat_map(|loaded| loaded.lifetimes());
+        lifetimes.collect()
+    }
+
+    fn rests(&self) -> Vec<Rest> {
+        self.control.ledger().rests(self.process.id)
+    }
+
+    fn duty(&self) -> Vec<DutyWindow> {
+        self.control.ledger().windows(self.process.id)
+    }
+
+    fn filters(&self) -> Vec<FilterNote> {
+        let notes = self.control.filter_notes().into_iter();
+        let note = |(since, filter)| FilterNote {
+            process: self.process.id,
+            since: Some(since),
+            filter,
+        };
+        notes.map(note).collect()
+    }
+}

@@ -1,0 +1,583 @@
+//! What one process does, or several, as the bytes of one `.xtrace` file: items in, bytes out. No clock, no waiting.
+//!
+//! Whatever was written so far is a readable file, also if nothing follows. A function is described before the first
+//! block that has an event of it, and only then: a program with 100,000 functions of which three are on costs three.
+//!
+//! Each process has numbered its modules, functions and threads for itself, from 0 on; in a trace, numbers are unique:
+//!
+//! ```text
+//!  process, module    in order of their coming
+//!  thread             in runs of 64, each given out when the first of it comes
+//!  function           a run for each load of a file; processes in which the same file is loaded share it
+//! ```
+//!
+//! So the calls of a function are one function's, whichever process of a family makes them, and what a process and its forks
+//! record needs no new numbers. A block whose functions have others is packed anew. A trace of one process has that process's numbers.
+
+mod numbers;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{self, Write},
+    sync::Arc,
+};
+
+use xray_trace::{
+    FileAddr,
+    analysis::{MORE_STACKS, StackSums},
+    container::{Block, End, ProfileEncoder, Writer},
+    model::{
+        ClockAnchor, DutyWindow, Event, EventBody, EventType, FilterNote, Function, FunctionId,
+        Lifetime, Missing, Module, ModuleId, Origin, Overwritten, Process, ProcessId,
+        RecordingWindow, Rest, SnapshotWindow, Thread, ThreadId, Ticks,
+    },
+};
+
+use crate::{
+    export::trace_writer::numbers::{Described, ModuleNumbers, Numbers, Run, Told},
+    store::{NumberedModule, Source, Tables},
+};
+
+/// Threads of a process that get their numbers at a time.
+const RUN: u32 = 64;
+/// Between anchors of different processes, in nanoseconds: all tell of the same clock.
+const ANCHORS_APART: u64 = 500_000_000;
+
+/// What an event's function is called that its process does not know.
+const NO_FUNCTION: FunctionId = FunctionId(u32::MAX);
+
+/// Makes the bytes. See the module's text.
+#[derive(Debug)]
+pub struct TraceWriter<W> {
+    writer: Writer<W>,
+    /// The processes whose items come. An entry goes when its process ends.
+    sources: BTreeMap<Source, Numbers>,
+    /// The runs of the files that were loaded anywhere, by path, allocation, and which load of it in its process it is.
+    files: HashMap<(String, usize, usize), Run>,
+    /// How many of each were described: the next number.
+    processes: u32,
+    modules: u32,
+    functions: u32,
+    threads: u32,
+    /// Which functions were described, by their numbers in the trace.
+    described: Described,
+    /// Whose anchor was the last one, and what time it told.
+    anchored: Option<(Source, u64)>,
+    /// What stands for all functions whose stacks were not told apart was described.
+    more_stacks: bool,
+    /// Sums of calls were added.
+    sums: bool,
+    /// Losses that the reader caused, over the whole stream.
+    reader_lost: u64,
+}
+
+// === impl TraceWriter ===
+
+impl<W: Write> TraceWriter<W> {
+    /// The thread that losses of the reader are counted for in the file: they are of blocks of any thread. No thread of a
+    /// process has this id.
+    pub const READER: ThreadId = ThreadId(u32::MAX);
+
+    /// Begins a trace: writes the header.
+    ///
+    /// # Errors
+    /// What the inner writer reports, here and in the other methods.
+    pub fn new(out: W) -> io::Result<Self> {
+        Ok(Self {
+            writer: Writer::new(out)?,
+            sources: BTreeMap::new(),
+            files: HashMap::new(),
+            processes: 0,
+            modules: 0,
+            functions: 0,
+            threads: 0,
+            described: Described::default(),
+            anchored: None,
+            more_stacks: false,
+            sums: false,
+            reader_lost: 0,
+        })
+    }
+
+    /// Adds a process; what comes from `source` is its.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn process(
+        &mut self,
+        source: Source,
+        process: &Process,
+        tables: &dyn Tables,
+    ) -> io::Result<()> {
+        let id = ProcessId(self.processes);
+        self.processes = self.processes.saturating_add(1);
+        self.writer.process(&Process {
+            id,
+            ..process.clone()
+        })?;
+        let numbers = Numbers {
+            process: id,
+            first: None,
+            told: Told::default(),
+            modules: Vec::new(),
+            threads: HashMap::new(),
+        };
+        self.sources.insert(source, numbers);
+        self.add_modules(source, tables)
+    }
+
+    /// Says how a process came to be traced.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn origin(&mut self, source: Source, origin: Origin) -> io::Result<()> {
+        match self.sources.get(&source) {
+            Some(numbers) => self.writer.origin(numbers.process, origin),
+            None => Ok(()),
+        }
+    }
+
+    /// What comes from `source` is of that time or later: what was not recorded on purpose before
+    /// is none of the trace's.
+    pub fn begins(&mut self, source: Source, at: Ticks) {
+        if let Some(numbers) = self.sources.get_mut(&source) {
+            numbers.first = Some(numbers.first.map_or(at, |first| first.min(at)));
+        }
+    }
+
+    /// Nothing more comes from `source`: says when those of its modules that are described were loaded, and what was not recorded on
+    /// purpose.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn ended(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
+        let first = self.sources.get(&source).and_then(|numbers| numbers.first);
+        // Sums do not say when their calls were.
+        self.economy(source, first.unwrap_or(Ticks(0)), tables, true)?;
+        let Some(numbers) = self.sources.remove(&source) else {
+            return Ok(());
+        };
+        for lifetime in tables.lifetimes() {
+            if let Some(module) = numbers.modules.get(lifetime.module.0 as usize) {
+                self.writer.lifetime(&Lifetime {
+                    module: module.row,
+                    ..lifetime
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what was not recorded on purpose, since the first block of `source`, and was not said before: so that a trace that is cut off has that, too. Before the
+    /// first block nothing is.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn so_far(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
+        let first = self.sources.get(&source).and_then(|numbers| numbers.first);
+        first.map_or(Ok(()), |first| self.economy(source, first, tables, false))
+    }
+
+    /// The same from a moment on; at the `last` time, of what goes on as well.
+    fn economy(
+        &mut self,
+        source: Source,
+        first: Ticks,
+        tables: &dyn Tables,
+        last: bool,
+    ) -> io::Result<()> {
+        let Some(numbers) = self.sources.get_mut(&source) else {
+            return Ok(());
+        };
+        let process = numbers.process;
+        let mut told = std::mem::take(&mut numbers.told);
+        for rest in tables.rests() {
+            let over = rest.until.is_some();
+            let known = match told.rests.get(&rest.function) {
+                Some((from, ended)) if rest.from == *from => *ended || !over && !last,
+                Some((from, _)) => rest.from < *from,
+                None => rest.until.is_some_and(|until| until < first),
+            };
+            if known {
+                continue;
+            }
+            told.rests.insert(rest.function, (rest.from, over));
+            let function = self.function_number(source, rest.function, tables)?;
+            self.writer.rest(&Rest {
+                function,
+                process,
+                ..rest
+            })?;
+        }
+        for window in tables.duty() {
+            // The last one again: for how long it stands is known when the next one comes.
+            let known = match told.windows {
+                Some(told) => window.from < told,
+                None => window.until < first,
+            };
+            if !known {
+                told.windows = Some(window.from);
+                self.writer.duty(&DutyWindow { process, ..window })?;
+            }
+        }
+        let filters = tables.filters();
+        let later = |note: &FilterNote| note.since.is_some_and(|since| since > first);
+        // The last one before is still in force then.
+        let at = filters.iter().position(later).unwrap_or(filters.len());
+        for note in filters.into_iter().skip(at.saturating_sub(1)) {
+            if told.filters.is_none_or(|told| note.since > Some(told)) {
+                told.filters = note.since;
+                self.writer.filter(&FilterNote { process, ..note })?;
+            }
+        }
+        if let Some(numbers) = self.sources.get_mut(&source) {
+            numbers.told = told;
+        }
+        Ok(())
+    }
+
+    /// Adds a thread, or its new name.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn thread(&mut self, source: Source, thread: &Thread) -> io::Result<()> {
+        let id = self.thread_number(source, thread.id);
+        let numbers = self.sources.get(&source);
+        self.writer.thread(&Thread {
+            id,
+            process: numbers.map_or(thread.process, |numbers| numbers.process),
+            ..thread.clone()
+        })
+    }
+
+    /// Adds a name of a type of typed events, or its new name.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn event_type(&mut self, source: Source, event_type: &EventType) -> io::Result<()> {
+        let numbers = self.sources.get(&source);
+        self.writer.event_type(&EventType {
+            process: numbers.map_or(event_type.process, |numbers| numbers.process),
+            ..event_type.clone()
+        })
+    }
+
+    /// Adds a clock anchor, unless another process has told the same just now.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn anchor(&mut self, source: Source, anchor: &ClockAnchor) -> io::Result<()> {
+        if self.anchored.is_some_and(|(other, last)| {
+            other != source && anchor.monotonic_ns < last.saturating_add(ANCHORS_APART)
+        }) {
+            return Ok(());
+        }
+        self.anchored = Some((source, anchor.monotonic_ns));
+        self.writer.anchor(anchor)
+    }
+
+    /// Adds a function, if that has not been done.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn function(
+        &mut self,
+        source: Source,
+        id: FunctionId,
+        tables: &dyn Tables,
+    ) -> io::Result<()> {
+        self.function_number(source, id, tables).map(drop)
+    }
+
+    /// Adds a block, after those of its functions that were not described yet, and their modules; `tables` are those of
+    /// its process.
+    ///
+    /// # Errors
+    /// A block that is longer than the format allows; what the inner writer reports.
+    pub fn block(&mut self, source: Source, block: &Block, tables: &dyn Tables) -> io::Result<()> {
+        let thread = self.thread_number(source, block.thread);
+        if let Some(numbers) = self.sources.get_mut(&source) {
+            let first = numbers.first.unwrap_or(block.first);
+            numbers.first = Some(first.min(block.first));
+        }
+        let mut same = true;
+        // What cannot be decoded is not described; the reader of the file finds the same bytes.
+        for event in block.events().map_while(Result::ok) {
+            if let Some(id) = function_of(&event) {
+                let number = self.function_number(source, id, tables)?;
+                same &= number == id;
+            }
+        }
+        if same {
+            return self.writer.block(&Block {
+                thread,
+                ..block.clone()
+            });
+        }
+        let numbers = self.sources.get(&source);
+        let number = |id| numbers.map_or(id, |numbers| numbers.function(id).unwrap_or(NO_FUNCTION));
+        match block.renumbered(thread, number) {
+            Some(block) => self.writer.block(&block),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds sums of calls of a thread, after those of its functions that were not described yet, and their modules; `tables` are those of its
+    /// process.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn sums(
+        &mut self,
+        source: Source,
+        thread: &Thread,
+        sums: &StackSums,
+        tables: &dyn Tables,
+    ) -> io::Result<()> {
+        self.sums = true;
+        self.thread(source, thread)?;
+        for id in sums.functions() {
+            match id {
+                MORE_STACKS => self.more_stacks(source)?,
+                id => self.function(source, id, tables)?,
+            }
+        }
+        let thread = self.thread_number(source, thread.id);
+        let numbers = self.sources.get(&source);
+        let number = |id| match id {
+            MORE_STACKS => id,
+            id => numbers.map_or(id, |numbers| numbers.function(id).unwrap_or(NO_FUNCTION)),
+        };
+        let parts = sums.parts(thread, number);
+        parts.iter().try_for_each(|part| self.writer.profile(part))
+    }
+
+    /// Says that it is sums that are in the trace, if none were added.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn no_sums(&mut self) -> io::Result<()> {
+        if self.sums {
+            return Ok(());
+        }
+        let encoder = ProfileEncoder::new(Self::READER, Missing::default());
+        let parts = encoder.finish();
+        parts.iter().try_for_each(|part| self.writer.profile(part))
+    }
+
+    /// Describes what stands for all functions whose stacks were not told apart.
+    fn more_stacks(&mut self, source: Source) -> io::Result<()> {
+        let numbers = self.sources.get(&source);
+        let module = numbers.and_then(|numbers| numbers.modules.first());
+        let Some(module) = module.map(|module| module.row) else {
+            return Ok(());
+        };
+        if !std::mem::replace(&mut self.more_stacks, true) {
+            self.writer.function(&Function {
+                id: MORE_STACKS,
+                module,
+                xray_id: 0,
+                address: FileAddr(0),
+                symbol: None,
+                name: "[more stacks]".to_owned(),
+                source: None,
+                sleds: 0,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Notes losses of a thread whose place among its events is not known.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn lost(&mut self, source: Source, thread: ThreadId, events: u64) -> io::Result<()> {
+        let thread = self.thread_number(source, thread);
+        self.writer.lost(thread, events)
+    }
+
+    /// Says that the trace is a snapshot of a time.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn snapshot(&mut self, window: &SnapshotWindow) -> io::Result<()> {
+        self.writer.snapshot(window)
+    }
+
+    /// Says from when to when the trace has what happened in a process, and what it leaves out.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn recording(&mut self, source: Source, window: &RecordingWindow) -> io::Result<()> {
+        match self.sources.get(&source) {
+            Some(numbers) => self.writer.recording(&RecordingWindow {
+                process: numbers.process,
+                ..*window
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes events of a thread that newer ones have taken the place of, which is no loss.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn overwritten(&mut self, source: Source, overwritten: &Overwritten) -> io::Result<()> {
+        let thread = self.thread_number(source, overwritten.thread);
+        self.writer.overwritten(&Overwritten {
+            thread,
+            ..*overwritten
+        })
+    }
+
+    /// Notes events that this trace lost because its reader was too slow.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn reader_lost(&mut self, events: u64) -> io::Result<()> {
+        if events == 0 {
+            return Ok(());
+        }
+        self.reader_lost = self.reader_lost.saturating_add(events);
+        self.writer.lost(Self::READER, events)
+    }
+
+    /// Marks the trace as finished. Nothing may follow.
+    ///
+    /// # Errors
+    /// What the inner writer reports.
+    pub fn end(&mut self) -> io::Result<()> {
+        self.writer.end(&self.writer.totals())
+    }
+
+    /// The inner writer.
+    #[must_use]
+    pub fn get_mut(&mut self) -> &mut W {
+        self.writer.get_mut()
+    }
+
+    /// Totals since the beginning; losses of the reader among the lost.
+    #[must_use]
+    pub fn totals(&self) -> End {
+        self.writer.totals()
+    }
+
+    /// Events lost by the reader since the beginning.
+    #[must_use]
+    pub fn reader_lost_total(&self) -> u64 {
+        self.reader_lost
+    }
+
+    /// Describes a function if that has not been done, and returns its number.
+    fn function_number(
+        &mut self,
+        source: Source,
+        id: FunctionId,
+        tables: &dyn Tables,
+    ) -> io::Result<FunctionId> {
+        let found = |this: &Self| {
+            let numbers = this.sources.get(&source)?;
+            Some((numbers.function(id)?, numbers.module_of(id)?))
+        };
+        let known = match found(self) {
+            Some(known) => Some(known),
+            // Of a library that was loaded since.
+            None => {
+                self.add_modules(source, tables)?;
+                found(self)
+            }
+        };
+        let Some((number, module)) = known else {
+            return Ok(NO_FUNCTION);
+        };
+        if self.described.insert(number)
+            && let Some(function) = tables.function(id)
+        {
+            self.writer.function(&Function {
+                id: number,
+                module,
+                ..function
+            })?;
+        }
+        Ok(number)
+    }
+
+    /// Adds the modules that have come since.
+    fn add_modules(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
+        let Some(numbers) = self.sources.get_mut(&source) else {
+            return Ok(());
+        };
+        for module in tables.modules().into_iter().skip(numbers.modules.len()) {
+            let NumberedModule {
+                module,
+                first: own,
+                functions,
+                file,
+            } = module;
+            let id = ModuleId(self.modules);
+            self.modules = self.modules.saturating_add(1);
+            let address = Arc::as_ptr(&file).cast::<()>().addr();
+            let loads = numbers
+                .modules
+                .iter()
+                .filter(|module| module.file == address);
+            let load = loads.count();
+            let next = self.functions;
+            let mut is_new = false;
+            let run = self
+                .files
+                .entry((module.path.clone(), address, load))
+                .or_insert_with(|| {
+                    is_new = true;
+                    Run {
+                        module: id,
+                        first: next,
+                        _file: file,
+                    }
+                });
+            numbers.modules.push(ModuleNumbers {
+                own: own.0,
+                functions,
+                first: run.first,
+                module: run.module,
+                row: id,
+                file: address,
+            });
+            if is_new {
+                self.functions = next.saturating_add(functions);
+            }
+            self.writer.module(&Module {
+                id,
+                process: numbers.process,
+                ..module
+            })?;
+        }
+        Ok(())
+    }
+
+    fn thread_number(&mut self, source: Source, id: ThreadId) -> ThreadId {
+        let Some(numbers) = self.sources.get_mut(&source) else {
+            return id;
+        };
+        let first = numbers.threads.entry(id.0 / RUN).or_insert_with(|| {
+            let first = self.threads;
+            // After four thousand million threads the rest share their numbers.
+            self.threads = first.saturating_add(RUN).min(Self::READER.0 - RUN);
+            first
+        });
+        ThreadId(*first + id.0 % RUN)
+    }
+}
+
+fn function_of(event: &Event) -> Option<FunctionId> {
+    match event.body {
+        EventBody::Call { function, .. } => Some(function),
+        EventBody::Data { data, .. } => data.function(),
+        EventBody::Cpu { .. }
+        | EventBody::Unwound { .. }
+        | EventBody::Astray
+        | EventBody::Lost { .. } => None,
+    }
+}

@@ -1,0 +1,534 @@
+//! From a process to a session, on the thread that will control it.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::Child,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use shm_ring::Geometry;
+use xray_trace::model::{FunctionId, Process, ProcessId, Ticks};
+
+use super::{follow::Follow, launch::KillOnDrop, session::Session};
+use crate::{
+    collect::{Drain, Promises, RingSizes, SiteTable, events_since},
+    control::{
+        Commands, Control, Controller, Keeper, Loading, Reading, SessionNumbers, Shared, Staged,
+        Watch, call_site_of, patch_sites, range_of, staged_sites, stubs_of,
+    },
+    export::TraceSource,
+    inject::{Front, Neighbourhood, Patcher, RingsNeeded, Stance, Victim, crowded, install},
+    pid::{Pid, TargetAddr, Tid},
+    quotas::{Resource, Ticket},
+    refusal::{Reason, Refusal, Result},
+    store::{Metering, Output, Subject},
+    sys::{Claim, Memory, now_anchor, ptrace::Stopped},
+    target::{
+        Caller, Credentials, Functions, Hearing, Module, Objects, Preflight, RefusedModule, Sleds,
+        Survey, Target, Threads, Yama, preflight,
+    },
+    types::{Economy, Filter, Mode, PatchSite, Switch, Wanted},
+};
+
+/// How long another tracer may take to be gone.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
+const CLAIM_POLL: Duration = Duration::from_millis(5);
+/// Why a sled is left alone whose name in the rings another one has.
+const AMBIGUOUS: &str = "its events could not be told from another sled's";
+
+/// How to attach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttachOptions {
+    /// Bytes of each thread's ring; a power of two from 64 KiB to 1 GiB.
+    pub ring_bytes: u64,
+    /// Threads that can have a ring at the same time, 1 to 65536.
+    pub max_threads: u32,
+    /// Refuse unless the process has this start time: then it is the one that was listed.
+    pub start_time: Option<u64>,
+    /// Borrow this thread instead of any.
+    pub thread: Option<Tid>,
+    /// Refuse unless the kernel gives the process's memory to this user, before anything is changed.
+    pub owner: Option<u32>,
+    /// Refuse unless this caller may trace the process, before anything is changed. Its user's
+    /// quotas count the session; `None` counts against no quota.
+    pub caller: Option<Caller>,
+    /// What is traced besides it.
+    pub follow: Follow,
+    /// Whether something must have sleds already.
+    pub sleds: Sleds,
+    /// How events are kept.
+    pub mode: Mode,
+    /// What tracing may cost.
+    pub economy: Economy,
+}
+
+/// What attaching did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AttachReport {
+    /// It was attached already: nothing was done.
+    pub already: bool,
+    /// Everything was in the process already.
+    pub adopted: bool,
+    /// Which thread stood still, and for how long; `None` if none did.
+    pub stopped: Option<(Tid, Duration)>,
+    /// Sleds that cannot be used, by reason.
+    pub skipped: Vec<SkippedSleds>,
+    /// Modules with sleds that cannot be traced: path and reason.
+    pub refused_modules: Vec<(String, Refusal)>,
+    /// Things worth knowing.
+    pub notes: Vec<String>,
+}
+
+/// Sleds left alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedSleds {
+    /// Why.
+    pub reason: String,
+    /// How many.
+    pub sleds: u64,
+}
+
+/// A session that was attached or found.
+#[derive(Debug, Clone)]
+pub struct Attached {
+    /// The session.
+    pub session: Arc<Session>,
+    /// What attaching did; default if it was attached already.
+    pub report: AttachReport,
+}
+
+/// What sessions share.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) hearing: Arc<Hearing>,
+    /// Where their numbers are read, if they are.
+    pub(crate) metering: Option<Arc<Metering>>,
+    /// What the rings of others may take of memory.
+    pub(crate) promises: Arc<Promises>,
+    /// What the new session takes of the quotas.
+    pub(crate) ticket: Ticket,
+}
+
+/// A process that was started by us and stands still.
+#[derive(Debug)]
+pub(crate) struct Started {
+    /// First, so that it is dropped first: a program that cannot be traced is killed before it is let go.
+    pub(crate) undo: KillOnDrop,
+    pub(crate) child: Child,
+    pub(crate) thread: Stopped,
+}
+
+/// What the new control thread goes on with.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) session: Session,
+    pub(crate) report: AttachReport,
+    pub(crate) controller: Controller,
+    pub(crate) commands: Commands,
+}
+
+// === impl AttachOptions ===
+
+impl Default for AttachOptions {
+    fn default() -> Self {
+        Self {
+            ring_bytes: 1 << 20,
+            max_threads: 1024,
+            start_time: None,
+            thread: None,
+            owner: None,
+            caller: None,
+            follow: Follow::None,
+            sleds: Sleds::Needed,
+            mode: Mode::Stream,
+            economy: Economy::None,
+        }
+    }
+}
+
+/// What to tell whoever wants other rings than the process has: those stay as long as it lives.
+pub(crate) fn other_rings(wanted: Geometry, there: Geometry) -> Option<String> {
+    let note = || {
+        format!(
+            "the process has rings of {} KiB for {} threads from an earlier attach; they stay",
+            there.ring_bytes() >> 10,
+            there.slots() / 2,
+        )
+    };
+    (wanted != there).then(note)
+}
+
+/// Attaches, on the thread that will control the session.
+pub(crate) fn prepare(
+    target: Target,
+    common: Common,
+    retain_bytes: u64,
+    options: AttachOptions,
+    started: Option<Started>,
+) -> Result<Prepared> {
+    let Common {
+        objects,
+        hearing,
+        metering,
+        promises,
+        mut ticket,
+    } = common;
+    let pid = target.pid();
+    if let Some(start_time) = options.start_time
+        && start_time != target.start_time()
+    {
+        let message =
+            format!("process {pid} is not the one that was listed: it started at another time");
+        return Err(Refusal::new(Reason::PidReused, message));
+    }
+    options.economy.check()?;
+    options.economy.suits(options.mode, &Filter::default())?;
+    let target = target.require(options.owner, options.caller);
+    let geometry = Geometry::new(options.ring_bytes, options.max_threads)
+        .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
+    let mut flight = preflight(&target, &objects, started.is_some(), options.sleds)?;
+    flight.verdict()?;
+    let tid = target.live_thread()?;
+    let memory =
+        Memory::open(pid, tid).map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
+    let memory = Arc::new(memory);
+    target.check_owner()?;
+    // Of all threads: the memory that is open is what they share.
+    let credentials = Credentials::of(pid).ok_or_else(|| target.exited())?;
+    if let Some(caller) = options.caller {
+        let rule = caller.may_trace(&credentials, Yama::Off, || false);
+        rule.map_err(|denial| denial.refusal(pid))?;
+    }
+    let claim = claim(pid, tid)?;
+    // In this order: what comes last is dropped first.
+    let (mut thread, child, undo) = match started {
+        Some(Started {
+            undo,
+            child,
+            thread,
+        }) => (Some(thread), Some(child), Some(undo)),
+        None => (None, None, None),
+    };
+    let victim = match (&mut thread, options.thread) {
+        (Some(thread), _) => Victim::Held(thread),
+        (None, Some(tid)) => Victim::Thread(tid),
+        (None, None) => Victim::Any,
+    };
+    let neighbourhoods = neighbourhoods(&mut flight, &target, &memory)?;
+    let mut sizes = RingSizes::new(pid, geometry, promises);
+    let choose = |needed: RingsNeeded| {
+        let chosen = sizes.choose(needed)?;
+        ticket.set(&[(Resource::Mapped, chosen.geometry.rings_bytes())])?;
+        Ok(chosen)
+    };
+    let (mut installed, table_claim) = install(&target, &memory, &neighbourhoods, victim, choose)?;
+    let (budget, limited) = sizes.into_parts(installed.layout.geometry);
+    let ring_refusal = budget.refusal();
+    let ticket = Arc::new(ticket);
+
+    let mut report = AttachReport {
+        adopted: installed.adopted,
+        stopped: installed.stopped,
+        ..AttachReport::default()
+    };
+    let other = || other_rings(geometry, installed.layout.geometry);
+    report.notes.extend(limited.or_else(other));
+    let gathered = gather(&flight.surveyed, &flight.refused, &mut report);
+    let functions = Arc::new(Functions::new(pid));
+    let mut by_module = gathered.sites.into_iter();
+    for (module, _) in &flight.surveyed {
+        functions.add(module.clone(), by_module.next().unwrap_or_default());
+    }
+    let modules = functions.modules();
+    let regions = std::mem::take(&mut installed.regions);
+    let staged = gathered.staged.iter();
+    let mut patcher = Patcher::new(
+        pid,
+        &memory,
+        &flight.maps,
+        modules
+            .iter()
+            .map(|loaded| (loaded.index, loaded.module.clone())),
+        regions,
+        staged.map(|staged| (staged.site, staged.target)),
+    );
+    // What an earlier daemon wanted of them is over, and what a parent's does.
+    patcher.set_front(
+        &memory,
+        match options.mode {
+            Mode::Count => Front::Count,
+            _ => Front::None,
+        },
+    )?;
+    let left_on = gathered.staged.iter();
+    let left_on: Vec<PatchSite> = left_on
+        .filter(|staged| staged.state == Switch::On)
+        .map(|staged| staged.site)
+        .collect();
+    if !left_on.is_empty() {
+        // A daemon that died left them on.
+        let stance = match thread {
+            Some(_) => Stance::Stands,
+            None => Stance::Runs,
+        };
+        patcher.switch(&memory, &target, stance, &left_on, Wanted::Off)?;
+        report.notes.push(format!(
+            "{} sleds were left on by an earlier daemon; they are off now",
+            left_on.len()
+        ));
+    }
+    let mut table = SiteTable::new();
+    let since = events_since(&installed.rings);
+    for loaded in &modules {
+        for (id, site) in loaded.sites() {
+            table.insert(call_site_of(site, id), since);
+        }
+    }
+    let process = describe_process(&target);
+    let output = Arc::new(Output::new(process.id, functions.ids(), retain_bytes));
+    let attached = now_anchor().map_err(|error| Refusal::from_io(pid, "read the clock", &error))?;
+    output.anchor(attached);
+    output.set_mode(options.mode);
+    let meter = metering
+        .as_ref()
+        .and_then(|metering| metering.meter(&functions));
+    if let Some(meter) = &meter {
+        output.profiles.measure(Arc::clone(meter));
+    }
+    for loaded in &modules {
+        output.profiles.came(&functions, loaded);
+    }
+    let layout = installed.layout;
+    let drain = Drain::spawn(
+        pid,
+        Arc::clone(&memory),
+        installed,
+        budget,
+        table,
+        Arc::clone(&output),
+    )
+    .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
+    let shared = Arc::new(Shared::new(functions.ids(), flight.refused, drain));
+    let (control, commands) = Control::new(pid, Arc::clone(&shared), Arc::clone(&output))
+        .map_err(|error| Refusal::from_io(pid, "make a descriptor", &error))?;
+    let metered = metering.map(|metering| {
+        let subject = Subject {
+            pid,
+            uid: credentials.user,
+            process: process.command.clone(),
+            attached_wall_ns: attached.wall_ns,
+        };
+        let numbers = SessionNumbers {
+            output: Arc::clone(&output),
+            shared: Arc::clone(&shared),
+            functions: Arc::clone(&functions),
+            meter,
+        };
+        metering.enter(subject, numbers)
+    });
+    let loading = Loading::new(
+        objects,
+        Arc::clone(&functions),
+        layout,
+        &flight.maps,
+        Watch::new(pid, Arc::clone(&shared), hearing, commands.bell()),
+    );
+    let session = Session {
+        pid,
+        credentials,
+        command_line: target.command(),
+        source: TraceSource {
+            process,
+            functions,
+            output: Arc::clone(&output),
+            control,
+            kinship: OnceLock::new(),
+        },
+        ring_bytes: layout.geometry.ring_bytes(),
+        max_threads: layout.geometry.slots() / 2,
+        ring_refusal,
+        attached,
+        _metered: metered,
+        ticket: Arc::clone(&ticket),
+    };
+    let mut controller = Controller {
+        target,
+        memory,
+        patcher,
+        loading,
+        reading: Reading::default(),
+        table: TargetAddr(layout.table),
+        output,
+        shared,
+        held: thread,
+        child,
+        claim: Some((table_claim, claim)),
+        choosing: false,
+        keeper: Keeper::default(),
+        has_room_for_rings: false,
+        _ticket: ticket,
+    };
+    if options.economy != Economy::None {
+        controller.economize(options.economy)?;
+    }
+    if let Some(undo) = undo {
+        undo.disarm();
+    }
+    Ok(Prepared {
+        session,
+        report,
+        controller,
+        commands,
+    })
+}
+
+/// What to answer when an attach failed: a process that has ended meanwhile fails whatever is tried
+/// next, each in a way of its own.
+pub(crate) fn unless_ended(pid: Pid, start_time: u64, refusal: Refusal) -> Refusal {
+    let there = Target::open(pid).is_ok_and(|target| {
+        // One that is about to end has given its memory back already.
+        target.start_time() == start_time && target.live_thread().is_ok()
+    });
+    if there {
+        return refusal;
+    }
+    let message = format!("process {pid} ended while it was attached to");
+    Refusal::new(Reason::TargetExited, message)
+}
+
+/// Where trampolines are needed. Modules that have no room for them in their reach are refused, each for itself.
+fn neighbourhoods(
+    flight: &mut Preflight,
+    target: &Target,
+    memory: &Memory,
+) -> Result<Vec<Neighbourhood>> {
+    let range_of_module = |survey: &Survey| range_of(patch_sites(survey, 0).map(|(_, site)| site));
+    let needs = flight.surveyed.iter().map(|(_, survey)| {
+        let stubs = stubs_of(patch_sites(survey, 0).map(|(_, site)| site));
+        (range_of_module(survey), stubs)
+    });
+    let mut all = Neighbourhood::group(needs.filter(|(range, _)| !range.is_empty()));
+    if all.is_empty() {
+        // What is waited for may come anywhere. Who attaches later finds what is here by the code that it has.
+        let mut maps = flight.maps.iter();
+        let text = maps.find(|entry| entry.executable() && entry.is_file());
+        all.extend(text.map(|entry| Neighbourhood {
+            range: entry.range.clone(),
+            stubs: 0,
+        }));
+    }
+    let crowded = crowded(target, memory, &all)?;
+    all.retain(|one| crowded.iter().all(|(crowded, _)| crowded != one));
+    let refusal_of = |survey: &Survey| {
+        let start = range_of_module(survey).start;
+        let mut crowded = crowded.iter();
+        let found = crowded.find(|(crowded, _)| crowded.range.contains(&start));
+        found.map(|(_, refusal)| refusal.clone())
+    };
+    for (module, survey) in std::mem::take(&mut flight.surveyed) {
+        match refusal_of(&survey) {
+            Some(refusal) => flight.refused.push(RefusedModule {
+                path: module.path.clone(),
+                load: module.load,
+                refusal,
+            }),
+            None => flight.surveyed.push((module, survey)),
+        }
+    }
+    match crowded.into_iter().next() {
+        Some((_, refusal)) if flight.surveyed.is_empty() => Err(refusal),
+        _ => Ok(all),
+    }
+}
+
+/// Makes sure that nobody else traces the process. One who has just let it go, or been killed, is waited for.
+fn claim(pid: Pid, live: Tid) -> Result<Claim> {
+    let deadline = Instant::now() + CLAIM_PATIENCE;
+    loop {
+        let taken = Claim::take(pid, live)
+            .map_err(|error| Refusal::from_io(pid, "lock it against other tracers", &error))?;
+        match taken {
+            Some(claim) => return Ok(claim),
+            None if Instant::now() < deadline => std::thread::sleep(CLAIM_POLL),
+            None => {
+                let message = format!("process {pid} is traced by another xrayd");
+                return Err(Refusal::new(Reason::Busy, message));
+            }
+        }
+    }
+}
+
+/// The usable sleds of all modules.
+#[derive(Debug, Default)]
+struct Gathered {
+    /// By module: index of the function in it, and the sled.
+    sites: Vec<Vec<(u32, PatchSite)>>,
+    /// Those that an earlier attach staged.
+    staged: Vec<Staged>,
+}
+
+fn gather(
+    surveyed: &[(Module, Survey)],
+    refused: &[RefusedModule],
+    report: &mut AttachReport,
+) -> Gathered {
+    let mut gathered = Gathered::default();
+    let mut skipped: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let mut names = SiteTable::new();
+    for (module, (_, survey)) in (0u32..).zip(surveyed) {
+        for (&reason, &count) in &survey.skipped {
+            *skipped.entry(reason).or_default() += count;
+        }
+        let found = survey.sites.len() as u64;
+        let told_apart = |(_, site): &(u32, PatchSite)| {
+            names.insert(call_site_of(site, FunctionId(0)), Ticks(0))
+        };
+        let sites: Vec<_> = patch_sites(survey, module).filter(told_apart).collect();
+        let lost = found - sites.len() as u64;
+        if lost > 0 {
+            *skipped.entry(AMBIGUOUS).or_default() += lost;
+        }
+        gathered.sites.push(sites);
+        gathered.staged.extend(staged_sites(survey, module));
+    }
+    report.skipped = skipped
+        .into_iter()
+        .map(|(reason, sleds)| SkippedSleds {
+            reason: reason.to_owned(),
+            sleds,
+        })
+        .collect();
+    report.refused_modules = refused
+        .iter()
+        .map(|refused| (refused.path.clone(), refused.refusal.clone()))
+        .collect();
+    gathered
+}
+
+fn describe_process(target: &Target) -> Process {
+    let pid = target.pid();
+    let executable = std::fs::read_link(format!("{}/exe", Threads::proc_dir(pid)))
+        .unwrap_or_else(|_| PathBuf::new());
+    let host = nix::unistd::gethostname()
+        .ok()
+        .map(|name| name.to_string_lossy().into_owned());
+    Process {
+        id: ProcessId(0),
+        pid: pid.as_u32(),
+        start_time_ticks: target.start_time(),
+        command: Threads::name(pid, pid.leader()),
+        executable: executable.to_string_lossy().into_owned(),
+        host,
+    }
+}
+
+/// The refusal when a session's thread ended without an answer.
+pub(crate) fn lost_thread(pid: Pid) -> Refusal {
+    Refusal::new(
+        Reason::Io,
+        format!("process {pid}: the control thread ended unexpectedly; see the log"),
+    )
+}

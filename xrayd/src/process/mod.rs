@@ -1,0 +1,28 @@
+//! Processes: attaching to them, following their children, and the registry of all.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `registry` | which processes are attached |
+//! | `attach` | the steps from a pid to a session |
+//! | `launch` | starting a program, stopped before its `main` |
+//! | `session` | one attached process |
+//! | `family` | a process and those that are followed from it |
+//! | `follow` | finding processes to follow |
+//! | `trigger` | a trigger, and the sessions that it is armed in |
+//! | `untraced` | a program that was started by us and has no sleds |
+
+mod attach;
+mod family;
+mod follow;
+mod launch;
+mod registry;
+mod session;
+mod trigger;
+mod untraced;
+
+pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
+pub use family::{Family, FamilyStatus};
+pub use follow::{Finding, Follow, NotFollowed};
+pub use registry::{LaunchOptions, Launched, Registry, RegistryConfig};
+pub use session::{Profiling, Session, write_profile};
+pub use trigger::{Firing, Trigger};

@@ -1,0 +1,935 @@
+//! Which processes are attached.
+
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+    fs,
+    process::{Command, ExitStatus},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc::sync_channel,
+    },
+};
+
+use nix::sys::signal::{Signal, kill};
+use sled_encoders::Capture;
+use xray_trace::instr_map::Selection;
+
+use super::{
+    attach::{
+        AttachOptions, AttachReport, Attached, Common, Prepared, lost_thread, prepare, unless_ended,
+    },
+    family::{Family, Root},
+    follow::{Follow, Follower},
+    session::Session,
+    untraced::{Keeper, untraced},
+};
+use crate::{
+    collect::Promises,
+    control::{Patterns, Rules, patch_sites},
+    lock::lock,
+    pid::Pid,
+    process::launch,
+    quotas::{Accounts, Quotas, Resource, Ticket},
+    refusal::{Reason, Refusal, Result},
+    store::Metering,
+    target::{
+        Caller, Check, Credentials, Functions, Hearing, Objects, ProcessState, ProcessSummary,
+        Sleds, Subject, Target, has_sleds, list, preflight,
+    },
+    types::{DetachReport, FunctionRow, Run, ToggleReport, Wanted},
+};
+
+/// What a registry is made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegistryConfig {
+    /// Bytes of events retained per process.
+    pub retain_bytes: u64,
+    /// Bytes of events retained of processes that have ended, for each user together. The latest one is kept in any case.
+    pub retain_exited_bytes: u64,
+    /// What sessions may take of the process that they are in.
+    pub quotas: Quotas,
+}
+
+/// Sessions of processes that have ended that are kept for a user: each has its functions' names, too.
+const EXITED_PER_USER: usize = 64;
+/// Threads of a session: one controls, one reads the rings. A process that is followed from has one
+/// more.
+const SESSION_THREADS: u64 = 2;
+/// Sessions that are ended at the same time.
+const AT_A_TIME: usize = 16;
+/// What each process may retain in any case, in bytes.
+const LEAST_RETAINED: u64 = 1 << 20;
+
+/// A program to be started and traced from its first instruction on.
+#[derive(Debug)]
+pub struct LaunchOptions {
+    /// The program, its arguments, environment and descriptors.
+    pub command: Command,
+    /// How to attach, and what is traced besides it. A program without sleds is started only if what it becomes or starts is followed.
+    pub attach: AttachOptions,
+    /// What to switch on.
+    pub selection: Selection,
+    /// What to record of its calls beside their time.
+    pub capture: Capture,
+}
+
+/// A program that was started and attached to and has not run yet.
+#[derive(Debug)]
+pub struct Launched {
+    family: Arc<Family>,
+    /// `None` if it has no sleds.
+    session: Option<Arc<Session>>,
+    /// What attaching did.
+    pub report: AttachReport,
+    /// What was switched on.
+    pub toggled: ToggleReport,
+}
+
+/// All sessions of a daemon.
+#[derive(Debug, Clone)]
+pub struct Registry(pub(crate) Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    config: RegistryConfig,
+    accounts: Arc<Accounts>,
+    /// What rings may take of control groups, by sessions.
+    promises: Arc<Promises>,
+    objects: Arc<Objects>,
+    /// What processes map, and what becomes of them.
+    mappings: Arc<Hearing>,
+    processes: Arc<Hearing>,
+    /// Where the sessions' numbers are read, if they are.
+    metering: Option<Arc<Metering>>,
+    sessions: Mutex<HashMap<Pid, Entry>>,
+    /// By their first processes. Never locked after `sessions`.
+    families: Mutex<HashMap<Pid, Arc<Family>>>,
+}
+
+#[derive(Debug, Clone)]
+enum Entry {
+    /// An attach or detach is under way.
+    Busy,
+    Attached(Arc<Session>),
+}
+
+// === impl RegistryConfig ===
+
+impl Default for RegistryConfig {
+    fn default() -> Self {
+        Self {
+            retain_bytes: 256 << 20,
+            retain_exited_bytes: 1 << 30,
+            quotas: Quotas::NONE,
+        }
+    }
+}
+
+// === impl Launched ===
+
+impl Launched {
+    /// Its id.
+    pub fn pid(&self) -> Pid {
+        self.family.root()
+    }
+
+    /// Its session; `None` if it has no sleds.
+    pub fn session(&self) -> Option<&Arc<Session>> {
+        self.session.as_ref()
+    }
+
+    /// It, and whoever comes from it.
+    pub fn family(&self) -> &Arc<Family> {
+        &self.family
+    }
+
+    /// Lets the program run.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn resume(&self) -> Result<()> {
+        match (&self.session, self.family.untraced()) {
+            (Some(session), _) => session.source.control.resume(),
+            (None, Some(untraced)) => untraced.resume(),
+            (None, None) => Err(lost_thread(self.pid())),
+        }
+    }
+
+    /// How it ended, once it has.
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        match (&self.session, self.family.untraced()) {
+            (Some(session), _) => session.source.control.exit_status(),
+            (None, untraced) => untraced?.exit_status(),
+        }
+    }
+}
+
+// === impl Registry ===
+
+impl Registry {
+    /// An empty registry.
+    pub fn new(config: RegistryConfig) -> Self {
+        Self::with_metering(config, None)
+    }
+
+    /// An empty registry, whose sessions are entered into these books.
+    pub(crate) fn with_metering(config: RegistryConfig, metering: Option<Arc<Metering>>) -> Self {
+        let inner = Inner {
+            accounts: Accounts::new(config.quotas),
+            promises: Arc::default(),
+            config,
+            objects: Arc::default(),
+            mappings: Hearing::new(Subject::Mappings),
+            processes: Hearing::new(Subject::Processes),
+            metering,
+            sessions: Mutex::default(),
+            families: Mutex::default(),
+        };
+        Self(Arc::new(inner))
+    }
+
+    /// What it was made with.
+    pub fn config(&self) -> &RegistryConfig {
+        &self.0.config
+    }
+
+    /// Every process with sleds. Reads `/proc` and the programs' files.
+    ///
+    /// # Errors
+    /// No thread can be made that reads.
+    pub fn list(&self) -> Result<Vec<ProcessSummary>> {
+        self.list_those(|_| true)
+    }
+
+    /// Those that a caller may trace. Of others nothing but the user is read.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub fn list_for(&self, caller: Caller) -> Result<Vec<ProcessSummary>> {
+        self.list_those(move |target| {
+            let own = caller.is_privileged() || caller.uid == target.uid();
+            own && caller.check(target.pid()).is_ok()
+        })
+    }
+
+    fn list_those(
+        &self,
+        may_see: impl Fn(&Target) -> bool + Send + Sync + 'static,
+    ) -> Result<Vec<ProcessSummary>> {
+        let registry = self.clone();
+        list(Arc::clone(&self.0.objects), may_see, move |pid| {
+            let session = registry.get(pid)?;
+            let failed = session.failure().map(ProcessState::Refused);
+            let root = session.kinship().map(|kinship| kinship.root);
+            Some((failed.unwrap_or(ProcessState::Traced), root))
+        })
+    }
+
+    /// Compiles a selection once for all processes that it is used in. The user `payer`, `None` for
+    /// root, has a quota for that.
+    ///
+    /// # Errors
+    /// It cannot be understood, or the user's compiled patterns take too much.
+    pub fn compile(&self, payer: Option<u32>, selection: &Selection) -> Result<Arc<Patterns>> {
+        Patterns::new(&self.0.accounts, payer, selection)
+    }
+
+    /// Checks whether a process can be traced. Changes nothing.
+    ///
+    /// # Errors
+    /// There is nothing to check: no such process, a zombie, a kernel thread.
+    pub fn preflight(&self, pid: Pid) -> Result<Vec<Check>> {
+        let target = Target::open(pid)?;
+        Ok(preflight(&target, &self.0.objects, false, Sleds::Needed)?.checks)
+    }
+
+    /// The session of a process.
+    pub fn get(&self, pid: Pid) -> Option<Arc<Session>> {
+        match self.lock().get(&pid) {
+            Some(Entry::Attached(session)) => Some(Arc::clone(session)),
+            Some(Entry::Busy) | None => None,
+        }
+    }
+
+    /// The family of which `root` is the first process. One whose first process has ended is not it any more once another process
+    /// has the pid and a session.
+    pub fn family(&self, root: Pid) -> Option<Arc<Family>> {
+        let family = self.families_lock().get(&root).cloned()?;
+        let session = self.get(root);
+        let same = |session: &Arc<Session>| session.start_time() == family.start_time();
+        session.as_ref().is_none_or(same).then_some(family)
+    }
+
+    /// The family that has a session as a member.
+    pub fn family_of(&self, session: &Arc<Session>) -> Option<Arc<Family>> {
+        self.families()
+            .into_iter()
+            .find(|family| family.has(session))
+    }
+
+    /// All families, by their first processes.
+    pub fn families(&self) -> Vec<Arc<Family>> {
+        let mut families: Vec<_> = self.families_lock().values().cloned().collect();
+        families.sort_unstable_by_key(|family| family.root());
+        families
+    }
+
+    /// All sessions.
+    pub fn sessions(&self) -> Vec<Arc<Session>> {
+        let sessions = self.lock();
+        let attached = sessions.values().filter_map(|entry| match entry {
+            Entry::Attached(session) => Some(Arc::clone(session)),
+            Entry::Busy => None,
+        });
+        attached.collect()
+    }
+
+    /// Attaches to a process, or finds the session that it has. What is followed from it is what was asked for last, if it is the
+    /// first one of its family.
+    ///
+    /// # Errors
+    /// A refusal; the process is as it was. It was followed from another one, whose family does not follow as much.
+    pub fn attach(&self, pid: Pid, options: AttachOptions) -> Result<Attached> {
+        let (attached, is_new) = self.attach_session(pid, options)?;
+        if is_new {
+            self.0.share_retained();
+            let root = Root::Traced(Arc::clone(&attached.session));
+            if let Err(refusal) =
+                self.found(Family::new(root, options, Rules::default()), options.follow)
+            {
+                if let Err(second) = self.end(&attached.session) {
+                    tracing::warn!(%pid, %second, "a process was not let go");
+                }
+                return Err(refusal);
+            }
+        } else if options.follow != Follow::None {
+            if let Some(family) = self.family(pid) {
+                if let Some(caller) = options.caller {
+                    family.check_caller(caller)?;
+                }
+                family.follow_for(options.caller);
+                self.follow(&family, options.follow)?;
+            } else if let Some(family) = self.family_of(&attached.session) {
+                family.check_follows(pid, options.follow)?;
+            } else if attached.session.kinship().is_some() {
+                return Err(orphan(pid));
+            } else {
+                // Whoever attached to it has not founded its family yet.
+                return Err(busy(pid));
+            }
+        }
+        Ok(attached)
+    }
+
+    /// Attaches to a process that comes from another one; its family takes it.
+    ///
+    /// # Errors
+    /// As [`Self::attach`]; somebody else has just attached to it.
+    pub(crate) fn attach_followed(&self, pid: Pid, options: AttachOptions) -> Result<Arc<Session>> {
+        match self.attach_session(pid, options)? {
+            (Attached { session, .. }, true) => Ok(session),
+            (_, false) => Err(busy(pid)),
+        }
+    }
+
+    /// The session of a process, and whether it is new.
+    fn attach_session(&self, pid: Pid, options: AttachOptions) -> Result<(Attached, bool)> {
+        let reserved = match self.reserve(pid)? {
+            Reservation::Running(session) => {
+                // Its end will be noticed any moment.
+                if options
+                    .start_time
+                    .is_some_and(|start_time| start_time != session.start_time())
+                {
+                    return Err(busy(pid));
+                }
+                let report = AttachReport {
+                    already: true,
+                    notes: session.otherwise(&options).collect(),
+                    ..AttachReport::default()
+                };
+                return Ok((Attached { session, report }, false));
+            }
+            Reservation::Free(reserved) => reserved,
+        };
+        let inner = Arc::clone(&self.0);
+        let ticket = inner.ticket(options)?;
+        let attach = move || {
+            let target = Target::open(pid)?;
+            let start_time = target.start_time();
+            let prepared = prepare(
+                target,
+                inner.common(ticket),
+                inner.config.retain_bytes,
+                options,
+                None,
+            )
+            .map_err(|refusal| unless_ended(pid, start_time, refusal))?;
+            Ok(Begun::Traced(Box::new(prepared)))
+        };
+        let attached = match on_control_thread(control_thread_name(pid), pid, &self.0, attach)? {
+            Stands::Traced(attached) => attached,
+            Stands::Untraced(_) => return Err(lost_thread(pid)),
+        };
+        reserved.keep(&attached.session);
+        // It may have ended before it was there to be found.
+        self.0.drop_oldest_exited();
+        Ok((attached, true))
+    }
+
+    /// Starts a program, attaches to it before its first instruction, and switches functions on. It stands still until
+    /// [`Launched::resume`].
+    ///
+    /// # Errors
+    /// The program cannot be started, or a refusal; then it is killed.
+    pub fn launch(&self, options: LaunchOptions) -> Result<Launched> {
+        let LaunchOptions {
+            command,
+            attach,
+            selection,
+            capture,
+        } = options;
+        let inner = Arc::clone(&self.0);
+        let ticket = inner.ticket(attach)?;
+        let start = move || {
+            let mut command = command;
+            // The child is killed if it cannot be traced: nobody asked for an untraced run.
+            let started = launch::start(&mut command)?;
+            let pid = started.undo.pid();
+            // As the control thread of any other session.
+            if let Err(error) = fs::write("/proc/thread-self/comm", control_thread_name(pid)) {
+                tracing::debug!(%error, "a thread keeps its name");
+            }
+            let target = Target::open(pid)?;
+            let awaited = attach.sleds == Sleds::Awaited;
+            if attach.follow.execs() && !awaited && !has_sleds(pid, &inner.objects) {
+                let credentials = Credentials::of(pid).ok_or_else(|| target.exited())?;
+                let command = target.command();
+                let start_time = target.start_time();
+                let (program, keeper) = untraced(started);
+                let keeper = Box::new(keeper);
+                let root = Root::Untraced {
+                    program,
+                    start_time,
+                    credentials,
+                    command,
+                };
+                return Ok(Begun::Untraced { keeper, root });
+            }
+            let prepared = prepare(
+                target,
+                inner.common(ticket),
+                inner.config.retain_bytes,
+                attach,
+                Some(started),
+            )?;
+            Ok(Begun::Traced(Box::new(prepared)))
+        };
+        let stands = on_control_thread("ctl-launch".to_owned(), Pid::this(), &self.0, start)?;
+        let (root, session, report) = match stands {
+            Stands::Traced(Attached { session, report }) => {
+                let entry = Entry::Attached(Arc::clone(&session));
+                self.lock().insert(session.pid(), entry);
+                (Root::Traced(Arc::clone(&session)), Some(session), report)
+            }
+            Stands::Untraced(root) => (root, None, AttachReport::default()),
+        };
+        let family = Family::new(root, attach, Rules::default());
+        let pid = family.root();
+        let begun = self.found(family, attach.follow).and_then(|family| {
+            let toggled = family.toggle(&selection, Wanted::On(capture), Run::Real);
+            let toggled = toggled.into_iter().next().map(|(_, toggled)| toggled);
+            Ok((family, toggled.transpose()?.unwrap_or_default()))
+        });
+        match begun {
+            Ok((family, toggled)) => Ok(Launched {
+                family,
+                session,
+                report,
+                toggled,
+            }),
+            Err(refusal) => {
+                // Nobody asked for an untraced run. It is our child, so the pid is still its own.
+                if let Err(error) = kill(pid.as_nix(), Signal::SIGKILL) {
+                    tracing::warn!(%error, "a launched program was not ended");
+                }
+                if let Err(error) = self.detach(pid) {
+                    tracing::warn!(%error, "a launched program was not detached from");
+                }
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Detaches from a process, and from those that were followed from it. What was retained goes with the sessions.
+    ///
+    /// # Errors
+    /// It is not attached, or its memory could not be written; the session is over in any case.
+    pub fn detach(&self, pid: Pid) -> Result<DetachReport> {
+        if let Some(family) = self.family(pid) {
+            let reports = self.end_family(&family).into_iter();
+            let mut own = reports
+                .filter(|(of, _)| *of == pid)
+                .map(|(_, report)| report);
+            return own.next().unwrap_or_else(|| {
+                Ok(DetachReport {
+                    exited: true,
+                    ..DetachReport::default()
+                })
+            });
+        }
+        let session = match self.lock().get(&pid) {
+            Some(Entry::Attached(session)) => Arc::clone(session),
+            Some(Entry::Busy) => return Err(busy(pid)),
+            None => return Err(not_attached(pid)),
+        };
+        self.end(&session)
+    }
+
+    /// Detaches from everybody of a family, several at a time; told of in the order of their coming. Nobody is followed any more.
+    pub fn end_family(&self, family: &Arc<Family>) -> Vec<(Pid, Result<DetachReport>)> {
+        self.end_families(std::slice::from_ref(family))
+    }
+
+    fn end_families(&self, families: &[Arc<Family>]) -> Vec<(Pid, Result<DetachReport>)> {
+        in_parallel(families, |family| family.stop_following());
+        let sessions: Vec<_> = families
+            .iter()
+            .flat_map(|family| family.sessions())
+            .collect();
+        let reports = in_parallel(&sessions, |session| {
+            let report = match self.end(session) {
+                // It is another program by now, or was let go just now.
+                Err(refusal)
+                    if refusal.reason == Reason::NotAttached
+                        || refusal.reason == Reason::Busy && session.has_exited() =>
+                {
+                    session.detach()
+                }
+                report => report,
+            };
+            (session.pid(), report)
+        });
+        for family in families {
+            self.forget(family);
+        }
+        reports
+    }
+
+    /// Ends this very session, not one that another process with the same pid may have by now, nor those of processes that were followed
+    /// from it.
+    ///
+    /// # Errors
+    /// As [`Registry::detach`].
+    pub fn end(&self, session: &Arc<Session>) -> Result<DetachReport> {
+        let pid = session.pid();
+        match self.lock().get_mut(&pid) {
+            Some(entry) => match entry {
+                Entry::Attached(current) if Arc::ptr_eq(current, session) => *entry = Entry::Busy,
+                Entry::Attached(_) => return Err(not_attached(pid)),
+                Entry::Busy => return Err(busy(pid)),
+            },
+            None => return Err(not_attached(pid)),
+        }
+        let reserved = Reserved {
+            registry: self,
+            pid,
+            before: None,
+        };
+        let report = session.detach();
+        drop(reserved);
+        for family in self.families() {
+            if family.forget(session) && family.is_empty() {
+                self.forget(&family);
+            }
+        }
+        self.0.share_retained();
+        report
+    }
+
+    /// Detaches from everything.
+    pub fn detach_all(&self) -> Vec<(Pid, Result<DetachReport>)> {
+        let mut reports = self.end_families(&self.families());
+        // What is being attached to has no family yet.
+        let pids: Vec<Pid> = self.lock().keys().copied().collect();
+        reports.extend(in_parallel(&pids, |&pid| (pid, self.detach(pid))));
+        reports
+    }
+
+    /// The functions of a process that is not attached.
+    ///
+    /// # Errors
+    /// It cannot be read, or has none.
+    pub fn inspect(&self, pid: Pid) -> Result<Vec<FunctionRow>> {
+        let target = Target::open(pid)?;
+        let flight = preflight(&target, &self.0.objects, false, Sleds::Needed)?;
+        if flight.surveyed.is_empty() {
+            flight.verdict()?;
+        }
+        let functions = Functions::new(pid);
+        for (index, (module, survey)) in (0u32..).zip(flight.surveyed) {
+            functions.add(module, patch_sites(&survey, index));
+        }
+        Ok(functions
+            .all()
+            .into_iter()
+            .filter_map(|id| functions.row(id, None, 0))
+            .collect())
+    }
+
+    /// The running session of `pid` if there is one; else the pid is marked busy for the caller.
+    fn reserve(&self, pid: Pid) -> Result<Reservation<'_>> {
+        let mut sessions = self.lock();
+        let before = match sessions.get(&pid) {
+            Some(Entry::Busy) => return Err(busy(pid)),
+            Some(Entry::Attached(session)) if !session.has_exited() => {
+                if let Some(failed) = session.failure() {
+                    return Err(failed);
+                }
+                return Ok(Reservation::Running(Arc::clone(session)));
+            }
+            // The pid may live anew.
+            Some(Entry::Attached(session)) => Some(Arc::clone(session)),
+            None => None,
+        };
+        sessions.insert(pid, Entry::Busy);
+        Ok(Reservation::Free(Reserved {
+            registry: self,
+            pid,
+            before,
+        }))
+    }
+
+    /// Adds a family, in the place of one whose first process had the same pid.
+    fn found(&self, family: Family, follow: Follow) -> Result<Arc<Family>> {
+        let family = Arc::new(family);
+        let before = self
+            .families_lock()
+            .insert(family.root(), Arc::clone(&family));
+        if let Some(before) = before {
+            before.stop_following();
+        }
+        if follow != Follow::None {
+            self.follow(&family, follow)?;
+        }
+        Ok(family)
+    }
+
+    fn follow(&self, family: &Arc<Family>, follow: Follow) -> Result<()> {
+        family.follow_by(follow, || Follower::spawn(&self.0, Arc::clone(family)))
+    }
+
+    /// Takes a family out.
+    fn forget(&self, family: &Arc<Family>) {
+        self.families_lock()
+            .retain(|_, other| !Arc::ptr_eq(other, family));
+    }
+
+    pub(crate) fn objects(&self) -> &Objects {
+        &self.0.objects
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Pid, Entry>> {
+        lock(&self.0.sessions)
+    }
+
+    fn families_lock(&self) -> MutexGuard<'_, HashMap<Pid, Arc<Family>>> {
+        lock(&self.0.families)
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// What sessions share.
+    fn common(&self, ticket: Ticket) -> Common {
+        Common {
+            objects: Arc::clone(&self.objects),
+            hearing: Arc::clone(&self.mappings),
+            metering: self.metering.clone(),
+            promises: Arc::clone(&self.promises),
+            ticket,
+        }
+    }
+
+    /// What a new session takes whatever it will be like. How much it maps is found out later.
+    ///
+    /// # Errors
+    /// A quota is used up.
+    fn ticket(&self, options: AttachOptions) -> Result<Ticket> {
+        let threads = match options.follow {
+            Follow::None => SESSION_THREADS,
+            Follow::Fork | Follow::Exec | Follow::All => SESSION_THREADS + 1,
+        };
+        self.accounts.take(
+            options.caller.and_then(|caller| caller.payer()),
+            &[
+                (Resource::Sessions, 1),
+                (Resource::Threads, threads),
+                (Resource::Retained, self.config.retain_bytes),
+            ],
+        )
+    }
+
+    /// Gives every living process its share of what may be retained: the processes of a group share
+    /// what one process may retain, and those that one user pays for share the user's quota.
+    pub(crate) fn share_retained(&self) {
+        let (families, strays) = self.all_sessions();
+        let groups = families.iter().map(|family| family.sessions());
+        let groups = groups.chain(strays.into_iter().map(|stray| vec![stray]));
+        let living = |sessions: Vec<Arc<Session>>| -> Vec<_> {
+            let living = sessions.into_iter().filter(|session| session.is_living());
+            living.collect()
+        };
+        let groups: Vec<Vec<Arc<Session>>> = groups.map(living).collect();
+        let mut paid: HashMap<u32, u64> = HashMap::new();
+        for uid in groups.iter().flatten().filter_map(|one| one.ticket.payer()) {
+            *paid.entry(uid).or_default() += 1;
+        }
+        let retain_bytes = self.config.retain_bytes;
+        let per_user = self.accounts.quotas().of(Resource::Retained).per_user;
+        for group in groups {
+            let members = u64::try_from(group.len()).unwrap_or(u64::MAX);
+            for session in group {
+                let payer = session.ticket.payer();
+                let sessions = payer.and_then(|uid| paid.get(&uid)).copied();
+                let most = sessions.map_or(u64::MAX, |sessions| per_user / sessions.max(1));
+                let share = (retain_bytes / members.max(1)).min(most);
+                session
+                    .source
+                    .output
+                    .retain(share.max(LEAST_RETAINED.min(retain_bytes)));
+            }
+        }
+    }
+
+    /// All groups, and the sessions whose group is gone.
+    fn all_sessions(&self) -> (Vec<Arc<Family>>, Vec<Arc<Session>>) {
+        let families: Vec<_> = lock(&self.families).values().cloned().collect();
+        let members = families.iter().flat_map(|family| family.sessions());
+        let members: HashSet<_> = members.map(|session| Arc::as_ptr(&session)).collect();
+        let sessions = lock(&self.sessions);
+        let attached = sessions.values().filter_map(|entry| match entry {
+            Entry::Attached(session) => Some(session),
+            Entry::Busy => None,
+        });
+        let strays = attached.filter(|session| !members.contains(&Arc::as_ptr(session)));
+        (families, strays.cloned().collect())
+    }
+
+    /// Where it is heard what becomes of processes.
+    pub(crate) fn processes(&self) -> &Arc<Hearing> {
+        &self.processes
+    }
+
+    /// Of what is retained of processes that have ended, drops what goes beyond a user's share, the oldest first.
+    fn drop_oldest_exited(&self) {
+        let (families, strays) = self.all_sessions();
+        let all = families.iter().flat_map(|family| family.sessions());
+        let mut exited: Vec<_> = all
+            .chain(strays)
+            .filter_map(|session| Some((session.ended()?, session)))
+            .collect();
+        // The latest first.
+        exited.sort_unstable_by_key(|(ended, session)| Reverse((*ended, session.pid())));
+        let mut shares: HashMap<u32, (usize, u64)> = HashMap::new();
+        for (_, session) in exited {
+            let (pid, uid, bytes) = (session.pid(), session.uid(), session.retained_bytes());
+            let (count, total) = shares.entry(uid).or_default();
+            *count += 1;
+            *total = total.saturating_add(bytes);
+            let fits = *count <= EXITED_PER_USER && *total <= self.config.retain_exited_bytes;
+            if *count > 1 && !fits {
+                let mut sessions = lock(&self.sessions);
+                if let Some(Entry::Attached(current)) = sessions.get(&pid)
+                    && Arc::ptr_eq(current, &session)
+                {
+                    sessions.remove(&pid);
+                }
+                drop(sessions);
+                for family in &families {
+                    family.drop_retained(&session);
+                }
+                tracing::warn!(%pid, uid, bytes, "dropped what was retained of a process that has ended: newer ones take its room");
+            }
+        }
+        lock(&self.families).retain(|_, family| !family.is_empty());
+        self.share_retained();
+    }
+}
+
+/// What [`Registry::reserve`] found.
+#[derive(Debug)]
+enum Reservation<'a> {
+    Running(Arc<Session>),
+    Free(Reserved<'a>),
+}
+
+/// A pid marked busy, until it is dropped or kept.
+#[derive(Debug)]
+struct Reserved<'a> {
+    registry: &'a Registry,
+    pid: Pid,
+    /// The session of a process that had this pid and has ended: it stays if nothing comes in its place.
+    before: Option<Arc<Session>>,
+}
+
+// === impl Reserved ===
+
+impl Reserved<'_> {
+    fn keep(self, session: &Arc<Session>) {
+        self.registry
+            .lock()
+            .insert(self.pid, Entry::Attached(Arc::clone(session)));
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let mut sessions = self.registry.lock();
+        if !matches!(sessions.get(&self.pid), Some(Entry::Busy)) {
+            return;
+        }
+        match self.before.take() {
+            Some(session) => sessions.insert(self.pid, Entry::Attached(session)),
+            None => sessions.remove(&self.pid),
+        };
+    }
+}
+
+/// What a control thread goes on with.
+#[derive(Debug)]
+enum Begun {
+    Traced(Box<Prepared>),
+    Untraced { keeper: Box<Keeper>, root: Root },
+}
+
+/// What it leaves to others.
+#[derive(Debug)]
+enum Stands {
+    Traced(Attached),
+    Untraced(Root),
+}
+
+/// Runs `begin` on a new thread, which goes on to control the session that it makes, until its end.
+fn on_control_thread(
+    name: String,
+    pid: Pid,
+    inner: &Arc<Inner>,
+    begin: impl FnOnce() -> Result<Begun> + Send + 'static,
+) -> Result<Stands> {
+    let (answer, answered) = sync_channel(1);
+    // Not strong: a registry that is dropped drops its sessions, and the threads detach.
+    let inner = Arc::downgrade(inner);
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(move || match begin() {
+            Ok(Begun::Traced(prepared)) => {
+                let Prepared {
+                    session,
+                    report,
+                    controller,
+                    commands,
+                } = *prepared;
+                let session = Arc::new(session);
+                // If nobody waits any more the session is dropped, and the thread detaches.
+                let _ = answer.send(Ok(Stands::Traced(Attached { session, report })));
+                controller.run(&commands);
+                if let Some(inner) = inner.upgrade() {
+                    inner.drop_oldest_exited();
+                }
+            }
+            Ok(Begun::Untraced { keeper, root }) => {
+                let _ = answer.send(Ok(Stands::Untraced(root)));
+                keeper.run();
+            }
+            Err(refusal) => {
+                let _ = answer.send(Err(refusal));
+            }
+        })
+        .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
+    answered.recv().map_err(|_| lost_thread(pid))?
+}
+
+/// Does the same for each, several at a time: who is let go is waited for most of the time. The results are in order.
+fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::with_capacity(items.len()));
+    let run = || {
+        loop {
+            let index = next.fetch_add(1, Relaxed);
+            let Some(item) = items.get(index) else {
+                break;
+            };
+            let result = work(item);
+            lock(&results).push((index, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..items.len().min(AT_A_TIME) {
+            let helper = std::thread::Builder::new().name("detach".to_owned());
+            // Without it the others do its work.
+            if let Err(error) = helper.spawn_scoped(scope, run) {
+                tracing::debug!(%error, "a thread less");
+            }
+        }
+        run();
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_unstable_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+fn control_thread_name(pid: Pid) -> String {
+    format!("ctl-{pid}")
+}
+
+fn busy(pid: Pid) -> Refusal {
+    Refusal::new(
+        Reason::Busy,
+        format!("process {pid}: another attach or detach is under way"),
+    )
+}
+
+/// Its family was taken out when its root's number became another process's.
+fn orphan(pid: Pid) -> Refusal {
+    let message = format!(
+        "process {pid} was followed from a process that has ended; detach from it, then attach again"
+    );
+    Refusal::new(Reason::Followed, message)
+}
+
+fn not_attached(pid: Pid) -> Refusal {
+    Refusal::new(
+        Reason::NotAttached,
+        format!("process {pid} is not attached"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_in_parallel_is_done_once_each_and_told_in_order() {
+        assert_eq!(in_parallel(&[0; 0], |_| ()), []);
+        let meet = std::sync::Barrier::new(AT_A_TIME);
+        let items: Vec<usize> = (0..3 * AT_A_TIME).collect();
+        // Nobody gets past it before as many have come.
+        let twice = |item: &usize| {
+            meet.wait();
+            item * 2
+        };
+        let expected: Vec<usize> = items.iter().map(|item| item * 2).collect();
+        assert_eq!(in_parallel(&items, twice), expected);
+    }
+
+    #[test]
+    fn detaching_what_is_not_attached_says_so() {
+        let registry = Registry::new(RegistryConfig::default());
+        let refusal = registry.detach(Pid::this()).unwrap_err();
+        assert_eq!(refusal.reason, Reason::NotAttached);
+    }
+}

@@ -1,0 +1,658 @@
+//! One attached process, as clients and other processes of its group see it.
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use shm_ring::Geometry;
+use xray_trace::{
+    instr_map::{Candidate, Selection},
+    model::{
+        Clock, ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Lifetime, ModuleId,
+        Process, Rest,
+    },
+};
+
+use super::attach::{self, AttachOptions};
+use crate::{
+    collect::RingRefusal,
+    control::{Chosen, Counting, Patterns, Rules, Wish, Wishes},
+    export::{Shot, TraceSource, TraceWriter},
+    pid::Pid,
+    quotas::{Resource, Ticket},
+    refusal::{Refusal, Result},
+    store::{
+        Ask, CallCounts, Feed, FeedInlet, FeedItem, Metered, NumberedModule, ProfileSums, Source,
+        Tables, TracedProcess, feed,
+    },
+    target::{Credentials, Ending, Indexes, RefusedModule, let_threads_run},
+    types::{
+        Capture, DetachReport, Economy, EconomyStatus, Filter, FunctionRow, Kinship, LoanId, Mode,
+        ModuleStatus, Phase, Reach, Run, Status, ToggleReport, Wanted, compile,
+    },
+};
+
+/// One attached process.
+#[derive(Debug)]
+pub struct Session {
+    pub(super) pid: Pid,
+    /// Of the process when it was attached.
+    pub(super) credentials: Credentials,
+    pub(super) command_line: String,
+    pub(super) source: TraceSource,
+    pub(super) ring_bytes: u64,
+    pub(super) max_threads: u32,
+    pub(super) ring_refusal: Arc<RingRefusal>,
+    pub(super) attached: ClockAnchor,
+    /// Its place in the daemon's books, if there are any.
+    pub(super) _metered: Option<Metered>,
+    /// What it takes of its payer's quotas. The control thread has it as well: the later end gives
+    /// it back.
+    pub(super) ticket: Arc<Ticket>,
+}
+
+// === impl Session ===
+
+impl Session {
+    /// The process.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// When it began, as field 22 of `/proc/<pid>/stat` says it: with the pid, this tells it from all others.
+    pub(crate) fn start_time(&self) -> u64 {
+        self.source.process.start_time_ticks
+    }
+
+    /// Its effective user at attach.
+    pub fn uid(&self) -> u32 {
+        self.credentials.user
+    }
+
+    /// Whose it was at attach, and what it might do.
+    pub(crate) fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
+    /// What to tell whoever attaches to it again and wants something else than there is.
+    pub(crate) fn otherwise(&self, options: &AttachOptions) -> impl Iterator<Item = String> {
+        let wanted = Geometry::new(options.ring_bytes, options.max_threads);
+        let there = Geometry::new(self.ring_bytes, self.max_threads);
+        let rings = wanted.ok().zip(there.ok());
+        let rings = rings.and_then(|(wanted, there)| attach::other_rings(wanted, there));
+        let mode = (options.mode != self.mode()).then(|| {
+            let (is, other) = (self.mode(), options.mode);
+            format!("it stays in mode {is}; `xrayctl mode {other}` changes that")
+        });
+        rings.into_iter().chain(mode)
+    }
+
+    /// The process as a trace describes it.
+    pub fn process(&self) -> Process {
+        self.source.process.clone()
+    }
+
+    /// How it came to be traced, if it was followed from another process.
+    pub fn kinship(&self) -> Option<Kinship> {
+        self.source.kinship()
+    }
+
+    /// The clock anchors taken so far.
+    pub fn anchors(&self) -> Vec<ClockAnchor> {
+        self.source.output.anchors()
+    }
+
+    /// The functions that a selection matches, by id; all without one.
+    ///
+    /// # Errors
+    /// A selection that cannot be understood.
+    pub fn functions(&self, selection: Option<&Selection>) -> Result<Vec<FunctionRow>> {
+        // If the process has ended, what is known is shown.
+        let _ = self.source.control.look();
+        let rows = match selection {
+            Some(selection) => {
+                let compiled = compile(selection)?;
+                self.source
+                    .functions
+                    .matching(&self.source.functions.loaded(), &compiled)
+            }
+            None => self.source.functions.living(),
+        };
+        let row = |id: FunctionId| {
+            let (recorded, calls) = (
+                self.source.control.recorded(id),
+                self.source.output.calls(id),
+            );
+            let row = self.source.functions.row(id, recorded, calls)?;
+            Some(FunctionRow {
+                rests: recorded.is_some() && self.source.control.ledger().rests_now(id),
+                ..row
+            })
+        };
+        Ok(rows.into_iter().filter_map(row).collect())
+    }
+
+    /// Switches the functions that a selection matches.
+    ///
+    /// # Errors
+    /// A selection that cannot be understood, a process that ended, or memory that cannot be written.
+    pub fn toggle<'a>(
+        &self,
+        selection: impl Into<Chosen<'a>>,
+        to: impl Into<Wanted>,
+        run: Run,
+    ) -> Result<ToggleReport> {
+        self.toggle_for(None, selection.into(), to.into(), run)
+    }
+
+    /// The same, on for a while: until [`Self::take_back`].
+    ///
+    /// # Errors
+    /// As [`Self::toggle`].
+    pub fn lend<'a>(
+        &self,
+        selection: impl Into<Chosen<'a>>,
+        to: LoanId,
+        capture: Capture,
+        run: Run,
+    ) -> Result<ToggleReport> {
+        self.toggle_for(Some(to), selection.into(), Wanted::On(capture), run)
+    }
+
+    /// What is recorded from now on may be on that loan.
+    fn begin_loan(&self, loan: Option<LoanId>, run: Run) {
+        if let (Some(loan), Run::Real) = (loan, run) {
+            self.source.output.begin_loan(loan);
+        }
+    }
+
+    /// What is recorded from now on is not on that loan any more.
+    pub(super) fn stop_loan(&self, loan: LoanId) {
+        self.source.output.stop_loan(loan);
+    }
+
+    /// Puts back what was lent, and ends the feeds that are for the loan. They have what happened
+    /// up to now.
+    ///
+    /// # Errors
+    /// A process that ended, or memory that cannot be written.
+    pub fn take_back(&self, from: LoanId) -> Result<ToggleReport> {
+        self.stop_loan(from);
+        let report = self.source.control.take_back(from);
+        if self.source.output.is_fed(from) {
+            // A thread may still be in a trampoline with an event of the loan.
+            let_threads_run(self.pid());
+            self.source.control.flush();
+            self.source.output.end_loan(from);
+        }
+        report
+    }
+
+    fn toggle_for(
+        &self,
+        loan: Option<LoanId>,
+        selection: Chosen<'_>,
+        to: Wanted,
+        run: Run,
+    ) -> Result<ToggleReport> {
+        let patterns = self.compiled(selection)?;
+        let compiled = patterns.matcher();
+        let modules = self.source.functions.loaded();
+        self.begin_loan(loan, run);
+        self.source.control.toggle(Wish {
+            ids: self.source.functions.matching(&modules, &compiled),
+            of: Indexes::of(&modules),
+            patterns,
+            later: Some(compiled),
+            to,
+            loan,
+            run,
+        })
+    }
+
+    /// Compiled for the user who attached, unless that was done for another.
+    pub(super) fn compiled(&self, selection: Chosen<'_>) -> Result<Arc<Patterns>> {
+        selection.compiled(self.ticket.accounts(), self.ticket.payer())
+    }
+
+    /// The same, where ids are those of another process: they mean what is loaded in both.
+    pub(super) fn toggle_as(
+        &self,
+        other: &Self,
+        loan: Option<LoanId>,
+        patterns: &Arc<Patterns>,
+        to: Wanted,
+        run: Run,
+    ) -> Result<ToggleReport> {
+        let compiled = patterns.matcher();
+        let modules = self.source.functions.loaded();
+        self.begin_loan(loan, run);
+        let matching = modules.iter().flat_map(|loaded| {
+            let first = other.source.functions.first_of_same(loaded);
+            let needs_source = compiled.needs_source();
+            self.source
+                .functions
+                .matching_in(loaded, needs_source, |candidate| {
+                    let id = first.map(|first| first + (candidate.id - loaded.first()));
+                    // Which is the id of none.
+                    let id = id.unwrap_or(u32::MAX - 1);
+                    compiled.matches(&Candidate { id, ..*candidate })
+                })
+        });
+        self.source.control.toggle(Wish {
+            ids: matching.collect(),
+            of: Indexes::of(&modules),
+            patterns: Arc::clone(patterns),
+            later: patterns.lasting_matcher(),
+            to,
+            loan,
+            run,
+        })
+    }
+
+    /// Begins to record what `rules` name; of what is loaded in `parent`, too, what is on there.
+    pub(super) fn begin_as(&self, rules: Rules, parent: Option<&Self>) -> Result<()> {
+        let modules = self.source.functions.loaded();
+        let mut wishes = Wishes::default();
+        for loaded in &modules {
+            let like = parent
+                .and_then(|parent| Some((parent, parent.source.functions.first_of_same(loaded)?)));
+            match like {
+                Some((parent, first)) => {
+                    for (like, id) in (first..).zip(loaded.functions()) {
+                        let like = FunctionId(like);
+                        if let Some(capture) = parent.source.control.recorded(like) {
+                            wishes.on.entry(capture).or_default().push(id);
+                        }
+                        if let Some(loan) = parent.source.control.loan(like) {
+                            wishes.loans.insert(id, loan);
+                        }
+                    }
+                }
+                None => {
+                    let Wishes { on, loans } = rules.wishes_in(&self.source.functions, loaded);
+                    for (capture, its) in on {
+                        wishes.on.entry(capture).or_default().extend(its);
+                    }
+                    wishes.loans.extend(loans);
+                }
+            }
+        }
+        self.source
+            .control
+            .begin(rules, wishes, Indexes::of(&modules))
+    }
+
+    /// State and counters.
+    pub fn status(&self) -> Status {
+        // Before the sum, which is never less then.
+        let losses = self.source.output.losses();
+        let counters = self.source.output.counters();
+        Status {
+            pid: self.pid,
+            uid: self.uid(),
+            command: self.command_line.clone(),
+            phase: self.source.control.phase(),
+            kinship: self.kinship(),
+            executed: self.source.control.executed().is_some(),
+            failure: self.source.output.failure().map(str::to_owned),
+            mode: self.source.output.mode(),
+            functions: u32::try_from(self.source.functions.len()).unwrap_or(u32::MAX),
+            functions_on: self.source.control.functions_on(),
+            functions_with_values: self.source.control.functions_with_values(),
+            threads: counters.threads,
+            events: counters.events,
+            events_per_second: counters.events_per_second,
+            filtered: counters.filtered,
+            left_out: counters.left_out,
+            filter: self.source.control.filter(),
+            economy: self.economy_status(),
+            clock_faults: self.source.output.clock_faults(),
+            lost: counters.lost,
+            losses,
+            ring_use_permille: counters.ring_use_permille,
+            ring_bytes: self.ring_bytes,
+            max_threads: self.max_threads,
+            rings_refused: self.ring_refusal.get(),
+            copied_bytes: self.source.control.copied_bytes(),
+            retained_bytes: counters.retained_bytes,
+            retained_events: counters.retained_events,
+            overwritten_events: counters.overwritten_events,
+            triggers: u32::try_from(self.source.output.triggers.count()).unwrap_or(u32::MAX),
+            attached_wall_ns: self.attached.wall_ns,
+            modules: self.module_statuses(),
+            noticing: self.source.control.noticing(),
+        }
+    }
+
+    fn economy_status(&self) -> EconomyStatus {
+        let ledger = self.source.control.ledger();
+        ledger.status(|id| self.source.functions.name(id).map(|(_, name)| name))
+    }
+
+    /// What tracing may cost.
+    pub fn economy(&self) -> Economy {
+        self.source.control.ledger().economy()
+    }
+
+    /// From now on it may cost so much; says how much it was before.
+    ///
+    /// # Errors
+    /// A value out of range, a mode or a filter that hides what functions cost, a process that has ended, or memory that cannot be written.
+    pub fn set_economy(&self, economy: Economy) -> Result<Economy> {
+        economy.check()?;
+        economy.suits(self.mode(), &self.filter())?;
+        self.source.control.economize(economy)
+    }
+
+    fn module_statuses(&self) -> Vec<ModuleStatus> {
+        let modules = self.source.functions.loaded();
+        let traced = modules.iter().map(|loaded| {
+            let on = loaded
+                .functions()
+                .filter(|&id| self.source.control.recorded(id).is_some());
+            let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            ModuleStatus {
+                path: loaded.module.path.clone(),
+                build_id: loaded.module.object.build_id().cloned(),
+                functions: count(loaded.functions().count()),
+                functions_on: count(on.count()),
+                copied_bytes: loaded.copied(),
+                armed: loaded.armed(),
+                refusal: None,
+            }
+        });
+        let refused = self.source.control.refused().into_iter();
+        let refused = refused.map(|RefusedModule { path, refusal, .. }| ModuleStatus {
+            path,
+            build_id: None,
+            functions: 0,
+            functions_on: 0,
+            copied_bytes: 0,
+            armed: None,
+            refusal: Some(refusal),
+        });
+        traced.chain(refused).collect()
+    }
+
+    /// A live feed of everything from now on, or until the loan is over that it is for. The threads
+    /// seen so far come first.
+    pub fn subscribe(self: &Arc<Self>, loan: Option<LoanId>) -> Feed {
+        let (inlet, feed) = feed(1, loan);
+        self.feed_to(&inlet, Source::default());
+        feed
+    }
+
+    /// Feeds everything from now on to a feed of several processes.
+    pub(super) fn feed_to(self: &Arc<Self>, inlet: &FeedInlet, source: Source) {
+        let mut sender = inlet.sender(source);
+        sender.send(FeedItem::Process(Arc::clone(self) as Arc<dyn TracedProcess>));
+        if let Some(kinship) = self.kinship() {
+            sender.send(FeedItem::Origin(kinship.origin()));
+        }
+        let _coming = self.source.output.expect_reader();
+        if self.source.output.mode() == Mode::Flight {
+            // What rings hold was recorded before.
+            self.source.control.flush();
+        }
+        self.source.output.subscribe(sender);
+    }
+
+    /// How events are kept.
+    pub fn mode(&self) -> Mode {
+        self.source.output.mode()
+    }
+
+    /// From now on events are kept so; says how they were. What was recorded in flight is retained from then on; what was retained before a flight
+    /// goes, and counts as overwritten.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn set_mode(&self, mode: Mode) -> Result<Mode> {
+        self.source.control.look()?;
+        self.economy().suits(mode, &self.filter())?;
+        let before = self.source.output.mode();
+        // Nothing is recorded before it is counted, nor counted once it is recorded.
+        self.source.control.count(match mode {
+            Mode::Count => Counting::On,
+            _ => Counting::Off,
+        })?;
+        self.source.output.set_mode(mode);
+        self.source.control.flush();
+        Ok(before)
+    }
+
+    /// Which events are kept.
+    pub fn filter(&self) -> Filter {
+        self.source.control.filter()
+    }
+
+    /// From now on these events are kept, in every mode, and by everybody who reads along; the others are counted as filtered. What was recorded
+    /// before is kept as it was then, but for what rings hold in flight. Says what was kept before.
+    ///
+    /// # Errors
+    /// A pattern that cannot be understood, a window without an end behind its begin, or a process that has ended.
+    pub fn set_filter(&self, filter: &Filter) -> Result<Filter> {
+        self.source.control.look()?;
+        self.economy().suits(self.mode(), filter)?;
+        let take = |bytes: usize| {
+            let ticket = &self.ticket;
+            let wanted = [(Resource::Patterns, bytes as u64)];
+            ticket.accounts().take(ticket.payer(), &wanted)
+        };
+        self.source
+            .control
+            .set_filter(filter, self.attached, &self.source.functions, take)
+    }
+
+    /// Everything that rings hold or that is retained, as an `.xtrace` file; of the `last` so long, if that is given.
+    ///
+    /// # Errors
+    /// What writing to `out` says.
+    pub fn write_snapshot(
+        &self,
+        last: Option<Duration>,
+        out: &mut dyn io::Write,
+    ) -> io::Result<()> {
+        let reach = last.map_or(Reach::All, Reach::Last);
+        Shot::take(vec![self], reach).write(out)
+    }
+
+    /// Has sums of calls made from now on, for as long as what is returned lives.
+    pub fn begin_profile(self: &Arc<Self>) -> Profiling {
+        let number = self.source.output.profiles.number();
+        // What rings hold was recorded before.
+        let _coming = self.source.output.expect_reader();
+        self.source.control.profile(Ask::Begin(number));
+        Profiling {
+            session: Arc::clone(self),
+            number,
+        }
+    }
+
+    /// The sums of calls that are kept in [`Mode::Profile`]; `None` in another mode.
+    pub fn kept_profile(&self) -> Option<ProfileSums> {
+        self.source.control.profile(Ask::Kept)
+    }
+
+    /// A function's name, and the file that it is in.
+    pub(crate) fn name_of(&self, id: FunctionId) -> Option<(String, String)> {
+        let function = self.source.functions.describe(id)?;
+        Some((function.name, self.source.functions.path(function.module)))
+    }
+
+    /// How often functions were called since the mode became [`Mode::Count`]; `None` in another mode.
+    pub fn call_counts(&self) -> Option<CallCounts> {
+        if self.source.output.mode() != Mode::Count {
+            return None;
+        }
+        self.source.control.flush();
+        Some(self.source.output.calls.get())
+    }
+
+    /// Switches everything off, drains, proves it, and lets the process go. Ends the feeds.
+    ///
+    /// # Errors
+    /// Memory that cannot be read or written. The session is over nevertheless.
+    pub fn detach(&self) -> Result<DetachReport> {
+        self.source.control.detach()
+    }
+
+    /// The clock of its events.
+    pub(super) fn clock(&self) -> Clock {
+        Clock::new(self.source.output.anchors())
+    }
+
+    /// How the process has ended, if it has; also `None` of one that became another program.
+    pub fn ending(&self) -> Option<Ending> {
+        self.source.control.ending()
+    }
+
+    /// Whether anything may still come.
+    pub fn is_living(&self) -> bool {
+        matches!(
+            self.source.control.phase(),
+            Phase::Tracing | Phase::Detaching
+        )
+    }
+
+    /// When the process ended or the session failed, unless that was after a detach.
+    pub(crate) fn ended(&self) -> Option<Instant> {
+        self.source.control.ended()
+    }
+
+    /// Bytes of events retained.
+    pub(crate) fn retained_bytes(&self) -> u64 {
+        self.source.output.counters().retained_bytes
+    }
+
+    /// Why nothing can be done with it but to fetch what it retains and to detach, if it has failed.
+    pub(crate) fn failure(&self) -> Option<Refusal> {
+        self.source
+            .output
+            .failure()
+            .map(|_| self.source.control.failed())
+    }
+
+    /// True once the process has ended.
+    pub fn has_exited(&self) -> bool {
+        self.source.control.phase() == Phase::Exited
+    }
+}
+
+impl AsRef<TraceSource> for Session {
+    fn as_ref(&self) -> &TraceSource {
+        &self.source
+    }
+}
+
+impl Tables for Session {
+    fn function(&self, id: FunctionId) -> Option<Function> {
+        self.source.function(id)
+    }
+
+    fn modules(&self) -> Vec<NumberedModule> {
+        self.source.modules()
+    }
+
+    fn lifetimes(&self) -> Vec<Lifetime> {
+        self.source.lifetimes()
+    }
+
+    fn rests(&self) -> Vec<Rest> {
+        self.source.rests()
+    }
+
+    fn duty(&self) -> Vec<DutyWindow> {
+        self.source.duty()
+    }
+
+    fn filters(&self) -> Vec<FilterNote> {
+        self.source.filters()
+    }
+}
+
+impl TracedProcess for Session {
+    fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    fn process(&self) -> Process {
+        self.process()
+    }
+
+    fn anchors(&self) -> Vec<ClockAnchor> {
+        self.anchors()
+    }
+
+    fn functions(&self, selection: Option<&Selection>) -> Result<Vec<FunctionRow>> {
+        self.functions(selection)
+    }
+
+    fn functions_known(&self) -> usize {
+        self.source.functions.ids()
+    }
+
+    fn module_path(&self, id: ModuleId) -> String {
+        self.source.functions.path(id)
+    }
+
+    fn failure(&self) -> Option<Refusal> {
+        self.failure()
+    }
+}
+
+/// Sums of calls that are being made of a process.
+#[derive(Debug)]
+pub struct Profiling {
+    session: Arc<Session>,
+    number: u64,
+}
+
+// === impl Profiling ===
+
+impl Profiling {
+    /// The process.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The sums of what has happened since they were begun.
+    pub fn finish(self) -> ProfileSums {
+        let ask = Ask::End(self.number);
+        self.session.source.control.profile(ask).unwrap_or_default()
+    }
+}
+
+impl Drop for Profiling {
+    fn drop(&mut self) {
+        // After `finish` there are none.
+        self.session
+            .source
+            .output
+            .profiles
+            .answer(Ask::End(self.number));
+    }
+}
+
+/// Sums of calls of some processes, as one `.xtrace` file.
+///
+/// # Errors
+/// What writing to `out` says.
+pub fn write_profile(
+    profiles: &[(Arc<Session>, ProfileSums)],
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let mut writer = TraceWriter::new(out)?;
+    for (source, (session, sums)) in (0..).map(Source).zip(profiles) {
+        session.source.write_sums(source, sums, &mut writer)?;
+        if let Some(since) = sums.since() {
+            writer.begins(source, since);
+        }
+        writer.ended(source, &session.source)?;
+    }
+    writer.no_sums()?;
+    writer.end()
+}

@@ -1,0 +1,274 @@
+//! A trigger, and the sessions that it is armed in.
+//!
+//! The conditions are judged in [`triggers`](crate::triggers), which knows no session.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use xray_trace::model::{Clock, ClockAnchor, Ticks};
+
+use super::session::Session;
+use crate::{
+    export::{LEAST_SPAN_NS, ticks_in},
+    pid::Pid,
+    refusal::{Reason, Refusal, Result},
+    sys::{now_anchor, ticks_now},
+    triggers::{Condition, Gate, Hit, Hits, Lookout, MOST_CONDITIONS, MOST_FIRINGS, Value, gate},
+};
+
+/// Something to wait for in some processes. What it is armed in is let be when this is dropped.
+#[derive(Debug)]
+pub struct Trigger {
+    conditions: Vec<Condition>,
+    gate: Arc<Gate>,
+    /// Nothing that happened before counts.
+    since: Ticks,
+    /// Ticks of the counter in a second, once it was armed.
+    frequency: Option<u64>,
+    /// Those that are gone go with the next look for them.
+    armed: Vec<Armed>,
+    next: usize,
+}
+
+/// A process that it is armed in, or was. Nothing is held: what is retained of who has ended is the registry's to keep.
+#[derive(Debug)]
+struct Armed {
+    key: usize,
+    session: Weak<Session>,
+    lookout: Weak<Lookout>,
+}
+
+/// A trigger has fired.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Firing {
+    /// Which condition was met, by its index; `None` if somebody has fired it.
+    pub condition: Option<usize>,
+    /// Where.
+    pub pid: Option<Pid>,
+    /// The thread's id and name, if it was one.
+    pub thread: Option<(u32, String)>,
+    /// The function's name, if it was one.
+    pub function: Option<String>,
+    /// When that began which it has fired for: a call, or the same as `at`.
+    pub begun: Ticks,
+    /// When it was so.
+    pub at: Ticks,
+    /// The same on the host's clocks.
+    pub monotonic_ns: u64,
+    /// In nanoseconds since the Unix epoch.
+    pub wall_ns: u64,
+    /// How long after that it was noticed, in nanoseconds.
+    pub noticed_after_ns: u64,
+    /// What was met.
+    pub value: Value,
+}
+
+// === impl Trigger ===
+
+impl Trigger {
+    /// Lookout in no process so far. It fires `limit` times at most, until [`Self::give_back`].
+    ///
+    /// # Errors
+    /// Too many conditions, a limit out of its range, a condition that makes no sense.
+    pub fn new(conditions: Vec<Condition>, limit: u32) -> Result<(Self, Hits)> {
+        if conditions.len() > MOST_CONDITIONS {
+            let message = format!("a trigger has {MOST_CONDITIONS} conditions at most");
+            return Err(Refusal::new(Reason::Limit, message));
+        }
+        if !(1..=MOST_FIRINGS).contains(&limit) {
+            let message = format!("a trigger fires once to {MOST_FIRINGS} times");
+            return Err(Refusal::new(Reason::Limit, message));
+        }
+        conditions.iter().try_for_each(Condition::check)?;
+        let (gate, hits) = gate(limit);
+        let trigger = Self {
+            conditions,
+            gate: Arc::new(gate),
+            since: ticks_now(),
+            frequency: None,
+            armed: Vec::new(),
+            next: 0,
+        };
+        Ok((trigger, hits))
+    }
+
+    /// Arms it in a process, too. What happened there since the trigger was made, and is still in the rings, counts.
+    ///
+    /// # Errors
+    /// A selection that cannot be understood; no clock.
+    pub fn arm(&mut self, session: &Arc<Session>) -> Result<()> {
+        if self.has(session) {
+            return Ok(());
+        }
+        let frequency = match self.frequency {
+            Some(known) => known,
+            None => *self.frequency.insert(frequency(session)?),
+        };
+        let key = self.next;
+        self.next += 1;
+        let lookout = Lookout::new(
+            &self.conditions,
+            (key, Arc::clone(&self.gate)),
+            Arc::clone(&session.source.functions),
+            (self.since, frequency),
+        )?;
+        let lookout = Arc::new(lookout);
+        session.source.output.triggers.arm(Arc::clone(&lookout));
+        if let Some(ending) = session.ending() {
+            // It may have ended just before.
+            lookout.ended(ending);
+        }
+        // Those that are named later are told to it then.
+        for event_type in session.source.output.event_types() {
+            lookout.named(event_type.number, &event_type.name);
+        }
+        if lookout.sees_events() {
+            // The drain reads along from now on.
+            session.source.control.flush();
+        }
+        self.armed.push(Armed {
+            key,
+            session: Arc::downgrade(session),
+            lookout: Arc::downgrade(&lookout),
+        });
+        Ok(())
+    }
+
+    /// Forgets those of whom nobody else knows any more.
+    pub fn tidy(&mut self) {
+        self.armed.retain(|armed| armed.session.strong_count() > 0);
+    }
+
+    /// Whether it is armed there, or was.
+    pub fn has(&self, session: &Arc<Session>) -> bool {
+        let it = Arc::as_ptr(session);
+        self.armed.iter().any(|armed| armed.session.as_ptr() == it)
+    }
+
+    /// Where it is armed, or was, each with a number of its own, in order.
+    pub fn sessions(&self) -> impl Iterator<Item = (usize, Arc<Session>)> {
+        let sessions = self.armed.iter();
+        sessions.filter_map(|armed| Some((armed.key, armed.session.upgrade()?)))
+    }
+
+    /// Whether it is armed in no process that lives.
+    pub fn is_over(&self) -> bool {
+        self.sessions().all(|(_, session)| !session.is_living())
+    }
+
+    /// How many functions the conditions watch.
+    pub fn functions(&self) -> usize {
+        let lookouts = self
+            .armed
+            .iter()
+            .filter_map(|armed| armed.lookout.upgrade());
+        lookouts.map(|lookout| lookout.watched()).sum()
+    }
+
+    /// So much time in ticks of the counter; none before it was armed anywhere.
+    pub fn ticks_in(&self, time: Duration) -> u64 {
+        let frequency = self.frequency.unwrap_or(0);
+        ticks_in(time, frequency)
+    }
+
+    /// How long it is until then.
+    pub fn time_until(&self, Ticks(then): Ticks) -> Duration {
+        let left = u128::from(then.saturating_sub(ticks_now().0));
+        let left = left * 1_000_000_000 / u128::from(self.frequency.unwrap_or(1).max(1));
+        Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX))
+    }
+
+    /// Nothing is waited for any more.
+    pub fn disarm(&self) {
+        for armed in &self.armed {
+            if let Some((session, lookout)) = armed.session.upgrade().zip(armed.lookout.upgrade()) {
+                session.source.output.triggers.disarm(&lookout);
+            }
+        }
+    }
+
+    /// Fires now, whatever happens, if it may.
+    pub fn fire(&self) {
+        self.gate.pass(|| Hit::on_demand(ticks_now()));
+    }
+
+    /// It may fire once more.
+    pub fn give_back(&self) {
+        self.gate.give_back();
+    }
+
+    /// How often conditions were met and it was not to fire, since it was asked last.
+    pub fn take_skipped(&self) -> u64 {
+        self.gate.take_skipped()
+    }
+
+    /// What a hit means.
+    pub fn describe(&self, hit: &Hit) -> Firing {
+        let mut sessions = self.sessions();
+        let its =
+            |(key, _): &(usize, Arc<Session>)| hit.condition.is_some() && *key == hit.place.key;
+        let session = sessions.find(its).map(|(_, session)| session);
+        let session = session.as_ref();
+        let name = |session: &Arc<Session>| session.source.functions.describe(hit.place.function?);
+        let clock = session.map(|session| session.clock()).unwrap_or_default();
+        let now = now_anchor();
+        // Without a process, as of now.
+        let (monotonic_ns, wall_ns) = match (&now, clock.anchors().is_empty()) {
+            (Ok(now), true) => (now.monotonic_ns, now.wall_ns),
+            _ => (clock.monotonic_ns(hit.at), clock.wall_ns(hit.at)),
+        };
+        let now = now.map_or(monotonic_ns, |now| now.monotonic_ns);
+        Firing {
+            condition: hit.condition,
+            pid: session.map(|session| session.pid()),
+            thread: session
+                .zip(hit.place.thread)
+                .and_then(|(session, thread)| session.source.output.thread(thread)),
+            function: session.and_then(name).map(|function| function.name),
+            begun: hit.begun,
+            at: hit.at,
+            monotonic_ns,
+            wall_ns,
+            noticed_after_ns: now.saturating_sub(monotonic_ns),
+            value: match hit.value {
+                Value::Duration(ticks) => Value::Duration(nanoseconds(&clock, ticks)),
+                value => value,
+            },
+        }
+    }
+}
+
+impl Drop for Trigger {
+    fn drop(&mut self) {
+        self.disarm();
+    }
+}
+
+/// So many ticks in nanoseconds.
+fn nanoseconds(clock: &Clock, ticks: u64) -> u64 {
+    let Some(frequency) = clock.frequency() else {
+        return ticks;
+    };
+    let ns = u128::from(ticks) * 1_000_000_000 / u128::from(frequency.max(1));
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
+/// Ticks of the counter in a second.
+fn frequency(session: &Session) -> Result<u64> {
+    let cannot = |why: String| Refusal::new(Reason::Io, format!("cannot read the clock: {why}"));
+    let mut anchors: Vec<ClockAnchor> = session.anchors();
+    // Of a session that has just begun, the clock was read once or twice within a moment, which tells a second to a ten-thousandth.
+    let now = now_anchor().map_err(|error| cannot(error.to_string()))?;
+    let began = anchors
+        .first()
+        .map_or(now.monotonic_ns, |first| first.monotonic_ns);
+    if now.monotonic_ns.saturating_sub(began) < LEAST_SPAN_NS {
+        std::thread::sleep(Duration::from_nanos(LEAST_SPAN_NS));
+        anchors.insert(0, now);
+    }
+    anchors.push(now_anchor().map_err(|error| cannot(error.to_string()))?);
+    let frequency = Clock::new(anchors).frequency();
+    frequency.ok_or_else(|| cannot("it stands still".to_owned()))
+}

@@ -1,0 +1,194 @@
+//! Types of typed events: which were met, and what the program calls them.
+//!
+//! ```text
+//!  drain: an event of a type without a name ──► request ──► control: reads the program's tables ──► names ──► feeds
+//! ```
+//!
+//! Types can be registered at any time. A number that is met for the first time is looked up at once, one that still has no name then once a second.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use crate::{
+    lock::lock,
+    target::{BETWEEN_NAMES, MOST_TYPE_NAMES, has_type_name},
+};
+
+/// Where tables of several libraries name a number differently it gets all names, up to so many bytes.
+const LONGEST: usize = 2048;
+
+/// The most urgent request of the collector since names were read last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum NameRequest {
+    /// Every event that was met has a named type, or none was met.
+    None = 0,
+    /// A type that had no name at the last look was met again.
+    Retry = 1,
+    /// A type was met for the first time.
+    Now = 2,
+}
+
+/// What is known of the types of one process.
+#[derive(Debug)]
+pub(crate) struct EventTypes {
+    /// Numbers that events had. Written by the drain.
+    met: Numbers,
+    /// Numbers that have names. Written by the control thread.
+    named: Numbers,
+    /// A [`NameRequest`]. Raised by the collector, cleared by the control thread.
+    request: AtomicU8,
+    /// At most [`MOST_TYPE_NAMES`]. Written by the control thread.
+    names: Mutex<BTreeMap<u16, String>>,
+}
+
+/// A bit for each number.
+#[derive(Debug)]
+struct Numbers(Box<[AtomicU64]>);
+
+// === impl EventTypes ===
+
+impl EventTypes {
+    pub(crate) fn new() -> Self {
+        Self {
+            met: Numbers::none(),
+            named: Numbers::none(),
+            request: AtomicU8::new(NameRequest::None as u8),
+            names: Mutex::default(),
+        }
+    }
+
+    /// An event had this number. Called by the drain.
+    pub(crate) fn meet(&self, number: u16) {
+        if self.named.has(number) {
+            return;
+        }
+        let request = match self.met.add(number) {
+            true => NameRequest::Now,
+            false => NameRequest::Retry,
+        };
+        if self.request() < request {
+            self.request.fetch_max(request as u8, Relaxed);
+        }
+    }
+
+    /// Whether an event of a type without a name was met since names were read last.
+    pub(crate) fn is_wanting(&self) -> bool {
+        self.request() != NameRequest::None
+    }
+
+    /// The most urgent request since the last [`Self::clear_request`].
+    pub(crate) fn request(&self) -> NameRequest {
+        match self.request.load(Relaxed) {
+            0 => NameRequest::None,
+            1 => NameRequest::Retry,
+            _ => NameRequest::Now,
+        }
+    }
+
+    /// Begins a look for names: what is met from now on requests another one.
+    pub(crate) fn clear_request(&self) {
+        self.request.store(NameRequest::None as u8, Relaxed);
+    }
+
+    /// Takes a name in, and gives back what the number is called now, if that has changed.
+    pub(crate) fn name(&self, number: u16, name: &str) -> Option<String> {
+        let mut names = lock(&self.names);
+        let now = match names.get(&number) {
+            None if names.len() >= MOST_TYPE_NAMES => return None,
+            None => name.to_owned(),
+            Some(former) if has_type_name(former, name) => return None,
+            Some(former) if former.len() + name.len() > LONGEST => return None,
+            Some(former) => [former, name].join(BETWEEN_NAMES),
+        };
+        names.insert(number, now.clone());
+        self.named.add(number);
+        Some(now)
+    }
+
+    /// All names, by number.
+    pub(crate) fn all(&self) -> Vec<(u16, String)> {
+        let names = lock(&self.names);
+        names
+            .iter()
+            .map(|(&number, name)| (number, name.clone()))
+            .collect()
+    }
+}
+
+// === impl Numbers ===
+
+impl Numbers {
+    fn none() -> Self {
+        Self((0..=u16::MAX >> 6).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn word(&self, number: u16) -> Option<(&AtomicU64, u64)> {
+        let word = self.0.get(usize::from(number >> 6))?;
+        Some((word, 1 << (number & 63)))
+    }
+
+    fn has(&self, number: u16) -> bool {
+        let word = self.word(number);
+        word.is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+    }
+
+    /// True if it was not there yet.
+    fn add(&self, number: u16) -> bool {
+        let word = self.word(number);
+        word.is_some_and(|(word, bit)| {
+            word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_without_a_name_is_requested_at_once_and_then_for_a_retry() {
+        let types = EventTypes::new();
+        let taken = || {
+            let request = types.request();
+            types.clear_request();
+            request
+        };
+        for number in [0, 63, 64, u16::MAX] {
+            types.meet(number);
+            types.meet(number);
+            assert_eq!(taken(), NameRequest::Now);
+            types.meet(number);
+            assert_eq!(taken(), NameRequest::Retry);
+            types.name(number, "name");
+            types.meet(number);
+            assert_eq!(taken(), NameRequest::None);
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_named_twice_has_both_names() {
+        let types = EventTypes::new();
+        assert_eq!(types.name(7, "a").as_deref(), Some("a"));
+        assert_eq!(types.name(7, "b").as_deref(), Some("a | b"));
+        assert_eq!(types.name(7, "a"), None);
+        assert_eq!(types.name(7, "b"), None);
+        let long = "x".repeat(LONGEST);
+        assert_eq!(types.name(7, &long), None);
+        assert_eq!(types.all(), [(7, "a | b".to_owned())]);
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        let types = EventTypes::new();
+        for number in 0..=u16::MAX {
+            types.name(number, "name");
+        }
+        assert_eq!(types.all().len(), MOST_TYPE_NAMES);
+    }
+}

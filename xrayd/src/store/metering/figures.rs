@@ -1,0 +1,46 @@
+//! The numbers of one session, at one moment.
+
+use xray_trace::model::FunctionId;
+
+use super::meter::{Names, Series};
+use crate::{
+    target::Functions,
+    types::{Mode, Phase},
+};
+
+/// What is told of a session.
+#[derive(Debug, Clone)]
+pub(crate) struct Figures {
+    pub(crate) phase: Phase,
+    pub(crate) mode: Mode,
+    pub(crate) events: u64,
+    pub(crate) lost: u64,
+    /// Events that were retained and dropped.
+    pub(crate) overwritten: u64,
+    pub(crate) retained_bytes: u64,
+    pub(crate) retained_events: u64,
+    pub(crate) threads: u32,
+    /// How full the fullest ring is.
+    pub(crate) ring_use_permille: u32,
+    pub(crate) functions: u32,
+    pub(crate) functions_on: u32,
+    pub(crate) copied_bytes: u64,
+    /// Calls of which it is not known which function they are of; `None` if none of its functions are measured.
+    pub(crate) unassigned: Option<u64>,
+    /// Measured functions that were called.
+    pub(crate) series: Vec<Series>,
+}
+
+/// Whoever tells a session's numbers. Asking is cheap, and waits for nobody.
+pub(crate) trait Numbers: std::fmt::Debug + Send + Sync {
+    fn figures(&self) -> Figures;
+
+    /// When the session goes, on whatever thread that is, and whatever that holds.
+    fn last_figures(&self) -> Figures;
+}
+
+impl Names for Functions {
+    fn name(&self, id: FunctionId) -> Option<(String, String)> {
+        self.name(id)
+    }
+}

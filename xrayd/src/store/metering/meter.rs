@@ -1,0 +1,440 @@
+//! The calls of chosen functions of one process, added up by function for as long as the session lives.
+//!
+//! The drain hands over sums by stack, about once a second; of them the calls of chosen functions are kept. Whoever reads asks neither the
+//! drain nor the control thread.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
+};
+
+use xray_trace::{
+    analysis::{MORE_STACKS, StackSums},
+    instr_map::CompiledSelection,
+    model::{Clock, ClockAnchor, FunctionId},
+};
+
+use super::latencies::Latencies;
+use crate::{
+    lock::lock,
+    sys::now_anchor,
+    target::{Functions, Loaded},
+};
+
+/// Names are no longer than this in a series: those of templates have no bound of their own.
+const LONGEST_NAME: usize = 512;
+
+/// What all meters of a daemon go by.
+#[derive(Debug)]
+pub(super) struct Choice {
+    selection: CompiledSelection,
+    /// Functions of living processes that are measured at most, and that are.
+    most: u32,
+    taken: AtomicU32,
+    /// Those that were called and not measured, since there were too many.
+    left_out: AtomicU32,
+    /// When measuring began; the rate of the counter is taken from there.
+    since: ClockAnchor,
+}
+
+/// Tells what functions are called.
+pub(super) trait Names: std::fmt::Debug + Send + Sync {
+    /// The path of a function's module, and its name to be read.
+    fn name(&self, id: FunctionId) -> Option<(String, String)>;
+}
+
+/// Measures one process.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    choice: Arc<Choice>,
+    names: Arc<dyn Names>,
+    /// Any function is chosen.
+    wants: AtomicBool,
+    sums: Mutex<Sums>,
+}
+
+/// A function and its calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Series {
+    /// The file name of its module.
+    pub(crate) module: String,
+    pub(crate) function: String,
+    pub(crate) latencies: Latencies,
+}
+
+/// What a meter has.
+#[derive(Debug, Default)]
+struct Sums {
+    /// By function id; functions beyond its end are not chosen. Written when modules come, and when functions are called first.
+    places: Vec<Place>,
+    series: Vec<Series>,
+    /// Functions of one name are one series.
+    by_name: HashMap<(String, String), u32>,
+    /// Calls of which it is not known which function they are of.
+    unassigned: u64,
+    /// Chosen functions that were called and have no series.
+    left_out: u32,
+    /// Nothing more comes; the places of its functions are free.
+    closed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    NotChosen,
+    /// Not called so far.
+    Chosen,
+    LeftOut,
+    Series(u32),
+}
+
+// === impl Choice ===
+
+impl Choice {
+    pub(super) fn new(selection: CompiledSelection, most: u32, since: ClockAnchor) -> Self {
+        Self {
+            selection,
+            most,
+            taken: AtomicU32::new(0),
+            left_out: AtomicU32::new(0),
+            since,
+        }
+    }
+
+    pub(super) fn most(&self) -> u32 {
+        self.most
+    }
+
+    pub(super) fn left_out(&self) -> u32 {
+        self.left_out.load(Relaxed)
+    }
+
+    /// Whether there is room for one more.
+    fn take(&self) -> bool {
+        let more = |taken: u32| (taken < self.most).then(|| taken + 1);
+        self.taken.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    fn is_full(&self) -> bool {
+        self.taken.load(Relaxed) >= self.most
+    }
+
+    /// Ticks per second.
+    fn frequency(&self) -> Option<u64> {
+        let now = now_anchor().ok()?;
+        Clock::new(vec![self.since, now]).frequency()
+    }
+}
+
+// === impl Meter ===
+
+impl Meter {
+    pub(super) fn new(choice: Arc<Choice>, names: Arc<dyn Names>) -> Self {
+        Self {
+            choice,
+            names,
+            wants: AtomicBool::new(false),
+            sums: Mutex::default(),
+        }
+    }
+
+    /// Whether any function of the process is chosen, so that its calls have to be added up.
+    #[inline]
+    pub(crate) fn wants(&self) -> bool {
+        self.wants.load(Relaxed)
+    }
+
+    /// Chooses among the functions of a module that has come. Before anything in it is on.
+    pub(crate) fn choose(&self, functions: &Functions, loaded: &Loaded) {
+        let selection = &self.choice.selection;
+        self.measure(
+            functions.matching_in(loaded, selection.needs_source(), |candidate| {
+                selection.matches(candidate)
+            }),
+        );
+    }
+
+    /// These functions are chosen, too.
+    fn measure(&self, chosen: Vec<FunctionId>) {
+        if chosen.is_empty() {
+            return;
+        }
+        let mut sums = lock(&self.sums);
+        for id in chosen {
+            let index = id.0 as usize;
+            if index >= sums.places.len() {
+                sums.places.resize(index + 1, Place::NotChosen);
+            }
+            // A module that has come back has its places already.
+            if sums.places[index] == Place::NotChosen {
+                sums.places[index] = Place::Chosen;
+            }
+        }
+        self.wants.store(true, Relaxed);
+    }
+
+    /// Adds what the drain hands over.
+    pub(crate) fn add(&self, stacks: &StackSums) {
+        if !self.wants() {
+            return;
+        }
+        let frequency = self.choice.frequency().map(u128::from);
+        let ns = |ticks: u64| match frequency {
+            Some(frequency) => {
+                let ns = u128::from(ticks) * 1_000_000_000 / frequency.max(1);
+                u64::try_from(ns).unwrap_or(u64::MAX)
+            }
+            // Where the rate of the counter is not known, a tick counts as a nanosecond.
+            None => ticks,
+        };
+        let mut sums = lock(&self.sums);
+        for (function, calls) in stacks.calls().filter(|(_, calls)| calls.calls > 0) {
+            if function == MORE_STACKS {
+                sums.unassigned = sums.unassigned.saturating_add(calls.calls);
+            } else if let Some(series) = self.series(&mut sums, function) {
+                series.latencies.add(calls, ns);
+            }
+        }
+        let too_deep = stacks.missing().too_deep;
+        sums.unassigned = sums.unassigned.saturating_add(too_deep);
+    }
+
+    /// The series of a function that was called; `None` if it is not measured.
+    fn series<'a>(&self, sums: &'a mut Sums, function: FunctionId) -> Option<&'a mut Series> {
+        let index = function.0 as usize;
+        let place = match *sums.places.get(index)? {
+            Place::NotChosen => return None,
+            Place::Series(place) => place,
+            Place::LeftOut if self.choice.is_full() => return None,
+            before @ (Place::Chosen | Place::LeftOut) => {
+                let place = self.begin(sums, function);
+                let left_out = place.is_none();
+                sums.places[index] = place.map_or(Place::LeftOut, Place::Series);
+                match (before, left_out) {
+                    (Place::LeftOut, false) => {
+                        sums.left_out -= 1;
+                        self.choice.left_out.fetch_sub(1, Relaxed);
+                    }
+                    (Place::Chosen, true) => {
+                        sums.left_out += 1;
+                        self.choice.left_out.fetch_add(1, Relaxed);
+                    }
+                    _ => {}
+                }
+                place?
+            }
+        };
+        sums.series.get_mut(place as usize)
+    }
+
+    /// The place of a function's series: that of its name, or a new one if there is room.
+    fn begin(&self, sums: &mut Sums, function: FunctionId) -> Option<u32> {
+        let (path, name) = self.names.name(function)?;
+        let module = path.rsplit('/').next().unwrap_or_default();
+        let key = (shortened(module), shortened(&name));
+        if let Some(place) = sums.by_name.get(&key) {
+            return Some(*place);
+        }
+        let place = u32::try_from(sums.series.len()).ok()?;
+        if sums.closed || !self.choice.take() {
+            return None;
+        }
+        let (module, function) = key.clone();
+        sums.series.push(Series {
+            module,
+            function,
+            latencies: Latencies::default(),
+        });
+        sums.by_name.insert(key, place);
+        Some(place)
+    }
+
+    /// Nothing more comes. What was measured stays, but takes nobody's place.
+    pub(crate) fn close(&self) {
+        let mut sums = lock(&self.sums);
+        if std::mem::replace(&mut sums.closed, true) {
+            return;
+        }
+        // There are never more of them than `most`.
+        let held = u32::try_from(sums.series.len()).unwrap_or(u32::MAX);
+        self.choice.taken.fetch_sub(held, Relaxed);
+        self.choice.left_out.fetch_sub(sums.left_out, Relaxed);
+        sums.left_out = 0;
+    }
+
+    /// What was measured, and of how many calls it is not known which function they are of.
+    pub(crate) fn read(&self) -> (Vec<Series>, u64) {
+        let sums = lock(&self.sums);
+        (sums.series.clone(), sums.unassigned)
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The text, or as much of it as fits.
+fn shortened(text: &str) -> String {
+    if text.len() <= LONGEST_NAME {
+        return text.to_owned();
+    }
+    let most = LONGEST_NAME - '…'.len_utf8();
+    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+    format!("{}…", &text[..end.unwrap_or(0)])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use xray_trace::{
+        analysis::{ProfileRoom, Profiler},
+        instr_map::Selection,
+        model::Ticks,
+    };
+
+    use super::*;
+
+    /// Ids and names; counts how often it is asked.
+    #[derive(Debug)]
+    struct Table(Vec<(&'static str, String)>, AtomicUsize);
+
+    impl Names for Table {
+        fn name(&self, id: FunctionId) -> Option<(String, String)> {
+            self.1.fetch_add(1, Relaxed);
+            let (path, name) = self.0.get(id.0 as usize)?;
+            Some(((*path).to_owned(), name.clone()))
+        }
+    }
+
+    fn choice(most: u32) -> Arc<Choice> {
+        let since = ClockAnchor {
+            ticks: Ticks(0),
+            monotonic_ns: 0,
+            wall_ns: 0,
+        };
+        Arc::new(Choice::new(
+            CompiledSelection::new(&Selection::all()).unwrap(),
+            most,
+            since,
+        ))
+    }
+
+    fn meter(choice: &Arc<Choice>, names: &[&str]) -> Meter {
+        let names = names.iter().map(|name| ("/lib/x.so", (*name).to_owned()));
+        let table = Table(names.collect(), AtomicUsize::new(0));
+        let count = u32::try_from(table.0.len()).unwrap();
+        let meter = Meter::new(Arc::clone(choice), Arc::new(table));
+        meter.measure((0..count).map(FunctionId).collect());
+        meter
+    }
+
+    /// One call of each of these, one after the other.
+    fn calls(functions: &[u32]) -> StackSums {
+        let mut profiler = Profiler::new(ProfileRoom::new(1 << 20));
+        for (at, id) in (0_u64..).zip(functions) {
+            profiler.enter(FunctionId(*id), at * 10);
+            profiler.exit(FunctionId(*id), at * 10 + 5);
+        }
+        profiler.take()
+    }
+
+    /// Names and calls.
+    fn read(meter: &Meter) -> Vec<(String, u64)> {
+        let (series, _) = meter.read();
+        let row = |series: Series| (series.function, series.latencies.finished());
+        series.into_iter().map(row).collect()
+    }
+
+    fn rows(rows: &[(&str, u64)]) -> Vec<(String, u64)> {
+        let row = |(name, calls): &(&str, u64)| ((*name).to_owned(), *calls);
+        rows.iter().map(row).collect()
+    }
+
+    #[test]
+    fn chosen_functions_are_measured_and_no_others() {
+        let meter = meter(&choice(9), &["a", "b"]);
+        meter.add(&calls(&[1, 7, 1, MORE_STACKS.0, 8]));
+        assert_eq!(read(&meter), rows(&[("b", 2)]));
+        assert_eq!(meter.read().1, 1);
+        meter.add(&calls(&[1, 0]));
+        assert_eq!(read(&meter), rows(&[("b", 3), ("a", 1)]));
+        assert_eq!(meter.read().0[0].module, "x.so");
+    }
+
+    #[test]
+    fn who_chooses_nothing_measures_nothing() {
+        let meter = meter(&choice(9), &[]);
+        assert!(!meter.wants());
+        meter.add(&calls(&[0, MORE_STACKS.0]));
+        assert_eq!(meter.read(), (Vec::new(), 0));
+    }
+
+    /// Else there would be two series with the same labels.
+    #[test]
+    fn functions_of_one_name_are_one_series() {
+        let long = "x".repeat(3 * LONGEST_NAME);
+        let other = format!("{long}y");
+        let meter = meter(&choice(9), &["a", "a", &long, &other]);
+        meter.add(&calls(&[0, 1, 2, 3]));
+        let read = read(&meter);
+        assert_eq!(read.len(), 2);
+        assert_eq!(read[0], ("a".to_owned(), 2));
+        assert!(
+            read[1].0.len() <= LONGEST_NAME && read[1].1 == 2,
+            "{read:?}"
+        );
+    }
+
+    #[test]
+    fn text_is_cut_between_characters() {
+        for lead in 0..4 {
+            let text = format!("{}{}", "x".repeat(lead), "\u{1f980}".repeat(LONGEST_NAME));
+            let short = shortened(&text);
+            assert!(short.len() <= LONGEST_NAME && short.ends_with("\u{1f980}…"));
+        }
+    }
+
+    #[test]
+    fn no_more_functions_are_measured_than_there_is_room_for_and_the_others_are_counted() {
+        let choice = choice(2);
+        let (one, other) = (meter(&choice, &["a", "b"]), meter(&choice, &["c", "d"]));
+        one.add(&calls(&[0]));
+        other.add(&calls(&[0, 1]));
+        one.add(&calls(&[1, 0]));
+        assert_eq!(read(&one), rows(&[("a", 2)]));
+        assert_eq!(read(&other), rows(&[("c", 1)]));
+        assert_eq!(choice.left_out(), 2);
+        // A process has ended: what it had stays to be read, and who was left out has its place.
+        other.close();
+        other.close();
+        assert_eq!(read(&other), rows(&[("c", 1)]));
+        assert_eq!(choice.left_out(), 1);
+        one.add(&calls(&[1]));
+        assert_eq!(read(&one), rows(&[("a", 2), ("b", 1)]));
+        assert_eq!(choice.left_out(), 0);
+        drop((one, other));
+        assert_eq!(choice.taken.load(Relaxed), 0);
+    }
+
+    /// The drain adds every second, perhaps for months.
+    #[test]
+    fn a_function_is_asked_for_its_name_once() {
+        let choice = choice(1);
+        let table = Arc::new(Table(
+            vec![("/a", "a".to_owned()), ("/a", "b".to_owned())],
+            AtomicUsize::new(0),
+        ));
+        let names: Arc<dyn Names> = Arc::clone(&table) as Arc<dyn Names>;
+        let meter = Meter::new(choice, names);
+        meter.measure(vec![FunctionId(0), FunctionId(1)]);
+        for _ in 0..5 {
+            meter.add(&calls(&[0, 1]));
+        }
+        assert_eq!(table.1.load(Relaxed), 2);
+    }
+}

@@ -1,0 +1,1042 @@
+//! Where the drain's blocks go: counted, retained up to a limit, and fed to the live readers.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashSet, VecDeque},
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use xray_trace::{
+    analysis::StackSums,
+    container::{Block, BlockEncoder},
+    model::{
+        ClockAnchor, ClockFault, EventType, FunctionId, Origin, Overwritten, ProcessId, Thread,
+        ThreadId, Ticks,
+    },
+};
+
+use super::{
+    calls::Calls,
+    clock_watch::ClockWatch,
+    counts::Counts,
+    event_types::EventTypes,
+    feed::{FeedItem, FeedSender, Published},
+    profiles::Profiles,
+};
+use crate::{
+    lock::lock,
+    triggers::Triggers,
+    types::{LoanId, Mode, ThreadLoss},
+};
+
+/// Clock anchors kept; when there are more, every second one goes.
+const MAX_ANCHORS: usize = 4096;
+/// Threads of which it is told what they lost.
+const MOST_LOSERS: usize = 16;
+/// What a block costs beside its bytes, and what a thread costs: their entries, with what the allocator adds.
+const BLOCK_COST: u64 = 128;
+const THREAD_COST: u64 = 256;
+/// Blocks that were dropped of which it is known when they were: 96 KiB.
+const MOST_EVICTIONS: usize = 1 << 12;
+/// The thread of which everything that was evicted is told whose own thread is forgotten. No thread has this id.
+const FORGOTTEN: ThreadId = ThreadId(u32::MAX - 1);
+
+/// The numbers of a session. Written by the drain alone, read by anybody.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counters {
+    pub(crate) threads: u32,
+    /// In flight, about so many: nobody has read all of them.
+    pub(crate) events: u64,
+    pub(crate) events_per_second: f64,
+    /// Events that a filter has left out.
+    pub(crate) filtered: u64,
+    /// What a filter has left out in the program itself.
+    pub(crate) left_out: u64,
+    pub(crate) lost: u64,
+    pub(crate) ring_use_permille: u32,
+    pub(crate) retained_bytes: u64,
+    pub(crate) retained_events: u64,
+    pub(crate) overwritten_events: u64,
+}
+
+/// What becomes of the events of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keeps {
+    /// They become blocks.
+    pub(crate) blocks: bool,
+    /// They are added up.
+    pub(crate) sums: bool,
+}
+
+/// Everything retained, at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) event_types: Vec<EventType>,
+    pub(crate) anchors: Vec<ClockAnchor>,
+    pub(crate) blocks: Vec<Block>,
+    /// Threads that had ended.
+    pub(crate) ended: HashSet<ThreadId>,
+    /// What was retained and dropped.
+    pub(crate) overwritten: Vec<Overwritten>,
+    /// The newest of that, block by block.
+    pub(crate) evictions: Evictions,
+    /// Losses that were told after the time of the snapshot, by thread.
+    pub(crate) lost: Vec<(ThreadId, u64)>,
+}
+
+/// Blocks go in here.
+#[derive(Debug)]
+pub(crate) struct Output {
+    process: ProcessId,
+    /// Written by `retain`.
+    retain_bytes: AtomicU64,
+    events: AtomicU64,
+    /// Those of them that a filter has left out.
+    filtered: AtomicU64,
+    /// What a filter has left out in the program itself.
+    left_out: AtomicU64,
+    /// Losses in the stream.
+    lost: AtomicU64,
+    /// The most losses that were ever known of: in the stream, and counted in rings beyond it. What a ring has counted comes into
+    /// the stream at any moment, so the two are added up once, when both are known.
+    lost_known: AtomicU64,
+    threads: AtomicU32,
+    ring_use_permille: AtomicU32,
+    /// Something is on, so events may come at any time. Written by the control thread.
+    armed: AtomicBool,
+    /// The index of the mode in [`Mode::ALL`]. Written by whoever is asked for a mode.
+    mode: AtomicUsize,
+    pub(crate) profiles: Profiles,
+    pub(crate) calls: Calls,
+    pub(crate) triggers: Triggers,
+    /// Readers that will subscribe at once.
+    coming: AtomicU32,
+    /// Words that rings were given in flight, while they were not read: about as many as events. Of rings that there are, then of such as
+    /// were overwritten in those that were read since. Written by the drain.
+    unread: AtomicU64,
+    overwritten: AtomicU64,
+    /// Those of `unread` that are overwritten.
+    unread_overwritten: AtomicU64,
+    /// By function.
+    counts: Counts,
+    pub(crate) event_types: EventTypes,
+    retained: Mutex<Retained>,
+    /// `None` once nothing will come any more.
+    feeds: Mutex<Option<Vec<FeedSender>>>,
+    rate: Mutex<Rate>,
+    /// Why nothing is read any more though the process lives. Written by the drain's last act.
+    failure: OnceLock<String>,
+}
+
+/// Never larger than `retain_bytes`, but for the threads that have a ring, whose number is bounded.
+#[derive(Debug, Default)]
+struct Retained {
+    blocks: VecDeque<Published>,
+    /// Cost of `blocks` and `threads`.
+    bytes: u64,
+    events: u64,
+    evicted: u64,
+    /// The newest of them.
+    evictions: Evictions,
+    anchors: Vec<ClockAnchor>,
+    /// What the anchors say of the counter.
+    clock: ClockWatch,
+    /// Those that have a ring or a block.
+    threads: BTreeMap<ThreadId, Known>,
+    /// Threads described so far: the next id.
+    described: u32,
+    /// Evicted events of threads that are forgotten, and when the last of them was.
+    forgotten: u64,
+    forgotten_until: Option<Ticks>,
+    /// The thread under which losses without a ring are told, once there are any.
+    ringless: Option<ThreadId>,
+}
+
+/// The newest blocks that were retained and dropped: whose, how many events, and when the last of
+/// them was. For snapshots of a time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Evictions {
+    newest: VecDeque<(ThreadId, u64, Ticks)>,
+    /// When the last event was of those that are not here any more.
+    before: Option<Ticks>,
+}
+
+/// A thread, as long as something is known of it.
+#[derive(Debug)]
+struct Known {
+    thread: Thread,
+    /// Blocks retained.
+    blocks: u32,
+    /// Events that were retained and dropped, and when the last of them was.
+    evicted: u64,
+    evicted_until: Ticks,
+    /// Events that it has lost itself.
+    lost: u64,
+    /// It has no ring any more.
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Rate {
+    since: Instant,
+    events: u64,
+    per_second: f64,
+}
+
+// === impl Output ===
+
+impl Output {
+    pub(crate) fn new(process: ProcessId, functions: usize, retain_bytes: u64) -> Self {
+        Self {
+            process,
+            retain_bytes: AtomicU64::new(retain_bytes),
+            events: AtomicU64::new(0),
+            filtered: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            lost_known: AtomicU64::new(0),
+            threads: AtomicU32::new(0),
+            ring_use_permille: AtomicU32::new(0),
+            armed: AtomicBool::new(false),
+            mode: AtomicUsize::new(Mode::default().index()),
+            profiles: Profiles::new(process),
+            calls: Calls::default(),
+            triggers: Triggers::default(),
+            coming: AtomicU32::new(0),
+            unread: AtomicU64::new(0),
+            overwritten: AtomicU64::new(0),
+            unread_overwritten: AtomicU64::new(0),
+            counts: Counts::new(functions),
+            event_types: EventTypes::new(),
+            retained: Mutex::default(),
+            feeds: Mutex::new(Some(Vec::new())),
+            rate: Mutex::new(Rate {
+                since: Instant::now(),
+                events: 0,
+                per_second: 0.0,
+            }),
+            failure: OnceLock::new(),
+        }
+    }
+
+    // --- by the drain
+
+    /// A thread was seen for the first time.
+    pub(crate) fn new_thread(&self, tid: u32, name: String) -> ThreadId {
+        self.threads.fetch_add(1, Relaxed);
+        self.add_thread(tid, name)
+    }
+
+    /// A thread's ring was taken back.
+    pub(crate) fn thread_ended(&self, thread: ThreadId) {
+        self.calls.end(thread);
+        self.threads.fetch_sub(1, Relaxed);
+        let mut retained = lock(&self.retained);
+        if let Some(known) = retained.threads.get_mut(&thread) {
+            known.ended = true;
+        }
+        retained.forget_if_done(thread);
+    }
+
+    fn add_thread(&self, tid: u32, name: String) -> ThreadId {
+        let mut retained = lock(&self.retained);
+        // After four thousand million threads the rest share an id.
+        let id = ThreadId(retained.described.min(FORGOTTEN.0 - 1));
+        retained.described = id.0 + 1;
+        let thread = Thread {
+            id,
+            process: self.process,
+            tid,
+            name,
+        };
+        let known = Known {
+            thread: thread.clone(),
+            blocks: 0,
+            evicted: 0,
+            evicted_until: Ticks(0),
+            lost: 0,
+            ended: false,
+        };
+        if retained.threads.insert(id, known).is_none() {
+            retained.bytes += THREAD_COST;
+        }
+        self.feed(&FeedItem::Thread(thread));
+        id
+    }
+
+    /// One entry of a function.
+    #[inline]
+    pub(crate) fn count_call(&self, function: FunctionId) {
+        self.counts.count_call(function);
+    }
+
+    /// Calls of a thread that were counted and not recorded; `None` are those of functions that nobody can name.
+    pub(crate) fn count_calls(
+        &self,
+        thread: ThreadId,
+        calls: impl Iterator<Item = (Option<FunctionId>, u64)>,
+    ) {
+        let known = lock(&self.retained);
+        let thread = known.threads.get(&thread).map(|known| known.thread.clone());
+        drop(known);
+        let Some(thread) = thread else {
+            return;
+        };
+        let mut all = 0_u64;
+        let calls = calls.inspect(|&(function, calls)| {
+            all = all.saturating_add(calls);
+            if let Some(function) = function {
+                self.counts.count_calls(function, calls);
+            }
+        });
+        self.calls.add(&thread, calls);
+        add(&self.events, all);
+    }
+
+    /// Another event of a function.
+    #[inline]
+    pub(crate) fn mark_seen(&self, function: FunctionId) {
+        self.counts.mark_seen(function);
+    }
+
+    /// So many more events and losses of a thread.
+    pub(crate) fn count(&self, thread: ThreadId, events: u64, lost: u64) {
+        add(&self.events, events);
+        if lost == 0 {
+            return;
+        }
+        add(&self.lost, lost);
+        // After the sum, so that no thread has lost more than all.
+        if let Some(known) = lock(&self.retained).threads.get_mut(&thread) {
+            known.lost = known.lost.saturating_add(lost);
+        }
+    }
+
+    /// So much more was left out in the program itself.
+    pub(crate) fn left_out(&self, calls: u64) {
+        add(&self.left_out, calls);
+    }
+
+    /// So many of the events were left out by a filter.
+    pub(crate) fn count_filtered(&self, events: u64) {
+        if events > 0 {
+            self.filtered.fetch_add(events, Relaxed);
+        }
+    }
+
+    /// So many losses have rings counted that are not in the stream now.
+    pub(crate) fn untold_losses(&self, lost: u64) {
+        let known = self.lost.load(Relaxed).saturating_add(lost);
+        self.lost_known.fetch_max(known, Relaxed);
+    }
+
+    /// The fullest ring of this round.
+    pub(crate) fn ring_use(&self, bytes: u64, of: u64) {
+        let permille = bytes.saturating_mul(1000) / of.max(1);
+        self.ring_use_permille
+            .store(u32::try_from(permille).unwrap_or(1000), Relaxed);
+    }
+
+    /// A block is complete.
+    pub(crate) fn publish(&self, published: Published) {
+        let mut retained = lock(&self.retained);
+        retained.bytes += cost(&published.block);
+        retained.events += published.events();
+        if let Some(known) = retained.threads.get_mut(&published.block.thread) {
+            known.blocks += 1;
+        }
+        retained.blocks.push_back(published.clone());
+        retained.shrink_to(self.retain_bytes.load(Relaxed));
+        // Under the lock, so that a new reader sees a block either as retained or in its feed.
+        self.feed(&FeedItem::Block(published));
+    }
+
+    /// Events were lost because no slot was free; whose they were is not known.
+    pub(crate) fn lost_without_ring(&self, events: u64) {
+        let known = lock(&self.retained).ringless;
+        let thread = known.unwrap_or_else(|| {
+            let thread = self.add_thread(0, "(threads without a ring)".to_owned());
+            lock(&self.retained).ringless = Some(thread);
+            thread
+        });
+        self.lost_by(thread, events);
+    }
+
+    /// A thread that has no ring has lost events. Says as of when that is told.
+    pub(crate) fn lost_by(&self, thread: ThreadId, events: u64) -> Ticks {
+        let now = crate::sys::ticks_now();
+        let mut encoder = BlockEncoder::new(thread);
+        encoder.push_lost(now, events);
+        self.count(thread, 0, events);
+        if self.keeps().sums {
+            let sums = StackSums::of_losses(self.profiles.room(), events);
+            self.hand_over(thread, false, &sums);
+        }
+        if let Some(block) = encoder.finish() {
+            self.publish(Published { block, said: 0 });
+        }
+        now
+    }
+
+    /// Counter and clocks now.
+    pub(crate) fn anchor(&self, anchor: ClockAnchor) {
+        let mut retained = lock(&self.retained);
+        for ClockFault {
+            from_ns,
+            to_ns,
+            kind,
+        } in retained.clock.meet(anchor)
+        {
+            tracing::warn!(
+                from_ns,
+                to_ns,
+                ?kind,
+                "the processor's counter did not keep time: durations are wrong"
+            );
+        }
+        if retained.anchors.len() >= MAX_ANCHORS {
+            let mut index = 0usize;
+            retained.anchors.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+        }
+        retained.anchors.push(anchor);
+        self.feed(&FeedItem::Anchor(anchor));
+    }
+
+    /// Takes the rate if a second has passed.
+    pub(crate) fn measure_rate(&self) {
+        let mut rate = lock(&self.rate);
+        let elapsed = rate.since.elapsed().as_secs_f64();
+        if elapsed < 1.0 {
+            return;
+        }
+        let events = self.all_events();
+        // What was about right is counted exactly in the end, and may be less.
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+        let per_second = events.saturating_sub(rate.events) as f64 / elapsed;
+        *rate = Rate {
+            since: Instant::now(),
+            events,
+            per_second,
+        };
+    }
+
+    /// Nothing will be read any more, because of a bug: what it says.
+    pub(crate) fn fail(&self, message: String) {
+        // It can happen once: with it the drain's thread ends.
+        let _ = self.failure.set(message);
+        self.ring_use(0, 1);
+    }
+
+    /// Ends every feed: nothing will come any more.
+    pub(crate) fn close(&self) {
+        lock(&self.rate).per_second = 0.0;
+        self.threads.store(0, Relaxed);
+        self.profiles.close();
+        // A reader that has no room for this learns of the end when it has read everything.
+        self.feed(&FeedItem::Ended);
+        *lock(&self.feeds) = None;
+    }
+
+    /// A loan begins: for its feeds, nothing that was before is of it.
+    pub(crate) fn begin_loan(&self, loan: LoanId) {
+        self.mark_now(loan, FeedItem::Begin);
+    }
+
+    /// A loan is taken back: for its feeds, nothing that is later is of it.
+    pub(crate) fn stop_loan(&self, loan: LoanId) {
+        self.mark_now(loan, FeedItem::Until);
+    }
+
+    /// Sends a moment to a loan's feeds. It is taken while no block can go there: what happened
+    /// later is in none that went before.
+    fn mark_now(&self, loan: LoanId, mark: impl Fn(Ticks) -> FeedItem) {
+        if let Some(feeds) = &mut *lock(&self.feeds) {
+            let now = crate::sys::ticks_now();
+            feeds.retain_mut(|feed| !feed.is_for(loan) || feed.send(mark(now)));
+        }
+    }
+
+    /// Whether a feed for this loan is open.
+    pub(crate) fn is_fed(&self, loan: LoanId) -> bool {
+        let feeds = lock(&self.feeds);
+        let mut feeds = feeds.iter().flatten();
+        feeds.any(|feed| feed.is_for(loan))
+    }
+
+    /// A loan is over, and everything that was recorded on it is published: ends its feeds.
+    pub(crate) fn end_loan(&self, loan: LoanId) {
+        if let Some(feeds) = &mut *lock(&self.feeds) {
+            feeds.retain_mut(|feed| {
+                let over = feed.is_for(loan);
+                if over {
+                    // A reader that has no room for this learns of it when it has read everything.
+                    feed.send(FeedItem::Ended);
+                }
+                !over
+            });
+        }
+    }
+
+    /// How the process came to be traced.
+    pub(crate) fn origin(&self, origin: Origin) {
+        self.feed(&FeedItem::Origin(origin));
+    }
+
+    fn feed(&self, item: &FeedItem) {
+        if let Some(feeds) = &mut *lock(&self.feeds) {
+            feeds.retain_mut(|feed| feed.send(item.clone()));
+        }
+    }
+
+    fn all_events(&self) -> u64 {
+        let parts = [&self.events, &self.unread, &self.overwritten];
+        let parts = parts.iter().map(|part| part.load(Relaxed));
+        parts.fold(0, u64::saturating_add)
+    }
+
+    /// Takes out the blocks that are retained, where nothing is known of threads.
+    pub(crate) fn take_blocks(&self) -> Vec<Block> {
+        let mut retained = lock(&self.retained);
+        retained.bytes = 0;
+        retained.events = 0;
+        let blocks = std::mem::take(&mut retained.blocks);
+        blocks
+            .into_iter()
+            .map(|published| published.block)
+            .collect()
+    }
+
+    /// About so many events were given to rings that are not read, of which so many are
+    /// overwritten.
+    pub(crate) fn unread(&self, events: u64, overwritten: u64) {
+        self.unread.store(events, Relaxed);
+        self.unread_overwritten.store(overwritten, Relaxed);
+    }
+
+    /// About so many more events of a ring were overwritten before it was read.
+    pub(crate) fn overwritten(&self, events: u64) {
+        add(&self.overwritten, events);
+    }
+
+    /// Drops everything that is retained.
+    pub(crate) fn evict_all(&self) {
+        lock(&self.retained).shrink_to(0);
+    }
+
+    /// Whether rings are to keep the newest events by themselves: nobody reads.
+    pub(crate) fn keeps_newest(&self) -> bool {
+        self.mode() == Mode::Flight && !self.profiles.are_asked_for() && !self.is_wanted()
+    }
+
+    /// What becomes of events that are read.
+    pub(crate) fn keeps(&self) -> Keeps {
+        let profile = self.mode() == Mode::Profile;
+        Keeps {
+            blocks: !profile || self.is_wanted(),
+            sums: profile || self.profiles.are_asked_for(),
+        }
+    }
+
+    /// A thread's sums since the last time.
+    pub(crate) fn hand_over(&self, thread: ThreadId, ended: bool, sums: &StackSums) {
+        let known = lock(&self.retained);
+        let thread = known.threads.get(&thread).map(|known| known.thread.clone());
+        drop(known);
+        if let Some(thread) = thread {
+            self.profiles.hand_over(thread, ended, sums);
+        }
+    }
+
+    /// Somebody reads events, or will at once.
+    fn is_wanted(&self) -> bool {
+        self.coming.load(Relaxed) > 0 || self.triggers.see_events() || self.is_read()
+    }
+
+    fn is_read(&self) -> bool {
+        let feeds = lock(&self.feeds);
+        feeds.as_ref().is_some_and(|feeds| !feeds.is_empty())
+    }
+
+    /// Whether events may come.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Relaxed)
+    }
+
+    // --- by the control thread
+
+    /// Says whether events may come.
+    pub(crate) fn arm(&self, armed: bool) {
+        self.armed.store(armed, Relaxed);
+    }
+
+    /// From now on there are so many functions.
+    pub(crate) fn grow(&self, functions: usize) {
+        self.counts.grow(functions);
+    }
+
+    /// A module of the program gives a number of event types this name.
+    pub(crate) fn name_event_type(&self, number: u16, name: &str) {
+        // Under the lock, so that a new reader gets a name either with all others or in its feed.
+        let _retained = lock(&self.retained);
+        if let Some(name) = self.event_types.name(number, name) {
+            let named = self.event_type(number, name);
+            self.triggers.named(&named);
+            self.feed(&FeedItem::EventType(named));
+        }
+    }
+
+    // --- by anybody
+
+    /// How events are kept.
+    pub(crate) fn mode(&self) -> Mode {
+        let index = self.mode.load(Relaxed);
+        Mode::ALL.get(index).copied().unwrap_or_default()
+    }
+
+    /// The drain finds it out by itself, soon.
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        self.mode.store(mode.index(), Relaxed);
+    }
+
+    /// Until what is returned is dropped, it is as if somebody read.
+    pub(crate) fn expect_reader(&self) -> impl Drop {
+        self.coming.fetch_add(1, Relaxed);
+        Coming(self)
+    }
+
+    /// The event types that have names.
+    pub(crate) fn event_types(&self) -> Vec<EventType> {
+        let names = self.event_types.all().into_iter();
+        names
+            .map(|(number, name)| self.event_type(number, name))
+            .collect()
+    }
+
+    fn event_type(&self, number: u16, name: String) -> EventType {
+        EventType {
+            process: self.process,
+            number,
+            name,
+        }
+    }
+
+    /// From now on so much is retained.
+    pub(crate) fn retain(&self, bytes: u64) {
+        self.retain_bytes.store(bytes, Relaxed);
+        lock(&self.retained).shrink_to(bytes);
+    }
+
+    /// Feeds everything from now on to `sender` as well. The threads seen so far come first.
+    pub(crate) fn subscribe(&self, mut sender: FeedSender) {
+        let retained = lock(&self.retained);
+        // Whoever has no ring will have no block.
+        for known in retained.threads.values().filter(|known| !known.ended) {
+            sender.send(FeedItem::Thread(known.thread.clone()));
+        }
+        for event_type in self.event_types() {
+            sender.send(FeedItem::EventType(event_type));
+        }
+        match &mut *lock(&self.feeds) {
+            Some(feeds) => feeds.push(sender),
+            None => {
+                sender.send(FeedItem::Ended);
+            }
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let retained = lock(&self.retained);
+        let mut threads = Vec::with_capacity(retained.threads.len() + 1);
+        let (mut overwritten, mut ended) = (Vec::new(), HashSet::new());
+        for (&id, known) in &retained.threads {
+            threads.push(known.thread.clone());
+            if known.evicted > 0 {
+                overwritten.push(Overwritten {
+                    thread: id,
+                    events: Some(known.evicted),
+                    until: known.evicted_until,
+                });
+            }
+            if known.ended {
+                ended.insert(id);
+            }
+        }
+        if retained.forgotten > 0 {
+            threads.push(Thread {
+                id: FORGOTTEN,
+                process: self.process,
+                tid: 0,
+                name: "(threads that are forgotten)".to_owned(),
+            });
+            overwritten.push(Overwritten {
+                thread: FORGOTTEN,
+                events: Some(retained.forgotten),
+                until: retained.forgotten_until.unwrap_or(Ticks(0)),
+            });
+        }
+        Snapshot {
+            threads,
+            event_types: self.event_types(),
+            anchors: retained.anchors.clone(),
+            blocks: retained
+                .blocks
+                .iter()
+                .map(|published| published.block.clone())
+                .collect(),
+            ended,
+            overwritten,
+            evictions: retained.evictions.clone(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// A thread's id in the kernel and its name, as long as anything is known of it.
+    pub(crate) fn thread(&self, id: ThreadId) -> Option<(u32, String)> {
+        let retained = lock(&self.retained);
+        let known = retained.threads.get(&id)?;
+        Some((known.thread.tid, known.thread.name.clone()))
+    }
+
+    /// What `fail` was told.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// The newest faults of the counter.
+    pub(crate) fn clock_faults(&self) -> Vec<ClockFault> {
+        lock(&self.retained).clock.faults()
+    }
+
+    pub(crate) fn anchors(&self) -> Vec<ClockAnchor> {
+        lock(&self.retained).anchors.clone()
+    }
+
+    pub(crate) fn calls(&self, function: FunctionId) -> u64 {
+        self.counts.calls(function)
+    }
+
+    pub(crate) fn was_seen(&self, function: FunctionId) -> bool {
+        self.counts.was_seen(function)
+    }
+
+    /// The threads that lost the most, those first; 0 to [`MOST_LOSERS`].
+    pub(crate) fn losses(&self) -> Vec<ThreadLoss> {
+        let retained = lock(&self.retained);
+        let losers = retained.threads.values().filter(|known| known.lost > 0);
+        let mut losers: Vec<&Known> = losers.collect();
+        losers.sort_unstable_by_key(|known| (Reverse(known.lost), known.thread.id));
+        let most = losers.into_iter().take(MOST_LOSERS);
+        most.map(|known| ThreadLoss {
+            tid: known.thread.tid,
+            name: known.thread.name.clone(),
+            lost: known.lost,
+        })
+        .collect()
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters_with(&lock(&self.retained))
+    }
+
+    /// The same for who comes last, perhaps from within a call of this: without what is retained, if somebody is at that.
+    pub(crate) fn last_counters(&self) -> Counters {
+        match self.retained.try_lock() {
+            Ok(retained) => self.counters_with(&retained),
+            Err(_) => self.counters_with(&Retained::default()),
+        }
+    }
+
+    fn counters_with(&self, retained: &Retained) -> Counters {
+        Counters {
+            threads: self.threads.load(Relaxed),
+            events: self.all_events(),
+            events_per_second: lock(&self.rate).per_second,
+            filtered: self.filtered.load(Relaxed),
+            left_out: self.left_out.load(Relaxed),
+            lost: self.lost.load(Relaxed).max(self.lost_known.load(Relaxed)),
+            ring_use_permille: self.ring_use_permille.load(Relaxed),
+            retained_bytes: retained.bytes,
+            retained_events: retained.events,
+            overwritten_events: retained
+                .evicted
+                .saturating_add(self.overwritten.load(Relaxed))
+                .saturating_add(self.unread_overwritten.load(Relaxed)),
+        }
+    }
+}
+
+/// Adds to a counter that one thread writes. A target can say any number, so the sum saturates.
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Relaxed).saturating_add(more), Relaxed);
+}
+
+/// A reader who will subscribe at once.
+struct Coming<'a>(&'a Output);
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        self.0.coming.fetch_sub(1, Relaxed);
+    }
+}
+
+// === impl Evictions ===
+
+impl Evictions {
+    fn add(&mut self, thread: ThreadId, events: u64, last: Ticks) {
+        if self.newest.len() == MOST_EVICTIONS
+            && let Some((_, _, last)) = self.newest.pop_front()
+        {
+            self.before = self.before.max(Some(last));
+        }
+        self.newest.push_back((thread, events, last));
+    }
+
+    /// How many events that a thread has from `since` on were dropped, to a block; `None` if that
+    /// is not known any more.
+    pub(crate) fn since(&self, since: Ticks, thread: ThreadId) -> Option<u64> {
+        if self.before >= Some(since) {
+            return None;
+        }
+        let its = self
+            .newest
+            .iter()
+            .filter(|its| its.0 == thread && its.2 >= since);
+        Some(its.map(|its| its.1).fold(0, u64::saturating_add))
+    }
+}
+
+// === impl Retained ===
+
+impl Retained {
+    /// Drops the oldest blocks.
+    fn shrink_to(&mut self, bytes: u64) {
+        while self.bytes > bytes {
+            let Some(oldest) = self.blocks.pop_front() else {
+                break;
+            };
+            let events = oldest.events().saturating_add(oldest.block.lost);
+            self.bytes -= cost(&oldest.block);
+            self.events -= oldest.events();
+            self.evicted = self.evicted.saturating_add(events);
+            self.evictions
+                .add(oldest.block.thread, events, oldest.block.last);
+            self.evict_from(oldest.block.thread, events, oldest.block.last);
+        }
+    }
+
+    /// A block of `thread` was dropped.
+    fn evict_from(&mut self, thread: ThreadId, events: u64, last: Ticks) {
+        match self.threads.get_mut(&thread) {
+            Some(known) => {
+                known.blocks = known.blocks.saturating_sub(1);
+                known.evicted = known.evicted.saturating_add(events);
+                known.evicted_until = known.evicted_until.max(last);
+            }
+            None => {
+                self.forgotten = self.forgotten.saturating_add(events);
+                self.forgotten_until = self.forgotten_until.max(Some(last));
+            }
+        }
+        self.forget_if_done(thread);
+    }
+
+    /// Forgets a thread that has no ring and no block.
+    fn forget_if_done(&mut self, thread: ThreadId) {
+        let done = |known: &Known| known.ended && known.blocks == 0;
+        if self.threads.get(&thread).is_some_and(done)
+            && let Some(known) = self.threads.remove(&thread)
+        {
+            self.forgotten = self.forgotten.saturating_add(known.evicted);
+            self.forgotten_until = self.forgotten_until.max(Some(known.evicted_until));
+            self.bytes -= THREAD_COST;
+        }
+    }
+}
+
+fn cost(block: &Block) -> u64 {
+    block.encoded_len() as u64 + BLOCK_COST
+}
+
+#[cfg(test)]
+mod tests {
+    use xray_trace::model::{CallKind, Ticks};
+
+    use super::*;
+    use crate::store::{
+        feed::{Source, feed},
+        profiles::Ask,
+    };
+
+    fn block(thread: ThreadId, calls: u32) -> Published {
+        let mut encoder = BlockEncoder::new(thread);
+        for i in 0..calls {
+            encoder.push_call(
+                Ticks(u64::from(i) * 100),
+                FunctionId(i % 7),
+                CallKind::Enter,
+                None,
+            );
+        }
+        let block = encoder.finish().unwrap();
+        Published { block, said: 0 }
+    }
+
+    #[test]
+    fn the_oldest_blocks_go_first_and_are_counted() {
+        let size = cost(&block(ThreadId(0), 1000).block);
+        let output = Output::new(ProcessId(0), 7, size * 3 + THREAD_COST);
+        let thread = output.new_thread(7, String::new());
+        for _ in 0..5 {
+            output.publish(block(thread, 1000));
+        }
+        let counters = output.counters();
+        assert_eq!(
+            (counters.retained_events, counters.overwritten_events),
+            (3000, 2000)
+        );
+        assert!(counters.retained_bytes <= size * 3 + THREAD_COST);
+        let overwritten = Overwritten {
+            thread,
+            events: Some(2000),
+            until: Ticks(99_900),
+        };
+        assert_eq!(output.snapshot().overwritten, [overwritten]);
+    }
+
+    #[test]
+    fn threads_that_come_and_go_take_bounded_memory_and_nothing_goes_uncounted() {
+        const BUDGET: u64 = 1 << 16;
+        const THREADS: u32 = 20_000;
+        let output = Output::new(ProcessId(0), 7, BUDGET);
+        for tid in 1..=THREADS {
+            let thread = output.new_thread(tid, format!("t{tid}"));
+            // Every other one does nothing at all.
+            if tid % 2 == 0 {
+                output.publish(block(thread, 3));
+            }
+            output.thread_ended(thread);
+            assert!(output.counters().retained_bytes <= BUDGET);
+        }
+        let Snapshot {
+            threads,
+            blocks,
+            overwritten,
+            ..
+        } = output.snapshot();
+        assert!((threads.len() as u64) * THREAD_COST <= BUDGET);
+        assert!(
+            blocks
+                .iter()
+                .all(|block| threads.iter().any(|thread| thread.id == block.thread))
+        );
+        let kept: u64 = blocks.iter().map(|block| u64::from(block.calls)).sum();
+        let gone = overwritten
+            .iter()
+            .filter_map(|overwritten| overwritten.events);
+        let gone: u64 = gone.sum();
+        assert!(kept > 0);
+        assert_eq!(kept + gone, u64::from(THREADS / 2) * 3);
+    }
+
+    /// What a ring has counted and what the stream tells of it later are the same losses.
+    #[test]
+    fn losses_are_counted_once() {
+        let output = Output::new(ProcessId(0), 7, 1 << 30);
+        let thread = output.new_thread(1, String::new());
+        let lost = || output.counters().lost;
+        output.untold_losses(100);
+        assert_eq!(lost(), 100);
+        output.count(thread, 5, 60);
+        assert_eq!(lost(), 100);
+        output.count(thread, 5, 60);
+        assert_eq!(lost(), 120);
+        output.untold_losses(10);
+        assert_eq!(lost(), 130);
+    }
+
+    #[test]
+    fn the_threads_that_lost_the_most_are_told_and_no_more_than_is_bearable() {
+        let output = Output::new(ProcessId(0), 7, 1 << 30);
+        output.new_thread(99, "diligent".to_owned());
+        let loss = |tid: u32, name: &str, lost| ThreadLoss {
+            tid,
+            name: name.to_owned(),
+            lost,
+        };
+        assert_eq!(output.losses(), []);
+        // One with a ring, one that never had one, and some that nobody knows.
+        let thread = output.new_thread(1, "worker".to_owned());
+        output.count(thread, 0, 2);
+        output.count(thread, 7, 3);
+        let late = output.new_thread(2, "late".to_owned());
+        output.lost_by(late, 9);
+        output.lost_without_ring(1);
+        let nobody = loss(0, "(threads without a ring)", 1);
+        let expected = [loss(2, "late", 9), loss(1, "worker", 5), nobody];
+        assert_eq!(output.losses(), expected);
+        for tid in 100..200 {
+            let thread = output.new_thread(tid, String::new());
+            output.count(thread, 0, u64::from(tid));
+        }
+        let told = output.losses();
+        assert_eq!(told.len(), MOST_LOSERS);
+        assert_eq!(told.first(), Some(&loss(199, "", 199)));
+        assert!(
+            told.iter()
+                .map(|loss| loss.lost)
+                .is_sorted_by(|a, b| a >= b)
+        );
+        // Of a thread of which nothing is retained any more the sum alone knows.
+        output.retain(0);
+        output.thread_ended(late);
+        assert!(output.losses().iter().all(|loss| loss.tid != 2));
+        assert_eq!(output.counters().lost, 15 + (100..200).sum::<u64>());
+    }
+
+    /// Also those of threads that never had a ring.
+    #[test]
+    fn losses_are_told_in_profiles() {
+        let output = Output::new(ProcessId(0), 7, 1 << 30);
+        output.set_mode(Mode::Profile);
+        output.profiles.keep(true);
+        let thread = output.new_thread(1, String::new());
+        output.lost_by(thread, 9);
+        output.lost_without_ring(1);
+        let kept = output.profiles.answer(Ask::Kept).unwrap();
+        let lost = kept.threads().map(|(thread, sums)| {
+            let parts = sums.parts(thread.id, |id| id);
+            parts.iter().map(|part| part.missing.lost).sum::<u64>()
+        });
+        assert_eq!(lost.collect::<Vec<_>>(), [9, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_does_not_read_is_told_how_much_went_past() {
+        let output = Output::new(ProcessId(0), 7, 1 << 30);
+        let (inlet, mut feed) = feed(1, None);
+        output.subscribe(inlet.sender(Source::default()));
+        drop(inlet);
+        for _ in 0..1000 {
+            output.publish(block(ThreadId(0), 10));
+        }
+        output.close();
+        let (mut events, mut lost) = (0, 0);
+        while let Some((_, item)) = feed.next().await {
+            match item {
+                FeedItem::Block(published) => events += published.events(),
+                FeedItem::Lost { events } => lost += events,
+                _ => {}
+            }
+        }
+        assert_eq!(events + lost, 10_000);
+        assert!(lost > 0);
+    }
+}

@@ -1,0 +1,437 @@
+//! The functions of a target, with names, source lines and sleds.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    ops::Range,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use sled_encoders::Capture;
+use xray_trace::{
+    instr_map::{Candidate, CompiledSelection, MapFunction, SourceMap},
+    model::{
+        Function, FunctionId, Lifetime, Module as TraceModule, ModuleId, ProcessId, SourceLine,
+        Ticks,
+    },
+};
+
+use crate::{
+    lock::lock,
+    pid::Pid,
+    target::{Image, Module, Parts, effective_user, open_mapped},
+    types::{Armed, FunctionRow, PatchSite},
+};
+
+/// All functions that a target has or had; a [`FunctionId`] names one for ever. Modules are added by the control thread and never taken out: what
+/// was recorded of a library that is unloaded keeps its names.
+#[derive(Debug)]
+pub(crate) struct Functions {
+    pid: Pid,
+    /// By index, which is the module's id in the trace.
+    modules: RwLock<Vec<Arc<Loaded>>>,
+}
+
+/// Some of the modules, by index. One that is gone and comes back has the index that it had, so a number of modules would not do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Indexes(HashSet<u32>);
+
+/// Times for which one module was loaded that are remembered.
+const MOST_LIFETIMES: usize = 1 << 12;
+
+/// A module that is loaded, or was.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) index: u32,
+    pub(crate) module: Module,
+    /// Id of its first function.
+    first: u32,
+    /// Usable sleds of each function.
+    sites: Vec<Vec<PatchSite>>,
+    /// Source lines; read when first asked for.
+    source: OnceLock<Option<SourceMap>>,
+    /// Written, as what follows, by the control thread.
+    unloaded: AtomicBool,
+    /// For which times it was loaded, the oldest first; those beyond the bound are forgotten. Empty while it has always been there.
+    lifetimes: Mutex<VecDeque<Lifetime>>,
+    /// Memory in it that patching made private to the target, in bytes.
+    copied: AtomicU64,
+    /// How soon what the rules name was on, if it came after the attach and they name anything.
+    armed: Mutex<Option<Armed>>,
+}
+
+// === impl Functions ===
+
+impl Functions {
+    /// No functions yet.
+    pub(crate) fn new(pid: Pid) -> Self {
+        Self {
+            pid,
+            modules: RwLock::default(),
+        }
+    }
+
+    /// Adds a module; `sites` says its usable sleds, each with the index of its function in the module.
+    pub(crate) fn add(
+        &self,
+        module: Module,
+        sites: impl IntoIterator<Item = (u32, PatchSite)>,
+    ) -> Arc<Loaded> {
+        let mut by_function = vec![Vec::new(); module.object.functions().len()];
+        for (function, site) in sites {
+            if let Some(sites) = by_function.get_mut(function as usize) {
+                sites.push(site);
+            }
+        }
+        let mut modules = self.modules.write().unwrap_or_else(PoisonError::into_inner);
+        let first = modules.last().map_or(0, |last| last.ids().end);
+        let loaded = Arc::new(Loaded {
+            index: u32::try_from(modules.len()).unwrap_or(u32::MAX),
+            module,
+            first,
+            sites: by_function,
+            source: OnceLock::new(),
+            unloaded: AtomicBool::new(false),
+            lifetimes: Mutex::default(),
+            copied: AtomicU64::new(0),
+            armed: Mutex::new(None),
+        });
+        modules.push(Arc::clone(&loaded));
+        loaded
+    }
+
+    /// All modules that there are and were, by index.
+    pub(crate) fn modules(&self) -> Vec<Arc<Loaded>> {
+        self.read().clone()
+    }
+
+    /// The path of module `index`; empty for one that there never was.
+    pub(crate) fn path(&self, index: ModuleId) -> String {
+        let modules = self.read();
+        let loaded = modules.get(index.0 as usize);
+        loaded.map_or_else(String::new, |loaded| loaded.module.path.clone())
+    }
+
+    /// How many functions have an id.
+    pub(crate) fn ids(&self) -> usize {
+        self.read().last().map_or(0, |last| last.ids().end as usize)
+    }
+
+    /// How many functions there are now.
+    pub(crate) fn len(&self) -> usize {
+        let modules = self.read();
+        let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
+        living.map(|loaded| loaded.sites.len()).sum()
+    }
+
+    /// All that have an id.
+    pub(crate) fn all(&self) -> Vec<FunctionId> {
+        let modules = self.modules();
+        modules
+            .iter()
+            .flat_map(|loaded| loaded.functions())
+            .collect()
+    }
+
+    /// Those that there are now.
+    pub(crate) fn living(&self) -> Vec<FunctionId> {
+        let modules = self.loaded();
+        let ids = modules.iter().flat_map(|loaded| loaded.functions());
+        ids.collect()
+    }
+
+    /// The usable sleds of these functions, ordered by address.
+    pub(crate) fn sites(&self, ids: &[FunctionId]) -> Vec<PatchSite> {
+        let modules = self.read();
+        let mut sites = Vec::new();
+        for &id in ids {
+            if let Some(loaded) = owner(&modules, id) {
+                sites.extend_from_slice(loaded.sites_of(id));
+            }
+        }
+        drop(modules);
+        sites.sort_unstable_by_key(|site| site.address);
+        sites
+    }
+
+    /// The modules that there are now.
+    pub(crate) fn loaded(&self) -> Vec<Arc<Loaded>> {
+        let modules = self.read();
+        let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
+        living.cloned().collect()
+    }
+
+    /// The functions of these modules that a selection matches, by id.
+    pub(crate) fn matching(
+        &self,
+        modules: &[Arc<Loaded>],
+        selection: &CompiledSelection,
+    ) -> Vec<FunctionId> {
+        modules
+            .iter()
+            .flat_map(|loaded| {
+                self.matching_in(loaded, selection.needs_source(), |candidate| {
+                    selection.matches(candidate)
+                })
+            })
+            .collect()
+    }
+
+    /// The functions of one module that match, by id.
+    pub(crate) fn matching_in(
+        &self,
+        loaded: &Loaded,
+        needs_source: bool,
+        matches: impl Fn(&Candidate<'_>) -> bool,
+    ) -> Vec<FunctionId> {
+        let mut ids = Vec::new();
+        self.each_in(loaded, needs_source, |id, candidate| {
+            if matches(candidate) {
+                ids.push(id);
+            }
+        });
+        ids
+    }
+
+    /// Shows each function of one module, by id.
+    pub(crate) fn each_in(
+        &self,
+        loaded: &Loaded,
+        needs_source: bool,
+        mut see: impl FnMut(FunctionId, &Candidate<'_>),
+    ) {
+        let functions = loaded.module.object.functions();
+        for (id, function) in loaded.functions().zip(functions) {
+            let source = if needs_source {
+                self.source(loaded, function.address)
+            } else {
+                None
+            };
+            let candidate = Candidate {
+                id: id.0,
+                module: &loaded.module.path,
+                symbol: function.symbol.as_deref(),
+                name: &function.name,
+                source: source.as_ref().map(|source| source.file.as_str()),
+            };
+            see(id, &candidate);
+        }
+    }
+
+    /// The path of its module, and its name to be read.
+    pub(crate) fn name(&self, id: FunctionId) -> Option<(String, String)> {
+        let loaded = self.find(id)?;
+        let name = loaded.function(id)?.name.clone();
+        Some((loaded.module.path.clone(), name))
+    }
+
+    /// As a trace describes it.
+    pub(crate) fn describe(&self, id: FunctionId) -> Option<Function> {
+        let loaded = self.find(id)?;
+        let function = loaded.function(id)?;
+        Some(Function {
+            id,
+            module: ModuleId(loaded.index),
+            xray_id: function.id,
+            address: function.address,
+            symbol: function.symbol.clone(),
+            name: function.name.clone(),
+            source: self.source(&loaded, function.address),
+            sleds: u32::try_from(loaded.module.object.sleds_of(function).len()).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// As a listing shows it; `recorded` is what is recorded of its calls, if it is on.
+    pub(crate) fn row(
+        &self,
+        id: FunctionId,
+        recorded: Option<Capture>,
+        calls: u64,
+    ) -> Option<FunctionRow> {
+        let loaded = self.find(id)?;
+        let function = loaded.function(id)?;
+        let sites = loaded.sites_of(id);
+        let events = sites.iter().filter(|site| site.kind.is_event());
+        Some(FunctionRow {
+            id,
+            module: loaded.module.path.clone(),
+            name: function.name.clone(),
+            symbol: function.symbol.clone(),
+            source: self.source(&loaded, function.address),
+            sleds: u32::try_from(sites.len()).unwrap_or(u32::MAX),
+            event_sleds: u32::try_from(events.count()).unwrap_or(u32::MAX),
+            enabled: recorded.is_some(),
+            rests: false,
+            capture: recorded.unwrap_or_default(),
+            calls,
+            xray_id: function.id,
+            address: loaded.module.in_target(function.address).0,
+        })
+    }
+
+    /// The id here of the first function of a module that has the same file as `other`, which may be another process's.
+    pub(crate) fn first_of_same(&self, other: &Loaded) -> Option<u32> {
+        let modules = self.read();
+        let same = modules.iter().filter(|loaded| {
+            !loaded.is_unloaded()
+                && Arc::ptr_eq(&loaded.module.object, &other.module.object)
+                && loaded.module.path == other.module.path
+        });
+        // Copies of a file in one process are told apart by where they are.
+        same.min_by_key(|loaded| loaded.module.bias != other.module.bias)
+            .map(|loaded| loaded.first)
+    }
+
+    fn find(&self, id: FunctionId) -> Option<Arc<Loaded>> {
+        owner(&self.read(), id).map(Arc::clone)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Loaded>>> {
+        self.modules.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn source(&self, loaded: &Loaded, address: xray_trace::FileAddr) -> Option<SourceLine> {
+        // What is mapped there now may be another file.
+        if loaded.is_unloaded() && loaded.source.get().is_none() {
+            return None;
+        }
+        let map = loaded.source.get_or_init(|| {
+            let file = open_mapped(self.pid, &loaded.module.entry).ok()?;
+            let image = Image::read(&file, Parts::Lines, effective_user(self.pid)).ok()?;
+            let functions = loaded.module.object.functions().iter();
+            SourceMap::parse(image.bytes(), functions.map(|function| function.address)).ok()
+        });
+        let place = map.as_ref()?.lookup(address)?;
+        Some(SourceLine {
+            file: place.file.to_owned(),
+            line: place.line,
+        })
+    }
+}
+
+// === impl Indexes ===
+
+impl Indexes {
+    /// Those of these modules.
+    pub(crate) fn of(modules: &[Arc<Loaded>]) -> Self {
+        Self(modules.iter().map(|loaded| loaded.index).collect())
+    }
+
+    /// Whether it is one of them.
+    pub(crate) fn has(&self, loaded: &Loaded) -> bool {
+        self.0.contains(&loaded.index)
+    }
+}
+
+// === impl Loaded ===
+
+impl Loaded {
+    /// Ids of its functions.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = FunctionId> + use<> {
+        self.ids().map(FunctionId)
+    }
+
+    /// Id of its first function.
+    pub(crate) fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// Its usable sleds, each with its function.
+    pub(crate) fn sites(&self) -> impl Iterator<Item = (FunctionId, &PatchSite)> {
+        let sites = self.functions().zip(&self.sites);
+        sites.flat_map(|(id, sites)| sites.iter().map(move |site| (id, site)))
+    }
+
+    /// True while it is not in the process.
+    pub(crate) fn is_unloaded(&self) -> bool {
+        self.unloaded.load(Ordering::Acquire)
+    }
+
+    /// It has come into the process, or come back to the same place.
+    pub(crate) fn came(&self, now: Ticks) {
+        let mut lifetimes = lock(&self.lifetimes);
+        if lifetimes.len() == MOST_LIFETIMES {
+            lifetimes.pop_front();
+        }
+        lifetimes.push_back(Lifetime {
+            module: ModuleId(self.index),
+            loaded: Some(now),
+            unloaded: None,
+        });
+        self.unloaded.store(false, Ordering::Release);
+    }
+
+    /// It has gone from the process.
+    pub(crate) fn went(&self, now: Ticks) {
+        let mut lifetimes = lock(&self.lifetimes);
+        match lifetimes.back_mut() {
+            Some(latest) => latest.unloaded = Some(now),
+            None => lifetimes.push_back(Lifetime {
+                module: ModuleId(self.index),
+                loaded: None,
+                unloaded: Some(now),
+            }),
+        }
+        self.unloaded.store(true, Ordering::Release);
+    }
+
+    /// For which times it was loaded, if it was not there all the time.
+    pub(crate) fn lifetimes(&self) -> Vec<Lifetime> {
+        lock(&self.lifetimes).iter().copied().collect()
+    }
+
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_copied(&self, bytes: u64) {
+        self.copied.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn armed(&self) -> Option<Armed> {
+        *lock(&self.armed)
+    }
+
+    pub(crate) fn note_armed(&self, armed: Option<Armed>) {
+        *lock(&self.armed) = armed;
+    }
+
+    /// As a trace describes it.
+    pub(crate) fn describe(&self, process: ProcessId) -> TraceModule {
+        TraceModule {
+            id: ModuleId(self.index),
+            process,
+            path: self.module.path.clone(),
+            build_id: self.module.object.build_id().cloned(),
+            load_bias: self.module.bias,
+        }
+    }
+
+    /// The ids of its functions.
+    pub(crate) fn ids(&self) -> Range<u32> {
+        let count = u32::try_from(self.sites.len()).unwrap_or(u32::MAX);
+        self.first..self.first.saturating_add(count)
+    }
+
+    fn index_of(&self, id: FunctionId) -> Option<usize> {
+        usize::try_from(id.0.checked_sub(self.first)?).ok()
+    }
+
+    fn function(&self, id: FunctionId) -> Option<&MapFunction> {
+        self.module.object.functions().get(self.index_of(id)?)
+    }
+
+    fn sites_of(&self, id: FunctionId) -> &[PatchSite] {
+        let sites = self.index_of(id).and_then(|index| self.sites.get(index));
+        sites.map_or(&[], Vec::as_slice)
+    }
+}
+
+/// The module of a function, of all by index.
+fn owner(modules: &[Arc<Loaded>], id: FunctionId) -> Option<&Arc<Loaded>> {
+    let index = modules.partition_point(|loaded| loaded.first <= id.0);
+    let loaded = modules.get(index.checked_sub(1)?)?;
+    loaded.ids().contains(&id.0).then_some(loaded)
+}

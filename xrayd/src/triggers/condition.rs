@@ -1,0 +1,132 @@
+//! What is waited for.
+
+use std::time::Duration;
+
+use xray_trace::instr_map::{CompiledSelection, Selection};
+
+use crate::{
+    refusal::{Reason, Refusal, Result},
+    target::Ending,
+    types::compile,
+};
+
+/// Of one trigger; each has a bit.
+pub const MOST_CONDITIONS: usize = 8;
+
+/// One thing that is waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// A call of one of these functions has ended and took at least so long.
+    Duration {
+        /// Which.
+        of: Selection,
+        /// How long.
+        at_least: Duration,
+    },
+    /// A call of one of these functions begins.
+    Call(Selection),
+    /// The program says something.
+    Event(EventWanted),
+    /// Calls of these functions are frequent.
+    Rate {
+        /// Which.
+        of: Selection,
+        /// So many within a second.
+        at_least: u64,
+    },
+    /// The process ends.
+    Death(DeathWanted),
+}
+
+/// What a program says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventWanted {
+    /// A custom event.
+    Custom,
+    /// A typed event of this number.
+    Typed(u16),
+    /// A typed event of the type that has this name.
+    Named(String),
+}
+
+/// How a process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeathWanted {
+    /// By any signal.
+    AnySignal,
+    /// By this one.
+    Signal(i32),
+    /// However, also if that is not known.
+    AnyEnd,
+}
+
+// === impl Condition ===
+
+impl Condition {
+    /// The functions that it is about.
+    pub fn selection(&self) -> Option<&Selection> {
+        match self {
+            Self::Duration { of, .. } | Self::Rate { of, .. } | Self::Call(of) => Some(of),
+            Self::Event(_) | Self::Death(_) => None,
+        }
+    }
+
+    /// Whether it makes sense.
+    pub(crate) fn check(&self) -> Result<()> {
+        if let Self::Rate { at_least: 0, .. } = self {
+            let message = "a rate of no calls at all is always reached";
+            return Err(Refusal::new(Reason::Limit, message));
+        }
+        self.compile().map(drop)
+    }
+
+    pub(crate) fn compile(&self) -> Result<Option<CompiledSelection>> {
+        self.selection().map(compile).transpose()
+    }
+}
+
+// === impl DeathWanted ===
+
+impl DeathWanted {
+    pub(crate) fn is_met_by(self, ending: Ending) -> bool {
+        match (self, ending) {
+            (Self::AnyEnd, _) | (Self::AnySignal, Ending::Signal(_)) => true,
+            (Self::Signal(wanted), Ending::Signal(signal)) => wanted == signal,
+            (Self::AnySignal | Self::Signal(_), _) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_taken_for_no_signal() {
+        let (segv, kill) = (Ending::Signal(11), Ending::Signal(9));
+        for (wanted, met, not_met) in [
+            (
+                DeathWanted::AnySignal,
+                vec![segv, kill],
+                vec![Ending::Code(0), Ending::Code(139), Ending::Unknown],
+            ),
+            (
+                DeathWanted::Signal(11),
+                vec![segv],
+                vec![kill, Ending::Code(11), Ending::Unknown],
+            ),
+            (
+                DeathWanted::AnyEnd,
+                vec![segv, Ending::Code(0), Ending::Unknown],
+                vec![],
+            ),
+        ] {
+            for ending in met {
+                assert!(wanted.is_met_by(ending), "{wanted:?} {ending:?}");
+            }
+            for ending in not_met {
+                assert!(!wanted.is_met_by(ending), "{wanted:?} {ending:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! One trigger in one process.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use xray_trace::{
+    instr_map::{Candidate, CompiledSelection},
+    model::{FunctionId, ThreadId, Ticks},
+};
+
+use super::{
+    condition::{Condition, DeathWanted, EventWanted},
+    gate::{Gate, Hit, Value},
+    rate::Rate,
+};
+use crate::{
+    lock::lock,
+    refusal::Result,
+    sys::ticks_now,
+    target::{Ending, Functions, has_type_name},
+};
+
+/// Events of types without a name that are remembered until they have one.
+const MOST_WAITING: usize = 64;
+
+/// What is watched, and how it is judged.
+#[derive(Debug)]
+pub(crate) struct Lookout {
+    checks: Vec<(Check, Option<CompiledSelection>)>,
+    /// By the bit of the condition: those that are met by a call's end, its begin, both by how many there are.
+    durations: u8,
+    calls: u8,
+    rates: u8,
+    functions: Arc<Functions>,
+    /// Nothing that happened before counts.
+    since: Ticks,
+    key: usize,
+    gate: Arc<Gate>,
+    marks: Mutex<Arc<Marks>>,
+    /// It was told that the process has ended.
+    over: AtomicBool,
+}
+
+/// Which conditions are about which functions: a bit for each condition, by function. Functions that have come since are not in it.
+#[derive(Debug, Default)]
+pub(crate) struct Marks(Vec<u8>);
+
+/// Where something happened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The process, by the number that its trigger gave it.
+    pub(crate) key: usize,
+    pub(crate) thread: Option<ThreadId>,
+    pub(crate) function: Option<FunctionId>,
+}
+
+#[derive(Debug)]
+enum Check {
+    /// In ticks.
+    Duration(u64),
+    Call,
+    Custom,
+    Typed(u16),
+    Named(String, Mutex<Numbers>),
+    Rate(Box<Mutex<Rate>>),
+    Death(DeathWanted),
+}
+
+/// Numbers of event types.
+#[derive(Debug, Default)]
+struct Numbers {
+    /// Those that have names: whether one of them is the name.
+    named: HashMap<u16, bool>,
+    /// The first event of a type that has none so far.
+    waiting: HashMap<u16, Hit>,
+}
+
+// === impl Lookout ===
+
+impl Lookout {
+    /// Of the process with this number.
+    pub(crate) fn new(
+        conditions: &[Condition],
+        (key, gate): (usize, Arc<Gate>),
+        functions: Arc<Functions>,
+        (since, frequency): (Ticks, u64),
+    ) -> Result<Self> {
+        let mut checks = Vec::with_capacity(conditions.len());
+        let (mut durations, mut calls, mut rates) = (0, 0, 0);
+        for (bit, condition) in bits().zip(conditions) {
+            let check = match condition {
+                Condition::Duration { at_least, .. } => {
+                    durations |= bit;
+                    Check::Duration(at_least_ticks(*at_least, frequency))
+                }
+                Condition::Call(_) => {
+                    calls |= bit;
+                    Check::Call
+                }
+                Condition::Rate { at_least, .. } => {
+                    rates |= bit;
+                    Check::Rate(Box::new(Mutex::new(Rate::new(*at_least, frequency))))
+                }
+                Condition::Event(EventWanted::Custom) => Check::Custom,
+                Condition::Event(EventWanted::Typed(number)) => Check::Typed(*number),
+                Condition::Event(EventWanted::Named(name)) => {
+                    Check::Named(name.clone(), Mutex::default())
+                }
+                Condition::Death(wanted) => Check::Death(*wanted),
+            };
+            checks.push((check, condition.compile()?));
+        }
+        let armed = Self {
+            checks,
+            durations,
+            calls,
+            rates,
+            functions,
+            since,
+            key,
+            gate,
+            marks: Mutex::default(),
+            over: AtomicBool::new(false),
+        };
+        armed.marks();
+        Ok(armed)
+    }
+
+    /// Whether it has to be shown what happens.
+    pub(crate) fn sees_events(&self) -> bool {
+        let mut checks = self.checks.iter();
+        checks.any(|(check, _)| !matches!(check, Check::Death(_)))
+    }
+
+    /// Which functions are watched, those that have come meanwhile among them.
+    pub(crate) fn marks(&self) -> Arc<Marks> {
+        let mut marks = lock(&self.marks);
+        let known = marks.0.len();
+        if self.functions.ids() > known {
+            let mut grown = marks.0.clone();
+            let all = self.functions.modules();
+            for loaded in all.iter().filter(|loaded| loaded.first() as usize >= known) {
+                let needs_source = self.needs_source();
+                self.functions
+                    .each_in(loaded, needs_source, |id, candidate| {
+                        grown.resize(id.0 as usize + 1, 0);
+                        grown[id.0 as usize] = self.bits_of(candidate);
+                    });
+            }
+            *marks = Arc::new(Marks(grown));
+        }
+        Arc::clone(&marks)
+    }
+
+    fn needs_source(&self) -> bool {
+        let mut selections = self.checks.iter().filter_map(|(_, of)| of.as_ref());
+        selections.any(CompiledSelection::needs_source)
+    }
+
+    fn bits_of(&self, candidate: &Candidate<'_>) -> u8 {
+        let of = bits().zip(&self.checks);
+        let of = of.filter(|(_, (_, of))| of.as_ref().is_some_and(|of| of.matches(candidate)));
+        of.fold(0, |all, (bit, _)| all | bit)
+    }
+
+    /// How many functions are watched.
+    pub(crate) fn watched(&self) -> usize {
+        self.marks().0.iter().filter(|bits| **bits != 0).count()
+    }
+
+    /// Of these conditions, those that are met when a call ends.
+    pub(crate) fn at_exit(&self, bits: u8) -> u8 {
+        bits & self.durations
+    }
+
+    /// A call of a function with these conditions begins.
+    pub(crate) fn enters(&self, bits: u8, place: Place, at: Ticks) {
+        if bits & (self.calls | self.rates) == 0 || at < self.since {
+            return;
+        }
+        for (index, (bit, (check, _))) in bits_of_all(&self.checks) {
+            if bits & bit == 0 {
+                continue;
+            }
+            match check {
+                Check::Call => self.hit(index, place, (at, at), Value::None),
+                Check::Rate(rate) => {
+                    let reached = lock(rate).count(at);
+                    if let Some(calls) = reached {
+                        self.hit(index, place, (at, at), Value::Calls(calls));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A call that began at `begun` ends.
+    pub(crate) fn exits(&self, bits: u8, place: Place, (begun, at): (Ticks, Ticks)) {
+        if at < self.since {
+            return;
+        }
+        let took = at.0.saturating_sub(begun.0);
+        for (index, (bit, (check, _))) in bits_of_all(&self.checks) {
+            if let Check::Duration(least) = check
+                && bits & bit != 0
+                && took >= *least
+            {
+                self.hit(index, place, (begun, at), Value::Duration(took));
+            }
+        }
+    }
+
+    /// The program says something; `number` is the type of a typed event.
+    pub(crate) fn said(&self, number: Option<u16>, place: Place, at: Ticks) {
+        if at < self.since {
+            return;
+        }
+        let value = number.map_or(Value::None, Value::Type);
+        for (index, (check, _)) in self.checks.iter().enumerate() {
+            match (check, number) {
+                (Check::Custom, None) => self.hit(index, place, (at, at), value),
+                (Check::Typed(wanted), Some(number)) if *wanted == number => {
+                    self.hit(index, place, (at, at), value);
+                }
+                (Check::Named(_, numbers), Some(number)) => {
+                    let mut numbers = lock(numbers);
+                    match numbers.named.get(&number) {
+                        Some(true) => self.hit(index, place, (at, at), value),
+                        Some(false) => {}
+                        None if numbers.waiting.len() >= MOST_WAITING => {}
+                        None => {
+                            let hit = self.made(index, place, (at, at), value);
+                            numbers.waiting.entry(number).or_insert(hit);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A number of event types has this name, or these.
+    pub(crate) fn named(&self, number: u16, names: &str) {
+        for (check, _) in &self.checks {
+            let Check::Named(wanted, numbers) = check else {
+                continue;
+            };
+            let is_it = has_type_name(names, wanted);
+            let mut numbers = lock(numbers);
+            numbers.named.insert(number, is_it);
+            if let Some(hit) = numbers.waiting.remove(&number)
+                && is_it
+            {
+                self.gate.pass(|| hit);
+            }
+        }
+    }
+
+    /// The process has ended.
+    pub(crate) fn ended(&self, ending: Ending) {
+        if self.over.swap(true, Relaxed) {
+            return;
+        }
+        let now = ticks_now();
+        for (index, (check, _)) in self.checks.iter().enumerate() {
+            if let Check::Death(wanted) = check
+                && wanted.is_met_by(ending)
+            {
+                self.hit(index, Place::default(), (now, now), Value::None);
+            }
+        }
+    }
+
+    #[cold]
+    fn hit(&self, condition: usize, place: Place, when: (Ticks, Ticks), value: Value) {
+        self.gate.pass(|| self.made(condition, place, when, value));
+    }
+
+    fn made(
+        &self,
+        condition: usize,
+        place: Place,
+        (begun, at): (Ticks, Ticks),
+        value: Value,
+    ) -> Hit {
+        Hit {
+            condition: Some(condition),
+            place: Place {
+                key: self.key,
+                ..place
+            },
+            begun,
+            at,
+            value,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Lookout {
+    /// Every call of one of the first so many functions that took so many ticks is a hit.
+    pub(crate) fn for_durations(functions: usize, at_least: u64) -> (Arc<Self>, super::Hits) {
+        let (gate, hits) = super::gate(super::MOST_FIRINGS);
+        let lookout = Self {
+            checks: vec![(Check::Duration(at_least), None)],
+            durations: 1,
+            calls: 0,
+            rates: 0,
+            functions: Arc::new(Functions::new(crate::Pid::this())),
+            since: Ticks(0),
+            key: 0,
+            gate: Arc::new(gate),
+            marks: Mutex::new(Arc::new(Marks(vec![1; functions]))),
+            over: AtomicBool::new(false),
+        };
+        (Arc::new(lookout), hits)
+    }
+}
+
+// === impl Marks ===
+
+impl Marks {
+    /// The conditions of a function; `None` if it has come since.
+    #[inline]
+    pub(crate) fn of(&self, function: FunctionId) -> Option<u8> {
+        self.0.get(function.0 as usize).copied()
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    /// In a thread, at a function.
+    pub(crate) fn new(thread: ThreadId, function: FunctionId) -> Self {
+        Self {
+            key: 0,
+            thread: Some(thread),
+            function: Some(function),
+        }
+    }
+}
+
+/// So much time in ticks, rounded up: nothing that was shorter took so long.
+fn at_least_ticks(time: Duration, frequency: u64) -> u64 {
+    let ticks = (u128::from(frequency) * time.as_nanos()).div_ceil(1_000_000_000);
+    u64::try_from(ticks).unwrap_or(u64::MAX)
+}
+
+/// The bits of conditions, by index.
+fn bits() -> impl Iterator<Item = u8> {
+    (0..u8::BITS).map(|bit| 1 << bit)
+}
+
+fn bits_of_all<T>(checks: &[T]) -> impl Iterator<Item = (usize, (u8, &T))> {
+    bits().zip(checks).enumerate()
+}

@@ -1,0 +1,99 @@
+//! What somebody waits for: conditions on calls, events and the end of processes, and who is told when one of them is met.
+//!
+//! ```text
+//!  ring ─► lane ──► Watch ──► Lookout (one trigger in one process) ──► Gate (one trigger) ──► Hits
+//!                             which functions, how long, how often     how often still
+//!  control: the process has ended ──► Lookout
+//! ```
+//!
+//! What happens is judged by the thread that reads the rings, where it is read, and a hit that the gate lets through is all that leaves it: that thread waits for
+//! nobody, and a condition that is met a million times costs a counter.
+
+mod condition;
+mod gate;
+mod lookout;
+mod rate;
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+};
+
+use xray_trace::model::EventType;
+
+pub use condition::{Condition, DeathWanted, EventWanted, MOST_CONDITIONS};
+pub(crate) use gate::{Gate, gate};
+pub use gate::{Hit, Hits, MOST_FIRINGS, Value};
+pub(crate) use lookout::{Lookout, Marks, Place};
+
+use crate::{lock::lock, target::Ending};
+
+/// What is armed in one process.
+#[derive(Debug, Default)]
+pub(crate) struct Triggers {
+    armed: Mutex<Vec<Arc<Lookout>>>,
+    /// Raised when that changes, for the drain.
+    version: AtomicU64,
+    /// One of them has to see events.
+    sees_events: AtomicBool,
+}
+
+// === impl Triggers ===
+
+impl Triggers {
+    /// Arms one more.
+    pub(crate) fn arm(&self, armed: Arc<Lookout>) {
+        let mut all = lock(&self.armed);
+        all.push(armed);
+        self.changed(&all);
+    }
+
+    /// Forgets one.
+    pub(crate) fn disarm(&self, armed: &Arc<Lookout>) {
+        let mut all = lock(&self.armed);
+        all.retain(|other| !Arc::ptr_eq(other, armed));
+        self.changed(&all);
+    }
+
+    fn changed(&self, all: &[Arc<Lookout>]) {
+        let sees_events = all.iter().any(|armed| armed.sees_events());
+        self.sees_events.store(sees_events, Relaxed);
+        self.version.fetch_add(1, Relaxed);
+    }
+
+    /// Events have to be read along.
+    pub(crate) fn see_events(&self) -> bool {
+        self.sees_events.load(Relaxed)
+    }
+
+    /// Grows whenever something else is armed.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Relaxed)
+    }
+
+    /// Those that have to see events.
+    pub(crate) fn seeing(&self) -> Vec<Arc<Lookout>> {
+        let all = lock(&self.armed);
+        let seeing = all.iter().filter(|armed| armed.sees_events());
+        seeing.cloned().collect()
+    }
+
+    /// How many are armed.
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.armed).len()
+    }
+
+    /// The process has ended, and everything that it recorded was read.
+    pub(crate) fn ended(&self, ending: Ending) {
+        for armed in lock(&self.armed).iter() {
+            armed.ended(ending);
+        }
+    }
+
+    /// A number of event types has this name.
+    pub(crate) fn named(&self, event_type: &EventType) {
+        for armed in lock(&self.armed).iter() {
+            armed.named(event_type.number, &event_type.name);
+        }
+    }
+}

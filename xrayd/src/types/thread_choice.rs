@@ -1,0 +1,74 @@
+//! Which threads are recorded: by id, or by name.
+
+use xray_trace::instr_map::{Candidate, CompiledSelection, Rule, Selection, SelectionError};
+
+/// Which threads are recorded.
+#[derive(Debug, Clone)]
+pub(crate) struct ThreadChoice {
+    ids: Vec<u32>,
+    /// `None` if none is meant by name.
+    names: Option<CompiledSelection>,
+}
+
+// === impl ThreadChoice ===
+
+impl ThreadChoice {
+    /// Those with these ids, and with names that match these globs.
+    ///
+    /// # Errors
+    /// A pattern that cannot be understood.
+    pub(crate) fn new(threads: &[String]) -> Result<Self, SelectionError> {
+        let (mut ids, mut include) = (Vec::new(), Vec::new());
+        for thread in threads {
+            match thread.parse() {
+                Ok(id) => ids.push(id),
+                Err(_) => include.push(Rule::Glob(thread.clone())),
+            }
+        }
+        let names = Selection {
+            include,
+            exclude: Vec::new(),
+        };
+        let names = match names.include.is_empty() {
+            true => None,
+            false => Some(CompiledSelection::new(&names)?),
+        };
+        Ok(Self { ids, names })
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn size(&self) -> usize {
+        let names = self.names.as_ref().map_or(0, CompiledSelection::size);
+        names + size_of_val(&*self.ids)
+    }
+
+    /// Whether a thread is recorded that has this id and this name now.
+    pub(crate) fn has(&self, tid: u32, name: &str) -> bool {
+        let named = Candidate {
+            id: 0,
+            module: "",
+            symbol: None,
+            name,
+            source: None,
+        };
+        self.ids.contains(&tid)
+            || self
+                .names
+                .as_ref()
+                .is_some_and(|names| names.matches(&named))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_meant_by_id_and_by_name() {
+        let choice = ThreadChoice::new(&["17".to_owned(), "io-*".to_owned()]).unwrap();
+        assert!(choice.has(17, "main"));
+        assert!(choice.has(18, "io-3"));
+        assert!(!choice.has(18, "main"));
+        assert!(ThreadChoice::new(&["a[".to_owned()]).is_err());
+    }
+}
