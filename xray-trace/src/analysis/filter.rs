@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use globset::GlobBuilder;
 
-use super::account::Counted;
 use super::step::Open;
 use crate::model::{FunctionId, ThreadId, Ticks, Trace};
 
@@ -20,15 +19,6 @@ pub struct Filter {
     pub since: Option<Ticks>,
     /// Only calls that begin before this tick.
     pub until: Option<Ticks>,
-}
-
-/// Which calls count.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Choice<'a> {
-    filter: &'a Filter,
-    counted: Counted,
-    /// The filter leaves none out, which is seen faster here.
-    every_call: bool,
 }
 
 /// A pattern that cannot be understood.
@@ -133,36 +123,6 @@ impl Filter {
     #[must_use]
     pub fn wants_call(&self, call: &Open) -> bool {
         self.wants_time(call.start) && self.wants_function(call.function)
-    }
-}
-
-// === impl Choice ===
-
-impl<'a> Choice<'a> {
-    pub(super) fn new(filter: &'a Filter, counted: Counted) -> Self {
-        let Filter {
-            threads: _,
-            functions,
-            since,
-            until,
-        } = filter;
-        Self {
-            filter,
-            counted,
-            every_call: functions.is_none() && since.is_none() && until.is_none(),
-        }
-    }
-
-    /// Whether that call is wanted for itself.
-    #[inline(always)]
-    pub(super) fn wants(&self, call: &Open) -> bool {
-        self.every_call || self.filter.wants_call(call)
-    }
-
-    /// Whether it counts only if it is part of a recursion.
-    #[inline(always)]
-    pub(super) fn recursive(&self) -> bool {
-        self.counted == Counted::Recursive
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is gathered of one function's calls, or of another subject's, as they end.
 
-use super::account::{AccountRow, Subject};
+use super::account_table::{AccountRow, Subject};
 use super::histogram::{Histograms, Slot};
 use super::step::{Call, Ending};
 

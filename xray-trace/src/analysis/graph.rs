@@ -2,14 +2,16 @@
 
 use foldhash::HashMap;
 
-use super::account::{Account, AccountOptions, AccountRow, Distribution};
-use super::filter::Choice;
+use super::Filter;
+use super::account::AccountOptions;
+use super::account_table::{Account, AccountRow};
+use super::counted_calls::{Counted, CountedCalls};
+use super::distribution::Distribution;
 use super::histogram::{Histograms, Slot};
 use super::part::Part;
 use super::stack::Steps;
 use super::step::{Call, Ending, Notes, Open, Siblings, Visitor};
 use super::threads::by_thread;
-use super::{Counted, Filter};
 use crate::model::{FunctionId, Trace};
 
 /// Edges that are kept at most.
@@ -63,7 +65,7 @@ struct Edges {
 /// Follows the calls of one thread.
 struct Walk<'a> {
     edges: &'a mut Edges,
-    choice: Choice<'a>,
+    calls: CountedCalls<'a>,
     open: Vec<FunctionId>,
 }
 
@@ -121,7 +123,7 @@ impl Visitor for Walk<'_> {
     fn leave(&mut self, call: &Call) {
         self.open.pop();
         self.edges
-            .leave(self.open.last().copied(), call, self.choice);
+            .leave(self.open.last().copied(), call, self.calls);
     }
 }
 
@@ -131,18 +133,18 @@ impl Edges {
     fn add_thread(&mut self, mut steps: Steps<'_>, filter: &Filter) {
         steps.visit(&mut Walk {
             edges: self,
-            choice: Choice::new(filter, Counted::All),
+            calls: CountedCalls::new(filter, Counted::All),
             open: Vec::new(),
         });
         self.functions.note(steps.notes());
     }
 
     #[inline(always)]
-    fn leave(&mut self, caller: Option<FunctionId>, call: &Call, choice: Choice<'_>) {
+    fn leave(&mut self, caller: Option<FunctionId>, call: &Call, calls: CountedCalls<'_>) {
         let (function, level) = (call.open.function, call.open.nesting as usize);
         let functions = &mut self.functions;
-        let slot = functions.leave(call, function.0, level, choice);
-        if !choice.wants(&call.open) {
+        let slot = functions.leave(call, function.0, level, calls);
+        if !calls.wants(&call.open) {
             return;
         }
         let Some(edge) = self.slot((caller, function)) else {

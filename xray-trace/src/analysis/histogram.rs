@@ -5,7 +5,7 @@
 
 use std::num::NonZeroU32;
 
-use super::account::Distribution;
+use super::distribution::Distribution;
 
 /// As many durations are kept as they are.
 const EXACT: usize = 256;

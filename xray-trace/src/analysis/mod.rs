@@ -1,6 +1,9 @@
 //! Answers from a trace. All of them unpack one block at a time and never hold the events of a whole trace.
 
 mod account;
+mod account_table;
+mod counted_calls;
+mod distribution;
 mod economy;
 mod filter;
 mod frames;
@@ -22,10 +25,10 @@ mod tree;
 mod trie;
 mod window;
 
-pub use account::{
-    Account, AccountOptions, AccountRow, Counted, Direction, Distribution, GroupBy, SortBy,
-    Subject, account,
-};
+pub use account::{AccountOptions, account};
+pub use account_table::{Account, AccountRow, Direction, GroupBy, SortBy, Subject};
+pub use counted_calls::Counted;
+pub use distribution::Distribution;
 pub use economy::{DutyCycle, Economy, FilterSpan, Resting};
 pub use filter::{Filter, PatternError};
 pub use graph::{Graph, GraphEdge};

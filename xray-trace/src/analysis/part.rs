@@ -1,7 +1,7 @@
 //! Counts the calls of threads into a table.
 
-use super::account::{Account, GroupBy, Subject};
-use super::filter::Choice;
+use super::account_table::{Account, GroupBy, Subject};
+use super::counted_calls::CountedCalls;
 use super::gathered::Gathered;
 use super::histogram::{Histograms, Slot};
 use super::stack::Steps;
@@ -26,7 +26,7 @@ pub(super) struct Part {
 /// Counts calls whose place is known from themselves.
 struct Placed<'a, P> {
     part: &'a mut Part,
-    choice: Choice<'a>,
+    calls: CountedCalls<'a>,
     place: P,
 }
 
@@ -34,7 +34,7 @@ struct Placed<'a, P> {
 struct InModules<'a> {
     part: &'a mut Part,
     trace: &'a Trace,
-    choice: Choice<'a>,
+    calls: CountedCalls<'a>,
     /// How many calls are open in each.
     open: FunctionMap<usize>,
 }
@@ -46,22 +46,27 @@ impl Part {
     pub(super) fn add(
         &mut self,
         mut steps: Steps<'_>,
-        choice: Choice<'_>,
+        calls: CountedCalls<'_>,
         place: impl Fn(&Call) -> (u32, usize),
     ) {
         steps.visit(&mut Placed {
             part: self,
-            choice,
+            calls,
             place,
         });
         self.notes.add(steps.notes());
     }
 
-    pub(super) fn add_modules(&mut self, mut steps: Steps<'_>, trace: &Trace, choice: Choice<'_>) {
+    pub(super) fn add_modules(
+        &mut self,
+        mut steps: Steps<'_>,
+        trace: &Trace,
+        calls: CountedCalls<'_>,
+    ) {
         steps.visit(&mut InModules {
             part: self,
             trace,
-            choice,
+            calls,
             open: FunctionMap::default(),
         });
         self.notes.add(steps.notes());
@@ -69,8 +74,8 @@ impl Part {
 
     /// A call of that subject's ended, within `level` others of it.
     #[inline(always)]
-    fn count(&mut self, call: &Call, subject: u32, level: usize, choice: Choice<'_>) {
-        if let Some(slot) = self.leave(call, subject, level, choice) {
+    fn count(&mut self, call: &Call, subject: u32, level: usize, calls: CountedCalls<'_>) {
+        if let Some(slot) = self.leave(call, subject, level, calls) {
             self.histograms.add(slot, call.duration_ns());
         }
     }
@@ -82,16 +87,16 @@ impl Part {
         call: &Call,
         subject: u32,
         level: usize,
-        choice: Choice<'_>,
+        calls: CountedCalls<'_>,
     ) -> Option<Slot> {
-        let wants = choice.wants(&call.open);
+        let wants = calls.wants(&call.open);
         let slot = match *self.slots.entry(FunctionId(subject)) {
             Some(slot) => slot,
             None if wants => self.create(FunctionId(subject))?,
             None => return None,
         };
         let gathered = &mut self.gathered[slot.index()];
-        let counts = (!choice.recursive() || gathered.recurs(call)) && wants;
+        let counts = (!calls.recursive() || gathered.recurs(call)) && wants;
         gathered.leave(call, level, counts).then_some(slot)
     }
 
@@ -185,7 +190,7 @@ impl<P: Fn(&Call) -> (u32, usize)> Visitor for Placed<'_, P> {
     #[inline(always)]
     fn leave(&mut self, call: &Call) {
         let (subject, level) = (self.place)(call);
-        self.part.count(call, subject, level, self.choice);
+        self.part.count(call, subject, level, self.calls);
     }
 }
 
@@ -207,6 +212,6 @@ impl Visitor for InModules<'_> {
         let module = self.module(call.open.function);
         let level = self.open.entry(FunctionId(module));
         *level = level.saturating_sub(1);
-        self.part.count(call, module, *level, self.choice);
+        self.part.count(call, module, *level, self.calls);
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::account::{Account, AccountRow, Distribution, GroupBy, Subject};
+use super::account_table::{Account, AccountRow, GroupBy, Subject};
+use super::distribution::Distribution;
 use super::trie::{Key, NodeCounts, Side, StackRoots, Stacks, Trie};
 use super::{Filter, Notes};
 use crate::model::{Profile, ProfiledStack, Times, Visit};

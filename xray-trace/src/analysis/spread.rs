@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::Filter;
-use super::account::{Account, AccountOptions, GroupBy};
-use super::filter::Choice;
+use super::account::AccountOptions;
+use super::account_table::{Account, GroupBy};
+use super::counted_calls::CountedCalls;
 use super::part::Part;
 use super::stack::Steps;
 use super::threads::by_thread;
@@ -27,9 +28,9 @@ pub fn account_with_spreads(trace: &Trace, filter: &Filter) -> (Account, Vec<Spr
         counted,
         siblings,
     } = AccountOptions::default();
-    let choice = Choice::new(filter, counted);
+    let calls = CountedCalls::new(filter, counted);
     let look = |part: &mut Part, steps: Steps<'_>| {
-        part.add(steps, choice, |call| {
+        part.add(steps, calls, |call| {
             (call.open.function.0, call.open.nesting as usize)
         });
     };

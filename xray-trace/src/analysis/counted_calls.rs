@@ -1,0 +1,54 @@
+//! The calls that an analysis counts: all calls that a filter wants, or only the recursive ones.
+
+use super::Filter;
+use super::step::Open;
+
+/// Which of the calls that a filter wants are counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Counted {
+    /// All calls.
+    #[default]
+    All,
+    /// A call within a call of the same function, and a call that has one of the same function
+    /// within it.
+    Recursive,
+}
+
+/// A filter, and which of its calls count.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CountedCalls<'a> {
+    filter: &'a Filter,
+    counted: Counted,
+    /// The filter leaves no call out. To read this is faster than to ask the filter.
+    every_call: bool,
+}
+
+// === impl CountedCalls ===
+
+impl<'a> CountedCalls<'a> {
+    pub(super) fn new(filter: &'a Filter, counted: Counted) -> Self {
+        let Filter {
+            threads: _,
+            functions,
+            since,
+            until,
+        } = filter;
+        Self {
+            filter,
+            counted,
+            every_call: functions.is_none() && since.is_none() && until.is_none(),
+        }
+    }
+
+    /// Whether the filter wants this call for itself.
+    #[inline(always)]
+    pub(super) fn wants(&self, call: &Open) -> bool {
+        self.every_call || self.filter.wants_call(call)
+    }
+
+    /// Whether a call counts only if it is part of a recursion.
+    #[inline(always)]
+    pub(super) fn recursive(&self) -> bool {
+        self.counted == Counted::Recursive
+    }
+}
