@@ -18,13 +18,13 @@ use xray_trace::source::{self, KnownFunction, OpenError, Opened, OpenedProfile, 
 use crate::failure::Failure;
 use crate::log::Log;
 use crate::output::trace_summary::TraceSummary;
-use crate::output::{Console, Look, strays, text, units};
+use crate::output::{Console, Look, text, units, unmatched_exits};
 use crate::parse;
 use crate::trace_file::Overwrite;
 use crate::whole_file::WholeFile;
 
-/// Exits without an entry that are told one by one at most.
-const STRAYS: usize = 20;
+/// The most exits without an entry that are listed one by one.
+const MAX_UNMATCHED_EXITS: usize = 20;
 
 /// Which part of a trace is wanted.
 #[derive(Debug, Default, clap::Args)]
@@ -274,9 +274,11 @@ impl Unpaired {
         let file = file.display().to_string();
         let mut lines = TraceSummary::new(&file, trace, notes).notes();
         if self.keep_going && notes.exits_without_entry > 0 {
-            let strays = analysis::strays(trace, filter, STRAYS);
-            lines.extend(strays.iter().map(|stray| strays::line(stray, trace)));
-            let more = notes.exits_without_entry.saturating_sub(STRAYS as u64);
+            let exits = analysis::unmatched_exits(trace, filter, MAX_UNMATCHED_EXITS);
+            lines.extend(exits.iter().map(|exit| unmatched_exits::line(exit, trace)));
+            let more = notes
+                .exits_without_entry
+                .saturating_sub(MAX_UNMATCHED_EXITS as u64);
             if more > 0 {
                 lines.push(format!("and {}", units::counted(more, "more such record")));
             }

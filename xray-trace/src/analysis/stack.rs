@@ -13,10 +13,12 @@
 use std::vec;
 
 use super::Filter;
+use super::closing::{Cause, Closing};
 use super::frames::{Frames, Moment};
-use super::step::{Call, Ending, Notes, Open, Said, Siblings, Step, Visitor};
-use super::strays::{Stray, Strays};
-use super::window::{Window, wanted};
+use super::step::{Ending, NoVisitor, Notes, Open, Said, Siblings, Step, Visitor};
+use super::thread_blocks::ThreadBlocks;
+use super::unmatched_exit::{UnmatchedExit, UnmatchedExits};
+use super::window::Window;
 use crate::container::{Block, Common, Events, Form, OpenCall};
 use crate::model::{
     CallKind, Clock, ClockReader, Event, EventBody, FunctionId, ThreadId, Ticks, Trace, Values,
@@ -52,37 +54,12 @@ pub struct Steps<'a> {
     astray: bool,
     /// What was met so far.
     notes: Notes,
-    /// The exits without an entry, as far as they are wanted one by one.
-    strays: Strays,
+    /// The first exits without an entry. `stray` adds to the list; the list keeps none by default.
+    unmatched: UnmatchedExits,
     /// How often the thread was said to run on some processor.
     processors: u64,
     /// The latest of these.
     processor: Option<u16>,
-}
-
-/// Does not look.
-struct Nobody;
-
-/// An order to close open calls down to a depth.
-#[derive(Debug, Clone, Copy)]
-struct Closing {
-    /// How many calls stay open.
-    keep: usize,
-    /// When the calls that saw no exit were last known to be open.
-    last_seen: Moment,
-    cause: Cause,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Cause {
-    /// The outermost of them ended this way, now, with this result.
-    Exit(Ending, Option<u64>),
-    /// The trace says that they were left.
-    Unwound,
-    /// So many events are missing.
-    Loss { ticks: Ticks, events: u64 },
-    /// The trace ends.
-    End,
 }
 
 // === impl Steps ===
@@ -109,7 +86,7 @@ impl<'a> Steps<'a> {
             closing: None,
             astray: false,
             notes: Notes::default(),
-            strays: Strays::default(),
+            unmatched: UnmatchedExits::default(),
             processors: 0,
             processor: None,
         }
@@ -122,14 +99,14 @@ impl<'a> Steps<'a> {
     }
 
     /// The same steps, that also keep the first `limit` exits without an entry.
-    pub(super) fn keeping_strays(self, limit: usize) -> Self {
-        let strays = Strays::of(limit);
-        Self { strays, ..self }
+    pub(super) fn keeping_unmatched(self, limit: usize) -> Self {
+        let unmatched = UnmatchedExits::with_limit(limit);
+        Self { unmatched, ..self }
     }
 
-    /// The exits without an entry that were kept.
-    pub(super) fn into_strays(self) -> Vec<Stray> {
-        self.strays.into_kept()
+    /// The exits without an entry that the steps kept.
+    pub(super) fn into_unmatched(self) -> Vec<UnmatchedExit> {
+        self.unmatched.into_kept()
     }
 
     /// The steps of every thread of a trace that has events, by thread.
@@ -140,17 +117,28 @@ impl<'a> Steps<'a> {
 
     /// The steps that `filter` may want something of, of every thread that has any, by thread.
     pub fn of_wanted(trace: &'a Trace, filter: &Filter) -> impl Iterator<Item = Self> {
-        let threads = wanted(trace, filter).into_iter();
-        threads.map(|wanted| wanted.steps(trace, Siblings::Closed))
+        let threads = ThreadBlocks::of_trace(trace, filter).into_iter();
+        threads.map(|thread| Self::in_window(trace, thread, Siblings::Closed))
     }
 
-    /// The same steps, of that window; `open` are the calls that are open before the first block, outermost first.
-    pub(super) fn within(self, window: Window, open: Vec<OpenCall>) -> Self {
-        let mut this = self.with_open(open);
+    /// The steps of a thread in its window, and after it until every call of the window has ended.
+    pub(super) fn in_window(
+        trace: &'a Trace,
+        thread_blocks: ThreadBlocks<'a>,
+        siblings: Siblings,
+    ) -> Self {
+        let ThreadBlocks {
+            thread,
+            window,
+            open,
+            blocks,
+        } = thread_blocks;
+        let steps = Self::new(trace.clock(), thread, blocks).with_siblings(siblings);
+        let mut this = steps.with_open(open);
         this.window = window;
         if window.since > Ticks(0) {
             this.turn = window.since;
-            this.follow(&mut Nobody);
+            this.follow(&mut NoVisitor);
             this.begin();
         }
         this.turn = window.until;
@@ -177,7 +165,7 @@ impl<'a> Steps<'a> {
     pub(super) fn open_at(mut self, at: Ticks) -> (Vec<Open>, Moment) {
         self.window.since = at;
         self.turn = at;
-        self.follow(&mut Nobody);
+        self.follow(&mut NoVisitor);
         (self.frames.opens().collect(), self.now)
     }
 
@@ -366,7 +354,8 @@ impl<'a> Steps<'a> {
             Ending::Normal | Ending::Closed => CallKind::Exit,
         };
         let open = self.frames.functions();
-        self.strays.keep(self.thread, function, kind, ticks, open);
+        self.unmatched
+            .keep(self.thread, function, kind, ticks, open);
     }
 
     /// Takes in what is not a call.
@@ -421,7 +410,7 @@ impl<'a> Steps<'a> {
         self.begun.by_ref().for_each(|open| visitor.enter(&open));
         self.follow(visitor);
         for step in self {
-            show(step, visitor);
+            step.show(visitor);
         }
     }
 
@@ -457,7 +446,7 @@ impl<'a> Steps<'a> {
                 },
             };
             if let Some(step) = step {
-                show(step, visitor);
+                step.show(visitor);
             }
         }
     }
@@ -606,25 +595,5 @@ impl Iterator for Steps<'_> {
                 return step;
             }
         }
-    }
-}
-
-// === impl Nobody ===
-
-impl Visitor for Nobody {
-    #[inline(always)]
-    fn enter(&mut self, _: &Open) {}
-
-    #[inline(always)]
-    fn leave(&mut self, _: &Call) {}
-}
-
-#[inline(always)]
-fn show(step: Step, visitor: &mut impl Visitor) {
-    match step {
-        Step::Enter(open) => visitor.enter(&open),
-        Step::Leave(call) => visitor.leave(&call),
-        Step::Lost { ticks, events } => visitor.lost(ticks, events),
-        Step::Data(_) => {}
     }
 }

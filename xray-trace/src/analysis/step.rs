@@ -38,6 +38,9 @@ pub trait Visitor {
     }
 }
 
+/// A visitor that ignores every call.
+pub(super) struct NoVisitor;
+
 /// A call that began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Open {
@@ -131,6 +134,31 @@ pub struct Notes {
     pub lost: u64,
     /// Blocks that were looked at, and whose events could not all be unpacked.
     pub damaged_blocks: u64,
+}
+
+// === impl Step ===
+
+impl Step {
+    /// Shows the step to `visitor`, which sees no data of the program.
+    #[inline(always)]
+    pub(super) fn show(self, visitor: &mut impl Visitor) {
+        match self {
+            Self::Enter(open) => visitor.enter(&open),
+            Self::Leave(call) => visitor.leave(&call),
+            Self::Lost { ticks, events } => visitor.lost(ticks, events),
+            Self::Data(_) => {}
+        }
+    }
+}
+
+// === impl NoVisitor ===
+
+impl Visitor for NoVisitor {
+    #[inline(always)]
+    fn enter(&mut self, _: &Open) {}
+
+    #[inline(always)]
+    fn leave(&mut self, _: &Call) {}
 }
 
 // === impl Call ===

@@ -6,7 +6,7 @@ use std::thread;
 use super::Filter;
 use super::stack::Steps;
 use super::step::Siblings;
-use super::window::{Wanted, wanted};
+use super::thread_blocks::ThreadBlocks;
 use crate::model::Trace;
 
 /// What a trace is divided among at most. Each has its own results, so memory grows with their number.
@@ -24,11 +24,11 @@ pub(super) fn by_thread<T: Default + Send>(
     siblings: Siblings,
     look: impl Fn(&mut T, Steps<'_>) + Sync,
 ) -> Vec<T> {
-    let shares = divide(wanted(trace, filter));
-    let work = |share: Vec<Wanted<'_>>| {
+    let shares = divide(ThreadBlocks::of_trace(trace, filter));
+    let work = |share: Vec<ThreadBlocks<'_>>| {
         let mut part = T::default();
         for thread in share {
-            look(&mut part, thread.steps(trace, siblings));
+            look(&mut part, Steps::in_window(trace, thread, siblings));
         }
         part
     };
@@ -48,8 +48,8 @@ pub(super) fn by_thread<T: Default + Send>(
 }
 
 /// Divides threads into shares of about the same length, as many as are worthwhile.
-fn divide(threads: Vec<Wanted<'_>>) -> Vec<Vec<Wanted<'_>>> {
-    let total: usize = threads.iter().map(Wanted::len).sum();
+fn divide(threads: Vec<ThreadBlocks<'_>>) -> Vec<Vec<ThreadBlocks<'_>>> {
+    let total: usize = threads.iter().map(ThreadBlocks::len).sum();
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let workers = processors
         .min(WORKERS)
@@ -58,12 +58,12 @@ fn divide(threads: Vec<Wanted<'_>>) -> Vec<Vec<Wanted<'_>>> {
         .max(1);
     let mut shares: Vec<_> = (0..workers).map(|_| Vec::new()).collect();
     let mut before = 0;
-    for wanted in threads {
+    for thread in threads {
         // It belongs where its middle is.
-        let len = wanted.len();
+        let len = thread.len();
         let middle = before + len / 2;
         let share = (middle * workers).checked_div(total).unwrap_or(0);
-        shares[share.min(workers - 1)].push(wanted);
+        shares[share.min(workers - 1)].push(thread);
         before += len;
     }
     shares

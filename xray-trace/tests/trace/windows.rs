@@ -7,7 +7,8 @@ use std::io::{Seek as _, Write as _};
 use proptest::prelude::*;
 use xray_trace::analysis::{
     AccountOptions, Call, Counted, Filter, Graph, GroupBy, Notes, Open, Order, SPACING, Shown,
-    Siblings, Side, StackRoots, Stacks, Step, Steps, Survey, Tree, Visitor, account, strays,
+    Siblings, Side, StackRoots, Stacks, Step, Steps, Survey, Tree, Visitor, account,
+    unmatched_exits,
 };
 use xray_trace::container::{OpenCalls, Payload};
 use xray_trace::model::{Event, EventBody, ThreadId, Ticks, Trace};
@@ -22,7 +23,7 @@ struct Answers {
     graphs: Vec<Graph>,
     stacks: Vec<(Notes, Vec<xray_trace::analysis::StackNode>, Vec<String>)>,
     trees: Vec<Vec<xray_trace::analysis::TreeLine>>,
-    strays: Vec<xray_trace::analysis::Stray>,
+    unmatched: Vec<xray_trace::analysis::UnmatchedExit>,
 }
 
 fn answers(trace: &Trace, filter: &Filter) -> Answers {
@@ -65,7 +66,7 @@ fn answers(trace: &Trace, filter: &Filter) -> Answers {
             .map(stacks)
             .into(),
         trees: [Order::ByThread, Order::ByTime].map(tree).into(),
-        strays: strays(trace, filter, 5),
+        unmatched: unmatched_exits(trace, filter, 5),
     }
 }
 

@@ -33,7 +33,6 @@ pub(crate) mod recorded;
 pub(crate) mod refused;
 pub(crate) mod stacks;
 pub(crate) mod status;
-pub(crate) mod strays;
 mod table;
 pub(crate) mod text;
 pub(crate) mod toggled;
@@ -41,6 +40,7 @@ pub(crate) mod trace_info;
 pub(crate) mod trace_summary;
 pub(crate) mod triggered;
 pub(crate) mod units;
+pub(crate) mod unmatched_exits;
 pub(crate) mod unrecorded;
 pub(crate) mod watched;
 

@@ -1,20 +1,20 @@
 //! Exits without an entry, a line each.
 
-use xray_trace::analysis::Stray;
+use xray_trace::analysis::UnmatchedExit;
 use xray_trace::model::{CallKind, Trace};
 
 use super::text;
 
-/// An exit without an entry in the words of `llvm-xray stack`, and behind them the calls that were open in its thread, innermost
-/// first.
-pub(crate) fn line(stray: &Stray, trace: &Trace) -> String {
-    let Stray {
+/// An exit without an entry in the words of `llvm-xray stack`. Behind them stand the calls that
+/// were open in its thread, innermost first.
+pub(crate) fn line(exit: &UnmatchedExit, trace: &Trace) -> String {
+    let UnmatchedExit {
         thread,
         function,
         kind,
         ticks,
         open,
-    } = stray;
+    } = exit;
     let tid = trace.thread(*thread).map_or(thread.0, |thread| thread.tid);
     let name = |function| text::printable(&trace.function_name(function));
     let kind = match kind {
