@@ -19,7 +19,7 @@ use super::step::{Ending, NoVisitor, Notes, Open, Said, Siblings, Step, Visitor}
 use super::thread_blocks::ThreadBlocks;
 use super::unmatched_exit::{UnmatchedExit, UnmatchedExits};
 use super::window::Window;
-use crate::container::{Block, Common, Events, Form, OpenCall};
+use crate::container::{Block, Events, Form, OpenCall, PlainCalls};
 use crate::model::{
     CallKind, Clock, ClockReader, Event, EventBody, FunctionId, ThreadId, Ticks, Trace, Values,
 };
@@ -462,9 +462,9 @@ impl<'a> Steps<'a> {
             && let Some(mut events) = self.events.take()
         {
             match &mut events.0 {
-                Form::Packed(events) => self.visit_common(events, visitor),
+                Form::Packed(events) => self.visit_plain_calls(events, visitor),
                 #[cfg(feature = "import")]
-                Form::InLog(events) => self.visit_common(events, visitor),
+                Form::InLog(events) => self.visit_plain_calls(events, visitor),
                 Form::Failed(_) => {}
             }
             self.events = Some(events);
@@ -474,11 +474,11 @@ impl<'a> Steps<'a> {
     /// Goes on for as long as calls are in good order, which is nearly always. With everything in one place the compiler keeps what
     /// it needs in registers, and makes nothing that is not looked at.
     #[inline(always)]
-    fn visit_common(&mut self, events: &mut impl Common, visitor: &mut impl Visitor) {
+    fn visit_plain_calls(&mut self, events: &mut impl PlainCalls, visitor: &mut impl Visitor) {
         let (turn, enough) = (self.turn, self.enough);
         let mut now = self.now;
         while !visitor.enough()
-            && let Some((ticks, function, kind)) = events.next_common()
+            && let Some((ticks, function, kind)) = events.next_plain_call()
         {
             if ticks >= turn {
                 let values = Values::NONE;

@@ -1,60 +1,10 @@
-//! A block: a stretch of one thread's events, packed.
-//!
-//! An event begins with a head of 1, 2, 3 or 5 bytes, a little-endian number:
-//!
-//! ```text
-//!  bits 0-1  what: 0 exit of the innermost open call, 1 entry as expected, 2 entry of a named function, 3 see the next byte
-//!  bits 2-3  length of the head: 0 one byte, 1 two, 2 three, 3 five
-//!  bits 4-   ticks since the event before: 4, 12, 20 or 36 bits
-//! ```
-//!
-//! and is followed by what its kind asks for. `docs/trace-format.md` has all of it.
+//! A block: a stretch of one thread's events, packed. [`BlockEncoder`] packs the events, and
+//! [`Events`] unpacks them. The block itself knows the thread, the times and the counts.
 
-use super::BlockEncoder;
-use super::decode::Events;
+use super::encode::{BlockEncoder, EncodedBlock};
+use super::events::Events;
 use super::payload::Payload;
 use crate::model::{FunctionId, ThreadId, Ticks};
-
-/// What an event head says, in its lowest two bits.
-pub(super) mod what {
-    pub(in super::super) const EXIT_INNERMOST: u64 = 0;
-    pub(in super::super) const ENTER_EXPECTED: u64 = 1;
-    pub(in super::super) const ENTER_NAMED: u64 = 2;
-    pub(in super::super) const EXTENDED: u64 = 3;
-}
-
-/// The byte after an extended head: a kind in bits 0-1, two flags, and zeros.
-pub(super) mod extended {
-    pub(in super::super) const ENTER: u8 = 0;
-    pub(in super::super) const EXIT: u8 = 1;
-    pub(in super::super) const TAIL_EXIT: u8 = 2;
-    /// The function is named, after this byte.
-    pub(in super::super) const NAMED: u8 = 4;
-    /// From this bit on: how many values follow, after the function.
-    pub(in super::super) const VALUES_SHIFT: u32 = 3;
-    pub(in super::super) const VALUES: u8 = 7 << VALUES_SHIFT;
-    /// Events were lost; their number follows.
-    pub(in super::super) const LOST: u8 = 3;
-    /// Something that the program said: its kind, its length and its bytes follow.
-    pub(in super::super) const DATA: u8 = 0x0b;
-    /// The same with more about it: its kind, the function that it stands in (1 more than its id; 0 if that is not known), how many bytes the
-    /// program said there are, how many are there, and those.
-    pub(in super::super) const SAID: u8 = 0x13;
-    /// Calls ended without an exit; their number follows.
-    pub(in super::super) const UNWOUND: u8 = 0x17;
-    /// The exit that comes next is of no call that is open.
-    pub(in super::super) const ASTRAY: u8 = 0x1b;
-    /// The processor's number follows.
-    pub(in super::super) const CPU: u8 = 0x0f;
-    /// No event: ticks that the next head has no room for follow.
-    pub(in super::super) const ADVANCE: u8 = 7;
-}
-
-/// Ticks that the longest head has room for, in bits.
-pub(super) const DELTA_BITS: u32 = 36;
-
-/// The length of a head, by its length code.
-pub(super) const HEAD_LEN: [usize; 4] = [1, 2, 3, 5];
 
 /// A finished stretch of one thread's events. Cloning shares the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,5 +51,29 @@ impl Block {
     #[must_use]
     pub fn events(&self) -> Events {
         self.payload.events(self.first)
+    }
+}
+
+// === impl BlockEncoder ===
+
+impl BlockEncoder {
+    /// Takes the block, if it has events, and begins the next one.
+    #[must_use]
+    pub fn finish(&mut self) -> Option<Block> {
+        let EncodedBlock {
+            first,
+            last,
+            calls,
+            lost,
+            bytes,
+        } = self.take()?;
+        Some(Block {
+            thread: self.thread(),
+            first,
+            last,
+            calls,
+            lost,
+            payload: bytes.into(),
+        })
     }
 }

@@ -1,12 +1,11 @@
 //! Unpacks the events of a block. The bytes may come from anywhere: every one is checked.
 
-use std::io;
 use std::sync::Arc;
 
 use super::MAX_DATA_LEN;
-use super::block::{HEAD_LEN, extended, what};
-#[cfg(feature = "import")]
-use super::in_log;
+use super::decode_error::DecodeError;
+use super::event_head::{HEAD_LEN, extended, head_kind};
+use super::plain_calls::PlainCalls;
 use super::predictor::Predictor;
 use super::varint::{self, VarintError};
 use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks, Values};
@@ -17,72 +16,9 @@ const COMMON_LEN: usize = 5 + varint::MAX_LEN;
 /// The bits of a head, by its length's code.
 const HEAD_BITS: [u64; 4] = [0xff, 0xffff, 0xff_ffff, 0xff_ffff_ffff];
 
-/// Why the events of a block cannot be unpacked from here on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// The block ends inside the event.
-    #[error("the event at byte {at} of the block is cut off")]
-    Cut {
-        /// Where the event begins in the block.
-        at: usize,
-    },
-    /// A kind this version does not have.
-    #[error("the event at byte {at} of the block has the unknown kind {kind:#04x}")]
-    UnknownKind {
-        /// Where the event begins in the block.
-        at: usize,
-        /// The byte that gives its kind.
-        kind: u8,
-    },
-    /// The function goes without saying, but nothing says it.
-    #[error("the event at byte {at} of the block leaves out its function, and none is expected")]
-    NothingExpected {
-        /// Where the event begins in the block.
-        at: usize,
-    },
-    /// The block could not be read from its file.
-    #[error("the block cannot be read from the file: {0}")]
-    Unreadable(io::ErrorKind),
-    /// The checksum of the block in its file does not fit.
-    #[error("the block at byte {section} of the file is damaged: its checksum does not fit")]
-    Checksum {
-        /// Where the block's section begins.
-        section: u64,
-    },
-    /// A number too great for what it means.
-    #[error("the event at byte {at} of the block has a number out of range")]
-    OutOfRange {
-        /// Where the event begins in the block.
-        at: usize,
-    },
-}
-
-/// The events of a block, in order. Made by [`super::Block::events`].
+/// The packed events of a block.
 #[derive(Debug)]
-pub struct Events(pub(crate) Form);
-
-/// How the events of a block are held.
-#[derive(Debug)]
-pub(crate) enum Form {
-    /// Packed.
-    Packed(Packed),
-    /// As records in a log.
-    #[cfg(feature = "import")]
-    InLog(in_log::Events),
-    /// Not at all, for this reason, which is not told yet.
-    Failed(Option<DecodeError>),
-}
-
-/// Gives the events of a block that nearly all are, without a look at others.
-pub(crate) trait Common {
-    /// The next event if it is a call without values. Otherwise, or if anything is wrong with it, nothing has been
-    /// taken.
-    fn next_common(&mut self) -> Option<(Ticks, FunctionId, CallKind)>;
-}
-
-/// Unpacks events.
-#[derive(Debug)]
-pub(crate) struct Packed {
+pub(crate) struct PackedEvents {
     /// The packed events.
     payload: Arc<[u8]>,
     /// Where the next event begins; the end after an error.
@@ -93,74 +29,20 @@ pub(crate) struct Packed {
     predictor: Box<Predictor>,
 }
 
-// === impl Events ===
+// === impl PackedEvents ===
 
-impl Events {
-    /// The bytes of an event of this block's.
-    #[must_use]
-    pub fn data(&self, data: DataRef) -> &[u8] {
-        match &self.0 {
-            Form::Packed(packed) => packed.data(data),
-            #[cfg(feature = "import")]
-            Form::InLog(events) => events.data(data),
-            Form::Failed(_) => &[],
-        }
-    }
-
-    /// Where the next event begins in the block.
-    pub(super) fn position(&self) -> usize {
-        match &self.0 {
-            Form::Packed(packed) => packed.at,
-            #[cfg(feature = "import")]
-            Form::InLog(events) => events.position(),
-            Form::Failed(_) => 0,
-        }
-    }
-}
-
-impl Iterator for Events {
-    type Item = Result<Event, DecodeError>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        let common = match &mut self.0 {
-            Form::Packed(packed) => packed.next_common(),
-            #[cfg(feature = "import")]
-            Form::InLog(events) => events.next_common(),
-            Form::Failed(_) => None,
-        };
-        if let Some((ticks, function, kind)) = common {
-            let values = Values::NONE;
-            let body = EventBody::Call {
-                function,
-                kind,
-                values,
-            };
-            return Some(Ok(Event { ticks, body }));
-        }
-        match &mut self.0 {
-            Form::Packed(packed) => packed.next_other(),
-            #[cfg(feature = "import")]
-            Form::InLog(events) => events.next_other(),
-            Form::Failed(why) => why.take().map(Err),
-        }
-    }
-}
-
-// === impl Packed ===
-
-impl Common for Packed {
+impl PlainCalls for PackedEvents {
     #[inline(always)]
-    fn next_common(&mut self) -> Option<(Ticks, FunctionId, CallKind)> {
+    fn next_plain_call(&mut self) -> Option<(Ticks, FunctionId, CallKind)> {
         let bytes = self.payload.get(self.at..)?.first_chunk::<COMMON_LEN>()?;
         let word = u64::from_le_bytes(*bytes.first_chunk()?);
         let code = (word >> 2 & 3) as usize;
         let ticks = self.ticks.checked_add((word & HEAD_BITS[code]) >> 4)?;
         let mut end = HEAD_LEN[code];
         let (function, kind) = match word & 3 {
-            what::EXIT_INNERMOST => (self.predictor.exit_expected()?, CallKind::Exit),
-            what::ENTER_EXPECTED => (self.predictor.enter_expected()?, CallKind::Enter),
-            what::ENTER_NAMED => {
+            head_kind::EXIT_INNERMOST => (self.predictor.exit_expected()?, CallKind::Exit),
+            head_kind::ENTER_EXPECTED => (self.predictor.enter_expected()?, CallKind::Enter),
+            head_kind::ENTER_NAMED => {
                 let (number, len) = varint::read(bytes.get(end..)?).ok()?;
                 end += len;
                 let function = FunctionId(u32::try_from(number).ok()?);
@@ -175,7 +57,7 @@ impl Common for Packed {
     }
 }
 
-impl Packed {
+impl PackedEvents {
     pub(super) fn new(first: Ticks, payload: Arc<[u8]>) -> Self {
         Self {
             payload,
@@ -185,15 +67,21 @@ impl Packed {
         }
     }
 
-    fn data(&self, data: DataRef) -> &[u8] {
+    /// The bytes of an event of this block.
+    pub(super) fn data(&self, data: DataRef) -> &[u8] {
         let at = usize::try_from(data.at).unwrap_or(usize::MAX);
         self.payload
             .get(at..at.saturating_add(data.len()))
             .unwrap_or_default()
     }
 
+    /// Where the next event begins in the block.
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
     /// Any event; `None` at the end.
-    fn next_other(&mut self) -> Option<Result<Event, DecodeError>> {
+    pub(super) fn next_other(&mut self) -> Option<Result<Event, DecodeError>> {
         if self.at >= self.payload.len() {
             return None;
         }
@@ -221,19 +109,19 @@ impl Packed {
                 values: Values::NONE,
             };
             let body = match head & 3 {
-                what::EXIT_INNERMOST => {
+                head_kind::EXIT_INNERMOST => {
                     let function = self.predictor.innermost();
                     let function = function.ok_or(DecodeError::NothingExpected { at: start })?;
                     self.predictor.exit_innermost(function);
                     call(function, CallKind::Exit)
                 }
-                what::ENTER_EXPECTED => {
+                head_kind::ENTER_EXPECTED => {
                     let function = self.predictor.next_entry();
                     let function = function.ok_or(DecodeError::NothingExpected { at: start })?;
                     self.predictor.enter(function);
                     call(function, CallKind::Enter)
                 }
-                what::ENTER_NAMED => {
+                head_kind::ENTER_NAMED => {
                     let function = self.function(&mut at, start)?;
                     self.predictor.enter(function);
                     call(function, CallKind::Enter)

@@ -1,11 +1,11 @@
-//! Packs events into a block. This is the collector's innermost loop: no allocation per event, no branch that a
-//! well-behaved program mispredicts.
+//! Packs events into the bytes of a block. This is the collector's innermost loop: no allocation
+//! per event, no branch that a well-behaved program mispredicts.
 
 use std::sync::Arc;
 
 use super::MAX_DATA_LEN;
-use super::block::{Block, DELTA_BITS, extended, what};
-use super::decode::Events;
+use super::event_head::{DELTA_BITS, extended, head_kind};
+use super::events::Events;
 use super::predictor::Predictor;
 use super::varint;
 use crate::model::{CallKind, DataKind, Event, EventBody, FunctionId, ThreadId, Ticks, Values};
@@ -32,6 +32,21 @@ pub struct BlockEncoder {
     lost: u64,
     /// What is expected next. Reset by `finish`.
     predictor: Box<Predictor>,
+}
+
+/// The packed events of a block, and what the block says of them.
+#[derive(Debug)]
+pub(super) struct EncodedBlock {
+    /// The time of the first event.
+    pub(super) first: Ticks,
+    /// The time of the last event.
+    pub(super) last: Ticks,
+    /// The number of call events.
+    pub(super) calls: u32,
+    /// The number of lost events.
+    pub(super) lost: u64,
+    /// The packed events.
+    pub(super) bytes: Arc<[u8]>,
 }
 
 // === impl BlockEncoder ===
@@ -132,12 +147,12 @@ impl BlockEncoder {
             self.put_rare(function, kind, &values.into(), delta);
         } else if kind == CallKind::Enter {
             match self.predictor.enter(function) {
-                true => self.put_head(what::ENTER_EXPECTED, delta),
+                true => self.put_head(head_kind::ENTER_EXPECTED, delta),
                 false => self.put_unexpected(function, kind, delta),
             }
         } else {
             match self.predictor.exit_innermost(function) {
-                true => self.put_head(what::EXIT_INNERMOST, delta),
+                true => self.put_head(head_kind::EXIT_INNERMOST, delta),
                 false => self.put_unexpected(function, kind, delta),
             }
         }
@@ -147,7 +162,7 @@ impl BlockEncoder {
     pub fn push_lost(&mut self, ticks: Ticks, events: u64) {
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
-        self.put_head(what::EXTENDED, delta);
+        self.put_head(head_kind::EXTENDED, delta);
         self.put_byte(extended::LOST);
         self.put_number(events);
         self.lost = self.lost.saturating_add(events);
@@ -157,7 +172,7 @@ impl BlockEncoder {
     pub fn push_unwound(&mut self, ticks: Ticks, calls: u64) {
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
-        self.put_head(what::EXTENDED, delta);
+        self.put_head(head_kind::EXTENDED, delta);
         self.put_byte(extended::UNWOUND);
         self.put_number(calls);
         self.predictor.unwind(calls);
@@ -167,7 +182,7 @@ impl BlockEncoder {
     pub fn push_astray(&mut self, ticks: Ticks) {
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
-        self.put_head(what::EXTENDED, delta);
+        self.put_head(head_kind::EXTENDED, delta);
         self.put_byte(extended::ASTRAY);
     }
 
@@ -175,7 +190,7 @@ impl BlockEncoder {
     pub fn push_data(&mut self, ticks: Ticks, kind: DataKind, data: &[u8]) -> usize {
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
-        self.put_head(what::EXTENDED, delta);
+        self.put_head(head_kind::EXTENDED, delta);
         self.put_byte(extended::DATA);
         self.put_number(number_of(kind));
         self.put_data(data)
@@ -205,7 +220,7 @@ impl BlockEncoder {
     ) -> usize {
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
-        self.put_head(what::EXTENDED, delta);
+        self.put_head(head_kind::EXTENDED, delta);
         self.put_byte(extended::SAID);
         self.put_number(number_of(kind));
         self.put_number(function.map_or(0, |function| u64::from(function.0) + 1));
@@ -217,24 +232,22 @@ impl BlockEncoder {
     pub fn push_cpu(&mut self, ticks: Ticks, cpu: u16) {
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
-        self.put_head(what::EXTENDED, delta);
+        self.put_head(head_kind::EXTENDED, delta);
         self.put_byte(extended::CPU);
         self.put_number(u64::from(cpu));
     }
 
-    /// Takes the block, if there is anything in it, and begins the next one.
-    #[must_use]
-    pub fn finish(&mut self) -> Option<Block> {
+    /// Takes the packed events, if the block has any, and begins the next block.
+    pub(super) fn take(&mut self) -> Option<EncodedBlock> {
         if self.is_empty() {
             return None;
         }
-        let block = Block {
-            thread: self.thread,
+        let block = EncodedBlock {
             first: Ticks(self.first),
             last: Ticks(self.last),
             calls: self.calls,
             lost: self.lost,
-            payload: Arc::<[u8]>::from(&self.buffer[..self.at]).into(),
+            bytes: Arc::from(&self.buffer[..self.at]),
         };
         self.at = 0;
         self.calls = 0;
@@ -260,10 +273,10 @@ impl BlockEncoder {
     #[cold]
     fn put_unexpected(&mut self, function: FunctionId, kind: CallKind, delta: u64) {
         match kind {
-            CallKind::Enter => self.put_head(what::ENTER_NAMED, delta),
+            CallKind::Enter => self.put_head(head_kind::ENTER_NAMED, delta),
             CallKind::Exit | CallKind::TailExit => {
                 self.predictor.exit_other(function);
-                self.put_head(what::EXTENDED, delta);
+                self.put_head(head_kind::EXTENDED, delta);
                 self.put_byte(extended::EXIT | extended::NAMED);
             }
         }
@@ -285,7 +298,7 @@ impl BlockEncoder {
         }
         // At most six.
         byte |= u8::try_from(values.len()).unwrap_or(0) << extended::VALUES_SHIFT;
-        self.put_head(what::EXTENDED, delta);
+        self.put_head(head_kind::EXTENDED, delta);
         self.put_byte(byte);
         if !expected {
             self.put_number(u64::from(function.0));
@@ -300,7 +313,7 @@ impl BlockEncoder {
         if delta >> DELTA_BITS == 0 {
             return delta;
         }
-        self.put_head(what::EXTENDED, 0);
+        self.put_head(head_kind::EXTENDED, 0);
         self.put_byte(extended::ADVANCE);
         self.put_number(delta);
         0
@@ -308,11 +321,11 @@ impl BlockEncoder {
 
     /// Writes an event's head: always eight bytes, of which as many count as the time needs.
     #[inline]
-    fn put_head(&mut self, what: u64, delta: u64) {
+    fn put_head(&mut self, kind: u64, delta: u64) {
         // Times differ as a program's do: without a branch, which would go the wrong way at many of them.
         let above = |most: u64| u8::from(delta > most);
         let (one, two, four) = (above(0xf), above(0xfff), above(0xf_ffff));
-        let word = what | u64::from(one + two + four) << 2 | delta << 4;
+        let word = kind | u64::from(one + two + four) << 2 | delta << 4;
         let len = usize::from(1 + one + two + 2 * four);
         self.put(word.to_le_bytes(), len);
     }

@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use super::MAX_DATA_LEN;
-use super::decode::{Common, DecodeError};
+use super::decode_error::DecodeError;
+use super::plain_calls::PlainCalls;
 use crate::function_map::FunctionMap;
 use crate::llvm::fdr::{FunctionKind, Layout, PlainCall, Record};
 use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks, Values};
@@ -101,9 +102,9 @@ impl Stretch {
 
 // === impl Events ===
 
-impl Common for Events {
+impl PlainCalls for Events {
     #[inline(always)]
-    fn next_common(&mut self) -> Option<(Ticks, FunctionId, CallKind)> {
+    fn next_plain_call(&mut self) -> Option<(Ticks, FunctionId, CallKind)> {
         if self.at >= self.plain_end {
             return None;
         }

@@ -7,12 +7,16 @@
 mod block;
 mod chosen;
 mod decode;
+mod decode_error;
 mod encode;
+mod event_head;
+mod events;
 mod excerpt;
 #[cfg(feature = "import")]
 pub(crate) mod in_log;
 mod open_calls;
 mod payload;
+mod plain_calls;
 mod predictor;
 mod profile;
 mod reader;
@@ -24,12 +28,14 @@ mod writer;
 
 pub use block::Block;
 pub use chosen::{Chosen, Excluded, Part, RecordedTime};
-pub(crate) use decode::{Common, Form};
-pub use decode::{DecodeError, Events};
+pub use decode_error::DecodeError;
 pub use encode::BlockEncoder;
+pub use events::Events;
+pub(crate) use events::Form;
 pub use excerpt::{Excerpt, ThreadEnd};
 pub use open_calls::{OpenCall, OpenCalls, OpenCallsEncoder};
 pub use payload::Payload;
+pub(crate) use plain_calls::PlainCalls;
 pub use profile::{ProfileEncoder, ProfileError, ProfilePart, ProfiledCalls};
 pub use reader::{Completeness, Item, ReadError, Reader};
 pub use section::SectionKind;

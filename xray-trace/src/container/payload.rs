@@ -6,9 +6,11 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
+use super::decode::PackedEvents;
+use super::decode_error::DecodeError;
 #[cfg(feature = "import")]
-use super::BlockEncoder;
-use super::decode::{DecodeError, Events, Form, Packed};
+use super::encode::BlockEncoder;
+use super::events::{Events, Form};
 #[cfg(feature = "import")]
 use super::in_log;
 #[cfg(feature = "import")]
@@ -65,7 +67,7 @@ impl Payload {
             Place::InLog(stretch) => stretch.events().map(Form::InLog),
             _ => self
                 .load()
-                .map(|bytes| Form::Packed(Packed::new(first, bytes))),
+                .map(|bytes| Form::Packed(PackedEvents::new(first, bytes))),
         };
         Events(form.unwrap_or_else(|why| Form::Failed(Some(why))))
     }
@@ -128,8 +130,7 @@ fn packed(stretch: &in_log::Stretch) -> Result<Arc<[u8]>, DecodeError> {
     while let Some(event) = events.next().transpose()? {
         encoder.push(&event, &events, |function| function);
     }
-    let block = encoder.finish();
-    block.map_or_else(|| Ok(Arc::default()), |block| block.payload.load())
+    Ok(encoder.take().map(|block| block.bytes).unwrap_or_default())
 }
 
 impl<B: Into<Arc<[u8]>>> From<B> for Payload {
