@@ -9,6 +9,7 @@ mod chosen;
 mod decode;
 mod decode_error;
 mod encode;
+mod end;
 mod event_head;
 mod events;
 mod excerpt;
@@ -30,6 +31,7 @@ pub use block::Block;
 pub use chosen::{Chosen, Excluded, Part, RecordedTime};
 pub use decode_error::DecodeError;
 pub use encode::BlockEncoder;
+pub use end::End;
 pub use events::Events;
 pub(crate) use events::Form;
 pub use excerpt::{Excerpt, ThreadEnd};
@@ -39,7 +41,7 @@ pub(crate) use plain_calls::PlainCalls;
 pub use profile::{ProfileEncoder, ProfileError, ProfilePart, ProfiledCalls};
 pub use reader::{Completeness, Item, ReadError, Reader};
 pub use section::SectionKind;
-pub use writer::{End, Writer};
+pub use writer::Writer;
 
 /// The eight bytes that every file begins with.
 pub const MAGIC: [u8; 8] = *b"\x89XTRACE\n";

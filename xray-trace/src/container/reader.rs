@@ -2,10 +2,10 @@
 
 use std::io::{self, Read};
 
+use super::end::End;
 use super::payload::{CHECKSUM_LEN, FRAME_LEN, Payload};
 use super::profile::{ProfilePart, part_fields};
 use super::section::{FieldError, FieldReader, SectionKind};
-use super::writer::End;
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
 use crate::model::{
     ClockAnchor, DutyWindow, EventBody, EventType, FilterNote, Function, Lifetime, Module, Origin,

@@ -1,7 +1,7 @@
 //! The payloads of all sections but blocks: for each, how it is written and, beside it, how it is read.
 
+use super::end::End;
 use super::section::{FieldError, FieldReader, Fields};
-use super::writer::End;
 use crate::addr::FileAddr;
 use crate::model::{
     Birth, BuildId, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime,

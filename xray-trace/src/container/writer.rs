@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use super::end::End;
 use super::profile::{ProfilePart, put_part};
 use super::section::{Fields, SectionKind};
 use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION, tables};
@@ -9,17 +10,6 @@ use crate::model::{
     ClockAnchor, DutyWindow, EventType, FilterNote, Function, Lifetime, Module, Origin,
     Overwritten, Process, ProcessId, RecordingWindow, Rest, SnapshotWindow, Thread, ThreadId,
 };
-
-/// What a finished trace says of itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct End {
-    /// Call events in all blocks.
-    pub calls: u64,
-    /// Events lost, within blocks and outside.
-    pub lost: u64,
-    /// Blocks.
-    pub blocks: u64,
-}
 
 /// Writes a trace. A section is handed on in two or three writes, so a file wants a `BufWriter` around it.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{CallSums, FunctionId, ThreadId, Trace};
+use super::{CallSums, FunctionId, Missing, ThreadId, Trace};
 use crate::container::ProfileError;
 
 /// The most different stacks of a file that are kept. LLVM's runtime, by default, has room for those that fit into 32 MiB.
@@ -32,17 +32,6 @@ pub struct Times {
     pub max_ns: u64,
     /// Durations, each off by 1/32 at most, and how many there are of them, in order of length.
     pub durations: Box<[(u64, u64)]>,
-}
-
-/// What the sums of a thread lack.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Missing {
-    /// Exits of calls that are not open: they began before, or had been left.
-    pub exits_without_entry: u64,
-    /// Events that were lost.
-    pub lost: u64,
-    /// Calls that were not counted, because they were within too many others.
-    pub too_deep: u64,
 }
 
 /// The calls of a function within the same callers.
@@ -224,22 +213,6 @@ impl Profile {
                 next.extend(callees.into_iter().rev().map(Visit::Enter));
             }
         }
-    }
-}
-
-// === impl Missing ===
-
-impl Missing {
-    /// Adds what others lack.
-    pub fn add(&mut self, other: Self) {
-        let Self {
-            exits_without_entry,
-            lost,
-            too_deep,
-        } = other;
-        self.exits_without_entry = self.exits_without_entry.saturating_add(exits_without_entry);
-        self.lost = self.lost.saturating_add(lost);
-        self.too_deep = self.too_deep.saturating_add(too_deep);
     }
 }
 

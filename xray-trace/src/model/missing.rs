@@ -1,0 +1,28 @@
+//! The events and calls that the sums of a profile do not include, as counts.
+
+/// What is missing from the sums of a thread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// Exits of calls that are not open. These calls began before, or were left before.
+    pub exits_without_entry: u64,
+    /// Lost events.
+    pub lost: u64,
+    /// Calls that were not counted, because they stand within too many others.
+    pub too_deep: u64,
+}
+
+// === impl Missing ===
+
+impl Missing {
+    /// Adds what is missing from other sums.
+    pub fn add(&mut self, other: Self) {
+        let Self {
+            exits_without_entry,
+            lost,
+            too_deep,
+        } = other;
+        self.exits_without_entry = self.exits_without_entry.saturating_add(exits_without_entry);
+        self.lost = self.lost.saturating_add(lost);
+        self.too_deep = self.too_deep.saturating_add(too_deep);
+    }
+}
