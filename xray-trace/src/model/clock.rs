@@ -1,21 +1,7 @@
 //! From the time stamp counter to nanoseconds.
 
+use super::clock_anchor::{ClockAnchor, Ticks};
 use super::clock_faults::{self, ClockFault};
-
-/// A reading of the time stamp counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticks(pub u64);
-
-/// The same moment on three clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClockAnchor {
-    /// The time stamp counter.
-    pub ticks: Ticks,
-    /// `CLOCK_MONOTONIC`, in nanoseconds.
-    pub monotonic_ns: u64,
-    /// `CLOCK_REALTIME`, in nanoseconds since 1970-01-01 UTC.
-    pub wall_ns: u64,
-}
 
 /// What the rate of a [`Clock`] rests on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

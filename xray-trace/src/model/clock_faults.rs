@@ -4,7 +4,7 @@
 //! while the machine sleeps, sockets disagree) or that changes its rate makes durations wrong. The
 //! anchors of a trace show it, so that no other note of it is needed.
 
-use super::clock::ClockAnchor;
+use super::clock_anchor::ClockAnchor;
 
 /// Anchors nearer to each other than this, in nanoseconds, are not judged: processes and processors
 /// take them at slightly different moments.
@@ -95,7 +95,7 @@ fn rate(from: &ClockAnchor, to: &ClockAnchor) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::clock::Ticks, ClockFaultKind::*, *};
+    use super::{super::clock_anchor::Ticks, ClockFaultKind::*, *};
 
     const MS: u64 = 1_000_000;
 

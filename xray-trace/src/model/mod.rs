@@ -6,6 +6,7 @@
 
 mod call_sums;
 mod clock;
+mod clock_anchor;
 mod clock_faults;
 mod economy;
 mod event;
@@ -24,7 +25,8 @@ mod xray_ids;
 
 pub(crate) use call_sums::MOST_RANGES;
 pub use call_sums::{CallSums, Durations};
-pub use clock::{Calibration, Clock, ClockAnchor, ClockReader, Ticks};
+pub use clock::{Calibration, Clock, ClockReader};
+pub use clock_anchor::{ClockAnchor, Ticks};
 pub use clock_faults::{ClockFault, ClockFaultKind};
 pub use economy::{DutyWindow, FilterNote, Rest};
 pub use event::{CallKind, DataKind, DataRef, Event, EventBody};
