@@ -1,8 +1,7 @@
 //! What is asked of an object file, whatever its format.
 
-use super::bytes::{ObjectBytes, RawName, WordFormat};
-use super::elf::{self, Elf};
-use super::macho::{self, MachO};
+use super::bytes::{RawName, WordFormat};
+use super::section_addr::SectionAddr;
 use super::words::Words;
 use super::{FileAddr, Machine, ObjectError};
 use crate::model::BuildId;
@@ -51,13 +50,6 @@ pub(super) struct Identity {
     pub(super) segments: Vec<Segment>,
 }
 
-/// An address and, in a relocatable ELF file, the number of the section that it counts from; else 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place {
-    pub(super) section: u32,
-    pub(super) address: FileAddr,
-}
-
 /// The instrumentation map and the function index, each in the parts that the linker makes one of.
 #[derive(Debug)]
 pub(super) struct MapSections<'a> {
@@ -77,7 +69,7 @@ pub(super) struct Symbols<'a> {
 pub(super) struct Symbol<'a> {
     pub(super) name: RawName<'a>,
     /// Where it is, if this file defines it.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<SectionAddr>,
     /// How well it names a function, if it may: of several at one place the greatest does.
     pub(super) rank: Option<Rank>,
     /// Its bytes, or 0 where the file does not say.
@@ -109,27 +101,13 @@ pub(super) trait ObjectFile {
     fn map_sections(&self) -> Result<MapSections<'_>, ObjectError>;
 
     /// Whether there is code at this place of a relocatable file.
-    fn is_code(&self, place: Place) -> bool;
+    fn is_code(&self, place: SectionAddr) -> bool;
 
     /// Where the section of this name is in memory, and how long it is.
     fn section_range(&self, name: &str) -> Option<(FileAddr, u64)>;
 
     /// The best symbol table, if there is one.
     fn symbols(&self) -> Option<Symbols<'_>>;
-}
-
-/// Opens a file of any kind that a map can be in.
-pub(super) fn open(file: ObjectBytes<'_>) -> Result<Box<dyn ObjectFile + '_>, ObjectError> {
-    if macho::is_macho(file.all()) {
-        Ok(Box::new(MachO::parse(file.all())?))
-    } else {
-        Ok(Box::new(Elf::parse(file, elf::Accept::All)?))
-    }
-}
-
-/// Whether this is a file that [`open`] may be able to read, by how it begins.
-pub(super) fn is_object(bytes: &[u8]) -> bool {
-    elf::is_elf(bytes) || macho::is_macho(bytes)
 }
 
 /// The offset in the file of the byte at this address, if the file holds it.

@@ -24,7 +24,8 @@
 
 use std::ops::Range;
 
-use super::file::{MapSections, ObjectFile, Place, Segment};
+use super::file::{MapSections, ObjectFile, Segment};
+use super::section_addr::SectionAddr;
 use super::words::Words;
 use super::{FileAddr, FunctionIndex, ObjectError, ObjectKind, Sled, SledKind, Warning};
 
@@ -47,10 +48,10 @@ pub(super) struct Map {
 /// A function's sleds.
 #[derive(Debug)]
 pub(super) struct Group {
-    pub(super) function: Place,
+    pub(super) function: SectionAddr,
     pub(super) sleds: Range<usize>,
     /// Where the entries of the first of them and behind the last of them are.
-    entries: Range<Place>,
+    entries: Range<SectionAddr>,
 }
 
 /// What is counted while the entries are read.
@@ -155,7 +156,7 @@ impl Map {
                 let (count, first) = oddities.outside.unwrap_or((0, place.address));
                 oddities.outside = Some((count + 1, first));
             }
-            let entry_at = |offset: usize| Place {
+            let entry_at = |offset: usize| SectionAddr {
                 section: section.number,
                 address: section.address.displaced(offset as u64),
             };
@@ -175,7 +176,7 @@ impl Map {
     }
 
     /// Adds a sled to the last function, or begins one: consecutive sleds of one function are LLVM's rule for ids.
-    fn add(&mut self, function: Place, entry: Range<Place>, sled: Sled) {
+    fn add(&mut self, function: SectionAddr, entry: Range<SectionAddr>, sled: Sled) {
         let number = self.sleds.len();
         self.sleds.push(sled);
         match self.groups.last_mut() {

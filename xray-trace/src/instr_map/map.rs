@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::{
-    FileAddr, Machine, MapFunction, Object, ObjectError, Sled, Warning, YamlError, file, yaml,
+    FileAddr, Machine, MapFunction, Object, ObjectError, Sled, Warning, YamlError, formats, yaml,
 };
 use crate::model::pack;
 
@@ -42,7 +42,7 @@ impl InstrMap {
     ///
     /// What is wrong with the file.
     pub fn read(bytes: &[u8]) -> Result<Self, MapError> {
-        if file::is_object(bytes) {
+        if formats::is_object(bytes) {
             return Ok(Object::parse_any(bytes)?.into());
         }
         let text = std::str::from_utf8(bytes).map_err(|_| MapError::Unknown)?;

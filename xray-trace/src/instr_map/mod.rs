@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `object` | all of an object file that concerns sleds |
 //! | `file`, `bytes`, `machine` | what is asked of an object file of any format |
+//! | `formats` | which format a file has |
 //! | `elf`, `macho` | the formats: segments, sections, symbols, identity |
 //! | `words` | what words mean when the file will be linked and loaded |
 //! | `index` | the sleds, and the functions they make up |
@@ -25,6 +26,7 @@ mod error;
 mod event_types;
 mod file;
 mod filter;
+mod formats;
 #[cfg(fuzzing)]
 mod fuzzing;
 mod index;
@@ -33,6 +35,7 @@ mod macho;
 mod map;
 mod names;
 mod object;
+mod section_addr;
 mod source;
 mod symbols;
 mod warning;
@@ -45,7 +48,6 @@ use std::ops::Range;
 pub use self::bytes::ObjectBytes;
 pub use self::error::ObjectError;
 pub use self::event_types::EventTypeTables;
-use self::file::Place;
 pub use self::file::{ObjectKind, Segment};
 pub use self::filter::{Candidate, CompiledSelection, Rule, Selection, SelectionError};
 #[cfg(fuzzing)]
@@ -53,6 +55,7 @@ pub use self::fuzzing::read_symbol;
 pub use self::machine::Machine;
 pub use self::map::{InstrMap, MapError};
 pub use self::object::Object;
+use self::section_addr::SectionAddr;
 pub use self::source::{SourceError, SourceMap};
 pub use self::warning::Warning;
 pub use self::write_yaml::FunctionNames;
@@ -141,8 +144,8 @@ pub enum XrayRuntime {
 // === impl MapFunction ===
 
 impl MapFunction {
-    fn place(&self) -> Place {
-        Place {
+    fn place(&self) -> SectionAddr {
+        SectionAddr {
             section: self.section,
             address: self.address,
         }

@@ -3,7 +3,8 @@
 use super::bytes::ObjectBytes;
 use super::elf::{Accept, Elf};
 use super::event_types::{self, EventTypeTables};
-use super::file::{self, Identity, ObjectFile, ObjectKind, Segment};
+use super::file::{Identity, ObjectFile, ObjectKind, Segment, address_to_offset};
+use super::formats;
 use super::index::Map;
 use super::symbols::SymbolLookup;
 use super::{
@@ -51,7 +52,7 @@ impl Object {
     /// As [`Object::parse`].
     pub fn parse_any<'a>(file: impl Into<ObjectBytes<'a>>) -> Result<Self, ObjectError> {
         let file = file.into();
-        Self::read(&*file::open(file)?, file)
+        Self::read(&*formats::open(file)?, file)
     }
 
     fn read(file: &dyn ObjectFile, bytes: ObjectBytes<'_>) -> Result<Self, ObjectError> {
@@ -95,7 +96,7 @@ impl Object {
         debug: impl Into<ObjectBytes<'a>>,
     ) -> Result<usize, ObjectError> {
         let debug = debug.into();
-        let file = file::open(debug)?;
+        let file = formats::open(debug)?;
         if let (Some(expected), Some(found)) = (self.build_id(), &file.identity().build_id)
             && expected != found
         {
@@ -190,7 +191,7 @@ impl Object {
 
     /// The offset in the file of the byte at this address, if the file holds it.
     pub fn address_to_offset(&self, address: FileAddr) -> Option<u64> {
-        file::address_to_offset(&self.identity.segments, address)
+        address_to_offset(&self.identity.segments, address)
     }
 
     /// Names the functions that have no symbol yet. Returns what the symbols say of the runtime, and how many got one.

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use super::XrayRuntime;
 use super::bytes::RawName;
 use super::event_types::LlvmTable;
-use super::file::{ObjectFile, Place, Rank, Symbol, Symbols};
+use super::file::{ObjectFile, Rank, Symbol, Symbols};
+use super::section_addr::SectionAddr;
 
 /// Symbols that only LLVM's own runtime defines.
 const RUNTIME: [&[u8]; 3] = [b"__xray_init", b"__xray_patch", b"__xray_patch_function"];
@@ -23,7 +24,7 @@ pub(super) struct Found {
 /// What the symbol tables say about some addresses.
 #[derive(Debug)]
 pub(super) struct SymbolLookup {
-    pub(super) found: BTreeMap<Place, Found>,
+    pub(super) found: BTreeMap<SectionAddr, Found>,
     /// Addresses whose names did not fit into the budget.
     pub(super) left_out: usize,
     pub(super) runtime: XrayRuntime,
@@ -44,10 +45,11 @@ impl SymbolLookup {
     /// share one long name in the file, but not in memory.
     pub(super) fn new(
         file: &dyn ObjectFile,
-        wanted: impl Iterator<Item = Place>,
+        wanted: impl Iterator<Item = SectionAddr>,
         budget: usize,
     ) -> Self {
-        let mut best: BTreeMap<Place, Option<Best<'_>>> = wanted.map(|at| (at, None)).collect();
+        let mut best: BTreeMap<SectionAddr, Option<Best<'_>>> =
+            wanted.map(|at| (at, None)).collect();
         let mut lookup = Self {
             found: BTreeMap::new(),
             left_out: 0,
@@ -66,7 +68,7 @@ impl SymbolLookup {
         lookup
     }
 
-    fn take_names(&mut self, best: BTreeMap<Place, Option<Best<'_>>>, mut budget: usize) {
+    fn take_names(&mut self, best: BTreeMap<SectionAddr, Option<Best<'_>>>, mut budget: usize) {
         for (place, Best { name, size, .. }) in best
             .into_iter()
             .filter_map(|(place, best)| Some((place, best?)))
@@ -92,7 +94,7 @@ impl SymbolLookup {
 
 fn scan<'a>(
     symbols: impl Iterator<Item = Symbol<'a>>,
-    best: &mut BTreeMap<Place, Option<Best<'a>>>,
+    best: &mut BTreeMap<SectionAddr, Option<Best<'a>>>,
     event_types: &mut LlvmTable,
 ) -> Option<XrayRuntime> {
     let mut runtime = None;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::FileAddr;
 use super::bytes::WordFormat;
-use super::file::Place;
+use super::section_addr::SectionAddr;
 
 /// Where a section lies in memory, and its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -65,13 +65,13 @@ impl<'a> Words<'a> {
     }
 
     /// What the word means, if it is an address.
-    pub(super) fn absolute(&self, offset: usize) -> Option<Place> {
+    pub(super) fn absolute(&self, offset: usize) -> Option<SectionAddr> {
         let word = self.word(offset)?;
         Some(self.place(word.section, word.value))
     }
 
     /// What the word means, if it is the distance from itself.
-    pub(super) fn relative(&self, offset: usize) -> Option<Place> {
+    pub(super) fn relative(&self, offset: usize) -> Option<SectionAddr> {
         let word = self.word(offset)?;
         let own = self.section.address.checked_add(offset as u64)?;
         Some(self.place(word.section, own.displaced(word.value).0))
@@ -88,13 +88,13 @@ impl<'a> Words<'a> {
         }
     }
 
-    fn place(&self, section: u32, address: u64) -> Place {
+    fn place(&self, section: u32, address: u64) -> SectionAddr {
         let address = if self.format.wide {
             address
         } else {
             address & 0xffff_ffff
         };
-        Place {
+        SectionAddr {
             section,
             address: FileAddr(address),
         }

@@ -2,10 +2,10 @@
 
 use goblin::elf::{ProgramHeader, dynamic, header, program_header};
 
-use super::Elf;
+use super::headers::Elf;
 use crate::FileAddr;
 use crate::instr_map::bytes::{RawName, range};
-use crate::instr_map::file::{ObjectFile, ObjectKind, address_to_offset};
+use crate::instr_map::file::{ObjectKind, address_to_offset};
 use crate::model::BuildId;
 
 /// Segments and notes that are searched for a build id.
@@ -64,7 +64,7 @@ impl Elf<'_> {
         for _ in 0..NOTES_PER_SEGMENT {
             let (head, body) = rest.split_first_chunk::<12>()?;
             let [name_size, value_size, note_type] =
-                [0, 4, 8].map(|at| self.format().half_at(head, at).unwrap_or_default());
+                [0, 4, 8].map(|at| self.word_format().half_at(head, at).unwrap_or_default());
             let value_at = usize::try_from(name_size)
                 .ok()?
                 .checked_next_multiple_of(4)?;
@@ -90,7 +90,7 @@ impl Elf<'_> {
             .and_then(|header| range(self.bytes, header.p_offset, header.p_filesz))
             .unwrap_or_default();
         let (mut strings, mut soname) = (None, None);
-        let format = self.format();
+        let format = self.word_format();
         let size = format.size();
         for entry in table.chunks_exact(2 * size).take(DYNAMIC_ENTRIES) {
             let (Some(tag), Some(value)) = (format.word(entry, 0), format.word(entry, size)) else {

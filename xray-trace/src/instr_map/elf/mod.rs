@@ -4,6 +4,7 @@
 //! target's and may be anything: no table is trusted to lie in the file, each is read once, and what is kept is bounded
 //! by the bytes of it that are there.
 
+mod headers;
 mod identity;
 mod relocate;
 mod symbols;
@@ -12,10 +13,12 @@ use goblin::container::Ctx;
 use goblin::elf::{Elf as GoblinElf, Header, ProgramHeader, SectionHeader};
 use goblin::elf::{header, program_header, section_header};
 
+pub(super) use self::headers::Elf;
 use self::relocate::Relocations;
-use super::bytes::{ObjectBytes, WordFormat, outside, range};
-use super::file::{Identity, MapSections, ObjectFile, ObjectKind, Place, Segment, Symbols};
-use super::words::{Section, Words};
+use super::bytes::{ObjectBytes, WordFormat, outside};
+use super::file::{Identity, MapSections, ObjectFile, ObjectKind, Segment, Symbols};
+use super::section_addr::SectionAddr;
+use super::words::Words;
 use super::{FileAddr, ObjectError};
 
 const MAP: &str = "xray_instr_map";
@@ -28,17 +31,6 @@ pub(super) enum Accept {
     Loadable,
     /// Also 32-bit ones, and relocatable files.
     All,
-}
-
-/// A file's headers, and access to what they describe.
-#[derive(Debug)]
-pub(super) struct Elf<'a> {
-    file: ObjectBytes<'a>,
-    bytes: &'a [u8],
-    ctx: Ctx,
-    pub(super) identity: Identity,
-    sections: Vec<SectionHeader>,
-    section_names: &'a [u8],
 }
 
 pub(super) fn is_elf(bytes: &[u8]) -> bool {
@@ -98,80 +90,6 @@ impl<'a> Elf<'a> {
         elf.identify(header.e_type, &program_headers);
         Ok(elf)
     }
-
-    /// The first section of this name that has bytes in the file.
-    pub(super) fn section(&self, name: &str) -> Result<Option<Section<'a>>, ObjectError> {
-        let found = self.sections_named(name).next();
-        found
-            .map(|(number, header)| self.read_section(number, header))
-            .transpose()
-    }
-
-    /// The sections of this name that the linker makes one of: all of a relocatable file, and of any other the first.
-    fn parts(&self, name: &str) -> Result<Vec<Section<'a>>, ObjectError> {
-        let most = match self.identity.kind {
-            ObjectKind::Relocatable => usize::MAX,
-            _ => 1,
-        };
-        self.sections_named(name)
-            .take(most)
-            .map(|(number, header)| self.read_section(number, header))
-            .collect()
-    }
-
-    /// Whether the section of this name is compressed.
-    pub(super) fn is_compressed(&self, name: &str) -> bool {
-        self.find_section(name).is_some_and(|section| {
-            section.sh_flags & u64::from(section_header::SHF_COMPRESSED) != 0
-        })
-    }
-
-    fn find_section(&self, name: &str) -> Option<&SectionHeader> {
-        self.sections_named(name).next().map(|(_, header)| header)
-    }
-
-    fn sections_named(&self, name: &str) -> impl Iterator<Item = (u32, &SectionHeader)> {
-        (0..).zip(&self.sections).filter(move |(_, section)| {
-            section.sh_type != section_header::SHT_NOBITS
-                && self
-                    .section_names
-                    .get(section.sh_name..)
-                    .and_then(|names| names.strip_prefix(name.as_bytes()))
-                    .is_some_and(|rest| rest.first() == Some(&0))
-        })
-    }
-
-    fn read_section(
-        &self,
-        number: u32,
-        header: &SectionHeader,
-    ) -> Result<Section<'a>, ObjectError> {
-        Ok(Section {
-            number: match self.identity.kind {
-                ObjectKind::Relocatable => number,
-                _ => 0,
-            },
-            address: FileAddr(header.sh_addr),
-            data: self.contents(header)?,
-        })
-    }
-
-    fn contents(&self, section: &SectionHeader) -> Result<&'a [u8], ObjectError> {
-        if section.sh_type == section_header::SHT_NOBITS {
-            return Ok(&[]);
-        }
-        range(self.bytes, section.sh_offset, section.sh_size)
-            .ok_or_else(|| outside(self.bytes, "section contents", section.sh_offset))
-    }
-
-    /// The bytes of the section with this index, or none: for tables whose absence costs names only.
-    fn linked_contents(&self, section: u32) -> &'a [u8] {
-        usize::try_from(section)
-            .ok()
-            .and_then(|section| self.sections.get(section))
-            .and_then(|section| self.contents(section).ok())
-            .unwrap_or_default()
-    }
 }
 
 impl ObjectFile for Elf<'_> {
@@ -180,10 +98,7 @@ impl ObjectFile for Elf<'_> {
     }
 
     fn format(&self) -> WordFormat {
-        WordFormat {
-            wide: self.ctx.is_big(),
-            little_endian: self.ctx.is_little_endian(),
-        }
+        self.word_format()
     }
 
     fn map_sections(&self) -> Result<MapSections<'_>, ObjectError> {
@@ -201,7 +116,7 @@ impl ObjectFile for Elf<'_> {
         })
     }
 
-    fn is_code(&self, place: Place) -> bool {
+    fn is_code(&self, place: SectionAddr) -> bool {
         let section = usize::try_from(place.section).ok();
         let section = section.and_then(|number| self.sections.get(number));
         section.is_some_and(|section| section.is_executable() && place.address.0 < section.sh_size)
@@ -214,22 +129,6 @@ impl ObjectFile for Elf<'_> {
 
     fn symbols(&self) -> Option<Symbols<'_>> {
         self.function_symbols()
-    }
-}
-
-// === impl Segment, from goblin's ===
-
-impl From<&ProgramHeader> for Segment {
-    fn from(header: &ProgramHeader) -> Self {
-        Self {
-            file_offset: header.p_offset,
-            address: FileAddr(header.p_vaddr),
-            file_size: header.p_filesz,
-            memory_size: header.p_memsz,
-            readable: header.p_flags & program_header::PF_R != 0,
-            writable: header.p_flags & program_header::PF_W != 0,
-            executable: header.p_flags & program_header::PF_X != 0,
-        }
     }
 }
 

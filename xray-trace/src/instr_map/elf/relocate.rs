@@ -13,11 +13,11 @@ use std::collections::HashMap;
 
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_REL, SHT_RELA, SHT_SYMTAB, SectionHeader};
 
-use super::Elf;
+use super::headers::Elf;
 use super::symbols::SymbolTable;
 use crate::instr_map::bytes::{Budget, WordFormat};
-use crate::instr_map::file::{ObjectFile, Place};
 use crate::instr_map::machine::Relocation;
+use crate::instr_map::section_addr::SectionAddr;
 use crate::instr_map::words::{Section, Word, Words};
 use crate::instr_map::{Machine, ObjectError, ObjectKind};
 
@@ -52,7 +52,7 @@ impl<'e, 'a> Relocations<'e, 'a> {
         }
         Self {
             elf,
-            format: elf.format(),
+            format: elf.word_format(),
             symbols: elf.symbol_table(if relocatable { SHT_SYMTAB } else { SHT_DYNSYM }),
             by_section,
             budget: Budget::of(elf.file),
@@ -156,7 +156,7 @@ impl<'e, 'a> Relocations<'e, 'a> {
             _ => before.value,
         });
         let symbol = match (meaning, record.symbol) {
-            (Relocation::Base, 0) => Place::default(),
+            (Relocation::Base, 0) => SectionAddr::default(),
             (_, symbol) => self.symbols.as_ref()?.place(symbol)?,
         };
         let target = symbol.address.0.wrapping_add(addend);

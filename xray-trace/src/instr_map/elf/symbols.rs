@@ -4,11 +4,12 @@ use goblin::elf::Symtab;
 use goblin::elf::section_header::{self, SHT_DYNSYM, SHT_SYMTAB, SHT_SYMTAB_SHNDX};
 use goblin::elf::sym::{STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Sym};
 
-use super::Elf;
+use super::headers::Elf;
 use crate::FileAddr;
 use crate::instr_map::ObjectKind;
 use crate::instr_map::bytes::{RawName, WordFormat};
-use crate::instr_map::file::{Binding, ObjectFile, Place, Rank, Symbol, Symbols};
+use crate::instr_map::file::{Binding, Rank, Symbol, Symbols};
+use crate::instr_map::section_addr::SectionAddr;
 
 /// A symbol table and its strings.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl<'a> Elf<'a> {
             .iter()
             .find(|section| section.sh_type == section_type)?;
         let data = self.contents(section).ok()?;
-        let size = if self.format().wide { 24 } else { 16 };
+        let size = if self.word_format().wide { 24 } else { 16 };
         // A table of holes has no symbols, and its length bounds no time.
         let count = data.len().min(self.file.present()) / size;
         let table = Symtab::parse(data, 0, count, self.ctx).ok()?;
@@ -44,7 +45,7 @@ impl<'a> Elf<'a> {
             table,
             strings: self.linked_contents(section.sh_link),
             sections: sections.unwrap_or_default(),
-            format: self.format(),
+            format: self.word_format(),
             kind: self.identity.kind,
         })
     }
@@ -67,7 +68,7 @@ impl<'a> Elf<'a> {
 
 impl<'a> SymbolTable<'a> {
     /// Where the symbol with this number is, if this file defines it.
-    pub(super) fn place(&self, number: usize) -> Option<Place> {
+    pub(super) fn place(&self, number: usize) -> Option<SectionAddr> {
         self.place_of(number, &self.table.get(number)?)
     }
 
@@ -87,8 +88,8 @@ impl<'a> SymbolTable<'a> {
         .flatten()
     }
 
-    fn place_of(&self, number: usize, symbol: &Sym) -> Option<Place> {
-        Some(Place {
+    fn place_of(&self, number: usize, symbol: &Sym) -> Option<SectionAddr> {
+        Some(SectionAddr {
             section: self.section_of(number, symbol.st_shndx)?,
             address: FileAddr(symbol.st_value),
         })

@@ -19,7 +19,8 @@ mod relocate;
 mod symbols;
 
 use super::bytes::{Budget, RawName, WordFormat, outside, range};
-use super::file::{Identity, MapSections, ObjectFile, ObjectKind, Place, Segment, Symbols};
+use super::file::{Identity, MapSections, ObjectFile, ObjectKind, Segment, Symbols};
+use super::section_addr::SectionAddr;
 use super::words::{Section, Words};
 use super::{FileAddr, Machine, ObjectError};
 use crate::model::BuildId;
@@ -249,7 +250,7 @@ impl ObjectFile for MachO<'_> {
         })
     }
 
-    fn is_code(&self, place: Place) -> bool {
+    fn is_code(&self, place: SectionAddr) -> bool {
         self.sections.iter().any(|section| {
             section.flags & CODE != 0
                 && place

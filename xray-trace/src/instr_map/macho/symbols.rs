@@ -7,7 +7,8 @@
 use super::{CODE, FORMAT, MachO};
 use crate::FileAddr;
 use crate::instr_map::bytes::{RawName, range};
-use crate::instr_map::file::{Binding, Place, Rank, Symbol, Symbols};
+use crate::instr_map::file::{Binding, Rank, Symbol, Symbols};
+use crate::instr_map::section_addr::SectionAddr;
 
 const ENTRY: usize = 16;
 
@@ -64,7 +65,7 @@ impl<'a> MachO<'a> {
         let in_code = section.is_some_and(|section| section.flags & CODE != 0);
         Symbol {
             name: plain.unwrap_or(name),
-            place: entry.address().map(|address| Place {
+            place: entry.address().map(|address| SectionAddr {
                 section: 0,
                 address,
             }),
