@@ -274,3 +274,22 @@ pub(super) enum FloatKind {
     Double,
     LongDouble,
 }
+
+// === impl Node ===
+
+impl Node<'_> {
+    /// How tightly the text of the node holds together.
+    pub(super) fn precedence(&self) -> Precedence {
+        match self {
+            Self::Binary { precedence, .. }
+            | Self::Prefix(_, _, precedence)
+            | Self::Postfix(_, _, precedence)
+            | Self::Member(_, _, _, precedence) => *precedence,
+            Self::Subscript(..) | Self::Call { .. } | Self::NamedCast(..) => Precedence::Postfix,
+            Self::Conversions(..) => Precedence::Cast,
+            Self::Conditional(..) => Precedence::Conditional,
+            Self::New { .. } | Self::Delete { .. } => Precedence::Unary,
+            _ => Precedence::Primary,
+        }
+    }
+}

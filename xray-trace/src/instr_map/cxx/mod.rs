@@ -29,9 +29,6 @@ mod unresolved;
 use self::parser::Parser;
 use self::print::Printer;
 
-/// Nesting that is followed. A level takes a few KiB of stack in a debug build, and a thread may have only 2 MiB.
-const DEEPEST: u32 = 128;
-
 /// The name that a C++ symbol stands for, or `None` if it is none or has a name longer than `longest` bytes. `spent` is
 /// increased by the steps that were taken, each of them about as long as writing a few bytes.
 pub(super) fn demangle(symbol: &str, longest: usize, spent: &mut usize) -> Option<String> {

@@ -1,7 +1,10 @@
 //! Where in a symbol we are, and what it has named so far.
 
-use super::DEEPEST;
 use super::ast::{Id, List, Node, Qualifiers};
+
+/// The deepest nesting that the parser follows. A level takes a few KiB of stack in a debug build,
+/// and a thread may have only 2 MiB.
+pub(super) const DEEPEST: u32 = 128;
 
 /// Reads a symbol from left to right.
 #[derive(Debug)]

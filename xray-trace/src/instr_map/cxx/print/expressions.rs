@@ -3,21 +3,6 @@
 use super::Printer;
 use crate::instr_map::cxx::ast::{FloatKind, Id, Node, Precedence};
 
-/// How tightly the text of a node holds together.
-pub(super) fn precedence(node: &Node<'_>) -> Precedence {
-    match node {
-        Node::Binary { precedence, .. }
-        | Node::Prefix(_, _, precedence)
-        | Node::Postfix(_, _, precedence)
-        | Node::Member(_, _, _, precedence) => *precedence,
-        Node::Subscript(..) | Node::Call { .. } | Node::NamedCast(..) => Precedence::Postfix,
-        Node::Conversions(..) => Precedence::Cast,
-        Node::Conditional(..) => Precedence::Conditional,
-        Node::New { .. } | Node::Delete { .. } => Precedence::Unary,
-        _ => Precedence::Primary,
-    }
-}
-
 // === impl Printer ===
 
 impl<'p, 'a> Printer<'p, 'a> {

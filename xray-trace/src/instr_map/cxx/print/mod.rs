@@ -6,11 +6,10 @@
 mod expressions;
 mod types;
 
-use super::DEEPEST;
 use super::ast::{
     Closure, Encoding, Id, List, Node, ParameterKind, Precedence, Signature, Standard,
 };
-use super::parser::Parser;
+use super::parser::{DEEPEST, Parser};
 
 /// Nesting of nodes: what is substituted is printed one level deeper each time.
 const DEEPEST_NODE: u32 = 2 * DEEPEST;
@@ -134,7 +133,7 @@ impl<'p, 'a> Printer<'p, 'a> {
 
     /// In parentheses if it holds less tightly than this.
     fn operand(&mut self, id: Id, than: Precedence, also_equal: bool) -> Option<()> {
-        let own = expressions::precedence(self.node(id));
+        let own = self.node(id).precedence();
         let loose = if also_equal { own >= than } else { own > than };
         if !loose {
             return self.print(id);
