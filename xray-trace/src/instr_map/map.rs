@@ -1,11 +1,9 @@
-//! The instrumentation map by itself, wherever it stands: in an object file, or as YAML.
+//! The instrumentation map by itself: sleds and functions, without the file that they came from.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{
-    FileAddr, Machine, MapFunction, Object, ObjectError, Sled, Warning, YamlError, formats, yaml,
-};
+use super::{FileAddr, Machine, MapFunction, Sled, Warning};
 use crate::model::pack;
 
 /// An instrumentation map: what gives the function ids of a log their meaning.
@@ -19,39 +17,9 @@ pub struct InstrMap {
     elsewhere: HashMap<u32, usize>,
 }
 
-/// Why a file gives no instrumentation map.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MapError {
-    /// It is an object file, but not a readable one with a map.
-    #[error(transparent)]
-    Object(#[from] ObjectError),
-    /// It is text, but no map in YAML.
-    #[error(transparent)]
-    Yaml(#[from] YamlError),
-    /// It is something else.
-    #[error("neither an object file (ELF, Mach-O) nor an instrumentation map in YAML")]
-    Unknown,
-}
-
 // === impl InstrMap ===
 
 impl InstrMap {
-    /// Reads an object file (see [`Object::parse_any`]) or a map in YAML; the content says which of them it is.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with the file.
-    pub fn read(bytes: &[u8]) -> Result<Self, MapError> {
-        if formats::is_object(bytes) {
-            return Ok(Object::parse_any(bytes)?.into());
-        }
-        let text = std::str::from_utf8(bytes).map_err(|_| MapError::Unknown)?;
-        if text.contains('\0') || text.trim().is_empty() {
-            return Err(MapError::Unknown);
-        }
-        Ok(yaml::read(text)?)
-    }
-
     /// The maps of a process's objects as one, each with its number there (the main program's is 0): ids are those of LLVM
     /// 20's runtime, the object's number above 24 bits of the function's in it, and addresses stay those of the files.
     /// Functions that have no such id, of the 257th object and beyond or the 2^24th of an object and beyond, are left out;

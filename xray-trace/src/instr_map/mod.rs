@@ -12,7 +12,8 @@
 //! | `event_types` | where the program keeps names of its typed events' types |
 //! | `source` | which line each of them begins at |
 //! | `filter` | which of them somebody means |
-//! | `map` | the map by itself, wherever it stands |
+//! | `map` | the map by itself |
+//! | `read_map` | the map of an object file or of YAML |
 //! | `yaml`, `write_yaml` | the map in LLVM's YAML |
 //!
 //! Bytes go in, owned values come out; nothing here opens files or knows of processes. The files belong to the traced
@@ -35,6 +36,7 @@ mod macho;
 mod map;
 mod names;
 mod object;
+mod read_map;
 mod section_addr;
 mod source;
 mod symbols;
@@ -53,8 +55,9 @@ pub use self::filter::{Candidate, CompiledSelection, Rule, Selection, SelectionE
 #[cfg(fuzzing)]
 pub use self::fuzzing::read_symbol;
 pub use self::machine::Machine;
-pub use self::map::{InstrMap, MapError};
+pub use self::map::InstrMap;
 pub use self::object::Object;
+pub use self::read_map::MapError;
 use self::section_addr::SectionAddr;
 pub use self::source::{SourceError, SourceMap};
 pub use self::warning::Warning;
