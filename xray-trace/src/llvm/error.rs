@@ -2,9 +2,9 @@
 
 use std::io;
 
-use super::basic;
-use super::fdr::{Kind, verify};
-use super::header::HEADER_LEN;
+use super::basic::owner::Owner;
+use super::fdr::Kind;
+use super::fdr::verify::{Invalid, State};
 
 /// Why a log cannot be read, or not further.
 #[derive(Debug, thiserror::Error)]
@@ -153,7 +153,7 @@ pub enum Error {
         offset: u64,
         /// Between which records.
         #[source]
-        why: verify::Invalid,
+        why: Invalid,
     },
     /// A buffer ends before its first event.
     #[error("the buffer that ends at offset {offset} ends with {last}, which ends none")]
@@ -161,7 +161,7 @@ pub enum Error {
         /// Where it ends.
         offset: u64,
         /// Its last record.
-        last: verify::State,
+        last: State,
     },
     /// An argument that belongs to no entry.
     #[error(
@@ -179,9 +179,9 @@ pub enum Error {
         /// Where.
         offset: u64,
         /// Whose argument it says it is.
-        argument: basic::Owner,
+        argument: Owner,
         /// Which entry stands in front of it.
-        entry: basic::Owner,
+        entry: Owner,
     },
     /// The counter leaves its 64 bits.
     #[error("{record} record at offset {offset}: {base} and {delta} ticks are no time")]
@@ -222,10 +222,12 @@ pub enum Error {
 // === impl Error ===
 
 impl Error {
-    pub(super) fn short_header(start: &[u8]) -> Self {
-        Self::ShortHeader {
-            has: start.len(),
-            needs: HEADER_LEN,
+    /// The error for a file that begins with `start` and is not what the caller wants.
+    pub(super) fn other(wanted: &'static str, start: &[u8]) -> Self {
+        let start = start.iter().take(8).map(|byte| format!("{byte:02x}"));
+        Self::Other {
+            wanted,
+            start: start.collect::<Vec<_>>().join(" "),
         }
     }
 

@@ -16,8 +16,7 @@ use std::io::{self, BufReader, Read as _, Seek as _};
 
 use crate::FileAddr;
 use crate::container::{ProfileError, ReadError};
-use crate::llvm::header::PREFIX_LEN;
-use crate::llvm::{self, Format, Mode};
+use crate::llvm::{self, Format, Mode, PREFIX_LEN};
 use crate::model::{Profile, SourceLine, Trace};
 
 /// How a file is to be read.

@@ -1,9 +1,9 @@
 //! What a file is, told from its first bytes.
 
 use xray_trace::container::Writer;
-use xray_trace::llvm::header::{LogType, PREFIX_LEN};
+use xray_trace::llvm::header::LogType;
 use xray_trace::llvm::profile::{self, BlockHeader, FileHeader};
-use xray_trace::llvm::{ByteOrder, Format, Header};
+use xray_trace::llvm::{ByteOrder, Format, Header, PREFIX_LEN};
 
 #[test]
 fn every_format_is_told_by_its_first_bytes() {

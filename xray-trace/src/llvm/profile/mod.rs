@@ -19,35 +19,23 @@
 
 use std::io::{self, Read, Write};
 
-use crate::llvm::header::{Format, PREFIX_LEN, hex};
+use self::file_header::FILE_HEADER_LEN;
 use crate::llvm::window::Window;
-use crate::llvm::{ByteOrder, Error, Mode, SkippedList};
+use crate::llvm::{ByteOrder, Error, Format, Mode, PREFIX_LEN, SkippedList};
 
+mod file_header;
 mod merged;
 
+pub use file_header::{FileHeader, MAGIC, VERSION, write_file_header};
 pub use merged::{Measured, PathId, Profile};
 
-/// What a file with header begins with.
-pub const MAGIC: u64 = 0x7872_6179_7072_6f66;
-/// The only version there is.
-pub const VERSION: u64 = 0x2018_0424;
 /// The most functions that a path may have. The runtime's paths fit into its 2 MiB of stacks.
 pub const MAX_PATH_LEN: usize = 1 << 20;
 
-const FILE_HEADER_LEN: usize = 32;
 const BLOCK_HEADER_LEN: usize = 16;
 /// Behind the functions: the 0 that ends them, calls and ticks.
 const DATA_LEN: usize = 16;
 const ID_LEN: usize = 4;
-
-/// The header of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileHeader {
-    /// When it was written, in nanoseconds.
-    pub timestamp: u64,
-    /// The process.
-    pub pid: u64,
-}
 
 /// The header of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,10 +114,7 @@ impl<R: Read> Reader<R> {
                 (order, Some(header))
             }
             _ => {
-                return Err(Error::Other {
-                    wanted: "profile",
-                    start: hex(start),
-                });
+                return Err(Error::other("profile", start));
             }
         };
         if header.is_some() {
@@ -283,22 +268,6 @@ impl<R: Read> Reader<R> {
             }
         }
     }
-}
-
-/// Writes a file's header.
-///
-/// # Errors
-///
-/// Those of the output.
-pub fn write_file_header(
-    header: &FileHeader,
-    order: ByteOrder,
-    output: &mut dyn Write,
-) -> io::Result<()> {
-    for word in [MAGIC, VERSION, header.timestamp, header.pid] {
-        output.write_all(&order.put_u64(word))?;
-    }
-    Ok(())
 }
 
 /// Writes a block: the functions, calls and ticks of each path.

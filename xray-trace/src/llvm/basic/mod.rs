@@ -17,13 +17,16 @@
 //! Version 1 has entries and exits only; an exit may stand for a tail exit there. Ids of functions in shared objects
 //! are below zero where the object's number, in their upper 8 bits, is 128 or more.
 
-use std::fmt;
+pub(super) mod owner;
+
 use std::io::{self, Read, Write};
 
 use super::fdr::FunctionKind;
-use super::header::{ByteOrder, Header, LogType};
+use super::header::{Header, LogType};
 use super::window::Window;
-use super::{Error, Mode, SkippedList};
+use super::{ByteOrder, Error, Mode, SkippedList};
+
+pub use owner::Owner;
 
 /// Bytes of a record.
 pub const RECORD_LEN: usize = 32;
@@ -51,17 +54,6 @@ pub enum Record {
     },
 }
 
-/// The function, thread and process of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner {
-    /// The function's id.
-    pub function: i32,
-    /// The thread.
-    pub tid: u32,
-    /// The process, from version 3.
-    pub pid: Option<u32>,
-}
-
 /// Reads the records of a log.
 #[derive(Debug)]
 pub struct Reader<R> {
@@ -71,16 +63,6 @@ pub struct Reader<R> {
     /// The entry that an argument may follow.
     entered: Option<Owner>,
     skipped: SkippedList,
-}
-
-// === impl Owner ===
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { function, tid, pid } = self;
-        write!(f, "function {function} in thread {tid}")?;
-        pid.map_or(Ok(()), |pid| write!(f, " of process {pid}"))
-    }
 }
 
 // === impl Reader ===

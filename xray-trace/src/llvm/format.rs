@@ -1,0 +1,91 @@
+//! The kind of a file, told from its first bytes. The readers of the kinds are in the files beside
+//! this one.
+
+use super::byte_order::ByteOrder;
+use super::profile::MAGIC as PROFILE_MAGIC;
+use crate::container;
+
+/// The number of bytes that [`Format::detect`] needs at most.
+pub const PREFIX_LEN: usize = 64;
+
+/// The kind of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// The file is empty.
+    Empty,
+    /// A basic-mode log.
+    Basic(ByteOrder),
+    /// A log of the flight data recorder.
+    Fdr(ByteOrder),
+    /// A profile with the runtime's file header.
+    Profile(ByteOrder),
+    /// The blocks of a profile without file header. LLVM's own loader reads such files.
+    ProfileBlocks(ByteOrder),
+    /// YAML: a trace, or an instrumentation map.
+    Yaml,
+    /// Our own `.xtrace`.
+    Xtrace,
+    /// Another file.
+    Unknown,
+}
+
+// === impl Format ===
+
+impl Format {
+    /// The kind of a file that begins with these bytes: its first [`PREFIX_LEN`] bytes, or all of a
+    /// shorter file.
+    #[must_use]
+    pub fn detect(start: &[u8]) -> Self {
+        if start.is_empty() {
+            return Self::Empty;
+        }
+        if start.starts_with(&container::MAGIC) {
+            return Self::Xtrace;
+        }
+        for order in [ByteOrder::Little, ByteOrder::Big] {
+            if start.len() >= 8 && order.u64(start, 0) == PROFILE_MAGIC {
+                return Self::Profile(order);
+            }
+            if is_profile_block(order, start) {
+                return Self::ProfileBlocks(order);
+            }
+            let (version, kind) = (order.u16(start, 0), order.u16(start, 2));
+            if start.len() >= 4 && (1..=0xff).contains(&version) {
+                match kind {
+                    0 => return Self::Basic(order),
+                    1 => return Self::Fdr(order),
+                    _ => {}
+                }
+            }
+        }
+        if is_text(start) {
+            Self::Yaml
+        } else {
+            Self::Unknown
+        }
+    }
+}
+
+/// Whether a block has the number 0, a thread id that Linux can have, and a plausible length. The
+/// header of a log has a counter's rate in the place of the thread id.
+fn is_profile_block(order: ByteOrder, start: &[u8]) -> bool {
+    const SMALLEST: u32 = 36;
+    const MAX_TID: u64 = 1 << 22;
+    start.len() >= 36
+        && order.u32(start, 0) >= SMALLEST
+        && order.u32(start, 4) == 0
+        && (1..=MAX_TID).contains(&order.u64(start, 8))
+}
+
+fn is_text(start: &[u8]) -> bool {
+    // The last character may be cut.
+    let valid = match std::str::from_utf8(start) {
+        Ok(_) => start.len(),
+        Err(error) if error.error_len().is_none() => error.valid_up_to(),
+        Err(_) => return false,
+    };
+    start[..valid]
+        .iter()
+        .all(|byte| *byte >= b' ' || b"\t\n\r".contains(byte))
+        && valid > 0
+}
