@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::document::Document;
 use super::limits;
-use super::lines::Threads;
 use super::names::Names;
+use super::threads::Threads;
 use crate::analysis::{AccountRow, Distribution, Spread, TimelineCall};
 use crate::model::{FunctionId, ThreadId, Trace, XrayIds};
 

@@ -1,20 +1,9 @@
 //! The timeline: a line for each thread, with a lane for each depth.
 
-use serde_json::{Value, json};
-
 use super::document::Document;
 use super::functions::Functions;
-use super::{Rows, limits, names};
+use super::threads::Threads;
 use crate::analysis::{Slice, ThreadTimeline, Timeline, TimelineCall};
-use crate::model::{ThreadId, Trace};
-use crate::sink::Place;
-
-/// The threads that a page has, and what they are called.
-#[derive(Debug, Default)]
-pub(super) struct Threads {
-    rows: Rows,
-    shown: Vec<Value>,
-}
 
 /// The calls of a thread at one depth.
 struct Lane<'a> {
@@ -22,56 +11,6 @@ struct Lane<'a> {
     depth: usize,
     calls: &'a [TimelineCall],
     slices: &'a [Slice],
-}
-
-// === impl Threads ===
-
-impl Threads {
-    pub(super) fn new(timeline: &Timeline, trace: &Trace) -> Self {
-        let mut threads = Self::default();
-        for ThreadTimeline { thread, .. } in &timeline.threads {
-            let Place { pid, tid } = Place::of(trace, *thread);
-            let known = trace.thread(*thread);
-            let name = known.map_or("", |known| known.name.as_str());
-            let process = known.and_then(|known| trace.process(known.process));
-            let command = process.map_or("", |process| process.command.as_str());
-            threads.rows.insert(*thread, threads.shown.len());
-            threads.shown.push(json!({
-                "name": names::cut(name, limits::THREAD_NAME),
-                "tid": tid,
-                "pid": pid,
-                "process": names::cut(command, limits::THREAD_NAME),
-            }));
-        }
-        threads
-    }
-
-    pub(super) fn ids(&self) -> impl Iterator<Item = ThreadId> {
-        self.rows.keys().copied()
-    }
-
-    /// The number of a thread, + 1; 0 if it is not shown.
-    pub(super) fn number(&self, thread: ThreadId) -> u64 {
-        self.rows.get(&thread).map_or(0, |row| *row as u64 + 1)
-    }
-
-    /// What the head says of each thread: of those that a window has nothing of, that.
-    pub(super) fn head(&self, timeline: &Timeline) -> Value {
-        let mut heads = self.shown.clone();
-        for line in &timeline.threads {
-            let head = self
-                .rows
-                .get(&line.thread)
-                .and_then(|row| heads.get_mut(*row));
-            if let Some(head) = head {
-                head["power"] = json!(line.slice_power);
-                head["keptFrom"] = json!(line.kept_from_ns);
-                head["summed"] = json!(line.summed);
-                head["tooDeep"] = json!(line.too_deep);
-            }
-        }
-        heads.into()
-    }
 }
 
 pub(super) fn write(
@@ -82,7 +21,7 @@ pub(super) fn write(
     document: &mut Document,
 ) {
     let lines = timeline.threads.iter();
-    let lines = lines.filter_map(|line| Some((*threads.rows.get(&line.thread)?, line)));
+    let lines = lines.filter_map(|line| Some((threads.row(line.thread)?, line)));
     let lines: Vec<_> = lines.collect();
     let lanes: Vec<_> = lines
         .iter()

@@ -22,8 +22,8 @@ mod functions;
 mod limits;
 mod lines;
 mod names;
+mod threads;
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use base64::engine::general_purpose::STANDARD;
@@ -33,12 +33,12 @@ use flate2::write::GzEncoder;
 use serde_json::json;
 
 use crate::analysis::{self, Filter, GroupBy, Notes, Siblings, Side, StackRoots, Stacks, Timeline};
-use crate::model::{Calibration, Profile, ThreadId, Ticks, Trace};
+use crate::model::{Calibration, Profile, Ticks, Trace};
 
 use document::Document;
 use functions::Functions;
-use lines::Threads;
 use names::Names;
+use threads::Threads;
 
 const TEMPLATE: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
@@ -326,6 +326,3 @@ impl Page {
         Ok(())
     }
 }
-
-/// What is shown of threads, by their number in the page.
-type Rows = BTreeMap<ThreadId, usize>;
