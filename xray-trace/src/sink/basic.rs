@@ -11,9 +11,10 @@
 
 use std::io::{self, Write};
 
+use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
 use super::records::{self, Record, VALUES, What, each_record};
-use super::{Place, Report, Sink};
+use super::{Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::model::{NoXrayId, Trace, XrayIds};
 
@@ -73,7 +74,7 @@ impl Sink for Basic {
         output.write_all(&header)?;
         let packed = PerFunction::new(trace, |function| ids.packed(function.id));
         let threads = records::threads(trace);
-        let places: Vec<_> = threads.map(|thread| Place::of(trace, thread)).collect();
+        let kernel_ids: Vec<_> = threads.map(|thread| KernelIds::of(trace, thread)).collect();
         let (mut unknown, mut too_great, mut data, mut cpus, mut values) = (0, 0, 0, 0, 0);
         let met = each_record(trace, self.order, |record, _| {
             let (kind, arg) = match record.what {
@@ -90,7 +91,7 @@ impl Sink for Basic {
                 What::Lost(_) => return Ok(()),
             };
             let entered = u64::from(matches!(record.what, What::Enter(_)));
-            let place = places[record.thread];
+            let kernel = kernel_ids[record.thread];
             match packed
                 .get(record.function)
                 .copied()
@@ -100,9 +101,9 @@ impl Sink for Basic {
                     report.calls += entered;
                     values += record.what.values_but_first();
                     cpus += u64::from(record.cpu > u8::MAX.into());
-                    output.write_all(&function(kind, id, record, place))?;
+                    output.write_all(&function(kind, id, record, kernel))?;
                     if let Some(arg) = arg {
-                        output.write_all(&argument(id, arg, place))?;
+                        output.write_all(&argument(id, arg, kernel))?;
                     }
                 }
                 Err(NoXrayId::Unknown) => unknown += entered,
@@ -127,23 +128,23 @@ impl Sink for Basic {
     }
 }
 
-fn function(kind: u8, id: u32, of: &Record, place: Place) -> [u8; 32] {
+fn function(kind: u8, id: u32, of: &Record, kernel: KernelIds) -> [u8; 32] {
     let mut record = [0; 32];
     record[2] = u8::try_from(of.cpu).unwrap_or(0);
     record[3] = kind;
     record[4..8].copy_from_slice(&id.to_le_bytes());
     record[8..16].copy_from_slice(&of.ticks.0.to_le_bytes());
-    record[16..20].copy_from_slice(&place.tid.to_le_bytes());
-    record[20..24].copy_from_slice(&place.pid.to_le_bytes());
+    record[16..20].copy_from_slice(&kernel.tid.to_le_bytes());
+    record[20..24].copy_from_slice(&kernel.pid.to_le_bytes());
     record
 }
 
-fn argument(id: u32, arg: u64, place: Place) -> [u8; 32] {
+fn argument(id: u32, arg: u64, kernel: KernelIds) -> [u8; 32] {
     let mut record = [0; 32];
     record[0] = 1;
     record[4..8].copy_from_slice(&id.to_le_bytes());
-    record[8..12].copy_from_slice(&place.tid.to_le_bytes());
-    record[12..16].copy_from_slice(&place.pid.to_le_bytes());
+    record[8..12].copy_from_slice(&kernel.tid.to_le_bytes());
+    record[12..16].copy_from_slice(&kernel.pid.to_le_bytes());
     record[16..24].copy_from_slice(&arg.to_le_bytes());
     record
 }

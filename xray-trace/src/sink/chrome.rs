@@ -6,10 +6,12 @@
 use std::io::{self, Write};
 
 use super::ahead::Bytes;
+use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
 use super::records::{self, Record, What, each_record};
 use super::text::{self, Text};
-use super::{Place, Report, Sink, said_name};
+use super::wording::{calibration, said_name};
+use super::{Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::model::{DataKind, DataRef, FunctionId, ThreadId, Trace};
 
@@ -87,7 +89,7 @@ impl Sink for Chrome {
         })?;
         let Output { mut text, .. } = output;
         text.put("\n],\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\",\"calibration\":\"");
-        text.put(super::calibration(trace));
+        text.put(calibration(trace));
         text.put("\"}}\n");
         text.finish()?;
         met.tell_of_processors(trace, &mut report);
@@ -102,21 +104,21 @@ impl Output<'_> {
     fn tables(&mut self) -> io::Result<()> {
         let trace = self.trace;
         for process in trace.processes() {
-            let place = Place {
+            let kernel = KernelIds {
                 pid: process.pid,
                 tid: process.pid,
             };
-            self.table(place, "process_name", &process.command)?;
+            self.table(kernel, "process_name", &process.command)?;
         }
         for thread in trace.threads() {
-            let place = Place::of(trace, thread.id);
-            self.table(place, "thread_name", &thread.name)?;
+            let kernel = KernelIds::of(trace, thread.id);
+            self.table(kernel, "thread_name", &thread.name)?;
         }
         Ok(())
     }
 
-    fn table(&mut self, place: Place, what: &str, name: &str) -> io::Result<()> {
-        let Place { pid, tid } = place;
+    fn table(&mut self, kernel: KernelIds, what: &str, name: &str) -> io::Result<()> {
+        let KernelIds { pid, tid } = kernel;
         let text = &mut self.text;
         text.put(if std::mem::take(&mut self.first) {
             ""
@@ -138,7 +140,7 @@ impl Output<'_> {
     /// The events that follow are this thread's.
     fn thread(&mut self, thread: ThreadId) {
         self.of = thread;
-        let Place { pid, tid } = Place::of(self.trace, thread);
+        let KernelIds { pid, tid } = KernelIds::of(self.trace, thread);
         let head =
             |phase| format!("{SEPARATOR}{{\"ph\":\"{phase}\",\"pid\":{pid},\"tid\":{tid},\"ts\":");
         self.heads = Heads {

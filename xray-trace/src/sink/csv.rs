@@ -5,10 +5,11 @@ use std::io::{self, Write};
 
 use super::ahead::Bytes;
 use super::events::{EachEvent, each_event, word};
+use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
 use super::stacks::Stacks;
 use super::text::Text;
-use super::{Place, ProfileSink, Report, Sink};
+use super::{ProfileSink, Report, Sink};
 use crate::model::{
     CallKind, DataKind, Event, EventBody, Function, FunctionId, Profile, ThreadId, Trace,
 };
@@ -75,7 +76,7 @@ impl ProfileSink for Csv {
         text.put(NAMES_OF_SUMS);
         for node in stacks.nodes() {
             let (stack, thread) = stacks.stack(node);
-            let Place { pid, tid } = Place::of(tables, ThreadId(thread));
+            let KernelIds { pid, tid } = KernelIds::of(tables, ThreadId(thread));
             let (calls, ticks) = (node.calls, node.self_ns);
             let mut row = format!("{pid},{tid},{calls},{ticks}");
             match tables.function(node.function) {
@@ -139,7 +140,7 @@ fn field(to: &mut String, text: &str) {
 impl EachEvent for Output<'_> {
     fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
         self.of = thread;
-        let Place { pid, tid } = Place::of(self.trace, thread);
+        let KernelIds { pid, tid } = KernelIds::of(self.trace, thread);
         let known = self.trace.thread(thread);
         let process = known.and_then(|known| self.trace.process(known.process));
         let fields = &mut self.thread;

@@ -16,8 +16,10 @@ use std::io::{self, Write};
 
 use super::ahead::Bytes;
 use super::events::{EachEvent, each_event};
+use super::kernel_ids::KernelIds;
 use super::text::Text;
-use super::{Folder, FolderSink, Place, Report};
+use super::wording::calibration;
+use super::{Folder, FolderSink, Report};
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
 
 /// The Common Trace Format.
@@ -136,7 +138,7 @@ fn metadata(trace: &Trace, to: &mut dyn Write) -> io::Result<()> {
     text.put("/* CTF 1.8 */\n\n");
     text.put(DECLARATIONS);
     text.put("\nenv {\n\ttracer_name = \"xrayd\";\n\tcalibration = ");
-    quoted(&mut text, super::calibration(trace));
+    quoted(&mut text, calibration(trace));
     text.put(";\n};\n\nclock {\n\tname = monotonic;\n\tfreq = 1000000000;\n");
     // What the clocks were apart at the first anchor; a trace without one has no wall clock.
     let apart = trace.clock().anchors().first().map_or(0, |anchor| {
@@ -212,7 +214,7 @@ impl EachEvent for Output<'_> {
     fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
         self.end_packet()?;
         self.now = 0;
-        let Place { pid, tid } = Place::of(self.trace, thread);
+        let KernelIds { pid, tid } = KernelIds::of(self.trace, thread);
         let known = self.trace.thread(thread);
         let process = known.and_then(|known| self.trace.process(known.process));
         let head = &mut self.head;

@@ -3,8 +3,9 @@
 use std::io;
 use std::ops::ControlFlow;
 
+use super::Report;
 use super::ahead::{Bytes, Outlet, ahead};
-use super::{DAMAGED_BLOCKS, Report};
+use super::report::DAMAGED_BLOCKS;
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
 
 /// A taker of events.

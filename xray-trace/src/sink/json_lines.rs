@@ -4,9 +4,10 @@ use std::io::{self, Write};
 
 use super::ahead::Bytes;
 use super::events::{EachEvent, each_event, word};
+use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
 use super::text::{self, Text};
-use super::{Place, Report, Sink};
+use super::{Report, Sink};
 use crate::model::{CallKind, DataKind, Event, EventBody, Function, FunctionId, ThreadId, Trace};
 
 /// JSON lines.
@@ -79,7 +80,7 @@ fn described(trace: &Trace, function: &Function) -> Vec<u8> {
 impl EachEvent for Output<'_> {
     fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
         self.of = thread;
-        let Place { pid, tid } = Place::of(self.trace, thread);
+        let KernelIds { pid, tid } = KernelIds::of(self.trace, thread);
         let known = self.trace.thread(thread);
         let process = known.and_then(|known| self.trace.process(known.process));
         let fields = &mut self.thread;

@@ -17,8 +17,9 @@ use parquet::schema::types::ColumnPath;
 
 use super::ahead::Bytes;
 use super::events::{EachEvent, each_event, word};
+use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
-use super::{Folder, FolderSink, Place, Report};
+use super::{Folder, FolderSink, Report};
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace, Values};
 
 /// Parquet.
@@ -100,7 +101,7 @@ struct Output<'a> {
     functions: PerFunction<(ByteArray, Option<ByteArray>)>,
     /// Of the current thread.
     id: ThreadId,
-    place: Place,
+    kernel: KernelIds,
     process: ByteArray,
     thread: ByteArray,
 }
@@ -135,7 +136,7 @@ impl FolderSink for Parquet {
             rows: Rows::default(),
             functions,
             id: ThreadId(0),
-            place: Place { pid: 0, tid: 0 },
+            kernel: KernelIds { pid: 0, tid: 0 },
             process: ByteArray::default(),
             thread: ByteArray::default(),
         };
@@ -267,7 +268,7 @@ impl EachEvent for Output<'_> {
         let known = self.trace.thread(thread);
         let process = known.and_then(|known| self.trace.process(known.process));
         self.id = thread;
-        self.place = Place::of(self.trace, thread);
+        self.kernel = KernelIds::of(self.trace, thread);
         self.process = text(process.map_or("", |process| &process.command));
         self.thread = text(known.map_or("", |known| &known.name));
         Ok(())
@@ -313,9 +314,9 @@ impl EachEvent for Output<'_> {
         let ns = self.trace.clock().monotonic_ns(event.ticks);
         let rows = &mut self.rows;
         rows.time_ns.push(bits(ns));
-        rows.pid.push(self.place.pid.into());
+        rows.pid.push(self.kernel.pid.into());
         rows.process.push(self.process.clone());
-        rows.tid.push(self.place.tid.into());
+        rows.tid.push(self.kernel.tid.into());
         rows.thread.push(self.thread.clone());
         rows.event.push(ByteArray::from(word(&event.body)));
         rows.function_id.push(function_id);

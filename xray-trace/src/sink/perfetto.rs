@@ -16,9 +16,11 @@ use std::io::{self, Write};
 use prost::Message;
 
 use super::ahead::Bytes;
+use super::kernel_ids::KernelIds;
 use super::records::{self, Record, What, each_record};
 use super::text::readable;
-use super::{Place, Report, Sink, said_name};
+use super::wording::said_name;
+use super::{Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::container::varint;
 use crate::function_map::FunctionMap;
@@ -308,7 +310,7 @@ impl Output<'_> {
                 // A thread of no process: a track with a name, and no more.
                 self.track(TrackDescriptor {
                     uuid,
-                    name: format!("thread {}", Place::of(trace, thread).tid),
+                    name: format!("thread {}", KernelIds::of(trace, thread).tid),
                     ..TrackDescriptor::default()
                 })?;
                 continue;

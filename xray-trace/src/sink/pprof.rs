@@ -10,9 +10,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
+use super::kernel_ids::KernelIds;
 use super::stacks::{Node, Stacks};
 use super::unsaid::Unsaid;
-use super::{Place, ProfileSink, Report, Sink};
+use super::{ProfileSink, Report, Sink};
 use crate::analysis::{Step, Steps};
 use crate::model::{FunctionId, Profile as Sums, ThreadId, Trace};
 
@@ -262,7 +263,7 @@ impl<'a> Output<'a> {
     fn labels(&mut self, thread: ThreadId) -> io::Result<Vec<Label>> {
         let known = self.trace.thread(thread);
         let process = known.and_then(|known| self.trace.process(known.process));
-        let Place { pid, tid } = Place::of(self.trace, thread);
+        let KernelIds { pid, tid } = KernelIds::of(self.trace, thread);
         let number = |key, number: u32| Label {
             key,
             number: number.into(),

@@ -4,9 +4,10 @@
 
 use std::io::{self, Write};
 
+use super::kernel_ids::KernelIds;
 use super::stacks::Stacks;
 use super::unsaid::Unsaid;
-use super::{Place, ProfileSink, Report, Sink};
+use super::{ProfileSink, Report, Sink};
 use crate::analysis::{Step, Steps};
 use crate::llvm::ByteOrder;
 use crate::llvm::profile::{BlockHeader, write_block};
@@ -104,7 +105,7 @@ fn blocks(
         };
         let block = BlockHeader {
             number,
-            thread: Place::of(trace, ThreadId(thread)).tid.into(),
+            thread: KernelIds::of(trace, ThreadId(thread)).tid.into(),
         };
         let paths = [(&*path, node.calls, node.self_ns)];
         write_block(block, paths.into_iter(), ByteOrder::Little, output)?;

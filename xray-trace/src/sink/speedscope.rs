@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::frames::Frames;
+use super::kernel_ids::KernelIds;
 use super::stacks::Stacks;
 use super::text::Text;
 use super::unsaid::Unsaid;
-use super::{Place, ProfileSink, Report, Sink};
+use super::{ProfileSink, Report, Sink};
 use crate::analysis::{Step, Steps};
 use crate::model::{Profile, ThreadId, Trace};
 
@@ -144,7 +145,7 @@ impl ProfileSink for Speedscope {
 
 /// What a thread is called.
 fn name(trace: &Trace, thread: ThreadId) -> String {
-    let Place { pid, tid } = Place::of(trace, thread);
+    let KernelIds { pid, tid } = KernelIds::of(trace, thread);
     let thread = trace.thread(thread);
     let process = thread.and_then(|thread| trace.process(thread.process));
     let process = process.map_or("?", |process| &process.command);

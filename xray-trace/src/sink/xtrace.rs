@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::{DAMAGED_BLOCKS, Report, Sink};
+use super::report::DAMAGED_BLOCKS;
+use super::{Report, Sink};
 use crate::analysis::{SPACING, Survey};
 use crate::model::Trace;
 

@@ -4,8 +4,9 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use super::kernel_ids::KernelIds;
 use super::records::{self, CUT, VALUES, What, each_record};
-use super::{Place, Report, Sink};
+use super::{Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::function_map::FunctionMap;
 use crate::llvm::yaml::{Callee, Kind, Place as PlaceText, Record, TraceHeader, Writer};
@@ -26,7 +27,7 @@ struct Known {
 
 /// What records say of a thread.
 struct Thread {
-    kernels: Place,
+    kernels: KernelIds,
     /// Where it ran latest.
     cpu: u16,
     text: PlaceText,
@@ -169,7 +170,7 @@ impl Known {
 
 impl Thread {
     fn new(trace: &Trace, thread: ThreadId) -> Self {
-        let kernels = Place::of(trace, thread);
+        let kernels = KernelIds::of(trace, thread);
         Self {
             kernels,
             cpu: 0,

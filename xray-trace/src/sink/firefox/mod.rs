@@ -17,9 +17,11 @@ use std::io::{self, Write};
 use self::column::Column;
 use self::shared::STRINGS;
 use super::frames::Frames;
+use super::kernel_ids::KernelIds;
 use super::stacks::Stacks;
 use super::text::Text;
-use super::{Place, Report, Sink};
+use super::wording::calibration;
+use super::{Report, Sink};
 use crate::analysis::{Call, Ending, Open, Step, Steps};
 use crate::container::Block;
 use crate::model::{DataKind, ThreadId, Trace};
@@ -123,14 +125,14 @@ impl Output<'_, '_> {
              \"categories\":[{\"name\":\"Other\",\"color\":\"grey\",\"subcategories\":[\"Other\"]}],\
              \"extra\":[{\"label\":\"Clock\",\"entries\":[{\"label\":\"Calibration\",\"format\":\"string\",\"value\":",
         );
-        text.json(super::calibration(self.trace));
+        text.json(calibration(self.trace));
         text.put("}]}],\"markerSchema\":");
         text.put(MARKER_SCHEMA);
         text.put("},\"libs\":[],\"threads\":[");
     }
 
     fn thread(&mut self, thread: &Thread<'_>) -> io::Result<()> {
-        let Place { pid, tid } = Place::of(self.trace, thread.id);
+        let KernelIds { pid, tid } = KernelIds::of(self.trace, thread.id);
         let known = self.trace.thread(thread.id);
         let process = known.and_then(|known| self.trace.process(known.process));
         let text = &mut self.text;

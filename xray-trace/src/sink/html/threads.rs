@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{limits, names};
 use crate::analysis::{ThreadTimeline, Timeline};
 use crate::model::{ThreadId, Trace};
-use crate::sink::Place;
+use crate::sink::kernel_ids::KernelIds;
 
 /// The threads of a page.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl Threads {
     pub(super) fn new(timeline: &Timeline, trace: &Trace) -> Self {
         let mut threads = Self::default();
         for ThreadTimeline { thread, .. } in &timeline.threads {
-            let Place { pid, tid } = Place::of(trace, *thread);
+            let KernelIds { pid, tid } = KernelIds::of(trace, *thread);
             let known = trace.thread(*thread);
             let name = known.map_or("", |known| known.name.as_str());
             let process = known.and_then(|known| trace.process(known.process));

@@ -1,0 +1,38 @@
+//! A format of several files in a directory: what each of them can do.
+
+use std::io::{self, Write};
+
+use super::report::Report;
+use crate::model::Trace;
+
+/// A format of several files in a directory of their own.
+pub trait FolderSink: std::fmt::Debug + Sync {
+    /// The name by which a user asks for the format.
+    fn name(&self) -> &'static str;
+
+    /// The ends of directory names that mean the format, without the dot before.
+    fn extensions(&self) -> &'static [&'static str];
+
+    /// The format's use, in at most a line.
+    fn about(&self) -> &'static str;
+
+    /// Writes the trace.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `folder`.
+    fn write(&self, trace: &Trace, folder: &mut dyn Folder) -> io::Result<Report>;
+}
+
+/// Where a format of several files is written, one file after another.
+pub trait Folder {
+    /// Ends the current file and begins one of that name.
+    ///
+    /// # Errors
+    ///
+    /// If the former file cannot be finished, or the new one cannot be made.
+    fn begin(&mut self, name: &str) -> io::Result<()>;
+
+    /// The current file. Before the first `begin`, every write fails.
+    fn current(&mut self) -> &mut (dyn Write + Send);
+}

@@ -1,0 +1,64 @@
+//! What a sink has written of a trace, and what its format cannot hold.
+
+use super::processor;
+use crate::analysis::{Notes, Steps};
+use crate::model::{Profile, Trace};
+
+/// How the report names damaged blocks.
+pub(super) const DAMAGED_BLOCKS: &str = "blocks whose events could not all be unpacked";
+
+/// What a sink has written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The number of calls.
+    pub calls: u64,
+    /// What the format cannot hold, or not as it was: in words, and its number. No number is 0, and
+    /// no words occur twice.
+    pub left_out: Vec<(String, u64)>,
+}
+
+// === impl Report ===
+
+impl Report {
+    /// Adds `count` to what was left out.
+    pub(super) fn leave_out(&mut self, what: &str, count: u64) {
+        if count == 0 {
+            return;
+        }
+        match self.left_out.iter_mut().find(|(told, _)| told == what) {
+            Some((_, told)) => *told = told.saturating_add(count),
+            None => self.left_out.push((what.to_owned(), count)),
+        }
+    }
+
+    /// Counts what the steps of a thread left out. All of them have been taken.
+    pub(super) fn leave_out_of_steps(&mut self, steps: &Steps<'_>) {
+        self.leave_out_of_notes(&steps.notes());
+        self.leave_out(processor::UNSAID, steps.processors());
+    }
+
+    /// The same, for formats that have the processor of a thread.
+    pub(super) fn leave_out_of_notes(&mut self, notes: &Notes) {
+        self.leave_out(
+            "exits of calls that began before the trace or in a gap, or that had been left",
+            notes.exits_without_entry,
+        );
+        self.leave_out(DAMAGED_BLOCKS, notes.damaged_blocks);
+    }
+
+    /// The report for a profile of which every stack was written.
+    pub(super) fn of_profile(profile: &Profile) -> Self {
+        let calls = profile.stacks().iter().map(|stack| stack.calls);
+        Self {
+            calls: calls.fold(0, u64::saturating_add),
+            left_out: Vec::new(),
+        }
+    }
+
+    /// Counts the losses that no event stands for.
+    pub(super) fn leave_out_unplaced(&mut self, trace: &Trace) {
+        for (_, events) in trace.losses() {
+            self.leave_out("lost events whose place is not known", *events);
+        }
+    }
+}
