@@ -3,11 +3,23 @@
 use std::collections::hash_map::Entry;
 
 use super::longest::Longest;
-use super::{Gap, MOST_LANES, Scale, Share, Slice, ThreadTimeline, TimelineCall};
+use super::scale::Scale;
+use super::thread_timeline::{Gap, Slice, ThreadTimeline, TimelineCall};
 use crate::analysis::Filter;
 use crate::analysis::stack::Steps;
 use crate::analysis::step::{Call, Ending, Open, Visitor};
 use crate::model::{FunctionId, ThreadId, Ticks, Trace};
+
+/// The most lanes of a thread. Calls that stand within as many others are only counted.
+pub const MOST_LANES: usize = 128;
+
+/// How much is kept of one thread.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share {
+    pub(super) calls: usize,
+    pub(super) slices: usize,
+    pub(super) gaps: usize,
+}
 
 /// Takes the calls of a thread in.
 pub(super) struct Drawing<'a> {
@@ -292,17 +304,6 @@ impl Sum {
             self.function = other.function;
             self.ahead_ns = other.ahead_ns - self.ahead_ns;
         }
-    }
-}
-
-// === impl TimelineCall ===
-
-impl TimelineCall {
-    /// How long it is known to have taken, in nanoseconds.
-    #[inline]
-    #[must_use]
-    pub fn len_ns(&self) -> u64 {
-        self.end_ns.saturating_sub(self.start_ns)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::TimelineCall;
+use super::thread_timeline::TimelineCall;
 use crate::function_map::FunctionMap;
 use crate::model::{FunctionId, ThreadId};
 

@@ -14,6 +14,8 @@
 
 mod lanes;
 mod longest;
+mod scale;
+mod thread_timeline;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -24,14 +26,12 @@ use super::step::Siblings;
 use super::threads::by_thread;
 use crate::model::{FunctionId, ThreadId, Ticks, Trace};
 
-use lanes::Drawing;
+use lanes::{Drawing, Share};
 use longest::Longest;
+use scale::Scale;
 
-/// Calls within so many others have lanes of their own; those further in are counted.
-pub const MOST_LANES: usize = 128;
-
-/// The time is divided into so many slices at most.
-const FINEST: u64 = 1 << 14;
+pub use lanes::MOST_LANES;
+pub use thread_timeline::{Gap, Slice, ThreadTimeline, TimelineCall};
 
 /// How much is kept, of all threads together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,88 +57,6 @@ pub struct Timeline {
     pub other_threads: usize,
     /// The longest calls of each function, by function, the longest first. Of calls that saw no exit, as long as they were certainly open.
     pub longest: BTreeMap<FunctionId, Vec<(ThreadId, TimelineCall)>>,
-}
-
-/// When the calls of a thread happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ThreadTimeline {
-    /// Whose.
-    pub thread: ThreadId,
-    /// The calls that are kept, by depth and time.
-    pub calls: Vec<TimelineCall>,
-    /// The others, by depth and time.
-    pub slices: Vec<Slice>,
-    /// A slice is 2 to the power of this nanoseconds long; the first one begins with [`Timeline`]'s origin.
-    pub slice_power: u32,
-    /// No call that is summed up is as long as this, in nanoseconds; 0 if none is.
-    pub kept_from_ns: u64,
-    /// Calls that are summed up.
-    pub summed: u64,
-    /// Calls that are within too many others to have a lane.
-    pub too_deep: u64,
-    /// Where events are missing, in order of time.
-    pub gaps: Vec<Gap>,
-}
-
-/// A call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TimelineCall {
-    /// How many calls it stands within, of those that are shown.
-    pub depth: usize,
-    /// The function that was called.
-    pub function: FunctionId,
-    /// When it began, on `CLOCK_MONOTONIC`.
-    pub start_ns: u64,
-    /// When it ended; without an exit, when it was last seen open.
-    pub end_ns: u64,
-    /// Its exit was seen.
-    pub finished: bool,
-}
-
-/// Calls that are summed up: those of one depth that begin within a slice of time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slice {
-    /// How many calls they stand within.
-    pub depth: usize,
-    /// Which slice, from 0.
-    pub at: u64,
-    /// How many begin here.
-    pub calls: u64,
-    /// How much of the slice is in such calls, also in those that began before it.
-    pub busy_ns: u64,
-    /// A function of theirs: the one with most of the time, if any has more than half of it.
-    pub function: FunctionId,
-}
-
-/// Where events are missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gap {
-    /// When the last event before it happened, on `CLOCK_MONOTONIC`.
-    pub start_ns: u64,
-    /// When the loss was noticed.
-    pub end_ns: u64,
-    /// How many events; 0 if nobody knows.
-    pub events: u64,
-    /// How many losses these are. Neighbours become one if there are too many; then something happened between them.
-    pub losses: u64,
-}
-
-/// What is kept of one thread.
-#[derive(Debug, Clone, Copy)]
-struct Share {
-    calls: usize,
-    slices: usize,
-    gaps: usize,
-}
-
-/// How the time that is shown is divided.
-#[derive(Debug, Clone, Copy)]
-struct Scale {
-    origin_ns: u64,
-    /// What is shown begins then.
-    since_ns: u64,
-    /// How long slices are at first.
-    slice_power: u32,
 }
 
 /// What some threads come to.
@@ -181,25 +99,6 @@ impl Timeline {
         }
         timeline.longest = longest.into_calls();
         timeline
-    }
-}
-
-// === impl Scale ===
-
-impl Scale {
-    fn new(trace: &Trace, filter: &Filter, origin_ns: u64) -> Self {
-        let clock = trace.clock();
-        let since = filter.since.map(|since| clock.monotonic_ns(since));
-        let since_ns = since.unwrap_or(origin_ns).max(origin_ns);
-        let last = trace.blocks().iter().map(|block| block.last).max();
-        let until = filter.until.into_iter().chain(last).min();
-        let until_ns = until.map_or(since_ns, |until| clock.monotonic_ns(until));
-        let slice = (until_ns.saturating_sub(since_ns) / FINEST).max(1);
-        Self {
-            origin_ns,
-            since_ns,
-            slice_power: slice.ilog2(),
-        }
     }
 }
 
