@@ -1,0 +1,46 @@
+//! Why a file cannot be opened.
+
+use std::io;
+
+use crate::container::{ProfileError, ReadError};
+use crate::llvm;
+
+/// Why a file gives no trace or no profile.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The file cannot be read, or there is no room to convert it.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The file is a damaged `.xtrace`.
+    #[error(transparent)]
+    Xtrace(#[from] ReadError),
+    /// The file is a damaged log of LLVM.
+    #[error(transparent)]
+    Llvm(#[from] llvm::Error),
+    /// The file is text, but not a trace in LLVM's YAML.
+    #[error("not a trace: read as llvm-xray's YAML, {0}")]
+    Yaml(llvm::Error),
+    /// The file is empty.
+    #[error("the file is empty")]
+    Empty,
+    /// The file is a profile, for [`super::open_profile`].
+    #[error("a profile has sums of calls, but no events: it is no trace")]
+    Profile,
+    /// The profile is too large.
+    #[error("the profile has more than {limit} different stacks of calls")]
+    TooManyStacks {
+        /// The greatest number of stacks.
+        limit: usize,
+    },
+    /// The file is no profile.
+    #[error("not a profile")]
+    NoProfile,
+    /// The profile in an `.xtrace` is damaged.
+    #[error(transparent)]
+    Damaged(#[from] ProfileError),
+    /// The file has none of the known formats.
+    #[error(
+        "not a trace: neither an .xtrace nor an XRay log (basic mode, flight data recorder) nor llvm-xray's YAML"
+    )]
+    Unknown,
+}
