@@ -6,6 +6,7 @@ mod demo;
 mod dependencies;
 mod fuzz;
 mod gen_proto;
+mod lint;
 mod shell;
 mod soak;
 mod test;
@@ -38,6 +39,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Runs the long versions of the tests
     Soak(soak::Arguments),
+    /// Checks that imports keep to the order of the folders, and go in no circles
+    Lint,
     /// Checks licences, duplicates and sources of all dependencies by deny.toml
     Dependencies,
 }
@@ -65,6 +68,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
+        Command::Lint => lint::run(),
         Command::Dependencies => dependencies::run(),
     }
 }
