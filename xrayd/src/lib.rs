@@ -1,10 +1,10 @@
-//! Traces functions of running Linux programs through their XRay sleds, from outside: the engine, and the daemon
-//! around it.
+//! Traces functions of running Linux programs through their XRay sleds, from outside: the engine,
+//! and the daemon around it.
 //!
 //! ```text
-//!  rpc ──► session ──► inject ──► sys
-//!             │   └──► collect ─┘
-//!             └──────► target
+//!  rpc ──► process ──► control ──► inject ──► target ──► sys
+//!             │           └──► collect ──► store ──► triggers
+//!             └──► export
 //! ```
 //!
 //! [`process::Registry`] is the way in. `docs/ARCHITECTURE.md` says how it works.

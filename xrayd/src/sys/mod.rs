@@ -1,6 +1,6 @@
 //! The raw system calls, each behind a function that cannot be misused. The only unsafe code of the crate.
 //!
-//! Nothing here decides anything: policy lives in `target`, `inject` and `session`.
+//! Nothing here decides anything: policy lives in `target`, `inject` and `control`.
 
 mod claim;
 mod clock;
