@@ -76,8 +76,8 @@ impl Threads {
         let leader = pid.leader();
         let others = iter::once_with(|| Self::of(pid)).flatten();
         // A thread that calls `exec` ends the leader, and takes its number when it has ended. So the
-        // leader is looked at again if no other thread lives. In between /proc may show no living
-        // thread for as long as that thread waits for a processor: only a pidfd tells the two apart.
+        // leader is looked at again if no other thread lives. In between, /proc may show no living
+        // thread for milliseconds: only a pidfd tells such a process from one that has ended.
         iter::once(leader)
             .chain(others)
             .chain(iter::once(leader))
