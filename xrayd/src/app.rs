@@ -338,7 +338,7 @@ mod tests {
         let tasks: u64 = set("TasksMax").parse().unwrap();
         assert!(tasks > total(Resource::Threads) + BLOCKING_THREADS as u64 + 20);
         let memory: ByteSize = format!("{}iB", set("MemoryMax")).parse().unwrap();
-        // The ring copies of all snapshots together, see `collect/pictures.rs`.
+        // The ring copies of all snapshots together, see `collect/ring_copies.rs`.
         let copies = 4 << 30;
         let taken = total(Resource::Retained) + total(Resource::Patterns) + copies;
         assert!(memory.bytes() > taken, "{memory}");

@@ -8,7 +8,7 @@ use xray_trace::instr_map::{Rule, Selection};
 use xrayd::{
     process::{AttachOptions, Follow, Session},
     types::Capture,
-    types::{LoanId, Run, Switch, Wanted},
+    types::{LeaseId, Run, Switch, Wanted},
 };
 
 use crate::support::{attach, everything, pid_of, registry};
@@ -20,8 +20,8 @@ fn glob(pattern: &str) -> Selection {
     }
 }
 
-fn loan(number: u64) -> Result<LoanId> {
-    Ok(LoanId(number.try_into()?))
+fn loan(number: u64) -> Result<LeaseId> {
+    Ok(LeaseId(number.try_into()?))
 }
 
 /// What is on, and with how many arguments.

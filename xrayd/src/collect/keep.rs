@@ -181,8 +181,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        collect::{CallSite, SiteKind, SiteTable, lane::Lane, room::Room},
-        store::Output,
+        collect::{CallSite, SiteKind, SiteTable, room::Room, thread_decoder::ThreadDecoder},
+        store::EventStore,
         types::Mode,
     };
 
@@ -354,18 +354,18 @@ mod tests {
                 assert!(sites.insert(site, Ticks(0)));
             }
         }
-        let output = Output::new(ProcessId(0), FUNCTIONS as usize, 1 << 30);
+        let output = EventStore::new(ProcessId(0), FUNCTIONS as usize, 1 << 30);
         output.set_mode(Mode::Stream);
         let thread = output.new_thread(1, String::new());
-        let mut lane = Lane::new(thread, Ticks(0), &Room::new(), Arc::default());
+        let mut decoder = ThreadDecoder::new(thread, Ticks(0), &Room::new(), Arc::default());
         for (at, item) in items.iter().enumerate() {
             if let Some((_, keep)) = filters.iter().find(|(when, _)| *when == at) {
-                lane.filter(keep.clone(), false);
+                decoder.filter(keep.clone(), false);
             }
-            lane.intake(&sites, &output).take(item.clone());
-            lane.settle(&output);
+            decoder.sink(&sites, &output).take(item.clone());
+            decoder.settle(&output);
         }
-        lane.end(&output);
+        decoder.end(&output);
         let (mut open, mut calls, mut astray) = (Vec::<(u32, u64)>::new(), Vec::new(), false);
         for block in output.snapshot().blocks {
             for event in block.events() {

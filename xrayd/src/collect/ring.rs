@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use shm_ring::{Consumer, Geometry, Producer, newest};
 
-use super::{SiteTable, lane::Lane, slots::Slots};
-use crate::{store::Output, sys::ticks_now, target::StartTime};
+use super::{SiteTable, slots::Slots, thread_decoder::ThreadDecoder};
+use crate::{store::EventStore, sys::ticks_now, target::StartTime};
 
 /// Words read from one ring before the next one has its turn.
 pub(super) const TURN_WORDS: u64 = 1 << 16;
@@ -15,7 +15,7 @@ pub(super) fn turns(geometry: Geometry) -> u64 {
     geometry.ring_bytes() / 8 / TURN_WORDS + 2
 }
 
-/// A ring under way. What it yields goes into the lane of its owner.
+/// A ring under way. What it yields goes into the decoder of its owner.
 #[derive(Debug)]
 pub(super) struct Ring {
     index: u32,
@@ -59,7 +59,7 @@ pub(super) struct Unread {
 pub(super) struct Around<'a> {
     pub(super) slots: &'a Slots,
     pub(super) sites: &'a SiteTable,
-    pub(super) output: &'a Output,
+    pub(super) output: &'a EventStore,
     /// When the drain was.
     pub(super) started: Instant,
     /// Rings keep the newest events by themselves.
@@ -208,41 +208,46 @@ impl Ring {
     }
 
     /// One turn; returns the words read.
-    pub(super) fn read(&mut self, lane: &mut Lane, around: &Around<'_>, producer: Producer) -> u64 {
+    pub(super) fn read(
+        &mut self,
+        decoder: &mut ThreadDecoder,
+        around: &Around<'_>,
+        producer: Producer,
+    ) -> u64 {
         self.begin_reading(around);
         let Some(consumer) = &mut self.consumer else {
             return 0;
         };
         let now = u64::try_from(around.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let rings = &around.slots.rings;
-        let intake = lane.intake(around.sites, around.output);
-        let drained = consumer.drain(rings, producer, now, TURN_WORDS, intake);
-        lane.settle(around.output);
+        let sink = decoder.sink(around.sites, around.output);
+        let drained = consumer.drain(rings, producer, now, TURN_WORDS, sink);
+        decoder.settle(around.output);
         drained.words
     }
 
     /// Reads what is left and tells the losses that no gap word told. A hole is not waited for: its ring is given back, or left.
-    pub(super) fn read_all(&mut self, lane: &mut Lane, around: &Around<'_>) {
+    pub(super) fn read_all(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         // So many turns read everything that was there; a target that goes on writing is not waited for.
         for _ in 0..turns(around.slots.layout.geometry) {
-            if self.read(lane, around, Producer::Gone) == 0 {
+            if self.read(decoder, around, Producer::Gone) == 0 {
                 break;
             }
         }
         if let Some(consumer) = &mut self.consumer {
-            let intake = lane.intake(around.sites, around.output);
-            consumer.tell_losses(&around.slots.rings, intake);
+            let sink = decoder.sink(around.sites, around.output);
+            consumer.tell_losses(&around.slots.rings, sink);
         }
     }
 
     /// The same of a thread that is gone, or records no more in this ring: no chunk is taken back,
     /// whatever the ring says.
-    pub(super) fn read_last(&mut self, lane: &mut Lane, around: &Around<'_>) {
+    pub(super) fn read_last(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         if self.consumer.is_none() {
             let (rings, geometry) = (&around.slots.rings, around.slots.layout.geometry);
             newest::finish_taking(rings, geometry, self.index);
         }
-        self.read_all(lane, around);
+        self.read_all(decoder, around);
         if self.consumer.is_none() {
             self.write_off(around);
         }
@@ -250,10 +255,10 @@ impl Ring {
 
     /// Its owner has gone on to another ring, and what it recorded here comes before what is there. While nobody reads, it is history that is
     /// over: what is in the other one may have a gap before it.
-    pub(super) fn leave(&mut self, lane: &mut Lane, around: &Around<'_>) {
+    pub(super) fn leave(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         match around.newest {
             true => self.write_off(around),
-            false => self.read_last(lane, around),
+            false => self.read_last(decoder, around),
         }
         self.left = true;
     }
@@ -270,11 +275,11 @@ impl Ring {
     /// any more, so the most that the thread takes back is what was read.
     pub(super) fn leave_to_heir(
         &mut self,
-        lane: &mut Lane,
+        decoder: &mut ThreadDecoder,
         around: &Around<'_>,
         heir: Option<StartTime>,
     ) {
-        self.read_all(lane, around);
+        self.read_all(decoder, around);
         self.left = self.consumer.is_some();
         self.began = heir;
         self.withdrawn = true;
@@ -282,26 +287,26 @@ impl Ring {
 
     /// Tells the losses of a thread that goes on and has recorded nothing since the last chore, if all that it has recorded was
     /// read: those that no gap word has told, and those that no event has followed.
-    pub(super) fn tell_if_quiet(&mut self, lane: &mut Lane, around: &Around<'_>) {
+    pub(super) fn tell_if_quiet(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         let cursor = self.consumer.as_ref().map(Consumer::cursor);
         if !self.left && cursor == Some(self.cursor_seen) {
-            self.tell_if_read(lane, around);
+            self.tell_if_read(decoder, around);
         }
     }
 
     /// The same of any thread, whether it records or not.
-    pub(super) fn tell_if_read(&mut self, lane: &mut Lane, around: &Around<'_>) {
+    pub(super) fn tell_if_read(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         let Some(consumer) = &mut self.consumer else {
             return;
         };
         let rings = &around.slots.rings;
-        if consumer.untold_losses(rings) == 0 && !lane.has_early() {
+        if consumer.untold_losses(rings) == 0 && !decoder.has_early() {
             return;
         }
         let now = ticks_now();
-        let intake = lane.intake(around.sites, around.output);
-        if consumer.tell_quiet_losses(rings, intake) {
-            lane.tell_early(now);
+        let sink = decoder.sink(around.sites, around.output);
+        if consumer.tell_quiet_losses(rings, sink) {
+            decoder.tell_early(now);
         }
     }
 

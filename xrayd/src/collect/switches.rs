@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The control thread marks the functions once they are off, and once more before they are switched on, for the threads that were in a trampoline
-//! at the first time. A lane looks for marks before each event that is later than its last look: the marks that matter for an event are older than it.
+//! at the first time. A decoder looks for marks before each event that is later than its last look: the marks that matter for an event are older than it.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +22,7 @@ use std::{
 
 use xray_trace::model::{FunctionId, Ticks};
 
-use super::stacks::Stacks;
+use super::shadow_stack::ShadowStack;
 use crate::{lock::lock, sys::ticks_now};
 
 /// Marks that are kept, and ranges of functions in them together. In flight, rings hold what is older than many of them.
@@ -151,7 +151,7 @@ impl Along {
 
     /// An event of this time comes next, not older than `look_at`: the open calls of which nothing is known any more are marked in `stacks`.
     #[cold]
-    pub(super) fn meet(&mut self, ticks: u64, switches: &Switches, stacks: &mut Stacks) {
+    pub(super) fn meet(&mut self, ticks: u64, switches: &Switches, stacks: &mut ShadowStack) {
         // Before looking: a mark that is made meanwhile is later.
         let now = ticks_now().0;
         if self.met >= switches.count.load(Ordering::Acquire) {
@@ -246,7 +246,7 @@ mod tests {
         let switches = switches.freeze();
         for (at, function, over) in [(long_ago, 2, 1), (ticks_now().0, 2, 0)] {
             let mut along = Along::new();
-            let mut stacks = Stacks::new(&Room::new());
+            let mut stacks = ShadowStack::new(&Room::new());
             along.meet(at, &switches, &mut stacks);
             stacks.enter(FunctionId(function), SP, 0);
             if at >= along.look_at {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
-use crate::triggers::{Lookout, Marks, Place};
+use crate::triggers::{ConditionMask, Place, TriggerMatcher};
 
 /// Watched calls of a thread that are kept for a trigger. What is called within so many others is shorter than they are.
 const MOST_OPEN: usize = 256;
@@ -20,8 +20,8 @@ pub(super) struct Watch {
 
 #[derive(Debug)]
 struct One {
-    armed: Arc<Lookout>,
-    marks: Arc<Marks>,
+    armed: Arc<TriggerMatcher>,
+    marks: Arc<ConditionMask>,
     /// Outermost first.
     open: Vec<Open>,
 }
@@ -40,7 +40,11 @@ struct Open {
 
 impl Watch {
     /// What is armed now; of what was before, what is open is known.
-    pub(super) fn new(thread: ThreadId, armed: &[Arc<Lookout>], before: Option<Self>) -> Self {
+    pub(super) fn new(
+        thread: ThreadId,
+        armed: &[Arc<TriggerMatcher>],
+        before: Option<Self>,
+    ) -> Self {
         let mut before = before.map_or_else(Vec::new, |before| before.each);
         let each = armed.iter().map(|armed| {
             let known = before
@@ -144,10 +148,10 @@ mod tests {
     use xray_trace::model::{CallKind, EventBody, ProcessId};
 
     use super::{
-        super::{CallSite, SiteKind, SiteTable, lane::Lane, room::Room},
+        super::{CallSite, SiteKind, SiteTable, room::Room, thread_decoder::ThreadDecoder},
         *,
     };
-    use crate::store::Output;
+    use crate::store::EventStore;
 
     const WATCHED: u32 = 2;
     const ALL: u32 = 4;
@@ -177,7 +181,7 @@ mod tests {
     }
 
     /// The calls of watched functions that were long enough, by what the blocks say.
-    fn long_calls(output: &Output) -> Vec<(Option<FunctionId>, Ticks, Ticks)> {
+    fn long_calls(output: &EventStore) -> Vec<(Option<FunctionId>, Ticks, Ticks)> {
         let mut open: Vec<(FunctionId, Ticks)> = Vec::new();
         let mut long = Vec::new();
         let mut astray = false;
@@ -231,16 +235,19 @@ mod tests {
     }
 
     fn check(steps: &[Step]) -> Result<(), TestCaseError> {
-        let (sites, output) = (sites(), Output::new(ProcessId(0), ALL as usize, 1 << 30));
+        let (sites, output) = (
+            sites(),
+            EventStore::new(ProcessId(0), ALL as usize, 1 << 30),
+        );
         let thread = output.new_thread(1, String::new());
-        let mut lane = Lane::new(thread, Ticks(0), &Room::new(), Arc::default());
-        let (lookout, mut hits) = Lookout::for_durations(WATCHED as usize, LEAST);
-        lane.watch(&[lookout]);
+        let mut decoder = ThreadDecoder::new(thread, Ticks(0), &Room::new(), Arc::default());
+        let (matcher, mut hits) = TriggerMatcher::for_durations(WATCHED as usize, LEAST);
+        decoder.watch(&[matcher]);
         let (mut ticks, mut sp) = (1000_u64, 0x7fff_0000_u64);
         for (enters, function, up, later, lost) in steps {
             ticks += later;
             if *lost == 0 {
-                lane.intake(&sites, &output).take(Item::Lost(3));
+                decoder.sink(&sites, &output).take(Item::Lost(3));
             }
             // As a stack does, mostly: down with a call, up when it ends.
             let step = if *enters { -16 } else { 16 };
@@ -257,14 +264,14 @@ mod tests {
                 sp: at,
                 argument: None,
             };
-            lane.intake(&sites, &output).take(item);
+            decoder.sink(&sites, &output).take(item);
             sp = if *enters {
                 at
             } else {
                 sp.wrapping_add_signed(step + jump)
             };
         }
-        lane.end(&output);
+        decoder.end(&output);
         let mut fired = Vec::new();
         while let Some(hit) = hits.next_now() {
             fired.push(hit.call());
@@ -276,11 +283,14 @@ mod tests {
     /// The property's own steps may leave little open: of a plain recursion and a jump out of it, it is known what fires.
     #[test]
     fn a_call_that_is_left_does_not_fire_and_its_caller_does() {
-        let (sites, output) = (sites(), Output::new(ProcessId(0), ALL as usize, 1 << 30));
+        let (sites, output) = (
+            sites(),
+            EventStore::new(ProcessId(0), ALL as usize, 1 << 30),
+        );
         let thread = output.new_thread(1, String::new());
-        let mut lane = Lane::new(thread, Ticks(0), &Room::new(), Arc::default());
-        let (lookout, mut hits) = Lookout::for_durations(WATCHED as usize, LEAST);
-        lane.watch(&[lookout]);
+        let mut decoder = ThreadDecoder::new(thread, Ticks(0), &Room::new(), Arc::default());
+        let (matcher, mut hits) = TriggerMatcher::for_durations(WATCHED as usize, LEAST);
+        decoder.watch(&[matcher]);
         let mut call = |site: u32, ticks: u64, sp: u64| {
             let item = Item::Call {
                 site,
@@ -288,7 +298,7 @@ mod tests {
                 sp,
                 argument: None,
             };
-            lane.intake(&sites, &output).take(item);
+            decoder.sink(&sites, &output).take(item);
         };
         call(entry(0), 100, 0x7100);
         // Not watched, then watched and left from within a call that is not.

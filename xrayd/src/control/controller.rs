@@ -11,20 +11,20 @@ use xray_trace::model::FunctionId;
 
 use super::{
     event_types::Reading,
-    handle::{Command, Commands, Counting, Shared, Wish},
+    handle::{Command, Commands, Counting, Shared, ToggleRequest},
     loading::Loading,
     rules::{Rules, Wishes},
 };
 use crate::{
     collect::{DrainHandle, Switches, bytes_of_threads},
-    control::economy::Keeper,
+    control::governor::Governor,
     inject::{Choice, Front, PatchReport, Patcher, SETTLE, Stance, TableClaim, Tenure, clear_live},
     lock::lock,
     panics::message_of,
     pid::TargetAddr,
     quotas::Ticket,
     refusal::{Reason, Refusal, Result},
-    store::Output,
+    store::EventStore,
     sys::{Claim, Memory, ptrace::Stopped},
     target::{Ending, Indexes, Maps, Target, Threads, let_threads_run, memory_room},
     types::{DetachReport, PatchSite, Phase, Run, ToggleReport, Wanted},
@@ -46,7 +46,7 @@ pub(crate) struct Controller {
     pub(crate) reading: Reading,
     /// Address of the table's mapping.
     pub(crate) table: TargetAddr,
-    pub(crate) output: Arc<Output>,
+    pub(crate) output: Arc<EventStore>,
     pub(crate) shared: Arc<Shared>,
     /// A process that we started and have not let go yet.
     pub(crate) held: Option<Stopped>,
@@ -56,7 +56,7 @@ pub(crate) struct Controller {
     pub(crate) claim: Option<(TableClaim, Claim)>,
     /// Not all calls are recorded.
     pub(crate) choosing: bool,
-    pub(crate) keeper: Keeper,
+    pub(crate) governor: Governor,
     /// When something was switched on first, there was room for what it writes. Set by
     /// `has_room_for`.
     pub(crate) has_room_for_rings: bool,
@@ -86,7 +86,7 @@ impl Controller {
         let mut seen = Instant::now();
         loop {
             let pause = self.loading.until_look().min(WATCH_EVERY);
-            let pause = pause.min(self.keeper.until_due());
+            let pause = pause.min(self.governor.until_due());
             let command = commands.next(pause, self.target.pidfd());
             self.loading.hear();
             let now = Instant::now();
@@ -107,9 +107,9 @@ impl Controller {
                 break;
             }
             match command {
-                Ok(Command::Toggle { wish, answer }) => {
+                Ok(Command::Toggle { request, answer }) => {
                     // Whoever asked may have gone; the toggle stands all the same.
-                    let _ = answer.send(self.toggle(*wish));
+                    let _ = answer.send(self.toggle(*request));
                 }
                 Ok(Command::TakeBack { from, answer }) => {
                     let _ = answer.send(self.take_back(from));
@@ -394,8 +394,8 @@ impl Controller {
         Ok(())
     }
 
-    fn toggle(&mut self, wish: Wish) -> Result<ToggleReport> {
-        let Wish {
+    fn toggle(&mut self, request: ToggleRequest) -> Result<ToggleReport> {
+        let ToggleRequest {
             patterns,
             later,
             mut ids,
@@ -403,7 +403,7 @@ impl Controller {
             to,
             loan,
             run,
-        } = wish;
+        } = request;
         // What has just been loaded is meant as well. What goes off needs no look: the rule holds for what is found later.
         if to != Wanted::Off || run == Run::Dry {
             self.look()?;

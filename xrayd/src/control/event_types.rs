@@ -26,7 +26,7 @@ pub(crate) struct Reading {
 }
 
 impl Controller {
-    /// Reads names if events wish for them and it is time.
+    /// Reads names if events have requested them and it is time.
     pub(crate) fn tend_event_types(&mut self) {
         let due = match self.output.event_types.request() {
             NameRequest::None => false,

@@ -13,7 +13,7 @@ use super::{Patterns, Rules, filter::Filtering};
 use crate::{
     pid::Pid,
     quotas::{Accounts, Quotas, Resource},
-    types::{Filter, LoanId, Wanted},
+    types::{Filter, LeaseId, Wanted},
 };
 
 /// A user with quotas.
@@ -39,8 +39,8 @@ pub(crate) fn keep_selection(selection: &Selection, to: Wanted) {
     let mut rules = [Rules::default(), Rules::default()];
     for rules in &mut rules {
         rules.add(&patterns, to);
-        rules.lend(&patterns, LoanId(NonZeroU64::MIN), Capture::NONE);
-        rules.take_back(LoanId(NonZeroU64::MIN));
+        rules.lend(&patterns, LeaseId(NonZeroU64::MIN), Capture::NONE);
+        rules.take_back(LeaseId(NonZeroU64::MIN));
         rules.add(&patterns, to);
         assert!(!rules.is_empty() || to == Wanted::Off || patterns.lasting().is_none());
     }

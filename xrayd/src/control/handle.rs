@@ -26,24 +26,24 @@ use xray_trace::{
 
 use super::{
     filter::Filtering,
-    loans::{Loan, Loans},
+    leases::{Lease, Leases},
     patterns::Patterns,
     rules::{Rules, Wishes},
     states::States,
 };
 use crate::{
-    collect::{DrainHandle, Moment, Pictures},
-    control::economy::Ledger,
+    collect::{DrainHandle, Moment, RingCopies},
+    control::governor::History,
     inject::Choice,
     lock::lock,
     pid::Pid,
     quotas::Ticket,
     refusal::{Reason, Refusal, Result},
-    store::{Ask, Output, ProfileSums},
+    store::{Ask, EventStore, ProfileSums},
     sys::{PidFd, ticks_now},
     target::{Ending, Functions, Indexes, Load, RefusedModule},
     types::{
-        DetachReport, Economy, Filter, LoanId, Mode, Noticing, Phase, Run, ToggleReport, Wanted,
+        DetachReport, Economy, Filter, LeaseId, Mode, Noticing, Phase, Run, ToggleReport, Wanted,
     },
 };
 
@@ -54,11 +54,11 @@ const MOST_FILTER_NOTES: usize = 256;
 #[derive(Debug)]
 pub(crate) enum Command {
     Toggle {
-        wish: Box<Wish>,
+        request: Box<ToggleRequest>,
         answer: SyncSender<Result<ToggleReport>>,
     },
     TakeBack {
-        from: LoanId,
+        from: LeaseId,
         answer: SyncSender<Result<ToggleReport>>,
     },
     Begin {
@@ -108,7 +108,7 @@ pub(crate) enum Counting {
 
 /// What somebody wants switched.
 #[derive(Debug)]
-pub(crate) struct Wish {
+pub(crate) struct ToggleRequest {
     /// The functions, also of libraries that come later.
     pub(crate) patterns: Arc<Patterns>,
     /// What it means in modules that have come since.
@@ -118,7 +118,7 @@ pub(crate) struct Wish {
     pub(crate) of: Indexes,
     pub(crate) to: Wanted,
     /// Whose it is, if it is switched on for a while only.
-    pub(crate) loan: Option<LoanId>,
+    pub(crate) loan: Option<LeaseId>,
     pub(crate) run: Run,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Control {
     /// Wakes who waits for commands.
     bell: Arc<EventFd>,
     shared: Arc<Shared>,
-    output: Arc<Output>,
+    output: Arc<EventStore>,
 }
 
 /// What the control thread tells.
@@ -142,9 +142,9 @@ pub(crate) struct Shared {
     pub(crate) copied: AtomicU64,
     pub(crate) states: States,
     /// What of that is for a while only. Written by the control thread.
-    pub(crate) loans: Mutex<Loans>,
+    pub(crate) loans: Mutex<Leases>,
     /// What tracing may cost, and what came of it. Written by the control thread.
-    pub(crate) ledger: Ledger,
+    pub(crate) history: History,
     /// Filters that were set, the latest last, as options, and since when each was in force.
     filter_notes: Mutex<VecDeque<(Ticks, String)>>,
     /// Which events are kept. Locked before `drain`.
@@ -174,7 +174,7 @@ impl Shared {
             copied: AtomicU64::new(0),
             states: States::new(functions),
             loans: Mutex::default(),
-            ledger: Ledger::default(),
+            history: History::default(),
             filter_notes: Mutex::default(),
             filtering: Mutex::default(),
             refused: Mutex::new(refused),
@@ -247,7 +247,7 @@ impl Control {
     pub(crate) fn new(
         pid: Pid,
         shared: Arc<Shared>,
-        output: Arc<Output>,
+        output: Arc<EventStore>,
     ) -> io::Result<(Self, Commands)> {
         let (commands, received) = sync_channel(4);
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
@@ -289,7 +289,7 @@ impl Control {
     }
 
     /// Who has the function on loan, if anybody has.
-    pub(crate) fn loan(&self, id: FunctionId) -> Option<Loan> {
+    pub(crate) fn loan(&self, id: FunctionId) -> Option<Lease> {
         lock(&self.shared.loans).get(id).cloned()
     }
 
@@ -332,7 +332,7 @@ impl Control {
         &self,
         bytes: u64,
         moment: Moment,
-    ) -> Option<Receiver<Pictures>> {
+    ) -> Option<Receiver<RingCopies>> {
         let drain = lock(&self.shared.drain);
         drain.as_ref()?.ask_for_pictures(bytes, moment)
     }
@@ -389,8 +389,8 @@ impl Control {
     }
 
     /// What tracing may cost, and what came of it.
-    pub(crate) fn ledger(&self) -> &Ledger {
-        &self.shared.ledger
+    pub(crate) fn history(&self) -> &History {
+        &self.shared.history
     }
 
     /// From now on it may cost so much; says how much it was before.
@@ -421,16 +421,16 @@ impl Control {
     ///
     /// # Errors
     /// The target cannot be written, or has ended. What was being switched on is as it was before then, or counts as on.
-    pub(crate) fn toggle(&self, wish: Wish) -> Result<ToggleReport> {
-        let wish = Box::new(wish);
-        self.ask(|answer| Command::Toggle { wish, answer })
+    pub(crate) fn toggle(&self, request: ToggleRequest) -> Result<ToggleReport> {
+        let request = Box::new(request);
+        self.ask(|answer| Command::Toggle { request, answer })
     }
 
     /// Puts back what was lent.
     ///
     /// # Errors
     /// As [`Self::toggle`]. What could not be switched back then counts as on; the loan is over.
-    pub(crate) fn take_back(&self, from: LoanId) -> Result<ToggleReport> {
+    pub(crate) fn take_back(&self, from: LeaseId) -> Result<ToggleReport> {
         self.ask(|answer| Command::TakeBack { from, answer })
     }
 

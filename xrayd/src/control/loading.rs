@@ -36,7 +36,7 @@ use crate::{
         Functions, Heard, Indexes, Load, Loaded, Maps, Module, Objects, RefusedModule, loads_of,
         modules_among, survey,
     },
-    types::{Armed, LoanId, PatchSite, Since, Switch, Wanted},
+    types::{Armed, LeaseId, PatchSite, Since, Switch, Wanted},
 };
 
 /// Modules of a session at most, those that are unloaded among them.
@@ -180,13 +180,13 @@ impl Loading {
     }
 
     /// Adds what has been lent.
-    pub(crate) fn lend_rule(&mut self, patterns: &Arc<Patterns>, to: LoanId, capture: Capture) {
+    pub(crate) fn lend_rule(&mut self, patterns: &Arc<Patterns>, to: LeaseId, capture: Capture) {
         self.rules.lend(patterns, to, capture);
         self.note_rules();
     }
 
     /// A loan is over.
-    pub(crate) fn take_back(&mut self, from: LoanId) {
+    pub(crate) fn take_back(&mut self, from: LeaseId) {
         self.rules.take_back(from);
         self.note_rules();
     }

@@ -17,14 +17,14 @@
 //! | `numbers` | figures of a session for metrics |
 
 mod controller;
-mod economy;
 mod event_types;
 mod filter;
 #[cfg(fuzzing)]
 mod fuzzing;
+mod governor;
 mod handle;
+mod leases;
 mod loading;
-mod loans;
 mod numbers;
 mod patterns;
 mod rules;
@@ -33,11 +33,11 @@ mod states;
 mod watch;
 
 pub(crate) use controller::Controller;
-pub(crate) use economy::Keeper;
 pub(crate) use event_types::Reading;
 #[cfg(fuzzing)]
 pub(crate) use fuzzing::{keep_filter, keep_selection};
-pub(crate) use handle::{Commands, Control, Counting, Shared, Wish};
+pub(crate) use governor::Governor;
+pub(crate) use handle::{Commands, Control, Counting, Shared, ToggleRequest};
 pub(crate) use loading::Loading;
 pub(crate) use numbers::SessionNumbers;
 pub use patterns::{Chosen, Patterns};

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use super::handle::Shared;
 use crate::{
-    store::{Counters, Figures, Meter, Numbers, Output},
+    store::{Counters, EventStore, Figures, Meter, Numbers},
     target::Functions,
     types::Phase,
 };
@@ -12,7 +12,7 @@ use crate::{
 /// Where a session has them.
 #[derive(Debug)]
 pub(crate) struct SessionNumbers {
-    pub(crate) output: Arc<Output>,
+    pub(crate) output: Arc<EventStore>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) functions: Arc<Functions>,
     pub(crate) meter: Option<Arc<Meter>>,

@@ -14,12 +14,12 @@ use xray_trace::{
 };
 
 use super::{
-    loans::{Loan, Loans},
+    leases::{Lease, Leases},
     patterns::Patterns,
 };
 use crate::{
     target::{Functions, Loaded},
-    types::{LoanId, Wanted},
+    types::{LeaseId, Wanted},
 };
 
 /// Rules kept. Who switches more than that by different selections, one by one, has the oldest forgotten.
@@ -35,7 +35,7 @@ struct Kept {
     patterns: Arc<Patterns>,
     to: Wanted,
     /// Whose it is, if it is for a while only.
-    loan: Option<LoanId>,
+    loan: Option<LeaseId>,
 }
 
 /// The rules while they are matched, the newest first. What is worked out for that is dropped with
@@ -49,7 +49,7 @@ pub(crate) struct Wishes {
     /// What is to be switched on, by what is recorded of it.
     pub(crate) on: BTreeMap<Capture, Vec<FunctionId>>,
     /// What of it is on for a while only.
-    pub(crate) loans: Loans,
+    pub(crate) loans: Leases,
 }
 
 // === impl Rules ===
@@ -74,7 +74,7 @@ impl Rules {
     }
 
     /// Adds what is on for a while; the other rules are there when it is over.
-    pub(crate) fn lend(&mut self, patterns: &Arc<Patterns>, to: LoanId, capture: Capture) {
+    pub(crate) fn lend(&mut self, patterns: &Arc<Patterns>, to: LeaseId, capture: Capture) {
         let lasting = patterns.lasting();
         if lasting.is_none() {
             return;
@@ -89,7 +89,7 @@ impl Rules {
     }
 
     /// The while is over.
-    pub(crate) fn take_back(&mut self, from: LoanId) {
+    pub(crate) fn take_back(&mut self, from: LeaseId) {
         self.0.retain(|kept| kept.loan != Some(from));
         self.drop_needless();
     }
@@ -154,7 +154,7 @@ impl Matchers<'_> {
     }
 
     /// What a function that has just come is for good, and who has it for a while.
-    fn loan(&self, candidate: &Candidate<'_>) -> Loan {
+    fn loan(&self, candidate: &Candidate<'_>) -> Lease {
         let (mut for_good, mut holders) = (Wanted::Off, Vec::new());
         let naming = self.0.iter();
         for (_, kept) in naming.filter(|(matcher, _)| matcher.matches(candidate)) {
@@ -166,7 +166,7 @@ impl Matchers<'_> {
                 }
             }
         }
-        let mut loan = Loan::new(for_good);
+        let mut loan = Lease::new(for_good);
         for (holder, capture) in holders.into_iter().rev() {
             loan.add(holder, capture);
         }
@@ -183,7 +183,7 @@ mod tests {
 
     const ON: Wanted = Wanted::On(Capture::NONE);
 
-    fn loan(rules: &Rules, name: &str) -> Loan {
+    fn loan(rules: &Rules, name: &str) -> Lease {
         rules.matchers().loan(&Candidate {
             id: 7,
             module: "/lib/plugin.so",
@@ -197,8 +197,8 @@ mod tests {
         loan(rules, name).now() != Wanted::Off
     }
 
-    fn holder(number: u64) -> LoanId {
-        LoanId(number.try_into().unwrap())
+    fn holder(number: u64) -> LeaseId {
+        LeaseId(number.try_into().unwrap())
     }
 
     fn compiled(selection: &Selection) -> Arc<Patterns> {

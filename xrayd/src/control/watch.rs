@@ -19,7 +19,7 @@ use super::handle::Shared;
 use crate::{
     pid::Pid,
     sys::instant_of,
-    target::{Ear, Heard, Hearing},
+    target::{Heard, PerfWatcher, Subscription},
     types::Noticing,
 };
 
@@ -31,7 +31,7 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Watch {
     pid: Pid,
     shared: Arc<Shared>,
-    hearing: Arc<Hearing>,
+    perf_watcher: Arc<PerfWatcher>,
     /// Wakes the control thread.
     bell: Arc<EventFd>,
     state: State,
@@ -42,7 +42,7 @@ pub(crate) struct Watch {
 #[derive(Debug)]
 enum State {
     Idle,
-    Perf(Ear),
+    Perf(Subscription),
     Maps,
 }
 
@@ -53,13 +53,13 @@ impl Watch {
     pub(crate) fn new(
         pid: Pid,
         shared: Arc<Shared>,
-        hearing: Arc<Hearing>,
+        perf_watcher: Arc<PerfWatcher>,
         bell: Arc<EventFd>,
     ) -> Self {
         Self {
             pid,
             shared,
-            hearing,
+            perf_watcher,
             bell,
             state: State::Idle,
             unwanted: None,
@@ -95,7 +95,7 @@ impl Watch {
             self.enter(State::Idle, Noticing::Idle);
         }
         match &self.state {
-            State::Perf(ear) => ear.take(),
+            State::Perf(subscription) => subscription.take(),
             State::Idle | State::Maps => Heard::Nothing,
         }
     }
@@ -103,24 +103,24 @@ impl Watch {
     /// The same, at once. What the maps show has been written down before they show it.
     pub(crate) fn catch_up(&self) -> Heard {
         match &self.state {
-            State::Perf(ear) => ear.catch_up(),
+            State::Perf(subscription) => subscription.catch_up(),
             State::Idle | State::Maps => Heard::Nothing,
         }
     }
 
     /// When the text at `address` was mapped, if that was heard.
     pub(crate) fn mapped_at(&self, address: u64) -> Option<Instant> {
-        let State::Perf(ear) = &self.state else {
+        let State::Perf(subscription) = &self.state else {
             return None;
         };
-        instant_of(ear.mapped_at(address)?)
+        instant_of(subscription.mapped_at(address)?)
     }
 
     fn listen(&mut self) {
-        match self.hearing.listen(Arc::clone(&self.bell)) {
-            Ok(ear) => {
-                ear.to(self.pid);
-                self.enter(State::Perf(ear), Noticing::Perf);
+        match self.perf_watcher.listen(Arc::clone(&self.bell)) {
+            Ok(subscription) => {
+                subscription.to(self.pid);
+                self.enter(State::Perf(subscription), Noticing::Perf);
             }
             Err(why) => {
                 let why = Noticing::Maps(why.to_string());

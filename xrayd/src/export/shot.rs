@@ -21,7 +21,7 @@ use xray_trace::model::{Clock, SnapshotWindow, Ticks};
 
 use super::{TraceSource, TraceWriter};
 use crate::{
-    collect::{Extent, Moment, NO_BEGIN, OpenByThread, Pictures, room},
+    collect::{Moment, NO_BEGIN, OpenByThread, RingCopies, TimeRange, room},
     store::{Snapshot, Source},
     sys::ticks_now,
     types::Reach,
@@ -31,13 +31,13 @@ use crate::{
 #[derive(Debug)]
 pub struct Shot<S> {
     taken: Vec<(S, Taken)>,
-    extent: Extent,
+    extent: TimeRange,
     within: Duration,
 }
 
 #[derive(Debug)]
 enum Taken {
-    Pictures(Pictures),
+    RingCopies(RingCopies),
     /// Nothing comes any more.
     Retained(Snapshot),
 }
@@ -67,7 +67,7 @@ where
         let taken = asked.into_iter().map(|(session, answer)| {
             let pictures = answer.and_then(|answer| answer.recv().ok());
             let taken = match pictures {
-                Some(pictures) => Taken::Pictures(pictures),
+                Some(pictures) => Taken::RingCopies(pictures),
                 None => Taken::Retained((*session).as_ref().output.snapshot()),
             };
             (session, taken)
@@ -109,7 +109,7 @@ where
     /// What writing to `out` says.
     pub fn write(self, out: &mut dyn io::Write) -> io::Result<()> {
         let mut writer = TraceWriter::new(out)?;
-        let Extent { since, until } = self.extent;
+        let TimeRange { since, until } = self.extent;
         if since > NO_BEGIN {
             writer.snapshot(&SnapshotWindow { since, until })?;
         }
@@ -117,7 +117,7 @@ where
             let source_of = (*session).as_ref();
             let mut seen = HashSet::new();
             let mut snapshot = match taken {
-                Taken::Pictures(pictures) => {
+                Taken::RingCopies(pictures) => {
                     let (process, functions) = (source_of.process.id, source_of.functions.ids());
                     pictures.develop(process, functions, self.extent, |id| {
                         seen.insert(id);
@@ -143,27 +143,27 @@ impl Taken {
     /// What was recorded by then is in it; `None` if nothing comes any more.
     fn at(&self) -> Option<Ticks> {
         match self {
-            Self::Pictures(pictures) => Some(pictures.taken()),
+            Self::RingCopies(pictures) => Some(pictures.taken()),
             Self::Retained(_) => None,
         }
     }
 
     fn copied_bytes(&self) -> u64 {
         match self {
-            Self::Pictures(pictures) => pictures.bytes(),
+            Self::RingCopies(pictures) => pictures.bytes(),
             Self::Retained(_) => 0,
         }
     }
 }
 
 /// The extent of what was taken, of everybody as of `now`.
-fn extent<S>(reach: Reach, now: Ticks, taken: &[(S, Taken)]) -> Extent
+fn extent<S>(reach: Reach, now: Ticks, taken: &[(S, Taken)]) -> TimeRange
 where
     S: Deref,
     S::Target: AsRef<TraceSource>,
 {
     let ended = taken.iter().map(|(_, taken)| match taken {
-        Taken::Pictures(_) => None,
+        Taken::RingCopies(_) => None,
         Taken::Retained(snapshot) => snapshot.blocks.iter().map(|block| block.last).max(),
     });
     let over = taken
@@ -175,8 +175,8 @@ where
         false => now,
     };
     match reach {
-        Reach::Between(since, until) => Extent { since, until },
-        Reach::All => Extent {
+        Reach::Between(since, until) => TimeRange { since, until },
+        Reach::All => TimeRange {
             since: NO_BEGIN,
             until,
         },
@@ -185,7 +185,7 @@ where
             let since = frequency.map_or(NO_BEGIN, |frequency| {
                 Ticks(until.0.saturating_sub(ticks_in(last, frequency)))
             });
-            Extent { since, until }
+            TimeRange { since, until }
         }
     }
 }

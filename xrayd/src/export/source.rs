@@ -14,7 +14,7 @@ use xray_trace::model::{
 use super::TraceWriter;
 use crate::{
     control::Control,
-    store::{NumberedModule, Output, ProfileSums, Snapshot, Source, Tables},
+    store::{EventStore, NumberedModule, ProfileSums, Snapshot, Source, Tables},
     target::Functions,
     types::Kinship,
 };
@@ -27,7 +27,7 @@ pub struct TraceSource {
     /// Its functions. The control thread adds those of libraries that are loaded later.
     pub(crate) functions: Arc<Functions>,
     /// Its events.
-    pub(crate) output: Arc<Output>,
+    pub(crate) output: Arc<EventStore>,
     /// The handle of its control thread.
     pub(crate) control: Control,
     /// Its origin. Set before the process joins a group that existed before it.
@@ -129,11 +129,11 @@ impl Tables for TraceSource {
     }
 
     fn rests(&self) -> Vec<Rest> {
-        self.control.ledger().rests(self.process.id)
+        self.control.history().rests(self.process.id)
     }
 
     fn duty(&self) -> Vec<DutyWindow> {
-        self.control.ledger().windows(self.process.id)
+        self.control.history().windows(self.process.id)
     }
 
     fn filters(&self) -> Vec<FilterNote> {

@@ -15,7 +15,7 @@ use super::{follow::Follow, launch::KillOnDrop, session::Session};
 use crate::{
     collect::{Drain, Promises, RingSizes, SiteTable, events_since},
     control::{
-        Commands, Control, Controller, Keeper, Loading, Reading, SessionNumbers, Shared, Staged,
+        Commands, Control, Controller, Governor, Loading, Reading, SessionNumbers, Shared, Staged,
         Watch, call_site_of, patch_sites, range_of, staged_sites, stubs_of,
     },
     export::TraceSource,
@@ -23,11 +23,11 @@ use crate::{
     pid::{Pid, TargetAddr, Tid},
     quotas::{Resource, Ticket},
     refusal::{Reason, Refusal, Result},
-    store::{Metering, Output, Subject},
+    store::{EventStore, Metering, Subject},
     sys::{Claim, Memory, now_anchor, ptrace::Stopped},
     target::{
-        Caller, Credentials, Functions, Hearing, Module, Objects, Preflight, RefusedModule, Sleds,
-        Survey, Target, Threads, Yama, preflight,
+        Caller, Credentials, Functions, Module, Objects, PerfWatcher, Preflight, RefusedModule,
+        Sleds, Survey, Target, Threads, Yama, preflight,
     },
     types::{Economy, Filter, Mode, PatchSite, Switch, Wanted},
 };
@@ -103,7 +103,7 @@ pub struct Attached {
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) objects: Arc<Objects>,
-    pub(crate) hearing: Arc<Hearing>,
+    pub(crate) perf_watcher: Arc<PerfWatcher>,
     /// Where their numbers are read, if they are.
     pub(crate) metering: Option<Arc<Metering>>,
     /// What the rings of others may take of memory.
@@ -171,7 +171,7 @@ pub(crate) fn prepare(
 ) -> Result<Prepared> {
     let Common {
         objects,
-        hearing,
+        perf_watcher,
         metering,
         promises,
         mut ticket,
@@ -288,7 +288,7 @@ pub(crate) fn prepare(
         }
     }
     let process = describe_process(&target);
-    let output = Arc::new(Output::new(process.id, functions.ids(), retain_bytes));
+    let output = Arc::new(EventStore::new(process.id, functions.ids(), retain_bytes));
     let attached = now_anchor().map_err(|error| Refusal::from_io(pid, "read the clock", &error))?;
     output.anchor(attached);
     output.set_mode(options.mode);
@@ -334,7 +334,7 @@ pub(crate) fn prepare(
         Arc::clone(&functions),
         layout,
         &flight.maps,
-        Watch::new(pid, Arc::clone(&shared), hearing, commands.bell()),
+        Watch::new(pid, Arc::clone(&shared), perf_watcher, commands.bell()),
     );
     let session = Session {
         pid,
@@ -367,7 +367,7 @@ pub(crate) fn prepare(
         child,
         claim: Some((table_claim, claim)),
         choosing: false,
-        keeper: Keeper::default(),
+        governor: Governor::default(),
         has_room_for_rings: false,
         _ticket: ticket,
     };

@@ -23,9 +23,9 @@ use crate::{
     pid::Pid,
     quotas::{Accounts, Quotas},
     refusal::{Reason, Refusal, Result},
-    store::{Feed, FeedInlet, Source, feed},
+    store::{Feed, Publisher, Source, feed},
     target::{Caller, Credentials, Yama},
-    types::{Capture, Economy, Filter, Kinship, LoanId, Mode, Reach, Run, ToggleReport, Wanted},
+    types::{Capture, Economy, Filter, Kinship, LeaseId, Mode, Reach, Run, ToggleReport, Wanted},
 };
 
 /// Processes of a family at the same time, and those that have ended and whose events are retained, together.
@@ -70,7 +70,7 @@ struct Kin {
     members: Vec<(Source, Arc<Session>)>,
     next: u32,
     /// The readers of what comes. Emptied when nobody comes any more.
-    inlets: Vec<FeedInlet>,
+    inlets: Vec<Publisher>,
     /// Nobody comes any more.
     over: bool,
     news: News,
@@ -295,7 +295,7 @@ impl Family {
     pub fn lend<'a>(
         &self,
         selection: impl Into<Chosen<'a>>,
-        to: LoanId,
+        to: LeaseId,
         capture: Capture,
         run: Run,
     ) -> Vec<(Pid, Result<ToggleReport>)> {
@@ -329,7 +329,7 @@ impl Family {
     ///
     /// # Errors
     /// For each process, those of [`Session::take_back`].
-    pub fn take_back(&self, from: LoanId) -> Vec<(Pid, Result<ToggleReport>)> {
+    pub fn take_back(&self, from: LeaseId) -> Vec<(Pid, Result<ToggleReport>)> {
         let mut rules = lock(&self.rules);
         rules.take_back(from);
         // Before: whoever comes from now on is none of it.
@@ -340,7 +340,7 @@ impl Family {
 
     /// Recordings on that loan end in everybody now, not one after the other as each is switched
     /// back.
-    fn stop_loan(&self, loan: LoanId) {
+    fn stop_loan(&self, loan: LeaseId) {
         for session in self.sessions() {
             session.stop_loan(loan);
         }
@@ -351,7 +351,7 @@ impl Family {
     pub fn take_back_of(
         &self,
         session: &Arc<Session>,
-        from: LoanId,
+        from: LeaseId,
         may: impl Fn(&Session) -> bool,
     ) -> Vec<(Pid, Result<ToggleReport>)> {
         // Nobody comes meanwhile who would take over what is on loan.
@@ -404,7 +404,7 @@ impl Family {
 
     /// A live feed of all its processes from now on, also of later ones. A feed for a loan ends
     /// with the loan. The threads seen so far come first.
-    pub fn subscribe(&self, loan: Option<LoanId>) -> Feed {
+    pub fn subscribe(&self, loan: Option<LeaseId>) -> Feed {
         let mut kin = self.kin();
         let processes = match kin.follow {
             Follow::None => 1,

@@ -35,7 +35,7 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     store::Metering,
     target::{
-        Caller, Check, Credentials, Functions, Hearing, Objects, ProcessState, ProcessSummary,
+        Caller, Check, Credentials, Functions, Objects, PerfWatcher, ProcessState, ProcessSummary,
         Sleds, Subject, Target, has_sleds, list, preflight,
     },
     types::{DetachReport, FunctionRow, Run, ToggleReport, Wanted},
@@ -99,8 +99,8 @@ pub(crate) struct Inner {
     promises: Arc<Promises>,
     objects: Arc<Objects>,
     /// What processes map, and what becomes of them.
-    mappings: Arc<Hearing>,
-    processes: Arc<Hearing>,
+    mappings: Arc<PerfWatcher>,
+    processes: Arc<PerfWatcher>,
     /// Where the sessions' numbers are read, if they are.
     metering: Option<Arc<Metering>>,
     sessions: Mutex<HashMap<Pid, Entry>>,
@@ -181,8 +181,8 @@ impl Registry {
             promises: Arc::default(),
             config,
             objects: Arc::default(),
-            mappings: Hearing::new(Subject::Mappings),
-            processes: Hearing::new(Subject::Processes),
+            mappings: PerfWatcher::new(Subject::Mappings),
+            processes: PerfWatcher::new(Subject::Processes),
             metering,
             sessions: Mutex::default(),
             families: Mutex::default(),
@@ -647,7 +647,7 @@ impl Inner {
     fn common(&self, ticket: Ticket) -> Common {
         Common {
             objects: Arc::clone(&self.objects),
-            hearing: Arc::clone(&self.mappings),
+            perf_watcher: Arc::clone(&self.mappings),
             metering: self.metering.clone(),
             promises: Arc::clone(&self.promises),
             ticket,
@@ -720,7 +720,7 @@ impl Inner {
     }
 
     /// Where it is heard what becomes of processes.
-    pub(crate) fn processes(&self) -> &Arc<Hearing> {
+    pub(crate) fn processes(&self) -> &Arc<PerfWatcher> {
         &self.processes
     }
 

@@ -18,18 +18,18 @@ use xray_trace::{
 use super::attach::{self, AttachOptions};
 use crate::{
     collect::RingRefusal,
-    control::{Chosen, Counting, Patterns, Rules, Wish, Wishes},
+    control::{Chosen, Counting, Patterns, Rules, ToggleRequest, Wishes},
     export::{Shot, TraceSource, TraceWriter},
     pid::Pid,
     quotas::{Resource, Ticket},
     refusal::{Refusal, Result},
     store::{
-        Ask, CallCounts, Feed, FeedInlet, FeedItem, Metered, NumberedModule, ProfileSums, Source,
+        Ask, CallCounts, Feed, FeedItem, Metered, NumberedModule, ProfileSums, Publisher, Source,
         Tables, TracedProcess, feed,
     },
     target::{Credentials, Ending, Indexes, RefusedModule, let_threads_run},
     types::{
-        Capture, DetachReport, Economy, EconomyStatus, Filter, FunctionRow, Kinship, LoanId, Mode,
+        Capture, DetachReport, Economy, EconomyStatus, Filter, FunctionRow, Kinship, LeaseId, Mode,
         ModuleStatus, Phase, Reach, Run, Status, ToggleReport, Wanted, compile,
     },
 };
@@ -127,7 +127,7 @@ impl Session {
             );
             let row = self.source.functions.row(id, recorded, calls)?;
             Some(FunctionRow {
-                rests: recorded.is_some() && self.source.control.ledger().rests_now(id),
+                rests: recorded.is_some() && self.source.control.history().rests_now(id),
                 ..row
             })
         };
@@ -154,7 +154,7 @@ impl Session {
     pub fn lend<'a>(
         &self,
         selection: impl Into<Chosen<'a>>,
-        to: LoanId,
+        to: LeaseId,
         capture: Capture,
         run: Run,
     ) -> Result<ToggleReport> {
@@ -162,14 +162,14 @@ impl Session {
     }
 
     /// What is recorded from now on may be on that loan.
-    fn begin_loan(&self, loan: Option<LoanId>, run: Run) {
+    fn begin_loan(&self, loan: Option<LeaseId>, run: Run) {
         if let (Some(loan), Run::Real) = (loan, run) {
             self.source.output.begin_loan(loan);
         }
     }
 
     /// What is recorded from now on is not on that loan any more.
-    pub(super) fn stop_loan(&self, loan: LoanId) {
+    pub(super) fn stop_loan(&self, loan: LeaseId) {
         self.source.output.stop_loan(loan);
     }
 
@@ -178,7 +178,7 @@ impl Session {
     ///
     /// # Errors
     /// A process that ended, or memory that cannot be written.
-    pub fn take_back(&self, from: LoanId) -> Result<ToggleReport> {
+    pub fn take_back(&self, from: LeaseId) -> Result<ToggleReport> {
         self.stop_loan(from);
         let report = self.source.control.take_back(from);
         if self.source.output.is_fed(from) {
@@ -192,7 +192,7 @@ impl Session {
 
     fn toggle_for(
         &self,
-        loan: Option<LoanId>,
+        loan: Option<LeaseId>,
         selection: Chosen<'_>,
         to: Wanted,
         run: Run,
@@ -201,7 +201,7 @@ impl Session {
         let compiled = patterns.matcher();
         let modules = self.source.functions.loaded();
         self.begin_loan(loan, run);
-        self.source.control.toggle(Wish {
+        self.source.control.toggle(ToggleRequest {
             ids: self.source.functions.matching(&modules, &compiled),
             of: Indexes::of(&modules),
             patterns,
@@ -221,7 +221,7 @@ impl Session {
     pub(super) fn toggle_as(
         &self,
         other: &Self,
-        loan: Option<LoanId>,
+        loan: Option<LeaseId>,
         patterns: &Arc<Patterns>,
         to: Wanted,
         run: Run,
@@ -241,7 +241,7 @@ impl Session {
                     compiled.matches(&Candidate { id, ..*candidate })
                 })
         });
-        self.source.control.toggle(Wish {
+        self.source.control.toggle(ToggleRequest {
             ids: matching.collect(),
             of: Indexes::of(&modules),
             patterns: Arc::clone(patterns),
@@ -328,13 +328,13 @@ impl Session {
     }
 
     fn economy_status(&self) -> EconomyStatus {
-        let ledger = self.source.control.ledger();
-        ledger.status(|id| self.source.functions.name(id).map(|(_, name)| name))
+        let history = self.source.control.history();
+        history.status(|id| self.source.functions.name(id).map(|(_, name)| name))
     }
 
     /// What tracing may cost.
     pub fn economy(&self) -> Economy {
-        self.source.control.ledger().economy()
+        self.source.control.history().economy()
     }
 
     /// From now on it may cost so much; says how much it was before.
@@ -379,14 +379,14 @@ impl Session {
 
     /// A live feed of everything from now on, or until the loan is over that it is for. The threads
     /// seen so far come first.
-    pub fn subscribe(self: &Arc<Self>, loan: Option<LoanId>) -> Feed {
+    pub fn subscribe(self: &Arc<Self>, loan: Option<LeaseId>) -> Feed {
         let (inlet, feed) = feed(1, loan);
         self.feed_to(&inlet, Source::default());
         feed
     }
 
     /// Feeds everything from now on to a feed of several processes.
-    pub(super) fn feed_to(self: &Arc<Self>, inlet: &FeedInlet, source: Source) {
+    pub(super) fn feed_to(self: &Arc<Self>, inlet: &Publisher, source: Source) {
         let mut sender = inlet.sender(source);
         sender.send(FeedItem::Process(Arc::clone(self) as Arc<dyn TracedProcess>));
         if let Some(kinship) = self.kinship() {

@@ -15,14 +15,17 @@ use crate::{
     pid::Pid,
     refusal::{Reason, Refusal, Result},
     sys::{now_anchor, ticks_now},
-    triggers::{Condition, Gate, Hit, Hits, Lookout, MOST_CONDITIONS, MOST_FIRINGS, Value, gate},
+    triggers::{
+        Condition, FiringLimiter, MOST_CONDITIONS, MOST_FIRINGS, Match, Matches, TriggerMatcher,
+        Value, limiter,
+    },
 };
 
 /// Something to wait for in some processes. What it is armed in is let be when this is dropped.
 #[derive(Debug)]
 pub struct Trigger {
     conditions: Vec<Condition>,
-    gate: Arc<Gate>,
+    limiter: Arc<FiringLimiter>,
     /// Nothing that happened before counts.
     since: Ticks,
     /// Ticks of the counter in a second, once it was armed.
@@ -37,7 +40,7 @@ pub struct Trigger {
 struct Armed {
     key: usize,
     session: Weak<Session>,
-    lookout: Weak<Lookout>,
+    matcher: Weak<TriggerMatcher>,
 }
 
 /// A trigger has fired.
@@ -68,11 +71,11 @@ pub struct Firing {
 // === impl Trigger ===
 
 impl Trigger {
-    /// Lookout in no process so far. It fires `limit` times at most, until [`Self::give_back`].
+    /// A trigger that is armed in no process yet. It fires `limit` times at most, until [`Self::give_back`].
     ///
     /// # Errors
     /// Too many conditions, a limit out of its range, a condition that makes no sense.
-    pub fn new(conditions: Vec<Condition>, limit: u32) -> Result<(Self, Hits)> {
+    pub fn new(conditions: Vec<Condition>, limit: u32) -> Result<(Self, Matches)> {
         if conditions.len() > MOST_CONDITIONS {
             let message = format!("a trigger has {MOST_CONDITIONS} conditions at most");
             return Err(Refusal::new(Reason::Limit, message));
@@ -82,10 +85,10 @@ impl Trigger {
             return Err(Refusal::new(Reason::Limit, message));
         }
         conditions.iter().try_for_each(Condition::check)?;
-        let (gate, hits) = gate(limit);
+        let (limiter, hits) = limiter(limit);
         let trigger = Self {
             conditions,
-            gate: Arc::new(gate),
+            limiter: Arc::new(limiter),
             since: ticks_now(),
             frequency: None,
             armed: Vec::new(),
@@ -108,30 +111,30 @@ impl Trigger {
         };
         let key = self.next;
         self.next += 1;
-        let lookout = Lookout::new(
+        let matcher = TriggerMatcher::new(
             &self.conditions,
-            (key, Arc::clone(&self.gate)),
+            (key, Arc::clone(&self.limiter)),
             Arc::clone(&session.source.functions),
             (self.since, frequency),
         )?;
-        let lookout = Arc::new(lookout);
-        session.source.output.triggers.arm(Arc::clone(&lookout));
+        let matcher = Arc::new(matcher);
+        session.source.output.triggers.arm(Arc::clone(&matcher));
         if let Some(ending) = session.ending() {
             // It may have ended just before.
-            lookout.ended(ending);
+            matcher.ended(ending);
         }
         // Those that are named later are told to it then.
         for event_type in session.source.output.event_types() {
-            lookout.named(event_type.number, &event_type.name);
+            matcher.named(event_type.number, &event_type.name);
         }
-        if lookout.sees_events() {
+        if matcher.sees_events() {
             // The drain reads along from now on.
             session.source.control.flush();
         }
         self.armed.push(Armed {
             key,
             session: Arc::downgrade(session),
-            lookout: Arc::downgrade(&lookout),
+            matcher: Arc::downgrade(&matcher),
         });
         Ok(())
     }
@@ -160,11 +163,11 @@ impl Trigger {
 
     /// How many functions the conditions watch.
     pub fn functions(&self) -> usize {
-        let lookouts = self
+        let matchers = self
             .armed
             .iter()
-            .filter_map(|armed| armed.lookout.upgrade());
-        lookouts.map(|lookout| lookout.watched()).sum()
+            .filter_map(|armed| armed.matcher.upgrade());
+        matchers.map(|matcher| matcher.watched()).sum()
     }
 
     /// So much time in ticks of the counter; none before it was armed anywhere.
@@ -183,29 +186,29 @@ impl Trigger {
     /// Nothing is waited for any more.
     pub fn disarm(&self) {
         for armed in &self.armed {
-            if let Some((session, lookout)) = armed.session.upgrade().zip(armed.lookout.upgrade()) {
-                session.source.output.triggers.disarm(&lookout);
+            if let Some((session, matcher)) = armed.session.upgrade().zip(armed.matcher.upgrade()) {
+                session.source.output.triggers.disarm(&matcher);
             }
         }
     }
 
     /// Fires now, whatever happens, if it may.
     pub fn fire(&self) {
-        self.gate.pass(|| Hit::on_demand(ticks_now()));
+        self.limiter.pass(|| Match::on_demand(ticks_now()));
     }
 
     /// It may fire once more.
     pub fn give_back(&self) {
-        self.gate.give_back();
+        self.limiter.give_back();
     }
 
     /// How often conditions were met and it was not to fire, since it was asked last.
     pub fn take_skipped(&self) -> u64 {
-        self.gate.take_skipped()
+        self.limiter.take_skipped()
     }
 
     /// What a hit means.
-    pub fn describe(&self, hit: &Hit) -> Firing {
+    pub fn describe(&self, hit: &Match) -> Firing {
         let mut sessions = self.sessions();
         let its =
             |(key, _): &(usize, Arc<Session>)| hit.condition.is_some() && *key == hit.place.key;

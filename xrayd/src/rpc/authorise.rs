@@ -22,12 +22,12 @@ use crate::{
     store::Feed,
     target::Caller,
     target::{Credentials, Denial, Target, Yama},
-    types::{DetachReport, Economy, Filter, LoanId, Mode, ToggleReport},
+    types::{DetachReport, Economy, Filter, LeaseId, Mode, ToggleReport},
 };
 
 /// What a request's pid means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whom {
+pub(super) enum Targets {
     /// This process.
     One(Pid),
     /// Every attached process that the caller may trace.
@@ -190,15 +190,15 @@ pub(super) fn traced(
 pub(super) fn all_traced(
     registry: &Registry,
     caller: Caller,
-    whom: Whom,
+    whom: Targets,
     deed: Deed,
 ) -> Result<Vec<Traced>, Refusal> {
-    if let Whom::One(pid) = whom {
+    if let Targets::One(pid) = whom {
         return Ok(vec![traced(registry, caller, pid, deed)?]);
     }
     let mut families = registry.families();
     families.retain(|family| may_see(caller, family) && check_family(caller, family, deed).is_ok());
-    let mut strays = sessions(registry, caller, Whom::All, deed)?;
+    let mut strays = sessions(registry, caller, Targets::All, deed)?;
     strays.retain(|session| {
         let theirs = |family: &Arc<Family>| {
             let sessions = family.sessions();
@@ -219,12 +219,12 @@ pub(super) fn all_traced(
 pub(super) fn everybody(
     registry: &Registry,
     caller: Caller,
-    whom: Whom,
+    whom: Targets,
 ) -> Result<Vec<Arc<Session>>, Refusal> {
     let traced = all_traced(registry, caller, whom, Deed::Use)?;
     let sessions: Vec<_> = traced.iter().flat_map(Traced::sessions).collect();
     // A family whose first process has no sleds may have nobody in it so far.
-    if sessions.is_empty() && whom == Whom::All {
+    if sessions.is_empty() && whom == Targets::All {
         return Err(Refusal::new(Reason::NotAttached, "no process is attached"));
     }
     Ok(sessions)
@@ -253,12 +253,12 @@ fn check_family(caller: Caller, family: &Family, deed: Deed) -> Result<(), Refus
 pub(super) fn sessions(
     registry: &Registry,
     caller: Caller,
-    whom: Whom,
+    whom: Targets,
     deed: Deed,
 ) -> Result<Vec<Arc<Session>>, Refusal> {
     let mut sessions = match whom {
-        Whom::One(pid) => vec![session(registry, caller, pid, deed)?],
-        Whom::All => {
+        Targets::One(pid) => vec![session(registry, caller, pid, deed)?],
+        Targets::All => {
             let mut sessions = registry.sessions();
             // Sessions of other users are left out without a line in the log.
             let own = |session: &Session| {
@@ -321,7 +321,7 @@ impl Traced {
     }
 
     /// A live feed of everything from now on, or until the loan is over that it is for.
-    pub(super) fn subscribe(&self, loan: Option<LoanId>) -> Feed {
+    pub(super) fn subscribe(&self, loan: Option<LeaseId>) -> Feed {
         match self {
             Self::Family(family) => family.subscribe(loan),
             Self::Session(session) => session.subscribe(loan),
@@ -401,9 +401,9 @@ impl Traced {
     }
 }
 
-// === impl Whom ===
+// === impl Targets ===
 
-impl TryFrom<u32> for Whom {
+impl TryFrom<u32> for Targets {
     type Error = Refusal;
 
     fn try_from(pid: u32) -> Result<Self, Refusal> {
@@ -428,10 +428,13 @@ mod tests {
 
     #[test]
     fn pid_zero_means_all_and_a_pid_that_cannot_be_means_none() {
-        assert_eq!(Whom::try_from(0), Ok(Whom::All));
-        assert_eq!(Whom::try_from(7), Ok(Whom::One(Pid::try_from(7).unwrap())));
+        assert_eq!(Targets::try_from(0), Ok(Targets::All));
         assert_eq!(
-            Whom::try_from(u32::MAX).unwrap_err().reason,
+            Targets::try_from(7),
+            Ok(Targets::One(Pid::try_from(7).unwrap()))
+        );
+        assert_eq!(
+            Targets::try_from(u32::MAX).unwrap_err().reason,
             Reason::NoSuchProcess
         );
         assert_eq!(one(0).unwrap_err().reason, Reason::NoSuchProcess);

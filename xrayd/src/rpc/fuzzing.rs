@@ -9,7 +9,7 @@ use xray_trace::{instr_map::Selection, model::FunctionId};
 use xrayd_proto::v1;
 
 use super::{
-    authorise::{self, Whom},
+    authorise::{self, Targets},
     convert, described,
     trigger::Plan,
     undo::Undo,
@@ -47,7 +47,7 @@ pub fn toggle(request: v1::ToggleRequest, switch: Switch) {
         loan,
     } = request;
     describe(selection.as_ref());
-    let _ = Whom::try_from(pid);
+    let _ = Targets::try_from(pid);
     let run = if dry_run { Run::Dry } else { Run::Real };
     let Ok(to) = told(convert::wanted(switch, capture)) else {
         return;
@@ -83,7 +83,7 @@ pub fn select(selection: Option<v1::Selection>, undo: Option<v1::Undo>) {
 /// A request for a filter.
 pub fn filter(request: v1::SetFilterRequest) {
     let v1::SetFilterRequest { pid, filter } = request;
-    let _ = Whom::try_from(pid);
+    let _ = Targets::try_from(pid);
     let Some(filter) = filter else {
         return;
     };

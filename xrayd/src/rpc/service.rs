@@ -10,7 +10,7 @@ use xrayd_proto::v1::{self, xrayd_server::Xrayd};
 
 use super::{
     admission::{Admission, Admitted},
-    authorise::{self, Deed, Outcomes, Traced, Whom},
+    authorise::{self, Deed, Outcomes, Targets, Traced},
     convert, counts, described, error,
     fetch::{CHUNKS, Pace, send_shot},
     live::{self, EventMessages, TraceMessages},
@@ -169,7 +169,7 @@ impl Service {
         };
         let reports = self
             .work_in(lane, call, move |registry, call| {
-                let whom = Whom::try_from(pid)?;
+                let whom = Targets::try_from(pid)?;
                 let to = convert::wanted(switch, capture)?;
                 let compile = |selection: &Selection| registry.compile(caller.payer(), selection);
                 let toggle = convert::toggle(selection, to, loan, run, compile)?;
@@ -204,7 +204,7 @@ fn place(admission: &Arc<Admission>, what: &str, call: &mut Call) -> Result<Admi
 fn for_each<T>(
     registry: &Registry,
     call: &mut Call,
-    whom: Whom,
+    whom: Targets,
     deed: Deed,
     mut work: impl FnMut(&Traced) -> Outcomes<T>,
 ) -> Result<Outcomes<T>, Refusal> {
@@ -213,7 +213,7 @@ fn for_each<T>(
         reports.extend(work(&traced));
     }
     call.decide_each(&reports);
-    if let (Whom::One(_), [(_, Err(_))]) = (whom, &*reports)
+    if let (Targets::One(_), [(_, Err(_))]) = (whom, &*reports)
         && let Some((_, Err(refusal))) = reports.pop()
     {
         return Err(refusal);
@@ -304,7 +304,7 @@ impl Xrayd for Service {
         let v1::DetachRequest { pid } = request.into_inner();
         let reports = self
             .work_in(Lane::Release, call.of(pid), move |registry, call| {
-                let whom = Whom::try_from(pid)?;
+                let whom = Targets::try_from(pid)?;
                 for_each(registry, call, whom, Deed::Release, |traced| {
                     traced.end(registry)
                 })
@@ -331,7 +331,7 @@ impl Xrayd for Service {
         let admitted = self.stream(&mut call)?;
         let functions = self
             .blocking(call, move |registry, _| {
-                let whom = Whom::try_from(pid)?;
+                let whom = Targets::try_from(pid)?;
                 let selection = selection.map(convert::selection).transpose()?;
                 functions(registry, caller, whom, selection.as_ref())
             })
@@ -372,7 +372,7 @@ impl Xrayd for Service {
         let reports = self
             .blocking(call, move |registry, call| {
                 let mode = convert::mode(request.mode())?;
-                let whom = Whom::try_from(request.pid)?;
+                let whom = Targets::try_from(request.pid)?;
                 for_each(registry, call, whom, Deed::Use, |traced| {
                     traced.set_mode(mode)
                 })
@@ -398,7 +398,7 @@ impl Xrayd for Service {
                 if let Some(filter) = &filter {
                     filter.check()?;
                 }
-                let whom = Whom::try_from(pid)?;
+                let whom = Targets::try_from(pid)?;
                 for_each(registry, call, whom, Deed::Use, |traced| {
                     let pid = traced.sessions().first().map(|session| session.pid());
                     let outcomes = traced.set_filter(filter.as_ref());
@@ -426,7 +426,7 @@ impl Xrayd for Service {
             .blocking(call.of(pid).with(what), move |registry, call| {
                 let economy = economy.map(convert::economy).transpose()?;
                 economy.map_or(Ok(()), Economy::check)?;
-                let whom = Whom::try_from(pid)?;
+                let whom = Targets::try_from(pid)?;
                 for_each(registry, call, whom, Deed::Use, |traced| {
                     let pid = traced.sessions().first().map(|session| session.pid());
                     let outcomes = traced.set_economy(economy);
@@ -449,7 +449,7 @@ impl Xrayd for Service {
         let v1::StatusRequest { pid } = request.into_inner();
         let processes = self
             .blocking(call.of(pid), move |registry, _| {
-                let whom = Whom::try_from(pid)?;
+                let whom = Targets::try_from(pid)?;
                 let traced = authorise::all_traced(registry, caller, whom, Deed::Use)?;
                 Ok(traced.iter().flat_map(statuses).collect())
             })
@@ -553,7 +553,7 @@ impl Xrayd for Service {
         let turn = turn?;
         let sessions = self
             .blocking(call, move |registry, _| {
-                let whom = Whom::try_from(pid)?;
+                let whom = Targets::try_from(pid)?;
                 authorise::everybody(registry, caller, whom)
             })
             .await?;
@@ -675,11 +675,11 @@ fn statuses(traced: &Traced) -> Vec<v1::ProcessStatus> {
 fn functions(
     registry: &Registry,
     caller: Caller,
-    whom: Whom,
+    whom: Targets,
     selection: Option<&Selection>,
 ) -> Result<Vec<(Pid, FunctionRow)>, Refusal> {
     let with_pid = |pid, rows: Vec<FunctionRow>| rows.into_iter().map(move |row| (pid, row));
-    if let Whom::One(pid) = whom
+    if let Targets::One(pid) = whom
         && registry.get(pid).is_none()
     {
         let rows = authorise::looking(registry, caller, pid, || registry.inspect(pid))?;

@@ -17,7 +17,7 @@ use crate::{
     process::Registry,
     refusal::{Reason, Refusal},
     target::Caller,
-    types::LoanId,
+    types::LeaseId,
 };
 
 /// What is to be undone.
@@ -26,7 +26,7 @@ pub(super) enum Undo {
     /// The attach.
     Attach,
     /// A loan.
-    Loan(LoanId),
+    Loan(LeaseId),
 }
 
 /// A new attach whose client has not taken the answer yet. It is undone when it is dropped before
@@ -125,7 +125,7 @@ impl TryFrom<v1::Undo> for Undo {
             let why = "what is to be undone is neither a detach nor a loan";
             Refusal::new(Reason::Limit, why.to_owned())
         })?;
-        Ok(Self::Loan(LoanId(loan)))
+        Ok(Self::Loan(LeaseId(loan)))
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
     fn what_is_neither_a_detach_nor_a_loan_is_refused() {
         let undo = |what| Undo::try_from(v1::Undo { what });
         assert_eq!(undo(Some(What::Detach(true))).unwrap(), Undo::Attach);
-        let seven = LoanId(NonZeroU64::new(7).unwrap());
+        let seven = LeaseId(NonZeroU64::new(7).unwrap());
         assert_eq!(undo(Some(What::Loan(7))).unwrap(), Undo::Loan(seven));
         for nothing in [Some(What::Detach(false)), Some(What::Loan(0)), None] {
             assert_eq!(undo(nothing).unwrap_err().reason, Reason::Limit);

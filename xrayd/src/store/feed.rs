@@ -14,7 +14,7 @@ use xray_trace::{
     model::{ClockAnchor, EventType, Origin, Thread, Ticks},
 };
 
-use crate::{lock::lock, store::TracedProcess, types::LoanId};
+use crate::{lock::lock, store::TracedProcess, types::LeaseId};
 
 /// Items in the queue of one reader at most; a block has some 20,000 events.
 const CAPACITY: usize = 256;
@@ -90,9 +90,9 @@ struct Beside {
 
 /// Where the drains' ends of a feed come from. The feed goes on while there is one of these or of those.
 #[derive(Debug, Clone)]
-pub(crate) struct FeedInlet {
+pub(crate) struct Publisher {
     /// The loan that the feed is for, with which it ends.
-    loan: Option<LoanId>,
+    loan: Option<LeaseId>,
     items: mpsc::Sender<(Source, FeedItem)>,
     beside: Arc<Beside>,
 }
@@ -100,17 +100,17 @@ pub(crate) struct FeedInlet {
 /// A drain's end.
 #[derive(Debug)]
 pub(crate) struct FeedSender {
-    inlet: FeedInlet,
+    inlet: Publisher,
     source: Source,
     /// Descriptions that found the queue full; they go first when there is room.
     kept: VecDeque<FeedItem>,
 }
 
 /// Both ends of a feed for so many processes at the same time.
-pub(crate) fn feed(processes: usize, loan: Option<LoanId>) -> (FeedInlet, Feed) {
+pub(crate) fn feed(processes: usize, loan: Option<LeaseId>) -> (Publisher, Feed) {
     let (sender, receiver) = mpsc::channel(CAPACITY * processes.clamp(1, MOST_QUEUES));
     let beside = Arc::<Beside>::default();
-    let inlet = FeedInlet {
+    let inlet = Publisher {
         loan,
         items: sender,
         beside: Arc::clone(&beside),
@@ -183,9 +183,9 @@ impl Feed {
     }
 }
 
-// === impl FeedInlet ===
+// === impl Publisher ===
 
-impl FeedInlet {
+impl Publisher {
     /// The end for the drain of one process.
     pub(crate) fn sender(&self, source: Source) -> FeedSender {
         FeedSender {
@@ -196,7 +196,7 @@ impl FeedInlet {
     }
 
     /// Whether the feed is for that loan.
-    pub(crate) fn is_for(&self, loan: LoanId) -> bool {
+    pub(crate) fn is_for(&self, loan: LeaseId) -> bool {
         self.loan == Some(loan)
     }
 
@@ -210,7 +210,7 @@ impl FeedInlet {
 
 impl FeedSender {
     /// Whether the feed is for that loan.
-    pub(crate) fn is_for(&self, loan: LoanId) -> bool {
+    pub(crate) fn is_for(&self, loan: LeaseId) -> bool {
         self.inlet.is_for(loan)
     }
 

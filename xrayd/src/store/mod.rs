@@ -9,27 +9,27 @@
 mod calls;
 mod clock_watch;
 mod counts;
+mod event_store;
 mod event_types;
 mod feed;
 mod metering;
-mod output;
 mod profiles;
 mod tables;
 
 pub use calls::{CallCounts, ThreadCalls};
 pub(crate) use counts::Counts;
+pub(crate) use event_store::{Counters, EventStore, Keeps, Snapshot};
 pub(crate) use event_types::NameRequest;
 #[cfg(test)]
 pub(crate) use feed::closed_feed;
 pub use feed::{Feed, FeedItem, Published, Source};
-pub(crate) use feed::{FeedInlet, feed};
+pub(crate) use feed::{Publisher, feed};
 pub(crate) use metering::{
     Figures, Latencies, Measured, Meter, Metered, Metering, Numbers, Reading, Readings, Standing,
     Subject,
 };
 #[cfg(test)]
 pub(crate) use metering::{Series, Totals};
-pub(crate) use output::{Counters, Keeps, Output, Snapshot};
 pub(crate) use profiles::Ask;
 pub use profiles::ProfileSums;
 pub use tables::{NumberedModule, Tables, TracedProcess};

@@ -71,7 +71,7 @@ pub(crate) enum Processors {
 
 /// Why the kernel gives no notice.
 #[derive(Debug)]
-pub(crate) enum Deaf {
+pub(crate) enum PerfUnavailable {
     /// So many processors would take too many descriptors.
     TooMany(usize),
     /// The kernel refuses.
@@ -100,11 +100,11 @@ impl Subject {
 impl Notices {
     /// Listens to the processors that the file `online` lists, which is [`ONLINE`] but for tests. What happened before this returns
     /// may go unnoticed.
-    pub(super) fn new(subject: Subject, online: PathBuf) -> Result<Self, Deaf> {
-        let cpus = online_cpus(&online).map_err(Deaf::Refused)?;
+    pub(super) fn new(subject: Subject, online: PathBuf) -> Result<Self, PerfUnavailable> {
+        let cpus = online_cpus(&online).map_err(PerfUnavailable::Refused)?;
         check_number(&cpus)?;
         let opened: io::Result<Vec<_>> = cpus.iter().map(|&cpu| subject.open(cpu)).collect();
-        let sources = opened.map_err(Deaf::Refused)?;
+        let sources = opened.map_err(PerfUnavailable::Refused)?;
         Ok(Self {
             subject,
             online,
@@ -113,11 +113,11 @@ impl Notices {
     }
 
     /// Whether the kernel would give notice: one event is opened, and closed.
-    pub(crate) fn probe() -> Result<(), Deaf> {
-        let cpus = online_cpus(Path::new(ONLINE)).map_err(Deaf::Refused)?;
+    pub(crate) fn probe() -> Result<(), PerfUnavailable> {
+        let cpus = online_cpus(Path::new(ONLINE)).map_err(PerfUnavailable::Refused)?;
         let first = cpus.first().copied().unwrap_or(0);
         let opened = Subject::Mappings.open(first);
-        opened.map(drop).map_err(Deaf::Refused)
+        opened.map(drop).map_err(PerfUnavailable::Refused)
     }
 
     /// What can be polled: readable when there is something to [`take`](Self::take).
@@ -159,8 +159,8 @@ impl Notices {
         let allowed = check_number(&cpus);
         for cpu in new {
             let opened = match &allowed {
-                Ok(()) => self.subject.open(cpu).map_err(Deaf::Refused),
-                Err(_) => Err(Deaf::TooMany(cpus.len())),
+                Ok(()) => self.subject.open(cpu).map_err(PerfUnavailable::Refused),
+                Err(_) => Err(PerfUnavailable::TooMany(cpus.len())),
             };
             match opened {
                 Ok(source) => heard.sources.push(source),
@@ -174,9 +174,9 @@ impl Notices {
     }
 }
 
-// === impl Deaf ===
+// === impl PerfUnavailable ===
 
-impl fmt::Display for Deaf {
+impl fmt::Display for PerfUnavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooMany(cpus) => {
@@ -194,15 +194,15 @@ impl fmt::Display for Deaf {
     }
 }
 
-fn refused(error: Errno) -> Deaf {
-    Deaf::Refused(error.into())
+fn refused(error: Errno) -> PerfUnavailable {
+    PerfUnavailable::Refused(error.into())
 }
 
 /// Whether so many descriptors may be taken.
-fn check_number(cpus: &[i32]) -> Result<(), Deaf> {
+fn check_number(cpus: &[i32]) -> Result<(), PerfUnavailable> {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(refused)?;
     if cpus.len() as u64 > limit / SHARE_OF_DESCRIPTORS {
-        return Err(Deaf::TooMany(cpus.len()));
+        return Err(PerfUnavailable::TooMany(cpus.len()));
     }
     Ok(())
 }

@@ -1,17 +1,17 @@
 //! What somebody waits for: conditions on calls, events and the end of processes, and who is told when one of them is met.
 //!
 //! ```text
-//!  ring ─► lane ──► Watch ──► Lookout (one trigger in one process) ──► Gate (one trigger) ──► Hits
-//!                             which functions, how long, how often     how often still
-//!  control: the process has ended ──► Lookout
+//!  ring ─► decoder ──► Watch ──► TriggerMatcher (one trigger in one process) ──► FiringLimiter (one trigger) ──► Matches
+//!                                which functions, how long, how often      how often still
+//!  control: the process has ended ──► TriggerMatcher
 //! ```
 //!
-//! What happens is judged by the thread that reads the rings, where it is read, and a hit that the gate lets through is all that leaves it: that thread waits for
+//! What happens is judged by the thread that reads the rings, where it is read, and a match that the limiter lets through is all that leaves it: that thread waits for
 //! nobody, and a condition that is met a million times costs a counter.
 
 mod condition;
-mod gate;
-mod lookout;
+mod limiter;
+mod matcher;
 mod rate;
 
 use std::sync::{
@@ -22,16 +22,16 @@ use std::sync::{
 use xray_trace::model::EventType;
 
 pub use condition::{Condition, DeathWanted, EventWanted, MOST_CONDITIONS};
-pub(crate) use gate::{Gate, gate};
-pub use gate::{Hit, Hits, MOST_FIRINGS, Value};
-pub(crate) use lookout::{Lookout, Marks, Place};
+pub(crate) use limiter::{FiringLimiter, limiter};
+pub use limiter::{MOST_FIRINGS, Match, Matches, Value};
+pub(crate) use matcher::{ConditionMask, Place, TriggerMatcher};
 
 use crate::{lock::lock, target::Ending};
 
 /// What is armed in one process.
 #[derive(Debug, Default)]
 pub(crate) struct Triggers {
-    armed: Mutex<Vec<Arc<Lookout>>>,
+    armed: Mutex<Vec<Arc<TriggerMatcher>>>,
     /// Raised when that changes, for the drain.
     version: AtomicU64,
     /// One of them has to see events.
@@ -42,20 +42,20 @@ pub(crate) struct Triggers {
 
 impl Triggers {
     /// Arms one more.
-    pub(crate) fn arm(&self, armed: Arc<Lookout>) {
+    pub(crate) fn arm(&self, armed: Arc<TriggerMatcher>) {
         let mut all = lock(&self.armed);
         all.push(armed);
         self.changed(&all);
     }
 
     /// Forgets one.
-    pub(crate) fn disarm(&self, armed: &Arc<Lookout>) {
+    pub(crate) fn disarm(&self, armed: &Arc<TriggerMatcher>) {
         let mut all = lock(&self.armed);
         all.retain(|other| !Arc::ptr_eq(other, armed));
         self.changed(&all);
     }
 
-    fn changed(&self, all: &[Arc<Lookout>]) {
+    fn changed(&self, all: &[Arc<TriggerMatcher>]) {
         let sees_events = all.iter().any(|armed| armed.sees_events());
         self.sees_events.store(sees_events, Relaxed);
         self.version.fetch_add(1, Relaxed);
@@ -72,7 +72,7 @@ impl Triggers {
     }
 
     /// Those that have to see events.
-    pub(crate) fn seeing(&self) -> Vec<Arc<Lookout>> {
+    pub(crate) fn seeing(&self) -> Vec<Arc<TriggerMatcher>> {
         let all = lock(&self.armed);
         let seeing = all.iter().filter(|armed| armed.sees_events());
         seeing.cloned().collect()

@@ -4,4 +4,4 @@ use std::num::NonZeroU64;
 
 /// Names a loan. Whoever asks for it chooses the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoanId(pub NonZeroU64);
+pub struct LeaseId(pub NonZeroU64);

@@ -24,7 +24,7 @@ pub(crate) use filter::is_module_of;
 pub use filter::{CallFilter, Filter, Window};
 pub use function_row::FunctionRow;
 pub use kinship::Kinship;
-pub use lease::LoanId;
+pub use lease::LeaseId;
 pub use mode::Mode;
 pub(crate) use patch_site::PatchSite;
 pub(crate) use selection::compile;

@@ -8,20 +8,20 @@ use xray_trace::model::ThreadId;
 use super::Drain;
 use crate::{
     collect::{
-        pictures::{Moment, Pictures},
+        ring_copies::{Moment, RingCopies},
         sample::{self, Look, RingSample, Sample, Seen},
     },
-    sys::{Urgent, ticks_now},
+    sys::{PriorityBoost, ticks_now},
     target::cpu_time,
 };
 
 impl Drain {
     /// What rings hold, and what the output does, at one moment.
-    pub(super) fn pictures(&mut self, bytes: u64, moment: Moment) -> Pictures {
+    pub(super) fn pictures(&mut self, bytes: u64, moment: Moment) -> RingCopies {
         self.settle_mode();
         // Threads that take every processor would go round their rings before those are copied: a gibibyte takes 0.2 s of a processor, and 3 s of the share of one thread
         // among 16.
-        let _urgent = self.newest.then(Urgent::begin);
+        let _urgent = self.newest.then(PriorityBoost::begin);
         if self.newest {
             self.discover();
         }
@@ -43,10 +43,10 @@ impl Drain {
             self.flush();
             taken
         };
-        let mut pictures = Pictures::new(
+        let mut pictures = RingCopies::new(
             taken,
             Arc::clone(&self.sites),
-            (self.lanes.switches(), self.lanes.filtered_by()),
+            (self.decoders.switches(), self.decoders.filtered_by()),
         );
         if self.newest {
             for index in &self.order {
@@ -61,7 +61,7 @@ impl Drain {
         let open = match self.newest {
             true => HashMap::new(),
             // What was switched until then may have ended unseen.
-            false => self.lanes.open_calls(ticks_now()),
+            false => self.decoders.open_calls(ticks_now()),
         };
         pictures.retained(self.output.snapshot(), open)
     }
@@ -82,8 +82,8 @@ impl Drain {
     /// Whose ring that is, if there is to be a picture of it.
     fn pictured(&self, index: u32) -> Option<ThreadId> {
         let ring = self.rings.get(&index).filter(|ring| !ring.is_left())?;
-        let lane = self.lanes.get(ring.owner)?;
-        (!lane.is_muted()).then(|| lane.thread())
+        let decoder = self.decoders.get(ring.owner)?;
+        (!decoder.is_muted()).then(|| decoder.thread())
     }
 
     /// How much each ring was given, and what is in those that were given the most.
@@ -96,7 +96,7 @@ impl Drain {
         let geometry = self.layout().geometry;
         let rings = self.order.iter().filter_map(|index| {
             let ring = self.rings.get(index).filter(|ring| !ring.is_left())?;
-            let thread = self.lanes.get(ring.owner)?.thread();
+            let thread = self.decoders.get(ring.owner)?.thread();
             let words = newest::Words::of(&self.slots.rings, geometry, *index).begun;
             Some(RingSample {
                 ring: (*index, thread),
@@ -143,8 +143,9 @@ impl Drain {
         }
         for ring in &mut rings {
             let owner = self.rings.get(&ring.ring.0).map(|ring| ring.owner);
-            let lane = owner.and_then(|owner| self.lanes.get_mut(owner));
-            let counted = lane.and_then(|lane| lane.count_events(matches!(look, Look::Begin)));
+            let decoder = owner.and_then(|owner| self.decoders.get_mut(owner));
+            let counted =
+                decoder.and_then(|decoder| decoder.count_events(matches!(look, Look::Begin)));
             if let (Look::All(_), Some(counted)) = (look, counted) {
                 ring.seen.get_or_insert(Seen::Counted(counted));
             }

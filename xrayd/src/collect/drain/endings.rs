@@ -173,17 +173,17 @@ impl Drain {
             self.free_slot(index);
         }
         for &index in &left {
-            self.with_ring(index, |ring, lane, around| {
-                ring.leave_to_heir(lane, around, heir);
+            self.with_ring(index, |ring, decoder, around| {
+                ring.leave_to_heir(decoder, around, heir);
             });
         }
-        self.lanes.close(number, &self.output);
+        self.decoders.close(number, &self.output);
         if heir.is_some() {
             // What it has in a bucket is the other one's from now on.
-            self.lanes.forget(number, &self.output);
+            self.decoders.forget(number, &self.output);
         }
         for index in left.into_iter().chain(others) {
-            self.lanes
+            self.decoders
                 .open(number, index, &mut self.names, &self.output);
             if self.threads.is_some() {
                 self.choose_thread(index, number);

@@ -32,7 +32,7 @@ impl Drain {
                 !threads.has(tid, &name)
             }
         };
-        self.lanes.mute(owner, muted);
+        self.decoders.mute(owner, muted);
         self.slots.mute(index, muted);
     }
 
@@ -104,8 +104,8 @@ impl Drain {
             let site = site.and_then(|name| self.sites.find(name, now));
             (site.map(|site| site.function), calls)
         });
-        if let Some(lane) = self.lanes.get_mut(owner) {
-            self.output.count_calls(lane.thread(), calls);
+        if let Some(decoder) = self.decoders.get_mut(owner) {
+            self.output.count_calls(decoder.thread(), calls);
         }
     }
 }

@@ -12,7 +12,7 @@ use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId};
 
 use super::*;
 use crate::{
-    collect::{SiteKind, extent::Extent},
+    collect::{SiteKind, time_range::TimeRange},
     inject::RingsFile,
     types::Mode,
 };
@@ -147,8 +147,8 @@ fn sites() -> SiteTable {
     sites
 }
 
-fn output() -> Arc<Output> {
-    Arc::new(Output::new(ProcessId(0), FUNCTIONS as usize, RETAINED))
+fn output() -> Arc<EventStore> {
+    Arc::new(EventStore::new(ProcessId(0), FUNCTIONS as usize, RETAINED))
 }
 
 /// One that takes half of the slots to be closed, whatever the table says.
@@ -354,7 +354,7 @@ impl Scene {
         let bytes = input.small() << (input.small() & 31);
         let pictures = self.drain.pictures(bytes, moment);
         let since = Ticks(input.word());
-        let extent = Extent::between(since, pictures.taken());
+        let extent = TimeRange::between(since, pictures.taken());
         let snapshot = pictures.develop(ProcessId(0), FUNCTIONS as usize, extent, |_| {});
         read(&snapshot.blocks);
     }
@@ -369,7 +369,7 @@ impl Scene {
             _ => Some(Keep::new(Some(vec![first..first + 2]), window)),
         };
         self.drain.flush();
-        self.drain.lanes.filter(keep.map(Arc::new));
+        self.drain.decoders.filter(keep.map(Arc::new));
     }
 
     fn choose(&mut self, input: &mut Input<'_>) {

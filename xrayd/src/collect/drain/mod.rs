@@ -23,21 +23,21 @@ use xray_trace::model::Ticks;
 
 use super::{
     CallSite, Keep, SiteTable, Switches,
-    lane::Lane,
-    lanes::Lanes,
     names::{Bearer, Names},
     numbers::Numbers,
-    pictures::{Moment, Pictures},
     ring::{Around, Ring, TURN_WORDS, turns},
     ring_budget::RingBudget,
+    ring_copies::{Moment, RingCopies},
     sample::{Look, Sample},
     slots::Slots,
+    thread_decoder::ThreadDecoder,
+    thread_decoders::ThreadDecoders,
 };
 use crate::{
     inject::{Installed, Layout},
     panics::message_of,
     pid::Pid,
-    store::{Ask, Output, ProfileSums},
+    store::{Ask, EventStore, ProfileSums},
     sys::{Memory, now_anchor, ticks_now},
     types::ThreadChoice,
 };
@@ -93,7 +93,7 @@ enum Request {
     /// Calls are about to be counted.
     BeginCounts(SyncSender<()>),
     /// Copy what rings, at most so many bytes, and the output hold.
-    Pictures(u64, Moment, SyncSender<Pictures>),
+    RingCopies(u64, Moment, SyncSender<RingCopies>),
     /// Say how much rings were given, and what, as far as that is asked.
     Sample(Look, SyncSender<Sample>),
     /// Read what is there, have it added up, and answer.
@@ -121,7 +121,7 @@ pub(crate) struct Drain {
     /// Which of them are open, and how more may be.
     growth: Growth,
     sites: Arc<SiteTable>,
-    output: Arc<Output>,
+    output: Arc<EventStore>,
     names: Names,
     /// Rings keep the newest events by themselves.
     newest: bool,
@@ -141,7 +141,7 @@ pub(crate) struct Drain {
     rings: HashMap<u32, Ring>,
     /// The rings' slot indexes. Of one thread's rings, those that it has left come first.
     order: Vec<u32>,
-    lanes: Lanes,
+    decoders: ThreadDecoders,
     /// Rings there were after the last look for threads that have ended.
     rings_seen: usize,
     /// More threads had ended at that look than rings are taken back at once.
@@ -219,9 +219,9 @@ impl DrainHandle {
         &self,
         bytes: u64,
         moment: Moment,
-    ) -> Option<Receiver<Pictures>> {
+    ) -> Option<Receiver<RingCopies>> {
         let (answer, answered) = sync_channel(1);
-        let request = Request::Pictures(bytes, moment, answer);
+        let request = Request::RingCopies(bytes, moment, answer);
         self.requests.send(request).ok()?;
         Some(answered)
     }
@@ -277,7 +277,7 @@ impl Drain {
         installed: Installed,
         budget: RingBudget,
         sites: SiteTable,
-        output: Arc<Output>,
+        output: Arc<EventStore>,
     ) -> std::io::Result<DrainHandle> {
         let Installed {
             layout,
@@ -289,7 +289,7 @@ impl Drain {
         let mut slots = Slots::new(layout, rings, rings_file);
         slots.filtered = adopted;
         let mut drain = Self::new(pid, memory, slots, budget, sites, output);
-        let switches = Arc::clone(drain.lanes.switches());
+        let switches = Arc::clone(drain.decoders.switches());
         let (requests, received) = sync_channel(4);
         let thread = std::thread::Builder::new()
             .name(format!("drain-{pid}"))
@@ -315,7 +315,7 @@ impl Drain {
         slots: Slots,
         budget: RingBudget,
         sites: SiteTable,
-        output: Arc<Output>,
+        output: Arc<EventStore>,
     ) -> Self {
         let now = Instant::now();
         slots.rings.store(layout::rings::LET_GO, 0);
@@ -332,7 +332,7 @@ impl Drain {
             slots,
             growth: Growth::new(budget, now),
             sites: Arc::new(sites),
-            lanes: Lanes::new(Arc::default(), output.keeps()),
+            decoders: ThreadDecoders::new(Arc::default(), output.keeps()),
             output,
             names: Names::of(pid),
             rings: HashMap::new(),
@@ -398,7 +398,7 @@ impl Drain {
                 }
                 Ok(Request::Keep(keep, threads, answer)) => {
                     self.flush();
-                    self.lanes.filter(keep);
+                    self.decoders.filter(keep);
                     self.threads = threads;
                     self.choose_threads();
                     let _ = answer.send(());
@@ -411,7 +411,7 @@ impl Drain {
                     self.renew_filters();
                     let _ = answer.send(());
                 }
-                Ok(Request::Pictures(bytes, moment, answer)) => {
+                Ok(Request::RingCopies(bytes, moment, answer)) => {
                     let _ = answer.send(self.pictures(bytes, moment));
                 }
                 Ok(Request::Sample(look, answer)) => {
@@ -426,9 +426,9 @@ impl Drain {
                     return;
                 }
                 Ok(Request::Abandon(answer)) => {
-                    self.lanes
+                    self.decoders
                         .iter_mut()
-                        .for_each(|lane| lane.end(&self.output));
+                        .for_each(|decoder| decoder.end(&self.output));
                     self.anchor();
                     let _ = answer.send(());
                     return;
@@ -452,9 +452,9 @@ impl Drain {
         let mut fullest = 0;
         let many = self.layout().geometry.ring_bytes() / 8 / MANY;
         for at in 0..self.order.len() {
-            let read = self.with_ring(self.order[at], |ring, lane, around| {
+            let read = self.with_ring(self.order[at], |ring, decoder, around| {
                 let backlog = ring.backlog(around.slots);
-                (backlog, ring.read(lane, around, Producer::Alive))
+                (backlog, ring.read(decoder, around, Producer::Alive))
             });
             let Some((backlog, words)) = read else {
                 continue;
@@ -473,14 +473,14 @@ impl Drain {
         busy
     }
 
-    /// Does something with a ring and the lane of its owner; `None` if there is none.
+    /// Does something with a ring and the decoder of its owner; `None` if there is none.
     fn with_ring<T>(
         &mut self,
         index: u32,
-        work: impl FnOnce(&mut Ring, &mut Lane, &Around<'_>) -> T,
+        work: impl FnOnce(&mut Ring, &mut ThreadDecoder, &Around<'_>) -> T,
     ) -> Option<T> {
         let ring = self.rings.get_mut(&index)?;
-        let lane = self.lanes.get_mut(ring.owner)?;
+        let decoder = self.decoders.get_mut(ring.owner)?;
         let around = Around {
             slots: &self.slots,
             sites: &self.sites,
@@ -488,7 +488,7 @@ impl Drain {
             started: self.started,
             newest: self.newest,
         };
-        Some(work(ring, lane, &around))
+        Some(work(ring, decoder, &around))
     }
 
     /// Rings claimed since the last time.
@@ -520,14 +520,16 @@ impl Drain {
             Bearer::Alive(began) => Some(began),
             Bearer::Gone | Bearer::Unseen => None,
         };
-        if self.lanes.get(owner).is_some() && began.is_some() {
+        if self.decoders.get(owner).is_some() && began.is_some() {
             let others =
                 |ring: &Ring| ring.owner == owner && ring.began.is_some() && ring.began != began;
             if self.rings.values().any(others) {
                 self.end_threads(&HashSet::from([owner]));
             }
         }
-        let left = self.lanes.open(owner, index, &mut self.names, &self.output);
+        let left = self
+            .decoders
+            .open(owner, index, &mut self.names, &self.output);
         if let Some(left) = left {
             self.with_ring(left, Ring::leave);
         }
@@ -647,7 +649,7 @@ impl Drain {
             output,
             ..
         } = self;
-        self.lanes.lost_in_buckets(&losses, names, sites, output);
+        self.decoders.lost_in_buckets(&losses, names, sites, output);
     }
 
     fn flush(&mut self) {
@@ -667,9 +669,9 @@ impl Drain {
         for at in 0..self.order.len() {
             self.with_ring(self.order[at], Ring::tell_if_read);
         }
-        for lane in self.lanes.iter_mut() {
-            lane.tell_early(now);
-            lane.publish(&self.output);
+        for decoder in self.decoders.iter_mut() {
+            decoder.tell_early(now);
+            decoder.publish(&self.output);
         }
         // Those that no event has followed so far: what is said of losses now is true now.
         self.count_untold();
@@ -690,8 +692,8 @@ impl Drain {
         }
         self.newest = false;
         self.count_unread();
-        for lane in self.lanes.iter_mut() {
-            lane.end(&self.output);
+        for decoder in self.decoders.iter_mut() {
+            decoder.end(&self.output);
         }
         self.anchor();
         for &index in &self.order {

@@ -18,8 +18,8 @@ impl Drain {
             true => self.fly(),
             false => self.read_along(),
         }
-        self.lanes.keep(self.output.keeps(), &self.output);
-        self.lanes.watch(&self.output);
+        self.decoders.keep(self.output.keeps(), &self.output);
+        self.decoders.watch(&self.output);
         let profile = self.output.mode() == Mode::Profile;
         if profile != self.profile {
             self.enter_profile(profile);
@@ -50,8 +50,8 @@ impl Drain {
     }
 
     pub(super) fn hand_over(&mut self) {
-        for lane in self.lanes.iter_mut() {
-            lane.hand_over(&self.output);
+        for decoder in self.decoders.iter_mut() {
+            decoder.hand_over(&self.output);
         }
     }
 
@@ -71,8 +71,8 @@ impl Drain {
         for ring in self.rings.values_mut() {
             ring.end_reading(&self.slots);
         }
-        for lane in self.lanes.iter_mut() {
-            lane.restart(&self.output);
+        for decoder in self.decoders.iter_mut() {
+            decoder.restart(&self.output);
         }
         newest::keep_newest(&self.slots.rings, true);
         self.output.ring_use(0, 1);

@@ -32,7 +32,7 @@ fn drain_with(geometry: Geometry, table: u64, budget: RingBudget) -> Drain {
     let pid = Pid::this();
     let memory = Arc::new(Memory::open(pid, pid.leader()).unwrap());
     let slots = Slots::new(layout, rings, RingsFile::own(file));
-    let output = Arc::new(Output::new(ProcessId(0), 0, 1 << 20));
+    let output = Arc::new(EventStore::new(ProcessId(0), 0, 1 << 20));
     Drain::new(pid, memory, slots, budget, sites(Ticks(0)), output)
 }
 
@@ -93,8 +93,8 @@ fn a_thread_that_goes_on_to_another_ring_stays_one() {
             drain = Drain {
                 rings: HashMap::new(),
                 order: Vec::new(),
-                lanes: Lanes::new(Arc::default(), drain.output.keeps()),
-                output: Arc::new(Output::new(ProcessId(0), 0, 1 << 20)),
+                decoders: ThreadDecoders::new(Arc::default(), drain.output.keeps()),
+                output: Arc::new(EventStore::new(ProcessId(0), 0, 1 << 20)),
                 ..drain
             };
         }
@@ -289,8 +289,8 @@ fn the_counter_agrees_with_the_trace_after_a_ring_was_read_to_its_end() {
     let mut drain = Drain {
         rings: HashMap::new(),
         order: Vec::new(),
-        lanes: Lanes::new(Arc::default(), earlier.output.keeps()),
-        output: Arc::new(Output::new(ProcessId(0), 0, 1 << 20)),
+        decoders: ThreadDecoders::new(Arc::default(), earlier.output.keeps()),
+        output: Arc::new(EventStore::new(ProcessId(0), 0, 1 << 20)),
         ..earlier
     };
     drain.discover();
@@ -327,7 +327,7 @@ fn an_event_that_is_stored_after_its_session_is_none_of_the_next_one() {
             growth,
             ..
         } = earlier;
-        let output = Arc::new(Output::new(ProcessId(0), 0, 1 << 20));
+        let output = Arc::new(EventStore::new(ProcessId(0), 0, 1 << 20));
         let mut drain = Drain::new(pid, memory, slots, growth.budget, sites(since), output);
         assert_eq!(events_since(&drain.slots.rings), Ticks(0));
         drain.discover();

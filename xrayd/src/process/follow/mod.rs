@@ -121,11 +121,11 @@ impl Follower {
             bell: Arc::new(bell),
             over: AtomicBool::new(false),
         });
-        let ear = registry.processes().listen(Arc::clone(&signal.bell));
+        let subscription = registry.processes().listen(Arc::clone(&signal.bell));
         // Not strong: a registry that is dropped drops its sessions.
         let registry = Arc::downgrade(registry);
         let root = family.root();
-        let search = Search::new(family, Arc::clone(&signal), ear)
+        let search = Search::new(family, Arc::clone(&signal), subscription)
             .map_err(|error| Refusal::from_io(root, "look at it", &error))?;
         let thread = std::thread::Builder::new()
             .name(format!("follow-{root}"))

@@ -27,8 +27,8 @@ use crate::{
     refusal::{Reason, Result},
     sys::instant_of,
     target::{
-        Children, Deaf, Ear, Glance, Incarnation, Objects, age_of, command_of, has_sleds, is_older,
-        is_there,
+        Children, Glance, Incarnation, Objects, PerfUnavailable, Subscription, age_of, command_of,
+        has_sleds, is_older, is_there,
     },
     types::{Kinship, Phase},
 };
@@ -42,7 +42,7 @@ pub(super) struct Search {
     family: Arc<Family>,
     signal: Arc<Signal>,
     /// Rings when something becomes of those that are watched or traced; `None` where the kernel gives no notice.
-    ear: Option<Ear>,
+    subscription: Option<Subscription>,
     /// When it did last.
     heard: Instant,
     known: BTreeMap<Pid, Known>,
@@ -59,16 +59,18 @@ impl Search {
     pub(super) fn new(
         family: Arc<Family>,
         signal: Arc<Signal>,
-        ear: std::result::Result<Ear, Deaf>,
+        subscription: std::result::Result<Subscription, PerfUnavailable>,
     ) -> io::Result<Self> {
         let root = family.root();
-        let by = match &ear {
+        let by = match &subscription {
             Ok(_) => Finding::Perf,
             Err(why) => Finding::Looks(why.to_string()),
         };
         tracing::info!(%root, ?by, "how processes that come from it are found");
         family.tell(|news| news.finding = Some(by));
-        let ear = ear.ok().inspect(|ear| ear.to(root));
+        let subscription = subscription
+            .ok()
+            .inspect(|subscription| subscription.to(root));
         let state = match family.root_session() {
             Some(session) => State::Traced(session),
             None => State::watched(),
@@ -89,7 +91,7 @@ impl Search {
         Ok(Self {
             family,
             signal,
-            ear,
+            subscription,
             heard: Instant::now(),
             known: first.map(|known| (root, known)).into_iter().collect(),
             last: Instant::now(),
@@ -111,7 +113,10 @@ impl Search {
             };
             let before = std::mem::replace(&mut self.last, Instant::now());
             // Before looking: what comes after that rings again. Whatever this look finds has come since the first that was heard.
-            let since = self.ear.as_ref().and_then(Ear::catch_up_since);
+            let since = self
+                .subscription
+                .as_ref()
+                .and_then(Subscription::catch_up_since);
             if since.is_some() {
                 self.heard = self.last;
             }
@@ -143,7 +148,10 @@ impl Search {
             // An error, as an interruption, is a wait that ends early.
             let _ = poll(&mut fds, PollTimeout::from(left));
             if self.signal.bell.read().is_ok() {
-                let lost = self.ear.as_ref().is_some_and(|ear| !ear.has_something());
+                let lost = self
+                    .subscription
+                    .as_ref()
+                    .is_some_and(|subscription| !subscription.has_something());
                 let pace = if lost { Pace::Poll } else { Pace::Heard };
                 pause = pause.min(self.cost.pause(pace));
             }
@@ -152,7 +160,7 @@ impl Search {
 
     /// From the beginning of the last look to that of the next, if nothing is heard.
     fn pause(&self) -> Duration {
-        if self.ear.is_none() || self.heard.elapsed() < WHILE {
+        if self.subscription.is_none() || self.heard.elapsed() < WHILE {
             return self.cost.pause(Pace::Poll);
         }
         let due = |known: &Known| match known.state {
@@ -270,14 +278,14 @@ impl Search {
     }
 
     fn listen_to(&self, pid: Pid) {
-        if let Some(ear) = &self.ear {
-            ear.to(pid);
+        if let Some(subscription) = &self.subscription {
+            subscription.to(pid);
         }
     }
 
     fn ignore(&self, pid: Pid) {
-        if let Some(ear) = &self.ear {
-            ear.not_to(pid);
+        if let Some(subscription) = &self.subscription {
+            subscription.not_to(pid);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     target::Sleds,
     types::Capture,
     types::{
-        CallFilter, Duty, Economy, Filter, FunctionRow, LoanId, Mode, Run, Switch, Wanted, Window,
+        CallFilter, Duty, Economy, Filter, FunctionRow, LeaseId, Mode, Run, Switch, Wanted, Window,
     },
 };
 
@@ -30,9 +30,9 @@ pub(crate) enum Toggle {
     /// Switched until somebody switches them again.
     ForGood(Arc<Patterns>, Wanted, Run),
     /// Switched on for a while.
-    Lend(Arc<Patterns>, LoanId, Capture, Run),
+    Lend(Arc<Patterns>, LeaseId, Capture, Run),
     /// Made what they were.
-    TakeBack(LoanId),
+    TakeBack(LeaseId),
 }
 
 impl Toggle {
@@ -55,7 +55,7 @@ pub(crate) fn toggle(
     compile: impl FnOnce(&Selection) -> Result<Arc<Patterns>, Refusal>,
 ) -> Result<Toggle, Refusal> {
     let compiled = |selection| compile(&required_selection(selection)?);
-    let loan = NonZeroU64::new(loan).map(LoanId);
+    let loan = NonZeroU64::new(loan).map(LeaseId);
     match (loan, to) {
         (None, to) => Ok(Toggle::ForGood(compiled(selection)?, to, run)),
         (Some(to), Wanted::On(capture)) => Ok(Toggle::Lend(compiled(selection)?, to, capture, run)),
@@ -415,7 +415,7 @@ mod tests {
         assert!(matches!(real(all(), on, 7), Ok(Toggle::Lend(..))));
         assert!(matches!(
             real(None, Wanted::Off, 7),
-            Ok(Toggle::TakeBack(LoanId(number))) if number.get() == 7
+            Ok(Toggle::TakeBack(LeaseId(number))) if number.get() == 7
         ));
         for refused in [
             real(None, on, 7),

@@ -43,7 +43,7 @@ use crate::{
     process::Firing,
     refusal::Refusal,
     target::{Caller, Ending},
-    triggers::{Hit, Hits, Value},
+    triggers::{Match, Matches, Value},
     types::Reach,
 };
 
@@ -57,7 +57,7 @@ pub(super) struct Triggering {
     plan: Plan,
     /// Only locked where blocking is no matter.
     watched: Arc<Mutex<Watched>>,
-    hits: Hits,
+    hits: Matches,
     sender: Sender<v1::TriggerEvent>,
     /// Threads for what may block, and whose turn it is.
     workers: Workers,
@@ -81,7 +81,7 @@ type Told<T = ()> = Result<T, Gone>;
 impl Triggering {
     pub(super) fn new(
         plan: Plan,
-        (watched, hits): (Watched, Hits),
+        (watched, hits): (Watched, Matches),
         sender: Sender<v1::TriggerEvent>,
         (workers, caller): (Workers, Caller),
     ) -> Self {
@@ -177,7 +177,7 @@ impl Triggering {
         Ok(true)
     }
 
-    async fn fire(&mut self, hit: Hit) -> Told {
+    async fn fire(&mut self, hit: Match) -> Told {
         let (firing, skipped, endings) = self
             .blocking(move |watched| {
                 let trigger = watched.trigger();

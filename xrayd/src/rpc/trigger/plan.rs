@@ -12,7 +12,7 @@ use crate::{
     process::Registry,
     refusal::{Reason, Refusal},
     rpc::{
-        authorise::Whom,
+        authorise::Targets,
         convert::{Toggle, selection},
     },
     target::Caller,
@@ -30,7 +30,7 @@ const LONGEST_AFTER: Duration = Duration::from_secs(60);
 /// What is waited for, and what is done.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(super) whom: Whom,
+    pub(super) whom: Targets,
     pub(crate) conditions: Vec<Condition>,
     pub(super) switches: Vec<Switching>,
     pub(super) snapshot: Option<SnapshotPlan>,
@@ -95,7 +95,7 @@ impl TryFrom<v1::TriggerRequest> for Plan {
             )));
         }
         Ok(Self {
-            whom: Whom::try_from(pid)?,
+            whom: Targets::try_from(pid)?,
             conditions: conditions
                 .into_iter()
                 .map(condition)
@@ -237,7 +237,7 @@ mod tests {
     fn zeros_mean_once_and_without_an_end() {
         let plan = Plan::try_from(request()).unwrap();
         assert_eq!((plan.limit, plan.period, plan.expire), (1, None, None));
-        assert_eq!(plan.whom, Whom::All);
+        assert_eq!(plan.whom, Targets::All);
         assert!(plan.snapshot.is_none() && plan.conditions.is_empty());
     }
 

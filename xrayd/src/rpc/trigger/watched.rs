@@ -22,15 +22,15 @@ use crate::{
     refusal::{Reason, Refusal},
     rpc::{
         authorise,
-        authorise::{Deed, Outcomes, Traced, Whom},
+        authorise::{Deed, Outcomes, Targets, Traced},
         convert,
         convert::Toggle,
         described,
     },
     target::{Caller, Ending},
-    triggers::{Condition, Hits},
+    triggers::{Condition, Matches},
     types::Capture,
-    types::{LoanId, Run},
+    types::{LeaseId, Run},
 };
 
 /// Who is watched.
@@ -39,15 +39,15 @@ pub(crate) struct Watched {
     registry: Registry,
     audit: AuditLog,
     caller: Caller,
-    whom: Whom,
+    whom: Targets,
     trigger: Trigger,
     /// What the conditions are about is on under this number, so that anything is seen.
-    loan: LoanId,
+    loan: LeaseId,
     /// Compiled once and shared.
     selections: Vec<Arc<Patterns>>,
     /// Functions that events stand in have to be on, too.
     events: bool,
-    /// Whom that was switched on in.
+    /// The processes in which that was switched on.
     lent: Vec<Lent>,
     /// Those who have ended, which was told.
     told: HashSet<usize>,
@@ -70,7 +70,7 @@ impl Watched {
         audit: &AuditLog,
         caller: Caller,
         plan: &Plan,
-    ) -> Result<(Self, Hits), Refusal> {
+    ) -> Result<(Self, Matches), Refusal> {
         let (trigger, hits) = Trigger::new(plan.conditions.clone(), plan.limit)?;
         let selections = plan.conditions.iter().filter_map(Condition::selection);
         let compile = |selection| registry.compile(caller.payer(), selection);
@@ -81,7 +81,7 @@ impl Watched {
             caller,
             whom: plan.whom,
             trigger,
-            loan: LoanId(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN)),
+            loan: LeaseId(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN)),
             selections: selections.map(compile).collect::<Result<_, _>>()?,
             events: plan
                 .conditions
@@ -249,7 +249,7 @@ impl Watched {
 
     /// Of whom a snapshot is.
     pub(super) fn whom(&self, all: bool) -> Result<Vec<Arc<Session>>, Refusal> {
-        let whom = if all { Whom::All } else { self.whom };
+        let whom = if all { Targets::All } else { self.whom };
         let sessions = authorise::everybody(&self.registry, self.caller, whom);
         let mut call = self.audit.call(self.caller, Operation::TriggerSnapshot);
         match &sessions {

@@ -16,7 +16,7 @@ use xray_trace::{
 
 use super::{
     condition::{Condition, DeathWanted, EventWanted},
-    gate::{Gate, Hit, Value},
+    limiter::{FiringLimiter, Match, Value},
     rate::Rate,
 };
 use crate::{
@@ -31,7 +31,7 @@ const MOST_WAITING: usize = 64;
 
 /// What is watched, and how it is judged.
 #[derive(Debug)]
-pub(crate) struct Lookout {
+pub(crate) struct TriggerMatcher {
     checks: Vec<(Check, Option<CompiledSelection>)>,
     /// By the bit of the condition: those that are met by a call's end, its begin, both by how many there are.
     durations: u8,
@@ -41,15 +41,15 @@ pub(crate) struct Lookout {
     /// Nothing that happened before counts.
     since: Ticks,
     key: usize,
-    gate: Arc<Gate>,
-    marks: Mutex<Arc<Marks>>,
+    limiter: Arc<FiringLimiter>,
+    marks: Mutex<Arc<ConditionMask>>,
     /// It was told that the process has ended.
     over: AtomicBool,
 }
 
 /// Which conditions are about which functions: a bit for each condition, by function. Functions that have come since are not in it.
 #[derive(Debug, Default)]
-pub(crate) struct Marks(Vec<u8>);
+pub(crate) struct ConditionMask(Vec<u8>);
 
 /// Where something happened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -78,16 +78,16 @@ struct Numbers {
     /// Those that have names: whether one of them is the name.
     named: HashMap<u16, bool>,
     /// The first event of a type that has none so far.
-    waiting: HashMap<u16, Hit>,
+    waiting: HashMap<u16, Match>,
 }
 
-// === impl Lookout ===
+// === impl TriggerMatcher ===
 
-impl Lookout {
+impl TriggerMatcher {
     /// Of the process with this number.
     pub(crate) fn new(
         conditions: &[Condition],
-        (key, gate): (usize, Arc<Gate>),
+        (key, limiter): (usize, Arc<FiringLimiter>),
         functions: Arc<Functions>,
         (since, frequency): (Ticks, u64),
     ) -> Result<Self> {
@@ -124,7 +124,7 @@ impl Lookout {
             functions,
             since,
             key,
-            gate,
+            limiter,
             marks: Mutex::default(),
             over: AtomicBool::new(false),
         };
@@ -139,7 +139,7 @@ impl Lookout {
     }
 
     /// Which functions are watched, those that have come meanwhile among them.
-    pub(crate) fn marks(&self) -> Arc<Marks> {
+    pub(crate) fn marks(&self) -> Arc<ConditionMask> {
         let mut marks = lock(&self.marks);
         let known = marks.0.len();
         if self.functions.ids() > known {
@@ -153,7 +153,7 @@ impl Lookout {
                         grown[id.0 as usize] = self.bits_of(candidate);
                     });
             }
-            *marks = Arc::new(Marks(grown));
+            *marks = Arc::new(ConditionMask(grown));
         }
         Arc::clone(&marks)
     }
@@ -258,7 +258,7 @@ impl Lookout {
             if let Some(hit) = numbers.waiting.remove(&number)
                 && is_it
             {
-                self.gate.pass(|| hit);
+                self.limiter.pass(|| hit);
             }
         }
     }
@@ -280,7 +280,8 @@ impl Lookout {
 
     #[cold]
     fn hit(&self, condition: usize, place: Place, when: (Ticks, Ticks), value: Value) {
-        self.gate.pass(|| self.made(condition, place, when, value));
+        self.limiter
+            .pass(|| self.made(condition, place, when, value));
     }
 
     fn made(
@@ -289,8 +290,8 @@ impl Lookout {
         place: Place,
         (begun, at): (Ticks, Ticks),
         value: Value,
-    ) -> Hit {
-        Hit {
+    ) -> Match {
+        Match {
             condition: Some(condition),
             place: Place {
                 key: self.key,
@@ -304,11 +305,11 @@ impl Lookout {
 }
 
 #[cfg(test)]
-impl Lookout {
+impl TriggerMatcher {
     /// Every call of one of the first so many functions that took so many ticks is a hit.
-    pub(crate) fn for_durations(functions: usize, at_least: u64) -> (Arc<Self>, super::Hits) {
-        let (gate, hits) = super::gate(super::MOST_FIRINGS);
-        let lookout = Self {
+    pub(crate) fn for_durations(functions: usize, at_least: u64) -> (Arc<Self>, super::Matches) {
+        let (limiter, hits) = super::limiter(super::MOST_FIRINGS);
+        let matcher = Self {
             checks: vec![(Check::Duration(at_least), None)],
             durations: 1,
             calls: 0,
@@ -316,17 +317,17 @@ impl Lookout {
             functions: Arc::new(Functions::new(crate::Pid::this())),
             since: Ticks(0),
             key: 0,
-            gate: Arc::new(gate),
-            marks: Mutex::new(Arc::new(Marks(vec![1; functions]))),
+            limiter: Arc::new(limiter),
+            marks: Mutex::new(Arc::new(ConditionMask(vec![1; functions]))),
             over: AtomicBool::new(false),
         };
-        (Arc::new(lookout), hits)
+        (Arc::new(matcher), hits)
     }
 }
 
-// === impl Marks ===
+// === impl ConditionMask ===
 
-impl Marks {
+impl ConditionMask {
     /// The conditions of a function; `None` if it has come since.
     #[inline]
     pub(crate) fn of(&self, function: FunctionId) -> Option<u8> {

@@ -2,7 +2,7 @@
 //! each processor, as long as anybody listens.
 //!
 //! ```text
-//!  kernel ─► rings ─► the thread `notices` ──────────► what is noted for each ear, and its bell
+//!  kernel ─► rings ─► the thread `notices` ──────────► what is noted for each subscription, and its bell
 //!               └───► whoever has to know it now ──────────┘
 //! ```
 
@@ -25,12 +25,12 @@ use nix::{
 };
 
 use super::{
-    notices::{Deaf, Notices, ONLINE, Processors, Subject},
+    notices::{Notices, ONLINE, PerfUnavailable, Processors, Subject},
     record::Notice,
 };
 use crate::{lock::lock, pid::Pid};
 
-/// Mappings remembered for each ear.
+/// Mappings remembered for each subscription.
 const MARKS: usize = 256;
 /// Programs that do without pause what is listened to wake the thread once in this time.
 const COALESCE: Duration = Duration::from_millis(1);
@@ -39,7 +39,7 @@ const PROCESSORS_EVERY: u16 = 1000;
 
 /// Where everybody listens. One for a registry and subject.
 #[derive(Debug)]
-pub(crate) struct Hearing {
+pub(crate) struct PerfWatcher {
     subject: Subject,
     /// The file that lists the processors.
     online: PathBuf,
@@ -65,13 +65,13 @@ struct Shared {
 
 /// Hears what some processes do.
 #[derive(Debug)]
-pub(crate) struct Ear {
-    hearing: Arc<Hearing>,
+pub(crate) struct Subscription {
+    perf_watcher: Arc<PerfWatcher>,
     shared: Arc<Shared>,
     noted: Arc<Noted>,
 }
 
-/// What an ear has heard since the last time it was asked.
+/// What a subscription has heard since the last time it was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Heard {
     /// Nothing.
@@ -82,7 +82,7 @@ pub(crate) enum Heard {
     Something,
 }
 
-/// What was heard for an ear.
+/// What was heard for a subscription.
 #[derive(Debug)]
 struct Noted {
     /// Since the last time it was asked for.
@@ -102,9 +102,9 @@ struct Mark {
     when: u64,
 }
 
-// === impl Hearing ===
+// === impl PerfWatcher ===
 
-impl Hearing {
+impl PerfWatcher {
     pub(crate) fn new(subject: Subject) -> Arc<Self> {
         Self::on(subject, PathBuf::from(ONLINE))
     }
@@ -117,8 +117,11 @@ impl Hearing {
         })
     }
 
-    /// Listens, to nobody yet. `bell` is rung when there is something to [`Ear::take`]; whoever waits for it clears it before that.
-    pub(crate) fn listen(self: &Arc<Self>, bell: Arc<EventFd>) -> Result<Ear, Deaf> {
+    /// Listens, to nobody yet. `bell` is rung when there is something to [`Subscription::take`]; whoever waits for it clears it before that.
+    pub(crate) fn listen(
+        self: &Arc<Self>,
+        bell: Arc<EventFd>,
+    ) -> Result<Subscription, PerfUnavailable> {
         let mut open = lock(&self.open);
         let shared = match &mut *open {
             Some(open) => {
@@ -131,8 +134,8 @@ impl Hearing {
             }
         };
         let noted = Arc::new(Noted::new(bell));
-        Ok(Ear {
-            hearing: Arc::clone(self),
+        Ok(Subscription {
+            perf_watcher: Arc::clone(self),
             shared,
             noted,
         })
@@ -142,19 +145,20 @@ impl Hearing {
 // === impl Open ===
 
 impl Open {
-    /// With one ear.
-    fn new(subject: Subject, online: PathBuf) -> Result<Self, Deaf> {
+    /// With one subscription.
+    fn new(subject: Subject, online: PathBuf) -> Result<Self, PerfUnavailable> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let shared = Arc::new(Shared {
             notices: Notices::new(subject, online)?,
             listeners: Mutex::default(),
-            over: EventFd::from_flags(flags).map_err(|error| Deaf::Refused(error.into()))?,
+            over: EventFd::from_flags(flags)
+                .map_err(|error| PerfUnavailable::Refused(error.into()))?,
         });
         let heard = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("notices".to_owned())
             .spawn(move || heard.run())
-            .map_err(Deaf::Refused)?;
+            .map_err(PerfUnavailable::Refused)?;
         Ok(Self {
             shared,
             ears: 1,
@@ -217,9 +221,9 @@ impl Shared {
     }
 }
 
-// === impl Ear ===
+// === impl Subscription ===
 
-impl Ear {
+impl Subscription {
     /// From now on, what this process does is heard.
     pub(crate) fn to(&self, pid: Pid) {
         let mut listeners = lock(&self.shared.listeners);
@@ -274,7 +278,7 @@ impl Ear {
     }
 }
 
-impl Drop for Ear {
+impl Drop for Subscription {
     fn drop(&mut self) {
         let mut listeners = lock(&self.shared.listeners);
         listeners.retain(|_, its| {
@@ -282,7 +286,7 @@ impl Drop for Ear {
             !its.is_empty()
         });
         drop(listeners);
-        let mut open = lock(&self.hearing.open);
+        let mut open = lock(&self.perf_watcher.open);
         let Some(Open { ears, .. }) = &mut *open else {
             return;
         };
@@ -363,9 +367,9 @@ mod tests {
     }
 
     /// `None`, said aloud, where the kernel gives no notice.
-    fn ear(hearing: &Arc<Hearing>) -> Option<Ear> {
-        match hearing.listen(bell()) {
-            Ok(ear) => Some(ear),
+    fn subscription(perf_watcher: &Arc<PerfWatcher>) -> Option<Subscription> {
+        match perf_watcher.listen(bell()) {
+            Ok(subscription) => Some(subscription),
             Err(why) => {
                 assert!(std::env::var_os("CI").is_none(), "{why}");
                 eprintln!("NOT RUN: {why}");
@@ -374,16 +378,23 @@ mod tests {
         }
     }
 
-    fn is_rung(ear: &Ear) -> bool {
-        let mut fds = [PollFd::new(ear.noted.bell.as_fd(), PollFlags::POLLIN)];
+    fn is_rung(subscription: &Subscription) -> bool {
+        let mut fds = [PollFd::new(
+            subscription.noted.bell.as_fd(),
+            PollFlags::POLLIN,
+        )];
         poll(&mut fds, PollTimeout::from(10_000_u16)).unwrap() == 1
     }
 
     #[test]
     fn everybody_shares_the_events_and_the_last_one_closes_them() {
-        let hearing = Hearing::new(Subject::Mappings);
-        let Some(first) = ear(&hearing) else { return };
-        let others: Vec<Ear> = (0..100).map(|_| ear(&hearing).unwrap()).collect();
+        let perf_watcher = PerfWatcher::new(Subject::Mappings);
+        let Some(first) = subscription(&perf_watcher) else {
+            return;
+        };
+        let others: Vec<Subscription> = (0..100)
+            .map(|_| subscription(&perf_watcher).unwrap())
+            .collect();
         for other in &others {
             assert!(Arc::ptr_eq(&other.shared, &first.shared));
             other.to(Pid::this());
@@ -392,15 +403,17 @@ mod tests {
         assert!(lock(&first.shared.listeners).is_empty());
         let shared = Arc::downgrade(&first.shared);
         drop(first);
-        assert!(shared.upgrade().is_none() && lock(&hearing.open).is_none());
-        assert!(ear(&hearing).is_some());
+        assert!(shared.upgrade().is_none() && lock(&perf_watcher.open).is_none());
+        assert!(subscription(&perf_watcher).is_some());
     }
 
     #[test]
     fn who_listens_to_a_process_hears_that_it_forks() {
-        let hearing = Hearing::new(Subject::Processes);
-        let Some(own) = ear(&hearing) else { return };
-        let other = ear(&hearing).unwrap();
+        let perf_watcher = PerfWatcher::new(Subject::Processes);
+        let Some(own) = subscription(&perf_watcher) else {
+            return;
+        };
+        let other = subscription(&perf_watcher).unwrap();
         // Other tests fork, too.
         let before = monotonic_now().unwrap();
         own.to(Pid::this());
@@ -438,9 +451,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let list = dir.path().join("online");
         std::fs::write(&list, first.to_string()).unwrap();
-        let hearing = Hearing::on(Subject::Processes, list.clone());
-        let Some(ear) = ear(&hearing) else { return };
-        ear.to(Pid::this());
+        let perf_watcher = PerfWatcher::on(Subject::Processes, list.clone());
+        let Some(subscription) = subscription(&perf_watcher) else {
+            return;
+        };
+        subscription.to(Pid::this());
         // Other tests fork on other processors; of this list all but one are unheard of.
         let fork = || {
             let mut there = CpuSet::new();
@@ -453,19 +468,19 @@ mod tests {
             .join()
             .unwrap();
         };
-        let events = || ear.shared.notices.descriptors().len();
+        let events = || subscription.shared.notices.descriptors().len();
         assert_eq!(events(), 1);
         std::fs::write(&list, &online).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         // On a busy machine something may be lost before.
-        while events() == 1 || !ear.noted.lost.load(Ordering::Acquire) {
+        while events() == 1 || !subscription.noted.lost.load(Ordering::Acquire) {
             assert!(Instant::now() < deadline, "the processor is not found");
             std::thread::sleep(Duration::from_millis(10));
         }
         loop {
-            ear.catch_up();
+            subscription.catch_up();
             fork();
-            if ear.catch_up() == Heard::Something {
+            if subscription.catch_up() == Heard::Something {
                 break;
             }
             assert!(Instant::now() < deadline, "a fork there is not heard");

@@ -22,7 +22,7 @@ const MOST_TOLD: usize = 10;
 
 /// What came of an economy.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(Mutex<Books>);
+pub(crate) struct History(Mutex<Books>);
 
 #[derive(Debug, Default)]
 struct Books {
@@ -61,9 +61,9 @@ struct Open {
     stands_for: u64,
 }
 
-// === impl Ledger ===
+// === impl History ===
 
-impl Ledger {
+impl History {
     /// What is wanted.
     pub(crate) fn economy(&self) -> Economy {
         lock(&self.0).economy
@@ -286,44 +286,44 @@ mod tests {
 
     #[test]
     fn who_rests_again_and_again_takes_bounded_memory_and_nothing_is_forgotten() {
-        let ledger = Ledger::default();
+        let history = History::default();
         for time in 0..100 {
             let at = time * 10;
-            ledger.rest(&[F], Ticks(at));
-            ledger.rest(&[F], Ticks(at + 1));
-            ledger.unrecorded([(F, 2.5), (FunctionId(9), 1.0)].into_iter());
-            ledger.recorded(&[F], 1);
-            ledger.wake([F], Ticks(at + 6));
-            ledger.unrecorded([(F, 1000.0)].into_iter());
+            history.rest(&[F], Ticks(at));
+            history.rest(&[F], Ticks(at + 1));
+            history.unrecorded([(F, 2.5), (FunctionId(9), 1.0)].into_iter());
+            history.recorded(&[F], 1);
+            history.wake([F], Ticks(at + 6));
+            history.unrecorded([(F, 1000.0)].into_iter());
         }
-        ledger.rest(&[F], Ticks(2000));
-        let rests = ledger.rests(PROCESS);
+        history.rest(&[F], Ticks(2000));
+        let rests = history.rests(PROCESS);
         assert_eq!(rests.len(), MOST_SPANS);
         let first = &rests[0];
         // 94 times, between which it was recorded for 4 ticks each.
         assert_eq!((first.from, first.until), (Ticks(0), Some(Ticks(936))));
         assert_eq!((first.recorded, first.calls), (94 + 93 * 4, 235));
         assert_eq!(rests.last().unwrap().until, None);
-        let status = ledger.status(|_| Some("f".to_owned()));
+        let status = history.status(|_| Some("f".to_owned()));
         assert_eq!((status.resting, status.top.len()), (1, 1));
         assert!((245..=255).contains(&status.unrecorded), "{status:?}");
-        ledger.wake_all(Ticks(2001));
-        assert_eq!(ledger.status(|_| None).resting, 0);
+        history.wake_all(Ticks(2001));
+        assert_eq!(history.status(|_| None).resting, 0);
     }
 
     #[test]
     fn a_window_stands_for_the_time_up_to_the_next() {
-        let ledger = Ledger::default();
+        let history = History::default();
         for at in [0, 1000, 1900] {
-            ledger.window(Ticks(at), Ticks(at + 5), 1000);
+            history.window(Ticks(at), Ticks(at + 5), 1000);
         }
-        let windows = ledger.windows(PROCESS);
+        let windows = history.windows(PROCESS);
         let stands: Vec<u64> = windows.iter().map(|window| window.stands_for).collect();
         assert_eq!(stands, [1000, 900, 1000]);
         // Another cycle, much later.
-        ledger.begin(Economy::None);
-        ledger.window(Ticks(90_000), Ticks(90_005), 1000);
-        assert_eq!(ledger.windows(PROCESS)[2].stands_for, 1000);
-        assert_eq!(ledger.status(|_| None).windows, 4);
+        history.begin(Economy::None);
+        history.window(Ticks(90_000), Ticks(90_005), 1000);
+        assert_eq!(history.windows(PROCESS)[2].stands_for, 1000);
+        assert_eq!(history.status(|_| None).windows, 4);
     }
 }

@@ -7,14 +7,14 @@ use tokio::sync::mpsc;
 use xray_trace::model::FunctionId;
 use xray_trace::model::Ticks;
 
-use super::lookout::Place;
+use super::matcher::Place;
 
 /// So often a trigger may fire, at most.
 pub const MOST_FIRINGS: u32 = 1000;
 
 /// A condition was met, and the trigger fires.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hit {
+pub struct Match {
     /// `None` if nothing was met but somebody wants it to fire.
     pub(crate) condition: Option<usize>,
     pub(crate) place: Place,
@@ -36,34 +36,34 @@ pub enum Value {
     Type(u16),
 }
 
-/// What comes through a gate.
+/// What comes through a limiter.
 #[derive(Debug)]
-pub struct Hits(mpsc::Receiver<Hit>);
+pub struct Matches(mpsc::Receiver<Match>);
 
 /// Lets so many hits through as the limit allows.
 #[derive(Debug)]
-pub(crate) struct Gate {
-    /// Hits that may still pass.
+pub(crate) struct FiringLimiter {
+    /// Matches that may still pass.
     left: AtomicU32,
     /// Those that did not.
     skipped: AtomicU64,
     /// Has room for all that may pass.
-    hits: mpsc::Sender<Hit>,
+    hits: mpsc::Sender<Match>,
 }
 
-pub(crate) fn gate(limit: u32) -> (Gate, Hits) {
+pub(crate) fn limiter(limit: u32) -> (FiringLimiter, Matches) {
     let (sender, receiver) = mpsc::channel(limit.clamp(1, MOST_FIRINGS) as usize);
-    let gate = Gate {
+    let limiter = FiringLimiter {
         left: AtomicU32::new(limit),
         skipped: AtomicU64::new(0),
         hits: sender,
     };
-    (gate, Hits(receiver))
+    (limiter, Matches(receiver))
 }
 
-// === impl Hit ===
+// === impl Match ===
 
-impl Hit {
+impl Match {
     pub(crate) fn on_demand(now: Ticks) -> Self {
         Self {
             condition: None,
@@ -76,32 +76,32 @@ impl Hit {
 }
 
 #[cfg(test)]
-impl Hit {
+impl Match {
     /// Of which function a call lasted from when to when.
     pub(crate) fn call(&self) -> (Option<FunctionId>, Ticks, Ticks) {
         (self.place.function, self.begun, self.at)
     }
 }
 
-// === impl Hits ===
+// === impl Matches ===
 
-impl Hits {
+impl Matches {
     /// The next one.
-    pub async fn next(&mut self) -> Option<Hit> {
+    pub async fn next(&mut self) -> Option<Match> {
         self.0.recv().await
     }
 
     /// One that is there already.
-    pub fn next_now(&mut self) -> Option<Hit> {
+    pub fn next_now(&mut self) -> Option<Match> {
         self.0.try_recv().ok()
     }
 }
 
-// === impl Gate ===
+// === impl FiringLimiter ===
 
-impl Gate {
+impl FiringLimiter {
     /// A condition was met.
-    pub(crate) fn pass(&self, hit: impl FnOnce() -> Hit) {
+    pub(crate) fn pass(&self, hit: impl FnOnce() -> Match) {
         let one_less = |left: u32| left.checked_sub(1);
         match self.left.fetch_update(Relaxed, Relaxed, one_less) {
             // There is room for it. If nobody waits any more, nobody is to be told.
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn so_many_pass_as_the_limit_says_and_the_rest_is_counted() {
         for limit in [1, 3, MOST_FIRINGS] {
-            let (gate, mut hits) = gate(limit);
+            let (limiter, mut hits) = limiter(limit);
             for at in 0..u64::from(limit) + 10 {
-                gate.pass(|| Hit::on_demand(Ticks(at)));
+                limiter.pass(|| Match::on_demand(Ticks(at)));
             }
             let mut passed = Vec::new();
             while let Some(hit) = hits.next_now() {
@@ -139,14 +139,14 @@ mod tests {
             }
             let expected: Vec<u64> = (0..u64::from(limit)).collect();
             assert_eq!(passed, expected, "the first ones");
-            assert_eq!((gate.take_skipped(), gate.take_skipped()), (10, 0));
-            gate.give_back();
+            assert_eq!((limiter.take_skipped(), limiter.take_skipped()), (10, 0));
+            limiter.give_back();
             for at in 5000..5010 {
-                gate.pass(|| Hit::on_demand(Ticks(at)));
+                limiter.pass(|| Match::on_demand(Ticks(at)));
             }
             assert_eq!(hits.next_now().map(|hit| hit.at.0), Some(5000));
             assert_eq!(hits.next_now(), None);
-            assert_eq!(gate.take_skipped(), 9);
+            assert_eq!(limiter.take_skipped(), 9);
         }
     }
 }

@@ -16,7 +16,7 @@ use super::controller::Controller;
 use crate::{
     lock::lock,
     refusal::Result,
-    types::{LoanId, Run, ToggleReport, Wanted},
+    types::{LeaseId, Run, ToggleReport, Wanted},
 };
 
 /// Of a function at the same time: more than one user has streams. Who cannot be told to have gone never gives back; the oldest is forgotten.
@@ -24,37 +24,37 @@ const MOST_HOLDERS: usize = 64;
 
 /// What is on loan, by function.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Loans(BTreeMap<FunctionId, Loan>);
+pub(crate) struct Leases(BTreeMap<FunctionId, Lease>);
 
 /// A function on loan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Loan {
+pub(crate) struct Lease {
     before: Wanted,
     /// Who has it, in the order of their coming, and what they want recorded. Empty in a loan that is being made.
-    holders: Vec<(LoanId, Capture)>,
+    holders: Vec<(LeaseId, Capture)>,
 }
 
-// === impl Loans ===
+// === impl Leases ===
 
-impl Loans {
+impl Leases {
     /// Lends a function, which is `now`. If that is all that is asked for, it stays as it is when the loan is over. What it was on
     /// loan before.
     pub(crate) fn lend(
         &mut self,
         id: FunctionId,
         now: Wanted,
-        to: LoanId,
+        to: LeaseId,
         capture: Capture,
-    ) -> Option<Loan> {
+    ) -> Option<Lease> {
         let before = self.0.remove(&id);
-        let mut loan = before.clone().unwrap_or_else(|| Loan::new(now));
+        let mut loan = before.clone().unwrap_or_else(|| Lease::new(now));
         loan.add(to, capture);
         self.insert(id, loan);
         before
     }
 
     /// A function is on loan as it was `before`.
-    fn restore(&mut self, id: FunctionId, before: Option<Loan>) {
+    fn restore(&mut self, id: FunctionId, before: Option<Lease>) {
         match before {
             Some(loan) => self.0.insert(id, loan),
             None => self.0.remove(&id),
@@ -62,12 +62,12 @@ impl Loans {
     }
 
     /// What a function is on, if it is on loan.
-    pub(crate) fn get(&self, id: FunctionId) -> Option<&Loan> {
+    pub(crate) fn get(&self, id: FunctionId) -> Option<&Lease> {
         self.0.get(&id)
     }
 
     /// Takes a loan in, if it is anybody's.
-    pub(crate) fn insert(&mut self, id: FunctionId, loan: Loan) {
+    pub(crate) fn insert(&mut self, id: FunctionId, loan: Lease) {
         if !loan.holders.is_empty() {
             self.0.insert(id, loan);
         }
@@ -89,7 +89,7 @@ impl Loans {
     }
 
     /// A loan is over: what becomes of its functions.
-    pub(crate) fn take_back(&mut self, from: LoanId) -> Vec<(FunctionId, Wanted)> {
+    pub(crate) fn take_back(&mut self, from: LeaseId) -> Vec<(FunctionId, Wanted)> {
         let mut back = Vec::new();
         self.0.retain(|&id, loan| {
             let holders = loan.holders.len();
@@ -103,9 +103,9 @@ impl Loans {
     }
 }
 
-// === impl Loan ===
+// === impl Lease ===
 
-impl Loan {
+impl Lease {
     /// Of nobody yet.
     pub(crate) fn new(before: Wanted) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl Loan {
     }
 
     /// Lends it to one more.
-    pub(crate) fn add(&mut self, to: LoanId, capture: Capture) {
+    pub(crate) fn add(&mut self, to: LeaseId, capture: Capture) {
         if self.holders.is_empty() && leaves(self.before, capture) {
             return;
         }
@@ -143,7 +143,7 @@ impl Loan {
 pub(crate) struct Lent {
     id: FunctionId,
     was: Wanted,
-    loan: Option<Loan>,
+    loan: Option<Lease>,
 }
 
 /// Whether a loan leaves a function as it `is`: who asks for no values leaves those that others record.
@@ -159,7 +159,7 @@ impl Controller {
     pub(crate) fn lend(
         &self,
         ids: &[FunctionId],
-        to: LoanId,
+        to: LeaseId,
         capture: Capture,
         run: Run,
     ) -> (Vec<FunctionId>, Vec<Lent>) {
@@ -194,7 +194,7 @@ impl Controller {
     }
 
     /// Puts back what was lent. What cannot be is no reason to leave the rest.
-    pub(crate) fn take_back(&mut self, from: LoanId) -> Result<ToggleReport> {
+    pub(crate) fn take_back(&mut self, from: LeaseId) -> Result<ToggleReport> {
         self.loading.take_back(from);
         let back = lock(&self.shared.loans).take_back(from);
         let ids: Vec<FunctionId> = back.iter().map(|(id, _)| *id).collect();
@@ -234,14 +234,14 @@ mod tests {
     const F: FunctionId = FunctionId(3);
     const ON: Wanted = Wanted::On(Capture::NONE);
 
-    fn loan(number: u64) -> LoanId {
-        LoanId(NonZeroU64::new(number).unwrap())
+    fn loan(number: u64) -> LeaseId {
+        LeaseId(NonZeroU64::new(number).unwrap())
     }
 
     #[test]
     fn a_function_is_on_until_the_last_holder_gives_it_back() {
         let two = Capture::NONE.with_arguments(2).unwrap();
-        let mut loans = Loans::default();
+        let mut loans = Leases::default();
         loans.lend(F, Wanted::Off, loan(1), Capture::NONE);
         loans.lend(F, ON, loan(2), two);
         loans.lend(F, Wanted::On(two), loan(3), two);
@@ -255,14 +255,14 @@ mod tests {
     #[test]
     fn what_is_on_already_is_not_lent_and_its_values_stay() {
         let two = Capture::NONE.with_arguments(2).unwrap();
-        let mut loans = Loans::default();
+        let mut loans = Leases::default();
         loans.lend(F, ON, loan(1), Capture::NONE);
         loans.lend(F, Wanted::On(two), loan(1), Capture::NONE);
         assert!(loans.get(F).is_none());
         // Where the values are another loan's, what is left is what was asked for.
         loans.lend(F, Wanted::Off, loan(1), two);
         loans.lend(F, Wanted::On(two), loan(2), Capture::NONE);
-        assert_eq!(loans.get(F).map(Loan::now), Some(Wanted::On(two)));
+        assert_eq!(loans.get(F).map(Lease::now), Some(Wanted::On(two)));
         assert_eq!(loans.take_back(loan(1)), [(F, ON)]);
         assert_eq!(loans.take_back(loan(2)), [(F, Wanted::Off)]);
         // And what lies beneath shows through.
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn who_never_gives_back_takes_no_room() {
-        let mut loans = Loans::default();
+        let mut loans = Leases::default();
         for number in 1..100 {
             loans.lend(F, Wanted::Off, loan(number), Capture::NONE);
             loans.lend(F, ON, loan(number), Capture::NONE);
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_loan_that_is_refused_leaves_those_of_others() {
-        let mut loans = Loans::default();
+        let mut loans = Leases::default();
         let none = loans.lend(F, Wanted::Off, loan(1), Capture::NONE);
         let before = loans.get(F).cloned();
         assert!(none.is_none() && before.is_some());
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn what_is_switched_for_good_is_not_taken_back() {
-        let mut loans = Loans::default();
+        let mut loans = Leases::default();
         loans.lend(F, Wanted::Off, loan(1), Capture::NONE);
         loans.lend(FunctionId(4), Wanted::Off, loan(1), Capture::NONE);
         loans.end([F]);

@@ -17,14 +17,14 @@ use super::{
     keep::Kept,
     room::Room,
     sample::Counting,
-    stacks::{Exit, Stacks},
+    shadow_stack::{Exit, ShadowStack},
     switches::{Along, Switches},
     watch::Watch,
 };
 use crate::{
-    store::{Keeps, Output, Published},
+    store::{EventStore, Keeps, Published},
     sys::ticks_now,
-    triggers::Lookout,
+    triggers::TriggerMatcher,
 };
 
 /// A block is closed when its bytes reach this…
@@ -34,16 +34,16 @@ const BLOCK_AGE: Duration = Duration::from_millis(100);
 
 /// The blocks of one thread under way.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct ThreadDecoder {
     thread: ThreadId,
     encoder: BlockEncoder,
     keeps: Keeps,
     /// Who else is shown what happens; `None` as a rule, so that one look tells.
-    beside: Option<Beside>,
+    beside: Option<Observers>,
     /// Events by function, while functions are tried.
     counting: Option<Box<Counting>>,
     /// The open calls. Emptied by a loss.
-    stacks: Stacks,
+    stacks: ShadowStack,
     /// Which of them were kept, while not everything is or was.
     kept: Option<Kept>,
     /// Nothing of this thread is kept.
@@ -68,25 +68,25 @@ pub(super) struct Lane {
 
 /// Who is shown what happens beside those who read blocks. At least one of them is there.
 #[derive(Debug, Default)]
-struct Beside {
+struct Observers {
     /// While events are added up.
     profiler: Option<Profiler>,
     /// While triggers are armed.
     watch: Option<Watch>,
 }
 
-/// What came out of a ring, on its way into a lane.
-pub(super) struct Intake<'a> {
-    lane: &'a mut Lane,
+/// What came out of a ring, on its way into a decoder.
+pub(super) struct DecoderSink<'a> {
+    decoder: &'a mut ThreadDecoder,
     sites: &'a SiteTable,
-    output: &'a Output,
-    /// See [`Lane::call`].
+    output: &'a EventStore,
+    /// See [`ThreadDecoder::call`].
     plain: bool,
 }
 
-// === impl Intake ===
+// === impl DecoderSink ===
 
-impl Sink for Intake<'_> {
+impl Sink for DecoderSink<'_> {
     #[expect(
         clippy::inline_always,
         reason = "the collector's innermost loop, of which the compiler makes calls and copies otherwise"
@@ -94,7 +94,7 @@ impl Sink for Intake<'_> {
     #[inline(always)]
     fn take(&mut self, item: Item) {
         let Self {
-            lane,
+            decoder,
             sites,
             output,
             plain,
@@ -111,24 +111,24 @@ impl Sink for Intake<'_> {
                     kind: SiteKind::Call(kind),
                     ..
                 }) => match plain {
-                    true => lane.call::<true>((ticks, sp), function, kind, argument, output),
-                    false => lane.call::<false>((ticks, sp), function, kind, argument, output),
+                    true => decoder.call::<true>((ticks, sp), function, kind, argument, output),
+                    false => decoder.call::<false>((ticks, sp), function, kind, argument, output),
                 },
                 // Only a garbled word names no site, or an event without a payload.
-                _ => lane.lose(1),
+                _ => decoder.lose(1),
             },
-            Item::Data(data) => lane.take_data(&data, sites, output),
-            Item::Lost(count) => lane.lose(count),
+            Item::Data(data) => decoder.take_data(&data, sites, output),
+            Item::Lost(count) => decoder.lose(count),
         }
-        if lane.encoder.encoded_len() >= BLOCK_BYTES {
-            lane.publish(output);
+        if decoder.encoder.encoded_len() >= BLOCK_BYTES {
+            decoder.publish(output);
         }
     }
 }
 
-// === impl Lane ===
+// === impl ThreadDecoder ===
 
-impl Lane {
+impl ThreadDecoder {
     /// Of the thread something was told already as of `told`; 0 if not.
     pub(super) fn new(thread: ThreadId, told: Ticks, room: &Room, switches: Arc<Switches>) -> Self {
         Self {
@@ -142,7 +142,7 @@ impl Lane {
             switches,
             along: Along::new(),
             encoder: BlockEncoder::new(thread),
-            stacks: Stacks::new(room),
+            stacks: ShadowStack::new(room),
             kept: None,
             muted: false,
             last: told.0,
@@ -155,20 +155,24 @@ impl Lane {
     }
 
     /// Takes what comes out of the ring.
-    pub(super) fn intake<'a>(&'a mut self, sites: &'a SiteTable, output: &'a Output) -> Intake<'a> {
-        Intake {
+    pub(super) fn sink<'a>(
+        &'a mut self,
+        sites: &'a SiteTable,
+        output: &'a EventStore,
+    ) -> DecoderSink<'a> {
+        DecoderSink {
             plain: self.keeps.blocks
                 && self.kept.is_none()
                 && self.beside.is_none()
                 && self.counting.is_none(),
-            lane: self,
+            decoder: self,
             sites,
             output,
         }
     }
 
     /// Takes a call's begin or end. As a rule it is `PLAIN`: every event goes into a block, and nobody else is shown it.
-    #[expect(clippy::inline_always, reason = "as `Intake::take`")]
+    #[expect(clippy::inline_always, reason = "as `DecoderSink::take`")]
     #[inline(always)]
     fn call<const PLAIN: bool>(
         &mut self,
@@ -176,7 +180,7 @@ impl Lane {
         function: FunctionId,
         kind: CallKind,
         values: impl Into<Values> + Copy,
-        output: &Output,
+        output: &EventStore,
     ) {
         if !PLAIN {
             self.count(function, SiteKind::Call(kind), ticks);
@@ -199,7 +203,7 @@ impl Lane {
 
     /// A payload: what the program says, or what registers hold.
     #[cold]
-    fn take_data(&mut self, data: &Data, sites: &SiteTable, output: &Output) {
+    fn take_data(&mut self, data: &Data, sites: &SiteTable, output: &EventStore) {
         let Data {
             site,
             ticks,
@@ -273,7 +277,7 @@ impl Lane {
     }
 
     /// Hands the counts on and closes the block if it is old.
-    pub(super) fn settle(&mut self, output: &Output) {
+    pub(super) fn settle(&mut self, output: &EventStore) {
         self.stacks.tidy();
         let (events, lost) = std::mem::take(&mut self.tally);
         output.count(self.thread, events, lost);
@@ -291,7 +295,7 @@ impl Lane {
     }
 
     /// Closes the block under way.
-    pub(super) fn publish(&mut self, output: &Output) {
+    pub(super) fn publish(&mut self, output: &EventStore) {
         self.begun = None;
         if let Some(block) = self.encoder.finish() {
             let said = std::mem::take(&mut self.said);
@@ -300,7 +304,7 @@ impl Lane {
     }
 
     /// What comes next does not follow upon what came before: nothing is known of open calls.
-    pub(super) fn restart(&mut self, output: &Output) {
+    pub(super) fn restart(&mut self, output: &EventStore) {
         self.publish(output);
         self.forget_calls();
         if let Some(beside) = &mut self.beside {
@@ -323,7 +327,7 @@ impl Lane {
     }
 
     /// From now on that is what becomes of events. What was added up is handed over before.
-    pub(super) fn keep(&mut self, keeps: Keeps, output: &Output) {
+    pub(super) fn keep(&mut self, keeps: Keeps, output: &EventStore) {
         if self.keeps.blocks && !keeps.blocks {
             self.publish(output);
         }
@@ -337,7 +341,7 @@ impl Lane {
     }
 
     /// From now on these triggers watch it.
-    pub(super) fn watch(&mut self, armed: &[Arc<Lookout>]) {
+    pub(super) fn watch(&mut self, armed: &[Arc<TriggerMatcher>]) {
         let thread = self.thread;
         self.show_to(|beside| {
             let before = beside.watch.take();
@@ -346,7 +350,7 @@ impl Lane {
         });
     }
 
-    fn show_to(&mut self, change: impl FnOnce(&mut Beside)) {
+    fn show_to(&mut self, change: impl FnOnce(&mut Observers)) {
         let mut beside = self.beside.take().unwrap_or_default();
         change(&mut beside);
         let anybody = beside.profiler.is_some() || beside.watch.is_some();
@@ -358,7 +362,7 @@ impl Lane {
     }
 
     /// Hands over what was added up since the last time.
-    pub(super) fn hand_over(&mut self, output: &Output) {
+    pub(super) fn hand_over(&mut self, output: &EventStore) {
         if let Some(profiler) = self.profiler() {
             let sums = profiler.take();
             if !sums.is_empty() {
@@ -411,7 +415,7 @@ impl Lane {
     }
 
     /// Nothing more will come: closes the block.
-    pub(super) fn end(&mut self, output: &Output) {
+    pub(super) fn end(&mut self, output: &EventStore) {
         self.tell_early(ticks_now());
         self.settle(output);
         self.publish(output);
@@ -443,7 +447,7 @@ impl Lane {
     }
 
     /// Says which calls the stack shows to be over before this event, and whether it is kept.
-    #[expect(clippy::inline_always, reason = "as `Intake::take`")]
+    #[expect(clippy::inline_always, reason = "as `DecoderSink::take`")]
     #[inline(always)]
     fn follow<const PLAIN: bool>(&mut self, function: FunctionId, kind: CallKind, sp: u64) -> bool {
         if kind == CallKind::Enter {
@@ -536,9 +540,9 @@ impl Lane {
     }
 }
 
-// === impl Beside ===
+// === impl Observers ===
 
-impl Beside {
+impl Observers {
     /// A call begins, with which so many are open.
     #[inline]
     fn enter(&mut self, function: FunctionId, at: u64, depth: u64) {
@@ -665,22 +669,23 @@ mod tests {
             });
             let expected: u64 = losses.sum();
             for read in 0..=items.len() {
-                let output = Output::new(ProcessId(0), 1, 1 << 20);
+                let output = EventStore::new(ProcessId(0), 1, 1 << 20);
                 let thread = output.new_thread(1, String::new());
-                let mut lane = Lane::new(thread, Ticks(0), &Room::new(), Arc::default());
+                let mut decoder =
+                    ThreadDecoder::new(thread, Ticks(0), &Room::new(), Arc::default());
                 for (at, item) in items.iter().enumerate() {
                     if at == read {
-                        lane.tell_early(ticks_now());
+                        decoder.tell_early(ticks_now());
                     }
-                    lane.intake(&sites, &output).take(item.clone());
+                    decoder.sink(&sites, &output).take(item.clone());
                 }
                 if read == items.len() {
-                    lane.tell_early(ticks_now());
-                    lane.publish(&output);
+                    decoder.tell_early(ticks_now());
+                    decoder.publish(&output);
                 } else {
-                    lane.end(&output);
+                    decoder.end(&output);
                 }
-                lane.settle(&output);
+                decoder.settle(&output);
                 let blocks = output.snapshot().blocks;
                 let told: u64 = blocks.iter().map(|block| block.lost).sum();
                 assert_eq!(told, expected, "{items:?}, all read after {read}");
@@ -692,7 +697,7 @@ mod tests {
     }
 
     /// A call is open when its function is switched off. Another one, in its place, is on when it returns: that is not the first one's end.
-    /// Whether the switch is known before or after the lane's last look makes no difference.
+    /// Whether the switch is known before or after the decoder's last look makes no difference.
     #[test]
     fn an_exit_after_a_switch_is_not_that_of_an_entry_before_it() {
         for looked in [false, true] {
@@ -707,9 +712,10 @@ mod tests {
                     assert!(sites.insert(site, Ticks(0)));
                 }
                 let switches = Arc::new(Switches::default());
-                let output = Output::new(ProcessId(0), 8, 1 << 20);
+                let output = EventStore::new(ProcessId(0), 8, 1 << 20);
                 let thread = output.new_thread(1, String::new());
-                let mut lane = Lane::new(thread, Ticks(0), &Room::new(), Arc::clone(&switches));
+                let mut decoder =
+                    ThreadDecoder::new(thread, Ticks(0), &Room::new(), Arc::clone(&switches));
                 let call = |site, ticks: Ticks| Item::Call {
                     site,
                     ticks: ticks.0,
@@ -718,7 +724,7 @@ mod tests {
                 };
                 let enter = call(0x1007, ticks_now());
                 if looked {
-                    lane.intake(&sites, &output).take(enter.clone());
+                    decoder.sink(&sites, &output).take(enter.clone());
                 }
                 // Of a neighbour, and of a function that was off.
                 switches.mark(&[FunctionId(6), FunctionId(8)]);
@@ -726,10 +732,12 @@ mod tests {
                     switches.mark(&[FunctionId(3), FunctionId(7)]);
                 }
                 if !looked {
-                    lane.intake(&sites, &output).take(enter);
+                    decoder.sink(&sites, &output).take(enter);
                 }
-                lane.intake(&sites, &output).take(call(0x2007, ticks_now()));
-                lane.end(&output);
+                decoder
+                    .sink(&sites, &output)
+                    .take(call(0x2007, ticks_now()));
+                decoder.end(&output);
                 let blocks = output.snapshot().blocks;
                 let events = blocks.iter().flat_map(|block| block.events());
                 let bodies: Vec<EventBody> = events.map(|event| event.unwrap().body).collect();

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     lock::lock,
     triggers::Triggers,
-    types::{LoanId, Mode, ThreadLoss},
+    types::{LeaseId, Mode, ThreadLoss},
 };
 
 /// Clock anchors kept; when there are more, every second one goes.
@@ -91,7 +91,7 @@ pub(crate) struct Snapshot {
 
 /// Blocks go in here.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub(crate) struct EventStore {
     process: ProcessId,
     /// Written by `retain`.
     retain_bytes: AtomicU64,
@@ -188,9 +188,9 @@ struct Rate {
     per_second: f64,
 }
 
-// === impl Output ===
+// === impl EventStore ===
 
-impl Output {
+impl EventStore {
     pub(crate) fn new(process: ProcessId, functions: usize, retain_bytes: u64) -> Self {
         Self {
             process,
@@ -446,18 +446,18 @@ impl Output {
     }
 
     /// A loan begins: for its feeds, nothing that was before is of it.
-    pub(crate) fn begin_loan(&self, loan: LoanId) {
+    pub(crate) fn begin_loan(&self, loan: LeaseId) {
         self.mark_now(loan, FeedItem::Begin);
     }
 
     /// A loan is taken back: for its feeds, nothing that is later is of it.
-    pub(crate) fn stop_loan(&self, loan: LoanId) {
+    pub(crate) fn stop_loan(&self, loan: LeaseId) {
         self.mark_now(loan, FeedItem::Until);
     }
 
     /// Sends a moment to a loan's feeds. It is taken while no block can go there: what happened
     /// later is in none that went before.
-    fn mark_now(&self, loan: LoanId, mark: impl Fn(Ticks) -> FeedItem) {
+    fn mark_now(&self, loan: LeaseId, mark: impl Fn(Ticks) -> FeedItem) {
         if let Some(feeds) = &mut *lock(&self.feeds) {
             let now = crate::sys::ticks_now();
             feeds.retain_mut(|feed| !feed.is_for(loan) || feed.send(mark(now)));
@@ -465,14 +465,14 @@ impl Output {
     }
 
     /// Whether a feed for this loan is open.
-    pub(crate) fn is_fed(&self, loan: LoanId) -> bool {
+    pub(crate) fn is_fed(&self, loan: LeaseId) -> bool {
         let feeds = lock(&self.feeds);
         let mut feeds = feeds.iter().flatten();
         feeds.any(|feed| feed.is_for(loan))
     }
 
     /// A loan is over, and everything that was recorded on it is published: ends its feeds.
-    pub(crate) fn end_loan(&self, loan: LoanId) {
+    pub(crate) fn end_loan(&self, loan: LeaseId) {
         if let Some(feeds) = &mut *lock(&self.feeds) {
             feeds.retain_mut(|feed| {
                 let over = feed.is_for(loan);
@@ -779,7 +779,7 @@ fn add(counter: &AtomicU64, more: u64) {
 }
 
 /// A reader who will subscribe at once.
-struct Coming<'a>(&'a Output);
+struct Coming<'a>(&'a EventStore);
 
 impl Drop for Coming<'_> {
     fn drop(&mut self) {
@@ -892,7 +892,7 @@ mod tests {
     #[test]
     fn the_oldest_blocks_go_first_and_are_counted() {
         let size = cost(&block(ThreadId(0), 1000).block);
-        let output = Output::new(ProcessId(0), 7, size * 3 + THREAD_COST);
+        let output = EventStore::new(ProcessId(0), 7, size * 3 + THREAD_COST);
         let thread = output.new_thread(7, String::new());
         for _ in 0..5 {
             output.publish(block(thread, 1000));
@@ -915,7 +915,7 @@ mod tests {
     fn threads_that_come_and_go_take_bounded_memory_and_nothing_goes_uncounted() {
         const BUDGET: u64 = 1 << 16;
         const THREADS: u32 = 20_000;
-        let output = Output::new(ProcessId(0), 7, BUDGET);
+        let output = EventStore::new(ProcessId(0), 7, BUDGET);
         for tid in 1..=THREADS {
             let thread = output.new_thread(tid, format!("t{tid}"));
             // Every other one does nothing at all.
@@ -949,7 +949,7 @@ mod tests {
     /// What a ring has counted and what the stream tells of it later are the same losses.
     #[test]
     fn losses_are_counted_once() {
-        let output = Output::new(ProcessId(0), 7, 1 << 30);
+        let output = EventStore::new(ProcessId(0), 7, 1 << 30);
         let thread = output.new_thread(1, String::new());
         let lost = || output.counters().lost;
         output.untold_losses(100);
@@ -964,7 +964,7 @@ mod tests {
 
     #[test]
     fn the_threads_that_lost_the_most_are_told_and_no_more_than_is_bearable() {
-        let output = Output::new(ProcessId(0), 7, 1 << 30);
+        let output = EventStore::new(ProcessId(0), 7, 1 << 30);
         output.new_thread(99, "diligent".to_owned());
         let loss = |tid: u32, name: &str, lost| ThreadLoss {
             tid,
@@ -1004,7 +1004,7 @@ mod tests {
     /// Also those of threads that never had a ring.
     #[test]
     fn losses_are_told_in_profiles() {
-        let output = Output::new(ProcessId(0), 7, 1 << 30);
+        let output = EventStore::new(ProcessId(0), 7, 1 << 30);
         output.set_mode(Mode::Profile);
         output.profiles.keep(true);
         let thread = output.new_thread(1, String::new());
@@ -1020,7 +1020,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_does_not_read_is_told_how_much_went_past() {
-        let output = Output::new(ProcessId(0), 7, 1 << 30);
+        let output = EventStore::new(ProcessId(0), 7, 1 << 30);
         let (inlet, mut feed) = feed(1, None);
         output.subscribe(inlet.sender(Source::default()));
         drop(inlet);

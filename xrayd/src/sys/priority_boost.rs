@@ -10,16 +10,16 @@ const HIGHEST: i32 = -20;
 /// While it lives, the calling thread goes before others that want its processor, if it may: that takes CAP_SYS_NICE, or a limit of
 /// RLIMIT_NICE that allows it (`LimitNICE=` of systemd).
 #[derive(Debug)]
-pub(crate) struct Urgent {
+pub(crate) struct PriorityBoost {
     /// The nice value that it had; `None` if nothing was changed.
     before: Option<i32>,
     /// It is about the thread that made it.
     _thread: PhantomData<*const ()>,
 }
 
-// === impl Urgent ===
+// === impl PriorityBoost ===
 
-impl Urgent {
+impl PriorityBoost {
     /// As of now.
     pub(crate) fn begin() -> Self {
         let before = nice().filter(|_| set_nice(HIGHEST).is_ok());
@@ -30,7 +30,7 @@ impl Urgent {
     }
 }
 
-impl Drop for Urgent {
+impl Drop for PriorityBoost {
     fn drop(&mut self) {
         // Nobody needs a right to go behind others.
         if let Some(before) = self.before
@@ -69,10 +69,10 @@ mod tests {
         // A thread of its own, since it keeps what is tried last.
         let thread = std::thread::spawn(|| {
             let before = nice();
-            let urgent = Urgent::begin();
-            let allowed = urgent.before.is_some();
+            let priority_boost = PriorityBoost::begin();
+            let allowed = priority_boost.before.is_some();
             let meanwhile = nice();
-            drop(urgent);
+            drop(priority_boost);
             // What is allowed is asked once more, by the call itself.
             let expected = match set_nice(HIGHEST) {
                 Ok(()) => Some(HIGHEST),
@@ -90,7 +90,7 @@ mod tests {
         let thread = std::thread::spawn(|| {
             // Nobody may not.
             let _ = set_nice(5);
-            drop(Urgent::begin());
+            drop(PriorityBoost::begin());
             nice()
         });
         assert_eq!(thread.join().ok(), Some(Some(5)));

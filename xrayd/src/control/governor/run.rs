@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     collect::{Look, RingId, Sample},
-    control::{controller::Controller, economy::price},
+    control::{controller::Controller, governor::price},
     inject::{Door, Front},
     lock::lock,
     refusal::Result,
@@ -54,7 +54,7 @@ const FADE: f64 = 0.9;
 
 /// What the control thread knows of an economy.
 #[derive(Debug, Default)]
-pub(crate) struct Keeper {
+pub(crate) struct Governor {
     /// When there is something to do; `None` while there never is.
     due: Option<Instant>,
     stage: Stage,
@@ -104,9 +104,9 @@ struct Try {
     unclocked: f64,
 }
 
-// === impl Keeper ===
+// === impl Governor ===
 
-impl Keeper {
+impl Governor {
     /// When there is something to do.
     pub(crate) fn until_due(&self) -> Duration {
         self.due.map_or(Duration::MAX, |due| {
@@ -138,75 +138,75 @@ impl Keeper {
 impl Controller {
     /// From now on tracing may cost so much; says how much it was before.
     pub(crate) fn economize(&mut self, economy: Economy) -> Result<Economy> {
-        let before = self.shared.ledger.economy();
+        let before = self.shared.history.economy();
         self.end_economy()?;
-        self.shared.ledger.begin(economy);
+        self.shared.history.begin(economy);
         let now = Instant::now();
-        self.keeper = Keeper {
+        self.governor = Governor {
             due: (economy != Economy::None).then_some(now),
             price: price::of_event(),
             begun: Some((now, ticks_now())),
-            ..Keeper::default()
+            ..Governor::default()
         };
         if let Economy::Duty(_) = economy {
             if let Err(error) = self.close_window() {
                 // Else it would be in force, though whoever asked was told that it is not.
                 if self.end_economy().is_ok() {
-                    self.shared.ledger.begin(Economy::None);
+                    self.shared.history.begin(Economy::None);
                 }
                 return Err(error);
             }
-            self.keeper.stage = Stage::Off;
+            self.governor.stage = Stage::Off;
         }
         Ok(before)
     }
 
     /// Everything that is switched on is on. After an error the economy is as it was, and this can be tried again.
     fn end_economy(&mut self) -> Result<()> {
-        let resting: Vec<FunctionId> = self.keeper.resting.iter().copied().collect();
+        let resting: Vec<FunctionId> = self.governor.resting.iter().copied().collect();
         self.wake_sleds(&resting)?;
-        if let Economy::Duty(_) = self.shared.ledger.economy() {
+        if let Economy::Duty(_) = self.shared.history.economy() {
             self.patch_as_wanted(&self.all_on())?;
             self.open_door()?;
         }
-        if let Stage::Trying(_) = self.keeper.stage {
+        if let Stage::Trying(_) = self.governor.stage {
             // What was to be counted for the try is not any more.
             self.sample(Look::Newest(HashMap::new()));
         }
-        self.shared.ledger.wake_all(ticks_now());
-        self.keeper = Keeper::default();
+        self.shared.history.wake_all(ticks_now());
+        self.governor = Governor::default();
         Ok(())
     }
 
     /// The process is let go, or gone.
     pub(crate) fn forget_economy(&mut self) {
-        self.keeper = Keeper::default();
-        self.shared.ledger.wake_all(ticks_now());
+        self.governor = Governor::default();
+        self.shared.history.wake_all(ticks_now());
     }
 
     /// Somebody switches these: they are what they are switched to.
     pub(crate) fn no_rest_for(&mut self, ids: &[FunctionId]) {
-        if let Economy::Budget(_) = self.shared.ledger.economy() {
+        if let Economy::Budget(_) = self.shared.history.economy() {
             let soon = Instant::now() + FIRST_LOOK;
-            self.keeper.due = self.keeper.due.map(|due| due.min(soon));
+            self.governor.due = self.governor.due.map(|due| due.min(soon));
             let woken: Vec<FunctionId> = ids
                 .iter()
                 .copied()
-                .filter(|id| self.keeper.resting.remove(id))
+                .filter(|id| self.governor.resting.remove(id))
                 .collect();
-            self.shared.ledger.wake(woken, ticks_now());
+            self.shared.history.wake(woken, ticks_now());
         }
     }
 
     /// Does what is due.
     pub(crate) fn tend_economy(&mut self) {
-        if !self.keeper.until_due().is_zero() {
+        if !self.governor.until_due().is_zero() {
             return;
         }
-        let economy = self.shared.ledger.economy();
-        let done = match (economy, std::mem::take(&mut self.keeper.stage)) {
+        let economy = self.shared.history.economy();
+        let done = match (economy, std::mem::take(&mut self.governor.stage)) {
             (Economy::None, _) => {
-                self.keeper.due = None;
+                self.governor.due = None;
                 Ok(())
             }
             (Economy::Budget(ppm), Stage::Trying(tried)) => self.end_try(budget(ppm), tried),
@@ -218,7 +218,7 @@ impl Controller {
         };
         if let Err(error) = done {
             tracing::warn!(pid = self.target.pid().as_raw(), %error, "cannot keep to what tracing may cost");
-            self.keeper.due = Some(Instant::now() + TRY_EVERY);
+            self.governor.due = Some(Instant::now() + TRY_EVERY);
         }
     }
 
@@ -226,13 +226,13 @@ impl Controller {
 
     fn look_at_costs(&mut self, budget: f64) -> Result<()> {
         let states = &self.shared.states;
-        self.keeper
+        self.governor
             .resting
             .retain(|id| states.recorded(*id).is_some());
-        let before = self.keeper.last.take().unwrap_or_default();
+        let before = self.governor.last.take().unwrap_or_default();
         let sample = self.sample(Look::Newest(before.given.clone()));
         let now = Instant::now();
-        self.keeper.due = Some(now + LOOK_EVERY);
+        self.governor.due = Some(now + LOOK_EVERY);
         let Some(mut sample) = sample else {
             return Ok(());
         };
@@ -243,35 +243,35 @@ impl Controller {
             let cpu_ns = reading.running * elapsed;
             Interval::new(&sample, &before.given, tallies, (elapsed, cpu_ns), &reading)
         });
-        self.keeper.last = Some(reading);
+        self.governor.last = Some(reading);
         let Some(interval) = interval else {
-            self.keeper.due = Some(now + FIRST_LOOK);
+            self.governor.due = Some(now + FIRST_LOOK);
             return Ok(());
         };
-        let (event_ns, tick_ns) = (self.keeper.event_ns(), self.keeper.tick_ns());
+        let (event_ns, tick_ns) = (self.governor.event_ns(), self.governor.tick_ns());
         let costs = interval.weigh(event_ns, tick_ns);
-        let keeper = &mut self.keeper;
-        keeper.spent.add(costs.time, FADE);
-        let resting = &keeper.resting;
+        let governor = &mut self.governor;
+        governor.spent.add(costs.time, FADE);
+        let resting = &governor.resting;
         if interval.is_seen() {
-            keeper
+            governor
                 .weights
                 .learn(&costs.measured, FADE_LOOK, |id| !resting.contains(&id));
         }
         let useful_ns = costs.time.useful_ns();
         self.count_unrecorded(|_| useful_ns);
-        let keeper = &self.keeper;
-        let (resting, weights) = (&keeper.resting, &keeper.weights);
-        self.shared.ledger.cost(keeper.overhead(), event_ns);
+        let governor = &self.governor;
+        let (resting, weights) = (&governor.resting, &governor.weights);
+        self.shared.history.cost(governor.overhead(), event_ns);
         let on = |id| states.recorded(id).is_some() && !resting.contains(&id);
         if weights.load(on) > budget * TOO_MUCH {
             let dear = weights.too_dear(budget * ENOUGH, on);
             self.rest(dear.into_iter().collect())?;
             self.begin_anew();
         }
-        match self.keeper.next_try {
-            _ if self.keeper.resting.is_empty() => self.keeper.next_try = None,
-            None => self.keeper.next_try = Some(now + TRY_EVERY),
+        match self.governor.next_try {
+            _ if self.governor.resting.is_empty() => self.governor.next_try = None,
+            None => self.governor.next_try = Some(now + TRY_EVERY),
             Some(next) if next <= now => return self.begin_try(budget),
             Some(_) => {}
         }
@@ -282,37 +282,41 @@ impl Controller {
     fn rest(&mut self, ids: Vec<FunctionId>) -> Result<()> {
         let rested = self.rest_sleds(&ids);
         // Also if that failed: some of them may be off, and are to be woken again.
-        self.shared.ledger.rest(&ids, ticks_now());
+        self.shared.history.rest(&ids, ticks_now());
         tracing::debug!(
             pid = self.target.pid().as_raw(),
             functions = ids.len(),
             "functions rest"
         );
-        self.keeper.resting.extend(ids);
+        self.governor.resting.extend(ids);
         rested
     }
 
     /// What rests is on for a moment, to see what it costs now.
     fn begin_try(&mut self, budget: f64) -> Result<()> {
-        let running = self.keeper.last.as_ref().map_or(0.0, |last| last.running);
+        let running = self.governor.last.as_ref().map_or(0.0, |last| last.running);
         let now = Instant::now();
         if running < WORKING / 10.0 {
             // There is nothing to see.
-            self.keeper.next_try = Some(now + TRY_EVERY);
+            self.governor.next_try = Some(now + TRY_EVERY);
             return Ok(());
         }
-        let resting = &self.keeper.resting;
+        let resting = &self.governor.resting;
         let after = resting
             .iter()
-            .filter(|id| self.keeper.tried.is_none_or(|tried| **id > tried));
+            .filter(|id| self.governor.tried.is_none_or(|tried| **id > tried));
         let ids: Vec<FunctionId> = after
             .chain(resting)
             .copied()
             .take(MOST_TRIED.min(resting.len()))
             .collect();
-        self.keeper.tried = ids.last().copied();
+        self.governor.tried = ids.last().copied();
         let ids: BTreeSet<FunctionId> = ids.into_iter().collect();
-        let load = self.keeper.weights.load(|id| ids.contains(&id)).max(0.001);
+        let load = self
+            .governor
+            .weights
+            .load(|id| ids.contains(&id))
+            .max(0.001);
         let share = budget * FOR_TRYING;
         let time = Duration::from_secs_f64((share / load).min(1.0) * TRY_EVERY.as_secs_f64());
         let time = time.clamp(SHORTEST_TRY, LONGEST_TRY);
@@ -325,11 +329,11 @@ impl Controller {
         let waking = Instant::now();
         let woken = self.wake_sleds(&ids);
         let begun = Instant::now();
-        self.keeper.due = Some(begun + time);
-        self.keeper.stage = Stage::Trying(Try {
+        self.governor.due = Some(begun + time);
+        self.governor.stage = Stage::Trying(Try {
             ids,
             given: given(&sample),
-            ran: self.keeper.last.as_ref().map(|last| last.cpu),
+            ran: self.governor.last.as_ref().map(|last| last.cpu),
             since,
             began,
             clocks,
@@ -341,14 +345,14 @@ impl Controller {
         let on = time + begun.duration_since(waking);
         let cost = on.as_secs_f64() * load + 2.0 * stopped.as_secs_f64();
         let pause = Duration::from_secs_f64((cost / share).min(1e6));
-        self.keeper.next_try = Some(begun + pause.clamp(TRY_EVERY, TRY_EVERY_AT_LEAST));
+        self.governor.next_try = Some(begun + pause.clamp(TRY_EVERY, TRY_EVERY_AT_LEAST));
         Ok(())
     }
 
     /// Clocks of the threads that work, and how much of a processor others use.
     fn run_clocks(&self) -> (RunClocks, f64) {
         let pid = self.target.pid();
-        let Some(last) = &self.keeper.last else {
+        let Some(last) = &self.governor.last else {
             return (RunClocks::of(pid, &[]), 0.0);
         };
         let running = last.threads_running.iter();
@@ -375,13 +379,13 @@ impl Controller {
         let until = ticks_now();
         let ended = tried.clocks.read();
         // What somebody has switched since is not tried any more.
-        tried.ids.retain(|id| self.keeper.resting.contains(id));
+        tried.ids.retain(|id| self.governor.resting.contains(id));
         if let Err(error) = self.rest_sleds(&tried.ids) {
             // They are on still, and tried on until that succeeds.
-            self.keeper.stage = Stage::Trying(tried);
+            self.governor.stage = Stage::Trying(tried);
             return Err(error);
         }
-        self.keeper.due = Some(Instant::now() + LOOK_EVERY);
+        self.governor.due = Some(Instant::now() + LOOK_EVERY);
         let Some(mut sample) = self.sample(Look::All(tried.given.clone())) else {
             return Ok(());
         };
@@ -395,18 +399,18 @@ impl Controller {
             unclocked,
         } = tried;
         let ticks = until.0.saturating_sub(since.0);
-        self.shared.ledger.recorded(&ids, ticks);
-        let (event_ns, tick_ns) = (self.keeper.event_ns(), self.keeper.tick_ns());
-        let last = self.keeper.last.take().unwrap_or_default();
+        self.shared.history.recorded(&ids, ticks);
+        let (event_ns, tick_ns) = (self.governor.event_ns(), self.governor.tick_ns());
+        let last = self.governor.last.take().unwrap_or_default();
         let elapsed_ns = float(ticks) * tick_ns;
         let ran_ns = began.zip(ended).map(|(began, ended)| ended - began);
         let cpu_ns = ran_ns.map_or(0.0, |ran_ns| ran_ns + unclocked * elapsed_ns);
         let tallies = sample.tallies(&(since..=Ticks(u64::MAX)));
         let interval = Interval::new(&sample, &before, tallies, (elapsed_ns, cpu_ns), &last);
         let costs = interval.weigh(event_ns, tick_ns);
-        let keeper = &mut self.keeper;
-        keeper.last = Some(last);
-        let (resting, states) = (&keeper.resting, &self.shared.states);
+        let governor = &mut self.governor;
+        governor.last = Some(last);
+        let (resting, states) = (&governor.resting, &self.shared.states);
         // What they cost until they were off again is spent, too.
         let ran = tried_ran.zip(sample.ran);
         let ran = ran.map(|(before, now)| now.saturating_sub(before));
@@ -414,14 +418,14 @@ impl Controller {
             cpu_ns: ran.map_or(0.0, |ran| ran.as_secs_f64() * 1e9),
             ..costs.time
         };
-        keeper.spent.add(spent, 1.0);
+        governor.spent.add(spent, 1.0);
         if interval.is_seen() {
-            keeper.weights.learn(&costs.measured, FADE_TRY, |id| {
+            governor.weights.learn(&costs.measured, FADE_TRY, |id| {
                 ids.binary_search(&id).is_ok()
             });
         }
         let on = |id| states.recorded(id).is_some();
-        let dear = keeper.weights.too_dear(budget * ENOUGH, on);
+        let dear = governor.weights.too_dear(budget * ENOUGH, on);
         let wake: Vec<FunctionId> = resting
             .iter()
             .copied()
@@ -432,13 +436,13 @@ impl Controller {
             .copied()
             .collect();
         self.wake_sleds(&wake)?;
-        self.keeper.resting.retain(|id| dear.contains(id));
-        self.shared.ledger.wake(wake, ticks_now());
+        self.governor.resting.retain(|id| dear.contains(id));
+        self.shared.history.wake(wake, ticks_now());
         self.rest(rest)?;
         self.begin_anew();
         // Since the last look, those that were not on have rested all the time, and the others but
         // for the try.
-        let now = self.keeper.last.as_ref().map(|last| last.cpu);
+        let now = self.governor.last.as_ref().map(|last| last.cpu);
         let ran = tried_ran.zip(now);
         let ran_ns = ran.map_or(0.0, |(before, now)| {
             now.saturating_sub(before).as_secs_f64() * 1e9
@@ -453,18 +457,18 @@ impl Controller {
     /// Notes what functions that rest would have recorded while the process ran for so many
     /// nanoseconds.
     fn count_unrecorded(&self, useful_ns: impl Fn(FunctionId) -> f64) {
-        let resting = self.keeper.resting.iter();
+        let resting = self.governor.resting.iter();
         let unrecorded = resting.filter_map(|id| {
-            let rate = self.keeper.weights.get(*id)?.calls_per_second();
+            let rate = self.governor.weights.get(*id)?.calls_per_second();
             Some((*id, rate * useful_ns(*id) / 1e9))
         });
-        self.shared.ledger.unrecorded(unrecorded);
+        self.shared.history.unrecorded(unrecorded);
     }
 
     /// What was recorded so far is no matter of the next look: it was of functions that rest by now.
     fn begin_anew(&mut self) {
-        let last = self.keeper.last.take().unwrap_or_default();
-        self.keeper.last = self
+        let last = self.governor.last.take().unwrap_or_default();
+        self.governor.last = self
             .sample(Look::Newest(HashMap::new()))
             .map(|sample| Reading {
                 running: last.running,
@@ -488,26 +492,26 @@ impl Controller {
         let since = ticks_now();
         self.open_door()?;
         let opened = Instant::now();
-        self.keeper.stage = Stage::Open {
+        self.governor.stage = Stage::Open {
             since,
             next: begun + duty.every,
         };
-        self.keeper.due = Some(opened + duty.on);
+        self.governor.due = Some(opened + duty.on);
         Ok(())
     }
 
     /// Nothing is, until the next one.
     fn end_window(&mut self, duty: Duty, since: Ticks, next: Instant) -> Result<()> {
         let until = self.close_window()?;
-        let every = duty.every.as_secs_f64() * 1e9 / self.keeper.tick_ns();
+        let every = duty.every.as_secs_f64() * 1e9 / self.governor.tick_ns();
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "an hour's ticks"
         )]
-        self.shared.ledger.window(since, until, every as u64);
-        self.keeper.stage = Stage::Off;
-        self.keeper.due = Some(next);
+        self.shared.history.window(since, until, every as u64);
+        self.governor.stage = Stage::Off;
+        self.governor.due = Some(next);
         Ok(())
     }
 

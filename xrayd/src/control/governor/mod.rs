@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A function that *rests* is off though it is switched on: [`States`](super::states) say what is wanted, the sleds what is. What rested for how long, about how many calls that
-//! hid, and when everything was on, is in the [`Ledger`], which is shown and goes into traces.
+//! hid, and when everything was on, is in the [`History`], which is shown and goes into traces.
 //!
 //! | file | holds |
 //! |---|---|
@@ -17,14 +17,14 @@
 //! | `measure` | what was recorded between two looks, and what that cost whom |
 //! | `run_clocks` | for how long threads run while something is tried |
 //! | `weigh` | what functions cost, and which of them are worth it |
-//! | `ledger` | what rested, and when everything was recorded |
-//! | `keeper` | the control thread's part: looking, trying, switching |
+//! | `history` | what rested, and when everything was recorded |
+//! | `run` | the control thread's part: looking, trying, switching |
 
-mod keeper;
-mod ledger;
+mod history;
 mod measure;
 mod price;
+mod run;
 mod run_clocks;
 mod weigh;
 
-pub(crate) use self::{keeper::Keeper, ledger::Ledger};
+pub(crate) use self::{history::History, run::Governor};

@@ -20,10 +20,13 @@ use xray_trace::{
     model::{FunctionId, ProcessId, ThreadId, Ticks},
 };
 
-use super::{Keep, SiteTable, extent::Extent, lane::Lane, room::Room, switches::Switches};
+use super::{
+    Keep, SiteTable, room::Room, switches::Switches, thread_decoder::ThreadDecoder,
+    time_range::TimeRange,
+};
 use crate::{
-    collect::extent::ThreadState,
-    store::{Output, Snapshot},
+    collect::time_range::ThreadState,
+    store::{EventStore, Snapshot},
 };
 
 /// What all copies in this process together may take. Where there is no room, rings show their newest part only, a chunk at least.
@@ -33,7 +36,7 @@ static HELD: AtomicU64 = AtomicU64::new(0);
 
 /// Copies of rings, and what the output retained at the same moment.
 #[derive(Debug)]
-pub(crate) struct Pictures {
+pub(crate) struct RingCopies {
     sites: Arc<SiteTable>,
     switches: Arc<Switches>,
     /// Which events are kept; `None` for all.
@@ -68,9 +71,9 @@ pub(crate) fn room(processes: usize) -> u64 {
     left / 2 / (processes.max(1) as u64)
 }
 
-// === impl Pictures ===
+// === impl RingCopies ===
 
-impl Pictures {
+impl RingCopies {
     /// None so far. Everything is there that was recorded by `taken`.
     pub(super) fn new(
         taken: Ticks,
@@ -125,7 +128,7 @@ impl Pictures {
         self,
         process: ProcessId,
         functions: usize,
-        extent: Extent,
+        extent: TimeRange,
         mut was_seen: impl FnMut(FunctionId),
     ) -> Snapshot {
         let Self {
@@ -153,19 +156,19 @@ impl Pictures {
             });
         extent.cut(&mut retained, &open);
         // Blocks go where those go that are read along, but of this picture alone.
-        let output = Output::new(process, functions, u64::MAX);
+        let output = EventStore::new(process, functions, u64::MAX);
         let room = Room::new();
         for (thread, picture, _held) in rings {
-            let mut lane = Lane::new(thread, Ticks(0), &room, Arc::clone(&switches));
-            lane.filter(keep.clone(), false);
+            let mut decoder = ThreadDecoder::new(thread, Ticks(0), &room, Arc::clone(&switches));
+            decoder.filter(keep.clone(), false);
             let mut consumer = picture.consumer();
             if sites.has_events() {
                 consumer.expect_payloads();
             }
             // Also what was before: calls that began there may be open.
-            let intake = lane.intake(&sites, &output);
-            let read = consumer.drain(&picture, Producer::Gone, 0, u64::MAX, intake);
-            lane.publish(&output);
+            let sink = decoder.sink(&sites, &output);
+            let read = consumer.drain(&picture, Producer::Gone, 0, u64::MAX, sink);
+            decoder.publish(&output);
             let ring = output.take_blocks();
             if let Some(first) = ring.first() {
                 // As many events to a word as in what is there.
@@ -181,7 +184,7 @@ impl Pictures {
             }
             let mut blocks = before.remove(&thread).unwrap_or_default();
             blocks.extend(ring);
-            let open = lane.open_calls(taken);
+            let open = decoder.open_calls(taken);
             let end = ThreadState::There(open.as_deref());
             extent.add(&mut retained, thread, &blocks, end);
         }

@@ -15,7 +15,7 @@ pub(crate) const NO_BEGIN: Ticks = Ticks(0);
 
 /// The time that a picture shows, by the counter, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct TimeRange {
     pub(crate) since: Ticks,
     pub(crate) until: Ticks,
 }
@@ -29,9 +29,9 @@ pub(crate) enum ThreadState<'a> {
     There(Option<&'a [OpenCall]>),
 }
 
-// === impl Extent ===
+// === impl TimeRange ===
 
-impl Extent {
+impl TimeRange {
     /// From one reading of the counter to another one, both included.
     #[cfg(fuzzing)]
     pub(crate) fn between(since: Ticks, until: Ticks) -> Self {
@@ -125,12 +125,12 @@ mod tests {
     };
 
     use super::*;
-    use crate::store::{Output, Published};
+    use crate::store::{EventStore, Published};
 
     /// Of a window, what was dropped before it is not missing, and of the rest only what is in it.
     #[test]
     fn of_a_window_only_what_is_missing_in_it_is_overwritten() {
-        let output = Output::new(ProcessId(0), 1, 0);
+        let output = EventStore::new(ProcessId(0), 1, 0);
         let [early, late] = ["early", "late"].map(|name| output.new_thread(1, name.to_owned()));
         for (thread, at) in [(early, 100), (late, 200), (late, 300)] {
             let mut encoder = BlockEncoder::new(thread);
@@ -141,7 +141,7 @@ mod tests {
         let missing = |since| {
             let (since, until) = (Ticks(since), Ticks(1000));
             let mut snapshot = output.snapshot();
-            Extent { since, until }.cut(&mut snapshot, &OpenByThread::new());
+            TimeRange { since, until }.cut(&mut snapshot, &OpenByThread::new());
             assert!(snapshot.lost.is_empty());
             let overwritten = snapshot.overwritten.into_iter();
             let mut missing: Vec<_> = overwritten.map(|its| (its.thread, its.events)).collect();

@@ -10,17 +10,17 @@ use shm_ring::{Item, Sink};
 use xray_trace::model::{ThreadId, Ticks};
 
 use super::{
-    Keep, SiteTable, lane::Lane, names::Names, pictures::OpenByThread, room::Room,
-    switches::Switches,
+    Keep, SiteTable, names::Names, ring_copies::OpenByThread, room::Room, switches::Switches,
+    thread_decoder::ThreadDecoder,
 };
 use crate::{
-    store::{Keeps, Output},
-    triggers::Lookout,
+    store::{EventStore, Keeps},
+    triggers::TriggerMatcher,
 };
 
 /// Those threads, by their ids in the target.
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(super) struct ThreadDecoders {
     threads: HashMap<u32, Recorder>,
     /// For what is open in them.
     room: Room,
@@ -30,7 +30,7 @@ pub(super) struct Lanes {
     /// Which of them that is; `None` for all.
     filter: Option<Arc<Keep>>,
     /// The triggers that watch them, as of this version.
-    armed: Vec<Arc<Lookout>>,
+    armed: Vec<Arc<TriggerMatcher>>,
     armed_version: u64,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Lanes {
 struct Recorder {
     thread: ThreadId,
     /// While it has rings.
-    lane: Option<Lane>,
+    decoder: Option<ThreadDecoder>,
     /// How many: a thread that has gone on to another one keeps the one before for as long as it lives.
     rings: u32,
     /// The slot of the one that it writes to.
@@ -49,9 +49,9 @@ struct Recorder {
     told: Ticks,
 }
 
-// === impl Lanes ===
+// === impl ThreadDecoders ===
 
-impl Lanes {
+impl ThreadDecoders {
     pub(super) fn new(switches: Arc<Switches>, keeps: Keeps) -> Self {
         Self {
             threads: HashMap::new(),
@@ -64,14 +64,14 @@ impl Lanes {
         }
     }
 
-    /// The lane of a thread that has a ring.
-    pub(super) fn get(&self, owner: u32) -> Option<&Lane> {
-        self.threads.get(&owner)?.lane.as_ref()
+    /// The decoder of a thread that has a ring.
+    pub(super) fn get(&self, owner: u32) -> Option<&ThreadDecoder> {
+        self.threads.get(&owner)?.decoder.as_ref()
     }
 
     /// The same, to be changed.
-    pub(super) fn get_mut(&mut self, owner: u32) -> Option<&mut Lane> {
-        self.threads.get_mut(&owner)?.lane.as_mut()
+    pub(super) fn get_mut(&mut self, owner: u32) -> Option<&mut ThreadDecoder> {
+        self.threads.get_mut(&owner)?.decoder.as_mut()
     }
 
     /// When functions were switched.
@@ -80,17 +80,18 @@ impl Lanes {
     }
 
     /// From now on that is what becomes of the events of all, and of whoever comes.
-    pub(super) fn keep(&mut self, keeps: Keeps, output: &Output) {
+    pub(super) fn keep(&mut self, keeps: Keeps, output: &EventStore) {
         if keeps != self.keeps {
             self.keeps = keeps;
-            self.iter_mut().for_each(|lane| lane.keep(keeps, output));
+            self.iter_mut()
+                .for_each(|decoder| decoder.keep(keeps, output));
         }
     }
 
     /// From now on these events are kept, or all.
     pub(super) fn filter(&mut self, keep: Option<Arc<Keep>>) {
-        for lane in self.iter_mut() {
-            lane.filter(keep.clone(), lane.is_muted());
+        for decoder in self.iter_mut() {
+            decoder.filter(keep.clone(), decoder.is_muted());
         }
         self.filter = keep;
     }
@@ -98,10 +99,10 @@ impl Lanes {
     /// Whether a thread that has a ring is recorded from now on.
     pub(super) fn mute(&mut self, owner: u32, muted: bool) {
         let keep = self.filter.clone();
-        if let Some(lane) = self.get_mut(owner)
-            && lane.is_muted() != muted
+        if let Some(decoder) = self.get_mut(owner)
+            && decoder.is_muted() != muted
         {
-            lane.filter(keep, muted);
+            decoder.filter(keep, muted);
         }
     }
 
@@ -111,31 +112,31 @@ impl Lanes {
     }
 
     /// From now on the triggers watch all, and whoever comes, that are armed now.
-    pub(super) fn watch(&mut self, output: &Output) {
+    pub(super) fn watch(&mut self, output: &EventStore) {
         let version = output.triggers.version();
         if version == self.armed_version {
             return;
         }
         self.armed_version = version;
         let armed = output.triggers.seeing();
-        self.iter_mut().for_each(|lane| lane.watch(&armed));
+        self.iter_mut().for_each(|decoder| decoder.watch(&armed));
         self.armed = armed;
     }
 
     /// All there are.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut ThreadDecoder> {
         let threads = self.threads.values_mut();
-        threads.filter_map(|known| known.lane.as_mut())
+        threads.filter_map(|known| known.decoder.as_mut())
     }
 
     /// The calls that are open in each thread that has a ring, as of `now`.
     pub(super) fn open_calls(&self, now: Ticks) -> OpenByThread {
-        let lanes = self
+        let decoders = self
             .threads
             .values()
-            .filter_map(|known| known.lane.as_ref());
-        lanes
-            .map(|lane| (lane.thread(), lane.open_calls(now)))
+            .filter_map(|known| known.decoder.as_ref());
+        decoders
+            .map(|decoder| (decoder.thread(), decoder.open_calls(now)))
             .collect()
     }
 
@@ -145,7 +146,7 @@ impl Lanes {
         owner: u32,
         index: u32,
         names: &mut Names,
-        output: &Output,
+        output: &EventStore,
     ) -> Option<u32> {
         let (room, switches) = (self.room.clone(), Arc::clone(&self.switches));
         let (keeps, filter) = (self.keeps, self.filter.clone());
@@ -156,27 +157,27 @@ impl Lanes {
         known.latest = index;
         let (thread, told) = (known.thread, known.told);
         known
-            .lane
+            .decoder
             .get_or_insert_with(|| {
-                let mut lane = Lane::new(thread, told, &room, switches);
-                lane.filter(filter, false);
+                let mut decoder = ThreadDecoder::new(thread, told, &room, switches);
+                decoder.filter(filter, false);
                 if !armed.is_empty() {
-                    lane.watch(&armed);
+                    decoder.watch(&armed);
                 }
-                lane
+                decoder
             })
             .keep(keeps, output);
         left
     }
 
     /// All of its rings were read to the end.
-    pub(super) fn close(&mut self, owner: u32, output: &Output) {
+    pub(super) fn close(&mut self, owner: u32, output: &EventStore) {
         let Some(known) = self.threads.get_mut(&owner) else {
             return;
         };
         known.rings = 0;
-        if let Some(mut lane) = known.lane.take() {
-            lane.end(output);
+        if let Some(mut decoder) = known.decoder.take() {
+            decoder.end(output);
         }
         if !known.in_bucket {
             self.forget(owner, output);
@@ -189,7 +190,7 @@ impl Lanes {
         losses: &[(u32, u64)],
         names: &mut Names,
         sites: &SiteTable,
-        output: &Output,
+        output: &EventStore,
     ) {
         for &(owner, lost) in losses {
             if lost == 0 && !self.threads.contains_key(&owner) {
@@ -197,9 +198,9 @@ impl Lanes {
             }
             let known = self.known(owner, names, output);
             known.in_bucket = true;
-            match &mut known.lane {
+            match &mut known.decoder {
                 _ if lost == 0 => {}
-                Some(lane) => lane.intake(sites, output).take(Item::Lost(lost)),
+                Some(decoder) => decoder.sink(sites, output).take(Item::Lost(lost)),
                 None => known.told = output.lost_by(known.thread, lost),
             }
         }
@@ -215,12 +216,12 @@ impl Lanes {
         }
     }
 
-    fn known(&mut self, owner: u32, names: &mut Names, output: &Output) -> &mut Recorder {
+    fn known(&mut self, owner: u32, names: &mut Names, output: &EventStore) -> &mut Recorder {
         self.threads.entry(owner).or_insert_with(|| {
             let (tid, name) = names.describe(owner);
             Recorder {
                 thread: output.new_thread(tid, name),
-                lane: None,
+                decoder: None,
                 rings: 0,
                 latest: 0,
                 in_bucket: false,
@@ -230,7 +231,7 @@ impl Lanes {
     }
 
     /// The thread has ended. What has its number from now on is another one.
-    pub(super) fn forget(&mut self, owner: u32, output: &Output) {
+    pub(super) fn forget(&mut self, owner: u32, output: &EventStore) {
         if let Some(known) = self.threads.remove(&owner) {
             output.thread_ended(known.thread);
         }

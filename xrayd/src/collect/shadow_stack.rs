@@ -33,7 +33,7 @@ const MOVED: u64 = 64;
 
 /// The open calls of a thread.
 #[derive(Debug)]
-pub(super) struct Stacks {
+pub(super) struct ShadowStack {
     /// Outermost first. Within a segment each stands lower than the one before. Has room for as many as the share says.
     frames: Vec<Frame>,
     /// What `frames` may take.
@@ -83,9 +83,9 @@ pub(super) enum Exit {
     Unknown,
 }
 
-// === impl Stacks ===
+// === impl ShadowStack ===
 
-impl Stacks {
+impl ShadowStack {
     /// Nothing is open.
     pub(super) fn new(room: &Room) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl Stacks {
 
     /// A call begins at `start`, with its return address at `sp`. Says how many of the innermost
     /// calls had ended before, without an exit.
-    #[expect(clippy::inline_always, reason = "as `Intake::take`")]
+    #[expect(clippy::inline_always, reason = "as `DecoderSink::take`")]
     #[inline(always)]
     pub(super) fn enter(&mut self, function: FunctionId, sp: u64, start: u64) -> u64 {
         let frame = Frame::new(function, sp, start);
@@ -158,7 +158,7 @@ impl Stacks {
     }
 
     /// A call ends, with its return address at `sp`.
-    #[expect(clippy::inline_always, reason = "as `Intake::take`")]
+    #[expect(clippy::inline_always, reason = "as `DecoderSink::take`")]
     #[inline(always)]
     pub(super) fn exit(&mut self, function: FunctionId, sp: u64) -> Shown {
         match self.frames.pop_if(|top| top.is(function, sp)) {
@@ -434,8 +434,8 @@ mod tests {
     const C: FunctionId = FunctionId(3);
     const TOP: u64 = 0x7ffd_0000_f008;
 
-    fn stacks() -> Stacks {
-        Stacks::new(&Room::new())
+    fn stacks() -> ShadowStack {
+        ShadowStack::new(&Room::new())
     }
 
     fn shown(over: u64, of: Exit) -> Shown {
@@ -445,7 +445,7 @@ mod tests {
     /// A thread that got no room at all is followed again when what it had open is over, also if that is left without exits.
     #[test]
     fn calls_without_room_are_over_where_their_outermost_one_is() {
-        type Next = fn(&mut Stacks) -> u64;
+        type Next = fn(&mut ShadowStack) -> u64;
         let full = Room::with(0, 64, 4);
         let rows: [(Next, u64); 4] = [
             (|stacks| stacks.exit(A, TOP).over, 2),
@@ -454,7 +454,7 @@ mod tests {
             (|stacks| stacks.pass(TOP + 8), 3),
         ];
         for (next, over) in rows {
-            let mut stacks = Stacks::new(&full);
+            let mut stacks = ShadowStack::new(&full);
             for (function, depth) in [(A, 0), (B, 64), (C, 128)] {
                 assert_eq!(stacks.enter(function, TOP - depth, 0), 0);
             }
@@ -468,7 +468,7 @@ mod tests {
     }
 
     /// The functions that are open, outermost first, and their places.
-    fn open(stacks: &Stacks) -> Vec<(u32, u64)> {
+    fn open(stacks: &ShadowStack) -> Vec<(u32, u64)> {
         let frames = stacks.frames.iter();
         frames.map(|frame| (frame.function().0, frame.sp)).collect()
     }
@@ -576,7 +576,7 @@ mod tests {
         assert_eq!(stacks.exit(B, TOP - 192), shown(0, Exit::Innermost));
         assert_eq!(stacks.shed(), 0);
         // The outer one's place, whose exit it cannot be: `C` has been left then, too.
-        let mut other = Stacks::new(&Room::new());
+        let mut other = ShadowStack::new(&Room::new());
         other.enter(A, TOP, 0);
         other.enter(B, TOP - 64, 0);
         other.enter(C, TOP - 128, 0);
@@ -596,7 +596,7 @@ mod tests {
     /// Of calls without room nobody knows the functions.
     #[test]
     fn calls_without_room_are_over_at_a_switch() {
-        let mut stacks = Stacks::new(&Room::with(0, 64, 4));
+        let mut stacks = ShadowStack::new(&Room::with(0, 64, 4));
         stacks.enter(A, TOP, 0);
         stacks.enter(B, TOP - 64, 0);
         stacks.suspect(|function| function == C);
@@ -634,7 +634,7 @@ mod tests {
     fn calls_without_end_take_bounded_memory() {
         let room = Room::new();
         let all = room.left();
-        let mut stacks = Stacks::new(&room);
+        let mut stacks = ShadowStack::new(&room);
         let place = |depth: usize| TOP - 64 * depth as u64;
         let mut depth = 0;
         while stacks.beyond < 1000 {
@@ -670,11 +670,11 @@ mod tests {
     #[test]
     fn room_that_comes_back_is_used_from_the_outermost_call_on() {
         let room = Room::with(64, 64, 4);
-        let mut first = Stacks::new(&room);
+        let mut first = ShadowStack::new(&room);
         for depth in 0..64 {
             first.enter(A, TOP - 64 * depth, 0);
         }
-        let mut second = Stacks::new(&room);
+        let mut second = ShadowStack::new(&room);
         second.enter(A, TOP, 0);
         drop(first);
         second.enter(B, TOP - 64, 0);
@@ -729,7 +729,7 @@ mod tests {
     struct Machine {
         calls: Vec<Call>,
         other: u64,
-        stacks: Stacks,
+        stacks: ShadowStack,
         /// Open calls as a reader has them, who knows nothing but functions and what the resolver says.
         read: Vec<FunctionId>,
     }
@@ -797,7 +797,7 @@ mod tests {
         fn what_is_open_is_known_at_each_event(acts in acts(), above in any::<bool>(), frames in prop_oneof![1..20usize, Just(1 << 10)]) {
             let other = if above { TOP + (1 << 24) } else { TOP - (1 << 30) };
             let (calls, read) = (Vec::new(), Vec::new());
-            let stacks = Stacks::new(&Room::with(1 << 10, frames, 32));
+            let stacks = ShadowStack::new(&Room::with(1 << 10, frames, 32));
             let mut machine = Machine { calls, other, stacks, read };
             for act in acts {
                 match act {
@@ -855,7 +855,7 @@ mod tests {
             (frames, segments) in prop_oneof![(1..20usize, 0..4usize), Just((1 << 10, 32))],
         ) {
             let room = Room::with(1 << 10, frames, segments);
-            let mut stacks = Stacks::new(&room);
+            let mut stacks = ShadowStack::new(&room);
             for (what, function, far, near) in events {
                 let sp = match far {
                     0 => u64::MAX - 8 * near,
