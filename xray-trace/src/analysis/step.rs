@@ -90,7 +90,7 @@ pub struct Said {
     pub depth: usize,
     /// Custom, or typed with its type.
     pub kind: DataKind,
-    /// For [`Steps::data`], until the next step.
+    /// For [`Steps::data`](super::Steps::data), until the next step.
     pub data: DataRef,
 }
 
