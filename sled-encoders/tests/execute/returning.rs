@@ -223,11 +223,19 @@ fn return_at_each(
 fn a_context_that_comes_back_to_the_slow_path_is_harmless() {
     let machine = Machine::new();
     let stepper = Stepper::new(HandlerStack::Same);
-    // A new slot; a late event; one that comes too late for its chunk; the ring's first chunk; what is left is too short.
+    // A new slot; a late event; one that comes too late for its chunk; the ring's first chunk.
+    let common = [0, 2, 3, 5];
     let rows = situations(&machine);
-    for before in [0, 2, 3, 5, 11].map(|row| rows[row]) {
-        let prepared = Prepared::new(&machine, before);
-        for function in [Function::Exit, Function::Argument, Function::Custom] {
+    for (function, too_short) in [
+        // One word. Nothing is left.
+        (Function::Exit, 9),
+        // Three words, and more. Two are left.
+        (Function::Argument, 11),
+        (Function::Custom, 11),
+    ] {
+        for row in common.into_iter().chain([too_short]) {
+            let before = rows[row];
+            let prepared = Prepared::new(&machine, before);
             let mut busy = 0;
             for place in places(&machine, &stepper, &prepared, function) {
                 let around = MORE_THAN_A_RING + place.number * 7 % 100;
