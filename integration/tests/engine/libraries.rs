@@ -12,7 +12,7 @@ use xray_trace::model::{CallKind, EventBody, Trace};
 use xrayd::{
     Reason,
     process::{AttachOptions, Session},
-    store::Tables as _,
+    store::TracedProcess as _,
     target::Sleds,
     types::{ModuleStatus, Noticing, Run, Switch},
 };
@@ -438,6 +438,7 @@ fn copies_and_builds_of_one_file_are_told_apart() -> Result<()> {
     ensure!(counts == BTreeMap::from(expected), "{counts:?}");
     // By module: two of the same path and build, one of the same path and another build.
     let mut calls: Vec<u64> = session
+        .tables()
         .modules()
         .iter()
         .map(|numbered| &numbered.module)

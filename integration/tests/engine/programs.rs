@@ -8,7 +8,7 @@ use integration::{
     Fixture, Target, build, copy_into, opens_map_files, sectionless_into, stripped_into,
     text_differences,
 };
-use xrayd::{Reason, store::Tables as _, types::Switch};
+use xrayd::{Reason, store::TracedProcess as _, types::Switch};
 
 use crate::support::{
     attach, detach, pid_of, registry, retained, switch, tally, text_is_as_compiled,
@@ -40,7 +40,7 @@ fn sleds_of_old_compilers_are_traced() -> Result<()> {
 fn calls_of_both_modules(target: &mut Target) -> Result<()> {
     let registry = registry();
     let attached = attach(&registry, target)?;
-    ensure!(attached.session.modules().len() == 2);
+    ensure!(attached.session.tables().modules().len() == 2);
     ensure!(
         attached.report.refused_modules.is_empty(),
         "{:?}",
@@ -81,7 +81,7 @@ fn a_library_is_traced_with_its_program() -> Result<()> {
 fn calls_of_the_program_alone(target: &mut Target, library: &Path) -> Result<()> {
     let registry = registry();
     let attached = attach(&registry, target)?;
-    ensure!(attached.session.modules().len() == 1);
+    ensure!(attached.session.tables().modules().len() == 1);
     let [(path, refusal)] = attached.report.refused_modules.as_slice() else {
         bail!("{:?}", attached.report);
     };

@@ -334,7 +334,7 @@ impl Controller {
     }
 
     /// Tells the trampolines.
-    pub(crate) fn write_choice(&self, choice: &Choice) -> Result<()> {
+    pub(super) fn write_choice(&self, choice: &Choice) -> Result<()> {
         choice
             .write(&self.memory, &self.loading.layout)
             .map_err(|error| {
@@ -459,7 +459,7 @@ impl Controller {
     }
 
     /// What is told of a switch before it is made.
-    pub(crate) fn report_on(&self, ids: &[FunctionId]) -> ToggleReport {
+    pub(super) fn report_on(&self, ids: &[FunctionId]) -> ToggleReport {
         let sample = ids.iter().take(SAMPLE);
         ToggleReport {
             matched: u32::try_from(ids.len()).unwrap_or(u32::MAX),
@@ -526,7 +526,7 @@ impl Controller {
     }
 
     /// All functions that are switched on.
-    pub(crate) fn all_on(&self) -> Vec<FunctionId> {
+    pub(super) fn all_on(&self) -> Vec<FunctionId> {
         let on = |id: &FunctionId| self.shared.states.recorded(*id).is_some();
         let all = self.loading.functions.all();
         all.into_iter().filter(on).collect()

@@ -27,7 +27,7 @@ pub(crate) struct Reading {
 
 impl Controller {
     /// Reads names if events have requested them and it is time.
-    pub(crate) fn tend_event_types(&mut self) {
+    pub(super) fn tend_event_types(&mut self) {
         let due = match self.output.event_types.request() {
             NameRequest::None => false,
             NameRequest::Retry => self
@@ -42,7 +42,7 @@ impl Controller {
     }
 
     /// Reads the names that were registered since the last time. Of a process that has ended there are none.
-    pub(crate) fn read_event_types(&mut self) {
+    pub(super) fn read_event_types(&mut self) {
         self.output.event_types.clear_request();
         self.reading.last = Some(Instant::now());
         let read = &mut self.reading.read;

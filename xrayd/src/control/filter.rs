@@ -24,7 +24,7 @@ use crate::{
 
 /// A filter that is in force.
 #[derive(Debug, Default)]
-pub(crate) struct Filtering {
+pub(super) struct Filtering {
     filter: Filter,
     /// `None` for all modules.
     modules: Option<CompiledSelection>,
@@ -72,7 +72,7 @@ impl Filtering {
     ///
     /// # Errors
     /// The quota would be exceeded.
-    pub(crate) fn pay(&mut self, take: impl FnOnce(usize) -> Result<Ticket>) -> Result<()> {
+    pub(super) fn pay(&mut self, take: impl FnOnce(usize) -> Result<Ticket>) -> Result<()> {
         let selections = [&self.modules, &self.inside].into_iter().flatten();
         let sizes = selections.map(CompiledSelection::size);
         let threads = self.threads.as_ref().map_or(0, |threads| threads.size());
@@ -121,7 +121,7 @@ impl Filtering {
     }
 
     /// Whether it matters which functions there are.
-    pub(crate) fn is_by_function(&self) -> bool {
+    pub(super) fn is_by_function(&self) -> bool {
         self.inside.is_some()
     }
 
@@ -130,7 +130,7 @@ impl Filtering {
     }
 
     /// Whether it matters which modules there are.
-    pub(crate) fn is_by_module(&self) -> bool {
+    pub(super) fn is_by_module(&self) -> bool {
         self.modules.is_some()
     }
 

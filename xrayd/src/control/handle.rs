@@ -148,7 +148,7 @@ pub(crate) struct Shared {
     /// Filters that were set, the latest last, as options, and since when each was in force.
     filter_notes: Mutex<VecDeque<(Ticks, String)>>,
     /// Which events are kept. Locked before `drain`.
-    pub(crate) filtering: Mutex<Filtering>,
+    pub(super) filtering: Mutex<Filtering>,
     /// Modules with sleds that are loaded and cannot be traced. Written by the control thread.
     refused: Mutex<Vec<RefusedModule>>,
     /// Written by the control thread.
@@ -157,7 +157,7 @@ pub(crate) struct Shared {
     pub(crate) drain: Mutex<Option<DrainHandle>>,
     /// Once the target has ended or the session has failed: when, and what a detach is told. Written by the control thread,
     /// taken by the detach.
-    pub(crate) epitaph: Mutex<Option<(Instant, Result<DetachReport>)>>,
+    pub(super) epitaph: Mutex<Option<(Instant, Result<DetachReport>)>>,
     /// How the process has ended, once it has. Written by the control thread.
     pub(crate) ending: OnceLock<Ending>,
     /// Of a process that was started by us, once it has ended.
@@ -192,12 +192,12 @@ impl Shared {
     }
 
     /// Forgets the refused modules that are not `loaded` any more.
-    pub(crate) fn keep_refused(&self, loaded: impl Fn(&Load) -> bool) {
+    pub(super) fn keep_refused(&self, loaded: impl Fn(&Load) -> bool) {
         lock(&self.refused).retain(|module| loaded(&module.load));
     }
 
     /// Modules have come: events of some may be kept, or not.
-    pub(crate) fn refilter(&self, functions: &Functions) {
+    pub(super) fn refilter(&self, functions: &Functions) {
         let filtering = lock(&self.filtering);
         if filtering.is_by_module()
             && let Some(drain) = &*lock(&self.drain)
@@ -207,7 +207,7 @@ impl Shared {
     }
 
     /// What is to be written anew now that modules have come; `None` if nothing is.
-    pub(crate) fn rechoose(&self, pid: Pid, functions: &Functions) -> Option<Choice> {
+    pub(super) fn rechoose(&self, pid: Pid, functions: &Functions) -> Option<Choice> {
         let filtering = lock(&self.filtering);
         if !filtering.is_by_function() {
             return None;
@@ -223,7 +223,7 @@ impl Shared {
         lock(&self.noticing).clone()
     }
 
-    pub(crate) fn set_noticing(&self, noticing: Noticing) {
+    pub(super) fn set_noticing(&self, noticing: Noticing) {
         *lock(&self.noticing) = noticing;
     }
 

@@ -182,7 +182,7 @@ impl Controller {
     }
 
     /// A loan was refused. What could not be switched back stays on loan, so that it is switched back when that is over.
-    pub(crate) fn unlend(&self, lent: Vec<Lent>) {
+    pub(super) fn unlend(&self, lent: Vec<Lent>) {
         let states = &self.shared.states;
         let mut loans = lock(&self.shared.loans);
         // A function can be named twice.

@@ -146,7 +146,7 @@ impl Loading {
     }
 
     /// How long until the next look.
-    pub(crate) fn until_look(&self) -> Duration {
+    pub(super) fn until_look(&self) -> Duration {
         let hears = self.watch.hears() && !self.is_unsettled();
         let pace = match self.heard {
             Heard::Something => Pace::Heard,
@@ -164,7 +164,7 @@ impl Loading {
     }
 
     /// Hears what the target has mapped.
-    pub(crate) fn hear(&mut self) {
+    pub(super) fn hear(&mut self) {
         self.heard = self.heard.max(self.watch.hear());
     }
 
@@ -174,13 +174,13 @@ impl Loading {
     }
 
     /// Adds what has been done to the rules, and has libraries noticed soon if any may be switched on.
-    pub(crate) fn add_rule(&mut self, patterns: &Arc<Patterns>, to: Wanted) {
+    pub(super) fn add_rule(&mut self, patterns: &Arc<Patterns>, to: Wanted) {
         self.rules.add(patterns, to);
         self.note_rules();
     }
 
     /// Adds what has been lent.
-    pub(crate) fn lend_rule(&mut self, patterns: &Arc<Patterns>, to: LeaseId, capture: Capture) {
+    pub(super) fn lend_rule(&mut self, patterns: &Arc<Patterns>, to: LeaseId, capture: Capture) {
         self.rules.lend(patterns, to, capture);
         self.note_rules();
     }
@@ -192,7 +192,7 @@ impl Loading {
     }
 
     /// Takes these rules.
-    pub(crate) fn take_rules(&mut self, rules: Rules) {
+    pub(super) fn take_rules(&mut self, rules: Rules) {
         self.rules = rules;
         self.note_rules();
     }
@@ -226,7 +226,7 @@ impl Loading {
         self.traced.values().map(|traced| &traced.loaded.module)
     }
 
-    pub(crate) fn is_traced(&self, load: &Load) -> bool {
+    pub(super) fn is_traced(&self, load: &Load) -> bool {
         self.traced.contains_key(load)
     }
 
@@ -559,7 +559,7 @@ impl Controller {
     }
 
     /// Switches on what the rules name in all modules but these.
-    pub(crate) fn arm_others(&mut self, known: &Indexes) {
+    pub(super) fn arm_others(&mut self, known: &Indexes) {
         let traced = self.loading.traced.iter();
         let others = traced.filter(|(_, traced)| !known.has(&traced.loaded));
         let others: Vec<Load> = others.map(|(&load, _)| load).collect();

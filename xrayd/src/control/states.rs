@@ -82,7 +82,7 @@ impl States {
     }
 
     /// Those of `ids` that a switch would change.
-    pub(crate) fn changing(&self, ids: Vec<FunctionId>, to: Wanted) -> Vec<FunctionId> {
+    pub(super) fn changing(&self, ids: Vec<FunctionId>, to: Wanted) -> Vec<FunctionId> {
         let states = lock(&self.states);
         let changes = |id: &FunctionId| {
             let state = states.get(id.0 as usize);

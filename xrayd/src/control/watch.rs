@@ -89,7 +89,7 @@ impl Watch {
     }
 
     /// Hears what there is for which the maps are to be looked at. Called again and again.
-    pub(crate) fn hear(&mut self) -> Heard {
+    pub(super) fn hear(&mut self) -> Heard {
         let unwanted = self.unwanted.take_if(|since| since.elapsed() >= LINGER);
         if unwanted.is_some() {
             self.enter(State::Idle, Noticing::Idle);

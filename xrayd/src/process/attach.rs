@@ -101,7 +101,7 @@ pub struct Attached {
 
 /// What sessions share.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub(super) struct Common {
     pub(crate) objects: Arc<Objects>,
     pub(crate) perf_watcher: Arc<PerfWatcher>,
     /// Where their numbers are read, if they are.
@@ -114,7 +114,7 @@ pub(crate) struct Common {
 
 /// A process that was started by us and stands still.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(super) struct Started {
     /// First, so that it is dropped first: a program that cannot be traced is killed before it is let go.
     pub(crate) undo: KillOnDrop,
     pub(crate) child: Child,
@@ -123,7 +123,7 @@ pub(crate) struct Started {
 
 /// What the new control thread goes on with.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(super) struct Prepared {
     pub(crate) session: Session,
     pub(crate) report: AttachReport,
     pub(crate) controller: Controller,
@@ -150,7 +150,7 @@ impl Default for AttachOptions {
 }
 
 /// What to tell whoever wants other rings than the process has: those stay as long as it lives.
-pub(crate) fn other_rings(wanted: Geometry, there: Geometry) -> Option<String> {
+pub(super) fn other_rings(wanted: Geometry, there: Geometry) -> Option<String> {
     let note = || {
         format!(
             "the process has rings of {} KiB for {} threads from an earlier attach; they stay",
@@ -387,7 +387,7 @@ pub(crate) fn prepare(
 
 /// What to answer when an attach failed: a process that has ended meanwhile fails whatever is tried
 /// next, each in a way of its own.
-pub(crate) fn unless_ended(pid: Pid, start_time: u64, refusal: Refusal) -> Refusal {
+pub(super) fn unless_ended(pid: Pid, start_time: u64, refusal: Refusal) -> Refusal {
     let there = Target::open(pid).is_ok_and(|target| {
         // One that is about to end has given its memory back already.
         target.start_time() == start_time && target.live_thread().is_ok()
@@ -526,7 +526,7 @@ fn describe_process(target: &Target) -> Process {
 }
 
 /// The refusal when a session's thread ended without an answer.
-pub(crate) fn lost_thread(pid: Pid) -> Refusal {
+pub(super) fn lost_thread(pid: Pid) -> Refusal {
     Refusal::new(
         Reason::Io,
         format!("process {pid}: the control thread ended unexpectedly; see the log"),

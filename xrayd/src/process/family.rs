@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Processes of a family at the same time, and those that have ended and whose events are retained, together.
-pub(crate) const MOST_MEMBERS: usize = 1000;
+pub(super) const MOST_MEMBERS: usize = 1000;
 /// Of those that are not followed, so many are told by name.
 const MOST_TOLD: usize = 16;
 
@@ -489,7 +489,7 @@ impl Family {
     // --- by the registry
 
     /// From now on, `follower` looks for others.
-    pub(crate) fn follow_by(
+    pub(super) fn follow_by(
         &self,
         follow: Follow,
         start: impl FnOnce() -> Result<Follower>,
@@ -513,12 +513,12 @@ impl Family {
 
     /// From now on this caller has to be one who may trace what comes, and its user's quotas count
     /// that.
-    pub(crate) fn follow_for(&self, caller: Option<Caller>) {
+    pub(super) fn follow_for(&self, caller: Option<Caller>) {
         *lock(&self.caller) = caller;
     }
 
     /// Nobody is looked for any more. Waits for an attach that is under way.
-    pub(crate) fn stop_following(&self) {
+    pub(super) fn stop_following(&self) {
         let follower = lock(&self.follower).take();
         if let Some(follower) = follower {
             follower.stop();
@@ -530,7 +530,7 @@ impl Family {
     ///
     /// # Errors
     /// The family does not follow as much.
-    pub(crate) fn check_follows(&self, member: Pid, wanted: Follow) -> Result<()> {
+    pub(super) fn check_follows(&self, member: Pid, wanted: Follow) -> Result<()> {
         let kin = self.kin();
         if !kin.over && kin.follow.covers(wanted) {
             return Ok(());
@@ -546,7 +546,7 @@ impl Family {
     ///
     /// # Errors
     /// `caller` may not trace all of them as they were at their attach.
-    pub(crate) fn check_caller(&self, caller: Caller) -> Result<()> {
+    pub(super) fn check_caller(&self, caller: Caller) -> Result<()> {
         let others = self.sessions();
         let others = others
             .iter()
@@ -575,7 +575,7 @@ impl Family {
     }
 
     /// The same, of a process that has ended and makes room.
-    pub(crate) fn drop_retained(&self, session: &Arc<Session>) {
+    pub(super) fn drop_retained(&self, session: &Arc<Session>) {
         if self.forget(session) {
             self.kin().news.dropped += 1;
         }
@@ -697,7 +697,7 @@ fn is_living(session: &Session) -> bool {
 
 impl News {
     /// A process has sleds and is not traced.
-    pub(crate) fn add_not_followed(&mut self, process: NotFollowed) {
+    pub(super) fn add_not_followed(&mut self, process: NotFollowed) {
         self.not_followed.retain(|other| other.pid != process.pid);
         if self.not_followed.len() == MOST_TOLD {
             self.not_followed.pop_front();

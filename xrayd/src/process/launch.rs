@@ -71,7 +71,7 @@ pub(crate) fn start(command: &mut Command) -> Result<Started> {
 
 /// Kills a child unless told otherwise. To be dropped before the stopped thread is, which would run on.
 #[derive(Debug)]
-pub(crate) struct KillOnDrop {
+pub(super) struct KillOnDrop {
     pid: Pid,
     armed: bool,
 }

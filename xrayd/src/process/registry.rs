@@ -327,7 +327,7 @@ impl Registry {
     ///
     /// # Errors
     /// As [`Self::attach`]; somebody else has just attached to it.
-    pub(crate) fn attach_followed(&self, pid: Pid, options: AttachOptions) -> Result<Arc<Session>> {
+    pub(super) fn attach_followed(&self, pid: Pid, options: AttachOptions) -> Result<Arc<Session>> {
         match self.attach_session(pid, options)? {
             (Attached { session, .. }, true) => Ok(session),
             (_, false) => Err(busy(pid)),
@@ -675,7 +675,7 @@ impl Inner {
 
     /// Gives every living process its share of what may be retained: the processes of a group share
     /// what one process may retain, and those that one user pays for share the user's quota.
-    pub(crate) fn share_retained(&self) {
+    pub(super) fn share_retained(&self) {
         let (families, strays) = self.all_sessions();
         let groups = families.iter().map(|family| family.sessions());
         let groups = groups.chain(strays.into_iter().map(|stray| vec![stray]));

@@ -9,10 +9,7 @@ use std::{
 use shm_ring::Geometry;
 use xray_trace::{
     instr_map::{Candidate, Selection},
-    model::{
-        Clock, ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Lifetime, ModuleId,
-        Process, Rest,
-    },
+    model::{Clock, ClockAnchor, FunctionId, ModuleId, Process},
 };
 
 use super::attach::{self, AttachOptions};
@@ -24,8 +21,8 @@ use crate::{
     quotas::{Resource, Ticket},
     refusal::{Refusal, Result},
     store::{
-        Ask, CallCounts, Feed, FeedItem, Metered, NumberedModule, ProfileSums, Publisher, Source,
-        Tables, TracedProcess, feed,
+        Ask, CallCounts, Feed, FeedItem, Metered, ProfileSums, Publisher, Source, Tables,
+        TracedProcess, feed,
     },
     target::{Credentials, Ending, Indexes, RefusedModule, let_threads_run},
     types::{
@@ -548,32 +545,6 @@ impl AsRef<TraceSource> for Session {
     }
 }
 
-impl Tables for Session {
-    fn function(&self, id: FunctionId) -> Option<Function> {
-        self.source.function(id)
-    }
-
-    fn modules(&self) -> Vec<NumberedModule> {
-        self.source.modules()
-    }
-
-    fn lifetimes(&self) -> Vec<Lifetime> {
-        self.source.lifetimes()
-    }
-
-    fn rests(&self) -> Vec<Rest> {
-        self.source.rests()
-    }
-
-    fn duty(&self) -> Vec<DutyWindow> {
-        self.source.duty()
-    }
-
-    fn filters(&self) -> Vec<FilterNote> {
-        self.source.filters()
-    }
-}
-
 impl TracedProcess for Session {
     fn pid(&self) -> Pid {
         self.pid
@@ -581,6 +552,10 @@ impl TracedProcess for Session {
 
     fn process(&self) -> Process {
         self.process()
+    }
+
+    fn tables(&self) -> &dyn Tables {
+        &self.source
     }
 
     fn anchors(&self) -> Vec<ClockAnchor> {

@@ -26,7 +26,7 @@ pub(crate) struct Untraced {
 
 /// The thread's end.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(super) struct Keeper {
     started: Started,
     resume: Receiver<SyncSender<Result<()>>>,
     exit_status: Arc<Mutex<Option<ExitStatus>>>,

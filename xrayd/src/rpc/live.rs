@@ -219,7 +219,7 @@ impl Sessions {
 impl Names for Sessions {
     fn function(&self, source: Source, id: FunctionId) -> Option<v1::FunctionName> {
         let session = self.here.get(&source)?;
-        let function = session.function(id)?;
+        let function = session.tables().function(id)?;
         let module = session.module_path(function.module);
         Some(v1::FunctionName {
             id: id.0,
@@ -341,7 +341,7 @@ impl TraceMessages {
         } = self;
         match item {
             FeedItem::Process(session) => {
-                writer.process(source, &session.process(), &*session)?;
+                writer.process(source, &session.process(), session.tables())?;
                 let anchors = session.anchors();
                 for anchor in &anchors {
                     writer.anchor(source, anchor)?;
@@ -357,11 +357,11 @@ impl TraceMessages {
                     return Ok(());
                 };
                 let Some(recorded) = recorded else {
-                    return writer.block(source, &block, &**session);
+                    return writer.block(source, &block, session.tables());
                 };
                 let Part { block: part, lost } = recorded.part(source, &**session, &block);
                 if let Some(part) = part {
-                    writer.block(source, &part, &**session)?;
+                    writer.block(source, &part, session.tables())?;
                 }
                 match lost {
                     0 => Ok(()),
@@ -384,7 +384,7 @@ impl TraceMessages {
                 writer.anchor(source, &anchor)?;
                 // About once a second: who leaves before the end knows all but the last of it.
                 match sessions.here.get(&source) {
-                    Some(session) => writer.so_far(source, &**session),
+                    Some(session) => writer.so_far(source, session.tables()),
                     None => Ok(()),
                 }
             }
@@ -399,7 +399,7 @@ impl TraceMessages {
                     writer.recording(source, &window)?;
                 }
                 let ended = match sessions.here.get(&source) {
-                    Some(session) => writer.ended(source, &**session),
+                    Some(session) => writer.ended(source, session.tables()),
                     None => Ok(()),
                 };
                 sessions.remove(source);

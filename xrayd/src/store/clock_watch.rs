@@ -11,7 +11,7 @@ const MOST_FAULTS: usize = 16;
 
 /// The newest anchors, and the faults that they have shown so far.
 #[derive(Debug, Default)]
-pub(crate) struct ClockWatch {
+pub(super) struct ClockWatch {
     anchors: VecDeque<ClockAnchor>,
     faults: VecDeque<ClockFault>,
 }

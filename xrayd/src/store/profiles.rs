@@ -130,7 +130,7 @@ impl Profiles {
     }
 
     /// Somebody has asked for sums, or measures calls.
-    pub(crate) fn are_asked_for(&self) -> bool {
+    pub(super) fn are_asked_for(&self) -> bool {
         self.asked.load(Relaxed) || self.are_measured()
     }
 

@@ -46,11 +46,13 @@ pub trait Tables {
 }
 
 /// A process whose events a live stream carries.
-pub trait TracedProcess: Tables + fmt::Debug + Send + Sync {
+pub trait TracedProcess: fmt::Debug + Send + Sync {
     /// Its pid.
     fn pid(&self) -> Pid;
     /// Its description in a trace.
     fn process(&self) -> Process;
+    /// Its functions and modules, and what was not recorded on purpose.
+    fn tables(&self) -> &dyn Tables;
     /// The clock anchors taken so far.
     fn anchors(&self) -> Vec<ClockAnchor>;
     /// The functions that a selection matches, by id; all without one.

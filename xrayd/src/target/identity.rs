@@ -16,7 +16,7 @@ use crate::{
 const ERRANDS: usize = 64;
 
 /// Looks for a living thread, and the time between them.
-const LOOKS: u32 = 100;
+const LOOKS: u32 = 1000;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// A process that exists, held.
@@ -130,7 +130,7 @@ impl Target {
 
     /// A thread whose `/proc` files can be read. While one of its threads becomes the leader by an
     /// `exec`, or all of them are on their way out, the process has not ended and may show none: it
-    /// is looked at again for up to 0.1 s.
+    /// is looked at again for up to 1 s.
     ///
     /// # Errors
     /// The process has ended.

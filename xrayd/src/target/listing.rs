@@ -2,7 +2,7 @@
 
 use std::{fs, sync::Arc};
 
-use super::{Objects, Target, check, modules::modules_of, walk::walk};
+use super::{Objects, Target, Threads, check, modules::modules_of, walk::walk};
 use crate::{
     pid::Pid,
     refusal::{Reason, Refusal, Result},
@@ -73,7 +73,8 @@ fn summary(
     known: &impl Fn(Pid) -> Option<(ProcessState, Option<Pid>)>,
 ) -> Option<ProcessSummary> {
     let target = Target::open(pid).ok().filter(may_see)?;
-    let tid = target.live_thread().ok()?;
+    // Nothing is waited for: a user may have thousands of processes that are on their way out.
+    let tid = Threads::live(pid)?;
     let maps = super::Maps::read(pid, tid).ok()?;
     let found = modules_of(pid, &maps, objects);
     if found.modules.is_empty() {

@@ -88,7 +88,7 @@ impl Condition {
 // === impl DeathWanted ===
 
 impl DeathWanted {
-    pub(crate) fn is_met_by(self, ending: Ending) -> bool {
+    pub(super) fn is_met_by(self, ending: Ending) -> bool {
         match (self, ending) {
             (Self::AnyEnd, _) | (Self::AnySignal, Ending::Signal(_)) => true,
             (Self::Signal(wanted), Ending::Signal(signal)) => wanted == signal,
