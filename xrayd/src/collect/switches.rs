@@ -1,15 +1,18 @@
 //! When functions were switched: what is known of calls that were open then.
 //!
-//! A call that is open while its function is off returns unseen, and another one of the same function may stand in its place when the function is on
-//! again. So the entry from before says nothing of an exit from after.
+//! A call that is open while its function is off returns unseen, and another one of the same
+//! function may stand in its place when the function is on again. So the entry from before says
+//! nothing of an exit from after.
 //!
 //! ```text
 //!  recorded     entry │           off            │ exit
 //!  what was       ▐ first call ▌ ▐ second ▌ ▐ third ▌
 //! ```
 //!
-//! The control thread marks the functions once they are off, and once more before they are switched on, for the threads that were in a trampoline
-//! at the first time. A decoder looks for marks before each event that is later than its last look: the marks that matter for an event are older than it.
+//! The control thread marks the functions once they are off, and once more before they are switched
+//! on, for the threads that were in a trampoline at the first time. A decoder looks for marks
+//! before each event that is later than its last look. The marks that matter for an event are older
+//! than the event.
 
 use std::{
     collections::VecDeque,
@@ -25,7 +28,8 @@ use xray_trace::model::{FunctionId, Ticks};
 use super::shadow_stack::ShadowStack;
 use crate::{lock::lock, sys::ticks_now};
 
-/// Marks that are kept, and ranges of functions in them together. In flight, rings hold what is older than many of them.
+/// Marks that are kept, and ranges of functions in them together. In flight, rings hold what is
+/// older than many of them.
 const MOST_MARKS: usize = 16 << 10;
 const MOST_RANGES: usize = 256 << 10;
 
@@ -149,7 +153,8 @@ impl Along {
         }
     }
 
-    /// An event of this time comes next, not older than `look_at`: the open calls of which nothing is known any more are marked in `stacks`.
+    /// An event of this time comes next, not older than `look_at`: the open calls of which nothing
+    /// is known any more are marked in `stacks`.
     #[cold]
     pub(super) fn meet(&mut self, ticks: u64, switches: &Switches, stacks: &mut ShadowStack) {
         // Before looking: a mark that is made meanwhile is later.
@@ -232,7 +237,8 @@ mod tests {
         );
     }
 
-    /// Of events older than the marks that are kept, none is matched with one before it; those after them are as always.
+    /// Of events older than the marks that are kept, none is matched with one before it; those
+    /// after them are as always.
     #[test]
     fn marks_take_bounded_memory_and_what_is_forgotten_is_suspected() {
         let switches = Switches::default();

@@ -95,7 +95,7 @@ impl TimeRange {
         });
         snapshot.blocks.extend(blocks);
         if lost > 0 {
-            // They happened nobody knows when: they are counted for the thread.
+            // Their time is not known: they are counted for the thread.
             snapshot.lost.push((thread, lost));
         }
     }

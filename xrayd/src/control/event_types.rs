@@ -16,17 +16,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Numbers remembered of all modules together.
 const MOST_READ: usize = 16 * MOST_TYPE_NAMES;
 
-/// What the control thread has read.
+/// The names that the control thread has read.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
-    /// When it looked last.
+    /// The time of the last look.
     last: Option<Instant>,
-    /// By module, as long as it is loaded: the numbers that it names.
+    /// The numbers that each loaded module names.
     read: HashMap<Load, HashSet<u16>>,
 }
 
 impl Controller {
-    /// Reads names if events have requested them and it is time.
+    /// Reads names if events have requested them and a look is due.
     pub(super) fn tend_event_types(&mut self) {
         let due = match self.output.event_types.request() {
             NameRequest::None => false,
@@ -41,7 +41,7 @@ impl Controller {
         }
     }
 
-    /// Reads the names that were registered since the last time. Of a process that has ended there are none.
+    /// Reads the names that were registered since the last look. A process that has ended has none.
     pub(super) fn read_event_types(&mut self) {
         self.output.event_types.clear_request();
         self.reading.last = Some(Instant::now());

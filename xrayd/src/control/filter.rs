@@ -1,7 +1,4 @@
-//! What is recorded, and what of the events that are read is kept.
-//!
-//! Calls that are too short, too deep, elsewhere, in other threads or not of every Nth tree are left out in the program itself, before anything is written
-//! ([`CallFilter`]); modules and the window of time are for the collector.
+//! The filter in force, with what the program and the collector apply of it.
 
 use std::{ops::Range, sync::Arc};
 
@@ -44,7 +41,8 @@ pub(super) struct Filtering {
 
 impl Filtering {
     /// # Errors
-    /// A pattern that cannot be understood, a window without an end behind its begin, a clock that cannot be read.
+    /// A pattern that does not compile, a window that ends before it begins, or a clock that cannot
+    /// be read.
     pub(crate) fn new(pid: Pid, filter: &Filter, attached: ClockAnchor) -> Result<Self> {
         let modules = filter.modules()?;
         let now = now_anchor();
@@ -68,7 +66,7 @@ impl Filtering {
         })
     }
 
-    /// Has its patterns counted, for as long as it is in force.
+    /// Takes the size of its patterns from the quota, for as long as it is in force.
     ///
     /// # Errors
     /// The quota would be exceeded.
@@ -80,15 +78,16 @@ impl Filtering {
         Ok(())
     }
 
-    /// Which threads are recorded; `None` for all.
+    /// The threads that are recorded; `None` for all.
     pub(crate) fn threads(&self) -> Option<Arc<ThreadChoice>> {
         self.threads.clone()
     }
 
-    /// For the program itself: what it means for the functions that there are. `None` if everything is recorded.
+    /// The part that the program applies, for the functions that exist now. `None` if all calls are
+    /// recorded.
     ///
     /// # Errors
-    /// More functions are meant than there is room for.
+    /// It selects more functions than the program has room for.
     pub(crate) fn choice(&self, pid: Pid, functions: &Functions) -> Result<Option<Choice>> {
         if self.filter.calls == CallFilter::default() {
             return Ok(None);
@@ -120,7 +119,7 @@ impl Filtering {
         }))
     }
 
-    /// Whether it matters which functions there are.
+    /// True if a new library changes what the program applies.
     pub(super) fn is_by_function(&self) -> bool {
         self.inside.is_some()
     }
@@ -129,12 +128,13 @@ impl Filtering {
         &self.filter
     }
 
-    /// Whether it matters which modules there are.
+    /// True if a new library changes what the collector applies.
     pub(super) fn is_by_module(&self) -> bool {
         self.modules.is_some()
     }
 
-    /// For the drain: what it means for the functions that there are. `None` if all is kept.
+    /// The part that the collector applies, for the functions that exist now. `None` if all events
+    /// are kept.
     pub(crate) fn keep(&self, functions: &Functions) -> Option<Arc<Keep>> {
         if self.modules.is_none() && self.window.is_none() {
             return None;

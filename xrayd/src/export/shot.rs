@@ -1,4 +1,4 @@
-//! What some processes did up to one moment, as one trace.
+//! A snapshot: what some processes did up to one moment, as one trace.
 //!
 //! ```text
 //!  since                           asked          until                      all copies are there
@@ -7,8 +7,10 @@
 //!                                    │ drain ───────► …         at the same time
 //! ```
 //!
-//! The drains of all processes are asked at once, and the counter is one for the machine, so one moment ends the picture of each: that at which the first of
-//! them began to copy. What was recorded after it is left out. How long the copies took decides only how far rings that keep the newest by themselves still reach back.
+//! All drains are asked before the first answer is awaited. The counter is the same for the whole
+//! machine, so one moment ends the snapshot in each process: the moment at which the first drain
+//! began to copy. Later events are left out. The time that the copies take only decides how far a
+//! ring in flight mode reaches back.
 
 use std::{
     collections::HashSet,
@@ -27,7 +29,7 @@ use crate::{
     types::Reach,
 };
 
-/// What was taken of some processes.
+/// A snapshot that was taken of some processes, and is not written yet.
 #[derive(Debug)]
 pub struct Shot<S> {
     taken: Vec<(S, Taken)>,
@@ -62,7 +64,7 @@ where
             let answer = (*session).as_ref().control.ask_for_pictures(bytes, moment);
             (session, answer)
         });
-        // Everybody is asked before anybody is waited for.
+        // All drains are asked before the first answer is awaited.
         let asked: Vec<_> = asked.collect();
         let taken = asked.into_iter().map(|(session, answer)| {
             let pictures = answer.and_then(|answer| answer.recv().ok());
@@ -156,7 +158,7 @@ impl Taken {
     }
 }
 
-/// The extent of what was taken, of everybody as of `now`.
+/// The time that the snapshot covers, if it was taken `now`.
 fn extent<S>(reach: Reach, now: Ticks, taken: &[(S, Taken)]) -> TimeRange
 where
     S: Deref,
@@ -169,7 +171,7 @@ where
     let over = taken
         .iter()
         .all(|(_, taken)| matches!(taken, Taken::Retained(_)));
-    // What is retained of who has ended is all that there will be.
+    // Processes that have ended record nothing more.
     let until = match over {
         true => ended.flatten().max().unwrap_or(now),
         false => now,

@@ -47,6 +47,7 @@ impl TraceSource {
         self.output.anchors()
     }
 
+    /// Writes sums of its calls.
     pub(crate) fn write_sums<W: io::Write>(
         &self,
         source: Source,
@@ -66,7 +67,8 @@ impl TraceSource {
         Ok(())
     }
 
-    /// Writes a snapshot of it. The functions in `seen` are described, also without a retained event.
+    /// Writes a snapshot of it. It describes the functions in `seen` also if none of their events is
+    /// left.
     pub(crate) fn write_snapshot<W: io::Write>(
         &self,
         source: Source,
@@ -87,7 +89,7 @@ impl TraceSource {
         for anchor in &snapshot.anchors {
             writer.anchor(source, anchor)?;
         }
-        // Also those of which no block is left.
+        // Also functions whose blocks were all dropped.
         for id in self.functions.all() {
             if self.output.was_seen(id) || seen.contains(&id) {
                 writer.function(source, id, self)?;

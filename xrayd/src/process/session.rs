@@ -58,7 +58,7 @@ impl Session {
         self.pid
     }
 
-    /// When it began, as field 22 of `/proc/<pid>/stat` says it: with the pid, this tells it from all others.
+    /// Field 22 of `/proc/<pid>/stat`. Pid and start time together name one process.
     pub(crate) fn start_time(&self) -> u64 {
         self.source.process.start_time_ticks
     }
@@ -68,12 +68,12 @@ impl Session {
         self.credentials.user
     }
 
-    /// Whose it was at attach, and what it might do.
+    /// Its credentials at the attach.
     pub(crate) fn credentials(&self) -> &Credentials {
         &self.credentials
     }
 
-    /// What to tell whoever attaches to it again and wants something else than there is.
+    /// The differences from what `options` ask for, for the report of a second attach.
     pub(crate) fn otherwise(&self, options: &AttachOptions) -> impl Iterator<Item = String> {
         let wanted = Geometry::new(options.ring_bytes, options.max_threads);
         let there = Geometry::new(self.ring_bytes, self.max_threads);
@@ -101,7 +101,7 @@ impl Session {
         self.source.output.anchors()
     }
 
-    /// The functions that a selection matches, by id; all without one.
+    /// The functions that a selection matches, by id. Without a selection, all functions.
     ///
     /// # Errors
     /// A selection that cannot be understood.
@@ -134,7 +134,8 @@ impl Session {
     /// Switches the functions that a selection matches.
     ///
     /// # Errors
-    /// A selection that cannot be understood, a process that ended, or memory that cannot be written.
+    /// A selection that cannot be understood, a process that ended, or memory that cannot be
+    /// written.
     pub fn toggle<'a>(
         &self,
         selection: impl Into<Chosen<'a>>,
@@ -337,7 +338,8 @@ impl Session {
     /// From now on it may cost so much; says how much it was before.
     ///
     /// # Errors
-    /// A value out of range, a mode or a filter that hides what functions cost, a process that has ended, or memory that cannot be written.
+    /// A value out of range, a mode or a filter that a limit does not go with, a process that has
+    /// ended, or memory that cannot be written.
     pub fn set_economy(&self, economy: Economy) -> Result<Economy> {
         economy.check()?;
         economy.suits(self.mode(), &self.filter())?;
@@ -402,8 +404,9 @@ impl Session {
         self.source.output.mode()
     }
 
-    /// From now on events are kept so; says how they were. What was recorded in flight is retained from then on; what was retained before a flight
-    /// goes, and counts as overwritten.
+    /// Sets the mode, and returns the former one. Events in the rings of flight mode are retained
+    /// from then on. When flight mode begins, retained events are dropped, and count as
+    /// overwritten.
     ///
     /// # Errors
     /// The process has ended.
@@ -426,11 +429,13 @@ impl Session {
         self.source.control.filter()
     }
 
-    /// From now on these events are kept, in every mode, and by everybody who reads along; the others are counted as filtered. What was recorded
-    /// before is kept as it was then, but for what rings hold in flight. Says what was kept before.
+    /// Sets the filter, in every mode and for every reader. Other events are counted as filtered.
+    /// Events that were read before keep the former filter; in flight mode, the rings are not read
+    /// yet. Returns the former filter.
     ///
     /// # Errors
-    /// A pattern that cannot be understood, a window without an end behind its begin, or a process that has ended.
+    /// A pattern that does not compile, a window that ends before it begins, or a process that has
+    /// ended.
     pub fn set_filter(&self, filter: &Filter) -> Result<Filter> {
         self.source.control.look()?;
         self.economy().suits(self.mode(), filter)?;
@@ -444,7 +449,8 @@ impl Session {
             .set_filter(filter, self.attached, &self.source.functions, take)
     }
 
-    /// Everything that rings hold or that is retained, as an `.xtrace` file; of the `last` so long, if that is given.
+    /// Writes all events that rings hold or that are retained as an `.xtrace` file. With `last`,
+    /// only events of the last part of this length.
     ///
     /// # Errors
     /// What writing to `out` says.
@@ -480,7 +486,8 @@ impl Session {
         Some((function.name, self.source.functions.path(function.module)))
     }
 
-    /// How often functions were called since the mode became [`Mode::Count`]; `None` in another mode.
+    /// The number of calls of each function since the mode became [`Mode::Count`]. `None` in
+    /// another mode.
     pub fn call_counts(&self) -> Option<CallCounts> {
         if self.source.output.mode() != Mode::Count {
             return None;
@@ -525,7 +532,7 @@ impl Session {
         self.source.output.counters().retained_bytes
     }
 
-    /// Why nothing can be done with it but to fetch what it retains and to detach, if it has failed.
+    /// The reason of a failed session, which only gives out its events and can be detached.
     pub(crate) fn failure(&self) -> Option<Refusal> {
         self.source
             .output

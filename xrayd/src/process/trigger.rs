@@ -21,21 +21,21 @@ use crate::{
     },
 };
 
-/// Something to wait for in some processes. What it is armed in is let be when this is dropped.
+/// Conditions that are judged in some processes. Dropping it disarms them.
 #[derive(Debug)]
 pub struct Trigger {
     conditions: Vec<Condition>,
     limiter: Arc<FiringLimiter>,
-    /// Nothing that happened before counts.
+    /// Events before this are not judged.
     since: Ticks,
-    /// Ticks of the counter in a second, once it was armed.
+    /// Ticks of the counter per second. Set when it is armed first.
     frequency: Option<u64>,
-    /// Those that are gone go with the next look for them.
+    /// The processes. Sessions that are gone are removed by [`Self::tidy`].
     armed: Vec<Armed>,
     next: usize,
 }
 
-/// A process that it is armed in, or was. Nothing is held: what is retained of who has ended is the registry's to keep.
+/// A process that it is armed in, or was. It does not keep the session alive.
 #[derive(Debug)]
 struct Armed {
     key: usize,
@@ -71,7 +71,8 @@ pub struct Firing {
 // === impl Trigger ===
 
 impl Trigger {
-    /// A trigger that is armed in no process yet. It fires `limit` times at most, until [`Self::give_back`].
+    /// A trigger that is armed in no process yet. It fires `limit` times at most; each
+    /// [`Self::give_back`] adds one.
     ///
     /// # Errors
     /// Too many conditions, a limit out of its range, a condition that makes no sense.

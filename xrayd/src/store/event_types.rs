@@ -1,10 +1,12 @@
-//! Types of typed events: which were met, and what the program calls them.
+//! The types of typed events of one process, and their names.
 //!
 //! ```text
-//!  drain: an event of a type without a name ──► request ──► control: reads the program's tables ──► names ──► feeds
+//!  collector: an event of a type without a name ──► request
+//!  control thread: reads the program's tables ──► names ──► live streams
 //! ```
 //!
-//! Types can be registered at any time. A number that is met for the first time is looked up at once, one that still has no name then once a second.
+//! A program can register types at any time. The first event of a type requests a look at once. A
+//! type that still has no name is looked up once a second.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +21,7 @@ use crate::{
     target::{BETWEEN_NAMES, MOST_TYPE_NAMES, has_type_name},
 };
 
-/// Where tables of several libraries name a number differently it gets all names, up to so many bytes.
+/// The longest name, in bytes. A number that several libraries name differently has all names.
 const LONGEST: usize = 2048;
 
 /// The most urgent request of the collector since names were read last.
@@ -34,7 +36,7 @@ pub(crate) enum NameRequest {
     Now = 2,
 }
 
-/// What is known of the types of one process.
+/// The types of one process.
 #[derive(Debug)]
 pub(crate) struct EventTypes {
     /// Numbers that events had. Written by the drain.

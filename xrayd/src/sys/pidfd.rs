@@ -88,7 +88,7 @@ impl PidFd {
             match poll(&mut fds, PollTimeout::ZERO) {
                 // A signal for the daemon says nothing of the process.
                 Err(Errno::EINTR) => {}
-                // Another error means the descriptor is unusable, which no caller can tell from an ended process.
+                // With any other error the descriptor is of no use, as that of an ended process.
                 result => return result != Ok(0),
             }
         }

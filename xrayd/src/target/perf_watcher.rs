@@ -2,7 +2,7 @@
 //! each processor, as long as anybody listens.
 //!
 //! ```text
-//!  kernel ─► rings ─► the thread `notices` ──────────► what is noted for each subscription, and its bell
+//!  kernel ─► rings ─► the thread `notices` ──────────► notes for each subscription, and its bell
 //!               └───► whoever has to know it now ──────────┘
 //! ```
 
@@ -117,7 +117,8 @@ impl PerfWatcher {
         })
     }
 
-    /// Listens, to nobody yet. `bell` is rung when there is something to [`Subscription::take`]; whoever waits for it clears it before that.
+    /// Begins a subscription without processes. `bell` is rung when there is something to
+    /// [`Subscription::take`]. The subscriber clears it before it takes.
     pub(crate) fn listen(
         self: &Arc<Self>,
         bell: Arc<EventFd>,

@@ -1,13 +1,13 @@
-//! What somebody waits for: conditions on calls, events and the end of processes, and who is told when one of them is met.
+//! Triggers: conditions on calls, user events and the end of processes, and the matches of them.
 //!
 //! ```text
-//!  ring ─► decoder ──► Watch ──► TriggerMatcher (one trigger in one process) ──► FiringLimiter (one trigger) ──► Matches
-//!                                which functions, how long, how often      how often still
-//!  control: the process has ended ──► TriggerMatcher
+//!  ring ─► decoder ──► Watch ──► TriggerMatcher ──► FiringLimiter ──► Matches
+//!                      thread    trigger, process   trigger
+//!  control thread: the process has ended ──► TriggerMatcher
 //! ```
 //!
-//! What happens is judged by the thread that reads the rings, where it is read, and a match that the limiter lets through is all that leaves it: that thread waits for
-//! nobody, and a condition that is met a million times costs a counter.
+//! The thread that reads the rings judges the events. It never waits: only a match that the limiter
+//! lets through leaves it, and a condition that is met a million times costs a counter.
 
 mod condition;
 mod limiter;

@@ -7,56 +7,57 @@ use xray_trace::model::FunctionId;
 use super::{CallFilter, Filter, Mode};
 use crate::refusal::{Reason, Refusal, Result};
 
-/// What tracing may cost; by default, whatever it does.
+/// The limit on what tracing costs. The default is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Economy {
     /// No limit.
     #[default]
     None,
-    /// At most so many millionths of the time that the program runs without it: 20,000 are 2 %.
+    /// Overhead in millionths of the time that the program runs without tracing: 20,000 are 2 %.
     Budget(u32),
-    /// Everything is recorded for a while, again and again, and nothing in between.
+    /// A duty cycle.
     Duty(Duty),
 }
 
-/// A duty cycle.
+/// Times in which all functions record, and times in which none does, in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Duty {
-    /// For so long everything is recorded…
+    /// The length of a time in which functions record.
     pub on: Duration,
-    /// …in each so long.
+    /// The length of a whole cycle.
     pub every: Duration,
 }
 
-/// What came of it.
+/// A limit, and its effect.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EconomyStatus {
-    /// What is wanted.
+    /// The limit.
     pub economy: Economy,
-    /// What tracing has cost of late, as a share of the time that the program runs without it; `None` before that was measured.
+    /// The overhead that was measured last, as a share of the time that the program runs without
+    /// tracing. `None` before the first measurement.
     pub overhead: Option<f64>,
-    /// What an event is taken to cost, in nanoseconds; 0 before that was measured.
+    /// The estimated cost of one event, in nanoseconds; 0 before the first measurement.
     pub event_ns: f64,
-    /// Functions that are switched on and rest.
+    /// Suppressed functions: they are on, and their sleds are off.
     pub resting: u32,
-    /// About so many calls of them were not recorded.
+    /// The estimated number of their calls that were not recorded.
     pub unrecorded: u64,
-    /// Those of which the most were not, at most 10.
+    /// The functions with the most unrecorded calls, 10 at most.
     pub top: Vec<Resting>,
-    /// How often everything was recorded for a while.
+    /// The number of times in which all functions recorded.
     pub windows: u64,
 }
 
-/// A function that rests, or has rested.
+/// A function that is suppressed, or was.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resting {
-    /// Which.
+    /// The function.
     pub function: FunctionId,
     /// Its name.
     pub name: String,
-    /// Whether it rests now.
+    /// True if it is suppressed now.
     pub rests: bool,
-    /// About so many calls of it were not recorded.
+    /// The estimated number of its calls that were not recorded.
     pub unrecorded: u64,
 }
 
@@ -69,7 +70,7 @@ impl Economy {
     const LEAST_ON: Duration = Duration::from_millis(1);
     const MOST_EVERY: Duration = Duration::from_secs(3600);
 
-    /// Whether it can be kept to.
+    /// Checks the values.
     ///
     /// # Errors
     /// A budget or a time out of range.
@@ -91,10 +92,10 @@ impl Economy {
         }
     }
 
-    /// Whether what it needs to know is to be had.
+    /// Checks that the mode and the filter leave the events that a limit needs.
     ///
     /// # Errors
-    /// Nothing is recorded by which functions could be weighed, or what is left out in the program would be.
+    /// Mode `count`, or a budget beside a filter that leaves out calls in the program.
     pub(crate) fn suits(self, mode: Mode, filter: &Filter) -> Result<()> {
         let refuse = |message: &str| Err(Refusal::new(Reason::Mode, message.to_owned()));
         match self {

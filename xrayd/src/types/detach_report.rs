@@ -1,17 +1,17 @@
 //! The result of a detach, with the proof that the process is as it was.
 
-/// What a detach found, its proof included.
+/// The result of a detach.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DetachReport {
-    /// Sleds read back and found off.
+    /// Sleds that were read back and are off.
     pub sleds_off: u64,
-    /// Sleds that could not be switched off, because somebody else's bytes stand there.
+    /// Sleds that could not be switched off, because another program has changed their bytes.
     pub sleds_on: u64,
-    /// Bytes of text outside sleds that were compared with the file.
+    /// Bytes of text outside of sleds that were compared with the file.
     pub text_bytes_compared: u64,
-    /// Those that differ.
+    /// Bytes among them that differ.
     pub text_bytes_different: u64,
-    /// The process had ended already.
+    /// True if the process had ended before the detach.
     pub exited: bool,
     /// Events recorded in the session.
     pub events: u64,

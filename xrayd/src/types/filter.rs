@@ -13,50 +13,53 @@ use xray_trace::{
 use super::{ThreadChoice, compile};
 use crate::refusal::{Reason, Refusal, Result};
 
-/// Bytes of a filter's description in a trace.
+/// The longest description of a filter in a trace, in bytes.
 const LONGEST_NOTE: usize = 4096;
 
-/// Which events are kept; by default all.
+/// A filter. The default keeps all events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Those of modules of which one of these is the file name, that without its version or its ending, or a glob that matches the file name or the whole
-    /// path; of all, if there are none.
+    /// Modules whose events are kept; empty for all modules. An entry is a file name, a file name
+    /// without version or ending, or a glob for the file name or the whole path.
     pub modules: Vec<String>,
-    /// Calls that begin in it, and what is said in it.
+    /// The time whose calls and user events are kept. A call belongs to the time of its entry.
     pub window: Window,
-    /// What is recorded at all.
+    /// The calls that are recorded at all.
     pub calls: CallFilter,
 }
 
-/// Which calls are recorded; by default all. What is left out is counted, and nothing else is known of it.
+/// The calls that the program records. The default is all of them. Other calls are only counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallFilter {
-    /// Those that take so long at least; zero: all. Calls whose arguments are recorded, and those in which events are said, are recorded whatever they take,
-    /// and so is what they are in.
+    /// The shortest duration of a recorded call; zero for all calls. Calls with recorded arguments,
+    /// calls with user events in them, and the calls around both are recorded in any case.
     pub shortest: Duration,
-    /// Those so deep at most, where the outermost that is on has depth 1; 0: all.
+    /// The greatest depth of a recorded call; 0 for all calls. The outermost call of a function
+    /// that is on has depth 1.
     pub max_depth: u32,
-    /// The first of so many call trees of each thread; 0 and 1: each.
+    /// The first of this many call trees of a thread is recorded; 0 and 1 for all trees.
     pub one_in: u32,
-    /// Calls of functions with these names, or names that match these globs, and what happens in them; without any, whatever happens.
+    /// Names or globs of functions; empty for all. A call is recorded if it is one of their calls
+    /// or happens within one.
     pub inside: Vec<String>,
-    /// Those of threads with these ids, or with names that match these globs; without any, those of all.
+    /// Ids of threads, or globs for their names; empty for all threads.
     pub threads: Vec<String>,
 }
 
-/// A time, in nanoseconds since the Unix epoch. The clock is read when it is set: what happens to the clock later does not move it.
+/// A window of time, in nanoseconds since the Unix epoch. The clock is read when the filter is set.
+/// A later change of the clock does not move the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// When it begins; 0 for always.
+    /// Its begin; 0 for no begin.
     pub from_wall_ns: u64,
-    /// When it has ended; the greatest number for never.
+    /// Its end, not included; `u64::MAX` for no end.
     pub until_wall_ns: u64,
 }
 
 // === impl Filter ===
 
 impl Filter {
-    /// Whether it can be set.
+    /// Checks that the filter can be set.
     ///
     /// # Errors
     /// A pattern that cannot be understood, a window without an end behind its begin.
@@ -66,7 +69,8 @@ impl Filter {
         self.modules().map(drop)
     }
 
-    /// In the words of `xrayctl filter`'s options; empty if everything is recorded and kept. Of a window of time, only that there is one.
+    /// The filter as options of `xrayctl filter`; empty if it keeps all events. A window of time is
+    /// mentioned without its bounds.
     fn options(&self) -> String {
         let Self {
             modules,

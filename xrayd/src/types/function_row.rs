@@ -3,33 +3,33 @@
 use sled_encoders::Capture;
 use xray_trace::model::{FunctionId, SourceLine};
 
-/// One function, for a listing.
+/// One function in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionRow {
-    /// Id in this session.
+    /// Its id in the session.
     pub id: FunctionId,
-    /// Path of its module.
+    /// The path of its module.
     pub module: String,
-    /// Name to be read.
+    /// Its demangled name.
     pub name: String,
-    /// Symbol.
+    /// Its symbol.
     pub symbol: Option<String>,
-    /// Where it is defined.
+    /// The place of its definition.
     pub source: Option<SourceLine>,
     /// Its usable sleds.
     pub sleds: u32,
-    /// Those among them of custom and typed events.
+    /// Sleds among them of custom and typed events.
     pub event_sleds: u32,
-    /// Whether it is on.
+    /// True if the function is on.
     pub enabled: bool,
-    /// Whether it is on and rests.
+    /// True if the function is on, and suppressed to keep to a budget.
     pub rests: bool,
-    /// What is recorded of its calls beside their time.
+    /// Values that are recorded with its calls.
     pub capture: Capture,
-    /// Entries seen since attach.
+    /// Calls since the attach.
     pub calls: u64,
-    /// Id in its module's map.
+    /// Its id in the instrumentation map of its module.
     pub xray_id: u32,
-    /// Address in the target.
+    /// Its address in the target.
     pub address: u64,
 }

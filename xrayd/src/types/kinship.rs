@@ -6,21 +6,24 @@ use xray_trace::model::{Birth, Origin};
 
 use crate::pid::Pid;
 
-/// How a process came to be traced that nobody attached to by its number.
+/// The origin of a process that was followed, not attached by its pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kinship {
-    /// The process that its family was attached by.
+    /// The process that was attached or started by a user.
     pub root: Pid,
-    /// The process that forked it; of one that became another program, itself.
+    /// The process that forked it. A process that called `exec` is its own parent here.
     pub parent: Pid,
-    /// What made it what it is.
+    /// The call that made the process run this program.
     pub by: Birth,
-    /// How long it had run at most before its functions were on: what it did in that time is in no trace.
+    /// The longest time that the program can have run before its functions were on. Nothing of that
+    /// time is recorded.
     pub within: Duration,
 }
 
+// === impl Kinship ===
+
 impl Kinship {
-    /// As a trace says it.
+    /// The same for a trace.
     pub fn origin(&self) -> Origin {
         Origin {
             parent: self.parent.as_u32(),

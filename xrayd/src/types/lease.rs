@@ -2,6 +2,6 @@
 
 use std::num::NonZeroU64;
 
-/// Names a loan. Whoever asks for it chooses the number.
+/// The identity of a lease. The client that acquires the lease chooses the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseId(pub NonZeroU64);

@@ -1,34 +1,35 @@
-//! How the events of a session are kept.
+//! The mode of a session.
 
 use std::fmt;
 
-/// What becomes of events.
+/// What a session does with events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Rings hold the newest events of their threads, and nobody reads them until somebody wants to know. While a feed is read, it is as
-    /// [`Mode::Stream`].
+    /// Each ring keeps the newest events of its thread. They are read for a snapshot. While a
+    /// client reads a live stream, rings are read as in [`Mode::Stream`].
     Flight,
-    /// All events are read and retained, the oldest go first; what finds a full ring is lost, and counted.
+    /// All events are read and retained, and the oldest are dropped for room. An event that finds
+    /// its ring full is lost, and counted.
     #[default]
     Stream,
-    /// Events are read and added up, by stack of calls, and none is kept. While a feed is read, it has them all.
+    /// Events are read and added up by call stack, and not retained. A live stream has them all.
     Profile,
-    /// Calls are counted, by function and thread, and nothing is recorded of them.
+    /// Calls are counted by function and thread. No event is recorded.
     Count,
 }
 
 // === impl Mode ===
 
 impl Mode {
-    /// All there are.
+    /// All modes.
     pub const ALL: [Self; 4] = [Self::Flight, Self::Stream, Self::Profile, Self::Count];
 
-    /// Where it stands there.
+    /// Its index in [`Self::ALL`].
     pub(crate) const fn index(self) -> usize {
         self as usize
     }
 
-    /// Its name, as people write it.
+    /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Flight => "flight",

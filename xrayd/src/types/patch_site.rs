@@ -8,13 +8,13 @@ use sled_encoders::{
 /// A sled that can be switched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PatchSite {
-    /// Its first byte.
+    /// The address of its first byte.
     pub(crate) address: u64,
-    /// What it marks.
+    /// The kind of the sled.
     pub(crate) kind: SledKind,
-    /// What follows it, for tail exits.
+    /// The jump behind a tail exit.
     pub(crate) jump: TailJump,
-    /// Index of its module.
+    /// The index of its module.
     pub(crate) module: u32,
 }
 
@@ -26,11 +26,12 @@ impl PatchSite {
         self.address.saturating_add(self.length() as u64)
     }
 
-    /// True if it cannot call a trampoline itself.
+    /// True if the sled calls its trampoline through a stub.
     pub(crate) fn needs_stub(&self) -> bool {
         self.jump != TailJump::Plain || self.kind.is_event()
     }
 
+    /// Bytes of the sled.
     pub(crate) fn length(&self) -> usize {
         sled_bytes(self.kind)
     }

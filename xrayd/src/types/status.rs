@@ -7,20 +7,20 @@ use xray_trace::model::{BuildId, ClockFault};
 use super::{EconomyStatus, Filter, Kinship, Mode};
 use crate::{pid::Pid, refusal::Refusal};
 
-/// Where a session is in its life.
+/// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Attached.
+    /// The process is attached.
     Tracing,
-    /// On the way out.
+    /// A detach is under way.
     Detaching,
-    /// Its events cannot be read any more, because of a bug: everything is off, what was recorded is retained.
+    /// A bug ended the session. All functions are off. Recorded events are retained.
     Failed,
-    /// The process has ended; what was recorded is retained.
+    /// The process has ended. Recorded events are retained.
     Exited,
 }
 
-/// State and counters of a session.
+/// State and counters of one session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
     /// The process.
@@ -29,66 +29,68 @@ pub struct Status {
     pub uid: u32,
     /// Its command line.
     pub command: String,
-    /// Where the session is in its life.
+    /// The state of the session.
     pub phase: Phase,
-    /// How it came to be traced, if it was followed from another process.
+    /// Its origin, if it was followed from another process.
     pub kinship: Option<Kinship>,
-    /// It became another program by `exec`: in [`Phase::Exited`], what was attached to is gone and the process is not.
+    /// True in [`Phase::Exited`] if the process called `exec`. The traced program is gone, and the
+    /// process still runs.
     pub executed: bool,
-    /// What failed, in [`Phase::Failed`].
+    /// The cause of [`Phase::Failed`].
     pub failure: Option<String>,
-    /// How events are kept, as was asked for.
+    /// The mode that was set.
     pub mode: Mode,
     /// Functions with sleds.
     pub functions: u32,
     /// Functions that are on.
     pub functions_on: u32,
-    /// Those of them of which arguments or results are recorded, beside those whose sleds record the first argument.
+    /// Functions among them whose arguments or results are recorded. Functions whose sleds record
+    /// the first argument anyway do not count.
     pub functions_with_values: u32,
     /// Threads that have a ring.
     pub threads: u32,
-    /// Events recorded since attach; of those that nobody has read, about so many.
+    /// Events recorded since the attach. Events that are still in the rings are estimated.
     pub events: u64,
-    /// Over the last second or so.
+    /// Events per second, averaged over about the last second.
     pub events_per_second: f64,
-    /// Events among them that a filter has left out.
+    /// Events among them that the collector left out because of a filter.
     pub filtered: u64,
-    /// Calls, and what was said, that a filter has left out in the program itself: no events.
+    /// Calls and user events that the program itself left out because of a filter. They are not in
+    /// `events`.
     pub left_out: u64,
-    /// What is recorded and kept.
+    /// The filter in force.
     pub filter: Filter,
-    /// What tracing may cost, and what came of that.
+    /// The limit on what tracing costs, and its effect.
     pub economy: EconomyStatus,
-    /// When the processor's counter did not keep time, the newest faults. Durations around are
-    /// wrong.
+    /// The newest faults of the processor's counter. Durations around a fault are wrong.
     pub clock_faults: Vec<ClockFault>,
     /// Events lost in the target.
     pub lost: u64,
-    /// By which threads, those that lost the most first; never more than `lost` in sum.
+    /// The threads that lost the most events, in descending order. Their sum is `lost` at most.
     pub losses: Vec<ThreadLoss>,
-    /// The fullest ring at the last drain, in permille.
+    /// Fill level of the fullest ring when the rings were read last, in permille.
     pub ring_use_permille: u32,
-    /// Bytes of a ring.
+    /// Size of one ring, in bytes.
     pub ring_bytes: u64,
     /// Threads that can have a ring at the same time.
     pub max_threads: u32,
-    /// Why threads lose all their events that need a ring: a limit on memory.
+    /// The limit on memory because of which threads have no ring and lose their events.
     pub rings_refused: Option<String>,
     /// Memory that patching made private to the target, in bytes.
     pub copied_bytes: u64,
-    /// Bytes retained.
+    /// Size of the retained events, in bytes.
     pub retained_bytes: u64,
-    /// Events in them.
+    /// Retained events.
     pub retained_events: u64,
-    /// Events dropped from what was retained, for space.
+    /// Retained events that were dropped to make room.
     pub overwritten_events: u64,
-    /// Triggers that are armed in it.
+    /// Triggers that are armed in the process.
     pub triggers: u32,
-    /// When it was attached, in nanoseconds since the Unix epoch.
+    /// Time of the attach, in nanoseconds since the Unix epoch.
     pub attached_wall_ns: u64,
     /// Modules with sleds that are loaded.
     pub modules: Vec<ModuleStatus>,
-    /// How libraries that come are noticed.
+    /// The detection method for libraries that are loaded.
     pub noticing: Noticing,
 }
 
@@ -97,57 +99,58 @@ pub struct Status {
 pub struct ModuleStatus {
     /// Its path as the process sees it.
     pub path: String,
-    /// Its build id, if it has one and is traced.
+    /// Its build id, if it has one and the module is traced.
     pub build_id: Option<BuildId>,
     /// Functions with sleds.
     pub functions: u32,
     /// Functions that are on.
     pub functions_on: u32,
-    /// Memory in it that patching made private to the target, in bytes.
+    /// Memory of the module that patching made private to the target, in bytes.
     pub copied_bytes: u64,
-    /// For a library that was loaded after the attach and in which rules switched anything on: how soon that was.
+    /// The delay until the functions of a library were on that was loaded after the attach. `None`
+    /// if no rule selects one of its functions.
     pub armed: Option<Armed>,
-    /// Why it is not traced.
+    /// The reason why the module is not traced.
     pub refusal: Option<Refusal>,
 }
 
-/// What a thread has lost.
+/// The losses of one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadLoss {
-    /// Its id; 0 stands for threads that nobody can tell apart.
+    /// Id of the thread. 0 stands for all threads that cannot be told apart.
     pub tid: u32,
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
-    /// Events, at least 1.
+    /// Lost events, 1 or more.
     pub lost: u64,
 }
 
-/// How soon what the rules name was on in a library that came.
+/// The delay until the selected functions of a newly loaded library were on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Armed {
-    /// How long it took.
+    /// The delay.
     pub within: Duration,
-    /// From when.
+    /// The start of the delay.
     pub since: Since,
 }
 
-/// What a time is counted from.
+/// The start of a measured delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Since {
-    /// Its text was mapped, by the kernel's word: the time was measured.
+    /// The kernel mapped the library's text. The delay is exact.
     Mapping,
-    /// A look at the maps did not show it yet: it took no longer.
+    /// The last look at the maps that did not show the library. The delay is an upper bound.
     Look,
 }
 
-/// How libraries that come are noticed.
+/// The detection method for libraries that are loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Noticing {
-    /// They are looked for once a second: no rule names anything that comes.
+    /// One look at the maps each second, since no rule selects functions of new libraries.
     #[default]
     Idle,
-    /// By the kernel's perf events.
+    /// The kernel's perf events.
     Perf,
-    /// By looking at the maps every few milliseconds, and why.
+    /// Looks at the maps, 4 ms apart or more, and the reason why there are no perf events.
     Maps(String),
 }

@@ -1,19 +1,19 @@
-//! Which threads are recorded: by id, or by name.
+//! The threads that are recorded, by id or by name.
 
 use xray_trace::instr_map::{Candidate, CompiledSelection, Rule, Selection, SelectionError};
 
-/// Which threads are recorded.
+/// The threads that are recorded.
 #[derive(Debug, Clone)]
 pub(crate) struct ThreadChoice {
     ids: Vec<u32>,
-    /// `None` if none is meant by name.
+    /// `None` if no thread is chosen by name.
     names: Option<CompiledSelection>,
 }
 
 // === impl ThreadChoice ===
 
 impl ThreadChoice {
-    /// Those with these ids, and with names that match these globs.
+    /// Threads with these ids, and threads whose names match these globs.
     ///
     /// # Errors
     /// A pattern that cannot be understood.
@@ -36,13 +36,13 @@ impl ThreadChoice {
         Ok(Self { ids, names })
     }
 
-    /// Bytes that it takes.
+    /// Its memory in bytes.
     pub(crate) fn size(&self) -> usize {
         let names = self.names.as_ref().map_or(0, CompiledSelection::size);
         names + size_of_val(&*self.ids)
     }
 
-    /// Whether a thread is recorded that has this id and this name now.
+    /// True if a thread with this id and this name is recorded.
     pub(crate) fn has(&self, tid: u32, name: &str) -> bool {
         let named = Candidate {
             id: 0,

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use xray_trace::model::Ticks;
 
-/// How far a picture reaches.
+/// The time that a snapshot covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// As far back as there is anything, up to now.
+    /// All events that are in rings or retained.
     All,
-    /// The last so long: up to now, or, if all of the processes have ended, up to the last event.
+    /// The last part of this length. It ends now, or with the last event if all processes have
+    /// ended.
     Last(Duration),
-    /// From one reading of the counter to another one, both included. What is still to come is not waited for.
+    /// From one reading of the counter to another one, both included. A snapshot does not wait for
+    /// the end of the range.
     Between(Ticks, Ticks),
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use sled_encoders::Capture;
 
-/// On or off.
+/// The state of a sled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Switch {
-    /// Events are recorded.
+    /// The sled calls a trampoline.
     On,
-    /// As compiled.
+    /// The sled is as compiled.
     Off,
 }
 
@@ -18,7 +18,7 @@ pub enum Switch {
 pub enum Wanted {
     /// Events are recorded, with these values.
     On(Capture),
-    /// As compiled.
+    /// Sleds are as compiled.
     Off,
 }
 
@@ -38,20 +38,20 @@ pub struct ToggleReport {
     pub matched: u32,
     /// Functions whose state changed.
     pub changed: u32,
-    /// Sleds switched.
+    /// Sleds that were switched.
     pub sleds: u64,
-    /// Sleds left alone because their bytes are not what they should be.
+    /// Sleds that were left alone, because another program has changed their bytes.
     pub foreign: u64,
     /// Memory that became private to the target, in bytes.
     pub copied_bytes: u64,
-    /// How long the patching took.
+    /// The time that patching took.
     pub elapsed: Duration,
     /// Sleds that were staged to record other values, or would be.
     pub restaged: u64,
     /// The longest time for which all threads were stopped, because a library that can be unloaded
     /// was written to, or because sleds were staged anew. Zero if none was stopped.
     pub stopped: Duration,
-    /// Some of the functions matched.
+    /// Names of five matched functions at most.
     pub sample: Vec<String>,
     /// In a dry run: `copied_bytes` by the path of the module, without modules that have none.
     pub copied_by_module: Vec<(String, u64)>,
@@ -60,7 +60,7 @@ pub struct ToggleReport {
 // === impl Wanted ===
 
 impl Wanted {
-    /// Which way they are switched.
+    /// The state of their sleds.
     #[must_use]
     pub const fn switch(self) -> Switch {
         match self {
@@ -71,7 +71,7 @@ impl Wanted {
 }
 
 impl From<Switch> for Wanted {
-    /// On without values.
+    /// No values are recorded.
     fn from(switch: Switch) -> Self {
         match switch {
             Switch::On => Self::On(Capture::NONE),

@@ -39,7 +39,7 @@ pub struct TimelineCall {
     pub finished: bool,
 }
 
-/// Calls that are summed up: those of one depth that begin within a slice of time.
+/// The sum of the calls of one depth that begin within a slice of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
     /// The number of calls that they stand within.

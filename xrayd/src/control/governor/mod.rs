@@ -1,24 +1,25 @@
-//! What tracing may cost.
+//! The governor: keeps the cost of tracing within its limit.
 //!
 //! ```text
-//!  budget  ─ look ─► what did rings get, by whom? ─► weigh ─► the dear and short rest ─┐
-//!              ▲                                                                       │
-//!              └──── once in a while all that rests is on for milliseconds ◄───────────┘
+//!  budget  ─ look ─► which functions filled the rings? ─► weigh ─► suppress the costly ─┐
+//!              ▲                                                                        │
+//!              └──── now and then suppressed functions are on for milliseconds ◄────────┘
 //!
 //!  duty    ── off ──┤ on ├────────────── off ──────────────┤ on ├──
 //! ```
 //!
-//! A function that *rests* is off though it is switched on: [`States`](super::states) say what is wanted, the sleds what is. What rested for how long, about how many calls that
-//! hid, and when everything was on, is in the [`History`], which is shown and goes into traces.
+//! A suppressed function is on in [`States`](super::states), and its sleds are off. The [`History`]
+//! says how long functions were suppressed, about how many of their calls were not recorded, and
+//! when all functions were on. It is shown to users and written into traces.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `price` | what an event costs |
-//! | `measure` | what was recorded between two looks, and what that cost whom |
-//! | `run_clocks` | for how long threads run while something is tried |
-//! | `weigh` | what functions cost, and which of them are worth it |
-//! | `history` | what rested, and when everything was recorded |
-//! | `run` | the control thread's part: looking, trying, switching |
+//! | `price` | the cost of an event |
+//! | `measure` | the events of each function between two looks, and their cost |
+//! | `run_clocks` | the processor time of threads during a try |
+//! | `weigh` | the cost of functions, and the choice of those to suppress |
+//! | `history` | times of suppression, and times in which all functions were on |
+//! | `run` | the control thread's part: looks, tries, switching |
 
 mod history;
 mod measure;

@@ -25,13 +25,13 @@ pub(crate) struct Figures {
     pub(crate) functions: u32,
     pub(crate) functions_on: u32,
     pub(crate) copied_bytes: u64,
-    /// Calls of which it is not known which function they are of; `None` if none of its functions are measured.
+    /// Calls that were not assigned to a function; `None` if none of its functions is measured.
     pub(crate) unassigned: Option<u64>,
     /// Measured functions that were called.
     pub(crate) series: Vec<Series>,
 }
 
-/// Whoever tells a session's numbers. Asking is cheap, and waits for nobody.
+/// Reads the figures of a session. Cheap, and never waits.
 pub(crate) trait Numbers: std::fmt::Debug + Send + Sync {
     fn figures(&self) -> Figures;
 
