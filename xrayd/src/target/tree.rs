@@ -16,9 +16,6 @@ use procfs::{
 use super::{Maps, Objects, Threads, modules::modules_of};
 use crate::{pid::Pid, sys::PidFd};
 
-/// Looks at a process whose threads end meanwhile.
-const LOOKS: u32 = 10;
-
 /// The children of processes, at one moment.
 #[derive(Debug)]
 pub(crate) struct Children {
@@ -107,17 +104,10 @@ impl Glance {
     /// # Errors
     /// It cannot be looked at.
     pub(crate) fn at(pid: Pid) -> io::Result<Option<Self>> {
-        for _ in 0..LOOKS {
-            let Some(process) = stat_of(&format!("/proc/{pid}"))? else {
-                return Ok(None);
-            };
-            let Some(tid) = Threads::live(pid) else {
-                if has_ended(pid)? {
-                    return Ok(None);
-                }
-                continue;
-            };
-            // A thread that calls `exec` has the leader's number afterwards, and none of its own.
+        let Some(process) = stat_of(&format!("/proc/{pid}"))? else {
+            return Ok(None);
+        };
+        if let Some(tid) = Threads::live(pid) {
             let thread = format!("/proc/{pid}/task/{tid}");
             let (stat, exe) = (
                 stat_of(&thread)?,
@@ -137,6 +127,10 @@ impl Glance {
                     },
                 }));
             }
+        }
+        // A thread that calls `exec` has the leader's number afterwards, and none of its own.
+        if has_ended(pid)? {
+            return Ok(None);
         }
         let message = format!("process {pid} shows no living thread: it ends, or calls exec");
         Err(io::Error::other(message))
