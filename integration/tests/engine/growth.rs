@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use procfs::process::MMPermissions;
 use shm_ring::Geometry;
-use shm_ring::layout::{control, slot};
+use shm_ring::layout::{bucket, control, slot};
 use xrayd::{
     process::{AttachOptions, Session},
     types::{Mode, Switch},
@@ -79,6 +79,17 @@ impl Tables {
         let lines = (0..self.geometry.slots()).map(|index| self.geometry.control_offset(index));
         let owners = lines.map(|line| self.word(self.rings + line + control::OWNER));
         owners.filter(|owner| !matches!(owner, Ok(0))).collect()
+    }
+
+    /// Threads that have a ring, or a bucket because no slot was open for them.
+    fn known(&self) -> Result<BTreeSet<u64>> {
+        let mut known = self.threads()?;
+        for index in 0..self.geometry.buckets() {
+            let place = self.rings + self.geometry.bucket_offset(index);
+            known.insert(self.word(place + bucket::TID)?);
+        }
+        known.remove(&0);
+        Ok(known)
     }
 
     /// Slots that are not closed.
@@ -188,19 +199,17 @@ fn who_takes_over_opens_what_a_killed_tracer_left_closed() -> Result<()> {
     ensure!(tables.open()? == OPEN, "{} open", tables.open()?);
     tracer.kill()?;
     target.send("go")?;
-    let in_ring = |least: usize| {
-        wait_until(DEADLINE, "rings are taken", || {
-            Ok((tables.threads()?.len() >= least).then_some(()))
-        })
-    };
-    in_ring(OPEN / 2)?;
+    // How many of them find an open slot depends on their numbers, and so on other programs.
+    wait_until(DEADLINE, "each thread has looked for a slot", || {
+        Ok((tables.known()?.len() >= THREADS).then_some(()))
+    })?;
     ensure!(tables.open()? == OPEN && tables.threads()?.len() <= OPEN);
 
     let mut tracer = Tracer::spawn()?;
     let adopted = tracer.ask(&format!("attach {pid} {RING_BYTES} 1024"))?;
     ensure!(adopted == "adopted=true", "{adopted}");
     tracer.ask("on")?;
-    in_ring(THREADS)?;
+    wait_for_rings(&target, THREADS)?;
     tracer.kill()?;
     let open = tables.open()?;
     ensure!(open < tables.geometry.slots() as usize, "{open} open");

@@ -16,9 +16,11 @@ use shm_ring::SlotOwners;
 use super::Drain;
 use crate::collect::ring_budget::RingBudget;
 
-/// The least pause between two looks, which cost: as long as so many times what the last one took.
-const LEAST_PAUSE: Duration = Duration::from_millis(1);
+/// The pause between two looks is so many times as long as the last look took, within these bounds.
+/// A look may have taken long because the thread got no processor.
 const PAUSES: u32 = 20;
+const LEAST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// How soon threads are looked for again that have a bucket: another thread may have taken the slot
 /// that was opened for them.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -62,6 +64,17 @@ impl Growth {
         self.newcomer = self.newcomer.max(Some(thread));
     }
 
+    /// A look that began and ended then has, or has not, been refused memory.
+    fn has_looked(&mut self, began: Instant, ended: Instant, refused: bool) {
+        let pause = ended.duration_since(began).saturating_mul(PAUSES);
+        self.not_before = ended + pause.clamp(LEAST_PAUSE, LONGEST_PAUSE);
+        self.again = ended
+            + match refused {
+                false => LOOK_AGAIN_AFTER,
+                true => ASK_AGAIN_AFTER,
+            };
+    }
+
     /// True if there may be threads that a slot could be opened for.
     fn is_due(&self, buckets_taken: u64, now: Instant) -> bool {
         let news = self.newcomer.is_some() || buckets_taken != self.buckets_taken;
@@ -84,14 +97,9 @@ impl Drain {
             return;
         }
         self.growth.buckets_taken = buckets_taken;
-        let pause = match self.open_slots_now() {
-            Ok(()) => LOOK_AGAIN_AFTER,
-            Err(Refused) => ASK_AGAIN_AFTER,
-        };
-        let ended = Instant::now();
-        let least = LEAST_PAUSE.max(ended.duration_since(now) * PAUSES);
-        self.growth.not_before = ended + least;
-        self.growth.again = ended + pause.max(least);
+        let opened = self.open_slots_now();
+        self.growth
+            .has_looked(now, Instant::now(), matches!(opened, Err(Refused)));
     }
 
     fn open_slots_now(&mut self) -> Result<(), Refused> {
@@ -174,4 +182,37 @@ fn open_ahead(owners: &mut SlotOwners, newest: u32) -> Vec<u32> {
     let taken = owners.taken();
     let most = MOST_FREE.max(2 * taken).saturating_sub(owners.free());
     owners.open_behind(newest, taken.max(AHEAD).min(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use shm_ring::Geometry;
+
+    use super::*;
+
+    #[test]
+    fn a_look_that_took_long_does_not_put_off_the_next_one_for_long() {
+        let began = Instant::now();
+        let budget = RingBudget::unlimited(Geometry::new(1 << 16, 64).unwrap(), 32);
+        let mut growth = Growth::new(budget, began);
+        let mut is_due_after = |took: Duration, pause: Duration, news: bool| {
+            let ended = began + took;
+            growth.has_looked(began, ended, false);
+            growth.newcomer = news.then_some(1);
+            growth.buckets_taken = 1;
+            growth.is_due(1, ended + pause)
+        };
+        let milliseconds = Duration::from_millis;
+        // What a look costs decides, while that is little.
+        assert!(!is_due_after(milliseconds(2), milliseconds(39), true));
+        assert!(is_due_after(milliseconds(2), milliseconds(40), true));
+        assert!(!is_due_after(Duration::ZERO, Duration::ZERO, true));
+        // A thread that waits for a slot is looked for again, also without news.
+        assert!(!is_due_after(milliseconds(2), milliseconds(99), false));
+        assert!(is_due_after(milliseconds(2), milliseconds(100), false));
+        // The thread that looks waited for a processor for a minute.
+        let minute = Duration::from_secs(60);
+        assert!(is_due_after(minute, milliseconds(100), true));
+        assert!(is_due_after(minute, milliseconds(100), false));
+    }
 }

@@ -67,9 +67,11 @@ const ANCHOR_EVERY: Duration = Duration::from_secs(1);
 const COUNT_EVERY: Duration = Duration::from_millis(500);
 /// How often the names of threads are read that choose which are recorded.
 const CHOOSE_EVERY: Duration = Duration::from_secs(1);
-/// How often sums are handed to who measures calls, or after so many times what the last time took.
-const MEASURE_EVERY: Duration = Duration::from_secs(1);
+/// How often sums are handed to who measures calls. The pause is so many times as long as the last
+/// time took, within these bounds.
 const MEASURE_PAUSES: u32 = 50;
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
+const LONGEST_MEASURE_PAUSE: Duration = Duration::from_secs(10);
 /// One in so many slots taken since the last look for ended threads calls for the next one: threads that live for a
 /// moment only would have used up all slots by the time of the chores.
 const SLOTS_PER_LOOK: usize = 16;
@@ -600,8 +602,8 @@ impl Drain {
         }
         self.hand_over();
         let ended = Instant::now();
-        let pause = ended.duration_since(begun) * MEASURE_PAUSES;
-        self.next_measuring = ended + pause.max(MEASURE_EVERY);
+        let pause = ended.duration_since(begun).saturating_mul(MEASURE_PAUSES);
+        self.next_measuring = ended + pause.clamp(MEASURE_EVERY, LONGEST_MEASURE_PAUSE);
     }
 
     fn anchor(&self) {

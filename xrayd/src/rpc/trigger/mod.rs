@@ -47,9 +47,11 @@ use crate::{
     types::Reach,
 };
 
-/// How often it is looked who has come and gone, and for how much of the time at most: one part in so many.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often processes that have come and gone are looked for. The pause is so many times as long as
+/// the last look took, within these bounds.
 const LOOK_SHARE: u32 = 20;
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LONGEST_LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// What is under way.
 #[derive(Debug)]
@@ -151,8 +153,8 @@ impl Triggering {
                     if self.look().await? {
                         return self.over(Why::Ended).await;
                     }
-                    let pause = (looked.elapsed() * LOOK_SHARE).max(LOOK_EVERY);
-                    look_at = Instant::now() + pause;
+                    let pause = looked.elapsed().saturating_mul(LOOK_SHARE);
+                    look_at = Instant::now() + pause.clamp(LOOK_EVERY, LONGEST_LOOK_PAUSE);
                 }
             }
         }
