@@ -15,7 +15,7 @@
 //! While a sled is off, no thread executes its words from +4 on, so they may be rewritten at leisure: that is staging, once in a
 //! process's life. Switching is a store of one aligned word, between two instructions that may be modified while others
 //! execute them. What has to lie between staging and the first switching on, and which write is one store, stands in
-//! `docs/ARCHITECTURE.md`, "AArch64".
+//! `docs/design/aarch64.md`, "Switching".
 //!
 //! Every kind of sled of a function is the same (those of custom and typed events are not made here), and keeps every register, also those that an indirect tail call goes through.
 

@@ -13,7 +13,8 @@
 //!  x30  return address into the sled: its low half + 1 is the record's name
 //! ```
 //!
-//! What the slow path does is argued in `docs/ARCHITECTURE.md`, "Trampolines" and "AArch64"; steps and labels have the names of
+//! What the slow path does is argued in `docs/design/trampoline.md` and `docs/design/aarch64.md`;
+//! steps and labels have the names of
 //! the mirrored file and of `shm_ring::Recording`. `x0` says which words of the ring the hot path reserved and could not use, `w5`
 //! what to do about them:
 //!

@@ -23,7 +23,8 @@
 //!
 //! Where the stack stood at the sled is told by where the name stands: right above it, or behind the stub's frame and the red zone.
 //!
-//! What the slow path does is argued in `docs/ARCHITECTURE.md`, "Trampolines"; each step says here which rule it follows. `rcx` says
+//! What the slow path does is argued in `docs/design/trampoline.md`; each step says here which
+//! rule it follows. `rcx` says
 //! which words of the ring the hot path reserved and could not use, `r12d` what to do about them:
 //!
 //! ```text

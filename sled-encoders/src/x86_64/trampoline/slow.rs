@@ -38,8 +38,8 @@ const EMPTIED_AT_ONCE: u64 = 64;
 /// * a value that every context stores there,
 /// * an increment.
 ///
-/// There are two exceptions, the call word and the mark in `BUSY`: see `docs/ARCHITECTURE.md`,
-/// "Contexts that come back".
+/// There are two exceptions, the call word and the mark in `BUSY`: see
+/// `docs/design/trampoline.md`, "Contexts that come back".
 ///
 /// ```text
 ///  r10  the argument   r11  slot   rdi  control line   r13  the head as this context parks it

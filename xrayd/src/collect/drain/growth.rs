@@ -1,5 +1,5 @@
 //! Slots for threads that have none, where memory is limited: there a part of the slots is closed
-//! (`docs/ARCHITECTURE.md`, "Memory in the target").
+//! (`docs/design/memory.md`, "Closed slots").
 //!
 //! A thread without a slot counts its losses in a bucket. So that threads lose little, the drain
 //! looks for new buckets and for new rings at each round. It opens slots for the threads that have a
