@@ -1,23 +1,26 @@
-//! Which events are kept of those that are read: those of some functions, in a window of time.
+//! The filter on events that were read: by function, and by a window of time.
 //!
-//! A call is kept or left out as a whole, by its entry: the exit of a call that is kept is kept as well, also after the window's end, and that of one that
-//! is left out is left out. So what is kept nests as the program's calls do, and durations are true. Whether calls were left without an exit is found out with
-//! all events (`stacks`), and told of those that are kept.
+//! A call is kept or left out as a whole, by its entry. The exit of a kept call is kept as well,
+//! even after the window's end. The exit of a call that was left out is left out. So the kept calls
+//! nest as the program's calls do, and durations are true.
+//!
+//! All events show which calls ended without an exit (`shadow_stack`). The trace reports it for the
+//! kept calls. Calls that the program itself leaves out are not handled here.
 
 use std::{ops::Range, sync::Arc};
 
 use xray_trace::model::{FunctionId, Ticks};
 
-/// Changes between calls that are kept and calls that are left out, in the open calls of a thread, that are remembered. A call beyond that is
-/// treated as the one that it is within.
+/// The most changes between kept and left-out calls that are remembered, in the open calls of one
+/// thread. A call beyond them is treated as the call around it.
 const MOST_RUNS: usize = 1 << 12;
 
-/// Which events are kept.
+/// The filter: which events are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Keep {
-    /// In order, and apart from each other; `None` for all functions.
+    /// Sorted and disjoint ranges of ids; `None` for all functions.
     functions: Option<Vec<Range<u32>>>,
-    /// From its begin on, and before its end.
+    /// From its start on, and before its end.
     window: Range<Ticks>,
 }
 
@@ -26,9 +29,10 @@ pub(crate) struct Keep {
 pub(super) struct Kept {
     /// `None` once everything is kept again.
     keep: Option<Arc<Keep>>,
-    /// Open calls, outermost first: so many that were kept, or so many that were not. None of these is empty, and neighbours differ.
+    /// The open calls in runs of kept or left-out calls, outermost first. No run is empty, and
+    /// neighbours differ.
     runs: Vec<Run>,
-    /// How many calls those are.
+    /// The number of calls in `runs`.
     open: u64,
 }
 
@@ -41,7 +45,7 @@ struct Run {
 // === impl Keep ===
 
 impl Keep {
-    /// Events of functions with these ids, or of all, in this window.
+    /// Keeps events of functions with these ids, or of all functions, in this window.
     pub(crate) fn new(functions: Option<Vec<Range<u32>>>, window: Range<Ticks>) -> Self {
         let functions = functions.map(|mut ranges| {
             ranges.retain(|range| !range.is_empty());
@@ -58,7 +62,7 @@ impl Keep {
         Self { functions, window }
     }
 
-    /// No events.
+    /// Keeps no events.
     pub(super) fn nothing() -> Self {
         Self::new(Some(Vec::new()), Ticks(0)..Ticks(0))
     }
@@ -76,7 +80,7 @@ impl Keep {
 // === impl Kept ===
 
 impl Kept {
-    /// So many calls are open, all of which were kept.
+    /// The state with `open` open calls, all of which were kept.
     pub(super) fn new(open: u64) -> Self {
         let mut kept = Self {
             keep: None,
@@ -87,39 +91,40 @@ impl Kept {
         kept
     }
 
-    /// From now on these are kept; `None` for all.
+    /// Sets the filter for the next events; `None` keeps all.
     pub(super) fn keep(&mut self, keep: Option<Arc<Keep>>) {
         self.keep = keep;
     }
 
-    /// Everything is kept, and every open call was: there is nothing to remember.
+    /// True if everything is kept and every open call was: there is nothing to remember.
     pub(super) fn is_over(&self) -> bool {
         self.keep.is_none() && self.runs.iter().all(|run| run.kept)
     }
 
-    /// Whether each open call was kept, outermost first.
+    /// For each open call, outermost first, whether it was kept.
     pub(super) fn calls(&self) -> impl Iterator<Item = bool> {
         let runs = self.runs.iter();
         runs.flat_map(|run| (0..run.calls).map(|_| run.kept))
     }
 
-    /// Whether an event is kept that is no part of a call that is open.
+    /// True if an event outside of open calls' entries and exits is kept.
     pub(super) fn keeps(&self, function: FunctionId, ticks: u64) -> bool {
         let keep = self.keep.as_ref();
         keep.is_none_or(|keep| keep.keeps(function, ticks))
     }
 
-    /// A call begins: whether it is kept.
+    /// Begins a call; true if it is kept.
     pub(super) fn enter(&mut self, function: FunctionId, ticks: u64) -> bool {
         let kept = self.keeps(function, ticks);
         self.push(kept, 1)
     }
 
-    /// A call has ended, or something that looks so; so many are open now. Whether the exit is kept.
+    /// Handles an exit, or an event that looks like one, after which `open` calls are open. True if
+    /// the exit is kept.
     pub(super) fn exit(&mut self, open: u64, function: FunctionId, ticks: u64) -> bool {
         match self.open.checked_sub(open) {
             Some(ended @ 1..) => {
-                // Of several, the outermost is the one that ends by this exit.
+                // Of several calls, the exit belongs to the outermost one.
                 self.leave(ended - 1);
                 self.leave(1) > 0
             }
@@ -127,7 +132,7 @@ impl Kept {
         }
     }
 
-    /// So many of the innermost calls are over: says how many of them were kept.
+    /// Ends this many of the innermost calls. Returns the number of kept calls among them.
     pub(super) fn leave(&mut self, calls: u64) -> u64 {
         let (mut left, mut kept) = (calls, 0_u64);
         while left > 0
@@ -147,13 +152,13 @@ impl Kept {
         kept
     }
 
-    /// Nothing is known to be open.
+    /// Forgets the open calls.
     pub(super) fn clear(&mut self) {
         self.runs.clear();
         self.open = 0;
     }
 
-    /// Further in, so many calls are open; says whether they count as kept.
+    /// Adds open calls within the others; true if they count as kept.
     fn push(&mut self, kept: bool, calls: u64) -> bool {
         if calls == 0 {
             return kept;
@@ -230,7 +235,7 @@ mod tests {
         assert!(!kept.exit(2, other, 16));
         assert!(kept.exit(1, one, 25));
         assert!(!kept.exit(0, one, 19));
-        // Of no call that is known.
+        // An exit of no known call.
         assert!(kept.exit(0, one, 19));
         assert!(!kept.exit(0, one, 20));
     }
@@ -243,7 +248,7 @@ mod tests {
         }
         assert_eq!(kept.leave(2), 1);
         assert_eq!(kept.leave(0), 0);
-        // Three are over, and a fourth has ended by this exit.
+        // Three are over, and this exit ends a fourth.
         assert_eq!(kept.leave(2), 2);
         assert!(!kept.exit(2, FunctionId(0), 0));
         assert_eq!(kept.leave(99), 1);
@@ -280,17 +285,18 @@ mod tests {
         assert_eq!((kept.runs.len(), kept.open), (0, 0));
     }
 
-    /// Functions of the property below. An entry's site has the function's number, an exit's has that of 100 more.
+    /// Functions of the property below. The site of an entry has the function's number, and the
+    /// site of an exit has the number plus 100.
     const FUNCTIONS: u32 = 4;
 
-    /// What a thread does next: a function, and where on the stack.
+    /// The next step of a thread: a function, and the size of its frame.
     #[derive(Debug, Clone, Copy)]
     enum Does {
         Calls(u32, u64),
         Returns,
-        /// Its exit shows that what is further in was left.
+        /// Its exit shows that the calls within it were left.
         ReturnsFrom(usize),
-        /// Was entered before anything was seen.
+        /// The exit of a call that was entered before anything was seen.
         ReturnsAstray(u32),
         Loses,
     }
@@ -305,7 +311,7 @@ mod tests {
         ]
     }
 
-    /// As the rings of a thread that does that: one event every 10 ticks.
+    /// The contents of the ring of a thread with these steps: one event every 10 ticks.
     fn items(does: &[Does]) -> Vec<Item> {
         const TOP: u64 = 0x7fff_0000;
         let mut open: Vec<(u32, u64)> = Vec::new();
@@ -338,10 +344,12 @@ mod tests {
         items
     }
 
-    /// A call as a reader of blocks sees it: its function, and when it began and, with an exit, ended. Exits of none begin when they end.
+    /// A call as a reader of blocks sees it: its function, its begin, and the end of a call with an
+    /// exit. An unmatched exit begins when it ends.
     type Call = (u32, u64, Option<u64>);
 
-    /// Blocks of these items, of which some are kept, as a reader understands them; and how many events were left out.
+    /// The calls in the blocks of these items under these filters, as a reader understands them,
+    /// and the number of events that were left out.
     fn read(items: &[Item], filters: &[(usize, Option<Arc<Keep>>)]) -> (Vec<Call>, u64) {
         let mut sites = SiteTable::new();
         for id in 0..FUNCTIONS {
@@ -412,7 +420,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is kept is what a reader of everything would have picked out: the same calls, as long, and ended as they were.
+        /// The kept calls are those that a reader of everything would select: the same calls, with
+        /// the same durations and ends.
         #[test]
         fn what_is_kept_is_that_part_of_everything(
             does in prop::collection::vec(does(), 0..80),
@@ -440,7 +449,7 @@ mod tests {
             prop_assert_eq!(events(&kept) + filtered, before);
         }
 
-        /// Filters come and go: calls are whole or not there, and nothing else changes.
+        /// Filters come and go: calls are whole or missing, and nothing else changes.
         #[test]
         fn a_filter_that_comes_and_goes_leaves_whole_calls(
             does in prop::collection::vec(does(), 0..80),

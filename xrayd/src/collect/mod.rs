@@ -1,4 +1,8 @@
 //! Drains the rings of one target into event blocks.
+//!
+//! The thread `drain-<pid>` (`drain`) reads each ring, and gives the events to the decoder of the
+//! ring's thread (`thread_decoder`). The decoder follows the open calls (`shadow_stack`) and
+//! publishes blocks to the event store. Retention and live streams are in `store`.
 
 mod drain;
 mod keep;

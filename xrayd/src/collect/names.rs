@@ -1,8 +1,8 @@
-//! The threads of one target by the ids that they have in the target's own pid namespace: their ids
-//! here, their names, and which of them have ended.
+//! The threads of one target by their ids in the target's own pid namespace: their ids here, their
+//! names, and which of them have ended.
 //!
-//! A number names a thread only as long as that lives: the kernel gives numbers out anew. So a
-//! thread that has a ring is known by its number and its start time.
+//! An id names a thread only for the thread's lifetime, since the kernel reuses ids. So a thread
+//! that has a ring is identified by its id and its start time. Nothing here reads rings.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,42 +15,43 @@ use crate::{
     target::{StartTime, Threads},
 };
 
-/// A thread that no listing shows has ended if a listing so much later does not show it either. A
-/// listing ends early when the thread ends that it has come to.
+/// A thread that no listing shows has ended if a listing this much later does not show it either. A
+/// listing ends early when the thread at its current position ends.
 const ABSENT_FOR: Duration = Duration::from_millis(100);
 
-/// Thread ids of the target's own pid namespace, in ours. Each thread's files are read once; there
-/// may be very many threads.
+/// The translation of thread ids from the target's own pid namespace into ours. The files of each
+/// thread are read once, since there may be very many threads.
 #[derive(Debug)]
 pub(super) struct Names {
     pid: Pid,
     same_namespace: bool,
-    /// The other namespace, where the kernel finds threads of it.
+    /// The other namespace, if the kernel finds threads of it by their ids.
     namespace: Option<PidNamespace>,
-    /// In another namespace, the living threads: by their id here, and by the one inside. Kept by
-    /// `living`.
+    /// The living threads of another namespace: by their ids here, and by their ids inside. Written
+    /// by `living`.
     inner: HashMap<Tid, u32>,
     outer: HashMap<u32, Tid>,
-    /// Threads that the kernel does not find for us and no listing has shown, by the id inside, and
-    /// since when. Emptied by a listing that shows them, and when they count as ended; there are no
-    /// more than rings and buckets.
+    /// Threads that the kernel does not find for us and that no listing has shown, by their ids
+    /// inside, and since when. Emptied by a listing that shows them, and when they count as ended.
+    /// There are no more of them than rings and buckets.
     absent: HashMap<u32, Instant>,
-    /// Threads may have come since the last listing. Set by `expect_news`, cleared by `describe`.
+    /// True if threads may have come since the last listing. Set by `expect_news`, cleared by
+    /// `describe`.
     news: bool,
 }
 
-/// What is known of the thread that has a number now.
+/// The thread that has an id now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bearer {
-    /// It lives, and began then.
+    /// It lives, and began at this time.
     Alive(StartTime),
-    /// No living thread has the number.
+    /// No living thread has the id.
     Gone,
-    /// Nothing: no listing has shown it.
+    /// No listing has shown the id.
     Unseen,
 }
 
-/// Where a thread is looked for.
+/// The id of a thread in our namespace.
 enum Outer {
     Id(Tid),
     None,
@@ -65,7 +66,7 @@ impl Names {
         let same_namespace = namespace("self") == namespace(&pid.to_string());
         let other = match same_namespace {
             true => None,
-            // Kernels before 6.11 do not know the question: then listings have to do.
+            // Kernels before 6.11 do not have the request. Then listings are used.
             false => PidNamespace::of(pid)
                 .ok()
                 .filter(|other| other.find(0).is_ok()),
@@ -85,8 +86,8 @@ impl Names {
         }
     }
 
-    /// The threads that live now, as the target knows them. Empty if the process is ending. A
-    /// listing may miss a living thread while others come and go (P1).
+    /// The living threads, by their ids in the target. Empty if the process is ending. A listing
+    /// may miss a living thread while others come and go (P1).
     pub(super) fn living(&mut self) -> HashSet<u32> {
         let threads = Threads::of(self.pid);
         if self.same_namespace {
@@ -110,7 +111,7 @@ impl Names {
         self.outer.keys().copied().collect()
     }
 
-    /// What is known of the thread that has the number now.
+    /// The thread that has the id now.
     pub(super) fn bearer(&self, inner: u32) -> Bearer {
         match self.outer_id(inner) {
             Outer::Id(tid) => {
@@ -121,8 +122,8 @@ impl Names {
         }
     }
 
-    /// True if this very thread has ended, whether another one has its number now or not. Of one
-    /// whose start time was never seen the number has to do.
+    /// True if this very thread has ended, whether another one has its id now or not. For a thread
+    /// whose start time was never seen, the id alone decides.
     pub(super) fn is_gone(&mut self, inner: u32, began: Option<StartTime>) -> bool {
         match self.bearer(inner) {
             Bearer::Alive(now) => began.is_some_and(|began| began != now),
@@ -138,13 +139,14 @@ impl Names {
         }
     }
 
-    /// Makes the next thread that is not known worth a listing; those after it have the same one.
+    /// Makes the next unknown thread worth a listing. Unknown threads after it use the same
+    /// listing.
     pub(super) fn expect_news(&mut self) {
         self.news = true;
     }
 
-    /// The thread's id here, and its name; the id inside and no name for one that has ended
-    /// already.
+    /// The thread's id here, and its name. For a thread that has ended already, its id inside and
+    /// no name.
     pub(super) fn describe(&mut self, inner: u32) -> (u32, String) {
         let mut outer = self.outer_id(inner);
         if matches!(outer, Outer::Unknown) && std::mem::take(&mut self.news) {
@@ -180,8 +182,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether the kernel finds threads of the other namespace, or listings have to do. This
-    /// process stands for one of another namespace, in which its threads have the same numbers.
+    /// The kernel finds threads of the other namespace, or listings are used. This process stands
+    /// for a process of another namespace in which its threads have the same ids.
     #[test]
     fn a_thread_that_one_listing_misses_has_not_ended() {
         let pid = Pid::this();
@@ -189,7 +191,7 @@ mod tests {
         for namespace in [Some(namespace).filter(|n| n.find(0).is_ok()), None] {
             let mut names = Names::with(pid, false, namespace);
             names.living();
-            // It has begun since, so that listing does not show it.
+            // The thread begins after this listing, so the listing does not show it.
             let (begun, begins) = sync_channel(1);
             let (end, ends) = sync_channel::<()>(1);
             let later = thread::spawn(move || {

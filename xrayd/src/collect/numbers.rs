@@ -1,8 +1,8 @@
-//! What the numbers mean under which threads count the calls of sites.
+//! The sites of the numbers under which threads count calls. The counts themselves are in `ring`.
 
 use super::slots::Slots;
 
-/// The names of sites, by their numbers; 0 for a number that nobody has, such as 0 itself.
+/// The names of sites, by their numbers; 0 for a number that no site has, such as 0 itself.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     names: Vec<u32>,
@@ -11,7 +11,7 @@ pub(super) struct Numbers {
 // === impl Numbers ===
 
 impl Numbers {
-    /// Reads which sites have come, if one of these numbers is not known.
+    /// Reads the names of new sites, if one of these numbers is unknown.
     pub(super) fn learn(&mut self, slots: &Slots, mut numbers: impl Iterator<Item = u64>) {
         if numbers.all(|number| number == 0 || self.name(number).is_some()) {
             return;
@@ -26,7 +26,8 @@ impl Numbers {
         }
     }
 
-    /// The site of a number. `None` of 0, which stands for sites that have none, and of those that nobody has.
+    /// The site of a number. `None` for 0, which stands for sites without a number, and for a
+    /// number that no site has.
     pub(super) fn name(&self, number: u64) -> Option<u32> {
         let place = usize::try_from(number).ok()?;
         self.names.get(place).copied().filter(|name| *name != 0)

@@ -1,4 +1,7 @@
-//! One ring under way.
+//! One ring, and the drain's progress in it.
+//!
+//! It reads the ring's words or estimates what was overwritten, and reports losses. Decoding is in
+//! `thread_decoder`; slots and their table are in `slots`.
 
 use std::time::Instant;
 
@@ -10,66 +13,67 @@ use crate::{store::EventStore, sys::ticks_now, target::StartTime};
 /// Words read from one ring before the next one has its turn.
 pub(super) const TURN_WORDS: u64 = 1 << 16;
 
-/// Turns that read a ring which was full at the start, and a little more.
+/// The number of turns that read a ring which was full at the start, and a little more.
 pub(super) fn turns(geometry: Geometry) -> u64 {
     geometry.ring_bytes() / 8 / TURN_WORDS + 2
 }
 
-/// A ring under way. What it yields goes into the decoder of its owner.
+/// A ring. Its events go to the decoder of its owner.
 #[derive(Debug)]
 pub(super) struct Ring {
     index: u32,
-    /// `None` while it keeps the newest events by itself, and nobody reads it.
+    /// `None` while the ring keeps the newest events by itself and the drain does not read it.
     consumer: Option<Consumer>,
-    /// Whose it is, as the target knows it.
+    /// The thread that owns the ring, by its id in the target.
     pub(super) owner: u32,
-    /// When that thread began: numbers are given out anew. `None` if that was not seen so far.
+    /// The start time of that thread, since ids are reused. `None` until it was seen.
     pub(super) began: Option<StartTime>,
-    /// Its slot was withdrawn. Its owner is not the thread that it was made for, and came to it
-    /// before that.
+    /// True if the slot was withdrawn. The present owner is then not the thread for which the ring
+    /// was begun. It came to the ring before the slot was withdrawn.
     pub(super) withdrawn: bool,
-    /// Its owner has gone on to another ring.
+    /// True if its owner has gone on to another ring.
     left: bool,
-    /// LOST at the last chore, to notice a slow path that a jump left.
+    /// LOST at the last chore, to notice a slow path that was left by a jump.
     lost_seen: u64,
-    /// Where the consumer stood then: in a ring that is merely overloaded it moves.
+    /// The consumer's position then. It moves in a ring that is merely overloaded.
     cursor_seen: u64,
-    /// A sign of that was seen at the last chore.
+    /// True if the last chore saw a sign of such a jump.
     suspicious: bool,
-    /// What its thread has left out so far.
+    /// The calls and events that its thread has left out so far.
     left_out: u64,
-    /// What was counted of its thread's calls so far, by the sites' numbers.
+    /// The calls that its thread has counted so far, by the sites' numbers.
     counted: Vec<u64>,
-    /// What it had been given when the session began, or when reading it ended.
+    /// The words written to it by the begin of the session, or by the end of reading.
     words_before: newest::Words,
-    /// Of what it was given since, words that were looked at, and about how many events those are.
+    /// The words written since and looked at, and the estimated number of events in them.
     words_seen: u64,
     events_seen: u64,
 }
 
-/// Estimate of the events that a ring was given and that no drain has read.
+/// An estimate of the events that were written to a ring and not read.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Unread {
     pub(super) events: u64,
-    /// Those of them that are not there any more.
+    /// Those of `events` that are overwritten.
     pub(super) overwritten: u64,
 }
 
-/// What a ring is read with.
+/// The surroundings in which a ring is read.
 pub(super) struct Around<'a> {
     pub(super) slots: &'a Slots,
     pub(super) sites: &'a SiteTable,
     pub(super) output: &'a EventStore,
-    /// When the drain was.
+    /// The time at which the drain started.
     pub(super) started: Instant,
-    /// Rings keep the newest events by themselves.
+    /// True while rings keep the newest events by themselves.
     pub(super) newest: bool,
 }
 
 // === impl Ring ===
 
 impl Ring {
-    /// The ring of a thread, which nobody reads so far, and which was given `words_before` in an earlier session.
+    /// The ring of a thread, not read so far. `words_before` were written to it in an earlier
+    /// session.
     pub(super) fn new(
         index: u32,
         (owner, began): (u32, Option<StartTime>),
@@ -94,29 +98,30 @@ impl Ring {
         }
     }
 
-    /// What its thread has left out since the last time.
+    /// The calls and events that its thread has left out since the last call.
     pub(super) fn take_left_out(&mut self, slots: &Slots) -> u64 {
         let now = slots.left_out(self.index);
         now.saturating_sub(std::mem::replace(&mut self.left_out, now))
     }
 
-    /// What was counted since the last time, by the sites' numbers, of which the first `most` are looked at.
+    /// The calls counted since the last call, by the sites' numbers. The first `most` numbers are
+    /// read.
     pub(super) fn take_counts(&mut self, slots: &Slots, most: usize) -> Vec<(u64, u64)> {
         let numbered = usize::try_from(slots.numbered()).unwrap_or(0);
-        // Never fewer than before: what was added up once would be added up again.
+        // Never fewer than before: calls that were added up once would be added up again.
         let looked_at = numbered.min(most).max(self.counted.len());
         self.counted.resize(looked_at, 0);
         let counted = (0..).zip(&mut self.counted);
         let news = counted.filter_map(|(number, before)| {
             let now = slots.count_of(self.index, number);
-            // Whatever stands there, it never grows by less than nothing.
+            // The memory may contain anything, and a count never shrinks.
             let more = now.saturating_sub(std::mem::replace(before, now));
             (more > 0).then_some((number, more))
         });
         news.collect()
     }
 
-    /// From now on it is read, unless its thread takes a chunk of it back just now.
+    /// Begins to read the ring, unless its thread takes a chunk back just now.
     pub(super) fn begin_reading(&mut self, around: &Around<'_>) {
         let (rings, geometry) = (&around.slots.rings, around.slots.layout.geometry);
         if self.consumer.is_some() || self.left || newest::is_taken(rings, geometry, self.index) {
@@ -132,20 +137,20 @@ impl Ring {
         });
     }
 
-    /// From now on its thread keeps the newest by itself.
+    /// Leaves the ring to keep the newest events by itself.
     pub(super) fn end_reading(&mut self, slots: &Slots) {
         if self.consumer.take().is_some() {
             self.forget_words(slots);
         }
     }
 
-    /// What it was given so far counts as unread no more.
+    /// Stops counting the words written so far as unread.
     fn forget_words(&mut self, slots: &Slots) {
         self.words_before = newest::Words::of(&slots.rings, slots.layout.geometry, self.index);
         (self.words_seen, self.events_seen) = (0, 0);
     }
 
-    /// What it was given since nobody reads it; nothing if somebody does.
+    /// The words written since the drain stopped reading; none while it reads.
     fn words(&self, slots: &Slots) -> newest::Words {
         match self.consumer {
             Some(_) => newest::Words::default(),
@@ -154,8 +159,8 @@ impl Ring {
         }
     }
 
-    /// About how many events that is. What has come since the last time is as much as the newest
-    /// words say.
+    /// The estimated number of events in the unread words. The newest words give the share of
+    /// events among the words that were written since the last call.
     pub(super) fn unread(&mut self, slots: &Slots) -> Unread {
         let words = self.words(slots);
         let more = words.begun.saturating_sub(self.words_seen);
@@ -174,25 +179,25 @@ impl Ring {
         }
     }
 
-    /// Its owner has gone on to another ring.
+    /// True if its owner has gone on to another ring.
     pub(super) fn is_left(&self) -> bool {
         self.left
     }
 
-    /// Events may have payloads from now on.
+    /// Prepares for events with payloads.
     pub(super) fn expect_payloads(&mut self) {
         if let Some(consumer) = &mut self.consumer {
             consumer.expect_payloads();
         }
     }
 
-    /// An upper bound of what waits to be read, in bytes.
+    /// An upper bound of the unread bytes.
     pub(super) fn backlog(&self, slots: &Slots) -> u64 {
         let consumer = self.consumer.as_ref();
         consumer.map_or(0, |consumer| consumer.backlog(&slots.rings))
     }
 
-    /// Losses that were not told so far.
+    /// The losses that were not reported so far.
     pub(super) fn untold_losses(&self, slots: &Slots) -> u64 {
         match &self.consumer {
             Some(consumer) => consumer.untold_losses(&slots.rings),
@@ -200,14 +205,14 @@ impl Ring {
         }
     }
 
-    /// After its memory was given back.
+    /// Leaves the consumer's view for the next collector, once the ring's memory was given back.
     pub(super) fn leave_view(&self, slots: &Slots) {
         if let Some(consumer) = &self.consumer {
             consumer.leave_view(&slots.rings);
         }
     }
 
-    /// One turn; returns the words read.
+    /// Reads for one turn, and returns the number of words read.
     pub(super) fn read(
         &mut self,
         decoder: &mut ThreadDecoder,
@@ -226,9 +231,11 @@ impl Ring {
         drained.words
     }
 
-    /// Reads what is left and tells the losses that no gap word told. A hole is not waited for: its ring is given back, or left.
+    /// Reads the rest, and reports the losses that no gap word has reported. It does not wait for
+    /// holes, since the ring is given back or left.
     pub(super) fn read_all(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
-        // So many turns read everything that was there; a target that goes on writing is not waited for.
+        // This many turns read everything that was there. A target that goes on writing would
+        // otherwise never come to an end.
         for _ in 0..turns(around.slots.layout.geometry) {
             if self.read(decoder, around, Producer::Gone) == 0 {
                 break;
@@ -240,8 +247,8 @@ impl Ring {
         }
     }
 
-    /// The same of a thread that is gone, or records no more in this ring: no chunk is taken back,
-    /// whatever the ring says.
+    /// Reads the rest of a ring whose thread is gone, or records in it no more. No chunk is taken
+    /// back any more, whatever the ring says.
     pub(super) fn read_last(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         if self.consumer.is_none() {
             let (rings, geometry) = (&around.slots.rings, around.slots.layout.geometry);
@@ -253,8 +260,9 @@ impl Ring {
         }
     }
 
-    /// Its owner has gone on to another ring, and what it recorded here comes before what is there. While nobody reads, it is history that is
-    /// over: what is in the other one may have a gap before it.
+    /// Notes that the owner has gone on to another ring. The events in this ring come before those
+    /// in the other one. While rings keep the newest events, this ring's events are given up: there
+    /// may be a gap before the events of the other ring.
     pub(super) fn leave(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         match around.newest {
             true => self.write_off(around),
@@ -263,16 +271,18 @@ impl Ring {
         self.left = true;
     }
 
-    /// What the ring was given so far will not be read: that counts as overwritten from now on.
+    /// Counts everything that was written to the ring as overwritten, since the drain will not read
+    /// it.
     fn write_off(&mut self, around: &Around<'_>) {
         let Unread { events, .. } = self.unread(around.slots);
         around.output.overwritten(events);
         self.forget_words(around.slots);
     }
 
-    /// Its owner has ended, and another thread with the same number may stand in it for a moment
-    /// more. What it holds is the owner's, also while nobody reads along: no chunk of it is begun
-    /// any more, so the most that the thread takes back is what was read.
+    /// Notes that the owner has ended, and that another thread with the same id may stand in the
+    /// ring for a moment more. The contents belong to the ended owner. They are read even while
+    /// rings keep the newest events: no chunk of this ring is begun any more, so the other thread
+    /// takes back no more than what was read.
     pub(super) fn leave_to_heir(
         &mut self,
         decoder: &mut ThreadDecoder,
@@ -285,8 +295,9 @@ impl Ring {
         self.withdrawn = true;
     }
 
-    /// Tells the losses of a thread that goes on and has recorded nothing since the last chore, if all that it has recorded was
-    /// read: those that no gap word has told, and those that no event has followed.
+    /// Reports the losses of a thread that goes on and has recorded nothing since the last chore,
+    /// if everything that it recorded was read. These are losses that no gap word has reported, and
+    /// losses that no event has followed.
     pub(super) fn tell_if_quiet(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         let cursor = self.consumer.as_ref().map(Consumer::cursor);
         if !self.left && cursor == Some(self.cursor_seen) {
@@ -294,7 +305,7 @@ impl Ring {
         }
     }
 
-    /// The same of any thread, whether it records or not.
+    /// Does the same for any thread, even if it has recorded something since.
     pub(super) fn tell_if_read(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         let Some(consumer) = &mut self.consumer else {
             return;
@@ -310,8 +321,9 @@ impl Ring {
         }
     }
 
-    /// Whether the slow path is marked that a handler has left by `longjmp`: losses grow in a ring that has room, or that its thread was to make
-    /// room in. Asked once a chore.
+    /// True if a signal handler has left the slow path by `longjmp` and it stays marked. The sign
+    /// is that losses grow in a ring that has room, or in which its thread was to make room. To be
+    /// called once per chore.
     pub(super) fn is_stuck(&mut self, slots: &Slots) -> bool {
         let geometry = slots.layout.geometry;
         let lost = slots.lost(self.index);
@@ -326,13 +338,14 @@ impl Ring {
         };
         let sign = could_be && lost > self.lost_seen;
         let stuck = sign && self.suspicious;
-        // A thread may call rarely: no loss since is no sign that the slow path was left.
+        // A thread may call rarely: a chore without losses does not show that the slow path was
+        // left.
         self.suspicious = sign || could_be && self.suspicious;
         self.lost_seen = lost;
         stuck
     }
 
-    /// Takes the marks away.
+    /// Removes the marks of a stuck slow path.
     pub(super) fn unstick(&self, slots: &Slots) {
         slots.clear_busy(self.index);
         if self.consumer.is_none() {

@@ -1,8 +1,9 @@
-//! Memory that the rings of processes may take of their control groups: promised when a process is
-//! attached to, and more of it as threads come that have no ring.
+//! Memory that the rings of processes may take of their control groups. It is promised when a
+//! process is attached, and more is promised as threads come that have no ring. The sizes of rings
+//! are chosen in `ring_sizes`.
 //!
-//! Rings take memory only when they are written. So what is promised counts as taken: without that,
-//! each of the processes in a group would be given a share of the same room.
+//! Rings take memory only when they are written. So a promise counts as taken memory. Otherwise
+//! each process in a group would be given a share of the same room.
 
 use std::{
     collections::HashMap,
@@ -20,14 +21,14 @@ use crate::{
     target::{MemoryGroup, RingRoom, ring_rooms},
 };
 
-/// Why a process gets no more rings whose group is not known to have room for them.
+/// The reason why a process in another group gets no more rings.
 const MOVED: &str = "the process is in another control group than when it was attached to";
 
 /// Memory that rings may still take of control groups, by group.
 #[derive(Debug, Default)]
 pub(crate) struct Promises(Mutex<HashMap<PathBuf, u64>>);
 
-/// What the rings of one process may take. Dropping it frees the room.
+/// The memory that the rings of one process may take. Dropping it frees the room.
 #[derive(Debug)]
 pub(crate) struct Promise {
     promises: Arc<Promises>,
@@ -35,8 +36,7 @@ pub(crate) struct Promise {
     bytes: u64,
 }
 
-/// Why threads have no ring that need one: a limit on memory. `None` while there are no such
-/// threads.
+/// The limit on memory because of which threads have no ring. `None` while no thread needs one.
 #[derive(Debug, Default)]
 pub(crate) struct RingRefusal(Mutex<Option<String>>);
 
@@ -49,7 +49,7 @@ pub(crate) struct RingBudget {
     /// Slots that are not closed.
     open_slots: u32,
     promises: Arc<Promises>,
-    /// For the rings of those slots. `None` if the group cannot be seen.
+    /// The promise for the rings of those slots. `None` if the process's group cannot be seen.
     promise: Option<Promise>,
     refusal: Arc<RingRefusal>,
 }
@@ -57,15 +57,15 @@ pub(crate) struct RingBudget {
 // === impl Promises ===
 
 impl Promises {
-    /// Shows `choose` the limits on the memory of a process, and promises it what that wants to
-    /// take.
+    /// Calls `choose` with the limits on the memory of a process, and promises the process as many
+    /// bytes as `choose` returns.
     pub(crate) fn promise<T>(
         self: &Arc<Self>,
         pid: Pid,
         choose: impl FnOnce(&[RingRoom]) -> Result<(T, u64)>,
     ) -> Result<(T, Option<Promise>)> {
         let group = MemoryGroup::of(pid);
-        // Held until the promise stands: the next process sees it.
+        // Held until the promise is made, so that the next process sees it.
         let mut promised = lock(&self.0);
         let below = |directory: &Path| promised_below(&promised, directory);
         let rooms = ring_rooms(group.as_ref(), below, 0);
@@ -83,7 +83,7 @@ impl Promises {
     }
 }
 
-/// What is promised of a group: to it and to those in it.
+/// The bytes that are promised to a group and to groups within it.
 fn promised_below(promised: &HashMap<PathBuf, u64>, group: &Path) -> u64 {
     let below = promised.iter().filter(|(one, _)| one.starts_with(group));
     below.map(|(_, bytes)| *bytes).fold(0, u64::saturating_add)
@@ -92,7 +92,7 @@ fn promised_below(promised: &HashMap<PathBuf, u64>, group: &Path) -> u64 {
 // === impl Promise ===
 
 impl Promise {
-    /// From now on it is for so many bytes.
+    /// Changes the promise to this many bytes.
     fn set(&mut self, bytes: u64, promised: &mut HashMap<PathBuf, u64>) {
         let all = promised.entry(self.group.clone()).or_default();
         *all = all.saturating_sub(self.bytes).saturating_add(bytes);
@@ -113,7 +113,7 @@ impl Drop for Promise {
 // === impl RingRefusal ===
 
 impl RingRefusal {
-    /// What was refused, and why.
+    /// What was refused, and the reason.
     pub(crate) fn get(&self) -> Option<String> {
         lock(&self.0).clone()
     }
@@ -146,20 +146,20 @@ impl RingBudget {
         }
     }
 
-    /// One that no limit holds for, and whose slots are closed but for so many.
+    /// A budget without a limit, with all but `open_slots` slots closed.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn unlimited(geometry: Geometry, open_slots: u32) -> Self {
-        // No process has this number, and so no group.
+        // No process has this id, so it has no group.
         let pid = Pid::try_from(i32::MAX.unsigned_abs()).expect("a number of a process");
         Self::new(pid, (geometry, open_slots), Arc::default(), None)
     }
 
-    /// Where it is told what was refused.
+    /// The place where refusals are reported.
     pub(crate) fn refusal(&self) -> Arc<RingRefusal> {
         Arc::clone(&self.refusal)
     }
 
-    /// Slots that threads may take, or have taken.
+    /// Slots that threads may take or have taken.
     pub(crate) fn open_slots(&self) -> u32 {
         self.open_slots
     }
@@ -169,13 +169,13 @@ impl RingBudget {
         self.open_slots < self.geometry.slots()
     }
 
-    /// Asks the limits for memory for so many more slots, and for some to spare. Says how many may
-    /// be opened, which count as open then. `written` says how much memory the rings of this process
-    /// take already.
+    /// Requests memory for `needed` more slots, and for `spare` ones beside them. Returns the
+    /// number of slots that may be opened, which count as open then. `written` is the memory that
+    /// the rings of this process take already, in bytes.
     pub(crate) fn grow(&mut self, needed: usize, spare: usize, written: u64) -> usize {
         let slots = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let closed = self.geometry.slots().saturating_sub(self.open_slots);
-        // A target can write to its table that more are closed.
+        // A target can write to its table, and so make more slots look closed.
         let needed = slots(needed).min(closed);
         let wanted = slots(spare).saturating_add(needed).min(closed);
         if wanted == 0 {
@@ -184,7 +184,7 @@ impl RingBudget {
         }
         let group = MemoryGroup::of(self.pid);
         if self.promise.is_some() && group.is_none() {
-            // It is ending.
+            // The process is ending.
             return 0;
         }
         let promises = Arc::clone(&self.promises);
@@ -195,7 +195,7 @@ impl RingBudget {
         let tightest = rooms.iter().min_by_key(|room| room.bytes);
         let has_moved = self.has_moved(group.as_ref());
         let most = match tightest {
-            // What its rings take is counted in the group that it was in when it wrote them.
+            // The memory of its rings is counted in the group in which it wrote them.
             _ if has_moved => 0,
             Some(room) => slots_within(self.geometry, room.bytes),
             None => self.geometry.slots(),
@@ -214,7 +214,7 @@ impl RingBudget {
         granted as usize
     }
 
-    /// A slot has been closed.
+    /// Notes that a slot has been closed.
     pub(crate) fn close_one(&mut self) {
         let promises = Arc::clone(&self.promises);
         let mut promised = lock(&promises.0);
@@ -225,14 +225,14 @@ impl RingBudget {
         }
     }
 
-    /// From now on the promise is for what the open slots can take.
+    /// Changes the promise to what the open slots can take.
     fn promise_open(&mut self, promised: &mut HashMap<PathBuf, u64>) {
         if let Some(promise) = &mut self.promise {
             promise.set(bytes_of_threads(self.geometry, self.open_slots), promised);
         }
     }
 
-    /// The process is in another group than when its rings were promised memory.
+    /// True if the process is in another group than when its rings were promised memory.
     fn has_moved(&self, group: Option<&MemoryGroup>) -> bool {
         let groups = self.promise.as_ref().zip(group);
         groups.is_some_and(|(promise, group)| promise.group.as_path() != group.directory())
@@ -249,7 +249,7 @@ impl RingBudget {
 }
 
 impl Drop for RingBudget {
-    /// Nothing is waited for any more.
+    /// No thread waits for a ring any more.
     fn drop(&mut self) {
         self.refusal.set(self.pid, None);
     }
@@ -292,10 +292,10 @@ mod tests {
         assert_eq!(budget.open_slots(), 112);
         assert_eq!(budget.grow(10, usize::MAX, 0), 16);
         assert!(!budget.has_closed());
-        // More than there are cannot be needed.
+        // More slots than there are cannot be needed.
         assert_eq!(budget.grow(10, 0, 0), 0);
         assert_eq!(budget.refusal().get(), None);
-        // What was closed can be opened again.
+        // A slot that was closed can be opened again.
         budget.close_one();
         budget.close_one();
         assert_eq!(budget.grow(1, 3, 0), 2);
@@ -315,7 +315,7 @@ mod tests {
         };
         promise.set(of(99) - 1, &mut lock(&promises.0));
         budget.promise = Some(promise);
-        // Those of a process that says that it has more open than it may are not promised more.
+        // A process whose table shows more open slots than it may have is not promised more.
         budget.close_one();
         assert_eq!(promised(), of(99) - 1);
         budget.close_one();
@@ -335,11 +335,11 @@ mod tests {
             bytes: 5,
         });
         assert_eq!(budget.grow(5, 7, 0), 0);
-        // Where this process's group cannot be seen, it counts as ending.
+        // Where this process's group cannot be seen, the process counts as ending.
         if MemoryGroup::of(budget.pid).is_some() {
             assert!(budget.refusal().get().is_some());
         }
-        // Nobody waits any more.
+        // No thread waits any more.
         assert_eq!(budget.grow(0, 0, 0), 0);
         assert_eq!(budget.refusal().get(), None);
         assert_eq!(budget.open_slots(), 100);

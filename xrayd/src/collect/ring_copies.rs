@@ -1,7 +1,8 @@
-//! What all rings of a target hold at one moment, taken while its threads go on.
+//! Copies of all rings of a target at one moment, taken while its threads go on.
 //!
-//! Rings are copied one after the other, in a fraction of a second; whoever asked says up to which moment, before the first copy was begun, all of them count. Making
-//! events of the copies takes longer, and is done by whoever wants them.
+//! Rings are copied one after the other, within a fraction of a second. The caller gives the moment
+//! up to which all of them count. It lies before the first copy began. Decoding the copies takes
+//! longer, and is done when the caller wants it.
 
 use std::{
     collections::HashMap,
@@ -29,43 +30,45 @@ use crate::{
     store::{EventStore, Snapshot},
 };
 
-/// What all copies in this process together may take. Where there is no room, rings show their newest part only, a chunk at least.
+/// The most bytes of all copies in this process together. Beyond that, copies have the newest part
+/// of a ring only, a chunk at least.
 const MOST_BYTES: u64 = 4 << 30;
-/// What they take now.
+/// The bytes of the present copies.
 static HELD: AtomicU64 = AtomicU64::new(0);
 
-/// Copies of rings, and what the output retained at the same moment.
+/// Copies of rings, and what the event store retained at the same moment.
 #[derive(Debug)]
 pub(crate) struct RingCopies {
     sites: Arc<SiteTable>,
     switches: Arc<Switches>,
-    /// Which events are kept; `None` for all.
+    /// The filter on events; `None` for all.
     keep: Option<Arc<Keep>>,
-    /// What was recorded by then is in it, as far as rings reach back.
+    /// The copies have everything that was recorded by this time, as far as rings reach back.
     taken: Ticks,
     rings: Vec<(ThreadId, Picture, Held)>,
     retained: Snapshot,
-    /// The calls that are open in threads whose rings are read, as of a moment after `taken`.
+    /// The open calls of threads whose rings are read, as of a moment after `taken`.
     open: OpenByThread,
 }
 
 /// The open calls of each thread; `None` where there was no room to follow them.
 pub(crate) type OpenByThread = HashMap<ThreadId, Option<Vec<OpenCall>>>;
 
-/// What moment pictures are wanted of.
+/// The moment that copies are to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// One that has passed: rings go round meanwhile, so copying begins at once.
+    /// A past moment. Rings wrap around meanwhile, so copying begins at once.
     Past,
-    /// That at which copying begins: what it needs is made ready before.
+    /// The moment at which copying begins. The memory that it needs is prepared before.
     Next,
 }
 
-/// So many bytes of what all copies may take.
+/// A share, in bytes, of what all copies may take.
 #[derive(Debug)]
 struct Held(u64);
 
-/// What each of so many processes may have for the copies of its rings: half of what is left, since others may want some.
+/// The limit on the copies of one of `processes` processes, in bytes. All of them get half of the
+/// free room, since others may need some.
 pub(crate) fn room(processes: usize) -> u64 {
     let left = MOST_BYTES.saturating_sub(HELD.load(Relaxed));
     left / 2 / (processes.max(1) as u64)
@@ -74,7 +77,7 @@ pub(crate) fn room(processes: usize) -> u64 {
 // === impl RingCopies ===
 
 impl RingCopies {
-    /// None so far. Everything is there that was recorded by `taken`.
+    /// No copies so far. They will have everything that was recorded by `taken`.
     pub(super) fn new(
         taken: Ticks,
         sites: Arc<SiteTable>,
@@ -91,7 +94,7 @@ impl RingCopies {
         }
     }
 
-    /// Copies a ring, of this thread.
+    /// Copies the ring of a thread.
     pub(super) fn take(&mut self, thread: ThreadId, memory: &Mapping, blank: Blank) {
         let picture = blank.expose(memory);
         let held = Held(picture.bytes());
@@ -99,8 +102,7 @@ impl RingCopies {
         self.rings.push((thread, picture, held));
     }
 
-    /// With what the output retains, and the calls that are open in the threads whose rings are
-    /// read.
+    /// Adds what the event store retains, and the open calls of threads whose rings are read.
     pub(super) fn retained(self, retained: Snapshot, open: OpenByThread) -> Self {
         Self {
             retained,
@@ -109,7 +111,7 @@ impl RingCopies {
         }
     }
 
-    /// What was recorded by then is in it, as far as rings reach back.
+    /// The copies have everything that was recorded by this time, as far as rings reach back.
     pub(crate) fn taken(&self) -> Ticks {
         self.taken
     }
@@ -122,8 +124,8 @@ impl RingCopies {
             .sum()
     }
 
-    /// Makes events of it: those of the extent, and the calls that are open there. `was_seen` is
-    /// told which functions the rings have events of.
+    /// Decodes the copies: events within `extent`, and the calls that are open there. Calls
+    /// `was_seen` with each function that has events in the rings.
     pub(crate) fn develop(
         self,
         process: ProcessId,
@@ -140,7 +142,8 @@ impl RingCopies {
             mut retained,
             open,
         } = self;
-        // Of threads whose rings were copied, what is retained comes before what is there.
+        // In threads whose rings were copied, the retained blocks come before the events of the
+        // rings.
         let mut before = HashMap::<ThreadId, Vec<Block>>::new();
         for (thread, _, _) in &rings {
             before.insert(*thread, Vec::new());
@@ -155,7 +158,8 @@ impl RingCopies {
                 None => true,
             });
         extent.cut(&mut retained, &open);
-        // Blocks go where those go that are read along, but of this picture alone.
+        // Blocks go into an event store, as in normal reading. This one has the blocks of this copy
+        // only.
         let output = EventStore::new(process, functions, u64::MAX);
         let room = Room::new();
         for (thread, picture, _held) in rings {
@@ -165,13 +169,13 @@ impl RingCopies {
             if sites.has_events() {
                 consumer.expect_payloads();
             }
-            // Also what was before: calls that began there may be open.
+            // Events before `extent` are decoded as well: their calls may be open.
             let sink = decoder.sink(&sites, &output);
             let read = consumer.drain(&picture, Producer::Gone, 0, u64::MAX, sink);
             decoder.publish(&output);
             let ring = output.take_blocks();
             if let Some(first) = ring.first() {
-                // As many events to a word as in what is there.
+                // The share of events in the missing words is that in the words that are there.
                 let events = ring.iter().map(|block| u64::from(block.calls)).sum();
                 let share = EventShare {
                     words: read.words,

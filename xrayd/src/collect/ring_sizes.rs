@@ -1,5 +1,5 @@
-//! How large the rings of a process become: as large as was asked for, or as its limits on memory
-//! allow. And how many of its slots threads may take at first.
+//! The sizes of a process's rings, and the number of slots that threads may take at first. They are
+//! as wanted, or as large as limits on memory allow. Later growth is in `ring_budget`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{
     target::{RingRoom, Threads, has_locked_memory},
 };
 
-/// Smaller rings have room for so many threads at least, or for twice as many as there are.
+/// Smaller rings have room for at least this many threads, or for twice the present number.
 const LEAST_THREADS: u32 = 32;
 
 /// The sizes of one process's rings.
@@ -22,38 +22,38 @@ pub(crate) struct RingSizes {
     pid: Pid,
     wanted: Geometry,
     promises: Arc<Promises>,
-    /// What was chosen last. Emptied when something else is chosen.
+    /// The last choice. Emptied when the next one begins.
     chosen: Option<Chosen>,
 }
 
-/// Sizes that were chosen.
+/// A choice of sizes.
 #[derive(Debug)]
 struct Chosen {
     sizes: Sizes,
     promise: Option<Promise>,
-    /// Why they are not as they were wanted.
+    /// The reason why they are not as wanted.
     note: Option<String>,
 }
 
-/// Rings, and how many of their slots threads may take: those of the others are closed.
+/// The sizes of rings, and the number of slots that threads may take. The other slots are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sizes {
     geometry: Geometry,
     open_slots: u32,
 }
 
-/// Whether rings can become more later.
+/// Whether more slots can be opened later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Growth {
     Possible,
-    /// The mapping is no larger than what is used of it.
+    /// The mapping is no larger than the part of it that is used.
     Impossible,
 }
 
 // === impl RingSizes ===
 
 impl RingSizes {
-    /// Sizes for the rings of a process, at most these.
+    /// Sizes for the rings of a process, at most the wanted ones.
     pub(crate) fn new(pid: Pid, wanted: Geometry, promises: Arc<Promises>) -> Self {
         Self {
             pid,
@@ -63,12 +63,12 @@ impl RingSizes {
         }
     }
 
-    /// Chooses them.
+    /// Chooses the sizes.
     ///
     /// # Errors
-    /// A limit leaves no room for the smallest.
+    /// A limit leaves no room for the smallest rings.
     pub(crate) fn choose(&mut self, needed: RingsNeeded) -> Result<RingPlan> {
-        // The last choice came to nothing.
+        // The last choice was not used.
         self.chosen = None;
         let tids = Threads::of(self.pid);
         let threads = u32::try_from(tids.len()).unwrap_or(u32::MAX).max(1);
@@ -96,8 +96,9 @@ impl RingSizes {
                 RingsNeeded::New => ((sizes, self.note(sizes, rooms)), bytes),
                 RingsNeeded::NewOfSize(_) => ((sizes, None), bytes),
                 RingsNeeded::Present { .. } => {
-                    // They are there, whatever the limits say, and the process says how many. It
-                    // takes no more room from others than new ones would.
+                    // The rings exist, whatever the limits are, and the process itself reports
+                    // their number. They take no more room from other processes than new rings
+                    // would.
                     let most = tightest(rooms).map_or(u64::MAX, |room| room.bytes);
                     ((sizes, None), bytes.min(most))
                 }
@@ -121,7 +122,7 @@ impl RingSizes {
         })
     }
 
-    /// The budget and the note of the last choice, of these sizes.
+    /// The budget and the note of the last choice, for rings of this geometry.
     pub(crate) fn into_parts(self, geometry: Geometry) -> (RingBudget, Option<String>) {
         let (open_slots, promise, note) = match self.chosen {
             Some(Chosen {
@@ -135,7 +136,7 @@ impl RingSizes {
         (budget, note)
     }
 
-    /// Why rings are not as they were wanted, if they are not.
+    /// The reason why rings are not as wanted, if they are not.
     fn note(&self, chosen: Sizes, rooms: &[RingRoom]) -> Option<String> {
         let room = tightest(rooms)?;
         let Sizes {
@@ -171,10 +172,10 @@ impl RingSizes {
     }
 }
 
-/// A limit that leaves too little.
+/// A limit that leaves too little memory.
 #[derive(Debug, PartialEq, Eq)]
 struct Short {
-    /// What is needed at least.
+    /// The bytes that are needed at least.
     bytes: u64,
     limit: String,
 }
@@ -192,42 +193,43 @@ fn tightest(rooms: &[RingRoom]) -> Option<&RingRoom> {
     rooms.iter().min_by_key(|room| room.bytes)
 }
 
-/// Address space of rings of these sizes; their memory, if as many threads as have room fill them.
+/// Address space of rings of these sizes. It is also their memory, if as many threads as there is
+/// room for fill them.
 fn mapped_bytes(geometry: Geometry) -> u64 {
-    // The mapping begins at any page, the rings in it at a multiple of a chunk.
+    // The mapping begins at any page, and the rings in it at a multiple of a chunk.
     geometry.rings_bytes() + geometry.chunk_bytes()
 }
 
-/// What all threads together write, and what each of them can write, of rings of these sizes.
+/// The bytes that all threads together write, and the bytes that each thread can write.
 fn shares(geometry: Geometry) -> (u64, u64) {
     let each = geometry.ring_bytes() + geometry.counts_bytes() + layout::filter::PAGE_BYTES;
     let shared = geometry.filter_offset(0) + 8 * geometry.names();
     (shared, each)
 }
 
-/// What so many threads can write of rings of these sizes.
+/// The bytes that this many threads can write.
 pub(crate) fn bytes_of_threads(geometry: Geometry, threads: u32) -> u64 {
     let (shared, each) = shares(geometry);
     let threads = u64::from(threads.min(geometry.slots()));
     (shared + threads * each).min(mapped_bytes(geometry))
 }
 
-/// The most slots whose threads write no more than that.
+/// The most slots whose threads write no more than `bytes`.
 pub(crate) fn slots_within(geometry: Geometry, bytes: u64) -> u32 {
     let (shared, each) = shares(geometry);
     let slots = bytes.saturating_sub(shared) / each;
     u32::try_from(slots).map_or(geometry.slots(), |slots| slots.min(geometry.slots()))
 }
 
-/// How many threads rings are made for where memory is limited, at most `most`: twice as many as
-/// there are.
+/// The number of threads that rings are made for where memory is limited: twice the present number,
+/// and `most` at most.
 fn with_spare(threads: u32, most: u32) -> u32 {
     threads.saturating_mul(2).max(LEAST_THREADS).min(most)
 }
 
-/// The largest sizes, up to those wanted, that every limit leaves room for. The number of threads
-/// goes down first, to twice as many as there are; then the ring of each; then the spare threads
-/// go.
+/// The largest sizes, up to the wanted ones, that every limit leaves room for. First the number of
+/// threads goes down, to twice the present number. Then the ring of each thread gets smaller. Then
+/// the spare threads go.
 fn fit(
     wanted: Geometry,
     threads: u32,
@@ -241,7 +243,8 @@ fn fit(
     let Some(tightest) = tightest(rooms) else {
         return Ok(all_of(wanted));
     };
-    // What counts as soon as it is mapped is mapped for the threads that there are, and some.
+    // Rings whose memory counts when they are mapped are made for the present threads and a
+    // reserve.
     let counts_mapped = rooms.iter().any(|room| room.counts_mapped);
     if !counts_mapped && mapped_bytes(wanted) <= tightest.bytes {
         return Ok(all_of(wanted));
@@ -267,8 +270,8 @@ fn fit(
     Err(Short::of(least, tightest))
 }
 
-/// The same with more slots, which are closed: doubled as long as the limit leaves room for all of
-/// them, up to `most`.
+/// The same sizes with more slots, which are closed. Slots are doubled as long as the limit leaves
+/// room for all of them, up to `most`.
 fn with_closed_slots(fitting: Sizes, most: u32, bytes: u64) -> Sizes {
     let mut sizes = fitting;
     while sizes.geometry.slots() < most
@@ -276,7 +279,7 @@ fn with_closed_slots(fitting: Sizes, most: u32, bytes: u64) -> Sizes {
     {
         let (ring_shift, slots_shift) = (sizes.geometry.ring_shift(), sizes.geometry.slots_shift());
         match Geometry::from_shifts(ring_shift, slots_shift + 1) {
-            // What all threads share grows with the slots.
+            // The part that all threads share grows with the slots.
             Ok(geometry) if bytes_of_threads(geometry, sizes.open_slots) <= bytes => {
                 sizes.geometry = geometry;
             }
@@ -286,8 +289,8 @@ fn with_closed_slots(fitting: Sizes, most: u32, bytes: u64) -> Sizes {
     sizes
 }
 
-/// As many slots of rings whose sizes are fixed as every limit leaves room for, at most twice as
-/// many as threads are counted on.
+/// The number of slots for rings of a fixed size that every limit leaves room for. It is twice
+/// `threads` at most.
 fn fit_slots(
     geometry: Geometry,
     threads: u32,
@@ -315,8 +318,8 @@ fn fit_slots(
     }
 }
 
-/// The slots that are closed at first, if the process has threads of these numbers. Open are those
-/// that its threads look at first. The rest are those that the next threads look at first.
+/// The slots that are closed at first, in a process with these threads. Open are the slots that its
+/// threads look at first. The remaining open slots are those that the next threads look at first.
 fn closed_slots(sizes: Sizes, threads: impl FnOnce() -> Vec<u32>) -> Vec<u32> {
     let Sizes {
         geometry,
@@ -381,7 +384,7 @@ mod tests {
         check(33, &[room(20 << 20, false)], Some((64 << 10, 64)));
         check(3, &[room(4 << 20, false)], None);
         check(3, &[room(0, true)], None);
-        // What counts in full is sized by the threads, whatever is left.
+        // Rings that count in full are sized by the threads, whatever room is left.
         check(1, &[room(1 << 40, true)], Some((1 << 20, 32)));
         check(40, &[room(1 << 40, true)], Some((1 << 20, 128)));
         check(
@@ -390,7 +393,7 @@ mod tests {
             Some((128 << 10, 32)),
         );
         check(5000, &[room(1 << 40, true)], Some((1 << 20, 1024)));
-        // The smallest is not made larger.
+        // The smallest rings do not get larger.
         let wanted = Geometry::new(64 << 10, 4).unwrap();
         let found = fit(wanted, 1, &[room(1 << 30, true)], Growth::Possible);
         assert_eq!(found.map(|sizes| sizes.geometry), Ok(wanted));
@@ -409,17 +412,17 @@ mod tests {
         let possible = Growth::Possible;
         check(&[], possible, (2048, 2048));
         check(&[room(1 << 30, false)], possible, (2048, 2048));
-        // 84 KiB for each.
+        // 84 KiB for each slot.
         check(&[room(6 << 20, false)], possible, (128, 64));
         check(&[room(10 << 20, false)], possible, (128, 64));
         check(&[room(12 << 20, false)], possible, (256, 64));
         check(&[room(100 << 20, false)], possible, (2048, 64));
-        // What counts when it is mapped has no closed slots.
+        // Rings that count when they are mapped have no closed slots.
         check(&[room(12 << 20, true)], possible, (64, 64));
         let both = [room(12 << 20, false), room(1 << 40, true)];
         check(&both, possible, (64, 64));
         check(&[room(12 << 20, false)], Growth::Impossible, (64, 64));
-        // No room for what more slots share.
+        // No room for the shared part of more slots.
         let geometry = Geometry::new(1 << 16, 2048).unwrap();
         let sizes = Sizes {
             geometry,
@@ -442,7 +445,7 @@ mod tests {
         for thread in 5000..5000 + 64 {
             assert!(!closed.contains(&(thread % 2048)), "{thread}");
         }
-        // More threads than slots may be open, and none.
+        // There may be more threads than open slots, and there may be none.
         let sizes = Sizes {
             geometry,
             open_slots: 8,

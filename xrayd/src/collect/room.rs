@@ -1,49 +1,52 @@
-//! Memory for the open calls of a target's threads: what they may take together, and what one of them has taken of it.
+//! Memory for the open calls of a target's threads: the limits for all threads together and for one
+//! thread, and what each thread has taken. The calls themselves are in `shadow_stack`.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
-/// Open calls of one thread that are known; those further in are matched by their functions alone.
+/// The most known open calls of one thread. Calls within them are matched by their functions alone.
 const MOST_FRAMES: usize = 1 << 17;
-/// Of all threads of a target together: 48 MiB. Sixteen that recurse without end get there, or
-/// 8,192 that were once more than 128 calls deep, since each of those keeps `KEPT`.
+/// The same for all threads of a target together: 48 MiB. Sixteen threads that recurse without end
+/// reach it. So do 8,192 threads that were once more than 128 calls deep, since each of those keeps
+/// `KEPT`.
 const MOST_FRAMES_TOGETHER: usize = 1 << 21;
-/// Segments of one thread; with more, gaps do not count.
+/// The most segments of one thread. With more, gaps do not count.
 const MOST_SEGMENTS: usize = 32;
-/// What a thread takes at first, and keeps.
+/// The frames that a thread takes at first, and the frames that it keeps.
 const FIRST: usize = 16;
 const KEPT: usize = 256;
 
-/// What the threads of one target may take together.
+/// The frames that the threads of one target may take together.
 #[derive(Debug, Clone)]
 pub(super) struct Room {
-    /// Frames that nobody has taken. Shares take of it and give back; the drain thread alone does.
+    /// Frames that no thread has taken. Shares take them and give them back, all on one thread: the
+    /// drain thread, or the thread that decodes a snapshot.
     left: Arc<AtomicUsize>,
-    /// Frames of one thread.
+    /// The most frames of one thread.
     frames: usize,
-    /// Segments of one thread.
+    /// The most segments of one thread.
     segments: usize,
 }
 
-/// What one thread has taken.
+/// The frames that one thread has taken.
 #[derive(Debug)]
 pub(super) struct Share {
     room: Room,
-    /// Frames.
+    /// Their number.
     taken: usize,
 }
 
 // === impl Room ===
 
 impl Room {
-    /// That of one target.
+    /// The room of one target.
     pub(super) fn new() -> Self {
         Self::with(MOST_FRAMES_TOGETHER, MOST_FRAMES, MOST_SEGMENTS)
     }
 
-    /// So many frames together, and frames and segments of each thread.
+    /// Room for `together` frames, with this many frames and segments for each thread at most.
     pub(super) fn with(together: usize, frames: usize, segments: usize) -> Self {
         Self {
             left: Arc::new(AtomicUsize::new(together)),
@@ -52,13 +55,13 @@ impl Room {
         }
     }
 
-    /// That of one thread, with nothing taken.
+    /// The share of one thread, with nothing taken.
     pub(super) fn share(&self) -> Share {
         let room = self.clone();
         Share { room, taken: 0 }
     }
 
-    /// Frames that nobody has taken.
+    /// The frames that no thread has taken.
     #[cfg(test)]
     pub(super) fn left(&self) -> usize {
         self.left.load(Ordering::Relaxed)
@@ -68,18 +71,18 @@ impl Room {
 // === impl Share ===
 
 impl Share {
-    /// Frames there is room for.
+    /// The frames that there is room for.
     #[inline]
     pub(super) fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Segments there may be.
+    /// The most segments.
     pub(super) fn segments(&self) -> usize {
         self.room.segments
     }
 
-    /// Takes as much again. False if that is more than there is, or than one thread may have.
+    /// Takes as much again. False if there is not so much, or one thread may not have it.
     #[cold]
     pub(super) fn grow(&mut self) -> bool {
         let wanted = (2 * self.taken).max(FIRST).min(self.room.frames);
@@ -93,7 +96,7 @@ impl Share {
         true
     }
 
-    /// Gives back what `used` frames do not need, if that is most of what was taken; true if it did.
+    /// Gives back what `used` frames do not need, if that is most of the share. True if it did.
     pub(super) fn shrink(&mut self, used: usize) -> bool {
         if self.taken <= KEPT || used > self.taken / 4 {
             return false;
@@ -129,7 +132,7 @@ mod tests {
         let taken: usize = shares.iter().map(Share::taken).sum();
         assert_eq!(taken + room.left(), 1000);
         assert!(room.left() < FIRST, "{} left", room.left());
-        // In use, or little: kept.
+        // Shares in use, and small shares, are kept.
         assert!(!shares[0].shrink(400) && !shares[0].shrink(101));
         assert!(shares[0].shrink(100) && !shares[0].shrink(0));
         assert_eq!(shares[0].taken(), KEPT);

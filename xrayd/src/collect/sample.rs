@@ -1,12 +1,14 @@
-//! What rings were given of late, and by which functions: enough to weigh them by, whatever the mode, and cheap.
+//! Samples of what was written to rings, and by which functions: enough to estimate the cost of
+//! functions, in any mode, at little expense. The estimate itself is the governor's.
 //!
-//! How much each ring was given is known exactly; by whom, from the newest part of those that were given the most. For how long the process and these threads have run
-//! is read at the same moment, by the same thread: the two are set against each other.
+//! The amount written to each ring is exact. The functions come from the newest part of the rings
+//! with the most new words. The same thread reads at the same moment for how long the process and
+//! the sampled threads have run, since these times are compared with the amounts.
 //!
-//! The newest part of a ring says too much of what came last: its end is at any moment, and most
-//! moments are in what takes long. Where calls are to be counted, all that rings were given is
-//! looked at, from one sample to another: rings that are read are counted as they are read, the
-//! others are copied.
+//! The newest part of a ring has too large a share of long calls. It ends at a random moment, and
+//! most moments lie in long calls. So where calls are to be counted, a sample covers everything
+//! that was written since the sample before. Rings that are read are counted as they are read, and
+//! the others are copied.
 
 use std::{
     collections::HashMap,
@@ -20,26 +22,27 @@ use xray_trace::model::{CallKind, FunctionId, ThreadId, Ticks};
 
 use super::{SiteKind, SiteTable};
 
-/// Rings of which the newest part is looked at.
+/// The most rings whose newest part is looked at.
 pub(super) const MOST_PICTURES: usize = 16;
-/// Chunks of it: that under way and the one before.
+/// The chunks of that part: the one under way and the one before.
 pub(super) const CHUNKS: u64 = 2;
-/// Bytes of one ring that are copied at most, unless [`CHUNKS`] are more: a usual ring.
+/// The most bytes of one ring that are copied, unless [`CHUNKS`] are more: the usual ring size.
 pub(super) const MOST_COPIED: u64 = 1 << 20;
-/// Open calls that are told apart; what is further in counts by its events alone.
+/// The most open calls that are told apart. Calls within them count by their events only.
 const MOST_DEPTH: usize = 1024;
 
-/// A ring, as long as the same thread has it.
+/// A ring, for as long as the same thread has it.
 pub(crate) type RingId = (u32, ThreadId);
 
-/// What of rings is looked at.
+/// The part of the rings that a sample looks at.
 #[derive(Debug)]
 pub(crate) enum Look {
-    /// The newest part of those that were given more than so much.
+    /// The newest part of rings to which more was written than the number here.
     Newest(HashMap<RingId, u64>),
-    /// Nothing yet: what they are given from now on is for [`Look::All`].
+    /// Nothing yet. What is written from now on is for [`Look::All`].
     Begin,
-    /// All that those were given since they had been given so much, when that began.
+    /// Everything that was written to rings since [`Look::Begin`]. The numbers are those of that
+    /// time.
     All(HashMap<RingId, u64>),
 }
 
@@ -47,9 +50,9 @@ pub(crate) enum Look {
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(super) sites: Arc<SiteTable>,
-    /// When it was taken, by both clocks.
+    /// The time of the sample, by both clocks.
     pub(crate) taken: (Instant, Ticks),
-    /// For how long the process had run by then; `None` if it has ended.
+    /// The processor time of the process by then; `None` if it has ended.
     pub(crate) ran: Option<Duration>,
     pub(crate) rings: Vec<RingSample>,
 }
@@ -58,46 +61,48 @@ pub(crate) struct Sample {
 #[derive(Debug)]
 pub(crate) struct RingSample {
     pub(crate) ring: RingId,
-    /// Words that it was given since it was claimed, and events that it had no room for: about as many as events.
+    /// Words that were written to it since it was claimed, and events that it had no room for. The
+    /// number is close to that of the events.
     pub(crate) given: u64,
-    /// For how long its thread had run; `None` of one that is not looked at, or where the kernel does not tell.
+    /// The processor time of its thread. `None` if the ring is not looked at, or the kernel does
+    /// not report it.
     pub(crate) ran: Option<Duration>,
     pub(super) seen: Option<Seen>,
 }
 
-/// What of a ring was looked at.
+/// The part of a ring that was looked at.
 #[derive(Debug)]
 pub(super) enum Seen {
-    /// A copy, and whether that has all that was asked for.
+    /// A copy. The flag is true if it has everything that was asked for.
     Picture(Picture, bool),
-    /// What was counted while the ring was read.
+    /// The counts from reading the ring.
     Counted(Counting),
 }
 
-/// What one thread's newest events say.
+/// The events of one thread, counted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// How many there are.
+    /// The number of events.
     pub(crate) events: u64,
-    /// And how many were not seen; `None` if that is not known.
+    /// The number of events that were not seen; `None` if that is not known.
     pub(crate) unseen: Option<u64>,
     pub(crate) functions: HashMap<FunctionId, Share>,
 }
 
-/// What of them is of one function.
+/// The share of one function.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) events: u64,
     /// Entries.
     pub(crate) calls: u64,
-    /// Ticks in its calls and what they call, as far as the events reach.
+    /// Ticks in its calls, with the calls within them, as far as the events show them.
     pub(crate) ticks: u64,
 }
 
 // === impl Sample ===
 
 impl Sample {
-    /// What was seen of a time, by ring; of rings that were not looked at, nothing.
+    /// The counted events of a time, by ring, without rings that were not looked at.
     pub(crate) fn tallies(&mut self, time: &RangeInclusive<Ticks>) -> HashMap<RingId, Tally> {
         let sites = &self.sites;
         let seen = self.rings.iter_mut().filter_map(|ring| {
@@ -122,7 +127,7 @@ impl Tally {
             let (site, ticks) = match item {
                 Item::Call { site, ticks, .. } => (site, ticks),
                 Item::Data(data) => (data.site, data.ticks),
-                // What was lost before that time does not count.
+                // Losses before that time do not count.
                 Item::Lost(many) if count.tally.events > 0 => return count.lose(many),
                 Item::Lost(_) => return,
             };
@@ -144,9 +149,9 @@ impl Tally {
 pub(super) struct Counting {
     tally: Tally,
     lost: u64,
-    /// Open calls and when they began, the outermost first.
+    /// Open calls and their begins, outermost first.
     open: Vec<(FunctionId, u64)>,
-    /// The first event and the last.
+    /// The times of the first and the last event.
     extent: Option<(u64, u64)>,
 }
 
@@ -168,7 +173,7 @@ impl Counting {
             }
             SiteKind::Call(CallKind::Exit | CallKind::TailExit) => {
                 let open = self.open.iter().rposition(|(open, _)| *open == function);
-                // A call that was open before the first event.
+                // The call was open before the first event.
                 let since = open.map_or(begin, |at| self.open[at].1);
                 share.ticks = share.ticks.saturating_add(ticks.saturating_sub(since));
                 self.open.truncate(open.unwrap_or(0));
@@ -177,14 +182,14 @@ impl Counting {
         }
     }
 
-    /// So many events are missing here.
+    /// Notes that this many events are missing here.
     pub(super) fn lose(&mut self, many: u64) {
         self.lost = self.lost.saturating_add(many);
         self.open.clear();
     }
 
-    /// Calls that go on have lasted up to the last event. Of the `whole` time, nothing else is
-    /// missing than what was lost.
+    /// The tally. Open calls have lasted up to the last event. If `whole`, nothing is missing but
+    /// the losses.
     fn finish(mut self, whole: bool) -> Tally {
         let end = self.extent.map_or(0, |(_, end)| end);
         for (function, since) in self.open {

@@ -1,83 +1,95 @@
-//! Which calls of one thread are still open, told by where its stack stands at each event.
+//! Which calls of one thread are still open. The position of the thread's stack at each event shows
+//! it.
 //!
-//! A call that an exception, a `longjmp` or a switch of stacks has left shows in the event after it: the stack stands where the call's
-//! return address was, or above.
+//! A call may end without an exit: by an exception, a `longjmp` or a switch of stacks. The event
+//! after it shows that: the stack stands where the call's return address was, or above.
 //!
 //! ```text
-//!  higher   main  ●                      sp of an entry and of an exit: where its return address stands
+//!  higher   main  ●                      sp at entry and exit: place of the return address
 //!           parse ●
-//!           item  ●  ◄── entry of skip   its return address stands here: item and name are over, parse is not
+//!           item  ●  ◄── entry of skip   at this place: item and name are over, parse is not
 //!  lower    name  ●
 //! ```
 //!
-//! A thread may run on several stacks: handlers have one of their own, fibers have one each. Open calls are therefore kept in *segments*, each a
-//! chain without great gaps. What happens far away from all of them is on another stack, within what it interrupted or was called by: it begins
-//! a segment. What happens at an older segment again shows that the newer ones were left.
+//! A thread may run on several stacks: signal handlers have one of their own, and each fiber has
+//! one. Open calls are therefore kept in *segments*, each a chain without great gaps. An event far
+//! away from all segments is on another stack. It is within the code that was interrupted or that
+//! switched stacks, and begins a segment. An event at an older segment shows that the newer
+//! segments were left.
 //!
 //! ```text
 //!  frames    main ● parse ● item ● │ on_timer ● account ● │ …         outermost first
 //!            segment 0             │ segment 1            │
 //! ```
 //!
-//! The addresses are a stranger's: whatever they are, a call is open at most once, and memory and time are bounded.
+//! The addresses come from the target, so they may be anything. Whatever they are, a call is open
+//! at most once, and memory and time are bounded.
+//!
+//! What becomes of a call that is over, and whether it is kept, is decided in `thread_decoder` and
+//! `keep`.
 
 use xray_trace::model::{FunctionId, Ticks};
 
 use super::room::{Room, Share};
 
-/// The most that neighbours in a segment are apart. Frames are smaller as a rule, and stacks of their own are further away. A call with a
-/// greater frame begins a segment, too, which is left like a handler's.
+/// The greatest distance between neighbours in a segment. Frames are smaller as a rule, and other
+/// stacks are further away. A call with a greater frame begins a segment, too, which is left like a
+/// handler's.
 const NEAR: u64 = 16 << 10;
-/// An exit of the right function so near is that call's, though its return address has moved: a tail call can have made room for arguments.
+/// An exit of the right function this near belongs to the call, though its return address has
+/// moved: a tail call may have made room for arguments.
 const MOVED: u64 = 64;
 
 /// The open calls of a thread.
 #[derive(Debug)]
 pub(super) struct ShadowStack {
-    /// Outermost first. Within a segment each stands lower than the one before. Has room for as many as the share says.
+    /// Outermost first. Within a segment, each frame stands lower than the one before. The capacity
+    /// is what the share has taken.
     frames: Vec<Frame>,
-    /// What `frames` may take.
+    /// The room for `frames`.
     share: Share,
-    /// Where segments begin in `frames`, but for the first, which begins at 0. None of these is empty.
+    /// The places in `frames` where segments begin, without the first segment, which begins at 0.
+    /// No segment in this list is empty.
     segments: Vec<usize>,
-    /// Calls further in than those, for which there was no room. While there are any, no frame is added.
+    /// The number of calls within those of `frames` for which there was no room. While it is not 0,
+    /// no frame is added.
     beyond: u64,
-    /// Where the outermost of those stands.
+    /// The place of the outermost of those calls.
     beyond_from: u64,
-    /// No frame from here on is suspected.
+    /// No frame from this place on is suspected.
     suspects: usize,
-    /// Those for which there was no room are.
+    /// True if the calls without room are suspected.
     beyond_suspect: bool,
 }
 
-/// Whole words, which stay in registers on their way into memory: of a half and a byte the compiler
-/// makes a copy whose load waits for both stores.
+/// A frame of whole words, which stay in registers on their way into memory. For a half and a byte
+/// the compiler makes a copy whose load waits for both stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Frame {
-    /// The function, and `SUSPECT`.
+    /// The function's id, and `SUSPECT`.
     what: u64,
     sp: u64,
-    /// When the call began.
+    /// The begin of the call.
     start: u64,
 }
 
-/// It may have ended unseen: it is open for certain only while one further in is.
+/// The call may have ended unseen. It is open for certain only while a call within it is.
 const SUSPECT: u64 = 1 << 32;
 
-/// What an exit shows.
+/// The result of an exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shown {
-    /// So many of the innermost calls had ended before, without an exit.
+    /// The number of innermost calls that had ended before, without an exit.
     pub(super) over: u64,
-    /// Whose exit it is.
+    /// The call that the exit belongs to.
     pub(super) of: Exit,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exit {
-    /// That of the innermost call which is left.
+    /// The innermost of the remaining calls.
     Innermost,
-    /// Of none that is open.
+    /// No open call: an unmatched exit.
     Astray,
     /// Not known.
     Unknown,
@@ -86,7 +98,7 @@ pub(super) enum Exit {
 // === impl ShadowStack ===
 
 impl ShadowStack {
-    /// Nothing is open.
+    /// A stack without open calls.
     pub(super) fn new(room: &Room) -> Self {
         Self {
             frames: Vec::new(),
@@ -99,7 +111,8 @@ impl ShadowStack {
         }
     }
 
-    /// Calls of these functions may have ended unseen, and others of the same functions may stand in their places.
+    /// Suspects the open calls of these functions. They may have ended unseen, and other calls of
+    /// the same functions may stand in their places.
     #[cold]
     pub(super) fn suspect(&mut self, functions: impl Fn(FunctionId) -> bool) {
         for (at, frame) in self.frames.iter_mut().enumerate() {
@@ -108,14 +121,15 @@ impl ShadowStack {
                 self.suspects = self.suspects.max(at + 1);
             }
         }
-        // Which functions those are nobody knows.
+        // The functions of calls without room are not known.
         self.beyond_suspect = self.beyond > 0;
     }
 
-    /// Something happens: says how many of the innermost calls may have ended before, unseen. They count as over.
+    /// Drops the innermost calls that are suspected, before an event. They may have ended unseen,
+    /// and count as over. Returns their number.
     #[inline]
     pub(super) fn shed(&mut self) -> u64 {
-        // Without a frame none is suspected.
+        // An empty stack wraps to the maximum: it has no suspects.
         match self.frames.len().wrapping_sub(1) < self.suspects || self.beyond_suspect {
             true => self.shed_suspects(),
             false => 0,
@@ -137,14 +151,14 @@ impl ShadowStack {
         over
     }
 
-    /// A call begins at `start`, with its return address at `sp`. Says how many of the innermost
-    /// calls had ended before, without an exit.
+    /// Opens a call that begins at `start`, with its return address at `sp`. Returns the number of
+    /// innermost calls that had ended before, without an exit.
     #[expect(clippy::inline_always, reason = "as `DecoderSink::take`")]
     #[inline(always)]
     pub(super) fn enter(&mut self, function: FunctionId, sp: u64, start: u64) -> u64 {
         let frame = Frame::new(function, sp, start);
         match self.frames.last() {
-            // Below the innermost call, not further than a frame.
+            // Below the innermost call, by no more than a frame.
             Some(top) if top.sp.wrapping_sub(sp).wrapping_sub(1) < NEAR => self.push(frame, 0),
             None => {
                 let over = self.leave_beyond(sp, 0);
@@ -157,7 +171,7 @@ impl ShadowStack {
         }
     }
 
-    /// A call ends, with its return address at `sp`.
+    /// Ends a call with its return address at `sp`.
     #[expect(clippy::inline_always, reason = "as `DecoderSink::take`")]
     #[inline(always)]
     pub(super) fn exit(&mut self, function: FunctionId, sp: u64) -> Shown {
@@ -175,14 +189,15 @@ impl ShadowStack {
         }
     }
 
-    /// Something else happens with the stack at `sp`, within a function's frame. Says how many of the innermost calls had ended before.
+    /// Takes note of another event with the stack at `sp`, within a function's frame. Returns the
+    /// number of innermost calls that had ended before.
     #[inline]
     pub(super) fn pass(&mut self, sp: u64) -> u64 {
         match self.frames.last() {
             Some(top) if top.sp.wrapping_sub(sp) < NEAR => 0,
             None => self.leave_beyond(sp, 1),
             Some(_) => {
-                // A call whose return address is at `sp` itself is the one that this happens in.
+                // A call whose return address is at `sp` itself contains the event.
                 let over = self.settle(sp, sp.wrapping_sub(1));
                 self.trim();
                 over
@@ -190,15 +205,15 @@ impl ShadowStack {
         }
     }
 
-    /// How many calls are open.
+    /// The number of open calls.
     #[inline]
     pub(super) fn depth(&self) -> u64 {
         self.frames.len() as u64 + self.beyond
     }
 
     /// The calls that are open for certain, outermost first, each with its begin. Calls of
-    /// functions that are `suspected` may have ended unseen, where nothing certain is within.
-    /// `None` if there was no room for some.
+    /// `suspected` functions may have ended unseen, unless a certain call is within them. `None` if
+    /// some calls had no room.
     pub(super) fn certain(
         &self,
         suspected: impl Fn(FunctionId) -> bool,
@@ -212,7 +227,8 @@ impl ShadowStack {
         Some(certain.map(|frame| (frame.function(), Ticks(frame.start))))
     }
 
-    /// Events are missing: any call may have ended, and what stands where one was may be another one of the same function.
+    /// Forgets all calls, since events are missing. Any call may have ended, and another call of
+    /// the same function may stand in its place.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
         self.segments.clear();
@@ -221,7 +237,7 @@ impl ShadowStack {
         self.beyond_suspect = false;
     }
 
-    /// Gives back the memory of a recursion that is over. To be called now and then.
+    /// Gives back the memory of a recursion that is over. To be called from time to time.
     #[inline]
     pub(super) fn tidy(&mut self) {
         if self.share.shrink(self.frames.len()) {
@@ -242,8 +258,9 @@ impl ShadowStack {
         over
     }
 
-    /// Nothing is open but, perhaps, calls for which there was no room, and the stack stands at `sp`: if that is where the outermost of them
-    /// stands, or at least `above` higher, they are over. Says how many were left.
+    /// Ends the calls without room when no other call is open. They are over if the stack stands
+    /// where the outermost of them stands, or at least `above` higher. Returns the number of calls
+    /// that were left.
     #[inline]
     fn leave_beyond(&mut self, sp: u64, above: u64) -> u64 {
         let higher = sp.wrapping_sub(self.beyond_from);
@@ -254,7 +271,7 @@ impl ShadowStack {
         }
     }
 
-    /// Whether a frame can be added; makes room for it.
+    /// True if a frame can be added. Makes room for it.
     #[inline]
     fn has_room(&mut self) -> bool {
         self.beyond == 0 && (self.frames.len() < self.share.taken() || self.grow())
@@ -270,8 +287,9 @@ impl ShadowStack {
         grown
     }
 
-    /// The stack stands at `sp`: leaves the segments above the one that this belongs to, and of that the calls at `dead` and lower. If it belongs to
-    /// none, a segment begins. Says how many calls were left.
+    /// Moves to the segment of `sp`: leaves the newer segments, and the calls at `dead` and lower
+    /// in this one. If `sp` belongs to no segment, a segment begins. Returns the number of calls
+    /// that were left.
     #[cold]
     fn settle(&mut self, sp: u64, dead: u64) -> u64 {
         for segment in (0..=self.segments.len()).rev() {
@@ -280,7 +298,7 @@ impl ShadowStack {
                 return self.leave(keep, segment);
             }
         }
-        // The frame of a call for which there is no room can be none of a segment's.
+        // A call without room has no frame that could begin a segment.
         if self.segments.len() < self.share.segments() && self.has_room() {
             self.segments.push(self.frames.len());
         }
@@ -290,7 +308,7 @@ impl ShadowStack {
     #[cold]
     fn exit_elsewhere(&mut self, function: FunctionId, sp: u64) -> Shown {
         if self.frames.is_empty() && self.beyond > 0 {
-            // Of the outermost call that had no room, of one further out, or of one further in.
+            // The exit of the outermost call without room, or of a call around or within it.
             let over = match self.leave_beyond(sp, 0) {
                 0 => {
                     self.beyond -= 1;
@@ -325,7 +343,7 @@ impl ShadowStack {
             let of = Exit::Unknown;
             return Shown { over: 0, of };
         }
-        // What returns from there has nothing open there or below.
+        // A function that returns from there has no open call there or below.
         let over = fitting.map_or(0, |segment| {
             let keep = self.above(segment, sp);
             self.leave(keep, segment)
@@ -335,12 +353,13 @@ impl ShadowStack {
         Shown { over, of }
     }
 
-    /// The call that such an exit is of, whose return address has moved by no more than `moved`, and its segment.
+    /// The call that this exit belongs to, and its segment. Its return address has moved by `moved`
+    /// at most.
     fn exiting(&self, function: FunctionId, sp: u64, moved: u64) -> Option<(usize, usize)> {
         (0..=self.segments.len()).rev().find_map(|segment| {
             let at = self.above(segment, sp);
             let range = self.range(segment);
-            // The first that is not above, or else the last that is.
+            // The first call that is not above, or else the last one that is.
             let candidates = [Some(at), at.checked_sub(1)];
             let it = candidates.into_iter().flatten().find(|at| {
                 let frame = self.frames.get(*at).filter(|_| range.contains(at));
@@ -354,14 +373,14 @@ impl ShadowStack {
         })
     }
 
-    /// Where the calls of a segment begin that stand at `sp` or lower.
+    /// The place of the first call in a segment that stands at `sp` or lower.
     fn above(&self, segment: usize, sp: u64) -> usize {
         let range = self.range(segment);
         let frames = self.frames.get(range.clone()).unwrap_or_default();
         range.start + frames.partition_point(|frame| frame.sp > sp)
     }
 
-    /// Whether the stack of that segment can stand at `sp`.
+    /// True if the stack of the segment can stand at `sp`.
     fn fits(&self, segment: usize, sp: u64) -> bool {
         let frames = self.frames.get(self.range(segment)).unwrap_or_default();
         let (Some(first), Some(last)) = (frames.first(), frames.last()) else {
@@ -377,7 +396,8 @@ impl ShadowStack {
         begin..end.unwrap_or(self.frames.len())
     }
 
-    /// Leaves all calls but the first `keep`, the last of which are of this segment; says how many those were.
+    /// Leaves all calls but the first `keep`, the last of which are in `segment`. Returns the
+    /// number of calls that were left.
     fn leave(&mut self, keep: usize, segment: usize) -> u64 {
         let over = (self.frames.len() - keep.min(self.frames.len())) as u64;
         self.frames.truncate(keep);
@@ -385,7 +405,7 @@ impl ShadowStack {
         over.saturating_add(std::mem::take(&mut self.beyond))
     }
 
-    /// A segment in which nothing is open is none.
+    /// Removes segments without open calls.
     #[inline]
     fn trim(&mut self) {
         while self
@@ -405,7 +425,7 @@ impl Frame {
         Self { what, sp, start }
     }
 
-    /// Whether it is a call of that function there, and not suspected.
+    /// True for an unsuspected call of the function at this place.
     #[inline]
     const fn is(self, function: FunctionId, sp: u64) -> bool {
         self.what == function.0 as u64 && self.sp == sp
@@ -442,7 +462,8 @@ mod tests {
         Shown { over, of }
     }
 
-    /// A thread that got no room at all is followed again when what it had open is over, also if that is left without exits.
+    /// A thread without any room is followed again when its open calls are over, even if they are
+    /// left without exits.
     #[test]
     fn calls_without_room_are_over_where_their_outermost_one_is() {
         type Next = fn(&mut ShadowStack) -> u64;
@@ -467,13 +488,14 @@ mod tests {
         }
     }
 
-    /// The functions that are open, outermost first, and their places.
+    /// The open functions, outermost first, and their places.
     fn open(stacks: &ShadowStack) -> Vec<(u32, u64)> {
         let frames = stacks.frames.iter();
         frames.map(|frame| (frame.function().0, frame.sp)).collect()
     }
 
-    /// P31: `A` calls `B` calls `C`, which throws; `A` catches, and calls `C` where it had called `B`.
+    /// P31: `A` calls `B` calls `C`, which throws. `A` catches, and calls `C` at the place of its
+    /// call of `B`.
     #[test]
     fn a_call_at_the_place_of_one_that_is_over_shows_it() {
         let mut stacks = stacks();
@@ -486,7 +508,7 @@ mod tests {
         assert_eq!(open(&stacks), []);
     }
 
-    /// P31: of a recursion the outer call catches; the inner one has the same function.
+    /// P31: in a recursion, an outer call catches. The inner calls have the same function.
     #[test]
     fn recursion_is_told_apart_by_the_stack() {
         let mut stacks = stacks();
@@ -495,7 +517,7 @@ mod tests {
         }
         assert_eq!(stacks.exit(A, TOP - 48 * 9), shown(90, Exit::Innermost));
         assert_eq!(stacks.exit(A, TOP - 48 * 8), shown(0, Exit::Innermost));
-        // One whose entry was not seen.
+        // An exit whose entry was not seen.
         assert_eq!(stacks.exit(A, TOP - 48 * 30), shown(0, Exit::Astray));
         assert_eq!(stacks.exit(A, TOP - 48 * 7), shown(0, Exit::Innermost));
     }
@@ -521,14 +543,15 @@ mod tests {
             assert_eq!(stacks.enter(A, other - 100, 0), 0);
             assert_eq!(stacks.exit(A, other - 100), shown(0, Exit::Innermost));
             assert_eq!(stacks.exit(C, other), shown(0, Exit::Innermost));
-            // And one that leaves by a jump.
+            // And a handler that leaves by a jump.
             assert_eq!(stacks.enter(C, other, 0), 0);
             assert_eq!(stacks.exit(B, TOP - 64), shown(1, Exit::Innermost));
             assert_eq!(open(&stacks), [(1, TOP)]);
         }
     }
 
-    /// What runs on a fiber is over for now when the thread is back where it came from, and an exit on the fiber is nobody else's.
+    /// Calls on a fiber are over for now when the thread is back where it came from. A later exit
+    /// on the fiber is unmatched.
     #[test]
     fn calls_of_a_stack_that_was_left_are_over_and_their_exits_astray() {
         let fiber = TOP - (1 << 30);
@@ -559,7 +582,8 @@ mod tests {
         assert!(stacks.segments.is_empty());
     }
 
-    /// Calls whose functions were switched count as over where nothing further in is known to be open, and no exit is theirs.
+    /// Calls of switched functions count as over where no call within them is known to be open. No
+    /// exit belongs to them.
     #[test]
     fn a_call_whose_function_was_switched_is_open_while_one_within_it_is() {
         let mut stacks = stacks();
@@ -570,12 +594,12 @@ mod tests {
         assert_eq!(stacks.shed(), 2, "the innermost two");
         assert_eq!(stacks.shed(), 0);
         assert_eq!(open(&stacks), [(1, TOP), (2, TOP - 64), (3, TOP - 128)]);
-        // One that has begun since is known.
+        // A call that has begun since is known.
         assert_eq!(stacks.enter(B, TOP - 192, 0), 0);
         assert_eq!(stacks.shed(), 0);
         assert_eq!(stacks.exit(B, TOP - 192), shown(0, Exit::Innermost));
         assert_eq!(stacks.shed(), 0);
-        // The outer one's place, whose exit it cannot be: `C` has been left then, too.
+        // An exit at the outer call's place does not belong to it. `C` has been left then, too.
         let mut other = ShadowStack::new(&Room::new());
         other.enter(A, TOP, 0);
         other.enter(B, TOP - 64, 0);
@@ -593,7 +617,7 @@ mod tests {
         assert_eq!(stacks.shed(), 0);
     }
 
-    /// Of calls without room nobody knows the functions.
+    /// The functions of calls without room are not known.
     #[test]
     fn calls_without_room_are_over_at_a_switch() {
         let mut stacks = ShadowStack::new(&Room::with(0, 64, 4));
@@ -605,10 +629,12 @@ mod tests {
         assert_eq!(stacks.exit(B, TOP - 64), shown(0, Exit::Unknown));
     }
 
-    /// What cannot be seen: whether what happens more than a neighbour's distance away is on the same stack.
+    /// A limit: events further apart than neighbours do not show whether they are on the same
+    /// stack.
     #[test]
     fn a_call_that_was_left_far_away_stays_open_until_something_happens_near_it_or_further_out() {
-        // `B` is far below `A`, with others between that are not traced. `A` catches, and the next call is far below `B`: within it, as it seems.
+        // `B` is far below `A`, with untraced calls between. `A` catches, and the next call is far
+        // below `B`, so it seems to be within `B`.
         for near in [TOP - NEAR, TOP - 64] {
             let mut stacks = stacks();
             stacks.enter(A, TOP, 0);
@@ -618,7 +644,7 @@ mod tests {
             assert_eq!(stacks.enter(C, near, 0), 1);
             assert_eq!(open(&stacks), [(1, TOP), (3, near)]);
         }
-        // `B` was left, and what is called far above is within it, as it seems, each time anew.
+        // `B` was left. Each call far above seems to be within it.
         let mut stacks = stacks();
         stacks.enter(B, TOP - 2 * NEAR, 0);
         for _ in 0..10 {
@@ -629,7 +655,7 @@ mod tests {
         assert_eq!(stacks.enter(A, TOP - NEAR, 0), 1);
     }
 
-    /// Those that are not known stand further from the last that is than neighbours do.
+    /// Calls without room stand further from the last known call than neighbours do.
     #[test]
     fn calls_without_end_take_bounded_memory() {
         let room = Room::new();
@@ -651,7 +677,7 @@ mod tests {
         let innermost = |over| shown(over, Exit::Innermost);
         assert_eq!(stacks.exit(A, place(known - 1)), innermost(999));
         assert_eq!(stacks.exit(A, place(known - 2)), innermost(0));
-        // Where the stack stands is followed as before.
+        // The stack is followed as before.
         assert_eq!(stacks.enter(B, place(10), 0), known as u64 - 12);
         for other in 1..1000 {
             assert_eq!(stacks.enter(B, TOP + (other << 20), 0), 0);
@@ -666,7 +692,8 @@ mod tests {
         assert_eq!(room.left(), all);
     }
 
-    /// A thread that got no room has it when somebody else's recursion is over, and not in the middle of its calls.
+    /// A thread without room gets room when another thread's recursion is over, but not in the
+    /// middle of its calls.
     #[test]
     fn room_that_comes_back_is_used_from_the_outermost_call_on() {
         let room = Room::with(64, 64, 4);
@@ -688,17 +715,19 @@ mod tests {
     /// One step of the simulated machine.
     #[derive(Debug, Clone)]
     enum Act {
-        /// Calls a function whose frame has so many bytes; whether it is traced.
+        /// Calls a function with a frame of this many bytes. The last field says whether it is
+        /// traced.
         Call(u32, u64, bool),
         /// The innermost call returns.
         Return,
-        /// It ends in a jump to another function.
+        /// The innermost call ends in a jump to another function.
         TailCall(u32),
-        /// An exception is caught by the traced call of this number, from the outermost, or whichever is there.
+        /// The traced call of this number, from the outermost and modulo their count, catches an
+        /// exception.
         Throw(usize),
-        /// A signal's handler begins on the thread's other stack, if it is not there already.
+        /// A signal handler begins on the thread's other stack, if none is there already.
         Signal,
-        /// It is left by its return, with all that it called.
+        /// The handler returns, with all that it called.
         HandlerReturns,
     }
 
@@ -725,12 +754,13 @@ mod tests {
         of_signal: bool,
     }
 
-    /// A thread, and the resolver beside it.
+    /// A thread, and the shadow stack that follows it.
     struct Machine {
         calls: Vec<Call>,
         other: u64,
         stacks: ShadowStack,
-        /// Open calls as a reader has them, who knows nothing but functions and what the resolver says.
+        /// Open calls in the view of a reader who sees only functions and the shadow stack's
+        /// results.
         read: Vec<FunctionId>,
     }
 
@@ -777,7 +807,7 @@ mod tests {
             self.read.truncate(keep);
         }
 
-        /// After an event, and before an entry counts: what is open is known.
+        /// Checks, after an event and before an entry counts, that the open calls are known.
         fn check(&self) {
             let open = self.calls.iter().filter(|call| call.traced);
             let open: Vec<FunctionId> = open.map(|call| call.function).collect();
@@ -790,9 +820,10 @@ mod tests {
     }
 
     proptest! {
-        /// Exceptions, handlers on another stack above or below, tail calls, functions that are not traced: whoever follows knows at each
-        /// event what is open. A function that catches goes on with a traced call from where it called before, or returns. Where there is no
-        /// room for more calls that is so as well, but for exceptions.
+        /// Exceptions, handlers on another stack above or below, tail calls, untraced functions:
+        /// the open calls are known at each event. A function that catches goes on with a traced
+        /// call from the place of an earlier call, or returns. Without room for more calls that
+        /// holds as well, except for exceptions.
         #[test]
         fn what_is_open_is_known_at_each_event(acts in acts(), above in any::<bool>(), frames in prop_oneof![1..20usize, Just(1 << 10)]) {
             let other = if above { TOP + (1 << 24) } else { TOP - (1 << 30) };
@@ -815,7 +846,7 @@ mod tests {
                     }
                     Act::Throw(_) if machine.stacks.beyond > 0 => {}
                     Act::Throw(number) => {
-                        // Not out of a handler, which nobody could survive.
+                        // Not out of a handler, which no program survives.
                         let signal = machine.calls.iter().rposition(|call| call.of_signal);
                         let first = signal.map_or(0, |signal| signal + 1);
                         let catchers: Vec<usize> = (first..machine.calls.len())
@@ -848,7 +879,8 @@ mod tests {
             }
         }
 
-        /// Whatever a stranger says: no panic, never more calls over than there are, and no more kept than there is room for.
+        /// Any addresses: no panic, never more calls over than there were, and no more frames than
+        /// there is room for.
         #[test]
         fn any_addresses_are_survived(
             events in prop::collection::vec((0..5u8, 0..3u32, any::<u8>(), 0..40u64), 0..400),

@@ -1,11 +1,14 @@
-//! From the name that a ring carries, the low 32 bits of a return address, to the function and the kind of event.
+//! The meaning of the site names in a ring. A name is the low 32 bits of a return address, and
+//! means a function and a kind of event.
 //!
-//! A table of two levels over the 32-bit space: a page of 4 KiB of text has a leaf of 512 entries, one for each 8 bytes. Two calls of sleds
-//! are at least 9 bytes apart, so an entry has one site at most at a time.
+//! The table has two levels over the 32-bit space. A page of 4 KiB of text has a leaf of 512
+//! entries, one for each 8 bytes. The return addresses of two sleds are at least 9 bytes apart, so
+//! an entry has one site at most at a time.
 //!
-//! Libraries come and go, and one may come where another one was: what a name means is a function of time. A meaning holds from a moment on,
-//! which lies after the last event of the one before it and before its own first one: the older library was unmapped by then, and no sled of the
-//! newer one was on yet.
+//! Libraries come and go, and one may come where another one was. So the meaning of a name is a
+//! function of time. A meaning holds from a moment on. The moment lies after the last event of the
+//! meaning before, since the older library was unmapped by then. It lies before the first event of
+//! its own, since no sled of the newer library was on yet. The control thread chooses the moment.
 
 use xray_trace::model::{CallKind, FunctionId, Ticks};
 
@@ -13,22 +16,22 @@ const LEAF_BITS: u32 = 9;
 const LEAF: usize = 1 << LEAF_BITS;
 const GRAIN_BITS: u32 = 3;
 const ROOT: usize = 1 << (32 - LEAF_BITS - GRAIN_BITS);
-/// Meanings of one entry that are kept. An event older than all of them has no name, and is counted as lost: it would have lain in its ring
-/// while as many libraries came and went.
+/// The most meanings of one entry that are kept. An event that is older than all of them has no
+/// name and counts as lost. It would have been in its ring while as many libraries came and went.
 const MEANINGS: usize = 8;
 
-/// What an event at a site means.
+/// The meaning of the events at a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallSite {
     /// Low 32 bits of the return address.
     pub(crate) name: u32,
     /// The function.
     pub(crate) function: FunctionId,
-    /// What happens there.
+    /// The kind of its events.
     pub(crate) kind: SiteKind,
 }
 
-/// What happens at a site.
+/// The kind of the events at a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SiteKind {
     /// A function begins or ends.
@@ -42,26 +45,26 @@ pub(crate) enum SiteKind {
 /// All sites of a target.
 #[derive(Debug, Clone)]
 pub(crate) struct SiteTable {
-    /// What names mean and meant. The first is no site's, and ends every chain.
+    /// Present and past meanings of names. The first one belongs to no site, and ends every chain.
     meanings: Vec<Meaning>,
     /// Index into `leaves`, by the upper bits of a name.
     root: Vec<u32>,
-    /// Index into `meanings`, of the latest; 0 for none. The first leaf stays empty.
+    /// Index into `meanings` of the latest meaning; 0 for none. The first leaf stays empty.
     leaves: Vec<[u32; LEAF]>,
-    /// Some site is an event's.
+    /// True if a site of a user event was added.
     events: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Meaning {
     site: CallSite,
-    /// From when on.
+    /// The moment from which on it holds.
     since: Ticks,
     /// Index of the meaning before; 0 for none.
     earlier: u32,
 }
 
-/// Of no site, from the first moment on.
+/// The meaning of no site, from the first moment on.
 const NO_MEANING: Meaning = Meaning {
     site: CallSite {
         name: 0,
@@ -75,7 +78,7 @@ const NO_MEANING: Meaning = Meaning {
 // === impl SiteTable ===
 
 impl SiteTable {
-    /// No sites.
+    /// A table without sites.
     pub(crate) fn new() -> Self {
         Self {
             meanings: vec![NO_MEANING],
@@ -85,8 +88,8 @@ impl SiteTable {
         }
     }
 
-    /// Adds a site, whose events are not older than `since`. False if its place is taken by another one of the same or a later time: then its
-    /// events could not be told from another's.
+    /// Adds a site whose events are not older than `since`. False if another site of the same or a
+    /// later time has its place: then the events of both could not be told apart.
     pub(crate) fn insert(&mut self, site: CallSite, since: Ticks) -> bool {
         let (root, entry) = split(site.name);
         if self.root[root] == 0 {
@@ -97,7 +100,7 @@ impl SiteTable {
         let latest = self.leaves[leaf][entry];
         match self.meaning(latest) {
             Some(before) if before.since >= since => return false,
-            // The same library, back again where nothing else has been meanwhile.
+            // The same library is back, and nothing else has been there meanwhile.
             Some(before) if before.site == site => return true,
             Some(_) | None => {}
         }
@@ -121,7 +124,7 @@ impl SiteTable {
         index != 0
     }
 
-    /// What this name meant at the time.
+    /// The meaning of a name at a moment.
     #[inline]
     pub(crate) fn find(&self, name: u32, at: Ticks) -> Option<&CallSite> {
         let (root, entry) = split(name);
@@ -141,12 +144,12 @@ impl SiteTable {
         self.events
     }
 
-    /// A meaning, if it is one of a site.
+    /// The meaning with this index; `None` for that of no site.
     fn meaning(&self, index: u32) -> Option<&Meaning> {
         self.meanings.get(index as usize).filter(|_| index != 0)
     }
 
-    /// Takes the oldest meaning out of the chain that begins with `latest`, if there are as many as are kept.
+    /// Removes the oldest meaning from the chain that begins with `latest`, if the chain is full.
     fn take_oldest(&mut self, latest: u32) -> Option<u32> {
         let mut index = latest;
         for _ in 2..MEANINGS {

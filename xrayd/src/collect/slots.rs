@@ -1,4 +1,5 @@
-//! Which threads own rings, and taking a ring back from a thread that is gone.
+//! The slots of a target: which threads own rings, what threads count beside them, and taking a
+//! ring back from a thread that is gone. Reading rings is in `ring`.
 
 use std::{collections::HashSet, io};
 
@@ -15,9 +16,10 @@ pub(crate) struct Slots {
     pub(crate) layout: Layout,
     pub(crate) rings: Mapping,
     file: RingsFile,
-    /// Calls have been filtered, so filter pages may hold something. Else they are not looked at, which would take memory.
+    /// True once calls have been filtered: filter pages may contain something. Reading untouched
+    /// pages would take memory.
     pub(crate) filtered: bool,
-    /// Calls have been counted, likewise for counts.
+    /// True once calls have been counted, for the same reason.
     pub(crate) counted: bool,
 }
 
@@ -34,23 +36,24 @@ impl Slots {
         }
     }
 
-    /// Calls and events that the thread with slot `index` has left out since it has the slot.
+    /// The calls and events that the thread with slot `index` has left out since it has the slot.
     pub(crate) fn left_out(&self, index: u32) -> u64 {
         let page = self.layout.geometry.filter_offset(index);
         self.rings.load(page + layout::filter::LEFT_OUT)
     }
 
-    /// Says whether what the thread with slot `index` begins from now on is recorded.
+    /// Mutes or unmutes the thread with slot `index`, for calls and events that begin from now on.
     pub(crate) fn mute(&self, index: u32, muted: bool) {
         let page = self.layout.geometry.filter_offset(index);
         let place = page + layout::filter::MUTED;
         if self.rings.load(place) & 0xffff_ffff != u64::from(muted) {
-            // A tree that the thread counts in the other half meanwhile may count for nothing.
+            // A call tree that the thread counts in the other half meanwhile may be lost.
             self.rings.store_half(place, Half::Low, u32::from(muted));
         }
     }
 
-    /// Forgets what is open in the filter's sight, while nobody is in it. Says how many calls waited there.
+    /// Clears the open calls of a filter page, while no trampoline uses it. Returns the number of
+    /// calls that waited there for their duration.
     pub(crate) fn renew_filter(&self, index: u32) -> u64 {
         use layout::filter;
         let page = self.layout.geometry.filter_offset(index);
@@ -63,20 +66,20 @@ impl Slots {
         });
         let waited = states.filter(|state| *state == u64::from(filter::WAITS));
         let waited = waited.count() as u64;
-        // Who is still in there sees that something has changed, and begins again.
+        // A trampoline that still uses the page sees the change, and begins again.
         self.rings
             .store(page + filter::OPEN, (open | 0xffff_ffff).wrapping_add(1));
         self.rings.store(page + filter::WRITING, 0);
         waited
     }
 
-    /// The owner of slot `index` as the target knows it; 0 for none.
+    /// The owner of slot `index`, by its id in the target; 0 for none.
     pub(crate) fn owner(&self, index: u32) -> u32 {
         let line = self.layout.geometry.control_offset(index);
         u32::try_from(self.rings.load(line + layout::control::OWNER)).unwrap_or(0)
     }
 
-    /// The slots from `first` on, at most `count`, that threads have claimed according to the table: slot and thread.
+    /// The claims in the table, from slot `first` on, of `count` slots at most: slot and thread.
     pub(crate) fn claims(
         &self,
         memory: &Memory,
@@ -97,12 +100,13 @@ impl Slots {
         self.layout.slot_owners(memory, 0..slots)
     }
 
-    /// Opens a closed slot, whose ring was promised memory.
+    /// Opens a closed slot. Its ring was promised memory.
     pub(crate) fn open(&self, memory: &Memory, index: u32) -> io::Result<()> {
         self.layout.free_slot(memory, index)
     }
 
-    /// Bytes that the rings and what belongs to them take, but for what all threads share.
+    /// The bytes that rings, filter pages and counts take, without the parts that all threads
+    /// share.
     pub(crate) fn written(&self) -> u64 {
         let geometry = self.layout.geometry;
         let shared = geometry.filter_offset(0) + 8 * geometry.names();
@@ -110,8 +114,8 @@ impl Slots {
     }
 
     /// Events that threads without a slot have lost since the last call, and that no bucket with an
-    /// owner counts: of threads that found no bucket either, and of threads whose bucket was freed
-    /// while they counted in it. They count as told from now on, also for the next collector.
+    /// owner counts. Such a thread found no bucket either, or its bucket was freed while it counted
+    /// there. The losses count as reported from now on, also for the next collector.
     pub(crate) fn take_lost_without_slot(&self) -> u64 {
         let lost = self.rings.load(layout::rings::NO_SLOT);
         let told = self.rings.load(layout::rings::NO_SLOT_TOLD);
@@ -131,12 +135,12 @@ impl Slots {
         self.buckets_taken() != 0
     }
 
-    /// The buckets that threads have taken, and those threads as the target knows them.
+    /// The buckets that threads have taken, and those threads' ids in the target.
     fn buckets(&self) -> impl Iterator<Item = (u64, u32)> {
         self.all_buckets().filter(|(_, owner)| *owner != 0)
     }
 
-    /// All buckets with their owners, 0 for none; nothing if no bucket was ever taken.
+    /// All buckets with their owners, 0 for none; no buckets if none was ever taken.
     fn all_buckets(&self) -> impl Iterator<Item = (u64, u32)> {
         let geometry = self.layout.geometry;
         let buckets = if self.has_buckets() {
@@ -151,12 +155,13 @@ impl Slots {
         })
     }
 
-    /// Threads that have a bucket, as the target knows them.
+    /// The threads that have a bucket, by their ids in the target.
     pub(crate) fn bucket_owners(&self) -> impl Iterator<Item = u32> {
         self.buckets().map(|(_, owner)| owner)
     }
 
-    /// What each of them lost that nobody has told so far. It counts as told from now on, as above.
+    /// The unreported losses of each of those threads. They count as reported from now on, as
+    /// above.
     pub(crate) fn take_lost_in_buckets(&self) -> impl Iterator<Item = (u32, u64)> {
         self.buckets()
             .map(move |(place, owner)| (owner, self.take_lost_in_bucket(place)))
@@ -171,36 +176,36 @@ impl Slots {
         lost.saturating_sub(told)
     }
 
-    /// Makes the buckets of threads that are gone free for others. Both counts stay: another thread
-    /// with the same number may have counted there since the losses were taken, and may still. That
-    /// is taken with what no thread's bucket counts, or with the losses of the bucket's next thread.
+    /// Frees the buckets of ended threads. Both counts of a bucket stay: another thread with the
+    /// same id may have counted there since the losses were taken, and may still. Its losses are
+    /// taken as losses of no thread, or with the losses of the bucket's next thread.
     pub(crate) fn free_buckets(&self, gone: &HashSet<u32>) {
         for (place, _) in self.buckets().filter(|(_, owner)| gone.contains(owner)) {
             self.rings.store(place + layout::bucket::TID, 0);
         }
     }
 
-    /// Events lost in slot `index` since it was claimed.
+    /// The events lost in slot `index` since it was claimed.
     pub(crate) fn lost(&self, index: u32) -> u64 {
         self.rings
             .load(self.layout.geometry.control_offset(index) + layout::control::LOST)
     }
 
-    /// Of those, the ones that nobody has told so far.
+    /// Those of them that were not reported so far.
     pub(crate) fn untold(&self, index: u32) -> u64 {
         let line = self.layout.geometry.control_offset(index);
         let told = self.rings.load(line + layout::control::TOLD);
         self.lost(index).saturating_sub(told)
     }
 
-    /// True while the slow path of slot `index` says it is under way.
+    /// True while the slow path of slot `index` is marked as under way.
     pub(crate) fn busy(&self, index: u32) -> bool {
         self.rings
             .load(self.layout.geometry.control_offset(index) + layout::control::BUSY)
             != 0
     }
 
-    /// Ends a slow path that was left by a jump.
+    /// Clears the mark of a slow path that was left by a jump.
     pub(crate) fn clear_busy(&self, index: u32) {
         self.rings.store(
             self.layout.geometry.control_offset(index) + layout::control::BUSY,
@@ -208,7 +213,8 @@ impl Slots {
         );
     }
 
-    /// How many sites have a number for counting, with 0, which stands for those without one.
+    /// The count of numbers for counting that sites have, including 0, which stands for sites
+    /// without a number; 0 if no site has one.
     pub(crate) fn numbered(&self) -> u64 {
         let numbered = self.rings.load(layout::rings::COUNT_IDS);
         match numbered {
@@ -228,25 +234,26 @@ impl Slots {
         entries.filter(move |(name, number)| *name != 0 && *number < geometry.count_ids())
     }
 
-    /// What the thread with slot `index` has counted under a number since it has the slot.
+    /// The calls that the thread with slot `index` has counted under a number since it has the
+    /// slot.
     pub(crate) fn count_of(&self, index: u32, number: u64) -> u64 {
         let counts = self.layout.geometry.counts_offset(index);
         self.rings.load(counts + 8 * number)
     }
 
-    /// From now on no thread finds slot `index` as its own, nor free. A thread that gets the number
-    /// of the slot's thread later does not go on in its ring.
+    /// Makes slot `index` neither free nor its thread's own. A thread that later gets the id of the
+    /// slot's thread does not continue in its ring.
     pub(crate) fn withdraw(&self, memory: &Memory, index: u32) -> io::Result<()> {
         self.layout.withdraw_slot(memory, index)
     }
 
-    /// Makes slot `index`, whose thread is gone and whose ring is drained, free for another thread.
+    /// Frees slot `index`, whose thread is gone and whose ring is drained, for another thread.
     pub(crate) fn retire(&self, memory: &Memory, index: u32) -> io::Result<()> {
         self.clear(index);
         self.layout.free_slot(memory, index)
     }
 
-    /// The same, but no thread can take the slot.
+    /// The same, but closes the slot, so that no thread can take it.
     pub(crate) fn close(&self, memory: &Memory, index: u32) -> io::Result<()> {
         self.clear(index);
         self.layout.close_slot(memory, index)
@@ -263,7 +270,7 @@ impl Slots {
         }
     }
 
-    /// Gives the memory of ring `index` and of its thread's counts back to the system; it reads as
+    /// Gives the memory of ring `index` and of its thread's counts back to the system. It reads as
     /// zero then.
     pub(crate) fn give_back(&self, index: u32) {
         let geometry = self.layout.geometry;

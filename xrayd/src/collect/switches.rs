@@ -1,18 +1,20 @@
-//! When functions were switched: what is known of calls that were open then.
+//! When functions were switched, to decide which open calls are still known.
 //!
-//! A call that is open while its function is off returns unseen, and another one of the same
-//! function may stand in its place when the function is on again. So the entry from before says
-//! nothing of an exit from after.
+//! A call that is open while its function is off returns unseen. Another call of the same function
+//! may stand in its place when the function is on again. So an entry from before a switch does not
+//! belong to an exit from after it.
 //!
 //! ```text
 //!  recorded     entry │           off            │ exit
-//!  what was       ▐ first call ▌ ▐ second ▌ ▐ third ▌
+//!  real calls     ▐ first call ▌ ▐ second ▌ ▐ third ▌
 //! ```
 //!
-//! The control thread marks the functions once they are off, and once more before they are switched
-//! on, for the threads that were in a trampoline at the first time. A decoder looks for marks
-//! before each event that is later than its last look. The marks that matter for an event are older
+//! The control thread marks functions once they are off. It marks them once more before they are
+//! switched on, for threads that were in a trampoline at the first mark. A decoder looks for marks
+//! before each event that is later than its last look. Marks that matter for an event are older
 //! than the event.
+//!
+//! Marks are only recorded here. `shadow_stack` drops the calls.
 
 use std::{
     collections::VecDeque,
@@ -28,8 +30,8 @@ use xray_trace::model::{FunctionId, Ticks};
 use super::shadow_stack::ShadowStack;
 use crate::{lock::lock, sys::ticks_now};
 
-/// Marks that are kept, and ranges of functions in them together. In flight, rings hold what is
-/// older than many of them.
+/// The most marks that are kept, and the most ranges of functions in all of them together. In mode
+/// `flight`, rings hold events that are older than many marks.
 const MOST_MARKS: usize = 16 << 10;
 const MOST_RANGES: usize = 256 << 10;
 
@@ -37,17 +39,17 @@ const MOST_RANGES: usize = 256 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Switches {
     marks: Mutex<Marks>,
-    /// How many there have ever been.
+    /// The number of marks that were ever made.
     count: AtomicU64,
 }
 
 #[derive(Debug, Default, Clone)]
 struct Marks {
     kept: VecDeque<Mark>,
-    /// So many are not kept any more; the last of them was made then.
+    /// The number of marks that are not kept any more, and the time of the last of them.
     forgotten: u64,
     forgotten_until: u64,
-    /// In those that are kept.
+    /// The number of ranges in `kept`.
     ranges: usize,
 }
 
@@ -57,23 +59,23 @@ struct Mark {
     functions: Functions,
 }
 
-/// A set of functions. Shared, since snapshots copy marks.
+/// A set of functions, shared since snapshots copy marks.
 #[derive(Debug, Clone)]
 struct Functions(Arc<[RangeInclusive<u32>]>);
 
-/// How far one thread's events have come along the marks.
+/// The progress of one thread's events along the marks.
 #[derive(Debug)]
 pub(super) struct Along {
-    /// Marks that were met.
+    /// The number of marks that were met.
     met: u64,
-    /// Of an event that is not older than this, marks have to be looked for.
+    /// An event at this time or later has to look for marks.
     pub(super) look_at: u64,
 }
 
-/// Functions that were switched in a time.
+/// The functions that were switched in a time.
 #[derive(Debug)]
 pub(super) struct Switched {
-    /// Any may have been.
+    /// True if any function may have been.
     any: bool,
     functions: Vec<Functions>,
 }
@@ -89,7 +91,7 @@ impl Switched {
 // === impl Switches ===
 
 impl Switches {
-    /// These functions are off now.
+    /// Marks these functions, which are off now.
     pub(crate) fn mark(&self, functions: &[FunctionId]) {
         if functions.is_empty() {
             return;
@@ -103,7 +105,7 @@ impl Switches {
         self.count.store(marks.count(), Ordering::Release);
     }
 
-    /// As they are now, for events that are read later.
+    /// A copy of the present marks, for events that are decoded later.
     pub(super) fn freeze(&self) -> Self {
         let marks = lock(&self.marks).clone();
         Self {
@@ -141,7 +143,7 @@ impl Along {
         Self { met: 0, look_at: 0 }
     }
 
-    /// The functions that were switched after what was met, up to `until`.
+    /// The functions that were switched after the marks that were met, up to `until`.
     pub(super) fn switched(&self, until: Ticks, switches: &Switches) -> Switched {
         let marks = lock(&switches.marks);
         let at = usize::try_from(self.met.saturating_sub(marks.forgotten));
@@ -153,11 +155,11 @@ impl Along {
         }
     }
 
-    /// An event of this time comes next, not older than `look_at`: the open calls of which nothing
-    /// is known any more are marked in `stacks`.
+    /// Meets the marks before an event at `ticks`, which is not older than `look_at`. Suspects the
+    /// open calls in `stacks` that may have ended unseen.
     #[cold]
     pub(super) fn meet(&mut self, ticks: u64, switches: &Switches, stacks: &mut ShadowStack) {
-        // Before looking: a mark that is made meanwhile is later.
+        // Read before the look: a mark that is made meanwhile is later.
         let now = ticks_now().0;
         if self.met >= switches.count.load(Ordering::Acquire) {
             self.look_at = now;
@@ -165,7 +167,7 @@ impl Along {
         }
         let marks = lock(&switches.marks);
         if self.met < marks.forgotten {
-            // What they were of is not known.
+            // The functions of the forgotten marks are not known.
             stacks.suspect(|_| true);
             if ticks <= marks.forgotten_until {
                 self.look_at = 0;
@@ -237,8 +239,8 @@ mod tests {
         );
     }
 
-    /// Of events older than the marks that are kept, none is matched with one before it; those
-    /// after them are as always.
+    /// An event that is older than the kept marks matches no entry before it. Events after the
+    /// marks are matched as always.
     #[test]
     fn marks_take_bounded_memory_and_what_is_forgotten_is_suspected() {
         let switches = Switches::default();

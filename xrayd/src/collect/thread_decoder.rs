@@ -1,4 +1,8 @@
-//! What one thread's ring yields, on its way into blocks.
+//! The decoder of one thread: turns what comes out of its ring into blocks, sums and hits of
+//! triggers.
+//!
+//! It follows the open calls (`shadow_stack`), applies the filter (`keep`), and counts events and
+//! losses. It does not read memory: the consumer of a ring calls it.
 
 use std::{
     sync::Arc,
@@ -27,55 +31,55 @@ use crate::{
     triggers::TriggerMatcher,
 };
 
-/// A block is closed when its bytes reach this…
+/// A block is closed when its bytes reach this size…
 const BLOCK_BYTES: usize = 48 << 10;
 /// …or it is this old, so that readers of the live stream see events soon.
 const BLOCK_AGE: Duration = Duration::from_millis(100);
 
-/// The blocks of one thread under way.
+/// The decoder of one thread.
 #[derive(Debug)]
 pub(super) struct ThreadDecoder {
     thread: ThreadId,
     encoder: BlockEncoder,
     keeps: Keeps,
-    /// Who else is shown what happens; `None` as a rule, so that one look tells.
+    /// Optional observers of decoded events; `None` in the common case.
     beside: Option<Observers>,
-    /// Events by function, while functions are tried.
+    /// Events by function, while the governor has calls counted.
     counting: Option<Box<Counting>>,
     /// The open calls. Emptied by a loss.
     stacks: ShadowStack,
-    /// Which of them were kept, while not everything is or was.
+    /// Which open calls were kept. `None` while everything is and was kept.
     kept: Option<Kept>,
-    /// Nothing of this thread is kept.
+    /// True if nothing of this thread is kept.
     muted: bool,
-    /// When functions were switched, and how far the events have come along that.
+    /// When functions were switched, and this thread's progress along that.
     switches: Arc<Switches>,
     along: Along,
-    /// Time of the last event; 0 before the first. Time does not run backwards in a thread: a handler's events come
-    /// before the one that it interrupted.
+    /// Time of the last event; 0 before the first one. Time does not run backwards in a thread. The
+    /// events of a signal handler come before the event that it interrupted.
     last: u64,
-    /// Losses before the first event: they wait for it to have a time. Emptied by it or by `tell_early`.
+    /// Losses before the first event. They wait for its time. Emptied by it or by `tell_early`.
     early: u64,
-    /// When the block under way was begun.
+    /// The begin of the block under way.
     begun: Option<Instant>,
-    /// Events of the program's own in the block under way.
+    /// User events in the block under way.
     said: u32,
-    /// Events and losses since `settle` was last called.
+    /// Events and losses since the last call of `settle`.
     tally: (u64, u64),
-    /// Those of the events that were left out.
+    /// Events among them that were left out.
     filtered: u64,
 }
 
-/// Who is shown what happens beside those who read blocks. At least one of them is there.
+/// The observers of decoded events beside the readers of blocks. At least one is there.
 #[derive(Debug, Default)]
 struct Observers {
-    /// While events are added up.
+    /// Present while events are added up.
     profiler: Option<Profiler>,
-    /// While triggers are armed.
+    /// Present while triggers are armed.
     watch: Option<Watch>,
 }
 
-/// What came out of a ring, on its way into a decoder.
+/// The input of a decoder: what comes out of a ring.
 pub(super) struct DecoderSink<'a> {
     decoder: &'a mut ThreadDecoder,
     sites: &'a SiteTable,
@@ -114,7 +118,7 @@ impl Sink for DecoderSink<'_> {
                     true => decoder.call::<true>((ticks, sp), function, kind, argument, output),
                     false => decoder.call::<false>((ticks, sp), function, kind, argument, output),
                 },
-                // Only a garbled word names no site, or an event without a payload.
+                // The word is garbled, or older than every known meaning of its name.
                 _ => decoder.lose(1),
             },
             Item::Data(data) => decoder.take_data(&data, sites, output),
@@ -129,7 +133,8 @@ impl Sink for DecoderSink<'_> {
 // === impl ThreadDecoder ===
 
 impl ThreadDecoder {
-    /// Of the thread something was told already as of `told`; 0 if not.
+    /// The decoder of a thread. `told` is the time of its losses that were reported last; 0 if
+    /// there were none.
     pub(super) fn new(thread: ThreadId, told: Ticks, room: &Room, switches: Arc<Switches>) -> Self {
         Self {
             thread,
@@ -154,7 +159,7 @@ impl ThreadDecoder {
         }
     }
 
-    /// Takes what comes out of the ring.
+    /// The input for what comes out of the ring.
     pub(super) fn sink<'a>(
         &'a mut self,
         sites: &'a SiteTable,
@@ -171,7 +176,8 @@ impl ThreadDecoder {
         }
     }
 
-    /// Takes a call's begin or end. As a rule it is `PLAIN`: every event goes into a block, and nobody else is shown it.
+    /// Handles the begin or end of a call. In the common case it is `PLAIN`: every event goes into
+    /// a block, and there are no observers.
     #[expect(clippy::inline_always, reason = "as `DecoderSink::take`")]
     #[inline(always)]
     fn call<const PLAIN: bool>(
@@ -201,7 +207,7 @@ impl ThreadDecoder {
         }
     }
 
-    /// A payload: what the program says, or what registers hold.
+    /// Handles a payload: a user event, or the values of registers at a call.
     #[cold]
     fn take_data(&mut self, data: &Data, sites: &SiteTable, output: &EventStore) {
         let Data {
@@ -269,14 +275,14 @@ impl ThreadDecoder {
         }
     }
 
-    /// From now on events are counted by function, or not any more; returns what was counted.
+    /// Begins to count events by function, or stops. Returns what was counted so far.
     pub(super) fn count_events(&mut self, counted: bool) -> Option<Counting> {
         let before = self.counting.take();
         self.counting = counted.then(Box::default);
         before.map(|counting| *counting)
     }
 
-    /// Hands the counts on and closes the block if it is old.
+    /// Reports the counts to the event store, and closes the block if it is old.
     pub(super) fn settle(&mut self, output: &EventStore) {
         self.stacks.tidy();
         let (events, lost) = std::mem::take(&mut self.tally);
@@ -303,7 +309,7 @@ impl ThreadDecoder {
         }
     }
 
-    /// What comes next does not follow upon what came before: nothing is known of open calls.
+    /// Forgets the open calls. The next events do not continue the last ones.
     pub(super) fn restart(&mut self, output: &EventStore) {
         self.publish(output);
         self.forget_calls();
@@ -312,7 +318,7 @@ impl ThreadDecoder {
         }
     }
 
-    /// From now on these events are kept, or all.
+    /// Sets the filter for the next events; `None` keeps all.
     pub(super) fn filter(&mut self, keep: Option<Arc<Keep>>, muted: bool) {
         self.muted = muted;
         let keep = match muted {
@@ -326,7 +332,7 @@ impl ThreadDecoder {
         }
     }
 
-    /// From now on that is what becomes of events. What was added up is handed over before.
+    /// Sets what becomes of events. Hands over the sums first.
     pub(super) fn keep(&mut self, keeps: Keeps, output: &EventStore) {
         if self.keeps.blocks && !keeps.blocks {
             self.publish(output);
@@ -340,7 +346,7 @@ impl ThreadDecoder {
         self.keeps = keeps;
     }
 
-    /// From now on these triggers watch it.
+    /// Sets the triggers that watch the thread.
     pub(super) fn watch(&mut self, armed: &[Arc<TriggerMatcher>]) {
         let thread = self.thread;
         self.show_to(|beside| {
@@ -361,7 +367,7 @@ impl ThreadDecoder {
         self.beside.as_mut()?.profiler.as_mut()
     }
 
-    /// Hands over what was added up since the last time.
+    /// Hands over the sums since the last call.
     pub(super) fn hand_over(&mut self, output: &EventStore) {
         if let Some(profiler) = self.profiler() {
             let sums = profiler.take();
@@ -371,8 +377,8 @@ impl ThreadDecoder {
         }
     }
 
-    /// The calls that were kept and are open at `now`, as far as what was read says, outermost
-    /// first. `None` if there was no room to follow them.
+    /// The kept calls that are open at `now`, as far as the events that were read show it,
+    /// outermost first. `None` if there was no room to follow them.
     pub(super) fn open_calls(&self, now: Ticks) -> Option<Vec<OpenCall>> {
         let switched = self.along.switched(now, &self.switches);
         let open = self
@@ -392,29 +398,30 @@ impl ThreadDecoder {
         })
     }
 
-    /// Whether nothing of this thread is kept.
+    /// True if nothing of this thread is kept.
     pub(super) fn is_muted(&self) -> bool {
         self.muted
     }
 
-    /// The thread as the trace knows it.
+    /// The id of the thread in the trace.
     pub(super) fn thread(&self) -> ThreadId {
         self.thread
     }
 
-    /// Whether losses wait for an event.
+    /// True if losses wait for an event.
     pub(super) fn has_early(&self) -> bool {
         self.early > 0
     }
 
-    /// Everything that was in the ring by now has been taken: losses that no event has followed are told as of then.
+    /// Reports the losses that no event has followed, as of `now`. To be called when everything in
+    /// the ring at that time was read.
     pub(super) fn tell_early(&mut self, Ticks(now): Ticks) {
         if self.early > 0 {
             self.pass(now);
         }
     }
 
-    /// Nothing more will come: closes the block.
+    /// Ends the thread, and closes its block.
     pub(super) fn end(&mut self, output: &EventStore) {
         self.tell_early(ticks_now());
         self.settle(output);
@@ -426,7 +433,7 @@ impl ThreadDecoder {
         }
     }
 
-    /// An event at `ticks` comes next.
+    /// Advances the time to an event at `ticks`, which comes next.
     #[inline]
     fn pass(&mut self, ticks: u64) {
         self.last = ticks.max(self.last);
@@ -436,7 +443,7 @@ impl ThreadDecoder {
         }
     }
 
-    /// Says which calls may have ended while their functions were off, before this event.
+    /// Drops the calls that may have ended while their functions were off, before this event.
     #[inline]
     fn shed(&mut self) {
         if self.last >= self.along.look_at {
@@ -446,7 +453,8 @@ impl ThreadDecoder {
         self.unwind(over);
     }
 
-    /// Says which calls the stack shows to be over before this event, and whether it is kept.
+    /// Follows a call's begin or end: ends the calls that the stack shows to be over. True if the
+    /// event is kept.
     #[expect(clippy::inline_always, reason = "as `DecoderSink::take`")]
     #[inline(always)]
     fn follow<const PLAIN: bool>(&mut self, function: FunctionId, kind: CallKind, sp: u64) -> bool {
@@ -543,7 +551,7 @@ impl ThreadDecoder {
 // === impl Observers ===
 
 impl Observers {
-    /// A call begins, with which so many are open.
+    /// A call begins, with which `depth` calls are open.
     #[inline]
     fn enter(&mut self, function: FunctionId, at: u64, depth: u64) {
         if let Some(profiler) = &mut self.profiler {
@@ -554,7 +562,7 @@ impl Observers {
         }
     }
 
-    /// A call ends, or something that is of none which is open; so many are, then.
+    /// An open call ends, or there is an unmatched exit. Then `depth` calls are open.
     #[inline]
     fn exit(&mut self, function: FunctionId, at: u64, of: Exit, depth: u64) {
         match &mut self.profiler {
@@ -572,7 +580,7 @@ impl Observers {
         }
     }
 
-    /// The program says something, of a type with this number if it has one, within so many calls.
+    /// A user event within `depth` calls. A typed event has a number.
     fn say(&mut self, number: Option<u16>, function: FunctionId, at: u64, depth: u64) {
         if let Some(profiler) = &mut self.profiler {
             profiler.pass(at);
@@ -591,7 +599,7 @@ impl Observers {
         }
     }
 
-    /// Nothing is known of what is open.
+    /// Nothing is known of open calls any more.
     fn end(&mut self) {
         if let Some(profiler) = &mut self.profiler {
             profiler.end();
@@ -602,7 +610,7 @@ impl Observers {
     }
 }
 
-/// The registers' values in a payload, as many as there can be at such an event.
+/// The register values in a payload, limited to the number that such an event has.
 fn values_at(kind: CallKind, bytes: &[u8]) -> Values {
     let most = match kind {
         CallKind::Enter => Values::MOST,
@@ -619,7 +627,7 @@ mod tests {
 
     use super::*;
 
-    /// What stands in a ring is the target's word.
+    /// The contents of a ring come from the target.
     #[test]
     fn of_any_payload_no_more_values_are_made_than_a_call_has() {
         let bytes: Vec<u8> = (0..100).collect();
@@ -639,7 +647,7 @@ mod tests {
         }
     }
 
-    /// Losses wait for the first event, for its time, but not for longer than until all is read.
+    /// Losses wait for the time of the first event, but no longer than until everything is read.
     #[test]
     fn losses_before_the_first_event_are_told_once() {
         let mut sites = SiteTable::new();
@@ -696,8 +704,9 @@ mod tests {
         }
     }
 
-    /// A call is open when its function is switched off. Another one, in its place, is on when it returns: that is not the first one's end.
-    /// Whether the switch is known before or after the decoder's last look makes no difference.
+    /// A call is open when its function is switched off. Another call in its place returns when the
+    /// function is on again. That exit does not end the first call. It makes no difference whether
+    /// the switch is known before or after the decoder's last look.
     #[test]
     fn an_exit_after_a_switch_is_not_that_of_an_entry_before_it() {
         for looked in [false, true] {

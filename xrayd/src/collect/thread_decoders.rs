@@ -1,5 +1,7 @@
-//! The threads of one target, as the trace knows them. Each is one thread there for as long as it has a ring, or a bucket for what it
-//! loses without one.
+//! The threads of one target, as the trace shows them. Each is one thread of the trace for as long
+//! as it has a ring, or a bucket for losses without a ring.
+//!
+//! The settings that hold for all decoders are kept here, for threads that come later.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,18 +20,18 @@ use crate::{
     triggers::TriggerMatcher,
 };
 
-/// Those threads, by their ids in the target.
+/// The decoders of a target's threads, by the threads' ids in the target.
 #[derive(Debug)]
 pub(super) struct ThreadDecoders {
     threads: HashMap<u32, Recorder>,
-    /// For what is open in them.
+    /// The room for their open calls.
     room: Room,
     switches: Arc<Switches>,
     /// What becomes of their events.
     keeps: Keeps,
-    /// Which of them that is; `None` for all.
+    /// The filter on their events; `None` for all.
     filter: Option<Arc<Keep>>,
-    /// The triggers that watch them, as of this version.
+    /// The triggers that watch them, and the version of that set.
     armed: Vec<Arc<TriggerMatcher>>,
     armed_version: u64,
 }
@@ -37,15 +39,16 @@ pub(super) struct ThreadDecoders {
 #[derive(Debug)]
 struct Recorder {
     thread: ThreadId,
-    /// While it has rings.
+    /// The decoder, while the thread has rings.
     decoder: Option<ThreadDecoder>,
-    /// How many: a thread that has gone on to another one keeps the one before for as long as it lives.
+    /// The number of its rings. A thread that has gone on to another ring keeps the earlier one for
+    /// as long as it lives.
     rings: u32,
-    /// The slot of the one that it writes to.
+    /// The slot of the ring that it writes to.
     latest: u32,
-    /// It has a bucket.
+    /// True if it has a bucket.
     in_bucket: bool,
-    /// As of when its losses without a ring were told last; 0 if none were.
+    /// The time at which its losses without a ring were last reported; 0 if never.
     told: Ticks,
 }
 
@@ -69,17 +72,17 @@ impl ThreadDecoders {
         self.threads.get(&owner)?.decoder.as_ref()
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub(super) fn get_mut(&mut self, owner: u32) -> Option<&mut ThreadDecoder> {
         self.threads.get_mut(&owner)?.decoder.as_mut()
     }
 
-    /// When functions were switched.
+    /// The record of when functions were switched.
     pub(super) fn switches(&self) -> &Arc<Switches> {
         &self.switches
     }
 
-    /// From now on that is what becomes of the events of all, and of whoever comes.
+    /// Sets what becomes of the events of all threads, present and future.
     pub(super) fn keep(&mut self, keeps: Keeps, output: &EventStore) {
         if keeps != self.keeps {
             self.keeps = keeps;
@@ -88,7 +91,7 @@ impl ThreadDecoders {
         }
     }
 
-    /// From now on these events are kept, or all.
+    /// Sets the filter for the next events; `None` keeps all.
     pub(super) fn filter(&mut self, keep: Option<Arc<Keep>>) {
         for decoder in self.iter_mut() {
             decoder.filter(keep.clone(), decoder.is_muted());
@@ -96,7 +99,7 @@ impl ThreadDecoders {
         self.filter = keep;
     }
 
-    /// Whether a thread that has a ring is recorded from now on.
+    /// Mutes or unmutes a thread that has a ring, from now on.
     pub(super) fn mute(&mut self, owner: u32, muted: bool) {
         let keep = self.filter.clone();
         if let Some(decoder) = self.get_mut(owner)
@@ -106,12 +109,12 @@ impl ThreadDecoders {
         }
     }
 
-    /// Which events are kept; `None` for all.
+    /// The filter on events; `None` for all.
     pub(super) fn filtered_by(&self) -> Option<Arc<Keep>> {
         self.filter.clone()
     }
 
-    /// From now on the triggers watch all, and whoever comes, that are armed now.
+    /// Has all threads, present and future, watched by the triggers that are armed now.
     pub(super) fn watch(&mut self, output: &EventStore) {
         let version = output.triggers.version();
         if version == self.armed_version {
@@ -123,13 +126,13 @@ impl ThreadDecoders {
         self.armed = armed;
     }
 
-    /// All there are.
+    /// All decoders.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut ThreadDecoder> {
         let threads = self.threads.values_mut();
         threads.filter_map(|known| known.decoder.as_mut())
     }
 
-    /// The calls that are open in each thread that has a ring, as of `now`.
+    /// The open calls of each thread that has a ring, as of `now`.
     pub(super) fn open_calls(&self, now: Ticks) -> OpenByThread {
         let decoders = self
             .threads
@@ -140,7 +143,8 @@ impl ThreadDecoders {
             .collect()
     }
 
-    /// The thread has the ring at `index`. Says which one it has left for that.
+    /// Notes that the thread has the ring at `index`. Returns the slot of the ring that it has left
+    /// for that.
     pub(super) fn open(
         &mut self,
         owner: u32,
@@ -170,7 +174,7 @@ impl ThreadDecoders {
         left
     }
 
-    /// All of its rings were read to the end.
+    /// Ends the decoder of a thread. All its rings were read to the end.
     pub(super) fn close(&mut self, owner: u32, output: &EventStore) {
         let Some(known) = self.threads.get_mut(&owner) else {
             return;
@@ -184,7 +188,7 @@ impl ThreadDecoders {
         }
     }
 
-    /// Tells what threads have lost according to their buckets, which are all there are.
+    /// Reports the losses that buckets show. `losses` has all buckets.
     pub(super) fn lost_in_buckets(
         &mut self,
         losses: &[(u32, u64)],
@@ -230,7 +234,7 @@ impl ThreadDecoders {
         })
     }
 
-    /// The thread has ended. What has its number from now on is another one.
+    /// Removes a thread that has ended. Its id belongs to another thread from now on.
     pub(super) fn forget(&mut self, owner: u32, output: &EventStore) {
         if let Some(known) = self.threads.remove(&owner) {
             output.thread_ended(known.thread);

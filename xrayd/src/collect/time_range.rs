@@ -1,4 +1,6 @@
-//! The time that a snapshot covers, and cutting what was taken to it.
+//! The time that a snapshot covers, and the reduction of a snapshot to it.
+//!
+//! Events are not decoded here; [`Excerpt`] cuts blocks.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +12,23 @@ use xray_trace::{
 use super::OpenByThread;
 use crate::store::Snapshot;
 
-/// A moment before which everything is wanted.
+/// The begin of a range without a begin.
 pub(crate) const NO_BEGIN: Ticks = Ticks(0);
 
-/// The time that a picture shows, by the counter, both ends included.
+/// The time that a snapshot covers, by the counter, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimeRange {
     pub(crate) since: Ticks,
     pub(crate) until: Ticks,
 }
 
-/// What is known of a thread at the end of that time.
+/// The state of a thread at the end of that time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ThreadState<'a> {
     /// It had ended.
     Ended,
-    /// It was there; these calls were open after its last event, if that is known, outermost first.
+    /// It was there. These calls were open after its last event, outermost first; `None` if that is
+    /// not known.
     There(Option<&'a [OpenCall]>),
 }
 
@@ -38,8 +41,8 @@ impl TimeRange {
         Self { since, until }
     }
 
-    /// Reduces what is retained to that time. Of each thread, the calls that are open in it are
-    /// there from their begin on, however long ago that was, as far as blocks or `open` have it.
+    /// Reduces the retained events to that time. Calls that are open in it are kept from their
+    /// begin on, however long ago that was, as far as blocks or `open` have it.
     pub(crate) fn cut(self, snapshot: &mut Snapshot, open: &OpenByThread) {
         let mut blocks = BTreeMap::<ThreadId, Vec<Block>>::new();
         for block in std::mem::take(&mut snapshot.blocks) {
@@ -60,7 +63,8 @@ impl TimeRange {
             evictions,
             ..
         } = snapshot;
-        // What was dropped before is as little missing as what else was before.
+        // Events that were dropped before that time are no more missing than other events from
+        // before it.
         overwritten.retain(|overwritten| overwritten.until >= self.since);
         if self.since > NO_BEGIN {
             for overwritten in overwritten {
@@ -82,7 +86,7 @@ impl TimeRange {
             ThreadState::There(Some(open)) => open,
             ThreadState::There(None) | ThreadState::Ended => &[],
         };
-        // The entries of the others are in the blocks.
+        // The entries of the other calls are in the blocks.
         let older = open.partition_point(|call| first.is_none_or(|first| call.start < first));
         let mut excerpt = Excerpt::new(thread, (self.since, self.until), &open[..older]);
         for block in blocks {
@@ -95,13 +99,13 @@ impl TimeRange {
         });
         snapshot.blocks.extend(blocks);
         if lost > 0 {
-            // Their time is not known: they are counted for the thread.
+            // The time of these losses is not known, so they count for the thread.
             snapshot.lost.push((thread, lost));
         }
     }
 
-    /// What is missing of a ring that had been given so many words before the first event which is
-    /// there.
+    /// The missing events of a ring with `missing` events before `first`, the time of the first
+    /// event that is there. `None` if none of them belongs to the range.
     pub(crate) fn overwritten(
         self,
         thread: ThreadId,
@@ -127,7 +131,8 @@ mod tests {
     use super::*;
     use crate::store::{EventStore, Published};
 
-    /// Of a window, what was dropped before it is not missing, and of the rest only what is in it.
+    /// Events that were dropped before a window are not missing in it. Of the others, those in the
+    /// window are.
     #[test]
     fn of_a_window_only_what_is_missing_in_it_is_overwritten() {
         let output = EventStore::new(ProcessId(0), 1, 0);

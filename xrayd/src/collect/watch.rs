@@ -1,6 +1,8 @@
-//! What triggers see of one thread: which watched calls are open since when, and what begins, ends and is said.
+//! What triggers see of one thread: the open watched calls, and the begin and end of calls and user
+//! events. The conditions themselves are in `triggers`.
 //!
-//! Whether a call is open is known by the thread's stacks: a watched call is kept with how deep it stands there, and is over when less is open.
+//! The thread's shadow stack decides whether a call is open. A watched call is kept with its depth,
+//! and is over when fewer calls are open.
 
 use std::sync::Arc;
 
@@ -8,7 +10,8 @@ use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
 use crate::triggers::{ConditionMask, Place, TriggerMatcher};
 
-/// Watched calls of a thread that are kept for a trigger. What is called within so many others is shorter than they are.
+/// The most watched calls of a thread that are kept for a trigger. A call within all of them is
+/// shorter than they are.
 const MOST_OPEN: usize = 256;
 
 /// All triggers of one thread.
@@ -22,24 +25,25 @@ pub(super) struct Watch {
 struct One {
     armed: Arc<TriggerMatcher>,
     marks: Arc<ConditionMask>,
-    /// Outermost first.
+    /// The open watched calls, outermost first.
     open: Vec<Open>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Open {
-    /// How many calls are open, it included.
+    /// The number of open calls, including this one.
     depth: u64,
     function: FunctionId,
     since: Ticks,
-    /// Its conditions.
+    /// The conditions of its function.
     bits: u8,
 }
 
 // === impl Watch ===
 
 impl Watch {
-    /// What is armed now; of what was before, what is open is known.
+    /// Watches for the triggers that are armed now. Of triggers in `before`, the open calls are
+    /// known.
     pub(super) fn new(
         thread: ThreadId,
         armed: &[Arc<TriggerMatcher>],
@@ -63,7 +67,7 @@ impl Watch {
         }
     }
 
-    /// A call begins, with which so many are open.
+    /// Begins a call, with which `depth` calls are open.
     #[inline]
     pub(super) fn enter(&mut self, function: FunctionId, at: Ticks, depth: u64) {
         for one in &mut self.each {
@@ -85,7 +89,7 @@ impl Watch {
         }
     }
 
-    /// The innermost call ends, after which so many are open.
+    /// Ends the innermost call, after which `depth` calls are open.
     #[inline]
     pub(super) fn exit(&mut self, function: FunctionId, at: Ticks, depth: u64) {
         for one in &mut self.each {
@@ -100,7 +104,7 @@ impl Watch {
         }
     }
 
-    /// The program says something within so many open calls.
+    /// Handles a user event within `depth` open calls.
     pub(super) fn say(&mut self, number: Option<u16>, function: FunctionId, at: Ticks, depth: u64) {
         for one in &mut self.each {
             one.close(depth);
@@ -109,7 +113,7 @@ impl Watch {
         }
     }
 
-    /// Only so many calls are open.
+    /// Notes that only `depth` calls are open.
     pub(super) fn close(&mut self, depth: u64) {
         self.each.iter_mut().for_each(|one| one.close(depth));
     }
@@ -131,7 +135,7 @@ impl One {
         }
     }
 
-    /// The function is of a library that has come since.
+    /// Reads the conditions of a function whose library has come since.
     #[cold]
     fn learn(&mut self, function: FunctionId) -> u8 {
         self.marks = self.armed.marks();
@@ -157,7 +161,7 @@ mod tests {
     const ALL: u32 = 4;
     const LEAST: u64 = 30;
 
-    /// An entry of each function, and an exit.
+    /// An entry and an exit of each function.
     fn sites() -> SiteTable {
         let mut sites = SiteTable::new();
         for function in 0..ALL {
@@ -180,7 +184,7 @@ mod tests {
         0x1007 + function * 0x10
     }
 
-    /// The calls of watched functions that were long enough, by what the blocks say.
+    /// The calls of watched functions that were long enough, according to the blocks.
     fn long_calls(output: &EventStore) -> Vec<(Option<FunctionId>, Ticks, Ticks)> {
         let mut open: Vec<(FunctionId, Ticks)> = Vec::new();
         let mut long = Vec::new();
@@ -218,11 +222,14 @@ mod tests {
         long
     }
 
-    /// What happens next: whether it is an entry, of which function, how much further up the stack it is, in words, and how much later. Sometimes events are lost.
+    /// The next event: whether it is an entry, its function, an extra move up the stack in units of
+    /// 64 bytes (3 and -3 only), the ticks since the last event, and 0 if events are lost before
+    /// it.
     type Step = (bool, u32, i64, u64, u8);
 
     proptest! {
-        /// Whatever a thread does, the calls that fire are those that the trace shows to have ended after so long.
+        /// Whatever a thread does, the calls that fire are those that the trace shows to have
+        /// lasted as long.
         #[test]
         fn what_fires_is_what_the_trace_shows(
             steps in prop::collection::vec(
@@ -249,7 +256,7 @@ mod tests {
             if *lost == 0 {
                 decoder.sink(&sites, &output).take(Item::Lost(3));
             }
-            // As a stack does, mostly: down with a call, up when it ends.
+            // As a stack does in most cases: down with a call, up when it ends.
             let step = if *enters { -16 } else { 16 };
             let jump = if up.abs() == 3 { up * 64 } else { 0 };
             let at = if *enters {
@@ -280,7 +287,8 @@ mod tests {
         Ok(())
     }
 
-    /// The property's own steps may leave little open: of a plain recursion and a jump out of it, it is known what fires.
+    /// The steps of the property may leave little open. In a plain recursion and a jump out of it,
+    /// it is known which calls fire.
     #[test]
     fn a_call_that_is_left_does_not_fire_and_its_caller_does() {
         let (sites, output) = (
@@ -301,12 +309,12 @@ mod tests {
             decoder.sink(&sites, &output).take(item);
         };
         call(entry(0), 100, 0x7100);
-        // Not watched, then watched and left from within a call that is not.
+        // Not watched; then watched, and left from within a call that is not watched.
         call(entry(3), 110, 0x70f0);
         call(entry(1), 120, 0x70e0);
         call(entry(2), 130, 0x70d0);
         call(entry(0) + 0x1000, 200, 0x7100);
-        // Too short, and one that is long enough.
+        // Too short, and then long enough.
         call(entry(1), 300, 0x7100);
         call(entry(1) + 0x1000, 300 + LEAST - 1, 0x7100);
         call(entry(1), 400, 0x7100);

@@ -1,4 +1,5 @@
-//! Calls that were counted: by thread and function, since the mode became [`Mode::Count`](super::Mode::Count).
+//! Counted calls by thread and function, since the mode became
+//! [`Mode::Count`](crate::types::Mode::Count). They were counted in the program, and not recorded.
 
 use std::{collections::BTreeMap, sync::Mutex};
 
@@ -6,31 +7,32 @@ use xray_trace::model::{FunctionId, Thread, ThreadId};
 
 use crate::lock::lock;
 
-/// Threads that have ended whose calls are kept apart.
+/// The number of ended threads whose calls are kept by thread.
 const ENDED_APART: usize = 1024;
 
-/// Calls go in here. The drain alone writes.
+/// The counted calls of a session. Written by the drain alone.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     counted: Mutex<CallCounts>,
 }
 
-/// How often functions were called.
+/// The number of calls of each function.
 #[derive(Debug, Clone, Default)]
 pub struct CallCounts {
     threads: BTreeMap<ThreadId, ThreadCalls>,
-    /// Of threads that ended first.
+    /// The calls of the threads that ended first.
     ended: BTreeMap<FunctionId, u64>,
-    /// Calls of functions that could not be told apart: too many were called, or their library was gone.
+    /// Calls of functions that could not be told apart: too many functions were called, or their
+    /// library was gone.
     unnamed: u64,
 }
 
 /// The calls of one thread.
 #[derive(Debug, Clone)]
 pub struct ThreadCalls {
-    /// Which one.
+    /// The thread.
     pub thread: Thread,
-    /// By function.
+    /// The number of calls, by function.
     pub calls: BTreeMap<FunctionId, u64>,
     ended: bool,
 }
@@ -38,12 +40,12 @@ pub struct ThreadCalls {
 // === impl Calls ===
 
 impl Calls {
-    /// Everything is counted anew.
+    /// Begins to count anew.
     pub(crate) fn restart(&self) {
         *lock(&self.counted) = CallCounts::default();
     }
 
-    /// So many calls more of a thread; `None` are those of functions that nobody can name.
+    /// Adds calls of a thread. `None` stands for functions without a known name.
     pub(crate) fn add(
         &self,
         thread: &Thread,
@@ -68,7 +70,7 @@ impl Calls {
         }
     }
 
-    /// A thread calls nothing any more.
+    /// Notes that a thread calls nothing any more.
     pub(crate) fn end(&self, thread: ThreadId) {
         let mut counted = lock(&self.counted);
         if let Some(known) = counted.threads.get_mut(&thread) {
@@ -77,7 +79,7 @@ impl Calls {
         counted.put_together();
     }
 
-    /// What was counted so far.
+    /// The calls that were counted so far.
     pub(crate) fn get(&self) -> CallCounts {
         lock(&self.counted).clone()
     }
@@ -86,22 +88,22 @@ impl Calls {
 // === impl CallCounts ===
 
 impl CallCounts {
-    /// By thread.
+    /// The calls of each thread.
     pub fn threads(&self) -> impl Iterator<Item = &ThreadCalls> {
         self.threads.values()
     }
 
-    /// Of threads that have ended and are not told apart any more.
+    /// The calls of ended threads that are not kept by thread any more.
     pub fn ended(&self) -> &BTreeMap<FunctionId, u64> {
         &self.ended
     }
 
-    /// Of functions that could not be told apart.
+    /// The calls of functions that could not be told apart.
     pub fn unnamed(&self) -> u64 {
         self.unnamed
     }
 
-    /// The calls of those threads that ended first, or nearly, become one's.
+    /// Puts together the calls of ended threads beyond [`ENDED_APART`], the oldest threads first.
     fn put_together(&mut self) {
         let ended = self.threads.values().filter(|known| known.ended).count();
         for _ in ENDED_APART..ended {

@@ -1,12 +1,13 @@
-//! Judges the anchors of a session as they are taken: whether the counter keeps time.
+//! Checks the anchors of a session as they are taken: whether the counter keeps time. It reports
+//! faults, and corrects no times.
 
 use std::collections::VecDeque;
 
 use xray_trace::model::{Clock, ClockAnchor, ClockFault};
 
-/// Anchors that are compared with each other: enough to know the usual rate by.
+/// The number of anchors that are compared: enough to know the usual rate.
 const MOST_ANCHORS: usize = 16;
-/// Faults that are kept. The newest push the oldest out.
+/// The number of faults that are kept. The newest push out the oldest.
 const MOST_FAULTS: usize = 16;
 
 /// The newest anchors, and the faults that they have shown so far.
@@ -19,14 +20,14 @@ pub(super) struct ClockWatch {
 // === impl ClockWatch ===
 
 impl ClockWatch {
-    /// Takes the next anchor; the faults that are known with it and were not before.
+    /// Takes the next anchor. Returns the faults that are new with it.
     pub(crate) fn meet(&mut self, anchor: ClockAnchor) -> Vec<ClockFault> {
         if self.anchors.len() == MOST_ANCHORS {
             self.anchors.pop_front();
         }
         self.anchors.push_back(anchor);
         let clock = Clock::new(self.anchors.iter().copied().collect());
-        // Of two anchors one is the earlier in one fault at most.
+        // An anchor is the earlier one of its pair in one fault at most.
         let known = |fault: &ClockFault| self.faults.iter().any(|its| its.from_ns == fault.from_ns);
         let mut news = clock.faults().to_vec();
         news.retain(|fault| !known(fault));
@@ -58,7 +59,7 @@ mod tests {
         }
     }
 
-    /// Put back after an hour, and half as fast for a second later.
+    /// The counter is put back after an hour, and runs at half speed for a second later.
     #[test]
     fn each_fault_is_found_once_when_its_anchors_come() {
         let mut watch = ClockWatch::default();

@@ -1,4 +1,5 @@
-//! How often each function was entered, and whether anything was seen of it. The drain alone writes, anybody reads; functions may be added.
+//! How often each function was entered, and whether any event of it was seen. The drain alone
+//! writes, any thread reads. Functions may be added. Counts by thread are in `calls`.
 
 use std::sync::{
     OnceLock,
@@ -7,29 +8,29 @@ use std::sync::{
 
 use xray_trace::model::FunctionId;
 
-/// Functions of one part that was added.
+/// Functions in one added part.
 const PART: usize = 1 << 12;
-/// Parts at most.
+/// The most parts.
 const PARTS: usize = 1 << 10;
-/// An event that is no entry was seen.
+/// Set if an event that is no entry was seen.
 const SEEN: u64 = 1 << 63;
 
 /// The counts of all functions of a session.
 #[derive(Debug)]
 pub(crate) struct Counts {
-    /// Of those that there were at attach.
+    /// The functions that were there at the attach.
     first: Vec<AtomicU64>,
-    /// Of those that came later.
+    /// The functions that came later.
     later: Box<[OnceLock<Box<[AtomicU64]>>]>,
 }
 
 // === impl Counts ===
 
 impl Counts {
-    /// Functions that can be added to those that there are at attach.
+    /// The most functions that can be added to those at the attach.
     pub(crate) const MOST_LATER: usize = PART * PARTS;
 
-    /// All 0.
+    /// Counts that are all 0.
     pub(crate) fn new(functions: usize) -> Self {
         Self {
             first: zeros(functions).collect(),
@@ -37,7 +38,7 @@ impl Counts {
         }
     }
 
-    /// Makes room for so many functions in all; those beyond what there can be are not counted.
+    /// Makes room for this many functions in all. Functions beyond the limit are not counted.
     pub(crate) fn grow(&self, functions: usize) {
         let parts = functions.saturating_sub(self.first.len()).div_ceil(PART);
         for part in self.later.iter().take(parts) {
@@ -45,7 +46,7 @@ impl Counts {
         }
     }
 
-    /// One entry of a function.
+    /// Counts one entry of a function.
     #[inline]
     pub(crate) fn count_call(&self, function: FunctionId) {
         if let Some(count) = self.of(function) {
@@ -54,7 +55,7 @@ impl Counts {
         }
     }
 
-    /// So many entries of a function that were counted elsewhere.
+    /// Adds entries of a function that were counted elsewhere.
     pub(crate) fn count_calls(&self, function: FunctionId, calls: u64) {
         if let Some(count) = self.of(function) {
             let before = count.load(Relaxed);
@@ -63,7 +64,7 @@ impl Counts {
         }
     }
 
-    /// Another event of a function.
+    /// Notes another event of a function.
     #[inline]
     pub(crate) fn mark_seen(&self, function: FunctionId) {
         if let Some(count) = self.of(function) {
@@ -71,13 +72,13 @@ impl Counts {
         }
     }
 
-    /// Entries of a function.
+    /// The entries of a function.
     pub(crate) fn calls(&self, function: FunctionId) -> u64 {
         self.of(function)
             .map_or(0, |count| count.load(Relaxed) & !SEEN)
     }
 
-    /// Whether any event of a function was seen.
+    /// True if any event of a function was seen.
     pub(crate) fn was_seen(&self, function: FunctionId) -> bool {
         self.of(function)
             .is_some_and(|count| count.load(Relaxed) != 0)

@@ -1,4 +1,5 @@
-//! Where the drain's blocks go: counted, retained up to a limit, and fed to the live readers.
+//! The event store of one session: counts the drain's blocks, retains them up to a limit, and feeds
+//! them to live readers. It does not decode events, and does not read rings.
 
 use std::{
     cmp::Reverse,
@@ -33,28 +34,29 @@ use crate::{
     types::{LeaseId, Mode, ThreadLoss},
 };
 
-/// Clock anchors kept; when there are more, every second one goes.
+/// The most clock anchors that are kept. When there are more, every second one is dropped.
 const MAX_ANCHORS: usize = 4096;
-/// Threads of which it is told what they lost.
+/// The most threads in the list of losses.
 const MOST_LOSERS: usize = 16;
-/// What a block costs beside its bytes, and what a thread costs: their entries, with what the allocator adds.
+/// The cost of a block beside its bytes, and the cost of a thread, in bytes: their entries, with
+/// the allocator's overhead.
 const BLOCK_COST: u64 = 128;
 const THREAD_COST: u64 = 256;
-/// Blocks that were dropped of which it is known when they were: 96 KiB.
+/// The most dropped blocks whose times are kept: 96 KiB.
 const MOST_EVICTIONS: usize = 1 << 12;
-/// The thread of which everything that was evicted is told whose own thread is forgotten. No thread has this id.
+/// The thread that stands for dropped events of forgotten threads. No thread has this id.
 const FORGOTTEN: ThreadId = ThreadId(u32::MAX - 1);
 
-/// The numbers of a session. Written by the drain alone, read by anybody.
+/// The numbers of a session. Written by the drain alone, and read by any thread.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counters {
     pub(crate) threads: u32,
-    /// In flight, about so many: nobody has read all of them.
+    /// In mode `flight` an estimate, since not all events are read.
     pub(crate) events: u64,
     pub(crate) events_per_second: f64,
-    /// Events that a filter has left out.
+    /// Events that the collector left out because of a filter.
     pub(crate) filtered: u64,
-    /// What a filter has left out in the program itself.
+    /// Calls and user events that the program itself left out because of a filter.
     pub(crate) left_out: u64,
     pub(crate) lost: u64,
     pub(crate) ring_use_permille: u32,
@@ -72,7 +74,7 @@ pub(crate) struct Keeps {
     pub(crate) sums: bool,
 }
 
-/// Everything retained, at one moment.
+/// Everything that is retained, at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) threads: Vec<Thread>,
@@ -81,103 +83,106 @@ pub(crate) struct Snapshot {
     pub(crate) blocks: Vec<Block>,
     /// Threads that had ended.
     pub(crate) ended: HashSet<ThreadId>,
-    /// What was retained and dropped.
+    /// Events that were retained and dropped, by thread.
     pub(crate) overwritten: Vec<Overwritten>,
-    /// The newest of that, block by block.
+    /// The newest of them, block by block.
     pub(crate) evictions: Evictions,
-    /// Losses that were told after the time of the snapshot, by thread.
+    /// Losses that were reported after the time of the snapshot, by thread.
     pub(crate) lost: Vec<(ThreadId, u64)>,
 }
 
-/// Blocks go in here.
+/// The event store of one session.
 #[derive(Debug)]
 pub(crate) struct EventStore {
     process: ProcessId,
     /// Written by `retain`.
     retain_bytes: AtomicU64,
     events: AtomicU64,
-    /// Those of them that a filter has left out.
+    /// The events among them that the collector left out because of a filter.
     filtered: AtomicU64,
-    /// What a filter has left out in the program itself.
+    /// Calls and user events that the program itself left out because of a filter.
     left_out: AtomicU64,
     /// Losses in the stream.
     lost: AtomicU64,
-    /// The most losses that were ever known of: in the stream, and counted in rings beyond it. What a ring has counted comes into
-    /// the stream at any moment, so the two are added up once, when both are known.
+    /// The most losses that were ever known: losses in the stream, and losses that rings have
+    /// counted beyond it. A ring's losses come into the stream at any moment. So both are added up
+    /// at the moment when both are known.
     lost_known: AtomicU64,
     threads: AtomicU32,
     ring_use_permille: AtomicU32,
-    /// Something is on, so events may come at any time. Written by the control thread.
+    /// True if some function is on, so that events may come at any time. Written by the control
+    /// thread.
     armed: AtomicBool,
-    /// The index of the mode in [`Mode::ALL`]. Written by whoever is asked for a mode.
+    /// The index of the mode in [`Mode::ALL`]. Written by the thread that sets a mode.
     mode: AtomicUsize,
     pub(crate) profiles: Profiles,
     pub(crate) calls: Calls,
     pub(crate) triggers: Triggers,
     /// Readers that will subscribe at once.
     coming: AtomicU32,
-    /// Words that rings were given in flight, while they were not read: about as many as events. Of rings that there are, then of such as
-    /// were overwritten in those that were read since. Written by the drain.
+    /// Estimated events in rings that are not read, in mode `flight`; and events that were
+    /// overwritten in rings that were read or given up since. Written by the drain.
     unread: AtomicU64,
     overwritten: AtomicU64,
-    /// Those of `unread` that are overwritten.
+    /// Events among `unread` that are overwritten.
     unread_overwritten: AtomicU64,
-    /// By function.
+    /// Calls, by function.
     counts: Counts,
     pub(crate) event_types: EventTypes,
     retained: Mutex<Retained>,
-    /// `None` once nothing will come any more.
+    /// `None` once nothing more will come.
     feeds: Mutex<Option<Vec<FeedSender>>>,
     rate: Mutex<Rate>,
-    /// Why nothing is read any more though the process lives. Written by the drain's last act.
+    /// The reason why nothing is read any more though the process lives. Written by the drain's
+    /// last act.
     failure: OnceLock<String>,
 }
 
-/// Never larger than `retain_bytes`, but for the threads that have a ring, whose number is bounded.
+/// Never larger than `retain_bytes`, except for threads that have a ring. Their number is bounded.
 #[derive(Debug, Default)]
 struct Retained {
     blocks: VecDeque<Published>,
-    /// Cost of `blocks` and `threads`.
+    /// The cost of `blocks` and `threads`.
     bytes: u64,
     events: u64,
     evicted: u64,
-    /// The newest of them.
+    /// The newest dropped blocks.
     evictions: Evictions,
     anchors: Vec<ClockAnchor>,
-    /// What the anchors say of the counter.
+    /// The counter's faults that the anchors show.
     clock: ClockWatch,
-    /// Those that have a ring or a block.
+    /// The threads that have a ring or a block.
     threads: BTreeMap<ThreadId, Known>,
-    /// Threads described so far: the next id.
+    /// The number of threads described so far, which is the next id.
     described: u32,
-    /// Evicted events of threads that are forgotten, and when the last of them was.
+    /// Dropped events of forgotten threads, and the time of the last of them.
     forgotten: u64,
     forgotten_until: Option<Ticks>,
-    /// The thread under which losses without a ring are told, once there are any.
+    /// The thread that stands for losses without a ring, once there are any.
     ringless: Option<ThreadId>,
 }
 
-/// The newest blocks that were retained and dropped: whose, how many events, and when the last of
-/// them was. For snapshots of a time.
+/// The newest blocks that were retained and dropped: thread, number of events, and time of the last
+/// event. For snapshots of a time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Evictions {
     newest: VecDeque<(ThreadId, u64, Ticks)>,
-    /// When the last event was of those that are not here any more.
+    /// The time of the last event among the dropped blocks that are not in `newest` any more.
     before: Option<Ticks>,
 }
 
-/// A thread, as long as something is known of it.
+/// A thread, until nothing of it is retained.
 #[derive(Debug)]
 struct Known {
     thread: Thread,
-    /// Blocks retained.
+    /// Its retained blocks.
     blocks: u32,
-    /// Events that were retained and dropped, and when the last of them was.
+    /// Its events that were retained and dropped, and the time of the last of them.
     evicted: u64,
     evicted_until: Ticks,
     /// Events that it has lost itself.
     lost: u64,
-    /// It has no ring any more.
+    /// True if it has no ring any more.
     ended: bool,
 }
 
@@ -226,13 +231,13 @@ impl EventStore {
 
     // --- by the drain
 
-    /// A thread was seen for the first time.
+    /// Adds a thread, and returns its id.
     pub(crate) fn new_thread(&self, tid: u32, name: String) -> ThreadId {
         self.threads.fetch_add(1, Relaxed);
         self.add_thread(tid, name)
     }
 
-    /// A thread's ring was taken back.
+    /// Notes that a thread's ring was taken back.
     pub(crate) fn thread_ended(&self, thread: ThreadId) {
         self.calls.end(thread);
         self.threads.fetch_sub(1, Relaxed);
@@ -245,7 +250,7 @@ impl EventStore {
 
     fn add_thread(&self, tid: u32, name: String) -> ThreadId {
         let mut retained = lock(&self.retained);
-        // After four thousand million threads the rest share an id.
+        // After four thousand million threads, the rest share an id.
         let id = ThreadId(retained.described.min(FORGOTTEN.0 - 1));
         retained.described = id.0 + 1;
         let thread = Thread {
@@ -269,13 +274,14 @@ impl EventStore {
         id
     }
 
-    /// One entry of a function.
+    /// Counts one entry of a function.
     #[inline]
     pub(crate) fn count_call(&self, function: FunctionId) {
         self.counts.count_call(function);
     }
 
-    /// Calls of a thread that were counted and not recorded; `None` are those of functions that nobody can name.
+    /// Adds calls of a thread that were counted and not recorded. `None` stands for functions
+    /// without a known name.
     pub(crate) fn count_calls(
         &self,
         thread: ThreadId,
@@ -298,51 +304,51 @@ impl EventStore {
         add(&self.events, all);
     }
 
-    /// Another event of a function.
+    /// Notes another event of a function.
     #[inline]
     pub(crate) fn mark_seen(&self, function: FunctionId) {
         self.counts.mark_seen(function);
     }
 
-    /// So many more events and losses of a thread.
+    /// Adds events and losses of a thread.
     pub(crate) fn count(&self, thread: ThreadId, events: u64, lost: u64) {
         add(&self.events, events);
         if lost == 0 {
             return;
         }
         add(&self.lost, lost);
-        // After the sum, so that no thread has lost more than all.
+        // After the sum, so that no thread has lost more than all threads.
         if let Some(known) = lock(&self.retained).threads.get_mut(&thread) {
             known.lost = known.lost.saturating_add(lost);
         }
     }
 
-    /// So much more was left out in the program itself.
+    /// Adds calls and user events that the program itself left out.
     pub(crate) fn left_out(&self, calls: u64) {
         add(&self.left_out, calls);
     }
 
-    /// So many of the events were left out by a filter.
+    /// Adds events that the collector left out because of a filter.
     pub(crate) fn count_filtered(&self, events: u64) {
         if events > 0 {
             self.filtered.fetch_add(events, Relaxed);
         }
     }
 
-    /// So many losses have rings counted that are not in the stream now.
+    /// Notes how many losses rings have counted that are not in the stream now.
     pub(crate) fn untold_losses(&self, lost: u64) {
         let known = self.lost.load(Relaxed).saturating_add(lost);
         self.lost_known.fetch_max(known, Relaxed);
     }
 
-    /// The fullest ring of this round.
+    /// Sets the fill level of the fullest ring of this round.
     pub(crate) fn ring_use(&self, bytes: u64, of: u64) {
         let permille = bytes.saturating_mul(1000) / of.max(1);
         self.ring_use_permille
             .store(u32::try_from(permille).unwrap_or(1000), Relaxed);
     }
 
-    /// A block is complete.
+    /// Retains a complete block and feeds it to live readers.
     pub(crate) fn publish(&self, published: Published) {
         let mut retained = lock(&self.retained);
         retained.bytes += cost(&published.block);
@@ -356,7 +362,7 @@ impl EventStore {
         self.feed(&FeedItem::Block(published));
     }
 
-    /// Events were lost because no slot was free; whose they were is not known.
+    /// Reports events that were lost because no slot was free, by unknown threads.
     pub(crate) fn lost_without_ring(&self, events: u64) {
         let known = lock(&self.retained).ringless;
         let thread = known.unwrap_or_else(|| {
@@ -367,7 +373,7 @@ impl EventStore {
         self.lost_by(thread, events);
     }
 
-    /// A thread that has no ring has lost events. Says as of when that is told.
+    /// Reports events that a thread without a ring has lost. Returns the time of the report.
     pub(crate) fn lost_by(&self, thread: ThreadId, events: u64) -> Ticks {
         let now = crate::sys::ticks_now();
         let mut encoder = BlockEncoder::new(thread);
@@ -383,7 +389,7 @@ impl EventStore {
         now
     }
 
-    /// Counter and clocks now.
+    /// Adds an anchor: counter and clocks now.
     pub(crate) fn anchor(&self, anchor: ClockAnchor) {
         let mut retained = lock(&self.retained);
         for ClockFault {
@@ -410,7 +416,7 @@ impl EventStore {
         self.feed(&FeedItem::Anchor(anchor));
     }
 
-    /// Takes the rate if a second has passed.
+    /// Computes the rate if a second has passed.
     pub(crate) fn measure_rate(&self) {
         let mut rate = lock(&self.rate);
         let elapsed = rate.since.elapsed().as_secs_f64();
@@ -418,7 +424,7 @@ impl EventStore {
             return;
         }
         let events = self.all_events();
-        // What was about right is counted exactly in the end, and may be less.
+        // An estimate is replaced by an exact count in the end, which may be lower.
         #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
         let per_second = events.saturating_sub(rate.events) as f64 / elapsed;
         *rate = Rate {
@@ -428,35 +434,35 @@ impl EventStore {
         };
     }
 
-    /// Nothing will be read any more, because of a bug: what it says.
+    /// Notes that nothing will be read any more, because of the bug in `message`.
     pub(crate) fn fail(&self, message: String) {
-        // It can happen once: with it the drain's thread ends.
+        // This can happen once: the drain's thread ends with it.
         let _ = self.failure.set(message);
         self.ring_use(0, 1);
     }
 
-    /// Ends every feed: nothing will come any more.
+    /// Ends every feed: nothing more will come.
     pub(crate) fn close(&self) {
         lock(&self.rate).per_second = 0.0;
         self.threads.store(0, Relaxed);
         self.profiles.close();
-        // A reader that has no room for this learns of the end when it has read everything.
+        // A reader without room for this receives the end when it has read everything.
         self.feed(&FeedItem::Ended);
         *lock(&self.feeds) = None;
     }
 
-    /// A loan begins: for its feeds, nothing that was before is of it.
+    /// Begins a lease. Its feeds contain nothing from before.
     pub(crate) fn begin_loan(&self, loan: LeaseId) {
         self.mark_now(loan, FeedItem::Begin);
     }
 
-    /// A loan is taken back: for its feeds, nothing that is later is of it.
+    /// Marks the end of a lease. Its feeds contain nothing from after it.
     pub(crate) fn stop_loan(&self, loan: LeaseId) {
         self.mark_now(loan, FeedItem::Until);
     }
 
-    /// Sends a moment to a loan's feeds. It is taken while no block can go there: what happened
-    /// later is in none that went before.
+    /// Sends the present moment to the feeds of a lease. The moment is taken while no block can go
+    /// to them, so no earlier block has a later event.
     fn mark_now(&self, loan: LeaseId, mark: impl Fn(Ticks) -> FeedItem) {
         if let Some(feeds) = &mut *lock(&self.feeds) {
             let now = crate::sys::ticks_now();
@@ -464,20 +470,20 @@ impl EventStore {
         }
     }
 
-    /// Whether a feed for this loan is open.
+    /// True if a feed for this lease is open.
     pub(crate) fn is_fed(&self, loan: LeaseId) -> bool {
         let feeds = lock(&self.feeds);
         let mut feeds = feeds.iter().flatten();
         feeds.any(|feed| feed.is_for(loan))
     }
 
-    /// A loan is over, and everything that was recorded on it is published: ends its feeds.
+    /// Ends the feeds of a lease, once everything that was recorded on it is published.
     pub(crate) fn end_loan(&self, loan: LeaseId) {
         if let Some(feeds) = &mut *lock(&self.feeds) {
             feeds.retain_mut(|feed| {
                 let over = feed.is_for(loan);
                 if over {
-                    // A reader that has no room for this learns of it when it has read everything.
+                    // A reader without room for this receives it when it has read everything.
                     feed.send(FeedItem::Ended);
                 }
                 !over
@@ -485,7 +491,7 @@ impl EventStore {
         }
     }
 
-    /// How the process came to be traced.
+    /// Announces the origin of the process's session.
     pub(crate) fn origin(&self, origin: Origin) {
         self.feed(&FeedItem::Origin(origin));
     }
@@ -502,7 +508,7 @@ impl EventStore {
         parts.fold(0, u64::saturating_add)
     }
 
-    /// Takes out the blocks that are retained, where nothing is known of threads.
+    /// Takes out the retained blocks, in a store without threads.
     pub(crate) fn take_blocks(&self) -> Vec<Block> {
         let mut retained = lock(&self.retained);
         retained.bytes = 0;
@@ -514,14 +520,14 @@ impl EventStore {
             .collect()
     }
 
-    /// About so many events were given to rings that are not read, of which so many are
+    /// Sets the estimated number of events in rings that are not read, and how many of them are
     /// overwritten.
     pub(crate) fn unread(&self, events: u64, overwritten: u64) {
         self.unread.store(events, Relaxed);
         self.unread_overwritten.store(overwritten, Relaxed);
     }
 
-    /// About so many more events of a ring were overwritten before it was read.
+    /// Adds events of a ring that were overwritten before the ring was read, an estimate.
     pub(crate) fn overwritten(&self, events: u64) {
         add(&self.overwritten, events);
     }
@@ -531,7 +537,7 @@ impl EventStore {
         lock(&self.retained).shrink_to(0);
     }
 
-    /// Whether rings are to keep the newest events by themselves: nobody reads.
+    /// True if rings are to keep the newest events by themselves, since no reader wants events.
     pub(crate) fn keeps_newest(&self) -> bool {
         self.mode() == Mode::Flight && !self.profiles.are_asked_for() && !self.is_wanted()
     }
@@ -545,7 +551,7 @@ impl EventStore {
         }
     }
 
-    /// A thread's sums since the last time.
+    /// Adds a thread's sums since the last call.
     pub(crate) fn hand_over(&self, thread: ThreadId, ended: bool, sums: &StackSums) {
         let known = lock(&self.retained);
         let thread = known.threads.get(&thread).map(|known| known.thread.clone());
@@ -555,7 +561,7 @@ impl EventStore {
         }
     }
 
-    /// Somebody reads events, or will at once.
+    /// True if a reader or trigger receives events, or will at once.
     fn is_wanted(&self) -> bool {
         self.coming.load(Relaxed) > 0 || self.triggers.see_events() || self.is_read()
     }
@@ -565,26 +571,26 @@ impl EventStore {
         feeds.as_ref().is_some_and(|feeds| !feeds.is_empty())
     }
 
-    /// Whether events may come.
+    /// True if events may come.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.load(Relaxed)
     }
 
     // --- by the control thread
 
-    /// Says whether events may come.
+    /// Sets whether events may come.
     pub(crate) fn arm(&self, armed: bool) {
         self.armed.store(armed, Relaxed);
     }
 
-    /// From now on there are so many functions.
+    /// Makes room for this many functions.
     pub(crate) fn grow(&self, functions: usize) {
         self.counts.grow(functions);
     }
 
-    /// A module of the program gives a number of event types this name.
+    /// Adds a name that a module of the program gives to a number of event types.
     pub(crate) fn name_event_type(&self, number: u16, name: &str) {
-        // Under the lock, so that a new reader gets a name either with all others or in its feed.
+        // Under the lock: a new reader gets a name either with all others or in its feed.
         let _retained = lock(&self.retained);
         if let Some(name) = self.event_types.name(number, name) {
             let named = self.event_type(number, name);
@@ -593,20 +599,20 @@ impl EventStore {
         }
     }
 
-    // --- by anybody
+    // --- by any thread
 
-    /// How events are kept.
+    /// The mode of the session.
     pub(crate) fn mode(&self) -> Mode {
         let index = self.mode.load(Relaxed);
         Mode::ALL.get(index).copied().unwrap_or_default()
     }
 
-    /// The drain finds it out by itself, soon.
+    /// Sets the mode. The drain notices it by itself, soon.
     pub(crate) fn set_mode(&self, mode: Mode) {
         self.mode.store(mode.index(), Relaxed);
     }
 
-    /// Until what is returned is dropped, it is as if somebody read.
+    /// Counts as a reader until the returned value is dropped.
     pub(crate) fn expect_reader(&self) -> impl Drop {
         self.coming.fetch_add(1, Relaxed);
         Coming(self)
@@ -628,7 +634,7 @@ impl EventStore {
         }
     }
 
-    /// From now on so much is retained.
+    /// Sets the limit on retained bytes.
     pub(crate) fn retain(&self, bytes: u64) {
         self.retain_bytes.store(bytes, Relaxed);
         lock(&self.retained).shrink_to(bytes);
@@ -637,7 +643,7 @@ impl EventStore {
     /// Feeds everything from now on to `sender` as well. The threads seen so far come first.
     pub(crate) fn subscribe(&self, mut sender: FeedSender) {
         let retained = lock(&self.retained);
-        // Whoever has no ring will have no block.
+        // A thread without a ring will have no block.
         for known in retained.threads.values().filter(|known| !known.ended) {
             sender.send(FeedItem::Thread(known.thread.clone()));
         }
@@ -698,14 +704,14 @@ impl EventStore {
         }
     }
 
-    /// A thread's id in the kernel and its name, as long as anything is known of it.
+    /// The kernel's id of a thread, and its name, until nothing of the thread is retained.
     pub(crate) fn thread(&self, id: ThreadId) -> Option<(u32, String)> {
         let retained = lock(&self.retained);
         let known = retained.threads.get(&id)?;
         Some((known.thread.tid, known.thread.name.clone()))
     }
 
-    /// What `fail` was told.
+    /// The message that `fail` got.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
@@ -727,7 +733,7 @@ impl EventStore {
         self.counts.was_seen(function)
     }
 
-    /// The threads that lost the most, those first; 0 to [`MOST_LOSERS`].
+    /// The threads that lost the most events, in descending order; [`MOST_LOSERS`] at most.
     pub(crate) fn losses(&self) -> Vec<ThreadLoss> {
         let retained = lock(&self.retained);
         let losers = retained.threads.values().filter(|known| known.lost > 0);
@@ -746,7 +752,8 @@ impl EventStore {
         self.counters_with(&lock(&self.retained))
     }
 
-    /// The same for who comes last, perhaps from within a call of this: without what is retained, if somebody is at that.
+    /// The same for a last reading, perhaps from within a call that holds the lock. The numbers of
+    /// retained events are 0 if the lock is taken.
     pub(crate) fn last_counters(&self) -> Counters {
         match self.retained.try_lock() {
             Ok(retained) => self.counters_with(&retained),
@@ -773,12 +780,12 @@ impl EventStore {
     }
 }
 
-/// Adds to a counter that one thread writes. A target can say any number, so the sum saturates.
+/// Adds to a counter that one thread writes. A target can report any number, so the sum saturates.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Relaxed).saturating_add(more), Relaxed);
 }
 
-/// A reader who will subscribe at once.
+/// A reader that will subscribe at once.
 struct Coming<'a>(&'a EventStore);
 
 impl Drop for Coming<'_> {
@@ -799,8 +806,8 @@ impl Evictions {
         self.newest.push_back((thread, events, last));
     }
 
-    /// How many events that a thread has from `since` on were dropped, to a block; `None` if that
-    /// is not known any more.
+    /// The number of events of a thread from `since` on that were dropped, to the precision of a
+    /// block. `None` if it is not known any more.
     pub(crate) fn since(&self, since: Ticks, thread: ThreadId) -> Option<u64> {
         if self.before >= Some(since) {
             return None;
@@ -816,7 +823,7 @@ impl Evictions {
 // === impl Retained ===
 
 impl Retained {
-    /// Drops the oldest blocks.
+    /// Drops the oldest blocks until the rest costs no more than `bytes`.
     fn shrink_to(&mut self, bytes: u64) {
         while self.bytes > bytes {
             let Some(oldest) = self.blocks.pop_front() else {
@@ -832,7 +839,7 @@ impl Retained {
         }
     }
 
-    /// A block of `thread` was dropped.
+    /// Counts the events of a dropped block of `thread`.
     fn evict_from(&mut self, thread: ThreadId, events: u64, last: Ticks) {
         match self.threads.get_mut(&thread) {
             Some(known) => {
@@ -918,7 +925,7 @@ mod tests {
         let output = EventStore::new(ProcessId(0), 7, BUDGET);
         for tid in 1..=THREADS {
             let thread = output.new_thread(tid, format!("t{tid}"));
-            // Every other one does nothing at all.
+            // Every second thread does nothing.
             if tid % 2 == 0 {
                 output.publish(block(thread, 3));
             }
@@ -946,7 +953,7 @@ mod tests {
         assert_eq!(kept + gone, u64::from(THREADS / 2) * 3);
     }
 
-    /// What a ring has counted and what the stream tells of it later are the same losses.
+    /// Losses that a ring has counted and that come into the stream later are the same losses.
     #[test]
     fn losses_are_counted_once() {
         let output = EventStore::new(ProcessId(0), 7, 1 << 30);
@@ -972,7 +979,7 @@ mod tests {
             lost,
         };
         assert_eq!(output.losses(), []);
-        // One with a ring, one that never had one, and some that nobody knows.
+        // A thread with a ring, a thread that never had one, and unknown threads.
         let thread = output.new_thread(1, "worker".to_owned());
         output.count(thread, 0, 2);
         output.count(thread, 7, 3);
@@ -994,14 +1001,14 @@ mod tests {
                 .map(|loss| loss.lost)
                 .is_sorted_by(|a, b| a >= b)
         );
-        // Of a thread of which nothing is retained any more the sum alone knows.
+        // When nothing of a thread is retained any more, its losses are in the sum alone.
         output.retain(0);
         output.thread_ended(late);
         assert!(output.losses().iter().all(|loss| loss.tid != 2));
         assert_eq!(output.counters().lost, 15 + (100..200).sum::<u64>());
     }
 
-    /// Also those of threads that never had a ring.
+    /// Also the losses of threads that never had a ring.
     #[test]
     fn losses_are_told_in_profiles() {
         let output = EventStore::new(ProcessId(0), 7, 1 << 30);

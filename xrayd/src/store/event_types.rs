@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A program can register types at any time. The first event of a type requests a look at once. A
-//! type that still has no name is looked up once a second.
+//! type that still has no name is looked up once a second. The tables are read in `target`.
 
 use std::{
     collections::BTreeMap,
@@ -65,7 +65,7 @@ impl EventTypes {
         }
     }
 
-    /// An event had this number. Called by the drain.
+    /// Notes an event with this number. Called by the drain.
     pub(crate) fn meet(&self, number: u16) {
         if self.named.has(number) {
             return;
@@ -79,7 +79,7 @@ impl EventTypes {
         }
     }
 
-    /// Whether an event of a type without a name was met since names were read last.
+    /// True if an event of a type without a name was met since names were read last.
     pub(crate) fn is_wanting(&self) -> bool {
         self.request() != NameRequest::None
     }
@@ -93,12 +93,12 @@ impl EventTypes {
         }
     }
 
-    /// Begins a look for names: what is met from now on requests another one.
+    /// Begins a look for names. The next event without a name requests another look.
     pub(crate) fn clear_request(&self) {
         self.request.store(NameRequest::None as u8, Relaxed);
     }
 
-    /// Takes a name in, and gives back what the number is called now, if that has changed.
+    /// Adds a name. Returns the full name of the number if it has changed.
     pub(crate) fn name(&self, number: u16, name: &str) -> Option<String> {
         let mut names = lock(&self.names);
         let now = match names.get(&number) {
@@ -140,7 +140,7 @@ impl Numbers {
         word.is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
     }
 
-    /// True if it was not there yet.
+    /// True if the number was not there yet.
     fn add(&self, number: u16) -> bool {
         let word = self.word(number);
         word.is_some_and(|(word, bit)| {

@@ -1,4 +1,5 @@
-//! One reader of a live stream: a bounded queue that the drains of one process or of several fill and never wait for.
+//! One reader of a live stream: a bounded queue that the drains of one or more processes fill. A
+//! drain never waits for it. Events that find the queue full are lost to the reader, and counted.
 
 use std::{
     collections::VecDeque,
@@ -16,43 +17,43 @@ use xray_trace::{
 
 use crate::{lock::lock, store::TracedProcess, types::LeaseId};
 
-/// Items in the queue of one reader at most; a block has some 20,000 events.
+/// The most items in the queue of one process; a block has about 20,000 events.
 const CAPACITY: usize = 256;
 
-/// And as many times more for a family of processes.
+/// The most times that capacity for a group of processes.
 const MOST_QUEUES: usize = 4;
 
-/// Descriptions kept at most for a reader that does not read.
+/// The most descriptions that are kept for a reader that does not read.
 const MAX_KEPT: usize = 1 << 17;
 
-/// Which of the processes of a feed an item is of: 0 for the first one.
+/// The process of a feed that an item belongs to; 0 for the first process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source(pub u32);
 
-/// What a reader gets.
+/// An item of a feed.
 #[derive(Debug, Clone)]
 pub enum FeedItem {
-    /// The process that later items of this source are of.
+    /// The process of later items of this source.
     Process(Arc<dyn TracedProcess>),
     /// Events of one thread.
     Block(Published),
-    /// Counter and clocks at one moment.
+    /// The counter and the clocks at one moment.
     Anchor(ClockAnchor),
-    /// A thread that later blocks belong to.
+    /// The thread of later blocks.
     Thread(Thread),
-    /// How the process came to be traced.
+    /// The origin of the process's session.
     Origin(Origin),
     /// A name of a type of typed events, or its new name.
     EventType(EventType),
-    /// The loan that the feed is for begins: what was before is none of it.
+    /// The lease of the feed begins. Nothing from before belongs to the feed.
     Begin(Ticks),
-    /// The loan is taken back: what is later is none of it.
+    /// The lease of the feed is released. Nothing from after it belongs to the feed.
     Until(Ticks),
     /// Nothing more comes from this source.
     Ended,
-    /// The reader was too slow: so many events went past it here.
+    /// The reader was too slow, and events were left out here.
     Lost {
-        /// How many.
+        /// Their number.
         events: u64,
     },
 }
@@ -62,51 +63,52 @@ pub enum FeedItem {
 pub struct Published {
     /// The events.
     pub block: Block,
-    /// How many of them are the program's own, which the block does not count.
+    /// The number of user events among them. The block does not count them.
     pub said: u32,
 }
 
-/// The reader's end.
+/// The reader's end of a feed.
 #[derive(Debug)]
 pub struct Feed {
     items: mpsc::Receiver<(Source, FeedItem)>,
     beside: Arc<Beside>,
-    /// What was taken from `beside.left`, and how many items stand in the queue before it.
+    /// Items that were taken from `beside.left`, and the number of items in the queue before them.
     left: VecDeque<(Source, FeedItem)>,
     behind: usize,
 }
 
-/// What goes past a full queue.
+/// What does not go through the queue.
 #[derive(Debug, Default)]
 struct Beside {
     /// Events that found the queue full. Written by `FeedSender::send`, taken by `Feed::next`.
     lost: AtomicU64,
-    /// What processes had kept for the reader when nothing more came from them, and must be told. Written as a `FeedSender` is dropped,
-    /// taken by `Feed::next`.
+    /// Kept items that the reader needs of processes from which nothing more comes. Written when a
+    /// `FeedSender` is dropped, taken by `Feed::next`.
     left: Mutex<VecDeque<(Source, FeedItem)>>,
-    /// Rung when something was left.
+    /// Notified when `left` gets items.
     bell: Notify,
 }
 
-/// Where the drains' ends of a feed come from. The feed goes on while there is one of these or of those.
+/// The source of the drains' ends of a feed. The feed goes on while there is a publisher or a
+/// drain's end.
 #[derive(Debug, Clone)]
 pub(crate) struct Publisher {
-    /// The loan that the feed is for, with which it ends.
+    /// The lease that the feed is for, with which it ends.
     loan: Option<LeaseId>,
     items: mpsc::Sender<(Source, FeedItem)>,
     beside: Arc<Beside>,
 }
 
-/// A drain's end.
+/// A drain's end of a feed.
 #[derive(Debug)]
 pub(crate) struct FeedSender {
     inlet: Publisher,
     source: Source,
-    /// Descriptions that found the queue full; they go first when there is room.
+    /// Descriptions that found the queue full. They go first when there is room.
     kept: VecDeque<FeedItem>,
 }
 
-/// Both ends of a feed for so many processes at the same time.
+/// Both ends of a feed for this many processes at the same time.
 pub(crate) fn feed(processes: usize, loan: Option<LeaseId>) -> (Publisher, Feed) {
     let (sender, receiver) = mpsc::channel(CAPACITY * processes.clamp(1, MOST_QUEUES));
     let beside = Arc::<Beside>::default();
@@ -127,7 +129,7 @@ pub(crate) fn feed(processes: usize, loan: Option<LeaseId>) -> (Publisher, Feed)
 // === impl Published ===
 
 impl Published {
-    /// How many events there are, whoever made them.
+    /// The number of events: those of calls and user events.
     pub fn events(&self) -> u64 {
         u64::from(self.block.calls) + u64::from(self.said)
     }
@@ -136,8 +138,8 @@ impl Published {
 // === impl Feed ===
 
 impl Feed {
-    /// The next item and the process that it is of, which means nothing for [`FeedItem::Lost`]; `None` when everything is over and was
-    /// read.
+    /// The next item and its process; `None` when all sources have ended and everything was read.
+    /// The process means nothing for [`FeedItem::Lost`].
     pub async fn next(&mut self) -> Option<(Source, FeedItem)> {
         loop {
             if let Some(lost) = self.take_lost() {
@@ -172,7 +174,8 @@ impl Feed {
         (events > 0).then(|| (Source::default(), FeedItem::Lost { events }))
     }
 
-    /// What was left comes behind everything that is in the queue now: its process put nothing there since.
+    /// Takes the items in `left`. They come after everything that is in the queue now: their
+    /// process puts nothing there any more.
     fn take_left(&mut self) {
         if self.left.is_empty() {
             self.left = std::mem::take(&mut *lock(&self.beside.left));
@@ -195,12 +198,12 @@ impl Publisher {
         }
     }
 
-    /// Whether the feed is for that loan.
+    /// True if the feed is for this lease.
     pub(crate) fn is_for(&self, loan: LeaseId) -> bool {
         self.loan == Some(loan)
     }
 
-    /// True once nobody reads any more.
+    /// True once the reader has gone.
     pub(crate) fn is_closed(&self) -> bool {
         self.items.is_closed()
     }
@@ -209,7 +212,7 @@ impl Publisher {
 // === impl FeedSender ===
 
 impl FeedSender {
-    /// Whether the feed is for that loan.
+    /// True if the feed is for this lease.
     pub(crate) fn is_for(&self, loan: LeaseId) -> bool {
         self.inlet.is_for(loan)
     }
@@ -239,13 +242,14 @@ impl FeedSender {
             FeedItem::Lost { events } => {
                 self.inlet.beside.lost.fetch_add(events, Ordering::Relaxed);
             }
-            // Clocks: the newest will do. Threads: all are needed to name what follows.
+            // The newest anchor is enough. All threads are needed to name later events.
             anchor @ FeedItem::Anchor(_) => {
                 self.kept
                     .retain(|item| !matches!(item, FeedItem::Anchor(_)));
                 self.kept.push_back(anchor);
             }
-            // When there are too many, the oldest may have ended long ago; its events then have a number and no name.
+            // When there are too many, the oldest may have ended long ago. Its events then have a
+            // number and no name.
             named @ (FeedItem::Thread(_) | FeedItem::EventType(_)) => {
                 if self.kept.len() >= MAX_KEPT {
                     self.kept.remove(1);
@@ -263,7 +267,8 @@ impl FeedSender {
 }
 
 impl Drop for FeedSender {
-    /// Leaves what the reader must know of a process that it knows: its end above all. Nothing more comes of threads that were kept.
+    /// Leaves the kept items that the reader needs, above all the end of the process. A reader that
+    /// has not received the process itself needs none. Kept threads have no later events.
     fn drop(&mut self) {
         let process = |item: &FeedItem| matches!(item, FeedItem::Process(_));
         if self.kept.is_empty() || self.kept.iter().any(process) || self.inlet.is_closed() {
@@ -311,7 +316,7 @@ mod tests {
         FeedItem::Block(Published { block, said: 0 })
     }
 
-    /// Others go on, so the queue does not end with it.
+    /// Another process goes on, so the queue does not end.
     #[tokio::test]
     async fn the_end_of_a_process_is_told_also_if_the_queue_is_full() {
         let (inlet, mut feed) = feed(1, None);
@@ -340,7 +345,7 @@ mod tests {
         assert!(feed.next().await.is_none());
     }
 
-    /// Who has read everything waits, and is woken by what was left since.
+    /// A reader that has read everything waits. An item that is left wakes it.
     #[tokio::test]
     async fn who_waits_is_told_what_was_left() {
         let (inlet, mut feed) = feed(1, None);

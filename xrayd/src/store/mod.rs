@@ -5,6 +5,8 @@
 //!                           ├──► counters, call counts, sums of calls
 //!                           └──► one bounded queue for each live reader
 //! ```
+//!
+//! Nothing here reads rings or changes a target.
 
 mod calls;
 mod clock_watch;

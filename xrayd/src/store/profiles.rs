@@ -1,7 +1,9 @@
-//! Sums of calls: those that are kept while the mode is [`Mode::Profile`](super::Mode::Profile), and those for who asked to have some made for a while.
+//! Sums of calls: those of the mode [`Mode::Profile`](crate::types::Mode::Profile), and those of
+//! clients that request some for a while.
 //!
-//! The drain's lanes make them, each of its own thread, and hand them over when a thread ends and when somebody asks. What is handed over goes to
-//! everybody who wants it, so that nobody's sums depend on another's.
+//! Each thread decoder makes the sums of its own thread. It hands them over when the thread ends
+//! and when there is a request. Everything that is handed over is added to the sums of each client.
+//! So no client's sums depend on another client. Calls are added up in [`StackSums`].
 
 use std::{
     collections::BTreeMap,
@@ -23,26 +25,27 @@ use crate::{
     target::{Functions, Loaded},
 };
 
-/// Memory for the sums of the threads that run, and for those that somebody has, each.
+/// The memory for the decoders' sums, and the memory for the clients' sums, in bytes.
 const ROOM_BYTES: usize = 128 << 20;
-/// Threads that have ended whose sums are kept apart.
+/// The number of ended threads whose sums are kept by thread.
 const ENDED_APART: usize = 1024;
-/// The thread of which the sums of other threads are that have ended. No thread has this id.
+/// The thread that stands for other ended threads. No thread has this id.
 const OTHERS: ThreadId = ThreadId(u32::MAX - 2);
 
-/// Who wants sums, and what they have.
+/// The requested sums of a process.
 #[derive(Debug)]
 pub(crate) struct Profiles {
     process: ProcessId,
-    /// For the lanes.
+    /// The memory of the decoders' sums.
     lanes: ProfileRoom,
-    /// For what they hand over.
+    /// The memory of the sums here.
     sums: ProfileRoom,
     wanted: Mutex<Wanted>,
-    /// Somebody has asked for sums.
+    /// True while a client has requested sums.
     asked: AtomicBool,
     next: AtomicU64,
-    /// Who measures calls for as long as the session lives, if anybody does. Set before the drain begins.
+    /// The meter that measures calls for the whole session, if there is one. Set before the drain
+    /// begins.
     meter: OnceLock<Arc<Meter>>,
 }
 
@@ -57,7 +60,7 @@ struct Wanted {
 pub struct ProfileSums {
     threads: BTreeMap<ThreadId, Known>,
     ended: usize,
-    /// From when on calls are in them; `None` in those of a session that is over.
+    /// The time from which on calls are in the sums; `None` in a session that is over.
     since: Option<Ticks>,
 }
 
@@ -68,14 +71,14 @@ struct Known {
     sums: StackSums,
 }
 
-/// What somebody asks, who is answered when everything that was recorded is in the sums.
+/// A request for sums. It is answered when everything that was recorded is in the sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// To make some from now on, under this number.
+    /// Begin to make sums under this number.
     Begin(u64),
-    /// For those, and to make them no longer.
+    /// Return the sums of this number, and end them.
     End(u64),
-    /// For what is kept.
+    /// Return the sums of mode `profile`.
     Kept,
 }
 
@@ -94,47 +97,48 @@ impl Profiles {
         }
     }
 
-    /// What the lanes may take.
+    /// The memory of the decoders' sums.
     pub(crate) fn room(&self) -> ProfileRoom {
         self.lanes.clone()
     }
 
-    /// A number that nobody has.
+    /// A new number for a request.
     pub(crate) fn number(&self) -> u64 {
         self.next.fetch_add(1, Relaxed)
     }
 
-    /// From now on calls are measured.
+    /// Measures calls from now on.
     pub(crate) fn measure(&self, meter: Arc<Meter>) {
-        // There is one for a session, at its begin.
+        // A session has one meter, set at its begin.
         let _ = self.meter.set(meter);
     }
 
-    /// A module has come, of which nothing is on. By the control thread.
+    /// Has the meter choose functions of a new module, none of which is on. Called by the control
+    /// thread.
     pub(crate) fn came(&self, functions: &Functions, loaded: &Loaded) {
         if let Some(meter) = self.meter.get() {
             meter.choose(functions, loaded);
         }
     }
 
-    /// Somebody measures calls of this process.
+    /// True if calls of this process are measured.
     pub(crate) fn are_measured(&self) -> bool {
         self.meter.get().is_some_and(|meter| meter.wants())
     }
 
-    /// Nothing will be handed over any more.
+    /// Closes the meter: nothing more will be handed over.
     pub(crate) fn close(&self) {
         if let Some(meter) = self.meter.get() {
             meter.close();
         }
     }
 
-    /// Somebody has asked for sums, or measures calls.
+    /// True if sums are requested or calls are measured.
     pub(super) fn are_asked_for(&self) -> bool {
         self.asked.load(Relaxed) || self.are_measured()
     }
 
-    /// From now on sums are kept, or what was kept is forgotten. By the drain.
+    /// Begins to keep sums for mode `profile`, or drops them. Called by the drain.
     pub(crate) fn keep(&self, keep: bool) {
         let mut wanted = lock(&self.wanted);
         match keep {
@@ -143,7 +147,7 @@ impl Profiles {
         }
     }
 
-    /// A thread's sums since the last time.
+    /// Adds a thread's sums since the last call.
     pub(crate) fn hand_over(&self, thread: Thread, ended: bool, sums: &StackSums) {
         let mut wanted = lock(&self.wanted);
         let Wanted { kept, asked } = &mut *wanted;
@@ -156,7 +160,7 @@ impl Profiles {
         }
     }
 
-    /// By the drain, or, once that has read all there was, by anybody.
+    /// Answers a request. Called by the drain, or by any thread once the drain has read everything.
     pub(crate) fn answer(&self, ask: Ask) -> Option<ProfileSums> {
         let mut wanted = lock(&self.wanted);
         let answer = match ask {
@@ -175,7 +179,7 @@ impl Profiles {
 // === impl ProfileSums ===
 
 impl ProfileSums {
-    /// None so far, of what happens from now on.
+    /// Empty sums, from now on.
     fn begin() -> Self {
         Self {
             since: Some(ticks_now()),
@@ -183,7 +187,7 @@ impl ProfileSums {
         }
     }
 
-    /// From when on calls are in them, if that is known.
+    /// The time from which on calls are in them, if it is known.
     pub(crate) fn since(&self) -> Option<Ticks> {
         self.since
     }
@@ -217,7 +221,8 @@ impl ProfileSums {
         }
     }
 
-    /// The sums of those threads that ended first, or nearly, become one.
+    /// Puts together the sums of the ended thread with the lowest id and those of the other ended
+    /// threads.
     fn put_together(&mut self, process: ProcessId, room: &ProfileRoom) {
         let first = self.threads.iter().find(|(_, known)| known.ended);
         let Some(id) = first.map(|(id, _)| *id) else {
@@ -265,7 +270,7 @@ mod tests {
         }
     }
 
-    /// How many calls there are in which threads.
+    /// The number of calls of each thread.
     fn calls(sums: &ProfileSums) -> Vec<(u32, u64)> {
         let of = |(thread, sums): (&Thread, &StackSums)| {
             let mut calls = 0;

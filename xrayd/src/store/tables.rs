@@ -1,4 +1,6 @@
-//! What the writer of a trace and a reader of a live stream ask a process.
+//! The traits through which a trace writer and a live stream read a process.
+//!
+//! They are implemented in `process` and `export`.
 
 use std::{any::Any, fmt, sync::Arc};
 
@@ -16,32 +18,32 @@ use crate::{
     types::FunctionRow,
 };
 
-/// A module with what numbers its functions.
+/// A module, and the numbering of its functions.
 #[derive(Debug, Clone)]
 pub struct NumberedModule {
-    /// As the process describes it.
+    /// The module's description.
     pub module: Module,
     /// The id of its first function in the process.
     pub first: FunctionId,
-    /// How many it has.
+    /// The number of its functions.
     pub functions: u32,
-    /// What the same file is the same allocation of.
+    /// The identity of its file: modules of the same file share this allocation.
     pub file: Arc<dyn Any + Send + Sync>,
 }
 
-/// What a process knows of itself.
+/// The tables of a process: functions, modules, and times in which something was not recorded.
 pub trait Tables {
     /// A function, by the process's own ids.
     fn function(&self, id: FunctionId) -> Option<Function>;
-    /// All modules that there are and were, by id.
+    /// All present and past modules, by id.
     fn modules(&self) -> Vec<NumberedModule>;
-    /// For which times they were loaded, those that were not there all the time.
+    /// The times for which modules were loaded that were not there all the time.
     fn lifetimes(&self) -> Vec<Lifetime>;
-    /// For which times functions were off, to keep to a budget.
+    /// The times for which functions were suppressed to keep to a budget.
     fn rests(&self) -> Vec<Rest>;
-    /// In which times everything was recorded, with a duty cycle.
+    /// The times in which all functions recorded, with a duty cycle.
     fn duty(&self) -> Vec<DutyWindow>;
-    /// Which filters were in force from when on, in order of time.
+    /// The filters that were in force, with their begins, in order of time.
     fn filters(&self) -> Vec<FilterNote>;
 }
 

@@ -1,4 +1,5 @@
-//! Copies of rings that nobody reads along, taken while their threads go on: for snapshots, and to see what tracing costs.
+//! Copies of rings, taken while the target's threads go on: for snapshots, and for samples of what
+//! tracing costs. Decoding the copies is not done here.
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Instant};
 
@@ -16,16 +17,16 @@ use crate::{
 };
 
 impl Drain {
-    /// What rings hold, and what the output does, at one moment.
+    /// Copies the contents of the rings and of the event store at one moment.
     pub(super) fn pictures(&mut self, bytes: u64, moment: Moment) -> RingCopies {
         self.settle_mode();
-        // Threads that take every processor would go round their rings before those are copied: a gibibyte takes 0.2 s of a processor, and 3 s of the share of one thread
-        // among 16.
+        // Threads that use every processor would overwrite their rings before these are copied. A
+        // copy of 1 GiB takes 0.2 s of processor time, or 3 s for one thread among 16 that compete.
         let _urgent = self.newest.then(PriorityBoost::begin);
         if self.newest {
             self.discover();
         }
-        // Chunks of a ring.
+        // The most chunks of one ring.
         let each = bytes / (self.order.len().max(1) as u64);
         let most = (each / self.layout().geometry.chunk_bytes()).max(1);
         let mut blanks = HashMap::new();
@@ -36,7 +37,7 @@ impl Drain {
                 self.discover();
             }
             self.anchor();
-            // As late as can be: rings go round in a millisecond.
+            // As late as possible: a ring wraps around within a millisecond.
             ticks_now()
         } else {
             let taken = ticks_now();
@@ -60,13 +61,14 @@ impl Drain {
         }
         let open = match self.newest {
             true => HashMap::new(),
-            // What was switched until then may have ended unseen.
+            // Calls of functions that were switched by then may have ended unseen.
             false => self.decoders.open_calls(ticks_now()),
         };
         pictures.retained(self.output.snapshot(), open)
     }
 
-    /// Room for pictures of all rings that there are to be any of, of so many chunks at most, by slot index.
+    /// Memory for the copies of all rings that are to be copied, by slot index. `most` limits the
+    /// chunks of each.
     fn blanks(&self, most: u64) -> HashMap<u32, Blank> {
         let order = self.order.iter().copied();
         let rings = order.filter(|index| self.pictured(*index).is_some());
@@ -79,14 +81,16 @@ impl Drain {
         Blank::new(&self.slots.rings, self.layout().geometry, index, most)
     }
 
-    /// Whose ring that is, if there is to be a picture of it.
+    /// The thread that owns the ring. `None` if the ring is not to be copied: its thread has left
+    /// it, or is not recorded.
     fn pictured(&self, index: u32) -> Option<ThreadId> {
         let ring = self.rings.get(&index).filter(|ring| !ring.is_left())?;
         let decoder = self.decoders.get(ring.owner)?;
         (!decoder.is_muted()).then(|| decoder.thread())
     }
 
-    /// How much each ring was given, and what is in those that were given the most.
+    /// Samples how much was written to each ring, and the contents of the rings with the most new
+    /// words.
     pub(super) fn sample(&mut self, look: &Look) -> Sample {
         self.settle_mode();
         match look {
@@ -106,12 +110,12 @@ impl Drain {
             })
         });
         let mut rings: Vec<RingSample> = rings.collect();
-        // Before the pictures, which take longer: what is newer in them does not count.
+        // Before the copies, which take longer. Newer events in the copies do not count.
         let (taken, ran) = (
             (Instant::now(), ticks_now()),
             cpu_time::of_process(self.pid),
         );
-        // Of a ring that is new nothing is known before it was seen twice.
+        // A new ring has no increase before its second sample.
         let more = |ring: &RingSample| {
             let before = match look {
                 Look::Newest(before) | Look::All(before) => before.get(&ring.ring)?,
@@ -137,7 +141,7 @@ impl Drain {
                     Some(Seen::Picture(picture, false))
                 }
             });
-            // Also of a thread that records nothing now: its functions may rest.
+            // Threads that record nothing now are included: their functions may be suppressed.
             let tid = self.output.thread(ring.ring.1).map(|(tid, _)| tid);
             ring.ran = tid.and_then(|tid| cpu_time::of_thread(self.pid, tid));
         }

@@ -1,18 +1,21 @@
-//! Threads that have ended: their rings are read to the end, and their slots, filter pages and
-//! buckets become free for others.
+//! Threads that have ended: reads their rings to the end, and frees their slots, filter pages and
+//! buckets for other threads.
 //!
-//! The kernel gives the numbers of threads out anew, at any moment. A thread that has the number of
-//! one that has ended finds that one's slot as its own and goes on in its ring. So a ring is bound
-//! to a thread's start time, and a slot is *withdrawn* before its ring is read for the last time:
-//! its owner becomes a number that no thread has.
+//! The kernel reuses thread ids at any moment. A thread with the id of an ended thread finds that
+//! thread's slot as its own, and continues in its ring. So a ring is bound to the start time of its
+//! thread. Its slot is *withdrawn* before its ring is read for the last time: the slot's owner
+//! becomes an id that no thread has.
 //!
 //! ```text
 //!  owned ──► withdrawn ──► read to the end ──► free
 //!                │                              ▲
-//!                │ a thread has the number now  │ that thread has ended
+//!                │ a thread has the id now      │ that thread has ended
 //!                ▼                              │
-//!            left to that thread ───────────────┘   it may stand in a trampoline with this slot; its next event gets another one
+//!            left to that thread ───────────────┘
 //! ```
+//!
+//! The thread with the reused id may stand in a trampoline with the withdrawn slot. Its next event
+//! gets another slot.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,21 +28,21 @@ use crate::collect::names::Bearer;
 const ENDS_AT_ONCE: usize = 128;
 /// Slots of the table that are read in one chore.
 const SWEEP_SLOTS: u32 = 4096;
-/// Rings in one chore whose thread is asked for its start time, though a listing shows its number:
-/// 6 us each.
+/// Rings in one chore whose thread's start time is read, though a listing shows its id. Each read
+/// takes 6 µs.
 const ASKED_AT_ONCE: usize = 16;
 
 impl Drain {
-    /// A thread that was killed between claiming a slot and beginning a chunk has left its name in
-    /// the table alone. Its ring is taken up, so that it is taken back like others. Looks at a part
-    /// of the table at a time.
+    /// Takes up the rings of threads that were killed between claiming a slot and beginning a
+    /// chunk. Only the table names such a thread. Its ring is then taken back like others. Each
+    /// call looks at a part of the table.
     pub(super) fn take_up_unused(&mut self) {
         let first = self.swept;
         self.swept = match first.saturating_add(SWEEP_SLOTS) {
             next if next < self.layout().geometry.slots() => next,
             _ => 0,
         };
-        // The memory of a process that is ending cannot be read; then there is nothing to be freed.
+        // The memory of an ending process cannot be read. Then there is nothing to free.
         let Ok(claims) = self.slots.claims(&self.memory, first, SWEEP_SLOTS) else {
             return;
         };
@@ -52,21 +55,21 @@ impl Drain {
         claims.retain(|&(_, owner)| !living.contains(&owner) && self.names.is_gone(owner, None));
         for (index, owner) in claims {
             match owner {
-                // A collector before this one has read the ring to its end, and was killed before
-                // it freed the slot.
+                // An earlier collector has read the ring to its end, and was killed before it freed
+                // the slot.
                 WITHDRAWN => self.free_slot(index),
                 owner => self.take_up(index, owner),
             }
         }
     }
 
-    /// Takes the rings of threads that no listing shows any more.
+    /// Takes back the rings of threads that no listing shows any more.
     pub(super) fn retire_dead(&mut self) {
         self.more_ended = false;
         self.rings_seen = self.rings.len();
         let living = self.names.living();
         if living.is_empty() {
-            // The process is ending; the control thread will say so.
+            // The process is ending. The control thread reports that.
             return;
         }
         let mut ended = HashSet::new();
@@ -87,8 +90,8 @@ impl Drain {
         self.rings_seen = self.rings.len();
     }
 
-    /// The same of threads whose number another one has by now. Looks at a part of the rings at a
-    /// time.
+    /// Takes back the rings of threads whose id another thread has by now. Each call looks at a
+    /// part of the rings.
     pub(super) fn retire_replaced(&mut self) {
         let mut replaced = HashSet::new();
         for _ in 0..self.order.len().min(ASKED_AT_ONCE) {
@@ -108,7 +111,7 @@ impl Drain {
         self.end_threads(&replaced);
     }
 
-    /// Threads with these numbers have ended, others may have them now.
+    /// Ends the threads with these ids, whose ids other threads may have now.
     pub(super) fn end_threads(&mut self, numbers: &HashSet<u32>) {
         if numbers.is_empty() {
             return;
@@ -126,7 +129,7 @@ impl Drain {
         self.order.retain(|index| self.rings.contains_key(index));
     }
 
-    /// The same of one number, and of all rings of threads that have had it.
+    /// Ends the threads that have had this id. `indexes` are the slots of all their rings.
     fn end_thread(&mut self, number: u32, indexes: &[u32]) {
         let now = self.names.bearer(number);
         let has_ended = |ring: &Ring| match now {
@@ -149,8 +152,8 @@ impl Drain {
                 tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not withdrawn");
             }
         }
-        // A thread that was given the number before a slot was withdrawn may stand in its ring. One
-        // that came later cannot.
+        // A thread that got the id before a slot was withdrawn may stand in that slot's ring. A
+        // thread that came later cannot.
         let heir = match self.names.bearer(number) {
             Bearer::Alive(began) => Some(began),
             Bearer::Gone | Bearer::Unseen => None,
@@ -179,7 +182,7 @@ impl Drain {
         }
         self.decoders.close(number, &self.output);
         if heir.is_some() {
-            // What it has in a bucket is the other one's from now on.
+            // From now on the bucket counts for the thread that has the id now.
             self.decoders.forget(number, &self.output);
         }
         for index in left.into_iter().chain(others) {
@@ -191,17 +194,17 @@ impl Drain {
         }
     }
 
-    /// Tells what threads lost that found no slot, and frees the buckets of those that have ended.
+    /// Reports the losses of threads that found no slot, and frees the buckets of ended threads.
     pub(super) fn retire_ringless(&mut self) {
         let mut gone: HashSet<u32> = self.slots.bucket_owners().collect();
         if !gone.is_empty() {
             let living = self.names.living();
-            // As for rings: an empty list is that of a process that is ending.
+            // As for rings, an empty listing means that the process is ending.
             gone.retain(|owner| {
                 !living.is_empty() && !living.contains(owner) && self.names.is_gone(*owner, None)
             });
         }
-        // Those that are gone lose nothing more. Other threads with their numbers may.
+        // Ended threads lose nothing more. Other threads with their ids may.
         self.publish_without_slot();
         if !gone.is_empty() {
             self.slots.free_buckets(&gone);

@@ -1,13 +1,14 @@
-//! What trampolines' fronts leave beside rings: counts of calls, what a filter has left out, and which threads it mutes.
+//! Counts of calls, and numbers of calls that a filter has left out: what trampolines write beside
+//! rings. Also mutes the threads that are not chosen. Events in rings are not read here.
 
 use super::Drain;
 use crate::sys::ticks_now;
 
-/// Counts that are looked at, of all threads together: what there is beyond that is not known.
+/// The most counts that are read, of all threads together. Counts beyond them are not known.
 const MOST_COUNTS: usize = 1 << 23;
 
 impl Drain {
-    /// Has the threads recorded that are to be, by the names that they have now.
+    /// Mutes and unmutes threads by the names that they have now.
     pub(super) fn choose_threads(&mut self) {
         if self.threads.is_none() && !self.choosing {
             return;
@@ -36,7 +37,8 @@ impl Drain {
         self.slots.mute(index, muted);
     }
 
-    /// Nothing is open in the sight of the trampolines' filter; calls that waited there are left out.
+    /// Clears the open calls in the trampolines' filter pages. Calls that waited there for their
+    /// duration count as left out.
     pub(super) fn renew_filters(&mut self) {
         self.discover();
         self.slots.filtered = true;
@@ -49,7 +51,7 @@ impl Drain {
         self.tell_left_out();
     }
 
-    /// Tells what threads have left out.
+    /// Reports what threads have left out.
     pub(super) fn tell_left_out(&mut self) {
         if !self.slots.filtered {
             return;
@@ -59,7 +61,7 @@ impl Drain {
         self.output.left_out(left_out.fold(0, u64::saturating_add));
     }
 
-    /// What was counted so far is an earlier session's, or was added up.
+    /// Skips what was counted so far. It belongs to an earlier session, or was added up already.
     pub(super) fn begin_counts(&mut self) {
         self.discover();
         self.slots.counted = true;
@@ -69,7 +71,7 @@ impl Drain {
         }
     }
 
-    /// Adds up what threads have counted since the last time.
+    /// Adds up what threads have counted since the last call.
     pub(super) fn count(&mut self) {
         let order = std::mem::take(&mut self.order);
         for &index in &order {
@@ -78,7 +80,7 @@ impl Drain {
         self.order = order;
     }
 
-    /// How many counts of a thread are looked at: all, if that takes bounded memory.
+    /// The number of a thread's counts that are read. The bound keeps the memory bounded.
     fn most_counts(&self) -> usize {
         MOST_COUNTS / self.rings.len().max(1)
     }

@@ -1,8 +1,8 @@
-//! The door for a fuzz target: a drain over memory whose bytes the input chooses, also between its
-//! rounds. Only there with `--cfg fuzzing`.
+//! The entry point of a fuzz target: a drain over memory whose bytes the input chooses, also
+//! between the drain's rounds. It exists with `--cfg fuzzing` only.
 //!
 //! The input is a list of steps. A step writes to the memory as a hostile target does, records an
-//! event as a trampoline does, or has the drain do what its thread does or is asked for.
+//! event as a trampoline does, or makes the drain do a piece of its work or answer a request.
 
 use std::{fs::File, os::unix::fs::FileExt as _};
 
@@ -19,12 +19,12 @@ use crate::{
 
 /// No thread has such an id.
 const ENDED: u32 = 0x3fff_ffff;
-/// Functions, each with an entry, an exit and an event.
+/// Functions, each with an entry, an exit and a user event.
 const FUNCTIONS: u32 = 8;
-/// Bytes of blocks that are kept.
+/// The limit on retained blocks, in bytes.
 const RETAINED: u64 = 1 << 20;
 
-/// The input that is left.
+/// The rest of the input.
 struct Input<'a>(&'a [u8]);
 
 /// A drain and the memory that it reads.
@@ -34,12 +34,12 @@ struct Scene {
     rings: File,
     table: File,
     geometry: Geometry,
-    /// For what trampolines record.
+    /// The slots in which trampolines record.
     slots: Table,
     clock: u64,
-    /// Every event goes into a block and stays there.
+    /// True while every event goes into a block and stays there.
     keeps_all: bool,
-    /// The rings' memory was taken away.
+    /// True once the rings' memory was taken away.
     is_broken: bool,
 }
 
@@ -74,7 +74,7 @@ impl Input<'_> {
         u32::from_le_bytes(std::array::from_fn(|_| self.byte().unwrap_or(0)))
     }
 
-    /// A word that means something somewhere, in few bytes.
+    /// A word with a meaning in some place, in few bytes.
     fn word(&mut self) -> u64 {
         let shape = self.small();
         let low = match shape & 7 {
@@ -100,7 +100,7 @@ impl Input<'_> {
         high << 32 | low
     }
 
-    /// A slot: as a rule one that recorded events are in.
+    /// A slot, in most cases one with recorded events.
     fn slot(&mut self, g: Geometry) -> u32 {
         let number = u32::try_from(self.small()).unwrap_or(0);
         let mask = g.slots() - 1;
@@ -111,7 +111,7 @@ impl Input<'_> {
         }
     }
 
-    /// A thread: one that lives, or any other.
+    /// A living thread, or any other.
     fn tid(&mut self) -> u32 {
         match self.small() {
             0..64 => nix::unistd::gettid().as_raw().cast_unsigned(),
@@ -122,7 +122,7 @@ impl Input<'_> {
     }
 }
 
-/// A site's name, from any number.
+/// The name of a site, from any number.
 fn site(number: u32) -> u32 {
     8 * (number % (3 * FUNCTIONS)) + 7
 }
@@ -151,7 +151,7 @@ fn output() -> Arc<EventStore> {
     Arc::new(EventStore::new(ProcessId(0), FUNCTIONS as usize, RETAINED))
 }
 
-/// One that takes half of the slots to be closed, whatever the table says.
+/// A drain for which half of the slots are closed, whatever the table contains.
 fn drain_of(memory: Arc<Memory>, slots: Slots) -> Drain {
     let geometry = slots.layout.geometry;
     let budget = RingBudget::unlimited(geometry, geometry.slots() / 2);
@@ -194,7 +194,7 @@ impl Scene {
         }
     }
 
-    /// What the thread does first.
+    /// The first steps of the drain thread.
     fn begin(&mut self) {
         self.drain.settle_mode();
         self.drain.discover();
@@ -250,7 +250,7 @@ impl Scene {
         }
     }
 
-    /// A word somewhere in the memory.
+    /// Writes a word somewhere into the memory.
     fn write(&mut self, input: &mut Input<'_>) {
         let g = self.geometry;
         let slot = input.slot(g);
@@ -293,13 +293,13 @@ impl Scene {
     }
 
     fn put(&self, at: u64, word: [u8; 8]) {
-        // A file that was cut stays as it is: what is mapped there is gone for good.
+        // A file that was cut stays as it is: its mapping is gone for good.
         if !self.is_broken {
             self.rings.write_all_at(&word, at).expect("room");
         }
     }
 
-    /// An event, as a trampoline records it.
+    /// Records an event as a trampoline does.
     fn record(&mut self, input: &mut Input<'_>) {
         let shape = input.small();
         self.clock += input.small() << (shape & 15);
@@ -334,7 +334,7 @@ impl Scene {
         target.record(tid, event, self.clock);
     }
 
-    /// Everything that is done now and then.
+    /// Does all periodic work.
     fn tend(&mut self) {
         let now = Instant::now();
         self.drain.last_chores = now.checked_sub(CHORES_EVERY).unwrap_or(now);
@@ -345,7 +345,7 @@ impl Scene {
         self.drain.chores();
     }
 
-    /// What a snapshot has.
+    /// Takes a snapshot and decodes it.
     fn look(&mut self, input: &mut Input<'_>) {
         let moment = match input.small() & 1 {
             0 => Moment::Past,
@@ -384,7 +384,7 @@ impl Scene {
     }
 
     fn profile(&mut self, input: &mut Input<'_>) {
-        // Rings may be read along for it.
+        // The drain may read rings along for this.
         self.keeps_all = false;
         let number = input.small() & 3;
         let ask = match input.small() % 3 {
@@ -401,7 +401,7 @@ impl Scene {
         }
         let g = self.geometry;
         let copy = |file: &File| file.try_clone().expect("a descriptor");
-        // A mapping that is broken stays so; a new session has a new one, or none.
+        // A broken mapping stays broken. A new session has a new one.
         if self.is_broken {
             self.rings.set_len(g.rings_bytes()).expect("a sparse file");
             self.is_broken = false;
@@ -419,7 +419,7 @@ impl Scene {
         self.begin();
     }
 
-    /// Ends the session. Then holds, whatever is in the memory, what is checked here.
+    /// Ends the session, and checks what holds whatever is in the memory.
     fn end(&mut self) {
         self.drain.finish();
         let drain = &self.drain;
@@ -440,7 +440,7 @@ impl Scene {
     }
 }
 
-/// Reads blocks, in which time does not run backwards, and says how many events are in them.
+/// The number of events in these blocks. Checks that time does not run backwards in a block.
 fn read(blocks: &[xray_trace::container::Block]) -> u64 {
     let mut events = 0;
     for block in blocks {

@@ -1,10 +1,10 @@
-//! Slots for threads that have none, where memory is limited: there a part of the slots is closed
+//! Slots for threads without one, where memory is limited and a part of the slots is closed
 //! (`docs/design/memory.md`, "Closed slots").
 //!
-//! A thread without a slot counts its losses in a bucket. So that threads lose little, the drain
-//! looks for new buckets and for new rings at each round. It opens slots for the threads that have a
-//! bucket, and for those that come next, if the limits on memory allow it. The slot of a thread that
-//! has ended is closed again.
+//! A thread without a slot counts its losses in a bucket. To keep the losses small, the drain looks
+//! for new buckets and for new rings in each round. It opens slots for the threads that have a
+//! bucket, and for the threads that come next, if the limits on memory allow it. When a thread has
+//! ended, its slot is closed again. The limits themselves are in `ring_budget`.
 
 use std::{
     collections::HashSet,
@@ -16,33 +16,34 @@ use shm_ring::SlotOwners;
 use super::Drain;
 use crate::collect::ring_budget::RingBudget;
 
-/// The pause between two looks is so many times as long as the last look took, within these bounds.
-/// A look may have taken long because the thread got no processor.
+/// The pause between two looks is this many times as long as the last look took, within these
+/// bounds. A look may have taken long because the drain thread got no processor.
 const PAUSES: u32 = 20;
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// How soon threads are looked for again that have a bucket: another thread may have taken the slot
+/// Time until the next look for threads that have a bucket. Another thread may have taken the slot
 /// that was opened for them.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// The same when the limits have refused more memory.
+/// The same, after the limits have refused memory.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// So many threads at least that come next find their first choice open, and as many as have a slot.
+/// Slots are opened ahead for this many of the next threads, or for as many as threads have slots,
+/// if that is more.
 const AHEAD: usize = 16;
-/// So many slots may be open and free at most, or twice as many as threads have, before more are
-/// opened for threads that come next. Threads may come with other numbers than expected.
+/// The most slots that may be open and free before more are opened for coming threads, or twice as
+/// many as threads have, if that is more. Threads may come with other ids than expected.
 const MOST_FREE: usize = 128;
 
-/// What is known of closed slots and of threads that need them.
+/// Closed slots, and the threads that need them.
 #[derive(Debug)]
 pub(super) struct Growth {
     pub(super) budget: RingBudget,
-    /// How often a bucket had been taken at the last look.
+    /// How often threads had taken a bucket by the last look.
     buckets_taken: u64,
-    /// Of the threads that have got a ring since the last look, the one with the highest number.
+    /// The highest id among the threads that have got a ring since the last look.
     newcomer: Option<u32>,
-    /// No look before that.
+    /// No look before this time.
     not_before: Instant,
-    /// A look then, if a bucket is taken, whether that is news or not.
+    /// A look at this time if a bucket is taken, whether it is a new one or not.
     again: Instant,
 }
 
@@ -64,7 +65,7 @@ impl Growth {
         self.newcomer = self.newcomer.max(Some(thread));
     }
 
-    /// A look that began and ended then has, or has not, been refused memory.
+    /// A look is over. `refused` says whether the limits refused memory.
     fn has_looked(&mut self, began: Instant, ended: Instant, refused: bool) {
         let pause = ended.duration_since(began).saturating_mul(PAUSES);
         self.not_before = ended + pause.clamp(LEAST_PAUSE, LONGEST_PAUSE);
@@ -75,7 +76,7 @@ impl Growth {
             };
     }
 
-    /// True if there may be threads that a slot could be opened for.
+    /// True if there may be threads to open a slot for.
     fn is_due(&self, buckets_taken: u64, now: Instant) -> bool {
         let news = self.newcomer.is_some() || buckets_taken != self.buckets_taken;
         now >= self.not_before && (news || buckets_taken != 0 && now >= self.again)
@@ -85,8 +86,8 @@ impl Growth {
 // === impl Drain ===
 
 impl Drain {
-    /// Opens slots for threads that lose their events for lack of one, and for the threads that come
-    /// next.
+    /// Opens slots for threads that lose their events for lack of one, and for the threads that
+    /// come next.
     pub(super) fn open_slots(&mut self) {
         if !self.growth.budget.has_closed() {
             return;
@@ -107,10 +108,10 @@ impl Drain {
         let living = self.names.living();
         let waiting: HashSet<u32> = self.slots.bucket_owners().collect();
         let mut waiting: Vec<u32> = waiting.intersection(&living).copied().collect();
-        // The kernel gives numbers out in this order as a rule. So no thread gets the first choice
-        // of another one that begins sooner.
+        // The kernel assigns ids in ascending order as a rule. So no thread gets the first choice
+        // of another thread that begins sooner.
         waiting.sort_unstable();
-        // The memory of a process that is ending cannot be read.
+        // The memory of an ending process cannot be read.
         let Ok(owners) = self.slots.owners(&self.memory) else {
             return Ok(());
         };
@@ -145,9 +146,9 @@ impl Drain {
         }
     }
 
-    /// Makes the slot of a thread that has ended free for another one. Where slots are closed, it is
-    /// closed: the next threads look at others first. But then a thread that has passed over it
-    /// would not find its own slot, so there it becomes free.
+    /// Frees the slot of an ended thread for another thread. Where slots are closed, this one is
+    /// closed, too, since the next threads look at others first. A slot that a thread has passed
+    /// over becomes free: that thread would not find its own slot behind a closed one.
     pub(super) fn free_slot(&mut self, index: u32) {
         let closes = self.growth.budget.has_closed() && !self.is_passed_over(index);
         let freed = match closes {
@@ -173,8 +174,8 @@ impl Drain {
 /// The limits have left threads without a slot.
 struct Refused;
 
-/// Opens slots for the threads that come after this one, unless half of the first [`AHEAD`] of them
-/// have one.
+/// Opens slots for the threads that come after `newest`, unless half of the next [`AHEAD`] threads
+/// find their first choice free.
 fn open_ahead(owners: &mut SlotOwners, newest: u32) -> Vec<u32> {
     if owners.free_behind(newest, AHEAD) >= AHEAD / 2 {
         return Vec::new();
@@ -203,11 +204,11 @@ mod tests {
             growth.is_due(1, ended + pause)
         };
         let milliseconds = Duration::from_millis;
-        // What a look costs decides, while that is little.
+        // A short look is followed by a pause in proportion.
         assert!(!is_due_after(milliseconds(2), milliseconds(39), true));
         assert!(is_due_after(milliseconds(2), milliseconds(40), true));
         assert!(!is_due_after(Duration::ZERO, Duration::ZERO, true));
-        // A thread that waits for a slot is looked for again, also without news.
+        // A thread that waits for a slot is looked for again, even without news.
         assert!(!is_due_after(milliseconds(2), milliseconds(99), false));
         assert!(is_due_after(milliseconds(2), milliseconds(100), false));
         // The thread that looks waited for a processor for a minute.

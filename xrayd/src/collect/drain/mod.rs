@@ -1,9 +1,12 @@
-//! The thread `drain-<pid>`: reads every ring of a target in turn, turns words into blocks, and publishes them.
+//! The thread `drain-<pid>`: reads every ring of a target in turn, decodes words into blocks, and
+//! publishes the blocks. It never waits for a reader of the blocks.
 //!
-//! It sleeps longer the less there is to read, and not at all while a ring fills up. It never waits for a reader.
+//! The less there is to read, the longer the thread sleeps. It does not sleep while a ring fills
+//! up.
 //!
-//! In flight, rings keep the newest events by themselves, and nobody reads them until their thread or the session ends, or a picture is wanted: then it
-//! looks after threads only.
+//! In mode `flight`, rings keep the newest events by themselves. The thread then looks after the
+//! target's threads only. It reads a ring when the ring's thread or the session ends, and copies it
+//! for a snapshot.
 
 use std::{
     cmp::Reverse,
@@ -53,56 +56,61 @@ mod modes;
 #[cfg(fuzzing)]
 pub use fuzzing::drain_rings;
 
-/// Sleep between rounds: while many events come, while few come or may, and while nothing is on. A function of 20 ns
-/// fills a ring of 1 MiB in 1.3 ms; waking up takes some 40 us of a processor in a virtual machine.
+/// Sleep between two rounds: while many events come, while few come or may come, and while no
+/// function is on. A function of 20 ns fills a ring of 1 MiB in 1.3 ms. Waking up takes about 40 µs
+/// of processor time in a virtual machine.
 const SHORT_SLEEP: Duration = Duration::from_micros(300);
 const ARMED_SLEEP: Duration = Duration::from_micros(700);
 const IDLE_SLEEP: Duration = Duration::from_millis(20);
-/// A round that reads one in so many of a ring's words has read many: the next one comes soon. Of rings of 1 MiB and more that is as much as makes the next one come at once.
+/// A round that reads one in this many of a ring's words is followed by a short sleep. In a ring of
+/// 1 MiB or more, that is enough for the next round to begin at once.
 const MANY: u64 = 8;
-/// How often threads are looked for, clocks are read, stuck slow paths are freed.
+/// Time between two rounds of chores: looking for ended threads, freeing stuck slow paths, and so
+/// on.
 const CHORES_EVERY: Duration = Duration::from_millis(100);
 const ANCHOR_EVERY: Duration = Duration::from_secs(1);
-/// How often counts are read, of all threads and sites.
+/// Time between two reads of the counts of all threads and sites.
 const COUNT_EVERY: Duration = Duration::from_millis(500);
-/// How often the names of threads are read that choose which are recorded.
+/// Time between two reads of thread names, while threads are chosen by name.
 const CHOOSE_EVERY: Duration = Duration::from_secs(1);
-/// How often sums are handed to who measures calls. The pause is so many times as long as the last
-/// time took, within these bounds.
+/// Time between two transfers of sums to the observers that measure calls. The pause is this many
+/// times as long as the last transfer took, within these bounds.
 const MEASURE_PAUSES: u32 = 50;
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
 const LONGEST_MEASURE_PAUSE: Duration = Duration::from_secs(10);
-/// One in so many slots taken since the last look for ended threads calls for the next one: threads that live for a
-/// moment only would have used up all slots by the time of the chores.
+/// The drain looks for ended threads when one in this many of the open slots was taken since the
+/// last look. Threads that live for a moment only would otherwise use up all slots before the next
+/// chores.
 const SLOTS_PER_LOOK: usize = 16;
 
-/// Why a session ends whose rings are broken.
+/// The reason why a session with broken rings ends.
 const LOST_RINGS: &str = "the memory of its rings was taken away, or the system had none for them";
 
-/// What the control thread asks of the drain.
+/// A request of the control thread to the drain.
 #[derive(Debug)]
 enum Request {
     /// Events are about to come.
     Wake,
-    /// Sites of a library that has just been loaded, and a moment before the first of them is switched on.
+    /// Learn the sites of a library that has just been loaded. The time lies before the first of
+    /// them is switched on.
     Learn(Vec<CallSite>, Ticks, SyncSender<()>),
     /// Read until nothing is left, close all blocks, answer.
     Flush(SyncSender<()>),
-    /// From now on keep these events, or all, of what is recorded from now on.
+    /// Set the filter and the choice of threads for events that are recorded from now on.
     Keep(Option<Arc<Keep>>, Option<Arc<ThreadChoice>>, SyncSender<()>),
-    /// Forget what is open in the sight of the trampolines' filter.
+    /// Clear the open calls in the trampolines' filter pages.
     RenewFilters(SyncSender<()>),
     /// Calls are about to be counted.
     BeginCounts(SyncSender<()>),
-    /// Copy what rings, at most so many bytes, and the output hold.
+    /// Copy the contents of the rings, up to this many bytes, and of the event store.
     RingCopies(u64, Moment, SyncSender<RingCopies>),
-    /// Say how much rings were given, and what, as far as that is asked.
+    /// Sample how much the threads wrote, and which events, as far as the [`Look`] asks.
     Sample(Look, SyncSender<Sample>),
-    /// Read what is there, have it added up, and answer.
+    /// Read what is there, add it up, and answer the profile request.
     Profile(Ask, SyncSender<Option<ProfileSums>>),
-    /// The producers are gone for good or switched off: read the rest, give memory back, end.
+    /// All producers are gone or switched off: read the rest, give memory back, end.
     Finish(SyncSender<()>),
-    /// The rings are another tracer's: publish what was read, and end.
+    /// Another tracer has the rings: publish what was read, and end.
     Abandon(SyncSender<()>),
 }
 
@@ -114,61 +122,64 @@ pub(crate) struct DrainHandle {
     switches: Arc<Switches>,
 }
 
-/// The thread's state.
+/// The state of the drain thread.
 #[derive(Debug)]
 pub(crate) struct Drain {
     pid: Pid,
     memory: Arc<Memory>,
     slots: Slots,
-    /// Which of them are open, and how more may be.
+    /// Which slots are open, and how more slots are opened.
     growth: Growth,
     sites: Arc<SiteTable>,
     output: Arc<EventStore>,
     names: Names,
-    /// Rings keep the newest events by themselves.
+    /// True while rings keep the newest events by themselves.
     newest: bool,
-    /// The mode is [`Mode::Profile`].
+    /// True if the mode is [`Mode::Profile`](crate::types::Mode::Profile).
     profile: bool,
-    /// The mode is [`Mode::Count`].
+    /// True if the mode is [`Mode::Count`](crate::types::Mode::Count).
     counting: bool,
-    /// Which threads are recorded; `None` for all.
+    /// The recorded threads; `None` for all.
     threads: Option<Arc<ThreadChoice>>,
-    /// Not all are, or were when that was last looked at.
+    /// True if a choice of threads was in force at the last look at thread names.
     choosing: bool,
-    /// What the numbers of counted sites mean.
+    /// The sites of the numbers under which threads count calls.
     numbers: Numbers,
-    /// Rings that an earlier session left are known.
+    /// True once the rings that an earlier session left are taken up.
     begun: bool,
-    /// By slot index.
+    /// The rings, by slot index.
     rings: HashMap<u32, Ring>,
-    /// The rings' slot indexes. Of one thread's rings, those that it has left come first.
+    /// The slot indexes of the rings. Among the rings of one thread, those that it has left come
+    /// first.
     order: Vec<u32>,
     decoders: ThreadDecoders,
-    /// Rings there were after the last look for threads that have ended.
+    /// The number of rings after the last look for ended threads.
     rings_seen: usize,
-    /// More threads had ended at that look than rings are taken back at once.
+    /// True if that look found more ended threads than are taken back at once.
     more_ended: bool,
-    /// Where the search for claims that nobody used goes on.
+    /// The slot at which the search for unused claims continues.
     swept: u32,
-    /// Where in `order` the search goes on for rings whose thread's number is another thread's now.
+    /// The place in `order` at which the search continues for rings whose thread id was reused.
     asked: usize,
     started: Instant,
     last_chores: Instant,
-    /// When the clocks are read next: soon at first, so that an early reader has two points, then every second.
+    /// Time of the next clock reading. The first one follows the attach soon, so that an early
+    /// reader has two points. Later ones are a second apart.
     next_anchor: Instant,
-    /// When counts are read next.
+    /// Time of the next read of counts.
     next_count: Instant,
-    /// When the names of threads are read next that choose which are recorded.
+    /// Time of the next read of thread names.
     next_choice: Instant,
-    /// When sums are handed to who measures calls.
+    /// Time of the next transfer of sums.
     next_measuring: Instant,
 }
 
-/// From when on events in adopted rings are a new session's. Those that a collector left that died
-/// are the next one's, however old. After a session that let the process go nothing was on. A
-/// thread that was kept from a processor in the middle of a trampoline may store an event of that
-/// session at any time later. It is counted as lost then, since its site meant nothing at that
-/// time.
+/// The time from which on events in adopted rings belong to a new session.
+///
+/// A collector that died leaves its events to the next session, however old they are. A session
+/// that let the process go left all functions off. A thread that lost its processor in the middle
+/// of a trampoline may store an event of that session at any later time. Such an event counts as
+/// lost, since its site has no meaning at its time.
 pub(crate) fn events_since(rings: &impl SharedMemory) -> Ticks {
     match rings.load(layout::rings::LET_GO) {
         0 => Ticks(0),
@@ -179,44 +190,48 @@ pub(crate) fn events_since(rings: &impl SharedMemory) -> Ticks {
 // === impl DrainHandle ===
 
 impl DrainHandle {
-    /// Says that events are about to come.
+    /// Announces that events are about to come.
     pub(crate) fn wake(&self) {
-        // If the thread is gone, no event will be read, which its owner finds out when it asks for something.
+        // If the thread has ended, its owner notices at the next request that has an answer.
         let _ = self.requests.try_send(Request::Wake);
     }
 
-    /// When functions were switched, for who switches them.
+    /// The record of when functions were switched, for the code that switches them.
     pub(crate) fn switches(&self) -> Arc<Switches> {
         Arc::clone(&self.switches)
     }
 
-    /// Makes known what sites mean from `since` on. When this returns they may be switched on.
+    /// Makes the meaning of sites known, from `since` on. When this returns, they may be switched
+    /// on.
     pub(crate) fn learn(&self, sites: Vec<CallSite>, since: Ticks) {
         self.ask(|answer| Request::Learn(sites, since, answer));
     }
 
-    /// From now on these events are kept, or all. What was recorded before is kept as it was then, but in flight, where nobody has read it.
+    /// Sets the filter for events that are recorded from now on; `None` keeps all. Events that were
+    /// recorded before are filtered as before. In mode `flight` nothing has read them yet, so there
+    /// the new filter holds for them, too.
     pub(crate) fn keep(&self, keep: Option<Arc<Keep>>, threads: Option<Arc<ThreadChoice>>) {
         self.ask(|answer| Request::Keep(keep, threads, answer));
     }
 
-    /// Calls are counted from now on: what was counted before is another's.
+    /// Begins to count calls. Counts from before belong to an earlier session.
     pub(crate) fn begin_counts(&self) {
         self.ask(Request::BeginCounts);
     }
 
-    /// Forgets what is open in the sight of the trampolines' filter, while nobody is in it.
+    /// Clears the open calls in the trampolines' filter pages, while no trampoline uses them.
     pub(crate) fn renew_filters(&self) {
         self.ask(Request::RenewFilters);
     }
 
-    /// Reads everything that is there now and publishes it.
+    /// Reads and publishes everything that is in the rings now.
     pub(crate) fn flush(&self) {
         self.ask(Request::Flush);
     }
 
-    /// Asks what rings, at most so many bytes, and the output hold now; of rings that are read, after that was done. `None` if the thread is gone;
-    /// then nothing comes out of the receiver either.
+    /// Requests copies of the rings, up to `bytes` bytes, and of the event store's contents. Rings
+    /// that are read along are read first. `None` if the thread has ended. If it ends later, the
+    /// receiver yields nothing.
     pub(crate) fn ask_for_pictures(
         &self,
         bytes: u64,
@@ -228,15 +243,16 @@ impl DrainHandle {
         Some(answered)
     }
 
-    /// How much rings were given so far, and what is in those that were given the most. `None` if the
-    /// thread is gone.
+    /// Samples how much was written to each ring so far, and the contents of the rings with the
+    /// most new words. `None` if the thread has ended.
     pub(crate) fn sample(&self, look: Look) -> Option<Sample> {
         let (answer, answered) = sync_channel(1);
         self.requests.send(Request::Sample(look, answer)).ok()?;
         answered.recv().ok()
     }
 
-    /// What somebody asks of sums, once everything that is there now is in them. `None` if the thread is gone.
+    /// Answers a profile request, once everything that is in the rings now is in the sums. `None`
+    /// if the thread has ended.
     pub(crate) fn profile(&self, ask: Ask) -> Option<Option<ProfileSums>> {
         let (answer, answered) = sync_channel(1);
         self.requests.send(Request::Profile(ask, answer)).ok()?;
@@ -246,7 +262,7 @@ impl DrainHandle {
     /// Reads the rest and ends the thread.
     pub(crate) fn finish(mut self) {
         self.ask(Request::Finish);
-        // A panic was caught where it happened, and is told by the output.
+        // The thread catches its own panics, and the event store reports them.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 
@@ -259,7 +275,7 @@ impl DrainHandle {
 
     fn ask(&self, request: impl FnOnce(SyncSender<()>) -> Request) {
         let (answer, answered) = sync_channel(1);
-        // Either side's error means that the thread is gone; it was logged when it went.
+        // An error on either side means that the thread has ended, which was logged.
         if self.requests.send(request(answer)).is_ok() && answered.recv().is_err() {
             tracing::warn!("a drain thread ended without an answer");
         }
@@ -272,7 +288,7 @@ impl Drain {
     /// Starts the thread.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// The system cannot start a thread.
     pub(crate) fn spawn(
         pid: Pid,
         memory: Arc<Memory>,
@@ -297,7 +313,8 @@ impl Drain {
             .name(format!("drain-{pid}"))
             .spawn(move || {
                 let output = Arc::clone(&drain.output);
-                // Nothing of the drain is used after a panic, and what it shares is whole between statements.
+                // Nothing uses the drain after a panic. What it shares is consistent between
+                // statements.
                 let ran = catch_unwind(AssertUnwindSafe(|| drain.run(&received)));
                 if let Err(payload) = ran {
                     output.fail(format!("a bug in xrayd: {}", message_of(&*payload)));
@@ -310,7 +327,7 @@ impl Drain {
         })
     }
 
-    /// Nothing is read so far.
+    /// A drain that has read nothing so far.
     fn new(
         pid: Pid,
         memory: Arc<Memory>,
@@ -444,7 +461,7 @@ impl Drain {
         }
     }
 
-    /// Every ring once.
+    /// Reads every ring once.
     fn round(&mut self) -> Busy {
         self.discover();
         if self.newest {
@@ -475,7 +492,7 @@ impl Drain {
         busy
     }
 
-    /// Does something with a ring and the decoder of its owner; `None` if there is none.
+    /// Calls `work` with a ring and the decoder of its owner; `None` if there is none.
     fn with_ring<T>(
         &mut self,
         index: u32,
@@ -493,14 +510,15 @@ impl Drain {
         Some(work(ring, decoder, &around))
     }
 
-    /// Rings claimed since the last time.
+    /// Takes up the rings that were claimed since the last call.
     fn discover(&mut self) {
         self.names.expect_news();
         let slots = 0..self.layout().geometry.slots();
         let owners = slots.map(|index| (index, self.slots.owner(index)));
         let news = owners.filter(|(index, owner)| *owner != 0 && !self.rings.contains_key(index));
         let mut news: Vec<(u32, u32)> = news.collect();
-        // Of one thread's the one that it has left comes first: it goes on to slots that it looks at sooner.
+        // Of two rings of one thread, the one that it has left comes first. A thread only moves to
+        // slots that it probes earlier.
         let mask = self.layout().geometry.slots() - 1;
         news.sort_by_key(|&(index, owner)| Reverse(index.wrapping_sub(owner) & mask));
         for &(index, owner) in &news {
@@ -508,15 +526,18 @@ impl Drain {
             self.growth.expect_more_than(owner);
         }
         if !news.is_empty() {
-            // What they lost before they had a ring comes first.
+            // Losses from before a thread had a ring come first.
             self.publish_without_slot();
         }
     }
 
-    /// A ring from now on belongs to the thread `owner`. It may have had one: a thread takes the first slot that is free, which one
-    /// of a thread that has ended may be, before it comes to its own, and goes on there. All that is in the one that it has left was
-    /// recorded before, but by a slow path that a handler interrupted and took the other slot in: its event comes late, as of the time
-    /// when it comes.
+    /// Takes up a ring that belongs to the thread `owner` from now on.
+    ///
+    /// The thread may have had another ring. A thread takes the first free slot on its probe
+    /// sequence. When the slot of an ended thread becomes free, the thread may find it before its
+    /// own slot, and continues there. Everything in the ring that it left was recorded before. The
+    /// exception is a slow path that a signal handler interrupted, if the handler took the other
+    /// slot: the event of that slow path comes late, and counts as of the time when it comes.
     fn take_up(&mut self, index: u32, owner: u32) {
         let began = match self.names.bearer(owner) {
             Bearer::Alive(began) => Some(began),
@@ -541,7 +562,7 @@ impl Drain {
         };
         let mut ring = Ring::new(index, (owner, began), &self.slots, before);
         if !self.begun && self.slots.filtered {
-            // What an earlier session left out is its own.
+            // Calls that an earlier session left out belong to that session.
             ring.take_left_out(&self.slots);
         }
         self.rings.insert(index, ring);
@@ -586,7 +607,7 @@ impl Drain {
         self.measure();
     }
 
-    /// Says how many losses there are that nothing has told so far.
+    /// Reports the losses that rings have counted and that are not in the stream so far.
     fn count_untold(&self) {
         let rings = self.rings.values();
         let untold = rings.map(|ring| ring.untold_losses(&self.slots));
@@ -594,7 +615,7 @@ impl Drain {
         self.output.untold_losses(untold);
     }
 
-    /// Hands what was added up to who measures calls, if it is time.
+    /// Transfers sums to the observers that measure calls, if it is time.
     fn measure(&mut self) {
         let begun = Instant::now();
         if begun < self.next_measuring || !self.output.profiles.are_measured() {
@@ -613,15 +634,16 @@ impl Drain {
         }
     }
 
-    /// A thread that has lost events and records no more has no gap word to say so: its functions were switched off, or it
-    /// waits. Who reads the stream is told all the same.
+    /// Reports the losses of threads that record no more. Such a thread writes no gap word: its
+    /// functions were switched off, or it waits.
     fn tell_quiet(&mut self) {
         for at in 0..self.order.len() {
             self.with_ring(self.order[at], Ring::tell_if_quiet);
         }
     }
 
-    /// A handler that left the slow path by `longjmp` leaves it marked busy: losses grow in a ring that has room.
+    /// Frees slow paths that a signal handler left by `longjmp`. Such a slow path stays marked
+    /// busy, and losses grow in a ring that has room.
     fn free_stuck(&mut self) {
         for ring in self.rings.values_mut() {
             if ring.is_stuck(&self.slots) {
@@ -635,7 +657,7 @@ impl Drain {
         }
     }
 
-    /// Tells what threads lost that found no slot.
+    /// Reports the losses of threads that found no slot.
     fn publish_without_slot(&mut self) {
         let news = self.slots.take_lost_without_slot();
         if news > 0 {
@@ -667,7 +689,7 @@ impl Drain {
             self.count();
         }
         self.tell_left_out();
-        // A stream that ends now has the losses, too.
+        // A stream that ends now contains the losses, too.
         for at in 0..self.order.len() {
             self.with_ring(self.order[at], Ring::tell_if_read);
         }
@@ -675,7 +697,7 @@ impl Drain {
             decoder.tell_early(now);
             decoder.publish(&self.output);
         }
-        // Those that no event has followed so far: what is said of losses now is true now.
+        // Losses that no event has followed so far are counted as well: the report is exact now.
         self.count_untold();
         self.anchor();
     }
@@ -687,7 +709,7 @@ impl Drain {
             self.count();
         }
         self.tell_left_out();
-        // Else a thread that stands in a trampoline would still take chunks back.
+        // Otherwise a thread in a trampoline would still take chunks back.
         newest::keep_newest(&self.slots.rings, false);
         for at in 0..self.order.len() {
             self.with_ring(self.order[at], Ring::read_last);
@@ -709,7 +731,7 @@ impl Drain {
     }
 }
 
-/// How much there was to read.
+/// The amount of work that a round found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Busy {
     Idle,

@@ -1,5 +1,5 @@
-//! What becomes of events in each mode: rings keep the newest by themselves or are read, and what is
-//! read is kept, added up or counted.
+//! The modes of a session, as the drain carries them out: rings keep the newest events or are read,
+//! and events that are read become blocks, sums or counts. Clients set the mode in the event store.
 
 use shm_ring::newest;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Drain {
-    /// Does what the mode says, if that is another one now, or if a reader has come or gone.
+    /// Applies the mode, if it has changed, or if a reader has come or gone.
     pub(super) fn settle_mode(&mut self) {
         let newest = self.output.keeps_newest();
         match newest {
@@ -28,7 +28,7 @@ impl Drain {
         if counting != self.counting {
             self.counting = counting;
             match counting {
-                // What was counted before the mode was known here is of it, too.
+                // Calls that were counted before the drain saw the mode belong to it, too.
                 true => self.output.calls.restart(),
                 false => {
                     self.discover();
@@ -38,10 +38,10 @@ impl Drain {
         }
     }
 
-    /// From now on sums are kept, and what was retained goes; or sums are not kept any more.
+    /// Begins to add up events, and drops retained events; or stops adding up.
     fn enter_profile(&mut self, profile: bool) {
         self.profile = profile;
-        // What was added up so far is for those who asked before.
+        // What was added up so far belongs to the earlier requests.
         self.hand_over();
         self.output.profiles.keep(profile);
         if profile {
@@ -55,7 +55,8 @@ impl Drain {
         }
     }
 
-    /// Everything that is there is in the sums of those who had asked before, and in no others'.
+    /// Answers a profile request. Everything in the rings is in the sums of earlier requests, and
+    /// in no later ones.
     pub(super) fn profile(&mut self, ask: Ask) -> Option<ProfileSums> {
         self.flush();
         self.hand_over();
@@ -64,8 +65,8 @@ impl Drain {
         answer
     }
 
-    /// From now on rings keep the newest by themselves. What was read before goes: there may be a gap
-    /// between it and what a ring will hold.
+    /// Leaves the rings to keep the newest events by themselves. Drops what was read before: there
+    /// may be a gap between that and the later contents of a ring.
     fn fly(&mut self) {
         self.newest = true;
         for ring in self.rings.values_mut() {
@@ -79,15 +80,15 @@ impl Drain {
         self.output.evict_all();
     }
 
-    /// From now on rings are read, each once its thread has left it alone. All that is in them comes
-    /// first.
+    /// Begins to read rings, each once its thread does not take a chunk back any more. Everything
+    /// that is in them comes first.
     fn read_along(&mut self) {
         self.newest = false;
         newest::keep_newest(&self.slots.rings, false);
         self.count_unread();
     }
 
-    /// Tells how much of what rings were given was not read.
+    /// Reports how much of what was written to rings was not read.
     pub(super) fn count_unread(&mut self) {
         let (mut events, mut overwritten) = (0_u64, 0_u64);
         for ring in self.rings.values_mut() {

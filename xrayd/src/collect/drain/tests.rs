@@ -1,4 +1,4 @@
-//! What the drain makes of rings that a reference producer writes.
+//! The drain's treatment of rings that a reference producer writes.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -66,8 +66,10 @@ fn record(drain: &Drain, table: &Table, tid: u32, site: u32, now: u64) {
     assert_eq!(target.record(tid, event, now), Outcome::Recorded);
 }
 
-/// A thread whose slot is another's goes on to that when the other has ended. It stays one thread of the trace, its events are in
-/// order, and the call that was open then is one call; whoever collects saw its first ring before that, or finds both.
+/// A thread first has another slot than its home, since an ended thread holds the home slot. Once
+/// that is free, the thread goes on to it. It stays one thread of the trace, its events are in
+/// order, and the call that was open then is one call. The drain takes up the first ring before
+/// that, or finds both rings.
 #[test]
 fn a_thread_that_goes_on_to_another_ring_stays_one() {
     let living = nix::unistd::gettid().as_raw().cast_unsigned();
@@ -131,9 +133,9 @@ fn a_thread_that_goes_on_to_another_ring_stays_one() {
     }
 }
 
-/// A ring that its thread has left for another one is read then, also if it says that its thread
-/// takes a chunk back. While rings keep the newest events it is not read: what it holds is told as
-/// overwritten.
+/// A thread leaves its ring for another one. In mode `stream` the drain then reads the old ring,
+/// even if the ring says that its thread takes a chunk back. While rings keep the newest events,
+/// the drain does not read it, and reports its contents as overwritten.
 #[test]
 fn what_a_ring_holds_that_its_thread_has_left_is_kept_or_told() {
     let living = nix::unistd::gettid().as_raw().cast_unsigned();
@@ -164,17 +166,19 @@ fn what_a_ring_holds_that_its_thread_has_left_is_kept_or_told() {
         let counters = drain.output.counters();
         let blocks = drain.output.snapshot().blocks;
         let kept: u64 = blocks.iter().map(|block| u64::from(block.calls)).sum();
-        // Words that were not read are taken for events by their number.
+        // The drain estimates the number of events from the number of unread words.
         let recorded = 1 + chunk + 5 + 1;
         assert!(counters.events.abs_diff(recorded) < 8, "{counters:?}");
         assert_eq!(kept + counters.overwritten_events, counters.events);
-        // The last event, in the ring that is the thread's now, and more of the one that it left.
+        // Kept is the last event, in the thread's present ring, or also events of the ring that it
+        // left.
         assert_eq!(kept > 5, mode == Mode::Stream, "{counters:?}");
         assert!(kept > 0);
     }
 }
 
-/// A hole is not waited for when a session ends: what stands behind it is read, and the ring is the next collector's as a whole.
+/// The drain does not wait for a hole when a session ends. It reads the events behind the hole, and
+/// leaves the whole ring to the next collector.
 #[test]
 fn at_the_end_of_a_session_what_is_behind_a_hole_is_read() {
     const TID: u32 = 64;
@@ -200,7 +204,8 @@ fn at_the_end_of_a_session_what_is_behind_a_hole_is_read() {
     }
 }
 
-/// A thread that found no slot first, and then two: one thread, which ends when nothing is left of it.
+/// A thread first finds no slot, and then two. It is one thread, and ends when nothing is left of
+/// it.
 #[test]
 fn a_thread_with_two_rings_and_a_bucket_ends_once() {
     for rings_end_first in [true, false] {
@@ -231,7 +236,7 @@ fn a_thread_with_two_rings_and_a_bucket_ends_once() {
             drain.retire_dead();
             assert_eq!(threads(&drain), 1);
         }
-        // Frees the bucket, then notices that it is free.
+        // The first call frees the bucket, and the second one notices that it is free.
         drain.retire_ringless();
         drain.retire_ringless();
         assert_eq!(threads(&drain), if rings_end_first { 0 } else { 1 });
@@ -241,8 +246,8 @@ fn a_thread_with_two_rings_and_a_bucket_ends_once() {
     }
 }
 
-/// A thread gets the number of a thread that has ended and counts in that one's bucket, between the
-/// last look at the bucket and the moment in which it is freed. No thread takes the bucket again.
+/// A thread gets the id of an ended thread, and counts in that thread's bucket between the last
+/// look at the bucket and the moment in which it is freed. No thread takes the bucket again.
 #[test]
 fn losses_in_a_bucket_that_is_freed_meanwhile_are_counted() {
     let mut drain = drain();
@@ -269,7 +274,7 @@ fn losses_in_a_bucket_that_is_freed_meanwhile_are_counted() {
 }
 
 /// A session ends with a ring that is read to the end of its last chunk. The next session finds
-/// that ring, and the thread goes on before the first look into it.
+/// that ring, and the thread records more before the drain's first look into it.
 #[test]
 fn the_counter_agrees_with_the_trace_after_a_ring_was_read_to_its_end() {
     const TID: u32 = 64;
@@ -277,7 +282,7 @@ fn the_counter_agrees_with_the_trace_after_a_ring_was_read_to_its_end() {
     let mut earlier = drain();
     let g = earlier.layout().geometry;
     let table = Table::new(g);
-    // Of each chunk one event stands in the guard.
+    // One event of each chunk stands in the guard.
     let full = g.chunks() * ((g.chunk_bytes() - layout::GUARD_BYTES) / 8 + 1);
     for now in 0..full {
         record(&earlier, &table, TID, 0x1007, now);
@@ -304,8 +309,8 @@ fn the_counter_agrees_with_the_trace_after_a_ring_was_read_to_its_end() {
     assert_eq!((kept, drain.output.counters().events), (MORE, MORE));
 }
 
-/// A thread is kept from a processor in the middle of a trampoline until its session is over. What
-/// it stores then is no event of the next session, but is one after a collector that died.
+/// A thread has no processor in the middle of a trampoline until its session is over. The event
+/// that it stores then is no event of the next session. After a collector that died, it is one.
 #[test]
 fn an_event_that_is_stored_after_its_session_is_none_of_the_next_one() {
     const TID: u32 = 64;
@@ -339,7 +344,7 @@ fn an_event_that_is_stored_after_its_session_is_none_of_the_next_one() {
     }
 }
 
-/// A table whose slots are closed, as a target has it in its memory.
+/// A table with closed slots, as in a target's memory.
 fn closed_table(geometry: Geometry) -> Vec<AtomicU32> {
     let words = (0..geometry.table_bytes() / 4).map(|_| AtomicU32::new(0));
     let table: Vec<AtomicU32> = words.collect();
@@ -353,9 +358,9 @@ fn owner_in(table: &[AtomicU32], geometry: Geometry, index: u32) -> &AtomicU32 {
     &table[usize::try_from((geometry.slot_offset(index) + layout::slot::TID) / 4).unwrap()]
 }
 
-/// A thread that has a bucket gets its first choice, and so do the 16 threads behind it. Threads
-/// that are gone get none, and nothing happens while nobody has taken a bucket. What a thread that
-/// has ended leaves is closed.
+/// A thread that has a bucket gets its first choice, and so do the 16 threads behind it. Ended
+/// threads get no slot, and nothing happens until a thread has taken a bucket. The slot of an ended
+/// thread is closed.
 #[test]
 fn slots_are_opened_for_living_threads_without_one() {
     let geometry = Geometry::new(1 << 16, 64).unwrap();
@@ -382,11 +387,11 @@ fn slots_are_opened_for_living_threads_without_one() {
     assert_eq!(open(), expected);
     assert_eq!(drain.growth.budget.open_slots(), 17);
 
-    // It has its slot, or will take it.
+    // The thread has its slot, or will take it.
     drain.growth = Growth::new(drain.growth.budget, Instant::now());
     drain.open_slots();
     assert_eq!(open(), expected);
-    // The slots are other threads'. Each of them has its first choice.
+    // Other threads take the slots, each one its first choice.
     for index in &expected {
         owner_in(&table, geometry, *index).store(*index + geometry.slots(), Relaxed);
     }
@@ -395,7 +400,7 @@ fn slots_are_opened_for_living_threads_without_one() {
     assert_eq!(drain.growth.budget.open_slots(), 17 + 1 + 18);
     assert_eq!(open().len(), 1 + 18);
 
-    // A thread with a ring calls for more behind it, whether it has a bucket or not.
+    // A thread with a ring causes more slots behind it to be opened, with or without a bucket.
     drain.growth = Growth::new(drain.growth.budget, Instant::now());
     drain.slots.rings.store(layout::rings::BUCKETS_TAKEN, 0);
     drain.open_slots();
@@ -409,7 +414,7 @@ fn slots_are_opened_for_living_threads_without_one() {
     let closed = owner_in(&table, geometry, expected[0]).load(Relaxed);
     assert_eq!(closed, layout::slot::CLOSED);
 
-    // A closed slot is nobody's claim.
+    // A closed slot is no thread's claim.
     drain.take_up_unused();
     assert!(!drain.rings.contains_key(&0));
     let is_closed =

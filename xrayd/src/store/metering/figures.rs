@@ -1,4 +1,4 @@
-//! The numbers of one session, at one moment.
+//! The numbers of one session, at one moment. How they are written is in the crate's `metrics`.
 
 use xray_trace::model::FunctionId;
 
@@ -8,7 +8,7 @@ use crate::{
     types::{Mode, Phase},
 };
 
-/// What is told of a session.
+/// The reported numbers of a session.
 #[derive(Debug, Clone)]
 pub(crate) struct Figures {
     pub(crate) phase: Phase,
@@ -20,7 +20,7 @@ pub(crate) struct Figures {
     pub(crate) retained_bytes: u64,
     pub(crate) retained_events: u64,
     pub(crate) threads: u32,
-    /// How full the fullest ring is.
+    /// Fill level of the fullest ring.
     pub(crate) ring_use_permille: u32,
     pub(crate) functions: u32,
     pub(crate) functions_on: u32,
@@ -31,11 +31,12 @@ pub(crate) struct Figures {
     pub(crate) series: Vec<Series>,
 }
 
-/// Reads the figures of a session. Cheap, and never waits.
+/// Reads the figures of a session. Takes little time, and never waits.
 pub(crate) trait Numbers: std::fmt::Debug + Send + Sync {
     fn figures(&self) -> Figures;
 
-    /// When the session goes, on whatever thread that is, and whatever that holds.
+    /// The last figures, read when the session goes, on any thread and under any lock of that
+    /// thread.
     fn last_figures(&self) -> Figures;
 }
 

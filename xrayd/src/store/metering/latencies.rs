@@ -1,8 +1,10 @@
-//! How long a function's calls were, in ranges that are the same for ever.
+//! The durations of a function's calls, counted in ranges that never change. The calls come from
+//! the sums that `meter` gets.
 
 use xray_trace::model::CallSums;
 
-/// The upper bounds of the ranges but the last, which has none: in nanoseconds, and in seconds as metrics write them.
+/// The upper bounds of the ranges, in nanoseconds, and in seconds as metrics write them. The last
+/// range has no bound.
 const BOUNDS: [(u64, &str); 22] = [
     (1_000, "1e-06"),
     (2_500, "2.5e-06"),
@@ -28,24 +30,24 @@ const BOUNDS: [(u64, &str); 22] = [
     (10_000_000_000, "10.0"),
 ];
 
-/// The calls of a function. Nothing in it ever becomes less.
+/// The calls of a function. No number in it ever goes down.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Latencies {
-    /// By range.
+    /// The number of calls, by range.
     counts: [u64; BOUNDS.len() + 1],
     /// Calls whose exit was seen: the sum of `counts`.
     finished: u64,
     /// The sum of their durations.
     sum_ns: u64,
-    /// Calls that were left without an exit; nothing else is counted of them.
+    /// Calls that ended without an exit. They are counted nowhere else.
     unfinished: u64,
 }
 
 // === impl Latencies ===
 
 impl Latencies {
-    /// Adds calls, whose ticks are so many nanoseconds. A duration that is near a bound may be counted on its other side, since sums know it to
-    /// 1/32 only.
+    /// Adds calls; `ns` converts ticks to nanoseconds. A duration near a bound may be counted on
+    /// its other side, since sums keep durations to 1/32 only.
     pub(crate) fn add(&mut self, calls: &CallSums, ns: impl Fn(u64) -> u64) {
         for (ticks, count) in calls.durations.middles() {
             let duration = ns(ticks);
@@ -57,7 +59,7 @@ impl Latencies {
         self.unfinished = self.unfinished.saturating_add(calls.unfinished);
     }
 
-    /// For each bound, as metrics write it, how many calls were as long at most.
+    /// For each bound, as metrics write it, the number of calls that did not take longer.
     pub(crate) fn cumulative(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = BOUNDS.iter().zip(self.counts);
         counts.scan(0_u64, |sum, ((_, bound), count)| {
@@ -76,7 +78,7 @@ impl Latencies {
         self.sum_ns
     }
 
-    /// Calls that were left without an exit.
+    /// Calls that ended without an exit.
     pub(crate) fn unfinished(&self) -> u64 {
         self.unfinished
     }
@@ -97,7 +99,7 @@ mod tests {
 
     #[test]
     fn each_call_is_in_the_range_of_its_duration() {
-        // (duration, the ranges that it is not in)
+        // (duration, number of the bounds below it)
         for (duration, below) in [
             (0, 0),
             (990, 0),

@@ -1,7 +1,8 @@
-//! The calls of chosen functions of one process, added up by function for as long as the session lives.
+//! The calls of chosen functions of one process, added up by function for as long as the session
+//! lives.
 //!
-//! The drain hands over sums by stack, about once a second; of them the calls of chosen functions are kept. Whoever reads asks neither the
-//! drain nor the control thread.
+//! The drain hands over sums by stack, about once a second, and the meter keeps the calls of chosen
+//! functions. A reading does not wait for the drain or the control thread.
 
 use std::{
     collections::HashMap,
@@ -24,34 +25,34 @@ use crate::{
     target::{Functions, Loaded},
 };
 
-/// Names are no longer than this in a series: those of templates have no bound of their own.
+/// The most bytes of a name in a series. Names of templates have no bound of their own.
 const LONGEST_NAME: usize = 512;
 
-/// What all meters of a daemon go by.
+/// The choice of functions that all meters of a daemon share.
 #[derive(Debug)]
 pub(super) struct Choice {
     selection: CompiledSelection,
-    /// Functions of living processes that are measured at most, and that are.
+    /// The most functions of living processes that are measured, and the present number.
     most: u32,
     taken: AtomicU32,
-    /// Those that were called and not measured, since there were too many.
+    /// Chosen functions that were called and are not measured, because there are too many.
     left_out: AtomicU32,
-    /// When measuring began; the rate of the counter is taken from there.
+    /// The time at which measuring began. The rate of the counter is computed from there.
     since: ClockAnchor,
 }
 
-/// Tells what functions are called.
+/// Names functions.
 pub(super) trait Names: std::fmt::Debug + Send + Sync {
-    /// The path of a function's module, and its name to be read.
+    /// The path of a function's module, and the function's readable name.
     fn name(&self, id: FunctionId) -> Option<(String, String)>;
 }
 
-/// Measures one process.
+/// Measures the calls of one process.
 #[derive(Debug)]
 pub(crate) struct Meter {
     choice: Arc<Choice>,
     names: Arc<dyn Names>,
-    /// Any function is chosen.
+    /// True if any function is chosen.
     wants: AtomicBool,
     sums: Mutex<Sums>,
 }
@@ -65,19 +66,20 @@ pub(crate) struct Series {
     pub(crate) latencies: Latencies,
 }
 
-/// What a meter has.
+/// The sums of a meter.
 #[derive(Debug, Default)]
 struct Sums {
-    /// By function id; functions beyond its end are not chosen. Written when modules come, and when functions are called first.
+    /// By function id; functions beyond its end are not chosen. Written when modules come, and when
+    /// functions are first called.
     places: Vec<Place>,
     series: Vec<Series>,
-    /// Functions of one name are one series.
+    /// The series of each name: functions with the same name share one.
     by_name: HashMap<(String, String), u32>,
-    /// Calls of which it is not known which function they are of.
+    /// Calls whose function is not known.
     unassigned: u64,
     /// Chosen functions that were called and have no series.
     left_out: u32,
-    /// Nothing more comes; the places of its functions are free.
+    /// True if nothing more comes. Then its functions do not count against the limit.
     closed: bool,
 }
 
@@ -111,7 +113,7 @@ impl Choice {
         self.left_out.load(Relaxed)
     }
 
-    /// Whether there is room for one more.
+    /// Takes a place below the limit; false if there is none.
     fn take(&self) -> bool {
         let more = |taken: u32| (taken < self.most).then(|| taken + 1);
         self.taken.fetch_update(Relaxed, Relaxed, more).is_ok()
@@ -140,13 +142,13 @@ impl Meter {
         }
     }
 
-    /// Whether any function of the process is chosen, so that its calls have to be added up.
+    /// True if any function of the process is chosen, so that its calls have to be added up.
     #[inline]
     pub(crate) fn wants(&self) -> bool {
         self.wants.load(Relaxed)
     }
 
-    /// Chooses among the functions of a module that has come. Before anything in it is on.
+    /// Chooses functions of a new module, before any of them is on.
     pub(crate) fn choose(&self, functions: &Functions, loaded: &Loaded) {
         let selection = &self.choice.selection;
         self.measure(
@@ -156,7 +158,7 @@ impl Meter {
         );
     }
 
-    /// These functions are chosen, too.
+    /// Adds functions to the chosen ones.
     fn measure(&self, chosen: Vec<FunctionId>) {
         if chosen.is_empty() {
             return;
@@ -167,7 +169,7 @@ impl Meter {
             if index >= sums.places.len() {
                 sums.places.resize(index + 1, Place::NotChosen);
             }
-            // A module that has come back has its places already.
+            // A module that is back has its places already.
             if sums.places[index] == Place::NotChosen {
                 sums.places[index] = Place::Chosen;
             }
@@ -175,7 +177,7 @@ impl Meter {
         self.wants.store(true, Relaxed);
     }
 
-    /// Adds what the drain hands over.
+    /// Adds the sums that the drain hands over.
     pub(crate) fn add(&self, stacks: &StackSums) {
         if !self.wants() {
             return;
@@ -251,7 +253,7 @@ impl Meter {
         Some(place)
     }
 
-    /// Nothing more comes. What was measured stays, but takes nobody's place.
+    /// Ends measuring. The numbers stay, but do not count against the limit.
     pub(crate) fn close(&self) {
         let mut sums = lock(&self.sums);
         if std::mem::replace(&mut sums.closed, true) {
@@ -264,7 +266,7 @@ impl Meter {
         sums.left_out = 0;
     }
 
-    /// What was measured, and of how many calls it is not known which function they are of.
+    /// The measured series, and the number of calls whose function is not known.
     pub(crate) fn read(&self) -> (Vec<Series>, u64) {
         let sums = lock(&self.sums);
         (sums.series.clone(), sums.unassigned)
@@ -277,7 +279,7 @@ impl Drop for Meter {
     }
 }
 
-/// The text, or as much of it as fits.
+/// The text, cut to [`LONGEST_NAME`] bytes.
 fn shortened(text: &str) -> String {
     if text.len() <= LONGEST_NAME {
         return text.to_owned();
@@ -299,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    /// Ids and names; counts how often it is asked.
+    /// Ids and names, and the number of lookups.
     #[derive(Debug)]
     struct Table(Vec<(&'static str, String)>, AtomicUsize);
 
@@ -333,7 +335,7 @@ mod tests {
         meter
     }
 
-    /// One call of each of these, one after the other.
+    /// One call of each of these functions, one after the other.
     fn calls(functions: &[u32]) -> StackSums {
         let mut profiler = Profiler::new(ProfileRoom::new(1 << 20));
         for (at, id) in (0_u64..).zip(functions) {
@@ -343,7 +345,7 @@ mod tests {
         profiler.take()
     }
 
-    /// Names and calls.
+    /// Names and numbers of calls.
     fn read(meter: &Meter) -> Vec<(String, u64)> {
         let (series, _) = meter.read();
         let row = |series: Series| (series.function, series.latencies.finished());
@@ -374,7 +376,7 @@ mod tests {
         assert_eq!(meter.read(), (Vec::new(), 0));
     }
 
-    /// Else there would be two series with the same labels.
+    /// Otherwise there would be two series with the same labels.
     #[test]
     fn functions_of_one_name_are_one_series() {
         let long = "x".repeat(3 * LONGEST_NAME);
@@ -409,7 +411,8 @@ mod tests {
         assert_eq!(read(&one), rows(&[("a", 2)]));
         assert_eq!(read(&other), rows(&[("c", 1)]));
         assert_eq!(choice.left_out(), 2);
-        // A process has ended: what it had stays to be read, and who was left out has its place.
+        // A process has ended. Its numbers can still be read, and a function that was left out gets
+        // its place.
         other.close();
         other.close();
         assert_eq!(read(&other), rows(&[("c", 1)]));

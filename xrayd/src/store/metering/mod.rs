@@ -1,12 +1,14 @@
-//! The numbers of all sessions, for who reads them again and again: counters never go down, and what has ended is told for a while.
+//! The numbers of all sessions, for metrics, which are read again and again. Counters never go
+//! down, and ended sessions are reported for a while.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `figures` | the numbers of one session |
-//! | `latencies` | how long a function's calls were |
+//! | `latencies` | the durations of a function's calls |
 //! | `meter` | the calls of chosen functions of one process |
 //!
-//! Reading asks nobody: all numbers are ones that are kept anyway, or that the drains hand over about once a second.
+//! A reading requests nothing from other threads. All numbers are kept anyway, or handed over by
+//! the drains about once a second.
 
 mod figures;
 mod latencies;
@@ -36,45 +38,48 @@ use crate::{
     types::Phase,
 };
 
-/// For how long what has ended is told, from when that was told first: Prometheus looks back for 5 minutes.
+/// The time for which an ended session is reported, from its first report on. Prometheus looks back
+/// for 5 minutes.
 const LINGER: Duration = Duration::from_secs(300);
-/// Sessions that are over of which the numbers are kept; the oldest go first.
+/// The most ended sessions whose numbers are kept. The oldest are dropped first.
 const MOST_PAST: usize = 256;
 
-/// The books of a daemon.
+/// The numbers of all sessions of a daemon.
 #[derive(Debug)]
 pub(crate) struct Metering {
-    /// The functions whose calls are measured, if any are to be.
+    /// The functions whose calls are measured; `None` for none.
     choice: Option<Arc<Choice>>,
     books: Mutex<Books>,
 }
 
-/// Holds a session's place in the books, for as long as the session lives.
+/// Keeps a session among the living ones, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Metered {
     metering: Arc<Metering>,
     number: u64,
 }
 
-/// What is known of a session from its begin.
+/// Facts about a session from its begin.
 #[derive(Debug, Clone)]
 pub(crate) struct Subject {
     pub(crate) pid: Pid,
     pub(crate) uid: u32,
     /// The program's name, which it chooses itself.
     pub(crate) process: String,
-    /// When it was attached, in nanoseconds since the Unix epoch.
+    /// The time of the attach, in nanoseconds since the Unix epoch.
     pub(crate) attached_wall_ns: u64,
 }
 
-/// All there is to tell.
+/// One reading of all numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
-    /// The sessions, one for a pid at most: those that live first, the latest first.
+    /// The sessions, one for a pid at most. Living sessions come first, and the latest first among
+    /// them.
     pub(crate) sessions: Vec<Reading>,
-    /// Events and losses of all sessions that there ever were, and how many there were.
+    /// Events and losses of all sessions there ever were, and the number of sessions.
     pub(crate) totals: Totals,
-    /// If calls are measured: of how many functions at most, and how many that were called are not.
+    /// The limit on measured functions, and the number of called functions beyond it. `None` if no
+    /// calls are measured.
     pub(crate) measured: Option<Measured>,
 }
 
@@ -99,51 +104,52 @@ pub(crate) struct Reading {
     pub(crate) figures: Figures,
 }
 
-/// Whether a session still is.
+/// The state of a session in a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is in this phase.
+    /// The session exists, in this phase.
     Is(Phase),
-    /// It was detached from, or what it retained was dropped.
+    /// The process was detached, or its retained events were dropped.
     Past,
 }
 
 #[derive(Debug, Default)]
 struct Books {
     next: u64,
-    /// By number.
+    /// Living sessions, by number.
     living: BTreeMap<u64, Living>,
-    /// The latest last.
+    /// Ended sessions, the latest last.
     past: VecDeque<Told>,
-    /// Of sessions that are past, told or not.
+    /// The sums of ended sessions, whether they were reported or not.
     totals: Totals,
 }
 
-/// A session that somebody has.
+/// A session that exists.
 #[derive(Debug)]
 struct Living {
     subject: Subject,
     numbers: Box<dyn Numbers>,
-    /// The most events that were ever told: in flight the number is about right only, and may
-    /// become less. And those that were overwritten.
+    /// The most events and the most overwritten events that were ever reported. In mode `flight`
+    /// the numbers are estimates, and may go down.
     events: u64,
     overwritten: u64,
-    /// When it was first told that it has ended.
+    /// The time of the first report that the process has ended.
     ended: Option<Instant>,
 }
 
-/// A session that is past.
+/// A session that is over.
 #[derive(Debug)]
 struct Told {
     reading: Reading,
-    /// When it was told first.
+    /// The time of its first report.
     since: Option<Instant>,
 }
 
 // === impl Metering ===
 
 impl Metering {
-    /// Empty books. Of the functions that `selection` means, at most so many are measured at a time.
+    /// Numbers without sessions. Of the functions that `selection` matches, at most `most` are
+    /// measured at a time.
     ///
     /// # Errors
     /// The clocks cannot be read.
@@ -158,14 +164,15 @@ impl Metering {
         })
     }
 
-    /// A meter for a process, if any functions are to be measured. It has not chosen among the process's functions.
+    /// A meter for a process, if any functions are to be measured. It has not chosen functions of
+    /// the process so far.
     pub(crate) fn meter(&self, functions: &Arc<Functions>) -> Option<Arc<Meter>> {
         let names: Arc<dyn Names> = Arc::clone(functions) as Arc<dyn Names>;
         let choice = Arc::clone(self.choice.as_ref()?);
         Some(Arc::new(Meter::new(choice, names)))
     }
 
-    /// Takes a session into the books.
+    /// Adds a session.
     pub(crate) fn enter(
         self: &Arc<Self>,
         subject: Subject,
@@ -189,13 +196,13 @@ impl Metering {
         }
     }
 
-    /// What there is to tell now.
+    /// A reading of all numbers.
     pub(crate) fn read(&self) -> Readings {
         let now = Instant::now();
         let mut books = lock(&self.books);
         let mut totals = books.totals;
         let mut sessions = Vec::with_capacity(books.living.len());
-        // Those that have ended are told after those that live, which may be of the same pid.
+        // Ended sessions come after living ones, which may have the same pid.
         let mut ended = Vec::new();
         for living in books.living.values_mut().rev() {
             let reading = living.read();
@@ -213,7 +220,7 @@ impl Metering {
         sessions.append(&mut ended);
         let mut pids = HashSet::new();
         sessions.retain(|reading| pids.insert(reading.subject.pid));
-        // Those that live have no more than that.
+        // Living sessions have no more functions than that.
         let mut room = self.most();
         for reading in &mut sessions {
             reading.figures.series.truncate(room);
@@ -229,7 +236,7 @@ impl Metering {
         }
     }
 
-    /// Functions that are told at most.
+    /// The most functions that are reported.
     fn most(&self) -> usize {
         let choice = self.choice.as_ref();
         choice.map_or(0, |choice| choice.most() as usize)
@@ -242,7 +249,7 @@ impl Metering {
         };
         let mut reading = living.told(living.numbers.last_figures());
         reading.standing = Standing::Past;
-        // It goes with the session.
+        // Retained events go with the session.
         reading.figures.retained_bytes = 0;
         reading.figures.retained_events = 0;
         books.totals.add(&reading);
@@ -254,7 +261,7 @@ impl Metering {
             reading,
             since: seen,
         });
-        // All of them together have no more functions than all that live.
+        // All ended sessions together have no more functions than all living ones.
         let mut room = self.most();
         for told in books.past.iter_mut().rev() {
             let series = &mut told.reading.figures.series;
@@ -262,7 +269,7 @@ impl Metering {
             room -= series.len();
         }
         drop(books);
-        // What it retains may be large, and is not let go under the lock.
+        // The retained events may be large, and are not freed under the lock.
         drop(living);
     }
 }
@@ -291,7 +298,7 @@ impl Living {
         self.told(self.numbers.figures())
     }
 
-    /// Counters are what was told before at least.
+    /// Raises counters to what was reported before.
     fn told(&mut self, mut figures: Figures) -> Reading {
         figures.events = figures.events.max(self.events);
         figures.overwritten = figures.overwritten.max(self.overwritten);
@@ -304,7 +311,7 @@ impl Living {
     }
 }
 
-/// Whether what has ended is still told, since it was not told for long.
+/// True if an ended session is still reported. `since` is the time of its first report.
 fn is_told(since: &mut Option<Instant>, now: Instant) -> bool {
     now.duration_since(*since.get_or_insert(now)) < LINGER
 }

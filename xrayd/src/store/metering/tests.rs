@@ -1,4 +1,4 @@
-//! What the books tell of sessions that come, count and go.
+//! The reported numbers of sessions that come, count and go.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,7 +7,7 @@ use xray_trace::instr_map::Selection;
 use super::*;
 use crate::types::Mode;
 
-/// Events, losses and the phase of a session, to be changed.
+/// Events, losses and the phase of a session, which a test changes.
 #[derive(Debug, Default)]
 struct Counted {
     events: AtomicU64,
@@ -91,7 +91,7 @@ fn told(readings: &Readings) -> Vec<(i32, Standing, u64, usize)> {
     rows.collect()
 }
 
-/// Makes everything that has ended a while older.
+/// Moves the first reports of ended sessions back in time.
 fn wait(books: &Metering, time: Duration) {
     let mut books = lock(&books.books);
     let earlier = |since: &mut Option<Instant>| *since = since.map(|since| since - time);
@@ -114,7 +114,7 @@ fn counters_never_go_down() {
     let (counted, metered) = begin(&books, 7, 0);
     counted.events.store(100, Relaxed);
     assert_eq!(told(&books.read()), [(7, TRACING, 100, 0)]);
-    // In flight it is counted anew what a ring has held.
+    // In mode `flight`, the contents of a ring are estimated anew.
     counted.events.store(90, Relaxed);
     counted.lost.store(3, Relaxed);
     assert_eq!(told(&books.read()), [(7, TRACING, 100, 0)]);
@@ -153,7 +153,7 @@ fn what_is_past_is_told_for_a_while_from_its_first_telling_on_and_stays_in_the_t
     assert!(lock(&books.books).past.is_empty());
 }
 
-/// What it has recorded is retained for long.
+/// The recorded events are retained for longer.
 #[test]
 fn a_process_that_has_ended_is_told_for_a_while_only_although_its_session_stays() {
     let books = books(9);
@@ -164,13 +164,13 @@ fn a_process_that_has_ended_is_told_for_a_while_only_although_its_session_stays(
     wait(&books, LINGER);
     assert_eq!(told(&books.read()), []);
     assert_eq!(books.read().totals.events, 5);
-    // It is not told anew when the session goes.
+    // It is not reported again when the session goes.
     drop(metered);
     assert_eq!(told(&books.read()), []);
     assert_eq!(books.read().totals.events, 5);
 }
 
-/// Two sessions with the same labels would be no valid answer.
+/// Two sessions with the same labels would make the answer invalid.
 #[test]
 fn of_a_pid_the_latest_session_is_told() {
     let books = books(9);
@@ -200,7 +200,7 @@ fn sessions_that_come_and_go_take_bounded_memory() {
     assert_eq!(readings.totals.events, u64::from(rounds.unsigned_abs()));
 }
 
-/// Of each a few functions may be in the books, of all together as many as of those that live.
+/// All ended sessions together keep as many functions as living ones may have.
 #[test]
 fn functions_of_sessions_that_are_past_take_bounded_memory() {
     let books = books(5);
