@@ -1,12 +1,14 @@
-//! Borrowing a thread of the target: which one, how it is stopped, and that it goes on as if nothing had been.
+//! Borrows a thread of the target for system calls: chooses it, stops it, and restores it.
 //!
 //! ```text
-//!   seize ─► is it the right one? ─► stop ─► net ─► our registers, no signals ─► the work ─► its own again ─► net away ─► go
+//!   seize ─► check owner ─► stop ─► recovery frame ─► our registers, signals blocked ─► the work
+//!     ─► its own registers and mask ─► frame removed ─► release
 //! ```
 //!
-//! Every wait is bounded. A thread that does not come back from a call of ours (its process is
-//! frozen, a lock of the kernel is held) is let go as it is when this OS thread ends, the net still
-//! below it: it restores itself when it comes back (`net.rs`).
+//! Every wait is bounded. A thread may fail to return from a call of ours: its process is frozen,
+//! or a lock of the kernel is held. Then the thread is released as it is when this OS thread ends.
+//! Its recovery frame is still on its stack, so the thread restores itself when it returns
+//! (`net.rs`).
 
 use std::{
     io,
@@ -30,28 +32,29 @@ use crate::{
     target::{Maps, Passage, Target, ThreadStatus, tracer_of},
 };
 
-/// How long one thread may take to stop before another one is asked: it may have to wait for a processor.
+/// Longest wait for the stop of one thread before the next one is tried: a thread may have to wait
+/// for a processor.
 const STOP_PATIENCE: Duration = Duration::from_millis(300);
-/// The same where there is no other one.
+/// Longest wait for the stop of the last thread to try.
 const LAST_PATIENCE: Duration = Duration::from_secs(3);
-/// How many threads are asked.
+/// Threads that are tried in one round.
 const STOP_TRIES: usize = 5;
-/// How long threads are asked again that stood where none can be borrowed.
+/// Rounds are repeated for this time, if a thread stood where it cannot be borrowed.
 const UNSUITED_PATIENCE: Duration = Duration::from_millis(500);
 const UNSUITED_PAUSE: Duration = Duration::from_millis(2);
 
-/// Which thread is to be borrowed.
+/// The thread to borrow.
 #[derive(Debug)]
 pub(crate) enum Victim<'a> {
-    /// Any that stops soon.
+    /// Any thread that stops soon.
     Any,
-    /// This one.
+    /// This thread.
     Thread(Tid),
-    /// One that this OS thread has stopped already; it stays stopped.
+    /// A thread that this OS thread has already stopped; it stays stopped.
     Held(&'a mut Stopped),
 }
 
-/// Everything that can be found out before a thread is stopped.
+/// The facts that are gathered before a thread is stopped.
 #[derive(Debug)]
 pub(super) struct Lender<'a> {
     target: &'a Target,
@@ -61,12 +64,13 @@ pub(super) struct Lender<'a> {
     sizes: XstateSizes,
 }
 
-/// Why the work was not done. What it had mapped and not committed is unmapped again.
+/// The reason why the work was not done. Mappings that the work made and did not commit are
+/// unmapped again.
 #[derive(Debug)]
 pub(super) enum BorrowError {
-    /// For a reason that has a name.
+    /// A refusal with its reason.
     Refusal(Refusal),
-    /// A system call was refused.
+    /// The kernel refused a system call.
     Remote(RemoteError),
 }
 
@@ -82,15 +86,16 @@ impl From<Refusal> for BorrowError {
     }
 }
 
-/// What a stopped thread was made to do, and how long it stood still.
+/// Result of the work, and the thread that stood still with the time that it did. `None` for a
+/// thread that stays stopped.
 pub(super) type Done<T> = (T, Option<(Tid, Duration)>);
 type Tried<T> = std::result::Result<(T, (Tid, Duration)), Failure>;
 
 #[derive(Debug)]
 enum Failure {
-    /// This thread must not be borrowed, or not just now.
+    /// This thread must not be borrowed, or not at this moment.
     Unsuited(&'static str),
-    /// It does not stop, or is gone.
+    /// The thread does not stop, or is gone.
     Unstoppable(TraceError),
     Final(BorrowError),
 }
@@ -104,7 +109,8 @@ impl<E: Into<BorrowError>> From<E> for Failure {
 // === impl Lender ===
 
 impl<'a> Lender<'a> {
-    /// Looks for what a borrowed thread needs, so that it stands still for its calls only.
+    /// Finds everything that a borrowed thread needs, so that the thread stands still only for its
+    /// calls.
     pub(super) fn find(target: &'a Target, memory: &'a Memory, maps: &'a Maps) -> Result<Self> {
         let gadgets = Gadgets::find(target, memory, maps).ok_or_else(|| {
             let message = format!(
@@ -122,7 +128,7 @@ impl<'a> Lender<'a> {
         })
     }
 
-    /// Has a stopped thread do `work`.
+    /// Runs `work` with a stopped thread.
     pub(super) fn lend<T: Send>(
         &self,
         victim: &mut Victim<'_>,
@@ -130,15 +136,16 @@ impl<'a> Lender<'a> {
     ) -> std::result::Result<Done<T>, BorrowError> {
         let wanted = match victim {
             Victim::Held(thread) => {
-                // Without a net: the program has a breakpoint of ours in it and does not outlive its tracer anyway.
+                // Without a recovery frame: the program has a breakpoint of ours in its text, so it
+                // does not outlive its tracer anyway.
                 let done = self.put_to_work(thread, self.seccomp(thread.tid())?, None, &work)?;
                 return Ok((done, None));
             }
             Victim::Thread(tid) => Some(*tid),
             Victim::Any => None,
         };
-        // On an OS thread of its own: when it ends, the kernel lets go of every thread that it may still trace, among them those that did
-        // not stop in time.
+        // On an OS thread of its own: when it ends, the kernel releases every thread that it may
+        // still trace. Threads that did not stop in time are among them.
         let pid = self.target.pid();
         let tried = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name(format!("borrow-{pid}"));
@@ -159,7 +166,7 @@ impl<'a> Lender<'a> {
         }
     }
 
-    /// Tries one thread after the other, those again that only stood in the wrong place.
+    /// Tries the threads in turn, and tries those again that only stood at an unsuitable place.
     fn borrow_any<T>(
         &self,
         work: &impl Fn(&mut Remote<'_>) -> std::result::Result<T, BorrowError>,
@@ -177,7 +184,7 @@ impl<'a> Lender<'a> {
                 };
                 match self.borrow(tid, patience, work) {
                     Err(failure @ Failure::Unsuited(_)) => last = Some(failure),
-                    // Waiting for it once more would take as long.
+                    // Another wait for it would take as long.
                     Err(failure @ Failure::Unstoppable(_)) => last = last.or(Some(failure)),
                     tried => return tried,
                 }
@@ -199,7 +206,7 @@ impl<'a> Lender<'a> {
         }
     }
 
-    /// Stops a thread, borrows it, and lets it go.
+    /// Stops a thread, borrows it, and releases it.
     fn borrow<T>(
         &self,
         tid: Tid,
@@ -208,15 +215,16 @@ impl<'a> Lender<'a> {
     ) -> Tried<T> {
         let target = self.target;
         let seized = Seized::seize(tid).map_err(|error| self.not_seized(tid, error))?;
-        // From here on the id cannot be given to another thread; it may have been since the listing (P18).
+        // From here on no other thread can get this id. Another thread may have got it since the
+        // listing (P18).
         target.check_owner()?;
         if target.has_exited() || !target.has_thread(tid) {
             return Err(Failure::Unstoppable(TraceError::Gone(tid)));
         }
         let seccomp = self.seccomp(tid)?;
         let mut thread = seized.interrupt(patience).map_err(Failure::Unstoppable)?;
-        // It may have executed another program since it was looked at, one of another user's. While
-        // it stands still it does not.
+        // The process may have executed another program since the checks, also a program of another
+        // user. While the thread stands still it does not.
         if !self.gadgets.are_there(self.memory) {
             return Err(Failure::Unsuited("in another program than before"));
         }
@@ -229,13 +237,13 @@ impl<'a> Lender<'a> {
         let net = self.spread_net(&thread)?;
         let done = self.put_to_work(&mut thread, seccomp, net, work);
         let released = thread.release();
-        // Why the work failed says more than why the thread could not be let go.
+        // The error of the work explains more than the error of the release.
         let done = done?;
         let time = released.map_err(|error| trace_refusal(target, &error))?;
         Ok((done, (tid, time)))
     }
 
-    /// Whether the stopped thread can be borrowed where it stands.
+    /// Checks that the stopped thread can be borrowed where it stands.
     fn check_place(&self, thread: &Stopped) -> std::result::Result<(), Failure> {
         if thread.dispatches_calls() {
             return Err(Failure::Unsuited(
@@ -268,7 +276,7 @@ impl<'a> Lender<'a> {
         }
     }
 
-    /// What happens while the thread is not itself.
+    /// Borrows the stopped thread for `work`, and restores it.
     fn put_to_work<T>(
         &self,
         thread: &mut Stopped,
@@ -295,7 +303,7 @@ impl<'a> Lender<'a> {
         done
     }
 
-    /// What is to be done about the thread's seccomp filters.
+    /// The handling of the thread's seccomp filters.
     fn seccomp(&self, tid: Tid) -> Result<Seccomp> {
         let pid = self.target.pid();
         let status = ThreadStatus::read(pid, tid).ok_or_else(|| self.target.exited())?;
@@ -311,10 +319,10 @@ impl<'a> Lender<'a> {
         }
     }
 
-    /// Why a thread cannot be seized.
+    /// The failure of a thread that cannot be seized.
     fn not_seized(&self, tid: Tid, error: TraceError) -> Failure {
         let target = self.target;
-        // EPERM is what a thread answers that is just ending, and what a second tracer gets.
+        // The kernel returns EPERM for a thread that is just ending, and to a second tracer.
         if !target.has_thread(tid) {
             return Failure::Unstoppable(TraceError::Gone(tid));
         }
@@ -350,23 +358,24 @@ impl<'a> Lender<'a> {
     }
 }
 
-/// What is known of the restartable sequence (rseq(2)) that a thread may have been stopped in. The
-/// kernel would forget about it during the borrowed call, and the sequence would go on as if it had
-/// not been interrupted.
+/// Whether a thread was stopped in a restartable sequence (rseq(2)). The kernel would forget the
+/// interruption during the borrowed call, and the sequence would go on as if it had not been
+/// interrupted.
 #[derive(Debug, PartialEq, Eq)]
 enum Restart {
-    /// It is in none.
+    /// The thread is in no sequence.
     Outside,
-    /// The kernel does not say.
+    /// The kernel does not report it.
     Unknown,
-    /// It is if its descriptor, whose address stands here, covers the instruction.
+    /// The thread is in a sequence if the sequence's descriptor covers the instruction. The address
+    /// of the descriptor stands at this address.
     Perhaps(u64),
 }
 
 // === impl Restart ===
 
 impl Restart {
-    /// A thread in a system call is in none: sequences make no calls.
+    /// A thread in a system call is in no sequence: sequences make no calls.
     fn of(is_in_call: bool, sequences: impl FnOnce() -> Sequences) -> Self {
         if is_in_call {
             return Self::Outside;
@@ -387,15 +396,17 @@ fn is_covered(memory: &Memory, place: u64, thread: &Stopped) -> bool {
     }
 }
 
-/// The kernel's own rule, `in_rseq_cs` in kernel/rseq.c: programs leave the descriptor's address behind when a sequence is done, so
-/// the address alone says nothing. `struct rseq_cs` holds the first instruction's address at 8 and the bytes up to the last one's end at 16.
+/// The kernel's own rule, `in_rseq_cs` in kernel/rseq.c. Programs leave the address of the
+/// descriptor in place when a sequence is done, so the address alone proves nothing. `struct
+/// rseq_cs` holds the address of the first instruction at 8, and at 16 the bytes from there to the
+/// end of the last one.
 fn covers(memory: &Memory, descriptor: u64, rip: u64) -> io::Result<bool> {
     let start = memory.read_u64(TargetAddr(descriptor.wrapping_add(8)))?;
     let length = memory.read_u64(TargetAddr(descriptor.wrapping_add(16)))?;
     Ok(rip.wrapping_sub(start) < length)
 }
 
-/// What ptrace's refusal means for who asked.
+/// The refusal that a ptrace error means for the client.
 pub(super) fn trace_refusal(target: &Target, error: &TraceError) -> Refusal {
     let (reason, why) = match error {
         TraceError::Gone(_) => (Reason::TargetExited, String::new()),
@@ -411,7 +422,7 @@ pub(super) fn trace_refusal(target: &Target, error: &TraceError) -> Refusal {
     Refusal::new(reason, format!("process {}: {error}{why}", target.pid()))
 }
 
-/// For `map_err`: what failed, as an error of a call.
+/// For `map_err`: names the call that failed.
 pub(super) fn refused(call: &'static str) -> impl FnOnce(io::Error) -> RemoteError {
     move |source| RemoteError::Refused { call, source }
 }
@@ -420,7 +431,7 @@ pub(super) fn refused(call: &'static str) -> impl FnOnce(io::Error) -> RemoteErr
 mod tests {
     use super::*;
 
-    /// Before Linux 5.13 the kernel does not say where a thread's sequences are described.
+    /// Before Linux 5.13 the kernel does not report where a thread's sequences are described.
     #[test]
     fn a_thread_is_borrowed_where_it_is_known_to_be_in_no_restartable_sequence() {
         let rows = [

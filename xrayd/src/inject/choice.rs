@@ -1,4 +1,4 @@
-//! Tells the filter in the trampolines which calls are recorded.
+//! Writes the settings of the filter that runs in the trampolines.
 
 use std::io;
 
@@ -7,26 +7,27 @@ use shm_ring::layout::{INSIDE_NAMES, NAME_SHIFT, table};
 use super::Layout;
 use crate::{pid::TargetAddr, sys::Memory};
 
-/// Which calls are recorded.
+/// The calls that trampolines record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Choice {
-    /// Those that take so many ticks at least; 0: all.
+    /// Shortest duration of a recorded call, in ticks; 0: no limit.
     pub(crate) shortest: u64,
-    /// Those so deep at most; 0: all.
+    /// Largest depth of a recorded call; 0: no limit.
     pub(crate) max_depth: u32,
-    /// The first of so many trees; 0 and 1: each.
+    /// One call tree out of this many is recorded, the first; 0 and 1: every tree.
     pub(crate) one_in: u32,
-    /// Those inside calls of these sites; `None`: all.
+    /// Only calls inside calls of these sites are recorded; `None`: all calls.
     pub(crate) inside: Option<Vec<u32>>,
 }
 
 // === impl Choice ===
 
 impl Choice {
-    /// Sites for which there is room.
+    /// Most sites in `inside`.
     pub(crate) const MOST_INSIDE: usize = (INSIDE_NAMES / 2) as usize;
 
-    /// Writes it into the table. Threads that are in the filter meanwhile go by what was there before, or by this.
+    /// Writes the settings into the table. A thread that is in the filter meanwhile applies the old
+    /// settings or the new ones.
     pub(crate) fn write(&self, memory: &Memory, layout: &Layout) -> io::Result<()> {
         let at = |offset: u64| TargetAddr(layout.table + offset);
         let mut inside = [0; 4];
@@ -34,7 +35,7 @@ impl Choice {
         let list = match &self.inside {
             None => 0,
             Some(names) => {
-                // The one that is not in use.
+                // The list that is not in use.
                 let list = if u32::from_le_bytes(inside) == 1 {
                     2
                 } else {
@@ -57,7 +58,8 @@ impl Choice {
     }
 }
 
-/// The list, as trampolines look it up: from a name's place on, up to the first that is empty.
+/// The hash table in which trampolines look a name up: from the place of the name on, up to the
+/// first empty place.
 fn names_as_bytes(names: &[u32]) -> Vec<[u8; 4]> {
     let places = usize::try_from(INSIDE_NAMES).unwrap_or(usize::MAX);
     let mut list = vec![[0; 4]; places];

@@ -1,5 +1,5 @@
-//! The doors for fuzz targets: memory that an earlier tracer is said to have left in a target, and
-//! text in which sleds are switched. Only there with `--cfg fuzzing`.
+//! Entry points for fuzz targets: memory that an earlier tracer may have left in a target, and text
+//! in which sleds are switched. Compiled only with `--cfg fuzzing`.
 
 use std::{
     collections::BTreeMap,
@@ -29,27 +29,28 @@ const TEXT: u64 = 0x40_0000;
 const TEXT_BYTES: usize = 4096;
 const REGION: u64 = 0x41_0000;
 const REGION_BYTES: u64 = 4 * 4096;
-/// What of a region no switch of a sled may change: all before the stubs.
+/// The part of a region that no switch of a sled changes: all before the stubs.
 const FIXED_BYTES: usize = 3 * 4096;
 const TABLE: u64 = 0x50_0000;
 const RINGS: u64 = 0x1000_0000;
 
-/// Regions of usual layouts, by the shifts of their geometry: assembling takes milliseconds.
+/// Regions of usual layouts, by the shifts of their geometry. They are kept because assembling
+/// takes milliseconds.
 static PLANNED: Mutex<BTreeMap<(u32, u32), Region>> = Mutex::new(BTreeMap::new());
 
-/// The input that is left; zeroes behind it.
+/// The rest of the input; zeroes follow it.
 struct Input<'a>(&'a [u8]);
 
-/// Memory of a target.
+/// The memory of a target, as a file.
 struct Scene {
     file: File,
     memory: Arc<Memory>,
 }
 
-/// Takes over what an earlier tracer left, as far as it can be taken over.
+/// Takes over the memory of an earlier tracer, as far as that is possible.
 ///
 /// # Panics
-/// What was taken over does not fit the address space.
+/// The adopted layout does not fit the address space.
 pub fn adopt(input: &[u8]) {
     let mut input = Input(input);
     let scene = Scene::new();
@@ -76,10 +77,10 @@ pub fn adopt(input: &[u8]) {
     assert!(region.next_stub(&scene.memory) <= region.stubs());
 }
 
-/// Switches sleds in text of which a target changes bytes.
+/// Switches sleds in text of which the target changes bytes.
 ///
 /// # Panics
-/// Bytes that belong to no sled were written, or a sled counts as off and is on.
+/// A byte outside of sleds was written, or a sled that counts as off is on.
 pub fn switch_sleds(input: &[u8]) {
     static USUAL: LazyLock<(Layout, Trampolines)> = LazyLock::new(|| {
         let layout = usual_layout(Geometry::new(1 << 16, 8).expect("the smallest rings"));
@@ -94,7 +95,7 @@ pub fn switch_sleds(input: &[u8]) {
     let scene = Scene::new();
     region.write(&scene.memory, layout).expect("room");
     let mut input = Input(input);
-    // Stubs that were there before.
+    // Stubs of an earlier tracer.
     scene.scribble(REGION + FIXED_BYTES as u64, 4096, &mut input);
     switch_in(&scene, region, &mut input);
 }
@@ -131,7 +132,7 @@ fn fits(layout: &Layout) -> bool {
     table.checked_add(geometry.table_bytes()).is_some() && rings >= start && is_within
 }
 
-/// The record that names the tracer, which the target overwrites.
+/// Checks the record that names the tracer, while the target overwrites it.
 fn tend_record(scene: &Scene, input: &mut Input<'_>) {
     let shape = input.byte();
     if shape & 1 == 0 {
@@ -199,7 +200,7 @@ fn switch_in(scene: &Scene, region: Region, input: &mut Input<'_>) {
     }
 }
 
-/// Sleds one behind the other, with gaps.
+/// Sleds in ascending order, with gaps.
 fn sites(input: &mut Input<'_>) -> Vec<PatchSite> {
     let mut sites = Vec::new();
     let mut address = TEXT;
@@ -237,7 +238,7 @@ fn state(site: &PatchSite, text: &[u8]) -> State {
     classify(site.kind, site.address, &text[place(site)..])
 }
 
-/// What compilers write, LLVM 19.
+/// Sleds as LLVM 19 writes them.
 fn compiled(kind: SledKind) -> &'static [u8] {
     match kind {
         SledKind::Entry | SledKind::TailExit | SledKind::EntryArgument => &[
@@ -250,7 +251,7 @@ fn compiled(kind: SledKind) -> &'static [u8] {
             0xeb, 0x0f, 0x57, 0x56, 0x48, 0x89, 0xc7, 0x48, 0x89, 0xce, 0xe8, 0, 0, 0, 0, 0x5e,
             0x5f,
         ],
-        // Of LLVM 5.
+        // As LLVM 5 writes it.
         SledKind::CustomEventV0 => &[
             0xeb, 0x14, 0x50, 0x48, 0x89, 0xc7, 0x48, 0x89, 0xce, 0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0,
             0, 0xff, 0xd0, 0x58,
@@ -262,7 +263,7 @@ fn compiled(kind: SledKind) -> &'static [u8] {
     }
 }
 
-/// Only bytes of sleds are written.
+/// Checks that only bytes of sleds were written.
 fn check_outside(sites: &[PatchSite], before: &[u8], after: &[u8]) {
     let mut from = 0;
     for site in sites {
@@ -296,7 +297,7 @@ impl Scene {
         bytes
     }
 
-    /// A region for a layout that the input chooses, and bytes of it that it changes afterwards.
+    /// Writes a region for a layout that the input chooses, and then changes bytes of it.
     fn write_region(&self, input: &mut Input<'_>) {
         let shifts = input.byte();
         let shifts = (16 + u32::from(shifts & 15), 6 + u32::from(shifts >> 4));
@@ -334,7 +335,7 @@ impl Scene {
         self.scribble(REGION, REGION_BYTES, input);
     }
 
-    /// Bytes that the input chooses, in a part of the memory.
+    /// Writes bytes that the input chooses into a part of the memory.
     fn scribble(&self, start: u64, length: u64, input: &mut Input<'_>) {
         for _ in 0..input.byte() & 15 {
             let at = u64::from(u16::from_le_bytes([input.byte(), input.byte()])) % length;

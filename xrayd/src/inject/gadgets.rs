@@ -1,8 +1,9 @@
-//! The instructions of the target's own that a borrowed thread uses: nothing of ours is in it yet.
+//! Finds instructions in the target that a borrowed thread can use, since nothing of ours is in the
+//! target yet.
 //!
-//! They are taken from text that nothing unloads. A program can rewrite that, too, between our look
-//! and the thread's coming there: so each call is checked when the thread enters it
-//! (`sys/ptrace/call.rs`), and not here.
+//! They are taken from text that is never unloaded. A program can still rewrite that text between
+//! our look and the moment when the thread gets there. So each call is checked when the thread
+//! enters it (`sys/ptrace/call.rs`), and not here.
 
 use crate::{
     pid::TargetAddr,
@@ -12,25 +13,27 @@ use crate::{
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const RET: u8 = 0xc3;
-/// What a C library's `sa_restorer` puts before its `syscall`: `mov $15, %rax` (glibc), `mov $15, %eax` (musl); 15 is rt_sigreturn(2).
+/// Instructions before the `syscall` in a C library's `sa_restorer`: `mov $15, %rax` (glibc), `mov
+/// $15, %eax` (musl). 15 is rt_sigreturn(2).
 const NUMBERS: [&[u8]; 2] = [&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0], &[0xb8, 0x0f, 0, 0, 0]];
-/// Read at a time; pieces overlap by more than the longest gadget.
+/// Bytes that are read at a time. Pieces overlap by more than the longest gadget.
 const PIECE: u64 = 1 << 16;
 const OVERLAP: u64 = 16;
 
-/// Addresses in the target.
+/// Addresses of the instructions in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Gadgets {
-    /// `syscall`; where there is a way back, `ret` follows.
+    /// A `syscall`. If there is a way back, a `ret` follows it.
     pub(super) syscall: u64,
-    /// Restores the state in the signal frame that the stack pointer points behind. Programs without a C library have none.
+    /// A call of `rt_sigreturn`, which restores the state in a signal frame. The stack pointer must
+    /// point behind the frame's return address. Programs without a C library have no such call.
     pub(super) way_back: Option<u64>,
 }
 
 // === impl Gadgets ===
 
 impl Gadgets {
-    /// Looks into lasting text; the small ones first, since the loader and the C library are seldom
+    /// Searches lasting text, the smallest mappings first: the loader and the C library are seldom
     /// the largest.
     pub(super) fn find(target: &Target, memory: &Memory, maps: &Maps) -> Option<Self> {
         let mut found = Found::default();
@@ -62,9 +65,9 @@ impl Gadgets {
         }
     }
 
-    /// True if they can still be read. Memory that was opened before an `exec` is that of the old
-    /// program (P49): where it can be read while a thread stands still, that thread executes the
-    /// program that we looked at.
+    /// True if the instructions can still be read. Memory that was opened before an `exec` is the
+    /// memory of the old program (P49). So if it can be read while a thread stands still, that
+    /// thread executes the program that was searched.
     pub(super) fn are_there(&self, memory: &Memory) -> bool {
         let mut bytes = [0; SYSCALL.len()];
         memory.read(TargetAddr(self.syscall), &mut bytes).is_ok()

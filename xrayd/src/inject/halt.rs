@@ -1,10 +1,10 @@
-//! Stopping a whole process for a moment.
+//! Stops a whole process for a moment.
 //!
-//! A library can be unloaded, and something else be mapped in its place, between any look at the maps and any write. While every thread stands still
-//! nothing is unloaded: look and write are one.
+//! Between a look at the maps and a write, a library can be unloaded and something else be mapped
+//! in its place. While every thread stands still, nothing is unloaded: look and write are one step.
 //!
-//! No call that a thread sleeps in fails for it, whatever becomes of the others: the tokens see to
-//! that (`sys/ptrace`).
+//! No call that a thread sleeps in fails because of the stop, also if another thread does not stop:
+//! the tokens of `sys/ptrace` see to that.
 
 use std::{
     collections::BTreeSet,
@@ -19,20 +19,23 @@ use crate::{
     target::{Target, Threads, tracer_of},
 };
 
-/// How long threads may take to stop. One that sleeps uninterruptibly (a parent of a vforked child, a broken network disk) does not.
+/// Longest time for all threads to stop. A thread that sleeps uninterruptibly (the parent of a
+/// vforked child, a broken network disk) does not stop.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Listings at most until one shows no thread that is not stopped: a thread that is not may start others.
+/// Most listings until one shows no new thread: a thread that still runs may start others.
 const LISTINGS: usize = 100;
 
-/// Does `work` while every thread of the process stands still, and says how long the first of them did.
+/// Runs `work` while every thread of the process stands still. Also returns how long the first
+/// thread stood still.
 ///
 /// # Errors
-/// A thread does not stop in time, or is another tracer's; then nothing was done. What `work` says.
+/// A thread does not stop in time or has another tracer: then `work` did not run. Or `work` failed.
 pub(super) fn while_halted<T: Send>(
     target: &Target,
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<(T, Duration)> {
-    // On an OS thread of its own: when it ends, the kernel lets go of every thread that it may still trace.
+    // On an OS thread of its own: when it ends, the kernel releases every thread that it may still
+    // trace.
     let pid = target.pid();
     let done = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name(format!("halt-{pid}"));
@@ -71,13 +74,13 @@ fn halt<T>(target: &Target, work: impl FnOnce() -> Result<T>) -> Result<(T, Dura
     Err(Refusal::new(Reason::StopTimeout, message))
 }
 
-/// Stops these threads: all are asked before any is waited for.
+/// Stops these threads. All are asked before the first one is waited for.
 fn stop(target: &Target, threads: Vec<Tid>, since: Instant, held: &mut Vec<Stopped>) -> Result<()> {
     let mut halting: Vec<Halting> = Vec::new();
     for tid in threads {
         match Seized::seize(tid).and_then(Seized::ask_to_stop) {
             Ok(thread) => halting.push(thread),
-            // EPERM is what a thread answers that is just ending.
+            // The kernel returns EPERM for a thread that is just ending.
             Err(_) if Threads::is_ending(target.pid(), tid) => {}
             Err(TraceError::Gone(_)) => {}
             Err(error) => return Err(not_seized(target, &error)),

@@ -1,4 +1,5 @@
-//! Puts trampolines, table and rings into a target, or takes over what an earlier attach left there.
+//! Puts trampolines, table and rings into a target, or takes over those of an earlier attach. It
+//! switches no sled.
 
 use std::{
     fs, io,
@@ -33,42 +34,42 @@ use crate::{
     },
 };
 
-/// How often a place that was taken meanwhile is looked for anew, and a descriptor that was
-/// exchanged is made anew.
+/// Tries for a place that is taken meanwhile, and for a descriptor that is exchanged.
 const PLACE_TRIES: usize = 8;
-/// Longer than a thread stays in a trampoline as a rule. A thread that has no processor stays
-/// longer: what it stores later is told from the events of the next session by its time
+/// Longer than a thread usually stays in a trampoline. A thread without a processor stays longer:
+/// its late events are told from the events of the next session by their time
 /// (`collect::events_since`).
 pub(crate) const SETTLE: Duration = Duration::from_millis(5);
-/// While the mappings are made, the first page of the table holds words that the target's system calls need.
+/// Offset in the table of the words that the target's system calls need while the mappings are
+/// made. They lie in its first page.
 const SCRATCH_AT: u64 = 1024;
 const NAME_BYTES: usize = 16;
 const SCRATCH_BYTES: usize = NAMES.len() * NAME_BYTES + rings_file::NAME_BYTES;
-/// Of the trampolines, the table and the rings.
+/// Names of the trampolines, the table and the rings.
 const NAMES: [[u8; NAME_BYTES]; 3] = [
     *b"xrayd-code\0\0\0\0\0\0",
     *b"xrayd-table\0\0\0\0\0",
     *b"xrayd-rings\0\0\0\0\0",
 ];
 
-/// What is in the target now.
+/// The memory of xrayd in a target.
 #[derive(Debug)]
 pub(crate) struct Installed {
     /// Code mappings.
     pub(crate) regions: Vec<Region>,
-    /// Where the rest is.
+    /// Addresses of the table and the rings.
     pub(crate) layout: Layout,
-    /// The rings, mapped here.
+    /// The rings, mapped into this process.
     pub(crate) rings: Mapping,
-    /// The same memory as a file, to give memory back.
+    /// The memory of the rings as a file, to give memory back.
     pub(crate) rings_file: RingsFile,
-    /// Everything was there already.
+    /// True if all of it was in the target already.
     pub(crate) adopted: bool,
-    /// Who stood still, and for how long.
+    /// The thread that stood still, and for how long.
     pub(crate) stopped: Option<(Tid, Duration)>,
 }
 
-/// What is there and what is missing.
+/// The parts that are in the target already, and the missing ones.
 #[derive(Debug)]
 struct Plan {
     regions: Vec<Region>,
@@ -77,36 +78,38 @@ struct Plan {
     missing: Vec<Neighbourhood>,
 }
 
-/// What has become of the rings of an earlier attach.
+/// The state of the rings of an earlier attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rings {
-    /// There are none: nobody attached before.
+    /// There are no rings.
     Missing,
-    /// They can be mapped here.
+    /// The rings can be mapped here.
     Open,
-    /// They are there and not to be used: their parent's, in a forked child; or closed to us, because `map_files` wants
-    /// CAP_CHECKPOINT_RESTORE and the descriptor by which their maker had them is gone. New ones take their place.
+    /// The rings are there and must not be used. Either they are the parent's, in a forked child.
+    /// Or they are closed to us, because `map_files` needs CAP_CHECKPOINT_RESTORE and the
+    /// descriptor of their maker is gone. New rings take their place.
     Closed,
 }
 
-/// What the borrowed thread mapped.
+/// The mappings that the borrowed thread made: address and bytes each.
 #[derive(Debug)]
 struct Mapped {
     layout: Layout,
-    /// For trampolines.
+    /// Mappings for trampolines.
     code: Vec<(u64, u64)>,
-    /// Everything.
+    /// All mappings.
     all: Vec<(u64, u64)>,
     memfd: Option<RingsFile>,
     stopped: Option<(Tid, Duration)>,
 }
 
-/// Makes `target` ready to have sleds switched on in `neighbourhoods`. Nothing is switched. Before
-/// rings are mapped, there or here, `choose` says how large they are to be, and which slots are
-/// closed. It does not change sizes that are given.
+/// Prepares `target`, so that sleds can be switched on in `neighbourhoods`. It switches none.
+/// `choose` gives the sizes of the rings and the closed slots, before rings are mapped there or
+/// here. It does not change sizes that are given.
 ///
 /// # Errors
-/// Then nothing was changed, but for mappings that could not be unmapped again (logged).
+/// After an error nothing is changed, except for mappings that could not be unmapped again
+/// (logged).
 pub(crate) fn install(
     target: &Target,
     memory: &Arc<Memory>,
@@ -122,7 +125,7 @@ pub(crate) fn install(
         let plan = plan(target, memory, &maps, neighbourhoods)?;
         if let (Some(layout), None) = (plan.layout, &claim) {
             claim = Some(TableClaim::take(memory, TargetAddr(layout.table), pid)?);
-            // The tracer before may have added something since the maps were read.
+            // The earlier tracer may have added memory since the maps were read.
             continue;
         }
         if plan.missing.is_empty()
@@ -147,7 +150,7 @@ pub(crate) fn install(
                 .silence(memory)
                 .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         }
-        // What is there already keeps its sizes.
+        // Memory that is there already keeps its sizes.
         let rings = choose(match (plan.layout, plan.rings) {
             (None, _) => RingsNeeded::New,
             (Some(layout), Rings::Open) => rings_present(pid, memory, &layout)?,
@@ -160,12 +163,12 @@ pub(crate) fn install(
                 return finish(target, memory, plan, mapped, &rings.closed, claim)
                     .inspect_err(|_| take_back(target, memory, &all, &mut victim));
             }
-            // Somebody mapped something there since the maps were read.
+            // The place was taken since the maps were read.
             Err(MapFailure::PlaceTaken) if tries < PLACE_TRIES => {}
             Err(MapFailure::PlaceTaken) => return Err(place_taken(pid)),
             Err(MapFailure::Exchanged(_)) if tries < PLACE_TRIES => {
-                // Such a kernel shows the descriptors of the main thread alone, and others may have
-                // their own.
+                // Such a kernel shows only the descriptors of the main thread, and other threads
+                // may have tables of their own.
                 if matches!(victim, Victim::Any) && !PidFd::can_hold_threads() {
                     victim = Victim::Thread(pid.leader());
                 }
@@ -177,10 +180,11 @@ pub(crate) fn install(
     }
 }
 
-/// The neighbourhoods in whose reach there is neither a region nor room for one, and the refusal for each.
+/// The neighbourhoods that have neither a region nor room for one in their reach, each with its
+/// refusal.
 ///
 /// # Errors
-/// What is there cannot be taken over, or the maps cannot be read.
+/// The memory of xrayd in the target cannot be taken over, or the maps cannot be read.
 pub(crate) fn crowded(
     target: &Target,
     memory: &Memory,
@@ -199,10 +203,12 @@ pub(crate) fn crowded(
     Ok(crowded)
 }
 
-/// Puts trampolines into another neighbourhood of a target that has `layout` already. One thread stands still for it.
+/// Puts trampolines into another neighbourhood of a target that has `layout` already. One thread
+/// stands still for it.
 ///
 /// # Errors
-/// Then nothing was changed, but for a mapping that could not be unmapped again (logged).
+/// After an error nothing is changed, except for a mapping that could not be unmapped again
+/// (logged).
 pub(crate) fn extend(
     target: &Target,
     memory: &Memory,
@@ -325,17 +331,19 @@ fn plan(
     })
 }
 
-/// What the table says of the process that it belongs to: its id above, and enough of its start time to tell it from another one with that id.
+/// The mark in the table of the process that the table belongs to. It holds the pid in the upper
+/// half, and in the lower half enough of the start time to tell the process from another one with
+/// that pid.
 fn owner_mark(pid: Pid, start_time: u64) -> u64 {
     u64::from(pid.as_raw().unsigned_abs()) << 32 | start_time & 0xffff_ffff
 }
 
-/// Another process, living, whose memory this is: it reads the same mark at the same place.
+/// Finds another living process whose memory this is: it reads the same mark at the same address.
 ///
-/// The mark is the target's word and may name any process. One of another user is not opened for
-/// it: a vforked child belongs to the user of its parent until it executes a program, and then the
-/// memory is no longer shared. Of a process of the same user, the target learns whether eight bytes
-/// are those that it has written itself.
+/// The mark is a word of the target and may name any process. A process of another user is not
+/// opened for it. A vforked child belongs to the user of its parent until it executes a program,
+/// and then the memory is no longer shared. For a process of the same user, the target can learn
+/// whether eight bytes equal the bytes that it has written itself.
 fn other_owner(target: &Target, at: TargetAddr, mine: u64) -> Option<Pid> {
     if mine == 0 || mine == owner_mark(target.pid(), target.start_time()) {
         return None;
@@ -349,14 +357,14 @@ fn other_owner(target: &Target, at: TargetAddr, mine: u64) -> Option<Pid> {
     let owned = Memory::open_to_read(owner, owner.leader())
         .ok()?
         .read_u64(at);
-    // It may have become another user's between the check and the opening.
+    // The process may have changed to another user between the check and the open.
     (owned.ok()? == mine && is_of_user()).then_some(owner)
 }
 
 #[derive(Debug)]
 enum MapFailure {
     PlaceTaken,
-    /// A descriptor was another one as soon as it was made.
+    /// A descriptor referred to something else right after it was made.
     Exchanged(Refusal),
     Refused(Refusal),
 }
@@ -391,8 +399,8 @@ fn map_missing(
         exchanged: AtomicBool::new(false),
     };
     if wishes.by_file && plan.rings != Rings::Open && overcommit_is_strict() {
-        // The kernel promises pages of a memfd when they are written. Where it has none left to
-        // promise, it sends SIGBUS, which would end the target inside a trampoline.
+        // The kernel reserves the pages of a memfd when they are written. If none is left to
+        // reserve, it sends SIGBUS, which would end the target inside a trampoline.
         let message = format!(
             "process {pid}: vm.overcommit_memory is 2, and this tracer can share memory with the process only through a memfd, \
              whose pages the kernel may refuse when they are written: CAP_CHECKPOINT_RESTORE is needed here and must not be had there"
@@ -419,21 +427,22 @@ fn map_missing(
     }
 }
 
-/// What the borrowed thread shall do.
+/// The work of the borrowed thread.
 #[derive(Debug)]
 struct Wishes {
     /// Address and size of each code mapping.
     places: Vec<(u64, u64)>,
     geometry: Geometry,
-    /// Rings in a memfd instead of anonymous memory: `map_files` is closed to us, or is open to the target.
+    /// True if the rings are in a memfd instead of anonymous memory: `map_files` is closed to us,
+    /// or is open to the target.
     by_file: bool,
-    /// The kernel would give huge pages for shared memory.
+    /// True if the kernel would give huge pages for shared memory.
     huge: bool,
-    /// What went wrong is that a descriptor was exchanged. By the thread that borrows.
+    /// Set by the borrowing thread if the failure is an exchanged descriptor.
     exchanged: AtomicBool,
 }
 
-/// Where the thread's id stands in its control block.
+/// Offset of the thread id from the thread pointer.
 fn tid_offset(target: &Target, memory: &Memory, plan: &Plan, remote: &Remote<'_>) -> Result<i32> {
     let (pid, thread) = (target.pid(), remote.thread());
     let known = plan.layout.map(|layout| layout.tid_offset);
@@ -464,7 +473,7 @@ fn make_mappings(
         let place = Place::Free(address);
         remote.map("mmap of the trampolines", place, bytes, code, private, -1)?;
     }
-    // What is there already keeps its sizes: the trampolines have them.
+    // An existing table keeps its sizes: they are part of the trampolines.
     let geometry = plan
         .layout
         .map_or(wishes.geometry, |layout| layout.geometry);
@@ -473,7 +482,7 @@ fn make_mappings(
         None => {
             let bytes = geometry.table_bytes();
             let table = remote.map("mmap of the table", Place::Any, bytes, data, private, -1)?;
-            // A forked child must find it zeroed (P58).
+            // A forked child must find the table zeroed (P58).
             remote.advise(table, bytes, libc::MADV_WIPEONFORK)?;
             table
         }
@@ -496,7 +505,7 @@ fn make_mappings(
     let mut memfd = None;
     let layout = match (plan.layout, plan.rings) {
         (Some(layout), Rings::Open) => layout,
-        // The trampolines that are there name the place.
+        // The existing trampolines contain the address.
         (old, rings) => {
             let slack = geometry.chunk_bytes();
             let (wanted, bytes) = match (old.map(|layout| layout.rings_map), rings) {
@@ -504,8 +513,8 @@ fn make_mappings(
                 (Some((start, bytes)), _) => (Place::Free(start), bytes),
                 (None, _) => (Place::Any, geometry.rings_bytes() + slack),
             };
-            // After `mlockall(MCL_FUTURE)` the kernel fills every new mapping with memory while the
-            // thread stands, apart from mappings without access. The mappings above are locked by
+            // After `mlockall(MCL_FUTURE)` the kernel populates every new mapping while the thread
+            // stands still, except for mappings without access. The mappings above are locked by
             // now.
             let is_locked = has_locked_memory(target.pid(), remote.thread().tid());
             let protection = if is_locked { libc::PROT_NONE } else { data };
@@ -523,11 +532,11 @@ fn make_mappings(
                 remote.unlock(start, bytes)?;
                 remote.protect(start, bytes, data)?;
             }
-            // A core dump would fill all of it, to write zeroes. The table is small and stays in
-            // it.
+            // A core dump would populate all of it, only to write zeroes. The table is small and
+            // stays in the dump.
             remote.advise(start, bytes, libc::MADV_DONTDUMP)?;
             if wishes.huge {
-                // One event would take 2 MiB.
+                // Otherwise one event would take 2 MiB.
                 remote.advise(start, bytes, libc::MADV_NOHUGEPAGE)?;
             }
             remote.name(start, bytes, rings_name);
@@ -556,8 +565,8 @@ fn make_mappings(
     })
 }
 
-/// Has the borrowed thread make a memfd and map it, and returns a copy of it with the address.
-/// `scratch` is room for its name in the target. No descriptor stays in the target.
+/// Makes the borrowed thread create a memfd and map it. Returns a copy of the descriptor, and the
+/// address. `scratch` is room for its name in the target. No descriptor stays in the target.
 fn map_memfd(
     remote: &mut Remote<'_>,
     target: &Target,
@@ -576,7 +585,8 @@ fn map_memfd(
         .write(TargetAddr(scratch), &text)
         .map_err(refused("write to the table"))?;
     let fd = remote.memfd(scratch)?;
-    // Its own table: that of the main thread may be another one, and is gone with it (P3).
+    // The descriptor table of this thread: the main thread may have another one, and its table is
+    // gone after its end (P3).
     let thread = PidFd::open_thread(tid).ok();
     let copy = i32::try_from(fd)
         .map_err(io::Error::other)
@@ -605,8 +615,8 @@ fn map_memfd(
                 Unproven::Other(_) => true,
                 Unproven::Io(error) => error.raw_os_error() == Some(libc::EBADF),
             };
-            // A number that means something else by now in the thread's own table is not ours to be
-            // closed.
+            // A number that refers to something else by now, in the thread's own table, is not ours
+            // to close.
             if thread.is_none() || !is_exchanged {
                 remote.close(fd);
             }
@@ -624,7 +634,7 @@ fn exchanged(pid: Pid, tid: Tid, fd: i64, why: &dyn std::error::Error) -> Refusa
     Refusal::new(Reason::Io, message)
 }
 
-/// Fills the code mappings that were made.
+/// Writes trampolines into the new code mappings.
 fn write_regions(
     pid: Pid,
     memory: &Memory,
@@ -653,7 +663,7 @@ fn finish(
     claim: Option<TableClaim>,
 ) -> Result<(Installed, TableClaim)> {
     let pid = target.pid();
-    // A tracer that finds the regions finds the record.
+    // The record is made first, so that a tracer that finds the regions finds the record.
     let claim = match claim {
         Some(claim) => claim,
         None => TableClaim::of_new(memory, TargetAddr(mapped.layout.table), pid)?,
@@ -687,9 +697,9 @@ fn rings_present(pid: Pid, memory: &Memory, layout: &Layout) -> Result<RingsNeed
     })
 }
 
-/// Looks for memory of another tracer that attached when neither had mapped anything. Each of the
-/// two writes what names its memory before it looks, so one of them at least sees the other and
-/// gives up.
+/// Looks for memory of another tracer that attached while neither had mapped anything. Each of the
+/// two writes the words that name its memory before it looks. So at least one of them sees the
+/// other and gives up.
 fn check_alone(target: &Target, memory: &Memory, layout: &Layout) -> Result<()> {
     let maps = read_maps(target)?;
     let mut regions = maps.iter().filter_map(|entry| Region::find(memory, entry));
@@ -703,7 +713,7 @@ fn check_alone(target: &Target, memory: &Memory, layout: &Layout) -> Result<()> 
     Err(Refusal::new(Reason::Busy, message))
 }
 
-/// Unmaps what was mapped in vain.
+/// Unmaps the mappings of a failed attach.
 fn take_back(target: &Target, memory: &Memory, all: &[(u64, u64)], victim: &mut Victim<'_>) {
     let mut undo = || -> std::result::Result<(), BorrowError> {
         let maps = read_maps(target)?;
@@ -728,7 +738,7 @@ fn take_back(target: &Target, memory: &Memory, all: &[(u64, u64)], victim: &mut 
 // === impl Installed ===
 
 impl Installed {
-    /// From here on trampolines may record.
+    /// Enables recording: from here on trampolines may record.
     fn begin(
         self,
         target: &Target,
@@ -749,7 +759,7 @@ impl Installed {
     }
 }
 
-/// Makes the slow path of trampolines return at once: nothing begins to be recorded any more.
+/// Makes the slow path of trampolines return at once, so that no recording begins any more.
 pub(crate) fn clear_live(memory: &Memory, table: TargetAddr) -> io::Result<()> {
     set_live(memory, table, 0)
 }
@@ -761,7 +771,7 @@ fn set_live(memory: &Memory, table: TargetAddr, live: u64) -> io::Result<()> {
     )
 }
 
-/// Maps the target's rings here: of a file that was made just now, or of what is mapped there.
+/// Maps the target's rings here, from a memfd that was just made or from the mapping in the target.
 fn share(
     target: &Target,
     layout: &Layout,
@@ -790,7 +800,7 @@ fn share(
     Ok((mapping, file))
 }
 
-/// True if the kernel gives shared memory in huge pages of some size unless it is asked not to.
+/// True if the kernel gives shared memory in huge pages of some size by default.
 fn shared_memory_is_huge() -> bool {
     let settings = Path::new("/sys/kernel/mm/transparent_hugepage");
     let sizes = fs::read_dir(settings).into_iter().flatten();

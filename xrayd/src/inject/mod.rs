@@ -1,5 +1,6 @@
-//! The only code that changes a target: memory mapped by a borrowed thread, machine code written through
-//! `/proc/<pid>/mem`, and the bytes that switch sleds.
+//! The only code that changes a target. A borrowed thread maps memory there; machine code and the
+//! bytes that switch sleds are written through `/proc/<pid>/mem`. This module does not decide which
+//! functions are switched. A mark like (P3) names a row of `docs/pitfalls.md`.
 
 mod borrow;
 mod choice;

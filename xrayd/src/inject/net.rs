@@ -1,20 +1,22 @@
-//! What catches a borrowed thread if its tracer dies, or gives it up because it does not stop any
-//! more (P15).
+//! The recovery frame of a borrowed thread. With it the thread restores itself if its tracer dies,
+//! or gives it up because it does not stop any more (P15).
 //!
-//! The kernel lets the threads of a tracer that has ended go on as they are. A borrowed thread has
-//! our registers and our signal mask; so it makes its calls at a `syscall; ret`, on a stack whose
-//! top is the address of `rt_sigreturn` and a signal frame with all that it had before. Nobody
-//! holding it, it returns and has everything back:
+//! The kernel lets the threads of an ended tracer go on as they are. A borrowed thread then has our
+//! registers and our signal mask. So it makes its calls at a `syscall; ret`, on a stack whose top
+//! is the address of `rt_sigreturn` and a signal frame with its whole former state. Without a
+//! tracer, it returns to that address and gets everything back:
 //!
 //! ```text
-//!   its stack   … │ red zone, 128 bytes │ extended state │ siginfo │ ucontext │ address of rt_sigreturn
-//!                 ▲                                                           ▲
-//!                 its own stack pointer                                       stack pointer while it is borrowed
+//!   its stack  … │ red zone, 128 bytes │ extended state │ siginfo │ ucontext │ &rt_sigreturn
+//!                ▲                                                           ▲
+//!                its own stack pointer                stack pointer while it is borrowed
 //! ```
 //!
-//! While the tracer lives nobody looks at the frame: registers and mask are put back by ptrace, and the bytes that lay there too.
+//! While the tracer lives, the frame is not used: ptrace restores registers and mask, and the
+//! tracer writes back the bytes that lay at its place.
 //!
-//! Layouts: arch/x86/include/uapi/asm/sigcontext.h, arch/x86/include/asm/sigframe.h, arch/x86/kernel/fpu/signal.c.
+//! Layouts: arch/x86/include/uapi/asm/sigcontext.h, arch/x86/include/asm/sigframe.h,
+//! arch/x86/kernel/fpu/signal.c.
 
 use std::io;
 
@@ -34,12 +36,12 @@ const STACK_FLAGS_AT: usize = 32;
 const CONTEXT_AT: usize = 48;
 const EXTENDED_POINTER_AT: usize = CONTEXT_AT + 184;
 const MASK_AT: usize = 304;
-/// Return address, ucontext and siginfo.
+/// Bytes of return address, ucontext and siginfo.
 const FIXED_BYTES: u64 = 8 + 304 + 128;
 
 /// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`
 const FLAGS: u64 = 7;
-/// No valid `ss_flags`: the kernel then leaves the alternate signal stack as it is.
+/// Not a valid `ss_flags`, so that the kernel leaves the alternate signal stack as it is.
 const STACK_FLAGS: u32 = 4;
 
 /// Offsets in the extended state.
@@ -47,34 +49,35 @@ const SOFTWARE_AT: usize = 464;
 const FEATURES_AT: usize = 512;
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
-/// x87 and SSE: always there.
+/// x87 and SSE: always present.
 const LEGACY: u64 = 3;
-/// XSAVE needs it.
+/// Alignment that XSAVE needs.
 const ALIGNMENT: u64 = 64;
 
-/// A frame in the stack of a stopped thread.
+/// A recovery frame in the stack of a stopped thread.
 #[derive(Debug)]
 pub(super) struct Net {
     stack: u64,
-    /// What lay there.
+    /// The bytes that lay at its place.
     under: Vec<u8>,
 }
 
-/// Why there can be none.
+/// The reason why there is no recovery frame.
 #[derive(Debug)]
 pub(super) enum NoNet {
-    /// The thread is not on a stack of its own with room below: on a signal stack, or a coroutine's. Memory below such a one may be somebody else's.
+    /// The thread is not on its own stack with room below, but on a signal stack or a coroutine's
+    /// stack. Other code may use the memory below such a stack.
     Place,
-    /// It has a shadow stack, which `ret` to our address would not agree with.
+    /// The thread has a shadow stack, which a `ret` to our address would not agree with.
     ShadowStack,
-    /// Its state cannot be read.
+    /// The thread's state cannot be read.
     Trace(TraceError),
 }
 
 // === impl Net ===
 
 impl Net {
-    /// Puts a frame below what the stopped thread uses of its stack.
+    /// Puts a frame below the used part of the stopped thread's stack.
     pub(super) fn spread(
         thread: &Stopped,
         memory: &Memory,
@@ -93,7 +96,7 @@ impl Net {
         let place = (|| {
             let top = registers.rsp.checked_sub(RED_ZONE + length)?;
             let extended_at = top & !(ALIGNMENT - 1);
-            // As at the entry of a signal handler.
+            // Aligned as at the entry of a signal handler.
             let stack = (extended_at.checked_sub(FIXED_BYTES)? & !15).checked_sub(8)?;
             (stack >= lowest).then_some((stack, extended_at))
         })();
@@ -114,14 +117,15 @@ impl Net {
         self.stack
     }
 
-    /// Puts back what lay there. The thread must have its own stack pointer again.
+    /// Restores the bytes that lay there. The thread must have its own stack pointer again.
     pub(super) fn take_away(self, memory: &Memory) -> io::Result<()> {
         memory.write(TargetAddr(self.stack), &self.under)
     }
 }
 
-/// Where the thread's own stack begins, if it is on it: the main thread's, or one with the thread's control block at its upper end (glibc, musl)
-/// and nothing writable adjoining below.
+/// Start of the thread's own stack, if the thread is on it. Own stacks are the main thread's, and a
+/// mapping with the thread's control block at its upper end (glibc, musl) and nothing writable
+/// directly below.
 fn own_stack(maps: &Maps, registers: &Registers) -> Option<u64> {
     let entry = maps.at(registers.rsp.checked_sub(1)?)?;
     if entry.permissions[..2] != *b"rw" || entry.permissions[3] != b'p' {
@@ -134,8 +138,9 @@ fn own_stack(maps: &Maps, registers: &Registers) -> Option<u64> {
     (entry.name == "[stack]" || has_control_block).then_some(entry.range.start)
 }
 
-/// The registers that a thread has once the kernel has seen to the system call that our stop interrupted: it begins anew. (Only `restart_syscall`
-/// cannot: `rt_sigreturn` forgets what it would go on with, and the program sees EINTR.)
+/// The registers of the thread after the kernel has restarted the system call that our stop
+/// interrupted. `restart_syscall` is an exception: `rt_sigreturn` drops the state that it would go
+/// on with, and the program sees EINTR.
 fn resumed(registers: &Registers) -> Registers {
     // include/linux/errno.h: ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK
     const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
@@ -183,7 +188,8 @@ fn frame(registers: &Registers, mask: u64, way_back: u64, extended_at: u64) -> V
     bytes
 }
 
-/// Makes of the state that ptrace gives one that `rt_sigreturn` takes: cut behind the last component in use, with the kernel's marks.
+/// Turns the extended state as ptrace returns it into the form that `rt_sigreturn` takes: cut
+/// behind the last component in use, with the kernel's marks.
 fn seal(state: &mut Vec<u8>, sizes: &XstateSizes) -> Option<()> {
     let features = state.get(FEATURES_AT..)?.first_chunk::<8>()?;
     let features = u64::from_le_bytes(*features) | LEGACY;
@@ -260,10 +266,10 @@ mod tests {
         let rows = [
             // Above a guard, with the control block at its end.
             (0x30000, 0x3f000, Some(0x20000)),
-            // A coroutine's: the control block is elsewhere.
+            // A coroutine's stack: the control block is elsewhere.
             (0x30000, 0x70000, None),
             (0x3fff0, 0x21000, None),
-            // Something writable adjoins below.
+            // A writable mapping lies directly below.
             (0x68000, 0x7f000, None),
             (0x7ff800, 0x3f000, Some(0x7ff000)),
             (0x90000, 0x3f000, None),
@@ -287,7 +293,7 @@ mod tests {
         assert_eq!(resumed(&stopped).rip, 0x1002);
     }
 
-    /// Offsets as the C library has them.
+    /// Checks the offsets against the C library's.
     #[test]
     fn the_frame_is_laid_out_as_the_kernel_s() {
         use std::mem::offset_of;

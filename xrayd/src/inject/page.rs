@@ -1,7 +1,7 @@
-//! What is written to the sleds of one page.
+//! Writes the sleds of one page. The choice of sleds is made in `patch.rs`.
 //!
 //! Each piece is a write of its own, because another tracer may write to the bytes between two
-//! pieces at any time. These writes are nearly all that a toggle costs.
+//! pieces at any time. These writes are nearly the whole cost of a toggle.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ use sled_encoders::{
 use super::patch::{PatchReport, Patcher};
 use crate::{pid::TargetAddr, refusal::Result, sys::Memory, types::Switch};
 
-/// A sled that is to be written. Places are those in the bytes that were read.
+/// A sled that is to be written. Positions are relative to the bytes that were read.
 #[derive(Debug)]
 pub(super) struct Change {
     /// The sled.
     sled: Range<usize>,
-    /// The bytes of its body that are written, if any are.
+    /// The bytes of its body that are written, if any.
     body: Option<Range<usize>>,
     /// True if it was staged to record something else before.
     pub(super) restaged: bool,
@@ -31,7 +31,7 @@ pub(super) struct Change {
 // === impl Change ===
 
 impl Change {
-    /// Switches the sled of `kind` at `at` in `text`. A body that it gets is put into `text`.
+    /// Switches the sled of `kind` at `at` in `text`. A new body is put into `text`.
     pub(super) fn new(
         kind: SledKind,
         at: usize,
@@ -68,7 +68,7 @@ impl Patcher {
         done: &mut PatchReport,
     ) -> Result<()> {
         // Bodies first: a sled is never on with half a body. Another tracer that writes a whole
-        // word may put back what stood there, so they are read back before they are used.
+        // word may restore old bytes, so the bodies are read back before they are used.
         let bodies: Vec<Range<usize>> = changes
             .iter()
             .filter_map(|change| change.body.clone())
@@ -97,8 +97,8 @@ impl Patcher {
         Ok(())
     }
 
-    /// Writes those `pieces`, ordered by address, of `text`, which stands at `start`, and nothing
-    /// between them.
+    /// Writes these `pieces` of `text`, ordered by address, and nothing between them. `text` stands
+    /// at `start`.
     fn write(
         &mut self,
         memory: &Memory,
@@ -107,7 +107,7 @@ impl Patcher {
         pieces: &[Range<usize>],
     ) -> Result<()> {
         if let (Some(first), Some(last)) = (pieces.first(), pieces.last()) {
-            // Before the writes: one that fails can have copied its page.
+            // Before the writes: a write that fails may have copied its page.
             self.note_copies(start + first.start as u64..start + last.end as u64);
         }
         for piece in pieces {
@@ -120,8 +120,8 @@ impl Patcher {
         Ok(())
     }
 
-    /// Reads sleds back, and counts those as foreign that are not as in `text`: another tracer has
-    /// written to them meanwhile. Of these, one that is on is switched off.
+    /// Reads sleds back. A sled that differs from `text` counts as foreign: another tracer has
+    /// written to it meanwhile. If such a sled is on, it is switched off.
     fn drop_foreign(
         &mut self,
         memory: &Memory,
@@ -134,7 +134,7 @@ impl Patcher {
         memory
             .read(TargetAddr(start), &mut there)
             .map_err(|error| self.failed("read", start, &error))?;
-        // One comparison for all of them, as a rule.
+        // In the usual case, one comparison covers all sleds.
         if there == text {
             return Ok(());
         }
@@ -159,7 +159,7 @@ impl Patcher {
     }
 }
 
-/// Puts what stages the sled at `at` into `text`. Returns where it stands.
+/// Puts the bytes that stage the sled at `at` into `text`. Returns their position.
 fn put(staging: &Staging, at: usize, text: &mut [u8]) -> Range<usize> {
     let start = at + usize::from(staging.offset);
     let place = start..start + staging.bytes().len();
@@ -187,7 +187,7 @@ mod tests {
     ];
     const LENGTH: usize = 70;
 
-    /// Text in the memory of this process. It is read and written through the kernel alone.
+    /// Text in the memory of this process. It is read and written only through the kernel.
     struct Text {
         memory: Memory,
         address: u64,
@@ -227,7 +227,7 @@ mod tests {
             self.memory.write(address, bytes).unwrap();
         }
 
-        /// Switches all sleds. `meanwhile` happens between the look at them and the writes.
+        /// Switches all sleds. `meanwhile` runs between the read of the sleds and the writes.
         fn switch(&self, to: Switch, meanwhile: impl FnOnce()) -> PatchReport {
             let mut bytes = self.bytes();
             let mut changes = Vec::new();
@@ -277,7 +277,7 @@ mod tests {
         };
         let between: Vec<usize> = (0..LENGTH).filter(|at| !is_sled(at)).collect();
         let put = |byte: u8| between.iter().for_each(|&at| text.put(at, &[byte]));
-        // The first time bodies are written as well. Breakpoints come, go, and come.
+        // The first switch also writes bodies. Breakpoints come, go, and come.
         for (to, byte) in [
             (Switch::On, INT3),
             (Switch::Off, 0x90),
@@ -291,8 +291,8 @@ mod tests {
         }
     }
 
-    /// Each way to switch a text, the first time with bodies, and each byte where a breakpoint can
-    /// be.
+    /// Each way to switch a text, the first time with bodies, and each byte at which a breakpoint
+    /// can stand.
     fn each_place(check: impl Fn(&Text, bool, Switch, usize)) {
         for (staged, to) in [(false, Switch::On), (true, Switch::On), (true, Switch::Off)] {
             for place in 0..LENGTH {
@@ -308,8 +308,8 @@ mod tests {
         }
     }
 
-    /// Else the program would die of SIGTRAP: the tracer that removed its breakpoint answers for it no
-    /// more.
+    /// Otherwise the program would die of SIGTRAP: the tracer that removed its breakpoint no longer
+    /// handles it.
     #[test]
     fn a_breakpoint_that_goes_meanwhile_does_not_come_back() {
         each_place(|text, staged, to, place| {
@@ -324,8 +324,9 @@ mod tests {
         });
     }
 
-    /// Once it is staged, that is the byte that switches it. The first time it is the body, where no
-    /// thread comes by; what is written to any other byte of the sled is seen before it is on.
+    /// In a staged sled, that is the byte that switches it. In the first staging it is the body,
+    /// where no thread comes by. A write to any other byte of the sled is seen before the sled is
+    /// on.
     #[test]
     fn a_breakpoint_that_comes_meanwhile_is_erased_only_in_a_byte_that_is_written() {
         each_place(|text, staged, to, place| {
@@ -350,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_sled_that_another_tracer_writes_to_meanwhile_is_left_off() {
-        // In the body, the first time and later; of the sled next to it nothing is foreign.
+        // A write to the body, at the first switch and later. The neighbouring sled is not foreign.
         for staged in [false, true] {
             for (foreign, (_, at)) in SLEDS.into_iter().enumerate() {
                 let text = Text::new();
@@ -358,7 +359,7 @@ mod tests {
                     text.switch(Switch::On, || {});
                     text.switch(Switch::Off, || {});
                 }
-                // The last byte of a body is that of the compiler, of exits at least.
+                // In exits, the last byte of a body is still the compiler's.
                 let place = at + 10;
                 let done = text.switch(Switch::On, || text.put(place, &[INT3]));
                 let overwritten = !staged && SLEDS[foreign].0 != SledKind::Exit;

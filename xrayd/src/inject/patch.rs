@@ -1,9 +1,9 @@
-//! Staging sleds and switching them.
+//! Stages sleds and switches them.
 //!
 //! The patcher reads the sleds of one page, checks them, writes, and reads them back. It writes
-//! bytes of sleds and no others. Other tracers write breakpoints into the same text at any time: a
-//! byte between two sleds that was read and written back would erase a breakpoint that has come
-//! since, or put one back that has gone, and the program would die of it.
+//! bytes of sleds and no others. Other tracers write breakpoints into the same text at any time. If
+//! a byte between two sleds were read and written back, it could erase a breakpoint that has come
+//! since, or restore one that has gone. The program would die of it.
 //!
 //! ```text
 //!   read ─► check ─► bodies ─► read back ─► switching bytes ─► read back
@@ -12,11 +12,12 @@
 //! ```
 //!
 //! A library that can be unloaded is written to while the process stands still, after a look at the
-//! maps: otherwise something else could be mapped in its place between the look and the write.
+//! maps. Otherwise something else could be mapped in its place between the look and the write.
 //!
-//! A sled is staged to call what it records. A sled that was staged to call something else is
-//! staged anew while the process stands still, because a thread may stand in front of that call.
-//! At the stop each thread stands between two instructions, and both are there before and after.
+//! A sled is staged to call the code for the values that it records. If it was staged to call other
+//! code before, it is staged anew while the process stands still, because a thread may stand in
+//! front of that call. At the stop each thread stands between two instructions, and both are there
+//! before and after.
 
 use std::{
     borrow::Cow,
@@ -41,30 +42,32 @@ use crate::{
 };
 
 const PAGE: u64 = 4096;
-/// Runs written while the process stands still: a quarter of a MiB, which takes a millisecond where the pages have to be copied.
+/// Runs that one stop of the process covers: a quarter of a MiB, which takes a millisecond where
+/// the pages have to be copied.
 const RUNS_AT_ONCE: usize = 4;
-/// Longest run of neighbouring pages: the part of a module that one stop of the process is for.
+/// Longest run of neighbouring pages, in bytes.
 pub(super) const RUN: u64 = 16 * PAGE;
 
-/// What a patch did.
+/// The result of a patch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PatchReport {
-    /// Sleds that now are as wanted.
+    /// Sleds that are now in the wanted state.
     pub(crate) sleds: u64,
-    /// Of `sleds`, the ones that were staged to record something else before.
+    /// Sleds among them that were staged to record something else before.
     pub(crate) restaged: u64,
-    /// Sleds left alone, because their bytes are not what they should be, or changed by somebody else at the same time.
+    /// Sleds left alone, because their bytes are not the expected ones, or another tracer changed
+    /// them at the same time.
     pub(crate) foreign: u64,
-    /// How long the process stood still at most; zero if it did not.
+    /// Longest stop of the process; zero if it was not stopped.
     pub(crate) stopped: Duration,
 }
 
-/// What a sled needs to be as wanted.
+/// The writes that bring a sled into the wanted state.
 #[derive(Debug)]
 enum Planned {
-    /// Nothing.
+    /// No write.
     AsWanted,
-    /// It is left alone.
+    /// The sled is left alone.
     Foreign,
     /// Its switching byte.
     Switch,
@@ -74,12 +77,12 @@ enum Planned {
     Restage(Staging),
 }
 
-/// What the process does while it is written to.
+/// The state of the process while its text is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stance {
     /// Its threads run.
     Runs,
-    /// It was started by us and has not been let go yet.
+    /// We started it, and have not released it yet.
     Stands,
 }
 
@@ -87,30 +90,30 @@ pub(crate) enum Stance {
 #[derive(Debug)]
 pub(crate) struct Patcher {
     pub(super) pid: Pid,
-    /// Those that are loaded, by index.
+    /// Loaded modules, by index.
     pub(super) modules: BTreeMap<u32, Module>,
     regions: Vec<Region>,
-    /// Where the flavours of all of them lead.
+    /// The front that the flavours of all regions lead to.
     front: Front,
-    /// Whether they do anything.
+    /// The door of all regions. A closed door makes all flavours do nothing.
     door: Door,
     /// Stubs by sled address. Filled when a sled that needs one is staged.
     stubs: BTreeMap<u64, u64>,
-    /// The first stub of each region that was never used, by the region's address.
+    /// Index of the first stub of each region that was never used, by the region's address.
     next_stub: BTreeMap<u64, u64>,
-    /// Stubs of sleds that are unloaded.
+    /// Stubs of sleds that were unloaded.
     free_stubs: BTreeSet<u64>,
-    /// Pages written by us, and so private to the target.
+    /// Pages that we wrote, and that are private to the target because of it.
     copied: BTreeSet<u64>,
-    /// Executable memory without a file at the last look, which is the target's own anyway.
+    /// Executable memory without a file at the last look. It is private to the target anyway.
     own: Vec<Range<u64>>,
 }
 
 // === impl Patcher ===
 
 impl Patcher {
-    /// A patcher for sleds of `modules` that call trampolines in `regions`. `staged` tells which of them an earlier attach
-    /// staged to call what.
+    /// A patcher for sleds of `modules` that call trampolines in `regions`. `staged` lists the
+    /// sleds that an earlier attach staged, each with the address that it calls.
     pub(crate) fn new(
         pid: Pid,
         memory: &Memory,
@@ -141,7 +144,8 @@ impl Patcher {
         patcher
     }
 
-    /// Module `index` was loaded. `staged` as for `new`: what has gone and come back without having changed.
+    /// Adds module `index`, which was loaded. `staged` as for `new`: a module can go and come back
+    /// with its sleds still staged.
     pub(crate) fn add(
         &mut self,
         index: u32,
@@ -154,7 +158,7 @@ impl Patcher {
         }
     }
 
-    /// A sled was staged to call `target` before we knew it.
+    /// Takes over a sled that an earlier attach staged to call `target`.
     fn take_over(&mut self, site: &PatchSite, target: u64) {
         let stub = self
             .regions
@@ -169,14 +173,15 @@ impl Patcher {
         self.note_copies(site.address..site.end());
     }
 
-    /// The pages in `range` are private from now on, if they were not before.
+    /// Counts the pages in `range` as private from now on.
     pub(super) fn note_copies(&mut self, range: Range<u64>) {
         let own = &self.own;
         let copied = pages(range.start, range.end).filter(|&page| !is_own(own, page));
         self.copied.extend(copied);
     }
 
-    /// Module `index`, whose sleds lie in `range`, was unloaded: what was made private there is gone, and its stubs are free.
+    /// Removes module `index`, which was unloaded and whose sleds lay in `range`. Its private pages
+    /// are gone, and its stubs are free.
     pub(crate) fn remove(&mut self, index: u32, range: Range<u64>) {
         self.modules.remove(&index);
         if range.is_empty() {
@@ -190,7 +195,7 @@ impl Patcher {
         }
     }
 
-    /// True if trampolines are in reach of every sled in `range`, and room for `stubs` stubs more.
+    /// True if trampolines are in reach of every sled in `range`, with room for `stubs` more stubs.
     pub(crate) fn serves(&self, range: &Range<u64>, stubs: u64) -> bool {
         let room = |region: &Region| {
             let free = self.free_stubs.range(region.range()).count() as u64;
@@ -202,10 +207,10 @@ impl Patcher {
         !rooms.is_empty() && rooms.iter().sum::<u64>() >= stubs
     }
 
-    /// Trampolines were put somewhere else, too.
+    /// Adds the trampolines of another neighbourhood.
     ///
     /// # Errors
-    /// Memory that cannot be written; then they are not used.
+    /// The memory cannot be written. Then these trampolines are not used.
     pub(crate) fn add_region(&mut self, memory: &Memory, region: Region) -> Result<()> {
         if (self.front, self.door) != (Front::None, Door::Open) {
             region
@@ -216,15 +221,15 @@ impl Patcher {
         Ok(())
     }
 
-    /// Where all flavours lead.
+    /// The front that all flavours lead to.
     pub(crate) fn front(&self) -> Front {
         self.front
     }
 
-    /// Leads all flavours there.
+    /// Leads all flavours to `front`.
     ///
     /// # Errors
-    /// Memory that cannot be written. Some may lead there already.
+    /// The memory cannot be written. Some flavours may have the new front already.
     pub(crate) fn set_front(&mut self, memory: &Memory, front: Front) -> Result<()> {
         self.front = front;
         for region in &self.regions {
@@ -235,7 +240,7 @@ impl Patcher {
         Ok(())
     }
 
-    /// Has no sled do anything, or what the front says again.
+    /// Closes all flavours, so that no sled has an effect, or opens them to their front again.
     ///
     /// # Errors
     /// As [`Self::set_front`].
@@ -249,7 +254,8 @@ impl Patcher {
         Ok(())
     }
 
-    /// True if a sled that should be staged stands there as compiled: its module was unloaded and loaded again at the same place.
+    /// True if a sled that should be staged stands there as compiled: its module was unloaded and
+    /// loaded again at the same place.
     pub(crate) fn was_renewed(&self, memory: &Memory, site: &PatchSite) -> bool {
         let mut bytes = vec![0; site.length()];
         memory.read(TargetAddr(site.address), &mut bytes).is_ok()
@@ -269,7 +275,7 @@ impl Patcher {
         self.copied.len() as u64 * PAGE
     }
 
-    /// What `copied_bytes` would grow by if `sites`, ordered by address, were switched.
+    /// The growth of `copied_bytes` if `sites`, ordered by address, were switched.
     pub(crate) fn would_copy(&self, sites: &[PatchSite]) -> u64 {
         let mut next = 0;
         let touched = sites
@@ -284,7 +290,8 @@ impl Patcher {
         new.count() as u64 * PAGE
     }
 
-    /// How many of `sites`, ordered by address, are staged to record something else than `capture`, as far as they can be read.
+    /// The number of `sites`, ordered by address, that are staged to record something else than
+    /// `capture`. Sites that cannot be read do not count.
     pub(crate) fn would_restage(
         &self,
         memory: &Memory,
@@ -313,11 +320,14 @@ impl Patcher {
         count
     }
 
-    /// Brings `sites`, ordered by address, to `to`. The maps are read anew for every module, and where it can be unloaded that is done, as the writes
-    /// are, while the process stands still. So are sleds staged anew that were staged to record something else.
+    /// Switches `sites`, ordered by address, to `to`. The maps are read anew for each module. For a
+    /// module that can be unloaded, the maps are read and the sleds are written while the process
+    /// stands still. Sleds that were staged to record something else are also staged anew during a
+    /// stop.
     ///
     /// # Errors
-    /// The memory cannot be written, the process cannot be stopped, or has ended. Switching on stops there; switching off goes through all the same.
+    /// The memory cannot be written, or the process cannot be stopped or has ended. Switching on
+    /// ends there. Switching off goes on with the other sleds.
     pub(crate) fn switch(
         &mut self,
         memory: &Memory,
@@ -357,7 +367,7 @@ impl Patcher {
         failed.map_or(Ok(report), Err)
     }
 
-    /// Of one module, while the process stands still, a part at a time.
+    /// Switches sites of one module while the process stands still, [`RUNS_AT_ONCE`] at a stop.
     fn switch_halted(
         &mut self,
         memory: &Memory,
@@ -377,7 +387,8 @@ impl Patcher {
         })
     }
 
-    /// Of one module, with one look at the maps. What has to be staged anew is put into `left`, if the process does not stand still.
+    /// Switches runs of one module with one look at the maps. If `left` is given, sleds that must
+    /// be staged anew are put there, and not written.
     fn switch_runs(
         &mut self,
         memory: &Memory,
@@ -407,7 +418,7 @@ impl Patcher {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Of one run, a page at a time: so there is little time between the look at a sled and the
+    /// Switches one run, a page at a time. So little time passes between the look at a sled and the
     /// write to it, in which another tracer could change it.
     pub(super) fn switch_run(
         &mut self,
@@ -464,7 +475,7 @@ impl Patcher {
         Ok(())
     }
 
-    /// Decides what becomes of a sled that stands there as `bytes`.
+    /// Decides the writes for a sled that stands there as `bytes`.
     fn plan(
         &mut self,
         memory: &Memory,
@@ -490,8 +501,8 @@ impl Patcher {
         })
     }
 
-    /// How a sled that stands there as `bytes` is staged; `None` if no trampoline is in reach or
-    /// there is no room for its stub.
+    /// The staging of a sled that stands there as `bytes`. `None` if it cannot be staged: no
+    /// trampoline is in reach, no stub is free, or its event cannot be decoded.
     fn stage(
         &mut self,
         memory: &Memory,
@@ -533,7 +544,8 @@ impl Patcher {
         }
     }
 
-    /// How a sled that is staged to call `target` is staged to record `capture`; `None` if it is.
+    /// The staging that makes a sled record `capture` if it calls `target` now. `None` if it
+    /// records that already.
     fn restaging(&self, site: &PatchSite, target: u64, capture: Capture) -> Option<Staging> {
         if site.needs_stub() {
             return None;
@@ -546,7 +558,7 @@ impl Patcher {
             .flatten()
     }
 
-    /// A stub that nobody uses, in reach of `range`, and its region.
+    /// A free stub in reach of `range`, and its region.
     fn room_for_stub(&self, range: &Range<u64>) -> Option<(u64, &Region)> {
         let mut serving = self.regions.iter().filter(|region| region.serves(range));
         serving.find_map(|region| {
@@ -579,8 +591,8 @@ impl Patcher {
             .any(|region| region.trampolines.is_target(site.kind, target))
     }
 
-    /// Those sleds of a run whose place is mapped as when they were found: by the same part of the
-    /// same file. One look is enough for a run that one entry maps from end to end.
+    /// The sleds of a run whose place is mapped as when they were found: by the same part of the
+    /// same file. If one entry of the maps covers the whole run, only its ends are checked.
     fn mapped<'a>(&self, maps: &Maps, run: &'a [PatchSite]) -> Cow<'a, [PatchSite]> {
         let entry = |site: &PatchSite, address: u64| {
             let entry = maps.at(address)?;
@@ -635,7 +647,8 @@ fn is_own(own: &[Range<u64>], page: u64) -> bool {
     range.is_some_and(|range| range.contains(&address))
 }
 
-/// Splits sites, ordered by address, where a page without any lies between, and where a run gets too long.
+/// Splits sites, ordered by address, into runs: at each page without sites, and where a run gets
+/// too long.
 fn runs(mut sites: &[PatchSite]) -> impl Iterator<Item = &[PatchSite]> {
     std::iter::from_fn(move || {
         let first = sites.first()?;
@@ -695,7 +708,7 @@ mod tests {
         let memory = Memory::open(pid, pid.leader()).unwrap();
         let maps = Maps::parse(b"9000-a000 r-xp 0 0:0 0\n");
         let mut patcher = Patcher::new(pid, &memory, &maps, [], Vec::new(), []);
-        // The first reaches into the next page. The last is in memory without a file.
+        // The first site reaches into the next page. The last one is in memory without a file.
         let sites = [0x1ffe, 0x2010, 0x2800, 0x5000, 0x9000].map(site);
         assert_eq!(patcher.would_copy(&sites), 3 * PAGE);
         patcher.note_copies(0x2010..0x2011);

@@ -1,4 +1,5 @@
-//! The proof that a target is as it was: every sled is off, and the rest of its text is that of its files.
+//! The proof that a target is as it was: every sled is off, and the rest of its text equals its
+//! files. It only reads.
 
 use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
 
@@ -18,11 +19,11 @@ use crate::{
 pub(crate) struct Proof {
     /// Sleds that were read back and are off.
     pub(crate) sleds_off: u64,
-    /// Sleds that are not: on, or patched by somebody else.
+    /// Other sleds: they are on, or other code has patched them.
     pub(crate) sleds_on: u64,
     /// Bytes of text outside sleds that were compared with the file.
     pub(crate) compared: u64,
-    /// Those that differ.
+    /// Bytes among them that differ.
     pub(crate) different: u64,
 }
 
@@ -49,7 +50,7 @@ impl Patcher {
         Ok(proof)
     }
 
-    /// `text` is a mapping, and the offset in the file that it begins with.
+    /// Checks one mapping. `text` is its range, and the offset in the file at which it begins.
     fn prove_mapping(
         &self,
         memory: &Memory,
@@ -64,7 +65,7 @@ impl Patcher {
         let (mut text, mut original) = (Vec::new(), Vec::new());
         let mut start = range.start;
         while start < range.end {
-            // Pieces end where no sled stands.
+            // Pieces end between sleds.
             let mut end = range.end.min(start + RUN);
             let mut here = Vec::new();
             while let Some(site) = sites.next_if(|site| site.address < end) {
@@ -91,7 +92,7 @@ impl Patcher {
                 };
                 match classify(site.kind, site.address, bytes) {
                     State::Compiled | State::Staged { .. } => proof.sleds_off += 1,
-                    // On, or somebody else's: not proven to be off.
+                    // The sled is on, or patched by other code: it is not proven to be off.
                     State::On { .. } | State::Runtime | State::Breakpoint | State::Foreign => {
                         proof.sleds_on += 1;
                     }
@@ -119,7 +120,8 @@ impl Patcher {
     }
 }
 
-/// Fills `into` from `offset` as far as the file goes and can be read; returns how far that is.
+/// Fills `into` from `offset`, as far as the file goes and can be read. Returns the number of
+/// bytes.
 fn read_up_to(file: &File, offset: u64, into: &mut [u8]) -> usize {
     let mut filled = 0;
     while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {

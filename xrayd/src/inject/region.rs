@@ -1,13 +1,15 @@
-//! The code mapping of a neighbourhood: a handshake for whoever attaches next, the trampolines, and stubs.
+//! The code mapping of a neighbourhood: a handshake for the next tracer, the trampolines, and
+//! stubs.
 //!
 //! ```text
-//!  +0     magic "xrayd" 0 0 9 | bytes | table | rings | rings mapping: start, bytes | ring shift, slots shift | thread id offset
+//!  +0     magic "xrayd" 0 0 9 | bytes | table | rings | rings mapping: start, bytes
+//!         | ring shift, slots shift | thread id offset
 //!  +256   trampolines
 //!  +12288 stubs, 64 bytes each
 //! ```
 //!
-//! The handshake is as trustworthy as the target: whoever takes a region over generates its trampolines anew from the handshake
-//! and compares every byte.
+//! The handshake is as trustworthy as the target. A tracer that takes a region over generates its
+//! trampolines anew from the handshake, and compares every byte.
 
 use std::{io, ops::Range};
 
@@ -20,7 +22,7 @@ use sled_encoders::{
 use crate::{pid::TargetAddr, sys::Memory, target::MapEntry};
 
 const MAGIC: [u8; 8] = *b"xrayd\0\0\x09";
-/// All that a gate's byte can say.
+/// All ways that the byte of a gate can lead.
 const WAYS: [(Front, Door); 4] = [
     (Front::None, Door::Open),
     (Front::Count, Door::Open),
@@ -30,21 +32,21 @@ const WAYS: [(Front, Door); 4] = [
 const HANDSHAKE_WORDS: usize = 8;
 const TRAMPOLINES_AT: u64 = 256;
 const STUBS_AT: u64 = 3 * 4096;
-/// How far a call reaches, less a margin for the region and the sled.
+/// Reach of a call in bytes, less a margin for the region and the sled.
 const REACH: u64 = (1 << 31) - (1 << 20);
 /// Modules farther apart than this get trampolines of their own.
 const SPREAD: u64 = 1 << 30;
 
-/// Where the data of a target's trampolines lies.
+/// Addresses and sizes of the data that a target's trampolines use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// The table's mapping.
     pub(crate) table: u64,
     /// First byte of the rings, a multiple of the chunk size.
     pub(crate) rings: u64,
-    /// The mapping that holds them.
+    /// The mapping that holds the rings: start and bytes.
     pub(crate) rings_map: (u64, u64),
-    /// Sizes.
+    /// The sizes of rings and table.
     pub(crate) geometry: Geometry,
     /// Offset of the thread id from the thread pointer.
     pub(crate) tid_offset: i32,
@@ -63,7 +65,7 @@ pub(crate) struct Region {
 pub(crate) struct Neighbourhood {
     /// From the first sled to the end of the last.
     pub(crate) range: Range<u64>,
-    /// How many sleds need a stub.
+    /// Sleds that need a stub.
     pub(crate) stubs: u64,
 }
 
@@ -84,7 +86,7 @@ impl Layout {
 // === impl Region ===
 
 impl Region {
-    /// What a region at `address` will be; nothing is written.
+    /// A region as it will be at `address`. Nothing is written.
     pub(crate) fn plan(address: u64, bytes: u64, layout: &Layout) -> Result<Self, EncodeError> {
         let trampolines = Trampolines::assemble(&layout.spec(address))?;
         if trampolines.code.len() as u64 > STUBS_AT - TRAMPOLINES_AT {
@@ -99,13 +101,13 @@ impl Region {
         })
     }
 
-    /// Writes it and reads it back.
+    /// Writes the region and reads it back.
     pub(crate) fn write(&self, memory: &Memory, layout: &Layout) -> io::Result<()> {
         memory.write(
             TargetAddr(self.address + TRAMPOLINES_AT),
             &self.trampolines.code,
         )?;
-        // Last: whoever finds the magic finds the rest.
+        // The handshake is last: a tracer that finds the magic finds the rest.
         memory.write(TargetAddr(self.address), &self.handshake(layout))?;
         if self.stands(memory)? {
             Ok(())
@@ -116,10 +118,12 @@ impl Region {
         }
     }
 
-    /// The region whose handshake stands in `entry`, and the layout it names. `None` if there is none.
+    /// The region whose handshake stands in `entry`, and the layout that it names. `None` if there
+    /// is no handshake.
     ///
     /// # Errors
-    /// There is one, of another version or not fitting what stands behind it: why.
+    /// The reason why the region cannot be used: it has another version, or its memory does not
+    /// match the handshake.
     pub(crate) fn find(
         memory: &Memory,
         entry: &MapEntry,
@@ -200,24 +204,25 @@ impl Region {
         range.end.saturating_sub(self.address) <= REACH && end.saturating_sub(range.start) <= REACH
     }
 
-    /// Its addresses.
+    /// Addresses of the region.
     pub(crate) fn range(&self) -> Range<u64> {
         self.address..self.address + self.bytes
     }
 
-    /// How many stubs it has room for.
+    /// Stubs that the region has room for.
     pub(crate) fn stubs(&self) -> u64 {
         self.bytes.saturating_sub(STUBS_AT) / STUB_BYTES as u64
     }
 
-    /// Where stub `index` stands, if there is room for it.
+    /// Address of stub `index`, if there is room for it.
     pub(crate) fn stub(&self, index: u64) -> Option<u64> {
         let offset = STUBS_AT.checked_add(index.checked_mul(STUB_BYTES as u64)?)?;
         (offset.checked_add(STUB_BYTES as u64)? <= self.bytes).then_some(self.address + offset)
     }
 
-    /// The first stub behind all that were ever written: threads may still stand in any of those, also where no sled that is known
-    /// leads to it. Where that cannot be read, none is left.
+    /// Index of the first stub behind all stubs that were ever written. A thread may still stand in
+    /// any of those, also if no known sled leads to it. If the memory cannot be read, no stub is
+    /// left.
     pub(crate) fn next_stub(&self, memory: &Memory) -> u64 {
         let mut stub = [0u8; STUB_BYTES];
         let mut is_used = |index: u64| {
@@ -225,7 +230,7 @@ impl Region {
             let read = address.map(|address| memory.read(address, &mut stub));
             !matches!(read, Some(Ok(()))) || stub != [0; STUB_BYTES]
         };
-        // They are written one behind the other.
+        // Stubs are written in ascending order.
         let (mut used, mut free) = (0, self.stubs());
         while used < free {
             let middle = used.midpoint(free);
@@ -245,7 +250,7 @@ impl Region {
             .then_some(offset / STUB_BYTES as u64)
     }
 
-    /// Whether the trampolines stand there, wherever their gates lead.
+    /// True if the trampolines stand there, wherever their gates lead.
     fn stands(&self, memory: &Memory) -> io::Result<bool> {
         let origin = self.address + TRAMPOLINES_AT;
         let mut there = vec![0u8; self.trampolines.code.len()];
@@ -264,7 +269,7 @@ impl Region {
         Ok(there == self.trampolines.code)
     }
 
-    /// Leads all flavours there, a byte at a time: no thread is stopped for it.
+    /// Leads all flavours of trampolines to `front`, a byte at a time. No thread is stopped for it.
     pub(crate) fn set_front(&self, memory: &Memory, front: Front, door: Door) -> io::Result<()> {
         for front in [Front::None, front] {
             for gate in &self.trampolines.gates {
@@ -302,7 +307,8 @@ impl Region {
 // === impl Neighbourhood ===
 
 impl Neighbourhood {
-    /// Groups the ranges of modules (first sled to last, and how many stubs they need), given by address.
+    /// Groups modules by distance. A module is given by its range, first sled to last, and the
+    /// number of stubs that it needs.
     pub(crate) fn group(modules: impl IntoIterator<Item = (Range<u64>, u64)>) -> Vec<Self> {
         let mut modules: Vec<_> = modules.into_iter().collect();
         modules.sort_unstable_by_key(|(range, _)| range.start);
@@ -319,12 +325,12 @@ impl Neighbourhood {
         groups
     }
 
-    /// How large a region it needs.
+    /// Bytes of the region that it needs.
     pub(crate) fn region_bytes(&self) -> u64 {
         (STUBS_AT + self.stubs * STUB_BYTES as u64).next_multiple_of(4096)
     }
 
-    /// How far from its sleds the region may lie.
+    /// Longest distance of the region from its sleds, in bytes.
     pub(crate) const fn reach() -> u64 {
         REACH
     }

@@ -1,4 +1,5 @@
-//! System calls made by a stopped thread of the target, each with its undo.
+//! System calls that a stopped thread of the target makes. Mappings are undone when [`Remote`] is
+//! dropped, unless they are committed.
 
 use std::io;
 
@@ -12,50 +13,50 @@ use crate::{
     },
 };
 
-/// Reading the time stamp counter faults.
+/// The result of `PR_GET_TSC` for a thread that may not read the time stamp counter.
 const PR_TSC_SIGSEGV: u32 = 2;
 
-/// What can go wrong in a borrowed thread.
+/// The failure of a call in a borrowed thread.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RemoteError {
-    /// The thread could not be made to do it.
+    /// The thread could not be made to make the call.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// The call failed in the target.
     #[error("{call} in the target")]
     Refused {
-        /// Which call.
+        /// The call.
         call: &'static str,
-        /// What it said.
+        /// The error of the call.
         #[source]
         source: io::Error,
     },
 }
 
-/// Where a mapping shall be.
+/// The place of a new mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Anywhere.
+    /// Any place.
     Any,
-    /// Here, where nothing is.
+    /// This address, which must be free.
     Free(u64),
-    /// Here, in place of what is there.
+    /// This address, in place of the mapping that is there.
     Over(u64),
 }
 
-/// A stopped thread, to make calls with.
+/// A stopped thread that makes calls.
 #[derive(Debug)]
 pub(super) struct Remote<'a> {
     thread: &'a mut Stopped,
     instruction: u64,
-    /// What was mapped, to be unmapped if something later fails. Filled by `map`, emptied by `commit`.
+    /// Mappings that are unmapped if a later step fails. Filled by `map`, emptied by `commit`.
     mapped: Vec<(u64, u64)>,
 }
 
 // === impl Remote ===
 
 impl<'a> Remote<'a> {
-    /// Borrows a thread whose signals are held back.
+    /// Borrows a thread whose signals are blocked.
     pub(super) fn new(thread: &'a mut Stopped, instruction: u64) -> Self {
         Self {
             thread,
@@ -64,7 +65,7 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// The thread that makes the calls, as it was.
+    /// The thread that makes the calls, in its own state.
     pub(super) fn thread(&self) -> &Stopped {
         self.thread
     }
@@ -97,7 +98,7 @@ impl<'a> Remote<'a> {
             ],
         )?;
         self.mapped.push((at, bytes));
-        // Kernels before 4.17 take the flag for a hint.
+        // Kernels before 4.17 treat the flag as a hint.
         match address {
             Some(wanted) if wanted != at => Err(RemoteError::Refused {
                 call,
@@ -145,7 +146,7 @@ impl<'a> Remote<'a> {
         .map(|_| ())
     }
 
-    /// Names a mapping for who looks at the target's maps; without a name it serves as well.
+    /// Names a mapping for readers of the target's maps. The mapping also works without a name.
     pub(super) fn name(&mut self, address: u64, bytes: u64, name: u64) {
         if !kernel_names_mappings() {
             return;
@@ -167,7 +168,8 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// True if the thread must not read the time stamp counter (`PR_SET_TSC`). `scratch` is room for a word in the target.
+    /// True if the thread may not read the time stamp counter (`PR_SET_TSC`). `scratch` is room for
+    /// a word in the target.
     pub(super) fn has_no_counter(
         &mut self,
         memory: &Memory,
@@ -191,7 +193,7 @@ impl<'a> Remote<'a> {
             .map(|_| ())
     }
 
-    /// `memfd_create` with the name at `name`; it has no length yet.
+    /// `memfd_create` with the name at `name`. The file is empty.
     pub(super) fn memfd(&mut self, name: u64) -> Result<i64, RemoteError> {
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         self.call(
@@ -213,7 +215,7 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// What was mapped stays.
+    /// Keeps the mappings, and returns them.
     pub(super) fn commit(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.mapped)
     }

@@ -1,15 +1,15 @@
-//! What is asked and answered before rings are mapped.
+//! The question and the answer about rings, before they are mapped.
 
 use shm_ring::Geometry;
 
-/// Rings that a process is about to be recorded with.
+/// The rings that a recording of a process needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RingsNeeded {
-    /// New ones.
+    /// New rings.
     New,
-    /// New ones of these sizes, which the trampolines in it have.
+    /// New rings of these sizes, which the trampolines in the process have.
     NewOfSize(Geometry),
-    /// Those that it has, of these sizes.
+    /// The rings that the process has, of these sizes.
     Present {
         geometry: Geometry,
         /// Slots that are not closed.
@@ -17,11 +17,11 @@ pub(crate) enum RingsNeeded {
     },
 }
 
-/// Rings as they are to be.
+/// The rings that were chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RingPlan {
     /// Their sizes.
     pub(crate) geometry: Geometry,
-    /// Slots of new ones that are closed: no memory is promised for their rings so far.
+    /// Closed slots of new rings: no memory is reserved for their rings yet.
     pub(crate) closed: Vec<u32>,
 }

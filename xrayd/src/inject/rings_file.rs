@@ -1,13 +1,14 @@
-//! The file behind the rings: proven on the open descriptor before anything is done with it.
+//! The file behind the rings. It is proven on the open descriptor before anything is done with it.
 //!
-//! The target's threads run while one of them is borrowed, and change what its descriptors, links
-//! and mappings lead to at any moment. So a name or a number only says where to look. What was
-//! opened is judged by itself, and until it is proven it is neither written nor cut nor extended:
+//! The target's threads run while one of them is borrowed. They can change at any moment what its
+//! descriptors, links and mappings lead to. So a name or a number only shows where to look. The
+//! opened file is judged by itself. Until it is proven, it is neither written nor cut nor extended:
 //!
-//! * [`RingsFile::fresh`]: a memfd that a borrowed thread has made just now. It is empty, has no name in any file system, and its
-//!   own name holds a number that nothing could foresee. It is then given its length and sealed.
-//! * [`RingsFile::mapped`]: what is mapped at a place in the target. The target may write it itself, so the daemon writes
-//!   nothing that the target could not; and its length is fixed.
+//! * [`RingsFile::fresh`]: a memfd that a borrowed thread has just made. It is empty, has no name
+//!   in any file system, and its own name holds a number that nothing could foresee. It then gets
+//!   its length and is sealed.
+//! * [`RingsFile::mapped`]: the file that is mapped at a place in the target. The target may write
+//!   it itself, so the daemon writes nothing that the target could not write. Its length is fixed.
 
 use std::{
     fs::{self, File},
@@ -35,15 +36,16 @@ use crate::{
 };
 
 const PAGE: i64 = 4096;
-/// A memfd whose name is made up by [`RingsFile::new_name`] begins so.
+/// Start of the names that [`RingsFile::new_name`] makes.
 const NAME: &str = "xrayd-rings:";
 /// Bytes of such a name, with the zero at its end.
 pub(super) const NAME_BYTES: usize = NAME.len() + 32 + 1;
-/// No length of the file changes any more, and no seal.
+/// Seals that fix the length of the file, and its seals.
 const FIXED: SealFlag = SealFlag::F_SEAL_SHRINK
     .union(SealFlag::F_SEAL_GROW)
     .union(SealFlag::F_SEAL_SEAL);
-/// A memfd that was not to be executable has this one from the start: Linux 6.3, `vm.memfd_noexec`.
+/// The seal that a memfd without execute permission has from the start: Linux 6.3,
+/// `vm.memfd_noexec`.
 const EXEC: SealFlag = SealFlag::from_bits_retain(0x20);
 
 /// A proven file.
@@ -52,13 +54,13 @@ pub(crate) struct RingsFile {
     file: File,
 }
 
-/// Why a file was not proven.
+/// The reason why a file was not proven.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unproven {
     /// It is something else.
     #[error("it is {0}")]
     Other(&'static str),
-    /// The system refused to open or describe it.
+    /// The kernel refused to open or describe it.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -72,7 +74,7 @@ impl From<nix::Error> for Unproven {
 // === impl RingsFile ===
 
 impl RingsFile {
-    /// A name for a memfd that nothing can foresee.
+    /// A name for a memfd, which nothing can foresee.
     pub(super) fn new_name() -> io::Result<String> {
         use std::{fmt::Write as _, io::Read as _};
         let mut random = [0u8; 16];
@@ -85,11 +87,11 @@ impl RingsFile {
         Ok(name)
     }
 
-    /// Takes a copy of a descriptor that a borrowed thread has made just now, by `memfd_create`
-    /// with `name`, gives the file its length, and seals that.
+    /// Takes a copy of a descriptor that a borrowed thread has just made by `memfd_create` with
+    /// `name`. Gives the file its length, and seals that.
     ///
     /// # Errors
-    /// It is another file. Then nothing was done to it.
+    /// The descriptor leads to another file. Then nothing was done to that file.
     pub(super) fn fresh(copy: OwnedFd, name: &str, bytes: u64) -> Result<Self, Unproven> {
         let file = File::from(copy);
         let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
@@ -115,12 +117,12 @@ impl RingsFile {
         Ok(Self { file })
     }
 
-    /// Opens what the target has mapped at `range`, through `map_files`.
+    /// Opens the file that the target has mapped at `range`, through `map_files`.
     ///
-    /// It is opened for nothing first: opening a device or a FIFO has effects. Anonymous shared
-    /// memory has no descriptor, and nothing but one changes its length. `map_files` gives one to
-    /// processes with CAP_CHECKPOINT_RESTORE in the initial user namespace, so it is not taken over
-    /// from a target that may have that.
+    /// The first open is by `O_PATH`, since opening a device or a FIFO has effects. Anonymous
+    /// shared memory has no descriptor, and only a descriptor can change its length. `map_files`
+    /// gives one to processes with CAP_CHECKPOINT_RESTORE in the initial user namespace. So
+    /// anonymous memory is not taken over from a target that may have this capability.
     ///
     /// # Errors
     /// It is another file, or may not be opened. Then nothing was done to it.
@@ -143,8 +145,8 @@ impl RingsFile {
         Ok(mapped)
     }
 
-    /// Checks that the target has this very file mapped at `range`, from its beginning, and may
-    /// write it.
+    /// Checks that the target has this file mapped at `range`, from its beginning, and may write
+    /// it.
     pub(super) fn is_mapped_at(&self, pid: Pid, range: &Range<u64>) -> Result<(), Unproven> {
         let metadata = self.file.metadata()?;
         let device = (major(metadata.dev()), minor(metadata.dev()));
@@ -164,7 +166,7 @@ impl RingsFile {
         }
     }
 
-    /// Maps a part of it here; `None` if it is shorter.
+    /// Maps a part of the file here; `None` if the file is shorter.
     pub(super) fn map(&self, offset: u64, bytes: u64) -> io::Result<Option<Mapping>> {
         let is_whole = offset
             .checked_add(bytes)
@@ -174,7 +176,7 @@ impl RingsFile {
             .transpose()
     }
 
-    /// Gives the memory of a part back to the system; it reads as zero then.
+    /// Returns the memory of a part to the system. The part then reads as zero.
     pub(crate) fn give_back(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let offset = i64::try_from(offset).map_err(io::Error::other)?;
         let bytes = i64::try_from(bytes).map_err(io::Error::other)?;
@@ -182,9 +184,9 @@ impl RingsFile {
         Ok(fallocate(&self.file, flags, offset, bytes)?)
     }
 
-    /// Bytes of memory that it takes; 0 if that cannot be told.
+    /// Bytes of memory that the file takes; 0 if that is unknown.
     pub(crate) fn resident(&self) -> u64 {
-        /// In which the kernel counts, whatever the file system's blocks are.
+        /// Unit of the kernel's count, whatever the blocks of the file system are.
         const BLOCK: u64 = 512;
         let metadata = self.file.metadata();
         metadata.map_or(0, |it| it.blocks().saturating_mul(BLOCK))
@@ -197,8 +199,8 @@ impl RingsFile {
     }
 }
 
-/// A file without a name, of ordinary pages, on the kernel's own mount for shared memory. No path
-/// leads there.
+/// Checks that a file has no name, has ordinary pages, and lies on the kernel's own mount for
+/// shared memory. No path leads to such a file.
 fn is_shared_memory(file: &File) -> Result<(), Unproven> {
     let own = File::from(memfd_create(c"xrayd", MFdFlags::MFD_CLOEXEC)?);
     let metadata = file.metadata()?;
@@ -222,8 +224,8 @@ fn seals(file: &File) -> Result<SealFlag, Unproven> {
     )?))
 }
 
-/// Where `/proc` shows a descriptor of ours. It leads to what is open, not to what its name means
-/// by now.
+/// The path of one of our descriptors in `/proc`. It leads to the open file, also if the file's
+/// name leads elsewhere by now.
 fn own_link(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }

@@ -1,7 +1,8 @@
-//! The slots of a target's table: who owns them, and making them free or closed, one by one or all.
+//! The slots of a target's table: reads their owners, and makes slots free or closed, one by one or
+//! all.
 //!
-//! A slot's owner is changed by threads of the target, too, with a compare and exchange of 0. So
-//! nothing but a slot's owner says whether it is free, and it is written last.
+//! Threads of the target also change the owner of a slot, with a compare-and-exchange of 0. So only
+//! the owner shows whether a slot is free, and it is written last.
 
 use std::{io, ops::Range};
 
@@ -20,7 +21,7 @@ const _: () = assert!(slot::TID == 0 && slot::VIEW == OWNER as u64);
 const AT_ONCE: u32 = 1 << 10;
 
 impl Layout {
-    /// The owners of these slots, as far as there are such slots.
+    /// The owners of these slots, as far as the table has such slots.
     pub(crate) fn slot_owners(&self, memory: &Memory, slots: Range<u32>) -> io::Result<Vec<u32>> {
         let end = slots.end.min(self.geometry.slots());
         let mut owners = Vec::new();
@@ -36,14 +37,14 @@ impl Layout {
         Ok(owners)
     }
 
-    /// How many slots threads may take, or have taken.
+    /// Slots that threads may take, or have taken.
     pub(super) fn open_slots(&self, memory: &Memory) -> io::Result<u32> {
         let owners = self.slot_owners(memory, 0..self.geometry.slots())?;
         let open = owners.iter().filter(|owner| **owner != slot::CLOSED);
         Ok(u32::try_from(open.count()).unwrap_or(u32::MAX))
     }
 
-    /// Closes those of these slots that are free, while no thread looks for one.
+    /// Closes those of these slots that are free. No thread may look for a slot meanwhile.
     pub(super) fn close_slots(&self, memory: &Memory, slots: &[u32]) -> io::Result<()> {
         if slots.is_empty() {
             return Ok(());
@@ -54,9 +55,9 @@ impl Layout {
         free.try_for_each(|&index| self.write_owner(memory, index, slot::CLOSED))
     }
 
-    /// Ends all writing to the rings, also by sleds that a daemon left on when it died: every
-    /// thread finds its slot empty, and the slow path returns at once. A thread that is in a
-    /// trampoline meanwhile is out of it after the pause.
+    /// Ends all writing to the rings, also by sleds that a dead daemon left on: every thread finds
+    /// its slot empty, and the slow path returns at once. A thread that is in a trampoline
+    /// meanwhile has left it after the pause.
     pub(super) fn silence(&self, memory: &Memory) -> io::Result<()> {
         clear_live(memory, TargetAddr(self.table))?;
         std::thread::sleep(SETTLE);
@@ -68,7 +69,7 @@ impl Layout {
                 usize::try_from(end - at).map_or(piece.len(), |left| left.min(piece.len()));
             let slots = &mut piece[..length];
             memory.read(TargetAddr(at), slots)?;
-            // Pages that nobody has touched stay so.
+            // Untouched pages stay untouched.
             if slots.iter().any(|&byte| byte != 0) {
                 slots.fill(0);
                 memory.write(TargetAddr(at), slots)?;
@@ -79,14 +80,15 @@ impl Layout {
         Ok(())
     }
 
-    /// From now on no thread finds the slot as its own, nor free.
+    /// Withdraws a slot. From now on no thread finds it as its own, or as free.
     pub(crate) fn withdraw_slot(&self, memory: &Memory, index: u32) -> io::Result<()> {
         self.write_owner(memory, index, slot::WITHDRAWN)
     }
 
-    /// Makes a slot free that no thread finds as its own.
+    /// Frees a slot that no thread finds as its own.
     pub(crate) fn free_slot(&self, memory: &Memory, index: u32) -> io::Result<()> {
-        // Everything but the owner first: a thread that claims the slot finds it as new, with limit 0.
+        // Everything but the owner first: a thread that claims the slot finds it as new, with limit
+        // 0.
         let rest = TargetAddr(self.slot(index).0 + slot::VIEW);
         memory.write(rest, &[0; LINE - OWNER])?;
         self.write_owner(memory, index, 0)

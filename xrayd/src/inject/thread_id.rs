@@ -1,7 +1,9 @@
-//! Where the thread library keeps a thread's own id, as an offset from the thread pointer.
+//! Finds where the thread library keeps a thread's own id, as an offset from the thread pointer.
 //!
-//! Found by looking for the id in the stopped thread's control block. More than one place may hold the number by chance; the others are
-//! excluded by looking into the control blocks of other threads, whose places the kernel tells (their robust lists lie in them).
+//! The search looks for the id in the stopped thread's control block. The same number may stand at
+//! other offsets by chance. The control blocks of other threads exclude those offsets. Their
+//! addresses follow from the robust lists, which lie in the control blocks and which the kernel
+//! reports.
 
 use crate::{
     pid::{Pid, TargetAddr, Tid},
@@ -9,23 +11,24 @@ use crate::{
     target::Threads,
 };
 
-/// How much of the control block is searched: glibc keeps the id at 0x2d0 (2.36), musl at 0x30 (1.2).
+/// Bytes of the control block that are searched. glibc keeps the id at 0x2d0 (2.36), musl at 0x30
+/// (1.2).
 const SEARCHED: u64 = 0x800;
-/// Threads looked at to exclude chance.
+/// Threads that are read to exclude chance.
 const WITNESSES: usize = 64;
 /// Offsets preferred when chance cannot be excluded, as for a single thread whose id is 1: musl
-/// 1.2, musl 1.1, glibc from 2.4 on. A control block of musl ends before glibc's offset, and any
-/// memory follows it; that of glibc has no id, and never the number 1, at musl's.
+/// 1.2, musl 1.1, glibc from 2.4 on. musl's control block ends before glibc's offset, and any
+/// memory follows it. glibc's control block has no id at musl's offsets, and never the number 1.
 const KNOWN_OF_MUSL: [i32; 3] = [0x30, 0x38, 0x48];
 const KNOWN_OF_GLIBC: [i32; 1] = [0x2d0];
 
-/// The offset, given the thread pointer of one thread.
+/// Finds the offset, given the thread pointer of one thread.
 pub(super) fn find(memory: &Memory, pid: Pid, tid: Tid, thread_pointer: u64) -> Option<i32> {
     if thread_pointer == 0 {
         return None;
     }
     let mut block = Vec::new();
-    // The block may end before a mapping does; read what is there, a page at most twice.
+    // The mapping may end within the block: then less is read.
     for length in [SEARCHED, 0x400, 0x300, 0x100, 0x60] {
         block.resize(usize::try_from(length).ok()?, 0);
         if memory.read(TargetAddr(thread_pointer), &mut block).is_ok() {
@@ -54,7 +57,7 @@ pub(super) fn find(memory: &Memory, pid: Pid, tid: Tid, thread_pointer: u64) -> 
                     .wrapping_add(to_pointer)
                     .wrapping_add_signed(i64::from(offset));
                 let found = memory.read_u32(TargetAddr(place)).ok();
-                // A thread that starts or ends just now proves nothing.
+                // A thread that is just starting or ending proves nothing.
                 found.is_none() || Threads::inner_id(pid, other).is_none_or(|id| found == Some(id))
             })
         });
@@ -76,9 +79,9 @@ fn preferred(block: &[u8], thread_pointer: u64, candidates: &[i32]) -> Option<i3
 }
 
 /// glibc's `tcbhead_t` has its own address at 0 and at 0x10, and a small number at 0x18
-/// (sysdeps/x86_64/nptl/tls.h). musl's `struct pthread` has it at 0, and in the list of all
-/// threads, 0x10 and 0x18, if there is one thread only; before 1.2, there are zeroes
-/// (src/internal/pthread_impl.h).
+/// (sysdeps/x86_64/nptl/tls.h). musl's `struct pthread` has its own address at 0. At 0x10 and 0x18
+/// are the links of the list of all threads, which are its own address too if there is only one
+/// thread. Before 1.2, zeroes stand there (src/internal/pthread_impl.h).
 fn is_glibc(block: &[u8], thread_pointer: u64) -> bool {
     let word = |at: usize| {
         let bytes = block.get(at..)?.first_chunk()?;
@@ -117,7 +120,7 @@ mod tests {
             (&musl, vec![0x30, 0x2d0], 0x30),
             (&musl, vec![0x20, 0x30, 0x34, 0x38], 0x30),
             (&old_musl, vec![0x38, 0x40, 0x2d0], 0x38),
-            // Neither of them.
+            // At none of the known offsets of musl.
             (&old_musl, vec![0x64, 0x2d0], 0x64),
         ];
         for (block, candidates, expected) in rows {

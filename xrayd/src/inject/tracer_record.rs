@@ -1,8 +1,8 @@
-//! The tracer's record in the table: which xrayd uses the memory that is in a target.
+//! The tracer's record in the table: it names the xrayd that uses the memory in a target.
 //!
 //! The lock of [`crate::sys::Claim`] belongs to one mount of procfs, so a daemon on the host and a
 //! recorder in a container can hold one each. The table is the same memory for both. The record in
-//! it names the tracer, and a counter beside it is renewed while the tracer lives:
+//! it names the tracer, and the tracer renews a counter beside it while it lives:
 //!
 //! ```text
 //! boot | pid namespace | pid | start time | random number | checksum      counter
@@ -10,17 +10,18 @@
 //!
 //! Memory of another process has no compare-and-exchange. A tracer takes the record in three steps:
 //!
-//! 1. It looks. A record is free if it is empty or torn, or if its tracer is gone: of another boot; of
-//!    this pid namespace and without a process; or not renewed for [`STALE`]. The last is not enough
-//!    where the process can be seen to live.
-//! 2. It writes its own record. If more than [`SETTLE`] has passed since the look, it takes the record
-//!    away again, and starts over after a pause.
-//! 3. It waits for [`SETTLE`] and reads. The record is its own, or another tracer's, which has it then.
+//! 1. It looks. A record is free if it is empty or torn, or if its tracer is gone. A tracer is gone
+//!    if it is of another boot; if it is of this pid namespace and has no process; or if its record
+//!    was not renewed for [`STALE`]. The last is not enough where the process can be seen to live.
+//! 2. It writes its own record. If more than [`SETTLE`] has passed since the look, it takes the
+//!    record away again, and starts over after a pause.
+//! 3. It waits for [`SETTLE`] and reads. The record is its own, or another tracer's. Then that
+//!    tracer has the table.
 //!
 //! Of two tracers that both saw a free record, the later one writes within [`SETTLE`] of its look,
 //! and the look was before the earlier one's write. So the earlier one reads the later one's record
-//! in step 3. Two writes at the same moment can mix; the checksum tells, and both start over. A
-//! tracer whose record a slow one has overwritten finds an empty one, and writes it again.
+//! in step 3. Two writes at the same moment can mix. The checksum shows that, and both start over.
+//! A tracer whose record a slow one has overwritten finds an empty one, and writes its own again.
 //!
 //! The record is in the target's memory. A target that forges it keeps tracers away from itself, or
 //! ends its own session.
@@ -44,20 +45,20 @@ use crate::{
     sys::Memory,
 };
 
-/// How often a tracer renews the counter.
+/// Time between two renewals of the counter.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
-/// A record whose counter was not renewed for so long may be a dead tracer's.
+/// A record whose counter was not renewed for this time may be a dead tracer's.
 const STALE: Duration = Duration::from_secs(5);
 const WATCH_EVERY: Duration = Duration::from_millis(50);
-/// Longer than from a look at the record to the write that follows it, unless the tracer is
-/// interrupted.
+/// Longer than the time from a look at the record to the write that follows it, unless the tracer
+/// is interrupted.
 const SETTLE: Duration = Duration::from_millis(5);
-/// How often a tracer starts over.
+/// Tries to take a record.
 const TRIES: usize = 8;
 
 const WORDS: usize = 6;
 const BYTES: usize = WORDS * 8;
-/// With the counter.
+/// Bytes of the record with the counter.
 const RECORD_BYTES: usize = BYTES + 8;
 #[expect(clippy::cast_possible_truncation, reason = "within a page")]
 const RECORD_AT: usize = table::TRACER as usize;
@@ -70,46 +71,48 @@ const _: () = assert!(table::TRACER_COUNTER == table::TRACER + BYTES as u64);
 struct Tracer {
     /// The beginning of the kernel's boot id.
     boot: u64,
-    /// Inode of the pid namespace that the next two are of.
+    /// Inode of the pid namespace to which `pid` belongs.
     namespace: u64,
     pid: u64,
     /// Field 22 of `/proc/<pid>/stat`.
     start: u64,
-    /// Tells sessions of one tracer apart.
+    /// Distinguishes sessions of one tracer.
     random: u64,
 }
 
-/// What is in the table.
+/// The record and the counter that are in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    /// `None` if it is empty or torn.
+    /// `None` if the record is empty or torn.
     tracer: Option<Tracer>,
     counter: u64,
 }
 
-/// What a tracer knows of another one.
+/// The state of another tracer, as one tracer can see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
-    /// It is gone, or it is a session of this tracer that is over.
+    /// The tracer is gone, or it is an ended session of this process.
     Gone,
-    /// It can be seen.
+    /// The tracer's process can be seen to live.
     Lives,
-    /// It cannot be seen from here.
+    /// The tracer's process cannot be seen from here.
     Hidden,
 }
 
 /// Whether a session still has its table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Tenure {
-    /// Yes.
+    /// The session has its table.
     Held,
     /// The address space is gone, as after an `exec` (P49).
     Gone,
-    /// The table is another's, or was closed by another: what happened, in words.
+    /// The table is another tracer's, or another tracer has closed it. The text describes the
+    /// event.
     Lost(String),
 }
 
-/// The right to use a table. Dropping it empties the record, unless that is another's by then.
+/// The right to use a table. Dropping it empties the record, unless the record is another tracer's
+/// by then.
 #[derive(Debug)]
 pub(crate) struct TableClaim {
     memory: Arc<Memory>,
@@ -160,7 +163,7 @@ impl Tracer {
         bytes
     }
 
-    /// What `self` knows of the life of `other`.
+    /// The state of `other`, as `self` can see it.
     fn life_of(&self, other: &Self) -> Life {
         if other.boot != self.boot {
             return Life::Gone;
@@ -169,7 +172,8 @@ impl Tracer {
             return Life::Hidden;
         }
         if (other.pid, other.start) == (self.pid, self.start) {
-            // The lock of this process is held for the session that looks.
+            // This process holds its lock on the target for the session that looks, so its other
+            // sessions are over.
             return Life::Gone;
         }
         let Some(pid) = i32::try_from(other.pid).ok().filter(|pid| *pid > 0) else {
@@ -182,7 +186,7 @@ impl Tracer {
         match Process::new(pid).and_then(|process| process.stat()) {
             Ok(stat) if matches!(stat.state, 'Z' | 'X') => Life::Gone,
             Ok(stat) if stat.starttime == other.start => Life::Lives,
-            // Another process has the number, or its time namespace is another one.
+            // Another process has the pid, or the tracer is in another time namespace.
             _ => Life::Hidden,
         }
     }
@@ -192,7 +196,7 @@ impl Tracer {
     }
 }
 
-/// Tells a whole record from a mixture of two.
+/// A check that distinguishes a whole record from a mixture of two.
 fn checksum(words: [u64; WORDS - 1]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     words.into_iter().fold(FACTOR, |sum, word| {
@@ -209,7 +213,7 @@ impl Seen {
         Ok(Self::understand(&bytes))
     }
 
-    /// Of the bytes of a record and its counter.
+    /// Decodes a record and its counter.
     fn understand(bytes: &[u8]) -> Self {
         let mut words = [0u64; WORDS + 1];
         for (word, piece) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
@@ -231,7 +235,7 @@ impl Seen {
 // === impl TableClaim ===
 
 impl TableClaim {
-    /// Takes a table that was mapped just now, before anything names its place.
+    /// Takes a table that was just mapped, before anything names its place.
     pub(super) fn of_new(memory: &Arc<Memory>, table: TargetAddr, pid: Pid) -> Result<Self> {
         let tracer = Tracer::this().map_err(|error| Refusal::from_io(pid, LOOK, &error))?;
         let claim = Self::new(memory, table, tracer);
@@ -241,7 +245,7 @@ impl TableClaim {
         Ok(claim)
     }
 
-    /// Takes a table that was there already.
+    /// Takes a table that was there before.
     ///
     /// # Errors
     /// Another tracer has it.
@@ -252,12 +256,13 @@ impl TableClaim {
 
     fn take_as(tracer: Tracer, memory: &Arc<Memory>, table: TargetAddr, pid: Pid) -> Result<Self> {
         let failed = |error: io::Error| Refusal::from_io(pid, "write to the table", &error);
-        // It is dropped if another tracer gets the table, and then leaves that one's record alone.
+        // The claim is dropped if another tracer gets the table. Then it leaves that tracer's
+        // record alone.
         let claim = Self::new(memory, table, tracer);
         let mut stale = None;
         let since = Instant::now();
         for _ in 0..TRIES {
-            // The target may change the record as it likes.
+            // A bound on the time, since the target may change the record at will.
             if since.elapsed() > 2 * STALE {
                 break;
             }
@@ -296,10 +301,10 @@ impl TableClaim {
         }
     }
 
-    /// Watches another tracer's record.
+    /// Watches another tracer's record until it is stale.
     ///
     /// # Errors
-    /// It is renewed, or its tracer can be seen to live.
+    /// The record is renewed, or its tracer can be seen to live.
     fn wait_until_stale(&self, seen: Seen, other: &Tracer, pid: Pid) -> Result<()> {
         let since = Instant::now();
         let busy = || {
@@ -326,7 +331,7 @@ impl TableClaim {
         }
     }
 
-    /// Renews the counter where that is due, and says whether the table is still this session's.
+    /// Renews the counter where that is due. Returns whether the table is still this session's.
     pub(crate) fn tend(&mut self) -> Tenure {
         let mut header = [0u8; RECORD_AT + RECORD_BYTES];
         if self.memory.read(self.table, &mut header).is_err() {
@@ -381,7 +386,7 @@ impl Drop for TableClaim {
     }
 }
 
-/// What failed where a tracer cannot name itself.
+/// The step that fails where a tracer cannot name itself.
 const LOOK: &str = "read what tells this tracer from others";
 
 #[cfg(test)]
@@ -420,7 +425,7 @@ mod tests {
         }
     }
 
-    /// One in a pid namespace of its own.
+    /// A tracer in a pid namespace of its own.
     fn elsewhere(number: u64) -> Tracer {
         Tracer {
             namespace: number,
@@ -488,7 +493,7 @@ mod tests {
         );
     }
 
-    /// A tracer that stands still renews nothing. Where it can be seen, it keeps its table.
+    /// A stopped tracer renews nothing. If it can be seen, it keeps its table.
     #[test]
     fn a_tracer_that_can_be_seen_keeps_its_table_however_long_it_stands_still() {
         let table = Table::new();
@@ -550,14 +555,14 @@ mod tests {
         let mut first = table.take_as(this).unwrap();
         table.set_live(1);
         assert_eq!(first.tend(), Tenure::Held);
-        // A slow tracer has taken its record away again.
+        // A slow tracer has removed its record again.
         first.withdraw();
         assert_eq!(first.tend(), Tenure::Held);
         assert_eq!(
             Seen::read(&table.memory, table.address()).unwrap().tracer,
             Some(this)
         );
-        // A tracer in this process that is over: its record is free at once.
+        // The record of an ended session in this process is free at once.
         let second = table
             .take_as(Tracer {
                 random: !this.random,

@@ -1,4 +1,5 @@
-//! At most one tracer has a process: an advisory lock, which the kernel takes back when its holder dies.
+//! The claim on a process: an advisory lock, so that at most one tracer attaches to it. The kernel
+//! releases the lock when its holder dies.
 
 use std::{
     fs::File,
@@ -15,18 +16,20 @@ use crate::pid::{Pid, Tid};
 /// The lock on one process.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    /// On the process's own file, and on that of a thread where the leader has ended.
+    /// On the process's own file. Once the leader has ended, also on the file of a live thread.
     _locks: Vec<Flock<File>>,
 }
 
 // === impl Claim ===
 
 impl Claim {
-    /// Takes it; `None` if somebody else has it. `live` is the first thread that has not ended.
+    /// Takes the claim. Returns `None` if another tracer holds it. `live` is the first thread that
+    /// has not ended.
     ///
-    /// The file is one that every process has, and that only its user and root can open, so that nobody else can keep them
-    /// from tracing. Once the leader has ended, its file is root's alone. Then that of `live` is locked as well: two tracers
-    /// of one kind always meet in one of the files.
+    /// Each process has the locked file, and only the user of the process and root can open it. So
+    /// no other user can keep them from tracing. Once the leader has ended, only root can open the
+    /// leader's file. Then the file of `live` is locked as well: two tracers with the same rights
+    /// always meet in one of the files.
     pub(crate) fn take(pid: Pid, live: Tid) -> io::Result<Option<Self>> {
         let leaderless = live != pid.leader();
         let mut files = Vec::new();
@@ -63,7 +66,7 @@ mod tests {
         assert!(Claim::take(pid, live).unwrap().is_some());
     }
 
-    /// One test, since both lock this very process.
+    /// One test, since both cases lock this process.
     #[test]
     fn one_at_a_time_by_the_leader_or_another_thread() {
         one_at_a_time(Pid::this().leader());

@@ -1,4 +1,4 @@
-//! The counter that trampolines read, and the clocks it is tied to.
+//! The counter that trampolines read, and its ties to the clocks of the kernel.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use xray_trace::model::{ClockAnchor, Ticks};
 pub(crate) fn ticks_now() -> Ticks {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: every x86-64 processor has rdtsc; a kernel that forbids it to user space (PR_SET_TSC) does so for this process only
-        // if it asks, which it does not.
+        // SAFETY: every x86-64 processor has rdtsc. A kernel forbids it to user space (PR_SET_TSC)
+        // only for a process that asks for that, and this process does not.
         Ticks(unsafe { core::arch::x86_64::_rdtsc() })
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -19,8 +19,8 @@ pub(crate) fn ticks_now() -> Ticks {
     }
 }
 
-/// True if the processor says that the counter runs at one rate in all states of power.
-/// Source: Intel SDM volume 3, 18.17.1; CPUID 0x80000007, EDX bit 8.
+/// True if the processor guarantees one rate of the counter in all power states. Source: Intel SDM
+/// volume 3, 18.17.1; CPUID 0x80000007, EDX bit 8.
 pub(crate) fn counter_is_invariant() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -37,21 +37,21 @@ pub(crate) fn counter_is_invariant() -> bool {
 /// Nanoseconds of `CLOCK_MONOTONIC` now.
 ///
 /// # Errors
-/// What `clock_gettime` says.
+/// The error of `clock_gettime`.
 pub(crate) fn monotonic_now() -> std::io::Result<u64> {
     Ok(nanoseconds(clock_gettime(ClockId::CLOCK_MONOTONIC)?))
 }
 
-/// When `CLOCK_MONOTONIC` showed so many nanoseconds.
+/// The instant at which `CLOCK_MONOTONIC` showed this many nanoseconds.
 pub(crate) fn instant_of(monotonic: u64) -> Option<Instant> {
     let ago = monotonic_now().ok()?.saturating_sub(monotonic);
     Instant::now().checked_sub(Duration::from_nanos(ago))
 }
 
-/// Counter, monotonic and wall time at one moment: the tightest of a few tries.
+/// Counter, monotonic and wall time at one moment: the narrowest of five tries.
 ///
 /// # Errors
-/// What `clock_gettime` says.
+/// The error of `clock_gettime`.
 pub(crate) fn now_anchor() -> std::io::Result<ClockAnchor> {
     let mut best: Option<(u64, ClockAnchor)> = None;
     for _ in 0..5 {

@@ -1,7 +1,8 @@
 //! A target's memory through `/proc/<pid>/mem`.
 //!
-//! The descriptor is bound to the address space that the process had when it was opened: after an `exec` it reads and writes the old one, or
-//! nothing, never the new program (P49). Writes go to pages without write permission as well (`FOLL_FORCE`).
+//! The descriptor is bound to the address space that the process had at the open. After an `exec`
+//! it reads and writes the old address space, or nothing, and never the new program (P49). Writes
+//! also reach pages without write permission (`FOLL_FORCE`).
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,7 +21,8 @@ pub(crate) struct Memory {
 // === impl Memory ===
 
 impl Memory {
-    /// Opens the memory of `pid` for reading and writing, through its thread `tid` (a leader that has exited has none, P3).
+    /// Opens the memory of `pid` for reading and writing, through its thread `tid`. A leader that
+    /// has exited has no memory (P3).
     pub(crate) fn open(pid: Pid, tid: Tid) -> io::Result<Self> {
         let path = format!("/proc/{pid}/task/{tid}/mem");
         Ok(Self {
@@ -28,7 +30,7 @@ impl Memory {
         })
     }
 
-    /// The same for reading alone.
+    /// Opens the memory for reading alone.
     pub(crate) fn open_to_read(pid: Pid, tid: Tid) -> io::Result<Self> {
         let path = format!("/proc/{pid}/task/{tid}/mem");
         Ok(Self {
@@ -36,7 +38,7 @@ impl Memory {
         })
     }
 
-    /// A file that stands for the memory of a process.
+    /// A file in place of the memory of a process.
     #[cfg(fuzzing)]
     pub(crate) fn of_file(file: File) -> Self {
         Self { file }
@@ -52,14 +54,14 @@ impl Memory {
         self.file.write_all_at(bytes, address.0)
     }
 
-    /// Reads a little-endian word.
+    /// Reads a little-endian word of 8 bytes.
     pub(crate) fn read_u64(&self, address: TargetAddr) -> io::Result<u64> {
         let mut bytes = [0; 8];
         self.read(address, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Reads a little-endian half word.
+    /// Reads a little-endian word of 4 bytes.
     pub(crate) fn read_u32(&self, address: TargetAddr) -> io::Result<u32> {
         let mut bytes = [0; 4];
         self.read(address, &mut bytes)?;
@@ -77,7 +79,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Maps a page of `file` for reading; for as long as this process lives.
+    /// Maps a page of `file` for reading, for the life of this process.
     fn map(file: &File, kind: i32) -> TargetAddr {
         let descriptor = file.as_raw_fd();
         // SAFETY: a new mapping at a place that the kernel chooses.
@@ -87,8 +89,8 @@ mod tests {
         TargetAddr(address.expose_provenance() as u64)
     }
 
-    /// A target that maps something else in the place of its text, between the look at it and the
-    /// write, has nothing written that is not its own.
+    /// Between the check of its text and the write, a target may map a file in place of the text.
+    /// The write does not reach that file.
     #[test]
     fn a_file_is_never_written_through_memory_that_maps_it() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,8 @@
-//! The raw system calls, each behind a function that cannot be misused. The only unsafe code of the crate.
+//! The raw system calls, each behind a function that cannot be misused. All unsafe code of the
+//! crate is here, except for one descriptor in `notify.rs`.
 //!
-//! Nothing here decides anything: policy lives in `target`, `inject` and `control`.
+//! Nothing here decides anything: policy lives in `target`, `inject` and `control`. A mark like
+//! (P3) names a row of `docs/pitfalls.md`.
 
 mod claim;
 mod clock;

@@ -1,4 +1,4 @@
-//! What a security module calls the process that connected a socket.
+//! The label that a security module gave to the process that connected a socket.
 
 use std::{
     io,
@@ -9,19 +9,19 @@ use nix::libc;
 
 /// `SO_PEERSEC`: include/uapi/asm-generic/socket.h.
 const PEERSEC: libc::c_int = 31;
-/// The longest label that is read. Longer ones are refused by the kernel with ERANGE.
+/// Longest label that is read, in bytes. The kernel refuses longer ones with ERANGE.
 const LONGEST: usize = 4096;
 
-/// The label of the peer when it connected (`SO_PEERSEC`); `None` where no security module labels
-/// processes.
+/// The label that the peer had when it connected (`SO_PEERSEC`); `None` where no security module
+/// labels processes.
 ///
 /// # Errors
-/// Also ERANGE: the label is longer than 4096 bytes.
+/// Includes ERANGE: the label is longer than 4096 bytes.
 pub(crate) fn security_label(socket: &impl AsFd) -> io::Result<Option<Vec<u8>>> {
     let mut label = vec![0u8; LONGEST];
     let mut length: libc::socklen_t = 4096;
     // SAFETY: the kernel writes at most `length` bytes at the first pointer, whose vector has as
-    // many, and the number of bytes at the second one, which is that of a live local; the
+    // many. It writes their number at the second pointer, which points to a live local. The
     // descriptor is borrowed, so it is open.
     let result = unsafe {
         libc::getsockopt(

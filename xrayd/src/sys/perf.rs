@@ -1,5 +1,6 @@
-//! Software perf events. For those that count nothing, the kernel records mappings and forks. Another
-//! one counts for how long a thread runs.
+//! Opens software perf events of two kinds. Events of the first kind count nothing: for them, the
+//! kernel records mappings and forks. An event of the second kind counts the run time of a thread.
+//! This file does not read the records.
 
 use std::{fs::File, io, os::fd::FromRawFd};
 
@@ -22,7 +23,8 @@ const SAMPLE_ID_ALL: u64 = 1 << 18;
 const COMM_EXEC: u64 = 1 << 24;
 const USE_CLOCKID: u64 = 1 << 25;
 
-/// The third version of `perf_event_attr`, include/uapi/linux/perf_event.h, which every kernel since 4.1 knows.
+/// The third version of `perf_event_attr`, include/uapi/linux/perf_event.h. Every kernel since 4.1
+/// has it.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Attributes {
@@ -49,8 +51,9 @@ const ANY_PROCESSOR: libc::c_int = -1;
 const ATTRIBUTES_BYTES: u32 = 96;
 const _: () = assert!(size_of::<Attributes>() == ATTRIBUTES_BYTES as usize);
 
-/// Has the kernel write a record of each executable mapping that any process makes while it runs on processor `cpu`. Each record ends with
-/// the thread and the time by `CLOCK_MONOTONIC`; each wakes who polls.
+/// Makes the kernel record each executable mapping that any process makes while it runs on
+/// processor `cpu`. Each record ends with the thread and the time by `CLOCK_MONOTONIC`, and wakes a
+/// thread that polls the file.
 ///
 /// # Errors
 /// As [`open_task_event`].
@@ -59,22 +62,24 @@ pub(crate) fn open_mapping_event(cpu: i32) -> io::Result<File> {
     open(&attributes, EVERY_PROCESS, cpu)
 }
 
-/// The same of each process and thread that is forked, ends, or becomes another program.
+/// Makes the kernel record each process and thread on processor `cpu` that is forked, ends or calls
+/// `exec`.
 ///
 /// # Errors
-/// What perf_event_open(2) says; EACCES without `CAP_PERFMON`, where `kernel.perf_event_paranoid` is more than 0.
+/// The error of perf_event_open(2): EACCES without `CAP_PERFMON`, where
+/// `kernel.perf_event_paranoid` is more than 0.
 pub(crate) fn open_task_event(cpu: i32) -> io::Result<File> {
     let attributes = records(TASK | COMM | COMM_EXEC);
     open(&attributes, EVERY_PROCESS, cpu)
 }
 
-/// Counts for how long a thread runs from now on: reading the file gives 8 bytes, the nanoseconds,
-/// also while the thread runs. Until the file is closed, each switch to or from the thread costs
-/// it 0.2 µs.
+/// Counts the run time of a thread from now on. A read of the file gives 8 bytes, the nanoseconds,
+/// also while the thread runs. Until the file is closed, each switch to or from the thread costs it
+/// 0.2 µs.
 ///
 /// # Errors
-/// What perf_event_open(2) says; EACCES where `kernel.perf_event_paranoid` is more than 2, or the
-/// kernel would not let us trace the thread.
+/// The error of perf_event_open(2): EACCES where `kernel.perf_event_paranoid` is more than 2, or
+/// where the kernel does not let us trace the thread.
 pub(crate) fn open_task_clock(tid: libc::pid_t) -> io::Result<File> {
     let attributes = Attributes {
         kind: PERF_TYPE_SOFTWARE,
@@ -86,8 +91,8 @@ pub(crate) fn open_task_clock(tid: libc::pid_t) -> io::Result<File> {
     open(&attributes, tid, ANY_PROCESSOR)
 }
 
-/// An event that has the kernel write records. Of processors, not of a process: this costs the
-/// process nothing.
+/// Attributes of an event for which the kernel writes records. The event belongs to a processor,
+/// not to a process, so it costs the process nothing.
 fn records(what: u64) -> Attributes {
     Attributes {
         kind: PERF_TYPE_SOFTWARE,
@@ -101,10 +106,11 @@ fn records(what: u64) -> Attributes {
     }
 }
 
-/// Closing the file takes everything back.
+/// Opens an event. Closing the file ends it.
 fn open(attributes: &Attributes, pid: libc::pid_t, cpu: libc::c_int) -> io::Result<File> {
     let no_group: libc::c_int = -1;
-    // SAFETY: perf_event_open reads `size` bytes of the attributes, a live local of that size; the rest are integers.
+    // SAFETY: perf_event_open reads `size` bytes of the attributes, a live local of that size. The
+    // other arguments are integers.
     let result = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -119,6 +125,6 @@ fn open(attributes: &Attributes, pid: libc::pid_t, cpu: libc::c_int) -> io::Resu
         return Err(io::Error::last_os_error());
     }
     let raw = i32::try_from(result).map_err(io::Error::other)?;
-    // SAFETY: the kernel just returned this descriptor as a new one; nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor as a new one; nothing else owns it.
     Ok(unsafe { File::from_raw_fd(raw) })
 }

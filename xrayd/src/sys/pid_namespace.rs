@@ -1,4 +1,4 @@
-//! Thread ids of another pid namespace.
+//! Translates thread ids of another pid namespace.
 
 use std::{fs::File, io, os::fd::AsRawFd as _};
 
@@ -9,7 +9,7 @@ use crate::pid::{Pid, Tid};
 /// `NS_GET_PID_FROM_PIDNS`, Linux 6.11: include/uapi/linux/nsfs.h.
 const GET_PID_FROM: libc::Ioctl = 0x8004_b706;
 
-/// A pid namespace, held.
+/// A pid namespace, held by a descriptor.
 #[derive(Debug)]
 pub(crate) struct PidNamespace {
     file: File,
@@ -18,19 +18,20 @@ pub(crate) struct PidNamespace {
 // === impl PidNamespace ===
 
 impl PidNamespace {
-    /// That of a process.
+    /// The pid namespace of a process.
     ///
     /// # Errors
-    /// The process is gone, or not ours to look at.
+    /// The process is gone, or we may not look at it.
     pub(crate) fn of(pid: Pid) -> io::Result<Self> {
         let file = File::open(format!("/proc/{pid}/ns/pid"))?;
         Ok(Self { file })
     }
 
-    /// The id here of the thread that has the id `inner` there; `None` if no thread has.
+    /// The id, in our namespace, of the thread with the id `inner` in that namespace. `None` if no
+    /// thread has that id.
     ///
     /// # Errors
-    /// The kernel does not tell: it is older than 6.11.
+    /// The kernel is older than 6.11 and has no such request.
     pub(crate) fn find(&self, inner: u32) -> io::Result<Option<Tid>> {
         // SAFETY: this request takes an integer and touches no memory; the descriptor is open while
         // `self` lives.

@@ -1,4 +1,4 @@
-//! Which thread the scheduler prefers.
+//! Raises the priority of a thread for a short time.
 
 use std::{io, marker::PhantomData};
 
@@ -7,20 +7,21 @@ use nix::libc;
 /// The highest priority of threads that share processors, see setpriority(2).
 const HIGHEST: i32 = -20;
 
-/// While it lives, the calling thread goes before others that want its processor, if it may: that takes CAP_SYS_NICE, or a limit of
-/// RLIMIT_NICE that allows it (`LimitNICE=` of systemd).
+/// While it lives, the scheduler prefers the calling thread to others on its processor. That takes
+/// CAP_SYS_NICE, or an RLIMIT_NICE that allows it (`LimitNICE=` of systemd). Without the right,
+/// nothing changes.
 #[derive(Debug)]
 pub(crate) struct PriorityBoost {
-    /// The nice value that it had; `None` if nothing was changed.
+    /// The nice value before the boost; `None` if nothing was changed.
     before: Option<i32>,
-    /// It is about the thread that made it.
+    /// It belongs to the thread that made it.
     _thread: PhantomData<*const ()>,
 }
 
 // === impl PriorityBoost ===
 
 impl PriorityBoost {
-    /// As of now.
+    /// Starts the boost.
     pub(crate) fn begin() -> Self {
         let before = nice().filter(|_| set_nice(HIGHEST).is_ok());
         Self {
@@ -32,7 +33,7 @@ impl PriorityBoost {
 
 impl Drop for PriorityBoost {
     fn drop(&mut self) {
-        // Nobody needs a right to go behind others.
+        // Lowering a priority needs no right.
         if let Some(before) = self.before
             && let Err(error) = set_nice(before)
         {
@@ -41,18 +42,19 @@ impl Drop for PriorityBoost {
     }
 }
 
-/// The nice value of this thread, -20 to 19.
+/// The nice value of the calling thread, -20 to 19.
 fn nice() -> Option<i32> {
     // SAFETY: getpriority(2) reads no memory of ours. 0 is the calling thread.
     let answer = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) };
-    // The call itself answers 1 to 40, so that no answer is like an error.
+    // The system call returns 1 to 40, so no result looks like an error.
     let answer = i32::try_from(answer).ok().filter(|answer| *answer > 0)?;
     Some(20 - answer)
 }
 
-/// Sets that of this thread alone.
+/// Sets the nice value of the calling thread alone.
 fn set_nice(nice: i32) -> io::Result<()> {
-    // SAFETY: setpriority(2) reads no memory of ours. 0 is the calling thread: in Linux, priorities are of threads.
+    // SAFETY: setpriority(2) reads no memory of ours. 0 is the calling thread: Linux keeps a
+    // priority for each thread.
     let result = unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, nice) };
     match result {
         0 => Ok(()),
@@ -66,14 +68,14 @@ mod tests {
 
     #[test]
     fn a_thread_is_preferred_for_a_while() {
-        // A thread of its own, since it keeps what is tried last.
+        // On a thread of its own, which keeps the last value that is set.
         let thread = std::thread::spawn(|| {
             let before = nice();
             let priority_boost = PriorityBoost::begin();
             let allowed = priority_boost.before.is_some();
             let meanwhile = nice();
             drop(priority_boost);
-            // What is allowed is asked once more, by the call itself.
+            // The call itself shows what is allowed.
             let expected = match set_nice(HIGHEST) {
                 Ok(()) => Some(HIGHEST),
                 Err(_) => before,
@@ -88,7 +90,7 @@ mod tests {
     #[test]
     fn it_ends_with_its_guard() {
         let thread = std::thread::spawn(|| {
-            // Nobody may not.
+            // Every thread may lower its priority.
             let _ = set_nice(5);
             drop(PriorityBoost::begin());
             nice()

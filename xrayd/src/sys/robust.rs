@@ -1,5 +1,5 @@
-//! Where a thread keeps its list of robust futexes: a place inside its control block that can be asked for without
-//! stopping it.
+//! The list head of a thread's robust futexes. It lies inside the thread's control block, and the
+//! kernel returns its address without a stop of the thread.
 
 use std::io;
 
@@ -12,7 +12,8 @@ pub(crate) fn robust_list(tid: Tid) -> io::Result<Option<TargetAddr>> {
     let mut head: u64 = 0;
     let mut length: libc::size_t = 0;
     let (head_at, length_at) = (&raw mut head, &raw mut length);
-    // SAFETY: get_robust_list(2) writes one pointer and one size_t; both places are live locals of that size.
+    // SAFETY: get_robust_list(2) writes one pointer and one size_t. Both pointers are to live
+    // locals of that size.
     let result =
         unsafe { libc::syscall(libc::SYS_get_robust_list, tid.as_raw(), head_at, length_at) };
     if result < 0 {

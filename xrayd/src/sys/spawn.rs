@@ -1,4 +1,4 @@
-//! Starting a program under ptrace.
+//! Starts a program under ptrace.
 
 use std::{
     io,
@@ -6,10 +6,11 @@ use std::{
     process::{Child, Command},
 };
 
-/// Starts `command`; it stops at its first instruction after `exec`, traced by this OS thread.
+/// Starts `command`. It stops at its first instruction after `exec`, and this OS thread traces it.
 pub(crate) fn spawn_traced(command: &mut Command) -> io::Result<Child> {
     let ask_to_be_traced = || nix::sys::ptrace::traceme().map_err(io::Error::from);
-    // SAFETY: the closure runs in the forked child before exec. It makes one system call and allocates nothing.
+    // SAFETY: the closure runs in the forked child before exec. It makes one system call and
+    // allocates nothing.
     unsafe { command.pre_exec(ask_to_be_traced) };
     command.spawn()
 }

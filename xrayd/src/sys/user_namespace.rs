@@ -1,4 +1,4 @@
-//! What the kernel tells of an open user namespace: whose it is, and what it lies in.
+//! Owner and parent of an open user namespace.
 
 use std::{
     io,
@@ -11,10 +11,10 @@ use nix::libc;
 const GET_PARENT: libc::Ioctl = 0xb702;
 const GET_OWNER_UID: libc::Ioctl = 0xb704;
 
-/// The namespace that a namespace lies in.
+/// The parent of a namespace.
 ///
 /// # Errors
-/// EPERM: it lies outside the caller's own user namespace.
+/// EPERM: the parent lies outside the caller's own user namespace.
 pub(crate) fn parent_of_namespace(namespace: &impl AsFd) -> io::Result<OwnedFd> {
     // SAFETY: this request takes no argument and touches no memory; the descriptor is borrowed, so
     // it is open.
@@ -33,7 +33,7 @@ pub(crate) fn parent_of_namespace(namespace: &impl AsFd) -> io::Result<OwnedFd> 
 pub(crate) fn owner_of_namespace(namespace: &impl AsFd) -> io::Result<u32> {
     let mut uid: libc::uid_t = 0;
     let fd = namespace.as_fd().as_raw_fd();
-    // SAFETY: the request writes one `uid_t` at the pointer, which is that of a live local; the
+    // SAFETY: the request writes one `uid_t` at the pointer, which points to a live local. The
     // descriptor is borrowed, so it is open.
     let result = unsafe { libc::ioctl(fd, GET_OWNER_UID, &raw mut uid) };
     if result < 0 {

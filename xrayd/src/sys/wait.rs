@@ -1,7 +1,7 @@
-//! Waiting for a traced thread, and telling its stops apart.
+//! Waits for a traced thread, and decodes its stops.
 //!
-//! The status is decoded here: nix knows no real-time signals, and a stop by one that is taken for an error is a signal
-//! lost to the program.
+//! The status is decoded here because nix does not accept real-time signals: a stop by such a
+//! signal would come back as an error, and the program would lose the signal.
 
 use std::{
     fs, io,
@@ -12,34 +12,35 @@ use nix::libc;
 
 use crate::pid::Tid;
 
-/// Why a traced thread stands still.
+/// The reason why a traced thread stands still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// `PTRACE_EVENT_STOP`: it was interrupted, or belongs to a process that is stopped.
+    /// `PTRACE_EVENT_STOP`: the thread was interrupted, or its process is stopped.
     Interrupted,
     /// At the entry or the exit of a system call (with `PTRACE_O_TRACESYSGOOD`).
     SystemCall,
-    /// A signal is about to be delivered; whoever resumes the thread passes it on.
+    /// A signal is about to be delivered. The caller passes it on when it resumes the thread.
     Signal(i32),
-    /// Something else that needs no answer.
+    /// Any other stop. It needs no action.
     Other,
 }
 
-/// What waiting came to.
+/// The outcome of a wait.
 #[derive(Debug)]
 pub(super) enum Waited {
-    /// It stands still.
+    /// The thread stands still.
     Stopped(Stop),
-    /// It has ended.
+    /// The thread has ended.
     Gone,
-    /// Not within the time.
+    /// The thread did not stop in time.
     Not,
     /// The call failed.
     Failed(io::Error),
 }
 
-/// Waits at most so long. Polls: a wait without limit would hang on a thread that sleeps uninterruptibly (P6). It
-/// sleeps between looks, since the thread may need this processor to come to its stop.
+/// Waits until `patience` has passed since `since`. It polls: a wait without limit would hang on a
+/// thread that sleeps uninterruptibly (P6). It sleeps between looks, since the thread may need this
+/// processor to reach its stop.
 pub(super) fn wait_until(tid: Tid, since: Instant, patience: Duration) -> Waited {
     loop {
         match once(tid, libc::__WALL | libc::WNOHANG) {
@@ -59,7 +60,7 @@ pub(super) fn wait_until(tid: Tid, since: Instant, patience: Duration) -> Waited
     }
 }
 
-/// True if the thread sleeps in the kernel and cannot be interrupted now, or is gone.
+/// True if the thread sleeps uninterruptibly in the kernel, or is gone.
 pub(super) fn sleeps_uninterruptibly(tid: Tid) -> bool {
     let stat = fs::read(format!("/proc/{tid}/stat")).unwrap_or_default();
     // The name in parentheses may hold anything; the state follows the last closing one.
@@ -85,7 +86,8 @@ fn once(tid: Tid, flags: i32) -> Waited {
     }
 }
 
-/// See wait(2) and ptrace(2): low byte 0x7f for a stop, then the signal, then the event.
+/// Decodes a status as in wait(2) and ptrace(2): low byte 0x7f for a stop, then the signal, then
+/// the event.
 const fn decode(status: i32) -> Waited {
     if status & 0xff != 0x7f {
         return Waited::Gone;

@@ -2,19 +2,20 @@
 
 use std::arch::x86_64::__cpuid_count;
 
-/// Legacy area and header of the XSAVE format.
+/// Size of the legacy area and the header of the XSAVE format.
 const FIRST_BYTES: u32 = 576;
 const LEAF: u32 = 0xd;
 
-/// Where each component of the standard (not compacted) XSAVE format ends; 0 for those that the processor does not have.
-/// Source: Intel SDM volume 1, 13.4. Asking takes long in a virtual machine: it is done before anybody is stopped.
+/// End of each component in the standard (not compacted) XSAVE format, in bytes; 0 for a component
+/// that the processor does not have. Source: Intel SDM volume 1, 13.4. CPUID takes long in a
+/// virtual machine, so it runs before a thread is stopped.
 #[derive(Debug, Clone)]
 pub(crate) struct XstateSizes([u32; 64]);
 
 // === impl XstateSizes ===
 
 impl XstateSizes {
-    /// Asks the processor.
+    /// Reads the sizes of the processor with CPUID.
     pub(crate) fn of_this_processor() -> Self {
         let mut ends = [0; 64];
         let main = __cpuid_count(LEAF, 0);
@@ -34,7 +35,8 @@ impl XstateSizes {
         Self(ends)
     }
 
-    /// How many bytes the format takes up to the last of `features`. `None` if the processor does not have one of them.
+    /// Bytes of the format up to the end of the last of `features`. `None` if the processor does
+    /// not have one of them.
     pub(crate) fn bytes(&self, features: u64) -> Option<usize> {
         let mut bytes = FIRST_BYTES;
         for (feature, &end) in self.0.iter().enumerate() {
@@ -54,7 +56,7 @@ mod tests {
     fn sizes_follow_the_processor() {
         let sizes = XstateSizes::of_this_processor();
         assert_eq!(sizes.bytes(3), Some(576));
-        // AVX stands right behind the header.
+        // The AVX component follows the header directly.
         if std::is_x86_feature_detected!("avx") {
             assert_eq!(sizes.bytes(7), Some(832));
         }

@@ -1,4 +1,4 @@
-//! Who may trace what: the kernel's rule for ptrace, asked for a caller instead of for the daemon.
+//! The right to trace: the kernel's rule for ptrace, applied to a caller instead of the daemon.
 //!
 //! The daemon has rights that its callers do not have, so the kernel's answer to the daemon is not
 //! the answer to the caller. This file repeats the rule: kernel/ptrace.c `__ptrace_may_access` with
@@ -16,7 +16,7 @@
 //! | Yama 3 | no | the same |
 //!
 //! CAP_SYS_PTRACE is held by root with that capability, and by the owner of the user namespace that
-//! the target is in. Where the rule cannot see what the kernel sees, it refuses.
+//! the target is in. The rule refuses where it cannot see what the kernel sees.
 
 use std::fmt;
 
@@ -35,36 +35,36 @@ pub(crate) const SYS_PTRACE: u64 = 1 << 19;
 pub struct Caller {
     /// Its user.
     pub uid: u32,
-    /// Its process, for the log; 0 if that is not known.
+    /// Its process, for the log; 0 if it is unknown.
     pub pid: u32,
     standing: Standing,
 }
 
-/// What is known of a caller's rights. Fixed when it connects.
+/// The rights of a caller. Fixed when it connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// This process itself: the kernel judges what it does. Other users' processes are not shown.
+    /// This process itself. The kernel judges its actions. Other users' processes are not shown.
     InProcess,
     /// Another process, in the same namespaces.
     Peer(Rights),
-    /// It gets nothing.
+    /// A process without any right here.
     Denied(Confinement),
 }
 
-/// What another process brings along.
+/// Rights of another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rights {
     /// Its group.
     pub(crate) group: u32,
-    /// Permitted capabilities, as far as they count: none of a user other than root.
+    /// Permitted capabilities, as far as they count: a user other than root has none.
     pub(crate) permitted: u64,
-    /// Effective ones, in the same way.
+    /// Effective capabilities, in the same way.
     pub(crate) effective: u64,
     /// Field 22 of its `/proc/PID/stat`.
     pub(crate) start_time: u64,
 }
 
-/// Why a caller gets nothing.
+/// The reason why a caller has no rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Confinement {
     #[error("its process has ended, or cannot be looked at from here")]
@@ -87,33 +87,33 @@ pub(crate) enum Confinement {
     NoNewPrivileges,
 }
 
-/// Threads of a caller that are looked at; one with more gets nothing.
+/// Most threads of a caller that are looked at. A caller with more threads has no rights.
 pub(crate) const MOST_CALLER_THREADS: usize = 512;
 
-/// What a process is to the kernel's rule: its threads together.
+/// The credentials of a process for the kernel's rule: those of all its threads together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Credentials {
     /// The effective user of its first thread.
     pub(crate) user: u32,
-    /// The one user and the one group of all threads: real, effective and saved. `None` where they
-    /// differ.
+    /// The user and the group of all threads, if real, effective and saved ids are equal. `None` if
+    /// they differ.
     pub(crate) ids: Option<(u32, u32)>,
     /// Permitted capabilities that any thread has.
     pub(crate) permitted: u64,
-    /// Where its ids and capabilities count.
+    /// The namespace in which its ids and capabilities count.
     pub(crate) namespace: Namespace,
-    /// Whether the kernel lets processes of the same user into its memory.
+    /// True if the kernel lets processes of the same user into its memory.
     pub(crate) dumpable: bool,
 }
 
 /// A user namespace, as seen from the daemon's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Namespace {
-    /// The same.
+    /// The daemon's own namespace.
     Own,
-    /// One within it; `owner` made the outermost of those that it lies in.
+    /// A namespace within it. `owner` made the outermost of the namespaces between the two.
     Below { owner: u32 },
-    /// Another one, or one that cannot be looked at.
+    /// Another namespace, or one that cannot be read.
     Elsewhere,
 }
 
@@ -126,11 +126,11 @@ pub(crate) enum Yama {
     Descendants,
     /// 2.
     Privileged,
-    /// 3, and what is not understood.
+    /// 3, and any unknown value.
     Nobody,
 }
 
-/// Why a caller may not trace a process. Follows "process N".
+/// The reason why a caller may not trace a process. The text follows "process N".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Denial {
     #[error("is not for this caller: {0}")]
@@ -165,7 +165,7 @@ impl Caller {
         Self::in_process(geteuid().as_raw(), std::process::id())
     }
 
-    /// A part of this process that acts for a user: it is shown that user's processes, and the
+    /// A part of this process that acts for a user. It is shown that user's processes, and the
     /// kernel judges the rest.
     pub fn in_process(uid: u32, pid: u32) -> Self {
         Self {
@@ -184,7 +184,7 @@ impl Caller {
         Self { uid, pid, standing }
     }
 
-    /// Why it gets nothing, if it does not.
+    /// The reason why the caller has no rights, if it has none.
     pub(crate) fn confinement(&self) -> Option<Confinement> {
         match self.standing {
             Standing::Denied(why) => Some(why),
@@ -192,12 +192,12 @@ impl Caller {
         }
     }
 
-    /// The user whose quotas count what it asks for; `None` for root, who has none.
+    /// The user whose quotas the caller's requests are charged to; `None` for root, who has none.
     pub fn payer(&self) -> Option<u32> {
         (self.uid != 0).then_some(self.uid)
     }
 
-    /// When its process began, if it is another one.
+    /// Start time of the caller's process, if it is another process.
     pub(crate) fn start_time(&self) -> Option<u64> {
         match &self.standing {
             Standing::Peer(rights) => Some(rights.start_time),
@@ -205,7 +205,7 @@ impl Caller {
         }
     }
 
-    /// True for root with CAP_SYS_PTRACE: the rule holds for every process, but for Yama.
+    /// True for root with CAP_SYS_PTRACE: the rule admits it to every process, except for Yama.
     pub(crate) fn is_privileged(&self) -> bool {
         match &self.standing {
             Standing::InProcess => self.uid == 0,
@@ -214,7 +214,7 @@ impl Caller {
         }
     }
 
-    /// The rule. `is_descendant` says whether the process comes from the caller.
+    /// Applies the rule. `is_descendant` returns whether the process descends from the caller.
     pub(crate) fn may_trace(
         &self,
         target: &Credentials,
@@ -240,7 +240,7 @@ impl Caller {
         if self.is_privileged() {
             return Ok(());
         }
-        // Sessions belong to users, so this is asked in namespaces of the caller's, too.
+        // Sessions belong to users, so this also applies in namespaces that the caller owns.
         if target.user != uid {
             return Err(other_user);
         }
@@ -279,7 +279,7 @@ impl Caller {
 // === impl Denial ===
 
 impl Denial {
-    /// For process `pid`.
+    /// The refusal for process `pid`.
     pub(crate) fn refusal(self, pid: Pid) -> Refusal {
         Refusal::new(Reason::Permission, format!("process {pid} {self}"))
     }
@@ -288,7 +288,7 @@ impl Denial {
 // === impl Yama ===
 
 impl Yama {
-    /// By the text of `/proc/sys/kernel/yama/ptrace_scope`.
+    /// Parses the text of `/proc/sys/kernel/yama/ptrace_scope`.
     pub(crate) fn parse(scope: &str) -> Self {
         match scope.trim() {
             "0" => Self::Off,
@@ -431,7 +431,7 @@ mod tests {
         ];
         for (what, target, expected) in rows {
             assert_eq!(without_yama(peer(USER, 0), target), expected, "{what}");
-            // Root traces all of them.
+            // Root may trace all of them.
             assert_eq!(without_yama(peer(0, u64::MAX), target), Ok(()), "{what}");
         }
     }

@@ -1,4 +1,4 @@
-//! Preflight: may this process be traced, row by row. Changes nothing.
+//! The preflight: checks, row by row, whether a process can be traced. Changes nothing.
 
 use std::{cmp::Reverse, collections::BTreeSet, fmt::Write as _, fs, io::ErrorKind};
 
@@ -20,71 +20,71 @@ use crate::{
     sys::Memory,
 };
 
-/// What the kernel calls the code that an attach leaves in a process.
+/// The kernel's name of the code that an attach leaves in a process.
 const OUR_CODE: &str = "[anon:xrayd-code]";
 
-/// Root may trace everything, but for this.
+/// The reasons why even root cannot trace.
 const NOT_EVEN_ROOT: &str = "; this is root already: it lacks CAP_SYS_PTRACE (as in a container), or a security module forbids it";
 
-/// Modules that are named with their memory.
+/// Most modules that are named with their memory.
 const MODULES_TOLD: usize = 8;
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it should be.
+    /// As required.
     Ok,
-    /// Works, with less than one would like.
+    /// The attach works, with a restriction.
     Warning,
-    /// Attach is refused.
+    /// The attach is refused.
     Failed,
 }
 
-/// Whether a process can be attached to in which nothing has sleds.
+/// Whether a process can be attached to if no module in it has sleds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sleds {
-    /// No.
+    /// The process cannot be attached to.
     #[default]
     Needed,
-    /// Yes: libraries that are loaded later may have some.
+    /// The process can be attached to: libraries that are loaded later may have sleds.
     Awaited,
 }
 
-/// One row.
+/// One row of the preflight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     /// The refusal that a failure causes.
     pub reason: Reason,
-    /// What was looked at.
+    /// The subject of the check.
     pub subject: &'static str,
-    /// How it came out.
+    /// The result.
     pub outcome: Outcome,
-    /// What was found.
+    /// The finding, in words.
     pub finding: String,
-    /// The command that mends it; empty where there is nothing to mend.
+    /// The command that solves the problem; empty if there is none.
     pub remedy: String,
 }
 
-/// What preflight learned and attach goes on with.
+/// The findings of the preflight, with which the attach goes on.
 #[derive(Debug)]
 pub(crate) struct Preflight {
-    /// The rows, in order; everything after the first failure may be missing.
+    /// The rows, in order. Rows after the first failure may be missing.
     pub(crate) checks: Vec<Check>,
     /// Modules with their sleds.
     pub(crate) surveyed: Vec<(Module, Survey)>,
     /// Modules that cannot be traced.
     pub(crate) refused: Vec<super::modules::RefusedModule>,
-    /// The maps at the time.
+    /// The maps at that time.
     pub(crate) maps: Maps,
 }
 
 // === impl Preflight ===
 
 impl Preflight {
-    /// The first failure as a refusal.
+    /// Returns the first failure as a refusal.
     ///
     /// # Errors
-    /// That failure.
+    /// The first failure.
     pub(crate) fn verdict(&self) -> Result<()> {
         match self
             .checks
@@ -125,10 +125,11 @@ impl Preflight {
     }
 }
 
-/// Looks at a process. One that we started is traced by ourselves; `sleds` says whether there have to be any.
+/// Checks a process. With `held_by_us`, we have started it and trace it already. `sleds` states
+/// whether there must be sleds.
 ///
 /// # Errors
-/// There is no such process, or nothing of it can be seen.
+/// There is no such process, or nothing about it can be read.
 pub(crate) fn preflight(
     target: &Target,
     objects: &Objects,
@@ -160,7 +161,7 @@ pub(crate) fn preflight(
     if flight.failed() {
         return Ok(flight);
     }
-    // Each thread is looked at once: there may be many.
+    // Each thread is read once: there may be many.
     let threads = statuses(pid, tid);
     if !held_by_us {
         check_tracer(&mut flight, pid, &threads);
@@ -222,7 +223,8 @@ fn check_bits(flight: &mut Preflight, pid: Pid, found: &Found) {
     }
 }
 
-/// The class byte of the running program, also where its maps showed nothing.
+/// True if the class byte of the running program is that of 32 bits. This works also if its maps
+/// are empty.
 fn is_32_bit(pid: Pid) -> bool {
     use std::io::Read;
     let mut head = [0u8; 5];
@@ -313,7 +315,7 @@ fn check_sleds(flight: &mut Preflight, pid: Pid, memory: &Memory, found: Found, 
     }
 }
 
-/// What all threads are doing, `live` first.
+/// The status of all threads, `live` first.
 fn statuses(pid: Pid, live: Tid) -> Vec<(Tid, ThreadStatus)> {
     let others = Threads::of(pid).into_iter().filter(|&tid| tid != live);
     std::iter::once(live)
@@ -336,7 +338,7 @@ fn check_tracer(flight: &mut Preflight, pid: Pid, threads: &[(Tid, ThreadStatus)
     }
 }
 
-/// Who traces any thread of the process.
+/// The tracer of any thread of the process.
 pub(crate) fn tracer_of(pid: Pid, live: Tid) -> Option<u32> {
     let others = Threads::of(pid);
     std::iter::once(live)
@@ -375,7 +377,7 @@ fn check_seccomp(flight: &mut Preflight, pid: Pid, threads: &[(Tid, ThreadStatus
                 let finding = format!(
                     "process {pid}: every thread is under a seccomp filter, which cannot be suspended: {obstacle}"
                 );
-                // What an earlier attach left there may do without a thread.
+                // Code that an earlier attach left there may be enough, without a thread.
                 let outcome = match flight.maps.iter().any(|entry| entry.name == OUR_CODE) {
                     true => Outcome::Warning,
                     false => Outcome::Failed,

@@ -1,4 +1,4 @@
-//! Whether the machine's counter can be trusted to keep time.
+//! Whether the machine's counter keeps time reliably.
 
 use std::fs;
 
@@ -6,10 +6,10 @@ use super::Outcome;
 use crate::sys::counter_is_invariant;
 
 const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-/// Clock sources of the kernel that are read from the counter, directly or by a hypervisor's scale.
+/// Clock sources of the kernel that read the counter, directly or with a hypervisor's scale.
 const FROM_COUNTER: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 
-/// What processor and kernel say of the counter.
+/// The judgement of processor and kernel on the counter.
 pub(super) fn check_counter() -> (Outcome, String) {
     let source = fs::read_to_string(SOURCE).unwrap_or_default();
     judge(counter_is_invariant(), source.trim())

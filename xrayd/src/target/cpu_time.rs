@@ -1,4 +1,4 @@
-//! How long processes and threads have run on a processor.
+//! Processor time of processes and threads.
 
 use std::time::Duration;
 
@@ -10,16 +10,17 @@ use nix::{
 use super::{Threads, proc_file};
 use crate::pid::Pid;
 
-/// Of a process, all of its threads together; `None` of one that has ended.
+/// Processor time of all threads of a process together. `None` if the process has ended.
 pub(crate) fn of_process(pid: Pid) -> Option<Duration> {
     let clock = nix::time::clock_getcpuclockid(unistd::Pid::from_raw(pid.as_raw())).ok()?;
     let time = clock_gettime(ClockId::from_raw(clock.as_raw())).ok()?;
     Some(Duration::from(time))
 }
 
-/// Of one thread, by its id outside the process; a scheduler's tick behind at most. `None` of one that has ended, and where the kernel does not tell.
+/// Processor time of one thread, by its id outside the process. It is at most a tick of the
+/// scheduler old. `None` if the thread has ended, or if the kernel does not report it.
 ///
-/// The first field of `schedstat`: `Documentation/scheduler/sched-stats.rst` of Linux.
+/// It is the first field of `schedstat`: `Documentation/scheduler/sched-stats.rst` of Linux.
 pub(crate) fn of_thread(pid: Pid, tid: u32) -> Option<Duration> {
     let path = format!("{}/task/{tid}/schedstat", Threads::proc_dir(pid));
     let text = proc_file::read(path).ok()?;

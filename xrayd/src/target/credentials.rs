@@ -1,4 +1,4 @@
-//! What a process is to the rule of `access.rs`, read from `/proc`.
+//! Reads the credentials of a process, which the rule of `access.rs` needs, from `/proc`.
 
 use std::{
     fs::{self, File},
@@ -21,36 +21,36 @@ use crate::{
     sys::{PidFd, owner_of_namespace, parent_of_namespace},
 };
 
-/// User namespaces lie in one another at most so deep: kernel/user_namespace.c.
+/// Deepest nesting of user namespaces: kernel/user_namespace.c.
 const DEEPEST_NAMESPACE: usize = 33;
-/// A process has at most so many ancestors that are looked at.
+/// Most ancestors of a process that are looked at.
 const MOST_ANCESTORS: usize = 4096;
 
-/// A process that is about to end is looked at so often, with so long a pause, until it has.
+/// Number of looks at a process that is about to end, and the pause between them.
 const ENDING_LOOKS: usize = 50;
 const ENDING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Device and inode of a namespace.
 pub(crate) type NamespaceId = (u64, u64);
 
-/// What this process is itself. None of it changes while it runs.
+/// Properties of this process. None of them changes while it runs.
 #[derive(Debug)]
 pub(crate) struct OwnProcess {
-    /// Its user namespace; `None` if it cannot be read, and then every other one is foreign.
+    /// Its user namespace. `None` if it cannot be read; then every other namespace is foreign.
     pub(crate) user_namespace: Option<NamespaceId>,
     /// Its pid namespace.
     pub(crate) pid_namespace: Option<NamespaceId>,
     /// Its status.
     pub(crate) status: ThreadStatus,
-    /// The user and the group that stand for all that have no number here; `None` where all have
-    /// one.
+    /// The user and the group that stand for all ids without a number here; `None` if every id has
+    /// a number.
     pub(crate) unmapped: Option<(u32, u32)>,
 }
 
 // === impl OwnProcess ===
 
 impl OwnProcess {
-    /// Read once.
+    /// The properties, which are read once.
     pub(crate) fn get() -> &'static Self {
         static OWN: OnceLock<OwnProcess> = OnceLock::new();
         OWN.get_or_init(|| Self {
@@ -73,7 +73,7 @@ pub(crate) fn namespace_at(link: &str) -> io::Result<NamespaceId> {
     Ok((found.dev(), found.ino()))
 }
 
-/// In the initial user namespace all ids have a number.
+/// In the initial user namespace every id has a number.
 fn unmapped_ids() -> Option<(u32, u32)> {
     let is_full = |file: &str| {
         let map = fs::read_to_string(file).unwrap_or_default();
@@ -96,23 +96,25 @@ fn unmapped_ids() -> Option<(u32, u32)> {
 // === impl Credentials ===
 
 impl Credentials {
-    /// Those of all threads; `None` if the process ends, has ended, or cannot be read.
+    /// The credentials of all threads. `None` if the process is ending, has ended, or cannot be
+    /// read.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
         Self::among(pid, &Threads::of(pid))
     }
 
-    /// By one thread that has not ended. What a process may do grows by `exec` alone, which leaves
-    /// one thread, so this is enough for a process of which all threads were looked at before.
+    /// The credentials of one thread that has not ended. The rights of a process grow only by
+    /// `exec`, which leaves one thread. So this is enough for a process whose threads were all
+    /// looked at before.
     pub(crate) fn by_one_thread(pid: Pid) -> Option<Self> {
         Self::among(pid, &[Threads::live(pid)?])
     }
 
     fn among(pid: Pid, threads: &[Tid]) -> Option<Self> {
-        // First: the ids of a program that is executed meanwhile are the new ones.
+        // The memory is first: if a program is executed meanwhile, the ids are the new ones.
         let memory = memory_owner(pid)?;
         let namespace = Namespace::of(pid, Threads::live(pid)?);
         let statuses = threads.iter().map(|&tid| ThreadStatus::try_read(pid, tid));
-        // Threads that are gone do not count. One that cannot be read may be anything.
+        // Threads that are gone do not count. A thread that cannot be read may have any rights.
         let statuses: Vec<Option<ThreadStatus>> = statuses.collect::<io::Result<_>>().ok()?;
         let mut living = statuses
             .into_iter()
@@ -125,8 +127,8 @@ impl Credentials {
             ids: first.ids(),
             permitted: first.permitted,
             namespace,
-            // Root's memory is root's either way. A daemon that the kernel lets into no other is
-            // refused by it.
+            // The memory of root's process is root's, dumpable or not. So such a process counts as
+            // undumpable, unless the daemon lacks CAP_SYS_PTRACE: then the kernel itself refuses.
             dumpable: memory == user && (user != 0 || !OwnProcess::get().overrides_ptrace()),
         };
         for status in living {
@@ -140,7 +142,7 @@ impl Credentials {
 }
 
 impl ThreadStatus {
-    /// The user and the group, if its three ids of each kind are one.
+    /// The user and the group, if the three ids of each kind are equal.
     fn ids(&self) -> Option<(u32, u32)> {
         let one = |ids: [u32; 3]| (ids == [ids[0]; 3]).then_some(ids[0]);
         Some((one(self.users?)?, one(self.groups?)?))
@@ -155,14 +157,14 @@ impl Namespace {
         let link = format!("/proc/{pid}/task/{tid}/ns/user");
         match namespace_at(&link) {
             Ok(id) if own == Some(id) => Self::Own,
-            // The kernel knows whose it is; a look by path and the open may differ, both are the
-            // process's own.
+            // The kernel reports the owner. The look by path and the open may show different
+            // namespaces, but both are the process's own.
             Ok(_) => Self::around(&link).unwrap_or(Self::Elsewhere),
             Err(_) => Self::Elsewhere,
         }
     }
 
-    /// Goes outwards until the namespace around it is the daemon's.
+    /// Goes outwards until the parent namespace is the daemon's.
     fn around(link: &str) -> io::Result<Self> {
         let own = OwnProcess::get().user_namespace;
         let mut namespace = OwnedFd::from(File::open(link)?);
@@ -182,7 +184,7 @@ impl Namespace {
 // === impl Yama ===
 
 impl Yama {
-    /// As it is set now.
+    /// The current setting.
     pub(crate) fn now() -> Self {
         match fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
             Ok(scope) => Self::parse(&scope),
@@ -195,8 +197,8 @@ impl Yama {
 // === impl Caller ===
 
 impl Caller {
-    /// The rule, for a process as it is now. One that has ended passes: the next step finds that
-    /// out.
+    /// The rule, for a process as it is now. A process that has ended passes: the next step detects
+    /// its end.
     pub(crate) fn check(&self, pid: Pid) -> Result<(), Denial> {
         let yama = self.yama();
         if self.is_privileged() && yama != Yama::Nobody {
@@ -215,8 +217,9 @@ impl Caller {
         Err(Denial::Unreadable)
     }
 
-    /// The same without Yama, for a process that passed [`Self::check`] a moment ago and of which a
-    /// thread stands still: has it executed another program? `None` if it has ended.
+    /// The same without Yama, for a process that has just passed [`Self::check`] and of which a
+    /// thread stands still. It detects that another program was executed. `None` if the process has
+    /// ended.
     pub(crate) fn check_again(&self, pid: Pid) -> Option<Result<(), Denial>> {
         if self.is_privileged() {
             return Some(Ok(()));
@@ -225,7 +228,7 @@ impl Caller {
         Some(self.may_trace(&target, Yama::Off, || false))
     }
 
-    /// What Yama says to it. The kernel asks Yama about this process by itself.
+    /// Yama's setting for the caller. For this process itself, the kernel asks Yama.
     pub(crate) fn yama(&self) -> Yama {
         match self.start_time() {
             Some(_) => Yama::now(),
@@ -233,7 +236,7 @@ impl Caller {
         }
     }
 
-    /// Whether a process comes from the caller's, which has to be there still.
+    /// True if a process descends from the caller's process, which must still exist.
     fn is_ancestor_of(&self, pid: Pid) -> bool {
         let own = Pid::try_from(self.pid).ok().filter(|&own| {
             let stat = Process::new(own.as_raw()).and_then(|process| process.stat());
@@ -252,7 +255,7 @@ impl Caller {
     }
 }
 
-/// True if a process has ended for certain, also as a zombie.
+/// True if a process has certainly ended, also as a zombie.
 fn has_ended(pid: Pid) -> bool {
     match PidFd::open(pid) {
         Ok(held) => held.has_exited(),
@@ -297,7 +300,7 @@ mod tests {
         };
         assert!(caller(stat.starttime).is_ancestor_of(pid));
         assert!(caller(stat.starttime).is_ancestor_of(Pid::this()));
-        // Another process had the number.
+        // An earlier process had the number.
         assert!(!caller(stat.starttime + 1).is_ancestor_of(pid));
         let parent = Pid::try_from(u32::try_from(stat.ppid).unwrap()).unwrap();
         assert!(!caller(stat.starttime).is_ancestor_of(parent));

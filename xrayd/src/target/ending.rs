@@ -1,12 +1,13 @@
-//! How a process has ended that is nobody's child here.
+//! The end of a process that is no child of the daemon: by a signal, or with a code.
 //!
-//! | while it is | who knows |
+//! | state of the process | source |
 //! |---|---|
-//! | a zombie | `/proc/<pid>/stat`, field 52, for who may trace it |
-//! | collected | its pidfd, from Linux 6.15 on (`PIDFD_INFO_EXIT`) |
+//! | zombie | `/proc/<pid>/stat`, field 52, if we may trace it |
+//! | collected by its parent | its pidfd, from Linux 6.15 on (`PIDFD_INFO_EXIT`) |
 //!
-//! Before 6.15, of a process whose parent collects it at once, nobody does. The process connector (netlink) would: it wants CAP_NET_ADMIN and the first network namespace,
-//! and wakes the daemon for every process of the machine.
+//! Before 6.15 there is no source for a process whose parent collects it at once. The process
+//! connector (netlink) would be one. But it needs CAP_NET_ADMIN and the initial network namespace,
+//! and it wakes the daemon for every process of the machine.
 
 use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration};
 
@@ -14,18 +15,19 @@ use procfs::process::Process;
 
 use super::Target;
 
-/// How often it is looked, and how long in between: a process that is neither a zombie nor collected is on its way.
+/// Number of looks, and the pause between them. A process that is neither a zombie nor collected is
+/// about to become a zombie.
 const LOOKS: u32 = 20;
 const BETWEEN: Duration = Duration::from_millis(1);
 
-/// How a process has ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// By a signal.
+    /// By this signal.
     Signal(i32),
     /// By itself, with this code.
     Code(i32),
-    /// Nobody knows.
+    /// The end is not known.
     Unknown,
 }
 
@@ -44,7 +46,7 @@ impl From<ExitStatus> for Ending {
 // === impl Target ===
 
 impl Target {
-    /// How it has ended. Asked once it has.
+    /// The end of the process, after it has ended.
     pub(crate) fn ending(&self) -> Ending {
         for _ in 0..LOOKS {
             if let Some(status) = self.zombie_status() {
@@ -53,14 +55,14 @@ impl Target {
             match self.pidfd().exit_status() {
                 Ok(Some(status)) => return status.into(),
                 Ok(None) => std::thread::sleep(BETWEEN),
-                // This kernel does not tell.
+                // This kernel does not report it.
                 Err(_) => return self.zombie_status().map_or(Ending::Unknown, Ending::from),
             }
         }
         Ending::Unknown
     }
 
-    /// As its parent will see it.
+    /// The status that its parent will get.
     fn zombie_status(&self) -> Option<ExitStatus> {
         let stat = Process::new(self.pid().as_raw()).ok()?.stat().ok()?;
         let is_it = stat.starttime == self.start_time() && matches!(stat.state, 'Z' | 'X');
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
     use crate::pid::Pid;
 
-    /// Since 6.15 a pidfd tells.
+    /// True if this kernel's pidfds report it (Linux 6.15).
     fn is_told_of_the_collected() -> bool {
         let release = uname().unwrap().release().to_string_lossy().into_owned();
         let mut numbers = release

@@ -1,24 +1,24 @@
-//! What a thread is in the middle of, by `/proc/<pid>/task/<tid>/syscall`: which one is disturbed
-//! least by being borrowed.
+//! The activity of a thread, by `/proc/<pid>/task/<tid>/syscall`. It shows which thread is
+//! disturbed least by being borrowed.
 
 use nix::libc;
 
 use super::proc_file;
 use crate::pid::{Pid, Tid};
 
-/// In the order in which threads are borrowed.
+/// Activities, in the order in which threads are borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Errand {
-    /// It waits, in a call that is made again as if it had not been interrupted.
+    /// The thread waits in a call that is restarted as if it had not been interrupted.
     Waiting,
-    /// It sleeps in another call.
+    /// The thread sleeps in another call.
     Calling,
-    /// It sleeps in a call that gives what has come as soon as something has: so nothing has.
+    /// The thread sleeps in a call that returns as soon as data has come. So no data has come.
     Receiving,
-    /// It runs, or sleeps outside of a system call.
+    /// The thread runs, or sleeps outside of a system call.
     Running,
-    /// It sleeps in a call that may have transferred a part. Interrupted, the call returns that,
-    /// which no tracer can cure.
+    /// The thread sleeps in a call that may have transferred a part. If it is interrupted, the call
+    /// returns that part, and no tracer can prevent it.
     Transferring,
 }
 
@@ -41,8 +41,8 @@ const WAITS: &[i64] = &[
     libc::SYS_waitid,
 ];
 const RECEIVES: &[i64] = &[libc::SYS_read, libc::SYS_readv];
-/// They have flags, of which one (`MSG_WAITALL`) has them wait for all that fits: by number and
-/// place of the flags.
+/// Receiving calls with flags: number of the call, and index of the flags. With the flag
+/// `MSG_WAITALL` they wait until the buffer is full.
 const RECEIVES_WITH_FLAGS: [(i64, usize); 2] = [(libc::SYS_recvfrom, 3), (libc::SYS_recvmsg, 2)];
 const TRANSFERS: &[i64] = &[
     libc::SYS_write,
@@ -71,7 +71,7 @@ const TRANSFERS: &[i64] = &[
 // === impl Errand ===
 
 impl Errand {
-    /// Of one thread.
+    /// The activity of one thread.
     pub(super) fn of(pid: Pid, tid: Tid) -> Self {
         match proc_file::read(format!("/proc/{pid}/task/{tid}/syscall")) {
             Ok(line) => Self::parse(&line),
@@ -79,7 +79,8 @@ impl Errand {
         }
     }
 
-    /// The number in decimal and six arguments in hexadecimal; "running", or -1, outside of a call.
+    /// Parses the line: the number in decimal, and six arguments in hexadecimal. Outside of a call
+    /// it is "running", or begins with -1.
     fn parse(line: &[u8]) -> Self {
         let line = String::from_utf8_lossy(line);
         let mut words = line.split_ascii_whitespace();

@@ -1,17 +1,21 @@
-//! Names that a program has given the types of its typed events, read out of its memory. Nothing is changed, and nothing that is found is
-//! believed before it proves itself.
+//! Reads the names that a program has given to the types of its typed events, out of its memory.
+//! Nothing is changed, and nothing that is found is used before it is proven.
 //!
-//! LLVM's runtime keeps a hash table from the addresses of names to numbers (`AddrHashMap` of sanitizer_common; the same from LLVM 7 to 21 but for
-//! the size of the mutex, which is 8 bytes up to LLVM 12, and 16 since):
+//! LLVM's runtime keeps a hash table from the addresses of names to numbers (`AddrHashMap` of
+//! sanitizer_common). The table is the same from LLVM 7 to 21, except for the size of the mutex: 8
+//! bytes up to LLVM 12, and 16 since:
 //!
 //! ```text
-//!  TypeDescriptorAddressMap: u64 ──► 11 buckets: mutex, u64 ──► cap, size, cells…      u32 counter beside
-//!                                                3 cells
-//!  a cell: u64 address of the name (0: free), u32 number, u32 –, u64 length of the name, at most 1024
+//!  TypeDescriptorAddressMap: u64 ──► 11 buckets: mutex, u64 ──► cap, size, cells…
+//!  counter beside it: u32                        3 cells
+//!  a cell: u64 address of the name (0: free), u32 number, u32 –,
+//!          u64 length of the name, at most 1024
 //! ```
 //!
-//! It is taken for such a table if every cell that is in use stands in the bucket that its address belongs to, numbers are told once and are below the
-//! counter, and a name is as long as its cell says. Without a runtime there is a section of our own (`integration/without-runtime/xray_events.c`):
+//! Memory counts as such a table under three conditions. Every cell in use stands in the bucket
+//! that its address belongs to. Each number occurs once and is below the counter. A name is as long
+//! as its cell specifies. Without a runtime there is a section of our own
+//! (`integration/without-runtime/xray_events.c`):
 //!
 //! ```text
 //!  "xraytyp" 01, u64 capacity, u64 address of each name, 0 behind the last
@@ -24,26 +28,26 @@ use xray_trace::FileAddr;
 use super::Module;
 use crate::{pid::TargetAddr, sys::Memory};
 
-/// Names of one process at most, and the bytes of one: LLVM's runtime counts no more.
+/// Most names of one process, and most bytes of one name. LLVM's runtime counts no more.
 pub(crate) const MOST_TYPE_NAMES: usize = 4096;
 const LONGEST: usize = 1024;
 
-/// Between the names of a number that several libraries name differently.
+/// Separator of the names, if several libraries name one number differently.
 pub(crate) const BETWEEN_NAMES: &str = " | ";
 
 const BUCKETS: usize = 11;
 const CELLS: usize = 3;
 const CELL: usize = 24;
-/// Sizes that the mutex of a bucket has had.
+/// Sizes of a bucket's mutex, in all versions.
 const MUTEXES: [usize; 2] = [16, 8];
-/// A table that is just growing looks like none.
+/// Tries: a table that is just growing looks invalid.
 const ATTEMPTS: usize = 3;
 
 const MAGIC: [u8; 8] = *b"xraytyp\x01";
 const HEAD: usize = 16;
 const PAGE: u64 = 4096;
 
-/// A name that LLVM's runtime knows.
+/// A name in the table of LLVM's runtime.
 #[derive(Debug, Clone, Copy)]
 struct Cell {
     address: u64,
@@ -56,12 +60,13 @@ pub(super) trait Source {
     fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()>;
 }
 
-/// Whether `name` is one of the names that a number is `called`.
+/// True if `name` is one of the names in `called`, which are those of one number.
 pub(crate) fn has_type_name(called: &str, name: &str) -> bool {
     called.split(BETWEEN_NAMES).any(|part| part == name)
 }
 
-/// The names that are registered in a module and not `known` yet. What cannot be read or makes no sense is left out: it may be there the next time.
+/// The names that are registered in a module and not `known` yet. Unreadable and invalid names are
+/// left out: they may be there the next time.
 pub(crate) fn new_type_names(
     memory: &Memory,
     module: &Module,
@@ -96,7 +101,7 @@ pub(super) fn of_llvm(
     Vec::new()
 }
 
-/// The cells in use, if all of them make sense.
+/// The cells in use, if all of them are valid.
 fn cells(source: &impl Source, table: u64, counter: u64, mutex: usize) -> Option<Vec<Cell>> {
     let start = word(source, table).filter(|&start| start != 0)?;
     let bucket_size = mutex + 8 + CELLS * CELL;
@@ -112,7 +117,7 @@ fn cells(source: &impl Source, table: u64, counter: u64, mutex: usize) -> Option
             take(&added_cells(source, added)?)?;
         }
     }
-    // Read last: a number is counted before its cell is in use.
+    // The counter is read last: the runtime counts a number before its cell is in use.
     let mut count = [0; 4];
     source.read(counter, &mut count).ok()?;
     let count = u32::from_le_bytes(count);
@@ -121,7 +126,7 @@ fn cells(source: &impl Source, table: u64, counter: u64, mutex: usize) -> Option
     cells.iter().all(sound).then_some(cells)
 }
 
-/// What a bucket has no room for.
+/// Further cells, for which a bucket has no room.
 fn added_cells(source: &impl Source, address: u64) -> Option<Vec<u8>> {
     let mut head = [0; 16];
     source.read(address, &mut head).ok()?;
@@ -134,7 +139,7 @@ fn added_cells(source: &impl Source, address: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Takes the cells in use out of a bucket's; `None` if one cannot belong there.
+/// Takes the cells in use from the cells of a bucket. `None` if one cannot belong there.
 fn take_cells(bytes: &[u8], bucket: u64, cells: &mut Vec<Cell>) -> Option<()> {
     for cell in bytes.chunks_exact(CELL) {
         let cell = Cell {
@@ -155,14 +160,14 @@ fn take_cells(bytes: &[u8], bucket: u64, cells: &mut Vec<Cell>) -> Option<()> {
     Some(())
 }
 
-/// Where an address belongs: `AddrHashMap::calcHash`.
+/// The bucket that an address belongs to: `AddrHashMap::calcHash`.
 fn bucket_of(address: u64) -> u64 {
     let hash = address.wrapping_add(address << 10);
     (hash ^ (hash >> 6)) % BUCKETS as u64
 }
 
-/// The names of cells that are not known yet; `None` if no name is as long as its cell says. A table without cells proves nothing either:
-/// another layout may show some.
+/// The names of cells that are not known yet. `None` if no name is as long as its cell specifies. A
+/// table without cells proves nothing either: another layout may show some.
 fn proven_names(
     source: &impl Source,
     cells: &[Cell],
@@ -171,7 +176,7 @@ fn proven_names(
     let mut names = Vec::new();
     let mut proven = false;
     for cell in cells {
-        // The program gets the low 16 bits, which a later type may get again.
+        // The program uses the low 16 bits, which a later type may get again.
         let Ok(number) = u16::try_from(cell.number) else {
             continue;
         };
@@ -215,7 +220,7 @@ pub(super) fn of_section(
         .collect()
 }
 
-/// The bytes up to a zero, at most [`LONGEST`]. Reads no page that it need not.
+/// The bytes up to a zero, at most [`LONGEST`]. Reads no page that is not needed.
 fn text_at(source: &impl Source, address: u64) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     while text.len() < LONGEST {
@@ -232,7 +237,7 @@ fn text_at(source: &impl Source, address: u64) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// As text, with what is not UTF-8 escaped.
+/// The text of a name. Bytes that are not UTF-8 are escaped.
 fn readable(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -296,7 +301,8 @@ mod tests {
         }
     }
 
-    /// What a runtime with such mutexes makes of these names, which lie `stride` bytes apart.
+    /// The table that a runtime with such mutexes makes of these names, which lie `stride` bytes
+    /// apart.
     fn registered(names: &[&[u8]], mutex: usize, stride: u64) -> Pieces {
         let mut buckets = vec![Vec::new(); BUCKETS];
         let mut memory = Pieces::default();
@@ -380,7 +386,7 @@ mod tests {
         assert_eq!(found.map(|(_, name)| name).collect::<Vec<_>>(), expected);
     }
 
-    /// A name that was overwritten after it was registered has gone; the others have not.
+    /// A name that was overwritten after its registration is gone. The others remain.
     #[test]
     fn a_name_of_another_length_is_none() {
         let mut memory = registered(&[b"first", b"second"], 16, 24);
@@ -400,7 +406,7 @@ mod tests {
             change(&mut memory);
             assert_eq!(found(&memory), []);
         };
-        // Fewer are counted than there are.
+        // The counter is smaller than the number of cells.
         broken(&|memory| memory.words(TABLE, &[START, 8]));
         broken(&|memory| memory.words(TABLE, &[0, 9]));
         broken(&|memory| memory.words(TABLE, &[u64::MAX - 7, 9]));
@@ -412,7 +418,7 @@ mod tests {
                 memory.words(ADDED, &[size, size, 0, 0, 0]);
             });
         }
-        // Every byte of the table, one after the other: whatever comes out, it comes out.
+        // Changes every byte of the table in turn. The reader may find anything, but it returns.
         for at in 0..BUCKETS * (MUTEXES[0] + 8 + CELLS * CELL) {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut memory = sound.clone();
@@ -431,7 +437,7 @@ mod tests {
         let mut texts = b"a\0\xfe\0".to_vec();
         texts.resize(4096, 0);
         memory.0.insert(NAMES, texts);
-        // The end of all that is mapped.
+        // The end of all mapped memory.
         memory.0.insert(ADDED + PAGE - 3, b"end".to_vec());
         memory
     }
@@ -442,7 +448,7 @@ mod tests {
         let name = |number, name: &str| (number, name.to_owned());
         let memory = section(&[4, NAMES, 7, NAMES + 2, 0, NAMES]);
         assert_eq!(read(&memory, 56), [name(0, "a"), name(2, "\\xfe")]);
-        // No longer than the section, nor than it says.
+        // Names end with the section, and with the capacity that it states.
         assert_eq!(read(&memory, 24), [name(0, "a")]);
         assert_eq!(read(&section(&[1, NAMES, NAMES]), 32), [name(0, "a")]);
         assert_eq!(read(&section(&[9, ADDED + PAGE - 3]), 24), []);

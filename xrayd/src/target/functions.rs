@@ -1,4 +1,4 @@
-//! The functions of a target, with names, source lines and sleds.
+//! The functions of a target, with names, source lines and sleds. It does not switch sleds.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -25,8 +25,8 @@ use crate::{
     types::{Armed, FunctionRow, PatchSite},
 };
 
-/// All functions that a target has or had; a [`FunctionId`] names one for ever. Modules are added by the control thread and never taken out: what
-/// was recorded of a library that is unloaded keeps its names.
+/// All functions that a target has or had. A [`FunctionId`] names one for ever. The control thread
+/// adds modules and never removes one: events of an unloaded library keep their names.
 #[derive(Debug)]
 pub(crate) struct Functions {
     pid: Pid,
@@ -34,11 +34,12 @@ pub(crate) struct Functions {
     modules: RwLock<Vec<Arc<Loaded>>>,
 }
 
-/// Some of the modules, by index. One that is gone and comes back has the index that it had, so a number of modules would not do.
+/// A set of modules, by index. A module that goes and comes back keeps its index, so the number of
+/// modules would not do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Indexes(HashSet<u32>);
 
-/// Times for which one module was loaded that are remembered.
+/// Most load periods that are remembered for one module.
 const MOST_LIFETIMES: usize = 1 << 12;
 
 /// A module that is loaded, or was.
@@ -50,15 +51,17 @@ pub(crate) struct Loaded {
     first: u32,
     /// Usable sleds of each function.
     sites: Vec<Vec<PatchSite>>,
-    /// Source lines; read when first asked for.
+    /// Source lines. Read at the first request.
     source: OnceLock<Option<SourceMap>>,
-    /// Written, as what follows, by the control thread.
+    /// Written by the control thread, as are the fields below.
     unloaded: AtomicBool,
-    /// For which times it was loaded, the oldest first; those beyond the bound are forgotten. Empty while it has always been there.
+    /// The load periods, the oldest first; periods beyond the limit are forgotten. Empty while the
+    /// module has always been there.
     lifetimes: Mutex<VecDeque<Lifetime>>,
     /// Memory in it that patching made private to the target, in bytes.
     copied: AtomicU64,
-    /// How soon what the rules name was on, if it came after the attach and they name anything.
+    /// The delay until the functions selected by rules were on. `None` if the module was there at
+    /// the attach, or if no rule selects one of its functions.
     armed: Mutex<Option<Armed>>,
 }
 
@@ -73,7 +76,8 @@ impl Functions {
         }
     }
 
-    /// Adds a module; `sites` says its usable sleds, each with the index of its function in the module.
+    /// Adds a module. `sites` are its usable sleds, each with the index of its function in the
+    /// module.
     pub(crate) fn add(
         &self,
         module: Module,
@@ -102,31 +106,31 @@ impl Functions {
         loaded
     }
 
-    /// All modules that there are and were, by index.
+    /// All modules that exist or existed, by index.
     pub(crate) fn modules(&self) -> Vec<Arc<Loaded>> {
         self.read().clone()
     }
 
-    /// The path of module `index`; empty for one that there never was.
+    /// The path of module `index`; empty if that module never existed.
     pub(crate) fn path(&self, index: ModuleId) -> String {
         let modules = self.read();
         let loaded = modules.get(index.0 as usize);
         loaded.map_or_else(String::new, |loaded| loaded.module.path.clone())
     }
 
-    /// How many functions have an id.
+    /// Number of functions that have an id.
     pub(crate) fn ids(&self) -> usize {
         self.read().last().map_or(0, |last| last.ids().end as usize)
     }
 
-    /// How many functions there are now.
+    /// Number of functions that are loaded now.
     pub(crate) fn len(&self) -> usize {
         let modules = self.read();
         let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
         living.map(|loaded| loaded.sites.len()).sum()
     }
 
-    /// All that have an id.
+    /// All functions that have an id.
     pub(crate) fn all(&self) -> Vec<FunctionId> {
         let modules = self.modules();
         modules
@@ -135,7 +139,7 @@ impl Functions {
             .collect()
     }
 
-    /// Those that there are now.
+    /// The functions that are loaded now.
     pub(crate) fn living(&self) -> Vec<FunctionId> {
         let modules = self.loaded();
         let ids = modules.iter().flat_map(|loaded| loaded.functions());
@@ -156,7 +160,7 @@ impl Functions {
         sites
     }
 
-    /// The modules that there are now.
+    /// The modules that are loaded now.
     pub(crate) fn loaded(&self) -> Vec<Arc<Loaded>> {
         let modules = self.read();
         let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
@@ -195,7 +199,7 @@ impl Functions {
         ids
     }
 
-    /// Shows each function of one module, by id.
+    /// Passes each function of one module to `see`, by id.
     pub(crate) fn each_in(
         &self,
         loaded: &Loaded,
@@ -220,14 +224,14 @@ impl Functions {
         }
     }
 
-    /// The path of its module, and its name to be read.
+    /// The path of a function's module, and its readable name.
     pub(crate) fn name(&self, id: FunctionId) -> Option<(String, String)> {
         let loaded = self.find(id)?;
         let name = loaded.function(id)?.name.clone();
         Some((loaded.module.path.clone(), name))
     }
 
-    /// As a trace describes it.
+    /// The description of a function for a trace.
     pub(crate) fn describe(&self, id: FunctionId) -> Option<Function> {
         let loaded = self.find(id)?;
         let function = loaded.function(id)?;
@@ -243,7 +247,8 @@ impl Functions {
         })
     }
 
-    /// As a listing shows it; `recorded` is what is recorded of its calls, if it is on.
+    /// A function's row in a listing. `recorded` is the capture of its calls, if the function is
+    /// on.
     pub(crate) fn row(
         &self,
         id: FunctionId,
@@ -271,7 +276,8 @@ impl Functions {
         })
     }
 
-    /// The id here of the first function of a module that has the same file as `other`, which may be another process's.
+    /// The id, in this process, of the first function of the module with the same file as `other`.
+    /// `other` may be another process's module.
     pub(crate) fn first_of_same(&self, other: &Loaded) -> Option<u32> {
         let modules = self.read();
         let same = modules.iter().filter(|loaded| {
@@ -279,7 +285,7 @@ impl Functions {
                 && Arc::ptr_eq(&loaded.module.object, &other.module.object)
                 && loaded.module.path == other.module.path
         });
-        // Copies of a file in one process are told apart by where they are.
+        // Several copies of a file in one process differ in their places.
         same.min_by_key(|loaded| loaded.module.bias != other.module.bias)
             .map(|loaded| loaded.first)
     }
@@ -293,7 +299,7 @@ impl Functions {
     }
 
     fn source(&self, loaded: &Loaded, address: xray_trace::FileAddr) -> Option<SourceLine> {
-        // What is mapped there now may be another file.
+        // Another file may be mapped there now.
         if loaded.is_unloaded() && loaded.source.get().is_none() {
             return None;
         }
@@ -314,12 +320,12 @@ impl Functions {
 // === impl Indexes ===
 
 impl Indexes {
-    /// Those of these modules.
+    /// The indexes of these modules.
     pub(crate) fn of(modules: &[Arc<Loaded>]) -> Self {
         Self(modules.iter().map(|loaded| loaded.index).collect())
     }
 
-    /// Whether it is one of them.
+    /// True if the set contains the module.
     pub(crate) fn has(&self, loaded: &Loaded) -> bool {
         self.0.contains(&loaded.index)
     }
@@ -328,28 +334,28 @@ impl Indexes {
 // === impl Loaded ===
 
 impl Loaded {
-    /// Ids of its functions.
+    /// Ids of the module's functions.
     pub(crate) fn functions(&self) -> impl Iterator<Item = FunctionId> + use<> {
         self.ids().map(FunctionId)
     }
 
-    /// Id of its first function.
+    /// Id of the module's first function.
     pub(crate) fn first(&self) -> u32 {
         self.first
     }
 
-    /// Its usable sleds, each with its function.
+    /// Usable sleds of the module, each with its function.
     pub(crate) fn sites(&self) -> impl Iterator<Item = (FunctionId, &PatchSite)> {
         let sites = self.functions().zip(&self.sites);
         sites.flat_map(|(id, sites)| sites.iter().map(move |site| (id, site)))
     }
 
-    /// True while it is not in the process.
+    /// True while the module is not in the process.
     pub(crate) fn is_unloaded(&self) -> bool {
         self.unloaded.load(Ordering::Acquire)
     }
 
-    /// It has come into the process, or come back to the same place.
+    /// Notes that the module has been loaded, for the first time or again at the same place.
     pub(crate) fn came(&self, now: Ticks) {
         let mut lifetimes = lock(&self.lifetimes);
         if lifetimes.len() == MOST_LIFETIMES {
@@ -363,7 +369,7 @@ impl Loaded {
         self.unloaded.store(false, Ordering::Release);
     }
 
-    /// It has gone from the process.
+    /// Notes that the module has been unloaded.
     pub(crate) fn went(&self, now: Ticks) {
         let mut lifetimes = lock(&self.lifetimes);
         match lifetimes.back_mut() {
@@ -377,7 +383,7 @@ impl Loaded {
         self.unloaded.store(true, Ordering::Release);
     }
 
-    /// For which times it was loaded, if it was not there all the time.
+    /// The load periods of the module, if it was not there all the time.
     pub(crate) fn lifetimes(&self) -> Vec<Lifetime> {
         lock(&self.lifetimes).iter().copied().collect()
     }
@@ -398,7 +404,7 @@ impl Loaded {
         *lock(&self.armed) = armed;
     }
 
-    /// As a trace describes it.
+    /// The description of the module for a trace.
     pub(crate) fn describe(&self, process: ProcessId) -> TraceModule {
         TraceModule {
             id: ModuleId(self.index),
@@ -409,7 +415,7 @@ impl Loaded {
         }
     }
 
-    /// The ids of its functions.
+    /// The ids of the module's functions.
     pub(crate) fn ids(&self) -> Range<u32> {
         let count = u32::try_from(self.sites.len()).unwrap_or(u32::MAX);
         self.first..self.first.saturating_add(count)
@@ -429,7 +435,7 @@ impl Loaded {
     }
 }
 
-/// The module of a function, of all by index.
+/// The module of a function, among all modules by index.
 fn owner(modules: &[Arc<Loaded>], id: FunctionId) -> Option<&Arc<Loaded>> {
     let index = modules.partition_point(|loaded| loaded.first <= id.0);
     let loaded = modules.get(index.checked_sub(1)?)?;

@@ -1,5 +1,5 @@
-//! Doors for the fuzz targets in `fuzz/`: what the daemon reads of a target's files and memory.
-//! Only there with `--cfg fuzzing`.
+//! Entry points for the fuzz targets in `fuzz/`: the daemon's reading of a target's files and
+//! memory. Compiled only with `--cfg fuzzing`.
 
 use std::{cell::RefCell, collections::HashSet, fs::File, io};
 
@@ -19,7 +19,7 @@ use super::{
 /// Reads a mapped file in every way that the daemon does.
 ///
 /// # Panics
-/// What is made of the file takes more memory than what was read of it accounts for.
+/// The parsed file takes more memory than the bytes that were read account for.
 pub fn read_file(file: &File) {
     let _ = names_of(file);
     let mut functions = vec![FileAddr(0)];
@@ -46,8 +46,7 @@ pub fn read_maps(lines: &[u8]) {
     }
 }
 
-/// Looks for names of event types in memory that answers with these bytes, one look after the
-/// other.
+/// Looks for names of event types in memory that returns these bytes, read after read.
 pub fn read_type_names(answers: &[u8]) {
     let memory = Answers(RefCell::new(answers));
     let known = HashSet::from([0, 1]);
@@ -60,8 +59,8 @@ struct Answers<'a>(RefCell<&'a [u8]>);
 // === impl Answers ===
 
 impl Source for Answers<'_> {
-    /// As much of the input as is wanted, and zeros behind it. Nothing is mapped where the first
-    /// byte says so, or at the input's end.
+    /// As much of the input as is wanted, and zeros after it. Nothing is mapped at the input's end,
+    /// and where the first byte is 0xff.
     fn read(&self, _: u64, into: &mut [u8]) -> io::Result<()> {
         let mut left = self.0.borrow_mut();
         let (&shape, rest) = left.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -69,7 +68,8 @@ impl Source for Answers<'_> {
             *left = rest;
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // The first byte counts those that follow, so that one look does not take the whole input.
+        // The first byte limits the length of the answer, so that one read does not take the whole
+        // input.
         let length = into.len().min(rest.len()).min(usize::from(shape) * 8);
         let (answer, rest) = rest.split_at(length);
         into.fill(0);

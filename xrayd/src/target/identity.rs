@@ -1,4 +1,5 @@
-//! Which process: a pid, held by a pidfd and named by its start time, so that a reused pid is noticed (P18).
+//! A process: its pid, held by a pidfd and identified by its start time, so that a reused pid is
+//! noticed (P18).
 
 use std::{fs, io, thread, time::Duration};
 
@@ -12,14 +13,14 @@ use crate::{
     target::{Caller, ThreadState, ThreadStatus, Threads, errand::Errand, memory_owner},
 };
 
-/// Of how many threads it is asked what they are in.
+/// Threads whose activity is read.
 const ERRANDS: usize = 64;
 
-/// Looks for a living thread, and the time between them.
+/// Looks for a living thread, and the pause between two looks.
 const LOOKS: u32 = 1000;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
-/// A process that exists, held.
+/// A process that exists, held by its pidfd.
 #[derive(Debug)]
 pub(crate) struct Target {
     pid: Pid,
@@ -33,13 +34,13 @@ pub(crate) struct Target {
 // === impl Target ===
 
 impl Target {
-    /// Holds `pid`.
+    /// Opens the process `pid`.
     ///
     /// # Errors
-    /// No such process, a zombie, a kernel thread, or one that hides itself from us.
+    /// There is no such process, it is a zombie or a kernel thread, or it is hidden from us.
     pub(crate) fn open(pid: Pid) -> Result<Self> {
         let pidfd = PidFd::open(pid).map_err(|error| match error.raw_os_error() {
-            // A thread id that is not a process id gives EINVAL (before 6.9), ENOENT after.
+            // A thread id that is not a process id gives EINVAL before Linux 6.9, and ENOENT after.
             Some(libc::ESRCH | libc::EINVAL | libc::ENOENT) => no_such_process(pid),
             _ => Refusal::from_io(pid, "open a pidfd", &error),
         })?;
@@ -53,12 +54,14 @@ impl Target {
             );
             return Err(Refusal::new(Reason::Zombie, what));
         }
-        // Kernel threads have no memory; a leader that has exited shows none either, but its process has live threads.
+        // Kernel threads have no memory. A leader that has exited shows none either, but its
+        // process has live threads.
         if status.vmsize.is_none() && is_kernel_thread(stat.flags) {
             let what = format!("process {pid} ({}) is a kernel thread", status.name);
             return Err(Refusal::new(Reason::KernelThread, what));
         }
-        // The effective user decides, as for ptrace: a set-user-id program belongs to whom it runs as.
+        // The effective user decides, as for ptrace: a set-user-id program belongs to the user it
+        // runs as.
         Ok(Self {
             pid,
             pidfd,
@@ -69,8 +72,8 @@ impl Target {
         })
     }
 
-    /// The same, to be traced only while the kernel gives its memory to `owner`, and while `caller`
-    /// may trace it.
+    /// The same process, to be traced only while the kernel gives its memory to `owner`, and while
+    /// `caller` may trace it.
     pub(crate) fn require(self, owner: Option<u32>, caller: Option<Caller>) -> Self {
         Self {
             required_owner: owner,
@@ -79,11 +82,12 @@ impl Target {
         }
     }
 
-    /// Checks that. A process becomes another user's by executing a set-user-id program, at any time; its memory, once open, stays the
-    /// old one's, and a thread that stands still does not `exec`.
+    /// Checks the condition of [`Self::require`]. A process can become another user's at any time,
+    /// by executing a set-user-id program. Its memory, once open, stays the old program's, and a
+    /// thread that stands still does not `exec`.
     ///
     /// # Errors
-    /// It is another user's now, has more rights than the caller, or has ended.
+    /// The process is another user's now, has more rights than the caller, or has ended.
     pub(crate) fn check_owner(&self) -> Result<()> {
         if let Some(caller) = self.caller {
             let rule = caller.check_again(self.pid).ok_or_else(|| self.exited())?;
@@ -123,14 +127,14 @@ impl Target {
         &self.pidfd
     }
 
-    /// True if it has ended.
+    /// True if the process has ended.
     pub(crate) fn has_exited(&self) -> bool {
         self.pidfd.has_exited()
     }
 
-    /// A thread whose `/proc` files can be read. While one of its threads becomes the leader by an
-    /// `exec`, or all of them are on their way out, the process has not ended and may show none: it
-    /// is looked at again for up to 1 s.
+    /// A thread whose `/proc` files can be read. A process that has not ended may show none, while
+    /// one of its threads becomes the leader by an `exec`, or all of them are about to end. Then
+    /// the look is repeated for up to 1 s.
     ///
     /// # Errors
     /// The process has ended.
@@ -148,10 +152,11 @@ impl Target {
         Err(self.exited())
     }
 
-    /// Threads that can be stopped; first those under no seccomp filter, which would judge the
-    /// calls that they are borrowed for, and among them those that sleep in a system call, since
-    /// they stop at once and are in the middle of nothing else: by what they sleep in. Which is
-    /// asked of the first of them only: a process may have thousands.
+    /// Threads that can be stopped, the best ones to borrow first. Threads without a seccomp filter
+    /// come first, since a filter would judge the calls that they are borrowed for. Among them,
+    /// threads that sleep in a system call come first, ordered by the call: they stop at once and
+    /// are in the middle of nothing else. Only the first [`ERRANDS`] calls are read, since a
+    /// process may have thousands of threads.
     pub(crate) fn stoppable_threads(&self) -> Vec<Tid> {
         let mut threads: Vec<_> = Threads::of(self.pid)
             .into_iter()
@@ -165,7 +170,7 @@ impl Target {
                 Some((status.seccomp.unwrap_or(0) != 0, errand, tid))
             })
             .collect();
-        // Stable: among equals the leader stays first.
+        // The sort is stable: among equals the leader stays first.
         threads.sort_by_key(|&(filtered, errand, _)| (filtered, errand));
         for (_, errand, tid) in threads.iter_mut().take(ERRANDS) {
             if *errand == Errand::Receiving {
@@ -181,7 +186,8 @@ impl Target {
         fs::exists(format!("/proc/{}/task/{tid}", self.pid)).unwrap_or(false)
     }
 
-    /// The command line, arguments joined by blanks, or the name in brackets where there is none.
+    /// The command line, arguments joined by blanks, or the name in brackets if there is no command
+    /// line.
     pub(crate) fn command(&self) -> String {
         command_of(self.pid)
     }
@@ -195,7 +201,7 @@ impl Target {
     }
 }
 
-/// The command line of a process, with what is not UTF-8 replaced.
+/// The command line of a process. Bytes that are not UTF-8 are replaced.
 pub(crate) fn command_of(pid: Pid) -> String {
     let read = |file: &str| -> io::Result<Vec<u8>> { fs::read(format!("/proc/{pid}/{file}")) };
     let line = read("cmdline").unwrap_or_default();

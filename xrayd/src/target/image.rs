@@ -1,10 +1,10 @@
 //! The parts of an ELF file that a reader needs, at their places in memory of the file's length.
 //!
-//! A target chooses what it maps: a file may be sparse and as long as a file can be. Only the
-//! wanted parts are read, by their offsets. Of these, holes of the file are left out. All else
-//! reads as zero and takes no memory. Two limits hold for one file: [`MAX_WANTED`] bytes of parts,
-//! holes included, which bounds the time that a reader takes, and [`MAX_READ`] bytes of memory. An
-//! image beyond [`SMALL`] takes a turn. No image keeps another user's small one waiting.
+//! A target chooses what it maps: a file may be sparse, and as long as a file can be. Only the
+//! wanted parts are read, by their offsets, and without the holes of the file. The rest reads as
+//! zero and takes no memory. Two limits hold for one file. [`MAX_WANTED`] bytes of parts, holes
+//! included, bound the time of a reader. [`MAX_READ`] bytes bound the memory. An image beyond
+//! [`SMALL`] takes a turn. No image keeps another user's small one waiting.
 //!
 //! The file itself is not mapped: its owner could shorten it meanwhile, and reading beyond the end
 //! would kill the daemon.
@@ -20,20 +20,20 @@ use xray_trace::instr_map::ObjectBytes;
 
 use super::large_image::Turn;
 
-/// Longer files are not looked at.
+/// Longer files are not read.
 const MAX_LENGTH: u64 = 1 << 40;
-/// Bytes of parts of one file at most, holes included.
+/// Most bytes of parts of one file, holes included.
 const MAX_WANTED: u64 = 1 << 30;
-/// Bytes of memory that one image takes at most: symbols of the largest programs, with their names,
+/// Most bytes of memory that one image takes. Symbols of the largest programs, with their names,
 /// are some hundred MiB.
 const MAX_READ: u64 = 1 << 29;
 /// An image that takes more memory needs a turn.
 const SMALL: u64 = 16 << 20;
 const PAGE: u64 = 4096;
-/// Notes and dynamic sections longer than this are cut; the reader looks at no more of them.
+/// Longer notes and dynamic sections are cut: the reader uses no more of them.
 const MAX_SMALL: u64 = 1 << 20;
 
-/// How the names of sections begin that a search for lines looks at.
+/// Starts of the names of sections that a search for source lines reads.
 const LINES: [&[u8]; 4] = [
     b".debug_line\0",
     b".debug_line_str\0",
@@ -59,7 +59,7 @@ pub(crate) enum Parts {
     Lines,
 }
 
-/// See the head of this file.
+/// The read parts of one file. See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Image {
     bytes: MmapMut,
@@ -67,11 +67,11 @@ pub(crate) struct Image {
     wanted: u64,
     /// Bytes read so far.
     read: u64,
-    /// Bytes of memory that what was read takes.
+    /// Bytes of memory that the read parts take.
     resident: u64,
     /// The user whose process mapped the file.
     user: u32,
-    /// What a large image holds.
+    /// The turn of a large image.
     turn: Option<Turn>,
 }
 
@@ -81,8 +81,7 @@ impl Image {
     /// Reads the parts of a file that a process of `user` has mapped.
     ///
     /// # Errors
-    /// What the system says, files that are too long or whose parts are, and a turn that does not
-    /// come.
+    /// The error of the system. Or the file or its parts are too long, or no turn becomes free.
     pub(crate) fn read(file: &File, parts: Parts, user: u32) -> io::Result<Self> {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -97,7 +96,7 @@ impl Image {
             .len(length.max(1))
             .no_reserve_swap()
             .map_anon()?;
-        // One byte would take a huge page. A kernel without them says that it does not know this.
+        // One byte would take a huge page. A kernel without huge pages does not accept this advice.
         if let Err(error) = bytes.advise(Advice::NoHugePage) {
             tracing::debug!(%error, "no advice on huge pages");
         }
@@ -110,7 +109,7 @@ impl Image {
             turn: None,
         };
         image.take(file, 0, HEADER)?;
-        // 64 bits, little endian; the header of another one is enough to say what it is.
+        // 64 bits, little endian. For any other file, the header is enough to name its kind.
         if image.bytes.starts_with(b"\x7fELF\x02\x01") {
             image.take_segments(file)?;
             image.take_sections(file, parts)?;
@@ -170,7 +169,7 @@ impl Image {
                 self.word(at.saturating_add(24)),
                 self.word(at.saturating_add(32)),
             );
-            // The names have been read. Sections may overlap, and count each time.
+            // The names have been read already. Sections may overlap, and each of them counts.
             if wanted && kind != SHT_NOBITS && (offset, size) != names_at {
                 self.take(file, offset, size)?;
             }
@@ -194,10 +193,10 @@ impl Image {
         Ok(())
     }
 
-    /// Counts the memory that this part of the file will take.
+    /// Counts the memory that this part of the file takes.
     fn make_room(&mut self, data: &Range<u64>) -> io::Result<()> {
         let pages = data.end.div_ceil(PAGE) - data.start / PAGE;
-        // A part that stands alone takes a page of the page tables as well.
+        // A part that stands alone also takes a page of the page tables.
         self.resident = self.resident.saturating_add((pages + 1) * PAGE);
         if self.resident > MAX_READ {
             return Err(too_much("file's tables", self.resident));
@@ -216,7 +215,7 @@ impl Image {
         let mut at = data.start;
         while !rest.is_empty() {
             match file.read_at(rest, at) {
-                // Shorter than it was.
+                // The file has become shorter.
                 Ok(0) => break,
                 Ok(count) => {
                     at += count as u64;
@@ -253,7 +252,8 @@ impl Image {
     }
 }
 
-/// The next part of this range that is no hole. File systems that do not know holes have none.
+/// The next part of this range that is not a hole. A file system without support for holes shows
+/// none.
 fn data_in(file: &File, range: &Range<u64>) -> io::Result<Option<Range<u64>>> {
     if range.is_empty() {
         return Ok(None);
@@ -273,7 +273,8 @@ fn data_in(file: &File, range: &Range<u64>) -> io::Result<Option<Range<u64>>> {
         return Ok(None);
     }
     let end = match seek(start, Whence::SeekHole) {
-        // The file system may say anything, and each answer is a step.
+        // The file system may return any offset. Each answer advances by a page at least, or to the
+        // end.
         Ok(end) => end.max(start.saturating_add(PAGE)).min(range.end),
         Err(Errno::ENXIO) => range.end,
         Err(error) => return Err(error.into()),
@@ -300,12 +301,12 @@ mod tests {
         Image::read(file, Parts::Map, USER)
     }
 
-    /// Puts a word into a file that is being made.
+    /// Puts a word into a file under construction.
     fn put(bytes: &mut [u8], at: usize, word: u64) {
         bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// A file of 100 GiB, sparse, that begins as this test program does.
+    /// A sparse file of 100 GiB that begins with the bytes of this test program.
     fn giant(change: impl FnOnce(&mut Vec<u8>)) -> File {
         let mut bytes = std::fs::read("/proc/self/exe").unwrap();
         change(&mut bytes);
@@ -315,7 +316,7 @@ mod tests {
         file
     }
 
-    /// Where the header of a symbol table is in this test program.
+    /// Position of the header of a symbol table in this test program.
     fn symbol_table(bytes: &[u8]) -> usize {
         let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
         let start = index(word(40));
@@ -387,7 +388,7 @@ mod tests {
         assert!(image.turn.is_none());
         let refused = Object::parse(image.bytes()).unwrap_err();
         assert_eq!(refused, ObjectError::Overlap);
-        // What stands between holes is found.
+        // Data between holes is found.
         file.write_all_at(&[1; 32], (1 << 20) + (128 << 20))
             .unwrap();
         let image = read(&file).unwrap();
@@ -395,7 +396,7 @@ mod tests {
         assert_eq!(image.bytes[(1 << 20) + (128 << 20)..][..32], [1; 32]);
     }
 
-    /// The section of names twice: the second time it is the map, and longer than memory.
+    /// The section of names occurs twice: the second time as the map, and longer than memory.
     #[test]
     fn a_map_that_begins_as_the_names_do_is_counted() {
         let file = with_map(32);

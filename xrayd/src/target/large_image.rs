@@ -15,7 +15,7 @@ use crate::lock::lock;
 
 /// Large images of users other than root at a time.
 const TURNS: usize = 2;
-/// How long a large image is waited for.
+/// Longest wait for a turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 static TAKEN: Turns = Turns {
@@ -25,7 +25,7 @@ static TAKEN: Turns = Turns {
 
 #[derive(Debug)]
 struct Turns {
-    /// The users who have one. `take` adds to it, and a dropped turn takes its user out.
+    /// The users who have a turn. `take` adds its user, and a dropped turn removes its user.
     by: Mutex<Vec<u32>>,
     /// Signalled when a turn is given back.
     given_back: Condvar,
@@ -44,7 +44,7 @@ impl Turn {
     /// Takes the turn of a user.
     ///
     /// # Errors
-    /// There is none for a long time.
+    /// No turn becomes free in 10 s.
     pub(super) fn take(user: u32) -> io::Result<Self> {
         TAKEN.take(user, PATIENCE)
     }
@@ -101,7 +101,7 @@ mod tests {
         assert!(take(0).is_err());
         drop(first);
         let third = take(1002).unwrap();
-        // The next one gets it as soon as it is given back.
+        // A waiting user gets a turn as soon as one is given back.
         let waiting = std::thread::spawn(|| OWN.take(1003, Duration::from_secs(60)).is_ok());
         drop(second);
         assert!(waiting.join().unwrap());

@@ -1,14 +1,15 @@
-//! Text that is there as long as the address space is: where a borrowed thread may execute an
+//! Text that stays as long as the address space does. There a borrowed thread may execute an
 //! instruction.
 
 use super::{MapEntry, Maps, linked, modules::executable_files};
 use crate::pid::Pid;
 
-/// Executable mappings that nothing unloads and no descriptor writes to: the vdso first, then, by
-/// size, text of the main program, its loader and the libraries that it is linked against. Memory
-/// that a program shares with itself to write code into (a memfd) is none of them.
+/// Executable mappings that are never unloaded and that no descriptor writes to. The vdso comes
+/// first. Then come, by size, the text of the main program, of its loader, and of the libraries
+/// that it is linked against. Memory that a program shares with itself to write code into (a memfd)
+/// is not among them.
 ///
-/// Whatever this says, a program can change its own text at any moment.
+/// A program can still change its own text at any moment.
 pub(crate) fn lasting_text(pid: Pid, maps: &Maps) -> Vec<&MapEntry> {
     let linked = linked(pid, maps);
     let groups = executable_files(maps);
@@ -35,7 +36,7 @@ mod tests {
         assert!(text.len() > 2, "{text:?}");
         let libc = text.iter().any(|entry| entry.name.contains("libc"));
         assert!(libc, "{text:?}");
-        // Of no file that the program is, or is linked against.
+        // It belongs to no file that the program is, or is linked against.
         let alias = maps.iter().find(|entry| entry.is_file()).unwrap();
         let alias = MapEntry {
             permissions: *b"r-xs",

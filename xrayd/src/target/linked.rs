@@ -1,7 +1,9 @@
-//! What stays loaded as long as the process lives: the main program, and what it is linked against, directly or through others. The loader keeps all of
-//! that; everything else may be unloaded at any moment.
+//! The modules that stay loaded as long as the process lives: the main program, and the libraries
+//! that it is linked against, directly or through other libraries. The loader keeps all of them.
+//! Everything else may be unloaded at any moment.
 //!
-//! This is read from files that the target chose. If they lie, writes that need a stop are made without one, into memory of the liar.
+//! The links are read from files that the target chose. If a file lies, writes that need a stop are
+//! made without one, but only into memory of that target.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,11 +26,11 @@ const PT_DYNAMIC: u32 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_SONAME: u64 = 14;
-/// Longer tables are cut.
+/// Longest table that is read, in bytes. Longer tables are cut.
 const MAX_TABLE: u64 = 1 << 16;
 const MAX_NAME: usize = 256;
 
-/// What a file says of names.
+/// The names in a file's dynamic section.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Names {
     own: Option<String>,
@@ -61,7 +63,8 @@ pub(crate) fn linked(pid: Pid, maps: &Maps) -> HashSet<Load> {
         }
     }
     while let Some(name) = wanted.pop() {
-        // Of several by one name (dlmopen), one is linked; which one is not known.
+        // If several loads have this name (dlmopen), one of them is linked. It is not known which
+        // one.
         if let Some([(load, names)]) = by_name.remove(&name).as_deref() {
             linked.insert(*load);
             wanted.extend(names.needed.iter().cloned());
@@ -70,7 +73,7 @@ pub(crate) fn linked(pid: Pid, maps: &Maps) -> HashSet<Load> {
     linked
 }
 
-/// `None` for what is no 64-bit ELF file with a dynamic section.
+/// The names in a file. `None` unless it is a 64-bit ELF file with a dynamic section.
 pub(super) fn names_of(file: &File) -> Option<Names> {
     let mut header = [0; HEADER];
     file.read_exact_at(&mut header, 0).ok()?;
@@ -111,7 +114,7 @@ pub(super) fn names_of(file: &File) -> Option<Names> {
     })
 }
 
-/// As much as there is of this part of a file.
+/// This part of a file, as far as it exists.
 fn read(file: &File, offset: u64, length: u64) -> Option<Vec<u8>> {
     let length = usize::try_from(length.min(MAX_TABLE)).ok()?;
     let mut bytes = vec![0; length];
@@ -130,7 +133,7 @@ mod tests {
     use super::*;
     use crate::target::loads_of;
 
-    /// This program is linked against a C library, whose loader is there as well.
+    /// This program is linked against a C library, and its loader is mapped as well.
     #[test]
     fn what_this_program_is_linked_against_is_linked() {
         let pid = Pid::this();

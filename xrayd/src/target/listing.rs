@@ -1,4 +1,4 @@
-//! Every process that carries sleds.
+//! Lists all processes that have sleds.
 
 use std::{fs, sync::Arc};
 
@@ -11,11 +11,11 @@ use crate::{
 /// Whether a process can be attached to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessState {
-    /// It can.
+    /// The process can be attached to.
     Ready,
-    /// It is attached.
+    /// The process is attached.
     Traced,
-    /// It cannot.
+    /// The process cannot be attached to.
     Refused(Refusal),
 }
 
@@ -38,17 +38,17 @@ pub struct ProcessSummary {
     pub functions: u32,
     /// Whether it can be attached to.
     pub state: ProcessState,
-    /// The first process of its family, if it was followed.
+    /// The first process of its group, if it was followed.
     pub root: Option<Pid>,
 }
 
-/// Lists the processes that `may_see` says yes to, by pid. It is asked before anything else of a
-/// process is read, and again afterwards. `known` says what is known of those that have a session:
-/// their state, and the first process of their family. Processes that cannot be looked into are
-/// listed only if their file shows sleds. Processes whose files do not answer are left out.
+/// Lists the processes for which `may_see` returns true, by pid. `may_see` is called before
+/// anything else of a process is read, and again afterwards. For a process with a session, `known`
+/// returns its state and the first process of its group. Processes that cannot be read are listed
+/// only if their file shows sleds. Processes whose files do not answer are left out.
 ///
 /// # Errors
-/// No thread can be made, or `/proc` not be read.
+/// No thread can be made, or `/proc` cannot be read.
 pub(crate) fn list(
     objects: Arc<Objects>,
     may_see: impl Fn(&Target) -> bool + Send + Sync + 'static,
@@ -73,7 +73,7 @@ fn summary(
     known: &impl Fn(Pid) -> Option<(ProcessState, Option<Pid>)>,
 ) -> Option<ProcessSummary> {
     let target = Target::open(pid).ok().filter(may_see)?;
-    // Nothing is waited for: a user may have thousands of processes that are on their way out.
+    // This does not wait: a user may have thousands of processes that are about to end.
     let tid = Threads::live(pid)?;
     let maps = super::Maps::read(pid, tid).ok()?;
     let found = modules_of(pid, &maps, objects);
@@ -97,7 +97,7 @@ fn summary(
             Err(refusal) => ProcessState::Refused(refusal),
         },
     };
-    // It may have become another user's.
+    // The process may have changed to another user.
     may_see(&target).then(|| ProcessSummary {
         pid,
         uid: target.uid(),
@@ -111,7 +111,7 @@ fn summary(
     })
 }
 
-/// The systemd unit or the container that a process belongs to, by its cgroup's path.
+/// The systemd unit or the container of a process, by its control group's path.
 fn unit_of(pid: Pid) -> String {
     let Ok(cgroups) = fs::read(format!("/proc/{pid}/cgroup")) else {
         return String::new();

@@ -1,4 +1,4 @@
-//! The files that a process has mapped, found and opened.
+//! Finds and opens the files that a process has mapped.
 //!
 //! A process chooses what it maps and under which names, and it changes both while the daemon
 //! looks. So the daemon finds a file first without opening it (`O_PATH`). That has no effect on a
@@ -12,8 +12,8 @@
 //!  /proc/PID/root + name       the file of that name now. Only for processes of our own user.
 //! ```
 //!
-//! Where `map_files` answers, there is no other way: a mapping that it does not show is gone. A
-//! name is resolved inside the process's root (`RESOLVE_IN_ROOT`), so absolute symbolic links stay
+//! If `map_files` answers, there is no other way: a mapping that it does not show is gone. A name
+//! is resolved inside the process's root (`RESOLVE_IN_ROOT`), so absolute symbolic links stay
 //! there.
 
 use std::{
@@ -34,7 +34,7 @@ use nix::{
 use super::{MapEntry, Maps, Threads, memory_owner};
 use crate::pid::Pid;
 
-/// Looks at the maps, where they change meanwhile or show another inode than the file has.
+/// Looks at the maps, if they change meanwhile or show another inode than the file has.
 const LOOKS: usize = 4;
 
 /// A file that was found and is not open for reading.
@@ -56,9 +56,10 @@ impl FoundFile {
                 Err(error) => error,
             };
             match error.raw_os_error() {
-                // Not for us: it takes the capability.
+                // Closed to us: it needs the capability.
                 Some(libc::EPERM | libc::EACCES) => return without_map_files(pid, entry).map(Self),
-                // A part of it was unmapped or got other permissions, or all of it is gone.
+                // A part of the mapping was unmapped or got other permissions, or all of it is
+                // gone.
                 Some(libc::ENOENT) => range = place_of(pid, entry)?,
                 _ => return Err(error),
             }
@@ -69,24 +70,24 @@ impl FoundFile {
     /// The program that a process runs.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub(crate) fn program(pid: Pid) -> io::Result<Self> {
         find(format!("{}/exe", Threads::proc_dir(pid))).map(Self)
     }
 
-    /// What the file system says of it.
+    /// The file system's data about the file.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub(crate) fn metadata(&self) -> io::Result<Metadata> {
         self.0.metadata()
     }
 
-    /// Opens it for reading. A lease that another process holds on it is an error and not waited
-    /// for.
+    /// Opens the file for reading. If another process holds a lease on it, this fails and does not
+    /// wait.
     ///
     /// # Errors
-    /// What the system says, and no regular file.
+    /// The error of the system, or the file is no regular file.
     pub(crate) fn open(&self) -> io::Result<File> {
         if !self.metadata()?.is_file() {
             return Err(io::Error::other("it is no regular file"));
@@ -101,16 +102,17 @@ impl FoundFile {
 /// The file that `entry` of process `pid` maps, open for reading. See [`FoundFile::mapped`].
 ///
 /// # Errors
-/// As there; no regular file.
+/// Those of [`FoundFile::mapped`], or the file is no regular file.
 pub(crate) fn open_mapped(pid: Pid, entry: &MapEntry) -> io::Result<File> {
     FoundFile::mapped(pid, entry)?.open()
 }
 
-/// Opens what `pid` has mapped at `range`, for looking at it alone (`O_PATH`): another mapping may
-/// be there by now, and opening a device or a FIFO has effects. Takes CAP_CHECKPOINT_RESTORE.
+/// Opens the file that `pid` has mapped at `range`, only to examine it (`O_PATH`). Another file may
+/// be mapped there by now, and opening a device or a FIFO has effects. Needs
+/// CAP_CHECKPOINT_RESTORE.
 ///
 /// # Errors
-/// What the system says; nothing is mapped there.
+/// The error of the system, or nothing is mapped there.
 pub(crate) fn open_map_file(pid: Pid, range: &Range<u64>) -> io::Result<File> {
     let dir = Threads::proc_dir(pid);
     find(format!("{dir}/map_files/{:x}-{:x}", range.start, range.end))
@@ -166,7 +168,7 @@ fn without_map_files(pid: Pid, entry: &MapEntry) -> io::Result<File> {
     if let Some(program) = program.ok().filter(is_entry) {
         return Ok(program);
     }
-    // Names are the process's. A daemon that may do more than the process does not follow them.
+    // The process chose the names. A daemon with more rights than the process does not follow them.
     if memory_owner(pid) != Some(geteuid().as_raw()) {
         return Err(io::Error::other(
             "files of another user's process are read through map_files, which needs CAP_CHECKPOINT_RESTORE",
@@ -182,8 +184,8 @@ fn without_map_files(pid: Pid, entry: &MapEntry) -> io::Result<File> {
     ))
 }
 
-/// Finds a name as a process with this root does. Symbolic links do not lead out of it, and links
-/// of a `/proc` in it are not followed.
+/// Finds a name as a process with this root does. Symbolic links do not lead out of the root, and
+/// links of a `/proc` in it are not followed.
 fn find_inside(root: &File, name: &Path) -> io::Result<File> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
@@ -191,8 +193,8 @@ fn find_inside(root: &File, name: &Path) -> io::Result<File> {
     Ok(openat2(root, name, how)?.into())
 }
 
-/// Whether this is the file that `entry` maps. `None` if that cannot be told: some file systems
-/// show another device and inode in the maps than in the file (overlayfs).
+/// True if this is the file that `entry` maps. `None` if that is unknown: some file systems show
+/// another device and inode in the maps than in the file (overlayfs).
 fn is_of(metadata: &Metadata, entry: &MapEntry) -> Option<bool> {
     let device = (major(metadata.dev()), minor(metadata.dev()));
     let (shown_major, shown_minor) = entry.device;
@@ -204,9 +206,9 @@ fn is_of(metadata: &Metadata, entry: &MapEntry) -> Option<bool> {
     }
 }
 
-/// Opens it again and again, and looks after each time whether the maps still show what they
-/// showed. Where libraries take turns, another one may be there as it is opened, and the right one
-/// again as the maps are read: not as often as this.
+/// Opens the file repeatedly, and checks each time that the maps still show the same. If two
+/// libraries alternate at this place, another one may be there at the open, and the right one again
+/// when the maps are read, but not at every one of these looks.
 fn settled(
     file: File,
     open: impl Fn() -> io::Result<File>,
@@ -255,7 +257,8 @@ mod tests {
         (major(metadata.dev()), minor(metadata.dev()))
     }
 
-    /// Another library at the same place is no file system that shows other numbers (P63).
+    /// Another inode on the same device is another library at the same place. It does not come from
+    /// a file system that shows other numbers (P63).
     #[test]
     fn another_file_of_the_same_device_is_not_the_one_that_is_mapped() {
         let metadata = tempfile::tempfile().unwrap().metadata().unwrap();
@@ -287,7 +290,7 @@ mod tests {
         assert!(settled(copy(), in_turn, || Ok(true)).is_err());
     }
 
-    /// The mapping was there when the maps were read and is gone; a FIFO has the file's name by
+    /// The mapping was there when the maps were read, and is gone. A FIFO has the file's name by
     /// now.
     #[test]
     fn a_fifo_in_the_place_of_a_mapped_file_is_not_waited_for() {
@@ -300,7 +303,7 @@ mod tests {
         thread::spawn(move || {
             done.send(open_mapped(Pid::this(), &entry).is_err())
                 .unwrap();
-            // As where map_files is closed to us.
+            // The same without map_files.
             let found = FoundFile(without_map_files(Pid::this(), &entry).unwrap());
             assert!(found.metadata().unwrap().file_type().is_fifo());
             done.send(found.open().is_err()).unwrap();
@@ -311,7 +314,7 @@ mod tests {
         }
     }
 
-    /// A mapping is cut in two by other permissions; what is left of it is still that file.
+    /// Other permissions cut a mapping in two. The rest of it is still that file.
     #[test]
     fn a_mapping_that_was_cut_still_leads_to_its_file() {
         let pid = Pid::this();
@@ -324,7 +327,7 @@ mod tests {
         assert!(found.open().is_ok());
     }
 
-    /// Without map_files, and with more rights than the process has. Only root can try.
+    /// Without map_files, and with more rights than the process has. Only root can run this test.
     #[test]
     fn names_of_another_user_s_process_are_not_followed() {
         if !geteuid().is_root() {
@@ -379,10 +382,10 @@ mod tests {
             let text = io::read_to_string(file.open().unwrap()).unwrap();
             assert_eq!(text, "inside", "{name}");
         }
-        // The mapped file itself has no links as its last name.
+        // The last name of a mapped file is never a link.
         let link = FoundFile(find_inside(&root, Path::new("/last")).unwrap());
         assert!(link.open().is_err());
-        // There is no /proc inside, and outside its links are not followed.
+        // There is no /proc inside. Outside, its links are not followed.
         assert!(find_inside(&root, Path::new("/magic/etc/passwd")).is_err());
         let outside = find("/".to_owned()).unwrap();
         let magic = Path::new("/proc/self/root/etc/passwd");

@@ -1,4 +1,4 @@
-//! The files that a process has mapped with code in them, for who wants to read them and traces nothing.
+//! The files with code that a process has mapped, for readers that trace nothing.
 
 use std::{fs::File, io};
 
@@ -14,20 +14,20 @@ use crate::{
     refusal::{Refusal, Result},
 };
 
-/// A file that is executable somewhere in a process. It may be anything: the process chose it.
+/// A file that a process has mapped as executable. The process chose it, so it may be anything.
 #[derive(Debug)]
 pub struct MappedFile {
     /// Its path as the process saw it.
     pub path: String,
-    /// Whether it is the process's main program.
+    /// True if it is the process's main program.
     pub is_main: bool,
     pid: Pid,
     first: MapEntry,
     executable: Vec<MapEntry>,
 }
 
-/// The files that `pid` has mapped now and may execute, the main program first and the others by address. One that is
-/// loaded several times is there once.
+/// The files that `pid` has mapped as executable now, the main program first and the others by
+/// address. A file that is loaded several times is listed once.
 ///
 /// # Errors
 /// There is no such process, or its maps may not be read.
@@ -51,7 +51,7 @@ pub fn mapped_files(pid: Pid) -> Result<Vec<MappedFile>> {
         }
     }
     files.sort_by_key(|file| !file.is_main);
-    // What was read may be another process's, if this one had ended by then.
+    // If this process has ended by now, the data may be another process's.
     if target.has_exited() {
         return Err(target.exited());
     }
@@ -61,17 +61,17 @@ pub fn mapped_files(pid: Pid) -> Result<Vec<MappedFile>> {
 // === impl MappedFile ===
 
 impl MappedFile {
-    /// Opens the very file that is mapped, also if it was deleted or replaced.
+    /// Opens the file that is mapped, also if it was deleted or replaced.
     ///
     /// # Errors
-    /// What the system says. A file that is no longer at its path takes CAP_CHECKPOINT_RESTORE, unless it is the main
-    /// program.
+    /// The error of the system. A file that is no longer at its path needs CAP_CHECKPOINT_RESTORE,
+    /// unless it is the main program.
     pub fn open(&self) -> io::Result<File> {
         open_mapped(self.pid, &self.first)
     }
 
-    /// What to add to an address of the file, which is `object`, to get the process's, modulo 2^64. `None` if it is not
-    /// mapped as it says.
+    /// The number to add to an address in the file to get the address in the process, modulo 2^64.
+    /// `object` is the file. `None` if the file is not mapped as it specifies.
     #[must_use]
     pub fn load_bias(&self, object: &Object) -> Option<u64> {
         let group = Group {

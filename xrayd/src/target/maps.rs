@@ -1,4 +1,5 @@
-//! `/proc/<pid>/maps`, read as bytes: a mapped file's name need not be UTF-8, and its owner chose it.
+//! `/proc/<pid>/maps`, read as bytes: the name of a mapped file need not be UTF-8, and its owner
+//! chose it.
 
 use std::{io, ops::Range};
 
@@ -10,11 +11,12 @@ use crate::pid::{Pid, Tid};
 const PAGE: u64 = 4096;
 const LOWEST: u64 = 0x1_0000;
 const HIGHEST: u64 = 0x7fff_ffff_f000;
-/// What the kernel itself keeps free for a stack whatever its limit is (`MIN_GAP`, mm/util.c), since a limit can be raised.
+/// Room that the kernel itself keeps free for a stack whatever its limit is (`MIN_GAP`, mm/util.c),
+/// since a limit can be raised.
 const MIN_STACK_ROOM: u64 = 128 << 20;
-/// A limit beyond this is not meant.
+/// A higher limit is not taken literally: it keeps no more room free.
 const MAX_STACK_ROOM: u64 = 1 << 30;
-/// The kernel keeps a growing stack so far from its neighbour (`stack_guard_gap`).
+/// Distance that the kernel keeps between a growing stack and its neighbour (`stack_guard_gap`).
 const STACK_GUARD: u64 = 1 << 20;
 const HEAP_ROOM: u64 = 1 << 30;
 
@@ -23,7 +25,7 @@ const HEAP_ROOM: u64 = 1 << 30;
 pub(crate) struct MapEntry {
     /// Addresses.
     pub(crate) range: Range<u64>,
-    /// As `rwxp`.
+    /// Permissions, as in `rwxp`.
     pub(crate) permissions: [u8; 4],
     /// Offset in the file.
     pub(crate) offset: u64,
@@ -31,9 +33,9 @@ pub(crate) struct MapEntry {
     pub(crate) device: (u32, u32),
     /// See `device`.
     pub(crate) inode: u64,
-    /// Path or name, with what is not UTF-8 replaced; ` (deleted)` cut off.
+    /// Path or name. Bytes that are not UTF-8 are replaced, and ` (deleted)` is cut off.
     pub(crate) name: String,
-    /// The file has no name any more.
+    /// True if the file has no name any more.
     pub(crate) deleted: bool,
 }
 
@@ -51,7 +53,7 @@ impl MapEntry {
         self.permissions[2] == b'x'
     }
 
-    /// True if this is memory without a file or a purpose of the kernel's.
+    /// True if this is memory without a file and without a purpose of the kernel.
     pub(crate) fn is_anonymous(&self) -> bool {
         self.inode == 0 && (self.name.is_empty() || self.name.starts_with("[anon:"))
     }
@@ -71,7 +73,7 @@ impl Maps {
         Ok(Self::parse(&lines))
     }
 
-    /// Parses; a line that is not as the kernel writes them is passed over.
+    /// Parses the lines, and skips a line that the kernel would not write.
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         let entries = bytes
             .split(|&byte| byte == b'\n')
@@ -94,9 +96,10 @@ impl Maps {
         entry.range.contains(&address).then_some(entry)
     }
 
-    /// The free range of `bytes` bytes nearest below or above `near` that lies, with its ends, within `reach` of all of
-    /// `near`. Keeps a page's distance to neighbours, out of the lowest 64 KiB, out of the way of a stack that grows to
-    /// `stack_limit`, and where it can out of the heap's way.
+    /// The free range of `bytes` bytes nearest below or above `near`. Both its ends lie within
+    /// `reach` of all of `near`. The range keeps a page's distance to its neighbours. It avoids the
+    /// lowest 64 KiB, and the room of a stack that grows to `stack_limit`. It avoids the room of
+    /// the heap as well, if that is possible.
     pub(crate) fn gap_near(
         &self,
         near: &Range<u64>,
@@ -104,14 +107,15 @@ impl Maps {
         bytes: u64,
         stack_limit: u64,
     ) -> Option<u64> {
-        // A heap that can grow no further goes on elsewhere; a stack that cannot ends the program.
+        // A heap that cannot grow further continues elsewhere. A stack that cannot grow ends the
+        // program.
         [HEAP_ROOM, 0].into_iter().find_map(|heap_room| {
             let taken = self.taken(stack_limit, heap_room);
             gap_between(&taken, near, reach, bytes)
         })
     }
 
-    /// What is mapped, or kept for what grows; ordered.
+    /// Ranges that are mapped, or kept free for growth; ordered.
     fn taken(&self, stack_limit: u64, heap_room: u64) -> Vec<(u64, u64)> {
         let stack_room = stack_limit.clamp(MIN_STACK_ROOM, MAX_STACK_ROOM);
         let mut taken: Vec<(u64, u64)> = self
@@ -134,7 +138,8 @@ impl Maps {
     }
 }
 
-/// How large the stack of a process's first thread may become, in bytes; `u64::MAX` for no limit, or if it is not known.
+/// Largest size of the stack of a process's first thread, in bytes; `u64::MAX` if there is no
+/// limit, or if it is unknown.
 pub(crate) fn stack_limit(pid: Pid) -> u64 {
     let limits = Process::new(pid.as_raw()).and_then(|process| process.limits());
     match limits.map(|limits| limits.max_stack_size.soft_limit) {
@@ -160,7 +165,7 @@ fn gap_between(taken: &[(u64, u64)], near: &Range<u64>, reach: u64, bytes: u64) 
         if last.checked_sub(first).is_none_or(|room| room < bytes) {
             continue;
         }
-        // Below the module: as high as possible. Above it: as far up as reach allows.
+        // Below the module as high as possible, above it as far up as the reach allows.
         let place = (last - bytes) & !(PAGE - 1);
         if place + bytes <= near.start {
             below = Some(place);
@@ -289,7 +294,8 @@ garbage\n\
             maps("").gap_near(&module, (1 << 31) - (1 << 20), 0x2000, u64::MAX),
             None
         );
-        // Also not between the stack and what lies where it may grow to.
+        // There is also no room between the stack and a mapping in the range that the stack may
+        // grow into.
         let place = maps("7fff3f000000-7fff3f001000 r--p 0 0:0 0 /close\n")
             .gap_near(&module, (1 << 31) - (1 << 20), 0x2000, 8 << 20)
             .unwrap();
@@ -312,7 +318,7 @@ garbage\n\
             .gap_near(&module, (1 << 31) - (1 << 20), 0x2000, 0)
             .unwrap();
         assert!(place >= 0x502000 + HEAP_ROOM, "{place:#x}");
-        // Rather in its way than not at all.
+        // A place that is in the heap's way is better than none.
         let place = maps("10000000-7ffffffff000 r--p 0 0:0 0 /full\n")
             .gap_near(&module, (1 << 31) - (1 << 20), 0x2000, 0)
             .unwrap();

@@ -1,23 +1,25 @@
-//! How much memory the control group of a process can still take before the kernel's OOM killer comes.
+//! The memory that the control group of a process can still take before the kernel's OOM killer
+//! kills.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::pid::Pid;
 
-/// What a process may still take.
+/// The memory that a process may still take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MemoryRoom {
-    /// Bytes: the limit less what cannot be given back.
+    /// Bytes: the limit less the memory that cannot be reclaimed.
     pub(crate) bytes: u64,
     /// The directory of the group whose limit it is.
     pub(crate) group: PathBuf,
 }
 
-/// Version 1 of control groups shows no limit as the most pages that it can count, in bytes.
+/// Version 1 of control groups shows a missing limit as the largest number of pages that it can
+/// count, in bytes.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// How one version of control groups names what is wanted.
+/// The names of files and fields in one version of control groups.
 #[derive(Debug)]
 struct Hierarchy {
     root: &'static str,
@@ -40,12 +42,13 @@ const V2: Hierarchy = Hierarchy {
     reclaimable: ["inactive_file", "active_file"],
 };
 
-/// The room in the tightest of the groups that a process is in. `None` if there is no limit, or none can be seen from here.
+/// The room in the tightest of a process's control groups. `None` if there is no limit, or none is
+/// visible from here.
 pub(crate) fn memory_room(pid: Pid) -> Option<MemoryRoom> {
     MemoryGroup::of(pid)?.room(|_| 0, 0)
 }
 
-/// The control group that a process's memory is counted in.
+/// The control group to which a process's memory is charged.
 #[derive(Debug)]
 pub(crate) struct MemoryGroup {
     hierarchy: &'static Hierarchy,
@@ -55,7 +58,7 @@ pub(crate) struct MemoryGroup {
 // === impl MemoryGroup ===
 
 impl MemoryGroup {
-    /// `None` if none can be seen from here.
+    /// The group of a process. `None` if it is not visible from here.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let (hierarchy, group) = memory_group(&groups)?;
@@ -71,8 +74,8 @@ impl MemoryGroup {
         &self.directory
     }
 
-    /// The room in the tightest of this group and those around it, less what is `promised` of each,
-    /// and as if `exempt` bytes that the group takes were free. `None` if there is no limit.
+    /// The room in the tightest of this group and its ancestors. The `promised` bytes of each group
+    /// are taken off, and `exempt` bytes of the usage count as free. `None` if there is no limit.
     pub(crate) fn room(&self, promised: impl Fn(&Path) -> u64, exempt: u64) -> Option<MemoryRoom> {
         let root = Path::new(self.hierarchy.root);
         let groups = self.directory.ancestors();
@@ -88,7 +91,7 @@ impl MemoryGroup {
     }
 }
 
-/// The group that a process's memory is counted in, from its `/proc/<pid>/cgroup`.
+/// The group to which a process's memory is charged, from its `/proc/<pid>/cgroup`.
 fn memory_group(groups: &str) -> Option<(&'static Hierarchy, &str)> {
     let lines = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -96,7 +99,7 @@ fn memory_group(groups: &str) -> Option<(&'static Hierarchy, &str)> {
     });
     let mut unified = None;
     for (number, controllers, group) in lines {
-        // A group outside of what can be seen from here.
+        // The group is not visible from here.
         if group.split('/').any(|name| name == "..") {
             continue;
         }
@@ -115,7 +118,7 @@ fn memory_group(groups: &str) -> Option<(&'static Hierarchy, &str)> {
 impl Hierarchy {
     fn room(&self, group: &Path, exempt: u64) -> Option<MemoryRoom> {
         let read = |name: &str| fs::read_to_string(group.join(name)).ok();
-        // "max" is no number: no limit.
+        // "max" is not a number: there is no limit.
         let limit: u64 = read(self.limit)?.trim().parse().ok()?;
         if limit >= NO_LIMIT {
             return None;

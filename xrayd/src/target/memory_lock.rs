@@ -1,4 +1,4 @@
-//! Memory that a process keeps from being swapped, and how much of it it may have.
+//! Locked memory of a process, which the kernel does not swap out, and the limit on it.
 
 use std::fs;
 

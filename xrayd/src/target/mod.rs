@@ -1,4 +1,5 @@
-//! What can be known of a process by looking: nothing here changes it.
+//! What the daemon can find out about a process by reading alone. Nothing here changes a process. A
+//! mark like (P18) names a row of `docs/pitfalls.md`.
 
 mod access;
 mod check;

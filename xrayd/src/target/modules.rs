@@ -1,4 +1,4 @@
-//! Which modules of a process carry sleds, and where they are loaded.
+//! Finds the modules of a process that have sleds, and their load addresses.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,15 +17,16 @@ use crate::{
     refusal::{Reason, Refusal},
 };
 
-/// Executable segments of a file that are looked for among the mappings; linkers make one or two.
+/// Executable segments of a file that are searched for among the mappings; linkers make one or two.
 const EXECUTABLE_SEGMENTS: usize = 16;
 
-/// What tells one load of a file from every other that a process has at the time: a file can be loaded several times (dlmopen).
+/// Identifies one load of a file among all loads in a process at one time: a file can be loaded
+/// several times (dlmopen).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Load {
     device: (u32, u32),
     inode: u64,
-    /// Where its first executable mapping begins.
+    /// Start of its first executable mapping.
     text: u64,
 }
 
@@ -34,24 +35,24 @@ pub(crate) struct Load {
 pub(crate) struct Module {
     /// Its path as the process sees it.
     pub(crate) path: String,
-    /// What the file says.
+    /// The parsed file.
     pub(crate) object: Arc<Object>,
-    /// What to add to a file's address to get the target's, modulo 2^64.
+    /// The number to add to an address in the file to get the address in the target, modulo 2^64.
     pub(crate) bias: u64,
-    /// The mapping that its first segment came with: opens the file again.
+    /// The mapping of its first segment. It serves to open the file again.
     pub(crate) entry: MapEntry,
-    /// Which load of the file it is.
+    /// The load of the file.
     pub(crate) load: Load,
-    /// Whether it can be gone at any moment.
+    /// Whether the module can be unloaded at any moment.
     pub(crate) stay: Stay,
 }
 
-/// How long a module stays loaded.
+/// The time for which a module stays loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stay {
     /// As long as the process has this address space.
     Lasting,
-    /// Until somebody unloads it.
+    /// Until the program unloads it.
     Passing,
 }
 
@@ -60,27 +61,27 @@ pub(crate) enum Stay {
 pub(crate) struct RefusedModule {
     /// Its path as the process sees it.
     pub(crate) path: String,
-    /// Which load of the file it is.
+    /// The load of the file.
     pub(crate) load: Load,
-    /// Why.
+    /// The reason.
     pub(crate) refusal: Refusal,
 }
 
-/// What [`modules_of`] found.
+/// The result of [`modules_of`].
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// Modules with sleds, the main program first if it has any.
     pub(crate) modules: Vec<Module>,
     /// Modules that cannot be traced.
     pub(crate) refused: Vec<RefusedModule>,
-    /// The main program is 32-bit.
+    /// True if the main program is 32-bit.
     pub(crate) thirty_two_bit: bool,
 }
 
 // === impl Load ===
 
 impl Load {
-    /// Where its first executable mapping begins.
+    /// Start of its first executable mapping.
     pub(crate) fn text(&self) -> u64 {
         self.text
     }
@@ -89,7 +90,7 @@ impl Load {
 // === impl Module ===
 
 impl Module {
-    /// Where `address` of the file is in the target.
+    /// The address in the target of `address` in the file.
     pub(crate) fn in_target(&self, address: FileAddr) -> TargetAddr {
         TargetAddr(address.0.wrapping_add(self.bias))
     }
@@ -99,7 +100,7 @@ impl Module {
         entry.inode == self.entry.inode && entry.device == self.entry.device
     }
 
-    /// True if `entry` maps text of this very load of the file.
+    /// True if `entry` maps text of this load of the file.
     pub(crate) fn maps(&self, entry: &MapEntry) -> bool {
         let place = entry.range.start.wrapping_sub(entry.offset);
         self.is_mapped_by(entry)
@@ -109,8 +110,10 @@ impl Module {
             })
     }
 
-    /// Where the byte at `address`, which `entry` maps, stands in the file, if it is this module's text, mapped from the file. Of a module that
-    /// is never unloaded, memory without a file is its text as well where that belongs: programs copy their text there to have it on huge pages.
+    /// The offset in the file of the byte at `address`, which `entry` maps. `None` unless the byte
+    /// is text of this module, mapped from the file. In a module that is never unloaded, memory
+    /// without a file at the place of its text is its text as well: programs copy their text there
+    /// to have it on huge pages.
     pub(crate) fn offset_of(&self, entry: &MapEntry, address: u64) -> Option<u64> {
         let offset = self.offset_in_file(address)?;
         let is_text = if self.is_mapped_by(entry) {
@@ -122,7 +125,8 @@ impl Module {
         (entry.executable() && is_text).then_some(offset)
     }
 
-    /// What of `maps` is text of this module, with the offset in the file at which it begins.
+    /// The parts of `maps` that are text of this module, each with the offset in the file at which
+    /// it begins.
     pub(crate) fn texts(&self, maps: &Maps) -> Vec<(Range<u64>, u64)> {
         let mut texts = Vec::new();
         for entry in maps.iter().filter(|entry| entry.executable()) {
@@ -160,7 +164,8 @@ impl Module {
         })
     }
 
-    /// True if `other` is the same build of the same file at the same place, whenever it was loaded.
+    /// True if `other` is the same build of the same file at the same place. Both may have been
+    /// loaded at different times.
     pub(crate) fn is_again(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.object, &other.object)
             && self.load == other.load
@@ -168,13 +173,13 @@ impl Module {
     }
 }
 
-/// Every load of a file with code in it, whether it has sleds or not.
+/// All loads of files with code, with sleds or without.
 pub(crate) fn loads_of(maps: &Maps) -> HashSet<Load> {
     let groups = executable_files(maps);
     groups.iter().map(Group::load).collect()
 }
 
-/// The modules with sleds among what process `pid` has mapped.
+/// The modules with sleds that process `pid` has mapped.
 pub(crate) fn modules_of(pid: Pid, maps: &Maps, objects: &Objects) -> Found {
     modules_among(pid, maps, objects, |_| true)
 }
@@ -228,7 +233,7 @@ pub(crate) fn modules_among(
             },
             Ok(Err(ObjectError::ThirtyTwoBit)) => found.thirty_two_bit |= is_main,
             Ok(Err(ObjectError::NoMap | ObjectError::NotElf)) => {}
-            // Nothing says that such a file has sleds.
+            // Nothing shows that such a file has sleds.
             Ok(Err(ObjectError::NoSectionHeaders)) => {}
             Ok(Err(error)) => {
                 let message = format!("{}: {error}", first.name);
@@ -243,7 +248,7 @@ pub(crate) fn modules_among(
     found
 }
 
-/// Mappings of one file that is executable somewhere.
+/// Mappings of one file, of which at least one is executable.
 #[derive(Debug)]
 pub(super) struct Group<'a> {
     pub(super) first: &'a MapEntry,
@@ -265,9 +270,11 @@ impl Group<'_> {
 
 pub(super) fn executable_files(maps: &Maps) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    // By file and by the offset that a group began at: its newest groups. A process may have 65,530 mappings.
+    // By file: its newest groups, with the offset at which each began. A process may have 65,530
+    // mappings.
     let mut newest: HashMap<(u64, (u32, u32)), Newest> = HashMap::new();
-    // Text that was copied into memory without a file: it lies, without a gap, between mappings of its file.
+    // Text that was copied into memory without a file. It lies, without a gap, between mappings of
+    // its file.
     let mut between: Vec<&MapEntry> = Vec::new();
     let mut before: Option<(usize, u64)> = None;
     for entry in maps.iter() {
@@ -323,7 +330,8 @@ pub(super) fn executable_files(maps: &Maps) -> Vec<Group<'_>> {
     groups
 }
 
-/// The newest group of a file, and the newest one that began at another offset than that: offset and index of each.
+/// The newest group of a file, and the newest group that began at another offset. Each has offset
+/// and index.
 #[derive(Debug)]
 struct Newest {
     last: (u64, usize),
@@ -333,8 +341,8 @@ struct Newest {
 // === impl Newest ===
 
 impl Newest {
-    /// The newest group that a mapping of this offset can belong to. One load of a file maps it in one run; the same file loaded
-    /// twice (dlmopen) begins again at the same offset.
+    /// The newest group that a mapping of this offset can belong to. One load of a file maps it in
+    /// one run. A second load of the file (dlmopen) begins again at the same offset.
     fn of_other_offset(&self, offset: u64) -> Option<usize> {
         let (began, index) = self.last;
         if began == offset {
@@ -352,8 +360,9 @@ impl Newest {
     }
 }
 
-/// The load bias, by the executable segment whose file offset an executable mapping covers. If all of these were copied elsewhere, by the segment that the
-/// first mapping covers.
+/// The load bias, from the executable segment whose file offset an executable mapping covers. If
+/// the program has copied all executable segments elsewhere, it is from the segment that the first
+/// mapping covers.
 pub(super) fn load_bias(object: &Object, group: &Group<'_>) -> Option<u64> {
     let from_file = |entry: &&MapEntry| entry.is_file();
     let mapped: Vec<&MapEntry> = group.executable.iter().copied().filter(from_file).collect();
@@ -422,7 +431,8 @@ mod tests {
         assert_eq!(groups(maps), expected);
     }
 
-    /// As a program leaves them that wants its text on huge pages; other memory that may be executed lies elsewhere.
+    /// The maps of a program that has copied its text to huge pages. Other executable memory lies
+    /// elsewhere.
     #[test]
     fn copied_text_belongs_to_the_file_around_it() {
         let maps = "\
@@ -444,7 +454,8 @@ mod tests {
         assert_eq!(groups(maps), expected);
     }
 
-    /// As many mappings of one page of one file as the kernel allows, and of as many pages.
+    /// The largest number of mappings that the kernel allows, once of the same page and once of
+    /// different pages.
     #[test]
     fn every_mapping_that_a_process_can_have_is_sorted_in_its_turn() {
         use std::fmt::Write as _;

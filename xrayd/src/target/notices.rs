@@ -1,4 +1,4 @@
-//! The kernel's notices of what processes do: one event with a ring for each processor.
+//! The kernel's records of process activity: one perf event with a ring for each processor.
 
 use std::{
     fmt,
@@ -22,21 +22,22 @@ use crate::{
     sys::{open_mapping_event, open_task_event},
 };
 
-/// The part of all descriptors that this process may have.
+/// The perf events take at most one part in this many of the descriptors that this process may
+/// have.
 const SHARE_OF_DESCRIPTORS: u64 = 16;
-/// Where the kernel lists the processors that there are now. They can come and go.
+/// The kernel's list of processors that are online. Processors can come and go.
 pub(super) const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// Of what the kernel gives notice.
+/// The activity that the kernel records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subject {
-    /// What processes map executable.
+    /// Executable mappings.
     Mappings,
-    /// Who is forked, and who becomes another program.
+    /// Forks, ends and `exec` calls.
     Processes,
 }
 
-/// The kernel writes down what processes do. Dropping it takes everything back.
+/// Open perf events on the processors. Dropping it closes them.
 #[derive(Debug)]
 pub(crate) struct Notices {
     subject: Subject,
@@ -45,16 +46,16 @@ pub(crate) struct Notices {
     heard: Mutex<Heard>,
 }
 
-/// Where it does.
+/// The perf events that are open.
 #[derive(Debug)]
 struct Heard {
-    /// What the list was when it was last read.
+    /// The processors in the list when it was last read.
     cpus: Vec<i32>,
-    /// One for each of them, but for those that could not be heard.
+    /// One for each of these processors, except for those on which it could not be opened.
     sources: Vec<Source>,
 }
 
-/// What happens on one processor.
+/// The perf event of one processor.
 #[derive(Debug)]
 struct Source {
     cpu: i32,
@@ -62,19 +63,19 @@ struct Source {
     ring: Ring<Mapping>,
 }
 
-/// Whether processors came or went.
+/// Whether the list of processors has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Processors {
     Same,
     Others,
 }
 
-/// Why the kernel gives no notice.
+/// The reason why there are no perf events.
 #[derive(Debug)]
 pub(crate) enum PerfUnavailable {
-    /// So many processors would take too many descriptors.
+    /// This many processors would take too many descriptors.
     TooMany(usize),
-    /// The kernel refuses.
+    /// The kernel refuses to open one.
     Refused(io::Error),
 }
 
@@ -98,8 +99,8 @@ impl Subject {
 // === impl Notices ===
 
 impl Notices {
-    /// Listens to the processors that the file `online` lists, which is [`ONLINE`] but for tests. What happened before this returns
-    /// may go unnoticed.
+    /// Opens a perf event on each processor in the file `online`, which is [`ONLINE`] except in
+    /// tests. Activity before this returns may go unrecorded.
     pub(super) fn new(subject: Subject, online: PathBuf) -> Result<Self, PerfUnavailable> {
         let cpus = online_cpus(&online).map_err(PerfUnavailable::Refused)?;
         check_number(&cpus)?;
@@ -112,7 +113,7 @@ impl Notices {
         })
     }
 
-    /// Whether the kernel would give notice: one event is opened, and closed.
+    /// Checks that the kernel allows perf events: opens one and closes it.
     pub(crate) fn probe() -> Result<(), PerfUnavailable> {
         let cpus = online_cpus(Path::new(ONLINE)).map_err(PerfUnavailable::Refused)?;
         let first = cpus.first().copied().unwrap_or(0);
@@ -120,32 +121,35 @@ impl Notices {
         opened.map(drop).map_err(PerfUnavailable::Refused)
     }
 
-    /// What can be polled: readable when there is something to [`take`](Self::take).
+    /// Descriptors to poll: readable when there is something to [`take`](Self::take).
     pub(crate) fn descriptors(&self) -> Vec<Arc<File>> {
         let heard = lock(&self.heard);
         let events = heard.sources.iter();
         events.map(|source| Arc::clone(&source.event)).collect()
     }
 
-    /// Everything since the last time, processor by processor. Whoever else asks meanwhile waits until all of it has been handed on.
+    /// Passes all records since the last call to `each`, processor by processor. A second caller
+    /// waits until all of them have been passed on.
     pub(crate) fn take(&self, mut each: impl FnMut(Notice)) {
         let mut heard = lock(&self.heard);
         let events = heard.sources.iter().map(|source| source.event.as_fd());
         let mut fds: Vec<_> = events
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
-        // First: asking makes the descriptors unreadable until something is written after it. The answer does not matter.
+        // The poll is first: it makes the descriptors unreadable until the kernel writes a record
+        // after it. Its result does not matter.
         let _ = poll(&mut fds, PollTimeout::ZERO);
         for source in &mut heard.sources {
             source.ring.take(&mut each);
         }
     }
 
-    /// Listens to the processors that have come since, too, and to those no more that went: of one that comes back, its old event hears
-    /// nothing. If there are others, what was done on them before this returns may have gone unnoticed. One that cannot be heard is told
-    /// of in the log.
+    /// Opens perf events on processors that have come since, and closes those of processors that
+    /// have gone: the old event of a processor that comes back records nothing. After a change,
+    /// activity on new processors before this returns may be unrecorded. The log names processors
+    /// on which no event can be opened.
     pub(super) fn follow_processors(&self) -> Processors {
-        // Of a list that cannot be read nothing is known.
+        // An unreadable list shows no change.
         let Ok(cpus) = online_cpus(&self.online) else {
             return Processors::Same;
         };
@@ -198,7 +202,7 @@ fn refused(error: Errno) -> PerfUnavailable {
     PerfUnavailable::Refused(error.into())
 }
 
-/// Whether so many descriptors may be taken.
+/// Checks that this many descriptors may be taken.
 fn check_number(cpus: &[i32]) -> Result<(), PerfUnavailable> {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(refused)?;
     if cpus.len() as u64 > limit / SHARE_OF_DESCRIPTORS {
@@ -212,7 +216,7 @@ fn online_cpus(online: &Path) -> io::Result<Vec<i32>> {
     parse_cpus(&list).ok_or_else(|| io::Error::other("the list of processors is none"))
 }
 
-/// As `0-3,8`.
+/// Parses a list such as `0-3,8`.
 fn parse_cpus(list: &str) -> Option<Vec<i32>> {
     let mut cpus = Vec::new();
     for part in list.trim().split(',') {

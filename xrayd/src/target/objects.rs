@@ -1,4 +1,4 @@
-//! ELF files of targets, parsed once per file and build.
+//! A cache of the ELF files of targets. Each file is parsed once per build.
 
 use std::{
     collections::HashMap,
@@ -17,12 +17,12 @@ use super::{
 };
 use crate::{lock::lock, pid::Pid};
 
-/// Files remembered, apart from those in use.
+/// Most files in the cache, apart from those in use.
 const MAX_FILES: usize = 512;
-/// Bytes of parsed files kept that no session may be using any more.
+/// Most bytes of parsed files that the cache itself keeps.
 const MAX_BYTES: usize = 128 << 20;
 
-/// What a file turned out to be.
+/// The result of parsing a file.
 pub(crate) type Parsed = std::result::Result<Arc<Object>, ObjectError>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -38,9 +38,9 @@ struct Key {
 pub(crate) struct Objects {
     /// Filled by `get`.
     files: Mutex<Files<Object>>,
-    /// A lock for each file that a thread reads and parses just now: other threads that need the
-    /// same file wait for that one. Never held together with another such lock. Threads that need
-    /// other files do not wait.
+    /// A lock for each file that a thread is reading and parsing. Other threads that need the same
+    /// file wait for that thread. Threads that need other files do not wait. A thread never holds
+    /// two of these locks.
     reading: Mutex<HashMap<Key, Arc<Mutex<()>>>>,
 }
 
@@ -49,25 +49,25 @@ pub(crate) struct Objects {
 struct Files<T> {
     /// By device, inode, time of change and size.
     by_key: HashMap<Key, Remembered<T>>,
-    /// Bytes of all that is kept.
+    /// Bytes of all files that are kept.
     bytes: usize,
-    /// Counts uses.
+    /// Number of uses so far.
     now: u64,
 }
 
 #[derive(Debug)]
 struct Remembered<T> {
     what: What<T>,
-    /// Bytes that it takes if it is kept.
+    /// Bytes of the file, if it is kept.
     bytes: usize,
-    /// When it was last used.
+    /// Number of its last use.
     used: u64,
 }
 
 #[derive(Debug)]
 enum What<T> {
     Kept(Arc<T>),
-    /// There as long as something uses it.
+    /// Exists as long as a user of it.
     InUse(Weak<T>),
     Unusable(ObjectError),
 }
@@ -78,7 +78,7 @@ impl Objects {
     /// The object file that `entry` of process `pid` maps.
     ///
     /// # Errors
-    /// The file cannot be opened or read, or is another one than what is mapped.
+    /// The file cannot be opened or read, or it is not the mapped one.
     pub(crate) fn get(&self, pid: Pid, entry: &MapEntry) -> io::Result<Parsed> {
         let file = FoundFile::mapped(pid, entry)?;
         let metadata = file.metadata()?;
@@ -104,14 +104,14 @@ impl Objects {
         })
     }
 
-    /// Does `work` while no other thread reads this file.
+    /// Runs `work` while no other thread reads this file.
     fn alone_with<T>(&self, key: &Key, work: impl FnOnce() -> T) -> T {
         let turn = Arc::clone(lock(&self.reading).entry(key.clone()).or_default());
         let alone = lock(&turn);
         let done = work();
         drop(alone);
         let mut reading = lock(&self.reading);
-        // This one and that of the map: no thread waits for it, and none can come.
+        // This reference and the map's: no thread waits for the lock, and no further one can come.
         if Arc::strong_count(&turn) <= 2 {
             reading.remove(key);
         }
@@ -147,7 +147,7 @@ impl<T> Files<T> {
         }
     }
 
-    /// Adds what was parsed, unless it is there by now; returns what is there.
+    /// Adds a parsed file, unless it is there by now. Returns the file that is there.
     fn keep(
         &mut self,
         key: Key,
@@ -163,14 +163,14 @@ impl<T> Files<T> {
         };
         self.bytes += bytes;
         let used = self.now;
-        // In its place there was nothing, or what has ended.
+        // The place was empty, or held a file that nothing uses any more.
         self.by_key.insert(key, Remembered { what, bytes, used });
         self.make_room();
         parsed
     }
 
-    /// Lets go of files, the longest unused ones first. Those in use are found again as long as
-    /// they are.
+    /// Drops files, the longest unused ones first. A file in use can still be found while it is
+    /// used.
     fn make_room(&mut self) {
         if self.bytes <= MAX_BYTES && self.by_key.len() <= MAX_FILES {
             return;
@@ -182,7 +182,7 @@ impl<T> Files<T> {
             .map(|(key, remembered)| (remembered.used, key.clone()))
             .collect();
         oldest.sort_unstable_by_key(|(used, _)| *used);
-        // Room for some more, so that not each new file comes here.
+        // Leaves room for more, so that not every new file comes here.
         let most = MAX_FILES / 2;
         let mut left = oldest.len();
         for (_, key) in oldest {
@@ -194,7 +194,7 @@ impl<T> Files<T> {
                 self.bytes -= std::mem::take(&mut remembered.bytes);
                 remembered.what = match &remembered.what {
                     What::Kept(file) => What::InUse(Arc::downgrade(file)),
-                    // Found nowhere any more.
+                    // It cannot be found any more.
                     What::InUse(_) | What::Unusable(_) => What::InUse(Weak::new()),
                 };
             }
@@ -214,7 +214,7 @@ fn parse(file: &File, user: u32) -> io::Result<Parsed> {
     }
     let image = Image::read(file, Parts::Map, user)?;
     let parsed = Object::parse(image.bytes());
-    // A large image holds the turn that the next one may need.
+    // A large image holds a turn, which the next one may need.
     drop(image);
     let mut object = match parsed {
         Ok(object) => object,
@@ -230,7 +230,8 @@ fn parse(file: &File, user: u32) -> io::Result<Parsed> {
     Ok(Ok(Arc::new(object)))
 }
 
-/// Names of a stripped file from where distributions put them: `/usr/lib/debug/.build-id/ab/cdef….debug`.
+/// Adds the names of a stripped file from the place where distributions put them:
+/// `/usr/lib/debug/.build-id/ab/cdef….debug`.
 fn add_debug_file(object: &mut Object, user: u32) {
     let Some(id) = object
         .build_id()
@@ -267,7 +268,7 @@ mod tests {
         }
     }
 
-    /// By the allocation a trace knows that processes have the same file loaded.
+    /// A trace recognises by the allocation that processes have loaded the same file.
     #[test]
     fn a_file_that_is_in_use_stays_the_same_allocation_however_many_come() {
         let mut files = Files::default();
@@ -298,7 +299,7 @@ mod tests {
         assert!(files.find(&key(2)).is_none());
         let again = files.find(&key(0)).unwrap().unwrap();
         assert!(Arc::ptr_eq(&first, &again));
-        // One that is too large by itself is not kept.
+        // A file that is too large by itself is not kept.
         let large = files
             .keep(key(200), Ok(Arc::new(0)), 2 * MAX_BYTES)
             .unwrap();
@@ -321,7 +322,7 @@ mod tests {
     fn files_of_processes_that_are_not_shown_are_not_read() {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = Pid::try_from(child.id()).unwrap();
-        // It is there as a copy of this process first.
+        // The child first exists as a copy of this process.
         let is_sleep = || super::super::command_of(pid).starts_with("sleep");
         while !is_sleep() {
             thread::yield_now();
@@ -331,7 +332,7 @@ mod tests {
             let shown = move |target: &Target| shown && target.pid() == pid;
             super::super::list(Arc::clone(&objects), shown, |_| None).unwrap()
         };
-        // It has no sleds either.
+        // The child has no sleds either.
         assert_eq!(list(false), []);
         assert!(objects.files().by_key.is_empty());
         assert_eq!(list(true), []);
@@ -340,7 +341,7 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// A file on a file system that does not answer is never read to its end.
+    /// A read of a file on a file system that does not answer never ends.
     #[test]
     fn a_read_that_hangs_keeps_only_readers_of_the_same_file_waiting() {
         let objects = Arc::new(Objects::default());

@@ -1,15 +1,18 @@
-//! To whom the kernel gives the memory of a process. Not who may trace it: that is decided elsewhere.
+//! The user to whom the kernel gives the memory of a process. The right to trace it is decided in
+//! `access.rs`.
 
 use std::{fs, os::unix::fs::MetadataExt as _};
 
 use super::Threads;
 use crate::pid::{Pid, Tid};
 
-/// To whom the kernel gives the process's files below `/proc`: its effective user, or root if the process made itself
-/// undumpable, has changed its user, or runs a program that its user cannot read. `None` if it has ended or is about to.
+/// The owner of the process's files below `/proc`. That is its effective user. It is root if the
+/// process made itself undumpable, has changed its user, or runs a program that its user cannot
+/// read. `None` if the process has ended or is about to.
 ///
-/// A thread that ends gives its memory back first, and from then on the kernel shows its files as root's. Its word does not
-/// count: another thread's does, and if those do not agree, only root owns the process.
+/// A thread that ends gives its memory back first, and from then on the kernel shows its files as
+/// root's. So an ending thread does not count. The other threads do, and if they do not agree, only
+/// root owns the process.
 pub(crate) fn memory_owner(pid: Pid) -> Option<u32> {
     if let Some(owner) = owner_by(pid, pid.leader()) {
         return Some(owner);
@@ -25,17 +28,17 @@ pub(crate) fn memory_owner(pid: Pid) -> Option<u32> {
     })
 }
 
-/// The effective user of a process, or one that no process has if it is gone. Asks for nothing that
-/// waits for the process or its files.
+/// The effective user of a process, or one that no process has if it is gone. It makes no request
+/// that waits for the process or its files.
 pub(crate) fn effective_user(pid: Pid) -> u32 {
     fs::metadata(format!("/proc/{pid}")).map_or(u32::MAX, |shown| shown.uid())
 }
 
-/// What one thread shows; `None` if it is gone or ends.
+/// The owner that one thread shows; `None` if the thread is gone or ends.
 fn owner_by(pid: Pid, tid: Tid) -> Option<u32> {
     // Not the directory itself: that one always shows the effective user.
     let shown = fs::metadata(format!("/proc/{pid}/task/{tid}/mem")).ok()?;
-    // Asked afterwards: who does not end now still had its memory then.
+    // Checked afterwards: a thread that does not end now still had its memory before.
     (!Threads::is_ending(pid, tid)).then(|| shown.uid())
 }
 
@@ -53,7 +56,7 @@ mod tests {
         );
         let mut child = Command::new("true").spawn().unwrap();
         let pid = Pid::try_from(child.id()).unwrap();
-        // Waits, and leaves it where it is.
+        // Waits for the end, and leaves the zombie in place.
         let id = nix::sys::wait::Id::Pid(pid.as_nix());
         let flags = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
         nix::sys::wait::waitid(id, flags).unwrap();

@@ -1,9 +1,10 @@
-//! The kernel's notices, heard once for everybody: however many sessions there are, the machine pays for one event and one ring on
-//! each processor, as long as anybody listens.
+//! The kernel's perf events, shared by all subscribers. However many sessions there are, the
+//! machine pays for one event and one ring on each processor, and only while there is a
+//! subscription.
 //!
 //! ```text
-//!  kernel ─► rings ─► the thread `notices` ──────────► notes for each subscription, and its bell
-//!               └───► whoever has to know it now ──────────┘
+//!  kernel ─► rings ─► the thread `notices` ────────► notes for each subscription, and its eventfd
+//!               └───► a subscriber in `catch_up` ────────┘
 //! ```
 
 use std::{
@@ -30,20 +31,21 @@ use super::{
 };
 use crate::{lock::lock, pid::Pid};
 
-/// Mappings remembered for each subscription.
+/// Most mappings that are remembered for each subscription.
 const MARKS: usize = 256;
-/// Programs that do without pause what is listened to wake the thread once in this time.
+/// Shortest time between two wake-ups of the thread, also if subscribed processes are active
+/// without pause.
 const COALESCE: Duration = Duration::from_millis(1);
-/// Processors that came are looked for once in this time, in milliseconds.
+/// Time between two looks for new processors, in milliseconds.
 const PROCESSORS_EVERY: u16 = 1000;
 
-/// Where everybody listens. One for a registry and subject.
+/// The events of one subject. A registry has one watcher for each subject.
 #[derive(Debug)]
 pub(crate) struct PerfWatcher {
     subject: Subject,
     /// The file that lists the processors.
     online: PathBuf,
-    /// While anybody listens.
+    /// Exists while there is a subscription.
     open: Mutex<Option<Open>>,
 }
 
@@ -57,13 +59,13 @@ struct Open {
 #[derive(Debug)]
 struct Shared {
     notices: Notices,
-    /// Who listens to which processes. Never locked before the rings of `notices`.
+    /// Subscriptions by process. Never locked before the rings of `notices`.
     listeners: Mutex<HashMap<u32, Vec<Arc<Noted>>>>,
-    /// Rung when nobody listens any more.
+    /// Signalled when the last subscription ends.
     over: EventFd,
 }
 
-/// Hears what some processes do.
+/// A subscription to the activity of some processes.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     perf_watcher: Arc<PerfWatcher>,
@@ -71,26 +73,27 @@ pub(crate) struct Subscription {
     noted: Arc<Noted>,
 }
 
-/// What a subscription has heard since the last time it was asked.
+/// The activity of a subscription since the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Heard {
-    /// Nothing.
+    /// No activity.
     Nothing,
-    /// Notices were lost, most likely of others: whoever makes many could else have everybody look as often as for their own.
+    /// Records were lost, most likely those of other processes. A process that causes many records
+    /// could otherwise make every subscriber look as often as for its own processes.
     Lost,
-    /// Something that is listened to.
+    /// A subscribed process was active.
     Something,
 }
 
-/// What was heard for a subscription.
+/// The activity that is noted for a subscription.
 #[derive(Debug)]
 struct Noted {
-    /// Since the last time it was asked for.
+    /// True if there was activity since the last look.
     any: AtomicBool,
     lost: AtomicBool,
-    /// When the first of that happened, in nanoseconds of `CLOCK_MONOTONIC`; the greatest number if nothing has.
+    /// Time of the first of it, in nanoseconds of `CLOCK_MONOTONIC`; `u64::MAX` if there was none.
     since: AtomicU64,
-    /// What was mapped lately, the oldest first.
+    /// The latest mappings, the oldest first.
     marks: Mutex<VecDeque<Mark>>,
     bell: Arc<EventFd>,
 }
@@ -117,8 +120,8 @@ impl PerfWatcher {
         })
     }
 
-    /// Begins a subscription without processes. `bell` is rung when there is something to
-    /// [`Subscription::take`]. The subscriber clears it before it takes.
+    /// Begins a subscription without processes. The eventfd `bell` is signalled when there is
+    /// something to [`Subscription::take`]. The subscriber clears it before it takes.
     pub(crate) fn listen(
         self: &Arc<Self>,
         bell: Arc<EventFd>,
@@ -146,7 +149,7 @@ impl PerfWatcher {
 // === impl Open ===
 
 impl Open {
-    /// With one subscription.
+    /// Opens the events, for one subscription.
     fn new(subject: Subject, online: PathBuf) -> Result<Self, PerfUnavailable> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let shared = Arc::new(Shared {
@@ -171,7 +174,7 @@ impl Open {
 // === impl Shared ===
 
 impl Shared {
-    /// Hands on what is heard until nobody listens any more.
+    /// Passes on records until the last subscription ends.
     fn run(&self) {
         let mut events = self.notices.descriptors();
         let mut asked = Instant::now();
@@ -179,7 +182,7 @@ impl Shared {
             let fds = events.iter().map(|event| event.as_fd());
             let fds = std::iter::once(self.over.as_fd()).chain(fds);
             let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-            // An error, as an interruption, is a wait that ends early.
+            // An error, such as an interruption, only ends the wait early.
             let _ = poll(&mut fds, PollTimeout::from(PROCESSORS_EVERY));
             if self.over.read().is_ok() {
                 break;
@@ -188,7 +191,7 @@ impl Shared {
                 asked = Instant::now();
                 if self.notices.follow_processors() == Processors::Others {
                     events = self.notices.descriptors();
-                    // What was done there before.
+                    // Activity on them before this look was not recorded.
                     let listeners = lock(&self.listeners);
                     let all = listeners.values().flatten();
                     all.for_each(|noted| noted.ring_lost());
@@ -199,7 +202,8 @@ impl Shared {
         }
     }
 
-    /// When this returns, everything that was written before it began has been noted.
+    /// Passes on records. When this returns, all records that were written before the call have
+    /// been noted.
     fn hand_on(&self) {
         self.notices.take(|notice| {
             let listeners = lock(&self.listeners);
@@ -225,7 +229,7 @@ impl Shared {
 // === impl Subscription ===
 
 impl Subscription {
-    /// From now on, what this process does is heard.
+    /// Subscribes to this process, from now on.
     pub(crate) fn to(&self, pid: Pid) {
         let mut listeners = lock(&self.shared.listeners);
         let its = listeners.entry(pid.as_u32()).or_default();
@@ -234,7 +238,7 @@ impl Subscription {
         }
     }
 
-    /// It is not heard any more.
+    /// Ends the subscription to this process.
     pub(crate) fn not_to(&self, pid: Pid) {
         let mut listeners = lock(&self.shared.listeners);
         if let Some(its) = listeners.get_mut(&pid.as_u32()) {
@@ -245,30 +249,32 @@ impl Subscription {
         }
     }
 
-    /// What was heard since the last time.
+    /// Returns the activity since the last look.
     pub(crate) fn take(&self) -> Heard {
         self.noted.take()
     }
 
-    /// True if something is there to be taken that is not just a loss.
+    /// True if there is activity to take, other than a loss.
     pub(crate) fn has_something(&self) -> bool {
         self.noted.any.load(Ordering::Acquire)
     }
 
-    /// The same, at once: everything that has happened before this is called.
+    /// Returns the activity since the last look, including everything before this call.
     pub(crate) fn catch_up(&self) -> Heard {
         self.shared.hand_on();
         self.take()
     }
 
-    /// The same; when the first of it happened, or 0 if nobody knows.
+    /// Takes all activity before this call. Returns the time of its beginning, or 0 if that time is
+    /// unknown. `None` if there was none.
     pub(crate) fn catch_up_since(&self) -> Option<u64> {
         self.catch_up();
         let since = self.noted.since.swap(u64::MAX, Ordering::AcqRel);
         (since != u64::MAX).then_some(since)
     }
 
-    /// When what is at `address` was mapped, in nanoseconds of `CLOCK_MONOTONIC`, if that was heard.
+    /// Time at which the memory at `address` was mapped, in nanoseconds of `CLOCK_MONOTONIC`, if
+    /// that was recorded.
     pub(crate) fn mapped_at(&self, address: u64) -> Option<u64> {
         let marks = lock(&self.noted.marks);
         let mark = marks
@@ -295,7 +301,7 @@ impl Drop for Subscription {
         if *ears == 0
             && let Some(Open { shared, thread, .. }) = open.take()
         {
-            // It cannot overflow: it is written once.
+            // The eventfd cannot overflow: it is written once.
             let _ = shared.over.write(1);
             if thread.join().is_err() {
                 tracing::error!("the thread that hears the kernel's notices panicked");
@@ -330,13 +336,13 @@ impl Noted {
     fn ring_since(&self, when: u64) {
         self.since.fetch_min(when, Ordering::AcqRel);
         if !self.any.swap(true, Ordering::AcqRel) {
-            // One that has been rung so often that it overflows is heard all the same.
+            // An eventfd that would overflow is readable anyway.
             let _ = self.bell.write(1);
         }
     }
 
     fn ring_lost(&self) {
-        // Nobody knows since when.
+        // The time is unknown.
         self.since.fetch_min(0, Ordering::AcqRel);
         if !self.lost.swap(true, Ordering::AcqRel) {
             let _ = self.bell.write(1);
@@ -367,7 +373,7 @@ mod tests {
         Arc::new(EventFd::from_flags(flags).unwrap())
     }
 
-    /// `None`, said aloud, where the kernel gives no notice.
+    /// `None`, with a message, where the kernel has no perf events for us.
     fn subscription(perf_watcher: &Arc<PerfWatcher>) -> Option<Subscription> {
         match perf_watcher.listen(bell()) {
             Ok(subscription) => Some(subscription),
@@ -423,7 +429,7 @@ mod tests {
         let after = monotonic_now().unwrap();
         assert!(is_rung(&own));
         let since = own.catch_up_since().unwrap();
-        // Or something was lost.
+        // Or a record was lost.
         assert!(
             (before..=after).contains(&since) || since == 0,
             "{before} {since} {after}"
@@ -431,12 +437,13 @@ mod tests {
         own.not_to(Pid::this());
         own.catch_up();
         Command::new("true").status().unwrap();
-        // Or something was lost.
+        // Or a record was lost.
         assert_ne!(other.catch_up(), Heard::Something);
         assert_ne!(own.take(), Heard::Something);
     }
 
-    /// A processor that comes while somebody listens: what was done on it before is told as a loss, what is done then is heard.
+    /// A processor comes while there is a subscription. Activity on it before that counts as a
+    /// loss, and activity after it is recorded.
     #[test]
     fn what_is_done_on_a_processor_that_comes_is_heard() {
         let online = std::fs::read_to_string(ONLINE).unwrap();
@@ -457,7 +464,7 @@ mod tests {
             return;
         };
         subscription.to(Pid::this());
-        // Other tests fork on other processors; of this list all but one are unheard of.
+        // Other tests fork on other processors. This list lacks all processors but one.
         let fork = || {
             let mut there = CpuSet::new();
             there.set(last).unwrap();
@@ -473,7 +480,7 @@ mod tests {
         assert_eq!(events(), 1);
         std::fs::write(&list, &online).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        // On a busy machine something may be lost before.
+        // On a busy machine a record may be lost before.
         while events() == 1 || !subscription.noted.lost.load(Ordering::Acquire) {
             assert!(Instant::now() < deadline, "the processor is not found");
             std::thread::sleep(Duration::from_millis(10));
@@ -486,7 +493,7 @@ mod tests {
             }
             assert!(Instant::now() < deadline, "a fork there is not heard");
         }
-        // One that goes is let go of.
+        // The event of a processor that goes is closed.
         std::fs::write(&list, first.to_string()).unwrap();
         while events() > 1 {
             assert!(Instant::now() < deadline, "the processor is not let go of");

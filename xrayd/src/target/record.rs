@@ -1,4 +1,5 @@
-//! What the kernel writes into the ring of a perf event: include/uapi/linux/perf_event.h, `perf_event_mmap_page` and `perf_event_type`.
+//! Parses the records that the kernel writes into the ring of a perf event:
+//! include/uapi/linux/perf_event.h, `perf_event_mmap_page` and `perf_event_type`.
 //!
 //! ```text
 //!  page 0           …  +1024 head  +1032 tail  …
@@ -6,7 +7,7 @@
 //!                   type u32 | flags u16 | bytes u16 | body | process u32, thread u32 | time
 //!  mapped           process u32, thread u32 | address | bytes | offset in the file | name
 //!  forked, ended    process u32, parent u32 | thread u32, parent's thread u32 | time
-//!  named            process u32, thread u32 | name; a flag says that this was by exec
+//!  named            process u32, thread u32 | name; a flag marks an exec
 //!  lost             event | records
 //! ```
 
@@ -17,10 +18,10 @@ use shm_ring::SharedMemory;
 const PAGE: u64 = 4096;
 const HEAD: u64 = 1024;
 const TAIL: u64 = 1032;
-/// All processes of the host write there: some 300 records, which last for a starved reader.
+/// All processes of the host write there. Some 300 records fit, enough for a starved reader.
 const DATA_PAGES: u64 = 8;
 const DATA_BYTES: u64 = DATA_PAGES * PAGE;
-/// What is mapped of a ring. A record of the longest path that there can be fits into the data.
+/// Mapped bytes of a ring. A record of the longest possible path fits into the data.
 pub(super) const RING_BYTES: u64 = PAGE + DATA_BYTES;
 
 const MMAP: u32 = 1;
@@ -30,30 +31,30 @@ const EXIT: u32 = 4;
 const FORK: u32 = 7;
 /// PERF_RECORD_MISC_COMM_EXEC
 const BY_EXEC: u64 = 1 << 13;
-/// Words of the header, and of what ends each record.
+/// Words of a record's header and of its end.
 const HEADER_WORDS: usize = 1;
 const END_WORDS: usize = 2;
 
-/// What happened in some process.
+/// An activity of some process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// It may execute part of a file from now on.
+    /// The process has mapped part of a file as executable.
     Mapped {
         /// The process.
         process: u32,
-        /// Where.
+        /// The addresses of the mapping.
         range: Range<u64>,
-        /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+        /// Time of the mapping, in nanoseconds of `CLOCK_MONOTONIC`.
         when: u64,
     },
-    /// It has forked, ended or become another program.
+    /// The process has forked, ended or become another program.
     Turned {
         /// The process.
         process: u32,
-        /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+        /// Time of the event, in nanoseconds of `CLOCK_MONOTONIC`.
         when: u64,
     },
-    /// Something that there was no room to write down.
+    /// The kernel dropped records because the ring had no room.
     Lost,
 }
 
@@ -61,9 +62,9 @@ pub(crate) enum Notice {
 #[derive(Debug)]
 pub(super) struct Ring<M> {
     memory: M,
-    /// Up to where it has been read.
+    /// Position up to which the ring has been read.
     tail: u64,
-    /// A record's words.
+    /// Words of the current record.
     record: Vec<u64>,
 }
 
@@ -78,7 +79,7 @@ impl<M: SharedMemory> Ring<M> {
         }
     }
 
-    /// Reads what has been written, and frees it.
+    /// Reads the new records, and frees their space.
     pub(super) fn take(&mut self, each: &mut impl FnMut(Notice)) {
         // Pairs with the barrier between the kernel's records and its store of the head.
         let head = self.memory.load(HEAD);
@@ -106,7 +107,7 @@ impl<M: SharedMemory> Ring<M> {
             }
             self.record = record;
         }
-        // What was read has been copied: the kernel may write there.
+        // The records have been copied, so the kernel may overwrite them.
         self.memory.store(TAIL, self.tail);
     }
 
@@ -118,7 +119,7 @@ impl<M: SharedMemory> Ring<M> {
 // === impl Notice ===
 
 impl Notice {
-    /// `None` for a record of something else.
+    /// Parses a record. `None` for other kinds of records.
     fn parse(words: &[u64]) -> Option<Self> {
         let low = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or_default();
         match (low(*words.first()?), words) {
@@ -136,7 +137,8 @@ impl Notice {
                     when: *rest.last()?,
                 })
             }
-            // A thread is its process's own, and its process ends with the first one, or soon after it.
+            // A new thread has the process of its parent. A process ends with its first thread, or
+            // soon after it.
             (FORK, &[_, both, _, .., when]) if low(both) != low(both >> 32) => Some(Self::Turned {
                 process: low(both >> 32),
                 when,
@@ -162,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// As the kernel's memory, but nobody else's.
+    /// Memory like the kernel's, which no other thread writes.
     struct Words(RefCell<Vec<u64>>);
 
     impl SharedMemory for Words {
@@ -220,7 +222,7 @@ mod tests {
             range: 0x7000..0x8000,
             when,
         };
-        // Again and again, so that records go on at the beginning.
+        // Many rounds, so that records wrap around to the beginning.
         for round in 0..1000 {
             write(&ring, &mapped(b"/lib/a.s", round));
             write(&ring, &mapped(b"//anon\0\0", round));

@@ -1,31 +1,31 @@
-//! How much memory the rings of a process may take.
+//! The memory that the rings of a process may take.
 //!
 //! Pages of rings are charged to the process that writes them first: the target, inside its
-//! trampolines. Where its control group has no room for one, the kernel's OOM killer comes. Where
-//! the kernel promises no memory twice (`vm.overcommit_memory` is 2), a mapping counts in full from
-//! the start, and the programs of the machine get less. So rings take a share of what is left, no
-//! more.
+//! trampolines. If its control group has no room for a page, the kernel's OOM killer kills. If the
+//! kernel does not overcommit memory (`vm.overcommit_memory` is 2), a mapping counts in full from
+//! the start, and the other programs of the machine get less. So rings take only a share of the
+//! memory that is left.
 
 use std::{fs, path::Path};
 
 use super::memory_limit::{MemoryGroup, MemoryRoom};
 
-/// Rings may take one part in so many of what is left.
+/// Rings may take one part in this many of the memory that is left.
 const SHARE: u64 = 2;
 
-/// What one limit leaves for rings.
+/// The room that one limit leaves for rings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RingRoom {
     /// The rings' share in bytes.
     pub(crate) bytes: u64,
-    /// The limit and what is left of it, in words.
+    /// The limit and its rest, in words.
     pub(crate) limit: String,
-    /// Memory counts when it is mapped, not when it is written.
+    /// True if memory counts when it is mapped, not when it is written.
     pub(crate) counts_mapped: bool,
 }
 
-/// What limits the rings of a process, if what is `promised` of a group is not left any more. What
-/// the rings themselves take already, `written` bytes, counts as left.
+/// The limits on the rings of a process. `promised` bytes of a group are not left any more. The
+/// `written` bytes that the rings take already count as left.
 pub(crate) fn ring_rooms(
     group: Option<&MemoryGroup>,
     promised: impl Fn(&Path) -> u64,
@@ -38,13 +38,13 @@ pub(crate) fn ring_rooms(
         .collect()
 }
 
-/// What the kernel has left to promise; `None` unless it promises no memory twice.
+/// The memory that the kernel can still commit; `None` unless it does not overcommit.
 fn commit_room() -> Option<RingRoom> {
     if !overcommit_is_strict() {
         return None;
     }
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    // What cannot be read leaves nothing.
+    // An unreadable value leaves nothing.
     let left = left_to_promise(&memory).unwrap_or(0);
     let limit = format!(
         "vm.overcommit_memory is 2 and the kernel has {} KiB left to promise",
@@ -57,7 +57,7 @@ fn commit_room() -> Option<RingRoom> {
     })
 }
 
-/// True if every mapping counts in full, `MAP_NORESERVE` or not.
+/// True if every mapping counts in full, with `MAP_NORESERVE` or without.
 pub(crate) fn overcommit_is_strict() -> bool {
     fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
 }

@@ -1,47 +1,47 @@
-//! Seccomp filters: whether a thread under them can be borrowed all the same, and how.
+//! Whether and how a thread under seccomp filters can be borrowed.
 //!
-//! A filter may answer a system call by killing the process, and nobody but root without a filter
-//! may read it. So a filtered thread makes a call for us only where the filter cannot harm it: it
-//! is suspended during the call (`PTRACE_O_SUSPEND_SECCOMP`), or it is the very filter under which
-//! we make such calls ourselves.
+//! A filter may answer a system call by killing the process, and only root without a filter may
+//! read it. So a filtered thread makes a call for us only where the filter cannot harm it. Either
+//! the filter is suspended during the call (`PTRACE_O_SUSPEND_SECCOMP`), or it is the same filter
+//! under which we make such calls ourselves.
 
 use std::{fmt, fs, path::PathBuf};
 
 use super::ThreadStatus;
 use crate::pid::{Pid, Tid};
 
-/// The user namespace in which `capable()` asks, include/linux/proc_ns.h.
+/// The user namespace in which `capable()` checks, include/linux/proc_ns.h.
 const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// What a thread's filters mean for borrowing it.
+/// The consequence of a thread's filters for borrowing it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Passage {
-    /// It has none.
+    /// The thread has no filter.
     Unfiltered,
-    /// They are suspended during each call that it makes for us.
+    /// The filters are suspended during each call that the thread makes for us.
     Suspended,
-    /// They are those that we are under ourselves.
+    /// The filters are those that we are under ourselves.
     Shared,
-    /// It cannot be borrowed.
+    /// The thread cannot be borrowed.
     Closed(Obstacle),
 }
 
-/// Why this tracer cannot suspend a filter (`check_ptrace_options` in kernel/ptrace.c).
+/// The reason why this tracer cannot suspend a filter (`check_ptrace_options` in kernel/ptrace.c).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// It lacks CAP_SYS_ADMIN.
+    /// The tracer lacks CAP_SYS_ADMIN.
     Capability,
-    /// It has the capabilities of a user namespace only.
+    /// The tracer has its capabilities only in a user namespace.
     UserNamespace,
-    /// It is under a filter itself.
+    /// The tracer is under a filter itself.
     OwnFilter,
 }
 
 // === impl Passage ===
 
 impl Passage {
-    /// For the thread `tid` of process `pid`, whose status was read just now.
+    /// The passage for thread `tid` of process `pid`, whose status was just read.
     pub(crate) fn of(pid: Pid, tid: Tid, status: &ThreadStatus) -> Self {
         if status.seccomp != Some(2) {
             return Self::Unfiltered;
@@ -70,8 +70,9 @@ fn obstacle(own: &ThreadStatus) -> Option<Obstacle> {
     }
 }
 
-/// True if the thread's filters are ours. Filters are inherited and never removed: with as many as we have, a child of ours has
-/// ours, and so does a process that lives with us in one container, in whose first process nothing was added either.
+/// True if the thread's filters are ours. Filters are inherited and never removed. So a child of
+/// ours with as many filters as we have has our filters. The same holds for a process in our
+/// container, if the container's first process has as many, too.
 fn are_shared(pid: Pid, tid: Tid, status: &ThreadStatus, own: &ThreadStatus) -> bool {
     if status.filters.is_none() || status.filters != own.filters {
         return false;
@@ -96,7 +97,7 @@ fn are_shared(pid: Pid, tid: Tid, status: &ThreadStatus, own: &ThreadStatus) -> 
 // === impl Obstacle ===
 
 impl Obstacle {
-    /// What the user can do about it.
+    /// The remedy that the user can apply.
     pub(crate) fn remedy(self, pid: Pid) -> String {
         match self {
             Self::Capability => format!("sudo xrayctl record {pid}"),
@@ -156,7 +157,7 @@ mod tests {
         assert!(shared(status(Some(3), child)));
         assert!(!shared(status(Some(4), child)));
         assert!(!shared(status(None, child)));
-        // A stranger, where the first process has none, or not as many.
+        // Not a child of ours, while the first process has no filters or another number of them.
         assert!(!shared(status(Some(3), Some(1))));
     }
 }

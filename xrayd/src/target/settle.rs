@@ -8,8 +8,8 @@ use std::{
 use super::{ThreadState, Threads, cpu_time};
 use crate::pid::{Pid, Tid};
 
-/// How long a thread without a processor is waited for: a control group whose quota is used up gets
-/// the next one a tenth of a second later, as a rule.
+/// Longest wait for a thread without a processor: a control group whose quota is used up usually
+/// gets the next one 100 ms later.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -92,7 +92,7 @@ mod tests {
                 stood_still += u32::from(count.load(Ordering::Relaxed) == before);
             }
             over.store(true, Ordering::Relaxed);
-            // The machine may keep a thread from processors for longer than anybody waits.
+            // A busy machine may keep a thread from processors for longer than the wait.
             assert!(stood_still < 5, "{stood_still} of 20 times");
         });
     }

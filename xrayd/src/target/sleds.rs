@@ -1,4 +1,4 @@
-//! The sleds of a loaded module as they stand in memory.
+//! Reads the sleds of a loaded module as they stand in memory.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use xray_trace::instr_map;
 use super::{Maps, Module};
 use crate::{pid::TargetAddr, sys::Memory};
 
-/// Bytes looked at behind a tail sled: the longest instruction.
+/// Bytes that are read behind a tail sled: the longest instruction.
 const JUMP_BYTES: usize = 15;
 /// Text is read in pieces of this size.
 const PIECE: u64 = 1 << 16;
@@ -21,17 +21,17 @@ const PIECE: u64 = 1 << 16;
 pub(crate) struct Site {
     /// Its first byte.
     pub(crate) address: u64,
-    /// What it marks.
+    /// The kind of the sled.
     pub(crate) kind: SledKind,
     /// Index into the object's functions.
     pub(crate) function: u32,
-    /// What stood there.
+    /// The state of its bytes.
     pub(crate) state: State,
-    /// What follows a tail sled; `Plain` for others.
+    /// The jump behind a tail sled; `Plain` for other sleds.
     pub(crate) jump: TailJump,
 }
 
-/// What [`survey`] found in a module.
+/// The result of [`survey`].
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     /// Usable sleds, by address.
@@ -50,10 +50,10 @@ impl Survey {
     }
 }
 
-/// Reads every sled of `module` and says what stands there. Changes nothing.
+/// Reads every sled of `module` and classifies its bytes. Changes nothing.
 ///
 /// # Errors
-/// What reading the target's memory says.
+/// The error of reading the target's memory.
 pub(crate) fn survey(memory: &Memory, maps: &Maps, module: &Module) -> std::io::Result<Survey> {
     let mut found = Survey::default();
     let mut wanted: Vec<(u64, SledKind, u32)> = Vec::new();
@@ -145,7 +145,8 @@ struct Piece {
 // === impl Piece ===
 
 impl Piece {
-    /// The bytes from `address` on: a sled and the longest instruction behind it, fewer at the mapping's end.
+    /// The bytes from `address` on: a sled and the longest instruction behind it, or fewer at the
+    /// end of the mapping.
     fn read(&mut self, memory: &Memory, maps: &Maps, address: u64) -> std::io::Result<&[u8]> {
         const WANTED: u64 = (MAX_SLED_BYTES + JUMP_BYTES) as u64;
         let have = address

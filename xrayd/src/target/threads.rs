@@ -1,4 +1,4 @@
-//! The threads of a process.
+//! The threads of a process, as `/proc` shows them.
 
 use std::{fs, io, iter};
 
@@ -7,49 +7,50 @@ use nix::libc;
 use super::proc_file;
 use crate::pid::{Pid, Tid};
 
-/// What the kernel says a thread is doing.
+/// The activity of a thread, as the kernel reports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ThreadState {
-    /// Sleeping interruptibly.
+    /// The thread sleeps interruptibly.
     Sleeping,
-    /// Running or stopped: it can be stopped.
+    /// The thread runs or is stopped: it can be stopped.
     Stoppable,
-    /// Sleeping uninterruptibly.
+    /// The thread sleeps uninterruptibly.
     Uninterruptible,
-    /// Ended.
+    /// The thread has ended.
     #[default]
     Dead,
 }
 
-/// What `/proc/<pid>/task/<tid>/status` says of a thread. Fields that an old kernel does not have are `None`.
+/// The contents of `/proc/<pid>/task/<tid>/status`. Fields that an old kernel does not have are
+/// `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ThreadStatus {
-    /// What it is doing.
+    /// The activity of the thread.
     pub(crate) state: ThreadState,
-    /// Who traces it.
+    /// The thread's tracer.
     pub(crate) tracer: Option<u32>,
-    /// Its process's parent.
+    /// The parent of its process.
     pub(crate) parent: Option<u32>,
     /// 1 for strict seccomp, 2 for filters.
     pub(crate) seccomp: Option<u32>,
-    /// How many filters.
+    /// Number of its filters.
     pub(crate) filters: Option<u32>,
     /// Effective capabilities, a bit each.
     pub(crate) capabilities: u64,
-    /// Those that it can make effective.
+    /// Permitted capabilities, which the thread can make effective.
     pub(crate) permitted: u64,
     /// Its real, effective and saved user.
     pub(crate) users: Option<[u32; 3]>,
     /// Its real, effective and saved group.
     pub(crate) groups: Option<[u32; 3]>,
-    /// No program that it executes gets more rights.
+    /// True if no program that the thread executes gets more rights.
     pub(crate) no_new_privs: bool,
-    /// Its id in the innermost pid namespace: what its own C library knows it by.
+    /// Its id in the innermost pid namespace, which its own C library uses.
     pub(crate) inner_id: Option<u32>,
 }
 
-/// When a thread began, in clock ticks since the system did: field 22 of its `stat`. Numbers are
-/// given out anew; a number and this name one thread.
+/// The start time of a thread, in clock ticks since the boot: field 22 of its `stat`. The kernel
+/// reuses thread ids. An id and a start time together name one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StartTime(u64);
 
@@ -60,7 +61,7 @@ pub(crate) struct Threads;
 // === impl Threads ===
 
 impl Threads {
-    /// Ids of all threads, the leader first; empty if the process is gone.
+    /// Ids of all threads, the leader first. Empty if the process is gone.
     pub(crate) fn of(pid: Pid) -> Vec<Tid> {
         let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
             return Vec::new();
@@ -71,21 +72,22 @@ impl Threads {
             .collect()
     }
 
-    /// A thread that has not ended: the leader unless it has exited before the others (P3).
+    /// A thread that has not ended. It is the leader, unless the leader has exited before the
+    /// others (P3).
     pub(crate) fn live(pid: Pid) -> Option<Tid> {
         let leader = pid.leader();
         let others = iter::once_with(|| Self::of(pid)).flatten();
-        // A thread that calls `exec` ends the leader, and takes its number when it has ended. So the
-        // leader is looked at again if no other thread lives. In between, /proc may show no living
-        // thread for milliseconds: only a pidfd tells such a process from one that has ended.
+        // A thread that calls `exec` ends the leader, and then takes its number. So the leader is
+        // looked at again if no other thread lives. In between, /proc may show no living thread for
+        // milliseconds. Only a pidfd distinguishes such a process from one that has ended.
         iter::once(leader)
             .chain(others)
             .chain(iter::once(leader))
             .find(|tid| !Self::is_ending(pid, *tid))
     }
 
-    /// Where `/proc` shows the memory and the files of the process: in its own directory, and in another thread's when
-    /// the leader has ended before the others (P3).
+    /// The directory in `/proc` with the memory and the files of the process. It is the process's
+    /// own, or another thread's when the leader has ended before the others (P3).
     pub(crate) fn proc_dir(pid: Pid) -> String {
         let leader = pid.leader();
         match Self::state(pid, leader) {
@@ -96,13 +98,13 @@ impl Threads {
         }
     }
 
-    /// What a thread is doing; `Dead` if it is not there.
+    /// The activity of a thread; `Dead` if the thread does not exist.
     pub(crate) fn state(pid: Pid, tid: Tid) -> ThreadState {
         let stat = proc_file::read(format!("/proc/{pid}/task/{tid}/stat"));
         stat.map_or(ThreadState::Dead, |stat| state_in(&stat))
     }
 
-    /// When a thread began; `None` if it has ended.
+    /// The start time of a thread; `None` if it has ended.
     pub(crate) fn start_time(pid: Pid, tid: Tid) -> Option<StartTime> {
         let stat = proc_file::read(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
         match state_in(&stat) {
@@ -113,7 +115,7 @@ impl Threads {
         }
     }
 
-    /// True if a thread is on its way out or gone: its memory may be gone already, whatever its state says.
+    /// True if a thread is ending or gone. Its memory may be gone already, whatever its state is.
     pub(crate) fn is_ending(pid: Pid, tid: Tid) -> bool {
         proc_file::read(format!("/proc/{pid}/task/{tid}/stat"))
             .ok()
@@ -121,15 +123,16 @@ impl Threads {
             .is_none_or(|flags| flags & PF_EXITING != 0)
     }
 
-    /// Its name, with what is not UTF-8 replaced; empty if it is gone.
+    /// Name of a thread. Bytes that are not UTF-8 are replaced. Empty if the thread is gone.
     pub(crate) fn name(pid: Pid, tid: Tid) -> String {
         proc_file::read(format!("/proc/{pid}/task/{tid}/comm"))
             .map(|name| String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
             .unwrap_or_default()
     }
 
-    /// True if one of them has, or can take, the capability with which a process opens its own `map_files`: then it can change
-    /// the length also of anonymous shared memory. Those that may do anything (CAP_SYS_ADMIN) do not count: they need no such trick.
+    /// True if a thread has, or can take, the capability that a process needs to open its own
+    /// `map_files`. Then it can change the length also of anonymous shared memory. Threads that may
+    /// do anything (CAP_SYS_ADMIN) do not count: they need no such trick.
     pub(crate) fn can_open_map_files(pid: Pid) -> bool {
         const SYS_ADMIN: u64 = 1 << 21;
         const CHECKPOINT_RESTORE: u64 = 1 << 40;
@@ -141,7 +144,7 @@ impl Threads {
             .any(|tid| ThreadStatus::read(pid, tid).is_some_and(opens))
     }
 
-    /// Its id in the innermost pid namespace; `None` if it is gone.
+    /// Id of a thread in the innermost pid namespace; `None` if the thread is gone.
     pub(crate) fn inner_id(pid: Pid, tid: Tid) -> Option<u32> {
         ThreadStatus::read(pid, tid)?.inner_id
     }
@@ -156,11 +159,12 @@ fn state_of(letter: Option<u8>) -> ThreadState {
     }
 }
 
-/// PF_EXITING, include/linux/sched.h: set before a thread gives its memory back, and never cleared.
+/// PF_EXITING, include/linux/sched.h. The kernel sets it before a thread gives its memory back, and
+/// never clears it.
 const PF_EXITING: u64 = 4;
 
-/// What follows the name in a `stat`: the name in parentheses, which is the second field, may hold
-/// anything.
+/// The part of a `stat` behind the name. The name is the second field, stands in parentheses, and
+/// may hold any bytes.
 fn behind_name(stat: &[u8]) -> Option<&[u8]> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     stat.get(end + 1..)
@@ -171,7 +175,7 @@ fn state_in(stat: &[u8]) -> ThreadState {
     state_of(behind_name(stat).and_then(|rest| rest.get(1).copied()))
 }
 
-/// The field of a `stat` with this number, from 4 on, as proc_pid_stat(5) counts them.
+/// The field of a `stat` with this number, from 4 on, counted as in proc_pid_stat(5).
 fn number_in(stat: &[u8], field: usize) -> Option<u64> {
     let rest = std::str::from_utf8(behind_name(stat)?).ok()?;
     let behind = field.checked_sub(3)?;
@@ -181,16 +185,16 @@ fn number_in(stat: &[u8], field: usize) -> Option<u64> {
 // === impl ThreadStatus ===
 
 impl ThreadStatus {
-    /// Of one thread; `None` if it is gone.
+    /// The status of one thread; `None` if the thread is gone.
     pub(crate) fn read(pid: Pid, tid: Tid) -> Option<Self> {
         Self::try_read(pid, tid).ok().flatten()
     }
 
-    /// The same, for a caller to whom a thread that is gone and one that cannot be read are not the
-    /// same.
+    /// The same, for a caller that distinguishes a thread that is gone from one that cannot be
+    /// read.
     ///
     /// # Errors
-    /// It cannot be read, as while the daemon is out of descriptors.
+    /// The status cannot be read, for example while the daemon has no free descriptor.
     pub(crate) fn try_read(pid: Pid, tid: Tid) -> io::Result<Option<Self>> {
         match proc_file::read(format!("/proc/{pid}/task/{tid}/status")) {
             Ok(status) => Ok(Some(Self::parse(&status))),
@@ -201,14 +205,15 @@ impl ThreadStatus {
         }
     }
 
-    /// Of the calling thread.
+    /// The status of the calling thread.
     pub(crate) fn own() -> Option<Self> {
         proc_file::read("/proc/thread-self/status")
             .ok()
             .map(|status| Self::parse(&status))
     }
 
-    /// The process's own lines follow the first one, its name, in which the kernel escapes line breaks.
+    /// The kernel escapes line breaks in the name, the first line. So all other lines are the
+    /// kernel's.
     fn parse(status: &[u8]) -> Self {
         let mut parsed = Self::default();
         for line in status.split(|&byte| byte == b'\n') {

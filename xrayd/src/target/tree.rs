@@ -1,4 +1,4 @@
-//! Who is whose child, and what each of them runs.
+//! The tree of processes: parents, children, and the programs that they run.
 
 use std::{
     collections::HashMap,
@@ -19,22 +19,24 @@ use crate::{pid::Pid, sys::PidFd};
 /// The children of processes, at one moment.
 #[derive(Debug)]
 pub(crate) struct Children {
-    /// By parent, where the kernel does not list them by itself (before 3.5, or without CONFIG_PROC_CHILDREN).
+    /// Children by parent, if the kernel does not list children itself (before 3.5, or without
+    /// CONFIG_PROC_CHILDREN).
     by_parent: Option<HashMap<Pid, Vec<Pid>>>,
 }
 
-/// What a process is and runs, at one moment.
+/// Identity and program of a process, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Glance {
     /// Field 22 of `/proc/<pid>/stat`.
     pub(crate) start_time: u64,
-    /// Whose child it is; `None` if that is a process that cannot be seen from here.
+    /// Its parent; `None` if the parent cannot be seen from here.
     pub(crate) parent: Option<Pid>,
-    /// What it runs.
+    /// The program that it runs.
     pub(crate) program: Program,
 }
 
-/// What `exec` changes and `fork` does not: the executable, and where the kernel put the stack and the arguments.
+/// The properties of a program that `exec` changes and `fork` does not: the executable, and the
+/// addresses of stack and arguments that the kernel chose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Program {
     device: u64,
@@ -43,15 +45,16 @@ pub(crate) struct Program {
     arguments: u64,
 }
 
-/// One run of a program: the random bytes that the kernel gives a program when it begins: `exec` changes them also where a program becomes itself and lies
-/// where it lay, without address space randomisation.
+/// One run of a program: the random bytes that the kernel gives to a program at its start. `exec`
+/// changes them also where a program executes itself and lies at the same addresses, without
+/// address space randomisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Incarnation([u8; 16]);
 
 // === impl Children ===
 
 impl Children {
-    /// To be asked once for each process.
+    /// The children at this moment. [`Self::of`] is called once for each process.
     pub(crate) fn now() -> Self {
         let listed = fs::exists("/proc/thread-self/children").unwrap_or(false);
         Self {
@@ -59,7 +62,8 @@ impl Children {
         }
     }
 
-    /// Those of one process. One that is forked meanwhile may be missing, and is there the next time.
+    /// The children of one process. A child that is forked meanwhile may be missing, and is there
+    /// the next time.
     pub(crate) fn of(&self, parent: Pid) -> Vec<Pid> {
         if let Some(by_parent) = &self.by_parent {
             return by_parent.get(&parent).cloned().unwrap_or_default();
@@ -78,7 +82,7 @@ fn pids_in(list: &str) -> Vec<Pid> {
     pids.collect()
 }
 
-/// Every process by its parent.
+/// All processes by their parents.
 fn everybody() -> HashMap<Pid, Vec<Pid>> {
     let mut by_parent: HashMap<Pid, Vec<Pid>> = HashMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten();
@@ -99,10 +103,10 @@ fn everybody() -> HashMap<Pid, Vec<Pid>> {
 // === impl Glance ===
 
 impl Glance {
-    /// `None` if it has ended.
+    /// The state of a process now; `None` if it has ended.
     ///
     /// # Errors
-    /// It cannot be looked at.
+    /// The process cannot be read.
     pub(crate) fn at(pid: Pid) -> io::Result<Option<Self>> {
         let Some(process) = stat_of(&format!("/proc/{pid}"))? else {
             return Ok(None);
@@ -128,7 +132,8 @@ impl Glance {
                 }));
             }
         }
-        // A thread that calls `exec` has the leader's number afterwards, and none of its own.
+        // A thread that has called `exec` has the leader's number, and no number of its own any
+        // more.
         if has_ended(pid)? {
             return Ok(None);
         }
@@ -137,14 +142,14 @@ impl Glance {
     }
 }
 
-/// While a thread takes the place of the leader by an `exec`, `/proc` may show nothing but a leader
-/// that has ended. A pidfd does not.
+/// While a thread replaces the leader by an `exec`, `/proc` may show only a leader that has ended.
+/// A pidfd does not.
 fn has_ended(pid: Pid) -> io::Result<bool> {
     let held = unless_gone(PidFd::open(pid))?;
     Ok(held.is_none_or(|held| held.has_exited()))
 }
 
-/// Whether the process that began at `start_time` is there, be it as a zombie.
+/// True if the process with this start time exists, also as a zombie.
 pub(crate) fn is_there(pid: Pid, start_time: u64) -> bool {
     let stat = stat_of(&format!("/proc/{pid}"));
     stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.starttime == start_time))
@@ -164,7 +169,7 @@ fn unless_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// How long ago a process began that began at `start_time`, rounded up to the clock's step.
+/// Time since `start_time`, the start of a process, rounded up to the clock's step.
 pub(crate) fn age_of(start_time: u64) -> Duration {
     let up = fs::read_to_string("/proc/uptime").unwrap_or_default();
     let up: f64 = up
@@ -179,21 +184,21 @@ pub(crate) fn age_of(start_time: u64) -> Duration {
     up.saturating_sub(begun)
 }
 
-/// Of start times.
+/// The resolution of start times.
 fn clock_step() -> Duration {
     Duration::from_nanos(1_000_000_000 / procfs::ticks_per_second().max(1))
 }
 
-/// Whether a process that began at `start_time` is certainly older than this.
+/// True if a process with this start time is certainly older than this.
 pub(crate) fn is_older(start_time: u64, than: Duration) -> bool {
-    // Rounded up, with two steps to spare, and once more by each clock.
+    // The age is rounded up by two steps, and each of two clocks rounds by one more.
     age_of(start_time) > than + 4 * clock_step()
 }
 
 // === impl Incarnation ===
 
 impl Incarnation {
-    /// That of a process; `None` if it cannot be read.
+    /// The random bytes of a process; `None` if they cannot be read.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
         const AT_RANDOM: u64 = 25;
         let dir = Threads::proc_dir(pid);
@@ -212,7 +217,7 @@ impl Incarnation {
     }
 }
 
-/// True if anything that the process has loaded has sleds.
+/// True if the program or a library of the process has sleds.
 pub(crate) fn has_sleds(pid: Pid, objects: &Objects) -> bool {
     let maps = Threads::live(pid).and_then(|tid| Maps::read(pid, tid).ok());
     maps.is_some_and(|maps| !modules_of(pid, &maps, objects).modules.is_empty())
@@ -228,10 +233,11 @@ mod tests {
     use super::*;
     use crate::target::Target;
 
-    /// How often the test below still becomes itself; unset in the process that looks on.
+    /// Number of times that the test below still executes itself. Unset in the process that looks
+    /// on.
     const TURNS: &str = "XRAYD_TEST_TURNS";
 
-    /// The thread that runs a test is not the leader, and calls `exec` again and again.
+    /// The thread that runs a test is not the leader, and calls `exec` repeatedly.
     #[test]
     fn a_process_whose_thread_calls_exec_has_not_ended() {
         const TEST: &str = "target::tree::tests::a_process_whose_thread_calls_exec_has_not_ended";
@@ -246,7 +252,7 @@ mod tests {
             .map(|turns| turns.parse().unwrap());
         match turns {
             Some(0) => {
-                // Until its parent has no more need of it.
+                // Until the parent closes the pipe.
                 std::io::stdin().read_line(&mut String::new()).unwrap();
                 return;
             }
@@ -304,7 +310,7 @@ mod tests {
         assert!(age_of(its.start_time) <= age_of(own.start_time));
         assert!(!is_older(own.start_time, age_of(own.start_time)));
         assert!(is_there(pid, its.start_time) && !is_there(pid, its.start_time + 1));
-        // It is there before its kernel has told it what it begins with.
+        // The process exists before the kernel has written these bytes.
         let its_own = std::iter::repeat_with(|| Incarnation::of(pid)).find(Option::is_some);
         assert_ne!(its_own.unwrap(), Incarnation::of(Pid::this()));
         end(child);

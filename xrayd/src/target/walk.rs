@@ -1,10 +1,9 @@
-//! A walk over processes that goes on where one of them does not let go of the thread that looks at
-//! it.
+//! A walk over processes that goes on when one of them blocks the thread that looks at it.
 //!
-//! A look reads what a process has mapped. A file system that does not answer (FUSE, NFS) keeps the
-//! thread that reads, for as long as its server likes. A walk therefore looks on a thread of its
-//! own. After [`PATIENCE`] with one process it leaves that thread behind and goes on with another
-//! one.
+//! A look reads the files that a process has mapped. A file system that does not answer (FUSE, NFS)
+//! blocks the thread that reads, for as long as its server likes. So a walk looks on a thread of
+//! its own. After [`PATIENCE`] with one process it leaves that thread behind and goes on with
+//! another thread.
 //!
 //! Threads left behind are bounded: while one hangs, no walk looks at its process again, and while
 //! [`MOST_HUNG`] hang with processes of one user, no walk looks at any process of that user.
@@ -20,9 +19,9 @@ use std::{
 use super::effective_user;
 use crate::{lock::lock, pid::Pid};
 
-/// How long a look at one process may take: reading the largest program takes some seconds.
+/// Longest look at one process. Reading the largest program takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Threads that hang with processes of one user at most.
+/// Most threads that may hang with processes of one user.
 const MOST_HUNG: usize = 2;
 
 static WALKS: Walks = Walks {
@@ -34,7 +33,7 @@ static WALKS: Walks = Walks {
 #[derive(Debug)]
 struct Walks {
     patience: Duration,
-    /// Threads that were left behind. Those that came back are taken out at the next look.
+    /// Threads that were left behind. The next look removes those that have come back.
     hung: Mutex<Vec<Hung>>,
 }
 
@@ -46,33 +45,33 @@ struct Hung {
     thread: Weak<()>,
 }
 
-/// One walk. The lock is held by no thread that looks.
+/// One walk. No thread holds the lock while it looks.
 #[derive(Debug)]
 struct Walk<T> {
     walks: &'static Walks,
     progress: Mutex<Progress<T>>,
-    /// Signalled when a thread ends, or has done the last process.
+    /// Signalled when a thread ends. A thread also ends after the last process.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct Progress<T> {
-    /// The number of the thread that goes on; one that was left behind has an older one.
+    /// Number of the thread that goes on. A thread that was left behind has a lower number.
     thread: u32,
     left: VecDeque<Pid>,
-    /// The process that it looks at, its user, and since when.
+    /// The process that this thread looks at, its user, and the start of the look.
     current: Option<(Pid, u32, Instant)>,
     found: Vec<T>,
     is_done: bool,
 }
 
-/// What a thread holds until it ends, also by a panic.
+/// State that a thread holds until it ends, also by a panic.
 struct Running<T> {
     walk: Arc<Walk<T>>,
     token: Option<Arc<()>>,
 }
 
-/// Looks at these processes in turn, and returns what was found.
+/// Looks at these processes in turn, and returns the results.
 ///
 /// # Errors
 /// No thread can be made.
@@ -105,7 +104,7 @@ impl Walks {
         let mut token = walk.spawn(0, look)?;
         let mut progress = lock(&walk.progress);
         while !progress.is_done {
-            // A thread that ends before all is done has panicked; its process is left out.
+            // A thread that ends before the walk is done has panicked. Its process is left out.
             let ended = token.strong_count() == 0;
             let stuck = progress
                 .current
@@ -133,7 +132,7 @@ impl Walks {
         Ok(std::mem::take(&mut progress.found))
     }
 
-    /// Whether a thread hangs with this process, or too many with processes of this user.
+    /// True if a thread hangs with this process, or too many hang with processes of this user.
     fn is_given_up(&self, pid: Pid, user: u32) -> bool {
         let mut hung = lock(&self.hung);
         hung.retain(|hung| hung.thread.strong_count() > 0);
@@ -233,7 +232,7 @@ mod tests {
             Some(pid)
         });
         let begun = Instant::now();
-        // A thread that gets no processor for so long is left behind as well, and comes back.
+        // A thread that gets no processor for this long is left behind as well, and comes back.
         let walk_until = |expected: &[Pid]| {
             while OWN.walk(all.clone(), &look).unwrap() != expected {
                 assert!(begun.elapsed() < Duration::from_secs(60));
@@ -249,7 +248,7 @@ mod tests {
         walk_until(&all);
     }
 
-    /// Threads that hang with a user's processes are few, however many processes there are.
+    /// Few threads hang with a user's processes, however many processes there are.
     #[test]
     fn processes_of_a_user_with_two_that_hang_are_left_out() {
         static OWN: Walks = Walks {

@@ -2,15 +2,15 @@
 //! it.
 //!
 //! ```text
-//!   our registers ─► runs ─► entry of a call ─► is it ours? ─ yes ─► filters suspended ─► exit ─► filters back
-//!                                                └─ no ──► the call is skipped, and the borrow fails
+//!   our registers ─► runs ─► entry of a call ─► ours? ─ yes ─► filters off ─► exit ─► filters on
+//!                                                 └─ no ──► the call is skipped, the borrow fails
 //! ```
 //!
-//! Between our registers and the entry, the thread executes whatever stands at the instruction by
-//! then, and another thread may have written that: it executes code of the program's own. So its
-//! seccomp filters are suspended between entry and exit alone, where it executes nothing. The
-//! kernel asks them after the stop at the entry (since 4.8), and the arguments are in registers
-//! that only a tracer changes.
+//! Between our registers and the entry, the thread executes the bytes that stand at the instruction
+//! by then. Another thread may have written them, and then the thread executes code of the program.
+//! So its seccomp filters are suspended only between entry and exit, where it executes nothing. The
+//! kernel runs the filters after the stop at the entry (since 4.8), and only a tracer changes the
+//! arguments in the registers.
 
 use std::{
     io,
@@ -27,17 +27,17 @@ use crate::{pid::Tid, sys::wait::Stop};
 /// include/uapi/linux/ptrace.h, Linux 5.3.
 const PTRACE_GET_SYSCALL_INFO: libc::c_uint = 0x420e;
 const ENTRY: u8 = 1;
-/// include/uapi/linux/audit.h: a call of 32 bits has the same registers and means something else.
+/// include/uapi/linux/audit.h. A 32-bit call has the same registers and another meaning.
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 
-/// How long a thread may take to come to its call: it executes one instruction, once it has a
+/// Longest time to the entry of the call. The thread executes one instruction, once it has a
 /// processor.
 const ENTRY_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a call may take: mappings may be populated (`mlockall`), and their lock may be held.
+/// Longest time in the call. Mappings may be populated (`mlockall`), and another thread may hold
+/// their lock.
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// `struct ptrace_syscall_info`: what is common to all stops, and what there is at the entry of a
-/// call.
+/// `struct ptrace_syscall_info`: the fields of all stops, and the fields of the entry of a call.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct CallInfo {
@@ -53,16 +53,16 @@ struct CallInfo {
 // === impl Stopped ===
 
 impl Stopped {
-    /// Makes ready to borrow the thread: system calls stop it, and every signal is held back that
-    /// can be, until release. The registers come first and go last: with them a thread whose tracer
-    /// dies gets its mask back.
+    /// Makes the thread ready to be borrowed: system calls stop it, and all signals are blocked
+    /// until release, except those that cannot be. The registers are set before the signal mask and
+    /// restored after it. So a thread whose tracer dies gets its mask back.
     pub(crate) fn prepare(&mut self, seccomp: Seccomp, gate: Gate) -> Result<()> {
         self.set_options(Seccomp::Kept)?;
         self.seccomp = seccomp;
         self.borrowed = self.registers;
-        // No restart of the interrupted call on the way (P10).
+        // The interrupted call is not restarted on the way (P10).
         self.borrowed.orig_rax = u64::MAX;
-        // Trap and direction flag clear (P13).
+        // Trap flag and direction flag are cleared (P13).
         self.borrowed.eflags &= !0x500;
         if let Some(stack) = gate.stack {
             self.borrowed.rsp = stack;
@@ -74,16 +74,16 @@ impl Stopped {
         set_signal_mask(self.tid, u64::MAX)
     }
 
-    /// Lets the prepared thread execute one system call at `instruction` (the address of a
-    /// `syscall` instruction in it) and returns the raw result: a value from -4095 to -1 is an
+    /// Lets the prepared thread execute one system call at `instruction`, the address of a
+    /// `syscall` instruction in the target. Returns the raw result: a value from -4095 to -1 is an
     /// error number.
     ///
-    /// It goes from the call's entry to its exit. A single step would do as well, but its trap is a
-    /// forced signal: the kernel would reset what the program does at SIGTRAP (P14).
+    /// The thread goes from the call's entry to its exit. A single step would also work, but its
+    /// trap is a forced signal: the kernel would reset the program's action for SIGTRAP (P14).
     ///
     /// # Errors
-    /// Also when the thread does something else than this call, or does not stop again in time.
-    /// Then it made no call.
+    /// Includes: the thread did something else than this call, or did not stop again in time. If it
+    /// did not reach the entry of this call, it made no call.
     pub(crate) fn system_call(
         &mut self,
         instruction: u64,
@@ -153,10 +153,9 @@ impl Stopped {
         )))
     }
 
-    /// Goes on to the next entry or exit of a system call. A signal that cannot be held back
-    /// (SIGSTOP) is passed on; the group stop that it makes is taken up again by the kernel when
-    /// the thread is let go (P5). Every other one is a fault of the instruction, which is not the
-    /// program's: it is dropped.
+    /// Runs to the next entry or exit of a system call. SIGSTOP cannot be blocked and is passed on;
+    /// the kernel takes up its group stop again when the thread is released (P5). Every other
+    /// signal is a fault of the instruction and not the program's own: it is dropped.
     fn run_to_own_call(&mut self, patience: Duration) -> Result<()> {
         let since = Instant::now();
         loop {
@@ -174,8 +173,8 @@ impl Stopped {
         }
     }
 
-    /// If the thread stands at the entry of a call, it comes back from it without having made it.
-    /// Its filters, which could end the program for that, are not asked.
+    /// If the thread stands at the entry of a call, makes it return without the call. Its filters
+    /// could end the program for that, so they are suspended.
     fn skip_call(&mut self) -> Result<()> {
         self.check_held()?;
         if CallInfo::of(self.tid)?.kind != ENTRY {

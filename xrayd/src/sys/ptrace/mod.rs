@@ -1,4 +1,4 @@
-//! ptrace, its states as types.
+//! The states of ptrace as types.
 //!
 //! ```text
 //!   (running) ── seize ──► Seized ── ask ──► Halting ── wait ──► Stopped ── release ──► (running)
@@ -12,8 +12,8 @@
 //! thread.
 //!
 //! A stop interrupts the call that the thread sleeps in. [`Stopped`] is made in one place, which
-//! sees to that call at once (`restart.rs`), and a [`Halting`] that is dropped becomes one first:
-//! no token is let go with a call that fails because of us.
+//! sees to that call at once (`restart.rs`). A [`Halting`] that is dropped becomes a [`Stopped`]
+//! first. So no thread is released with a call that fails because of us.
 
 mod call;
 mod restart;
@@ -29,83 +29,85 @@ use nix::{errno::Errno, libc, sys::ptrace};
 use super::wait::{Stop, Waited, sleeps_uninterruptibly, wait_until};
 use crate::pid::Tid;
 
-/// A restartable sequence of the thread's, see rseq(2): where its descriptor's address stands.
+/// Offset of `rseq_cs` in `struct rseq`, see rseq(2). It holds the address of the descriptor of the
+/// current restartable sequence.
 const RSEQ_CS_OFFSET: u64 = 8;
-/// include/uapi/linux/elf.h: the processor's extended state, as XSAVE writes it.
+/// Register set of the processor's extended state, as XSAVE writes it: include/uapi/linux/elf.h.
 const NT_X86_XSTATE: usize = 0x202;
-/// The shadow stack pointer; refused for threads without one.
+/// Register set of the shadow stack pointer. The kernel refuses it for threads without a shadow
+/// stack.
 const NT_X86_SHSTK: usize = 0x204;
-/// More than any processor's: AMX comes to 11 KiB.
+/// More than the extended state of any processor: with AMX it takes 11 KiB.
 const XSTATE_MOST: usize = 1 << 14;
 /// include/uapi/linux/ptrace.h
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 /// include/uapi/linux/ptrace.h, Linux 6.4.
 const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 
-/// How long a thread may take to stop that did not come to where it was to come.
+/// Longest wait for the stop of a thread that did not reach its stop in time.
 const FETCH_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a thread is waited for that was asked to stop and shall go on after all: it may have to
+/// Longest wait for a thread that was asked to stop and is to be released. The thread may have to
 /// wait for a processor.
 const LET_GO_PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is looked whether it can stop at all.
+/// Time between two checks whether the thread can stop at all.
 const LET_GO_LOOK: Duration = Duration::from_millis(5);
 
-/// What happens to a borrowed thread's seccomp filters.
+/// The handling of a borrowed thread's seccomp filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seccomp {
-    /// They stay.
+    /// The filters stay in force.
     Kept,
-    /// They are off while the kernel makes a call of ours. Needs CAP_SYS_ADMIN and a tracer without
-    /// filters.
+    /// The filters are off while the kernel makes a call of ours. This needs CAP_SYS_ADMIN and a
+    /// tracer without filters.
     Suspended,
 }
 
-/// What the kernel says of a thread's restartable sequences (rseq(2)).
+/// Restartable sequences of a thread (rseq(2)), as the kernel reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sequences {
-    /// It does not say: it is older than 5.13.
+    /// The kernel does not report them: it is older than 5.13.
     Untold,
     /// The thread uses none.
     Unused,
-    /// Here stands the address of the descriptor of the one that it may be in.
+    /// Address of the field that points to the descriptor of the current sequence.
     At(u64),
 }
 
-/// Where a borrowed thread makes its calls.
+/// The place at which a borrowed thread makes its calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gate {
-    /// A `syscall` instruction in the target, with a `ret` behind it if there is a `stack`.
+    /// A `syscall` instruction in the target. If there is a `stack`, a `ret` follows it.
     pub(crate) instruction: u64,
-    /// The stack pointer while it is borrowed: on its top an address where the thread restores
-    /// itself when its tracer dies. `None`: its own stack.
+    /// The stack pointer while the thread is borrowed. On its top stands an address at which the
+    /// thread restores itself when its tracer dies. `None`: the thread's own stack pointer.
     pub(crate) stack: Option<u64>,
 }
 
 /// The general registers.
 pub(crate) type Registers = libc::user_regs_struct;
 
-/// Why a ptrace operation did not work out.
+/// The failure of a ptrace operation.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TraceError {
     /// The thread has ended.
     #[error("thread {0} has ended")]
     Gone(Tid),
-    /// It did not stop in time.
+    /// The thread did not stop in time.
     #[error("thread {0} did not stop within {1:?}")]
     Timeout(Tid, Duration),
-    /// It did not stop again, and is let go as it is.
+    /// The thread did not stop again, and is released as it is.
     #[error(
         "thread {0} does not stop any more: it is frozen, or does not come back from the kernel"
     )]
     Lost(Tid),
-    /// The kernel said no.
+    /// An operation failed.
     #[error("{what} on thread {tid}")]
     Failed {
         /// The operation.
         what: &'static str,
         /// The thread.
         tid: Tid,
-        /// What it said.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -113,7 +115,7 @@ pub(crate) enum TraceError {
 
 type Result<T> = std::result::Result<T, TraceError>;
 
-/// A thread that we trace and that runs.
+/// A traced thread that runs.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Seized {
@@ -121,22 +123,22 @@ pub(crate) struct Seized {
     not_send: PhantomData<*const ()>,
 }
 
-/// A thread that we trace and that was asked to stop. Dropped, it is waited for and let go: a
-/// thread that comes to the stop without us would see its call fail. One that sleeps
-/// uninterruptibly has no call that fails, and is not waited for.
+/// A traced thread that was asked to stop. When it is dropped, the thread is waited for and
+/// released: a thread that reaches the stop later would return from its call with an error. A
+/// thread that sleeps uninterruptibly has no call that fails, and is not waited for.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Halting {
     tid: Tid,
     since: Instant,
-    /// It has stopped or ended: there is nothing to wait for.
+    /// True if the thread has stopped or ended, so that there is nothing to wait for.
     settled: bool,
     not_send: PhantomData<*const ()>,
 }
 
-/// A thread that we trace and that stands still. Whatever was done with it, `release` and `drop`
-/// put back the registers and the signal mask that it shall go on with: those it had, with its
-/// system call cured.
+/// A traced thread that stands still. `release` and `drop` restore its registers and its signal
+/// mask, whatever was done with it. The registers are those it had, with its interrupted system
+/// call set to restart.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Stopped {
@@ -146,33 +148,33 @@ pub(crate) struct Stopped {
     mask: u64,
     mask_changed: bool,
     registers_changed: bool,
-    /// What it has while it is borrowed.
+    /// Its registers while it is borrowed.
     borrowed: Registers,
-    /// What becomes of its filters during a call of ours. Set by `prepare`.
+    /// The handling of its filters during a call of ours. Set by `prepare`.
     seccomp: Seccomp,
-    /// A call of ours took too long: no further one is tried.
+    /// True if a call of ours took too long. Then no further call is tried.
     is_late: bool,
-    /// A signal that came while it was borrowed; it gets it with the next resumption.
+    /// A signal that arrived while it was borrowed. The next resumption delivers it.
     signal: i32,
     hold: Hold,
     not_send: PhantomData<*const ()>,
 }
 
-/// Whether a stopped thread is ours.
+/// Our hold on a stopped thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
-    /// It stands still.
+    /// The thread stands still.
     Held,
-    /// It went on, and could not be stopped again.
+    /// The thread went on, and could not be stopped again.
     Lost,
-    /// It was let go.
+    /// The thread was released.
     Released,
 }
 
 // === impl Seized ===
 
 impl Seized {
-    /// Becomes the tracer of `tid`. It is not stopped.
+    /// Becomes the tracer of `tid`, without a stop.
     pub(crate) fn seize(tid: Tid) -> Result<Self> {
         ptrace::seize(tid.as_nix(), ptrace::Options::empty())
             .map_err(|errno| failed(tid, "PTRACE_SEIZE", errno))?;
@@ -184,9 +186,8 @@ impl Seized {
 
     /// Stops the thread. Signals that arrive first are delivered to it.
     ///
-    /// If the thread does not stop in time it stays ours until this OS thread ends, and then runs
-    /// on as if nothing had happened: whoever tries a thread that may not stop does so on an OS
-    /// thread that ends.
+    /// If the thread does not stop in time, it stays traced until this OS thread ends, and then
+    /// runs on undisturbed. So a caller tries a thread that may not stop on an OS thread that ends.
     pub(crate) fn interrupt(self, patience: Duration) -> Result<Stopped> {
         self.ask_to_stop()?.wait(patience)
     }
@@ -207,12 +208,12 @@ impl Seized {
 // === impl Halting ===
 
 impl Halting {
-    /// Which thread.
+    /// The thread's id.
     pub(crate) fn tid(&self) -> Tid {
         self.tid
     }
 
-    /// Waits for it, as [`Seized::interrupt`].
+    /// Waits for the stop, as [`Seized::interrupt`].
     pub(crate) fn wait(mut self, patience: Duration) -> Result<Stopped> {
         self.come(patience)
     }
@@ -227,11 +228,11 @@ impl Halting {
                 Stop::Signal(signal) => signal,
                 Stop::SystemCall | Stop::Other => 0,
             };
-            // The kernel forgets a stop that was asked for when another one comes first
-            // (ptrace_stop() in kernel/signal.c: "any trap clears pending STOP trap"). With signals
-            // of POSIX timers that happens about twice in a thousand stops; with signals of kill(2)
-            // it was never seen. The likely reason: dequeue_signal() releases the lock to arm the
-            // timer again, after the thread has looked for a stop.
+            // The kernel forgets a requested stop when another stop comes first (ptrace_stop() in
+            // kernel/signal.c: "any trap clears pending STOP trap"). With signals of POSIX timers
+            // that happens about twice in a thousand stops; with signals of kill(2) it was never
+            // seen. The likely reason: dequeue_signal() releases the lock to arm the timer again,
+            // after the thread has looked for a stop.
             interrupt(tid)?;
             resume(tid, libc::PTRACE_CONT, signal)?;
             self.settled = false;
@@ -246,7 +247,7 @@ impl Drop for Halting {
         while !self.settled && since.elapsed() < LET_GO_PATIENCE {
             match self.come(self.since.elapsed() + LET_GO_LOOK) {
                 Err(TraceError::Timeout(..)) if !sleeps_uninterruptibly(self.tid) => {}
-                // A stopped one is cured and let go by being dropped.
+                // Dropping a stopped thread sets its call to restart and releases it.
                 Ok(_) | Err(_) => return,
             }
         }
@@ -256,8 +257,8 @@ impl Drop for Halting {
 // === impl Stopped ===
 
 impl Stopped {
-    /// A thread that is already stopped under this tracer, since `since`. The call that it was in
-    /// is cured at once: then it is also if we die.
+    /// A thread that has been stopped under this tracer since `since`. The call that it was in is
+    /// set to restart at once, so that it does not fail if we die.
     pub(crate) fn adopt(tid: Tid, since: Instant) -> Result<Self> {
         let found =
             ptrace::getregs(tid.as_nix()).map_err(|errno| failed(tid, "PTRACE_GETREGS", errno))?;
@@ -282,23 +283,23 @@ impl Stopped {
         Ok(thread)
     }
 
-    /// Which thread.
+    /// The thread's id.
     pub(crate) fn tid(&self) -> Tid {
         self.tid
     }
 
-    /// The registers that it will have when it goes on.
+    /// The registers that the thread has after its release.
     pub(crate) fn registers(&self) -> &Registers {
         &self.registers
     }
 
-    /// The signals that it holds back itself, a bit each from signal 1 on. In a call with a mask of
-    /// its own (`epoll_pwait`), those that it holds back afterwards.
+    /// The signals that the thread blocks, a bit each from signal 1 on. In a call with a mask of
+    /// its own (`epoll_pwait`), the signals that it blocks after the call.
     pub(crate) fn mask(&self) -> u64 {
         self.mask
     }
 
-    /// Which restartable sequence it may be in.
+    /// The restartable sequence that the thread may be in.
     pub(crate) fn sequences(&self) -> Sequences {
         #[repr(C)]
         #[derive(Default)]
@@ -329,8 +330,8 @@ impl Stopped {
         }
     }
 
-    /// True if its system calls are answered by a signal (`PR_SET_SYSCALL_USER_DISPATCH`), from
-    /// Linux 6.4 on.
+    /// True if a signal answers its system calls (`PR_SET_SYSCALL_USER_DISPATCH`). Always false
+    /// before Linux 6.4.
     pub(crate) fn dispatches_calls(&self) -> bool {
         #[repr(C)]
         #[derive(Default)]
@@ -355,7 +356,7 @@ impl Stopped {
         result >= 0 && found.mode != 0
     }
 
-    /// Its extended state: x87, vectors and what else the kernel shows of it.
+    /// Its extended state: x87, vectors, and all other components that the kernel reports.
     pub(crate) fn extended_state(&self) -> Result<Vec<u8>> {
         let mut state = vec![0; XSTATE_MOST];
         let length = regset(self.tid, NT_X86_XSTATE, &mut state)?;
@@ -363,7 +364,7 @@ impl Stopped {
         Ok(state)
     }
 
-    /// True if the processor checks its return addresses.
+    /// True if the processor checks the thread's return addresses.
     pub(crate) fn has_shadow_stack(&self) -> bool {
         regset(self.tid, NT_X86_SHSTK, &mut [0; 8]).is_ok()
     }
@@ -424,7 +425,7 @@ impl Stopped {
         })
     }
 
-    /// Executes one instruction of the thread's own.
+    /// Executes one instruction of the thread.
     pub(crate) fn step(&mut self, patience: Duration) -> Result<()> {
         let since = Instant::now();
         loop {
@@ -440,8 +441,8 @@ impl Stopped {
         }
     }
 
-    /// Lets it go on, in one of ptrace's ways, to its next stop. If that does not come in time it
-    /// is stopped wherever it is; and if it cannot be, it is lost.
+    /// Resumes the thread with one of ptrace's requests, up to its next stop. If the stop does not
+    /// come in time, the thread is stopped wherever it is. If that fails, the thread is lost.
     fn run(&mut self, request: libc::c_uint, since: Instant, patience: Duration) -> Result<Stop> {
         self.check_held()?;
         resume(self.tid, request, std::mem::take(&mut self.signal))?;
@@ -475,7 +476,8 @@ impl Stopped {
             .map_err(|errno| failed(self.tid, "PTRACE_GETREGS", errno))
     }
 
-    /// Puts registers and signal mask back and lets the thread go. Returns how long it stood still.
+    /// Restores registers and signal mask and releases the thread. Returns the time that it stood
+    /// still.
     pub(crate) fn release(mut self) -> Result<Duration> {
         self.restore()?;
         resume(
@@ -487,7 +489,7 @@ impl Stopped {
         Ok(self.since.elapsed())
     }
 
-    /// Puts registers and signal mask back; the thread stays where it is.
+    /// Restores registers and signal mask. The thread stays where it is.
     pub(crate) fn restore(&mut self) -> Result<()> {
         self.check_held()?;
         if self.mask_changed {
@@ -513,7 +515,7 @@ impl Drop for Stopped {
             Hold::Held => {}
             Hold::Released => return,
             Hold::Lost => {
-                // The kernel lets it go when this OS thread ends.
+                // The kernel releases the thread when this OS thread ends.
                 tracing::error!(
                     tid = self.tid.as_raw(),
                     "a stopped thread went on and does not stop again"
@@ -563,7 +565,7 @@ fn interrupt(tid: Tid) -> Result<()> {
     ptrace::interrupt(tid.as_nix()).map_err(|errno| failed(tid, "PTRACE_INTERRUPT", errno))
 }
 
-/// Lets a stopped thread go on in one of ptrace's ways, with a signal or 0.
+/// Resumes a stopped thread with one of ptrace's requests, and with a signal or 0.
 fn resume(tid: Tid, request: libc::c_uint, signal: i32) -> Result<()> {
     // SAFETY: the requests used here take a signal number and touch none of our memory; the kernel
     // refuses if `tid` is not a stopped tracee of ours.
@@ -577,7 +579,7 @@ fn resume(tid: Tid, request: libc::c_uint, signal: i32) -> Result<()> {
     traced(tid, what, result)
 }
 
-/// Reads a register set; returns how much of `into` it fills.
+/// Reads a register set. Returns the number of bytes that it fills of `into`.
 fn regset(tid: Tid, kind: usize, into: &mut [u8]) -> Result<usize> {
     let mut place = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),
@@ -648,7 +650,7 @@ mod tests {
 
     const ROUNDS: u32 = 10_000;
 
-    /// A program that sleeps until it is killed.
+    /// A program that sleeps until a signal kills it.
     struct Sleeper(Child);
 
     impl Sleeper {
@@ -672,8 +674,8 @@ mod tests {
     }
 
     /// The program ignores the signal, which stops a traced thread all the same. The time between
-    /// the signal and the stop that is asked for differs from round to round. (The kernel forgets no
-    /// stop here, since no timer sends the signal: the engine's tests of signals meet that.)
+    /// the signal and the requested stop differs from round to round. The kernel forgets no stop
+    /// here, since no timer sends the signal: the engine's tests of signals cover that.
     #[test]
     fn a_thread_stops_and_goes_on_whenever_a_signal_comes() {
         let mut sleeper = Sleeper(Command::new("sleep").arg("600").spawn().unwrap());
@@ -693,7 +695,7 @@ mod tests {
             let goes_on = tracer == "0" && !state.starts_with(['t', 'T']);
             assert!(goes_on, "round {round}: {state}, tracer {tracer}");
         }
-        // It holds nothing back.
+        // The program blocks no signal.
         kill(tid.as_nix(), Signal::SIGTERM).unwrap();
         let ended = sleeper.0.wait().unwrap();
         assert_eq!(ended.signal(), Some(libc::SIGTERM));

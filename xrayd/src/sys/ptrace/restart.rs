@@ -1,8 +1,8 @@
-//! The cure of system calls that a stop interrupts.
+//! Sets system calls that a stop interrupts to restart.
 //!
-//! The kernel restarts most calls by itself. Some answer EINTR: at the stop such a thread shows
-//! `orig_rax` ≥ 0 and `rax` = -EINTR. With -ERESTARTNOHAND in its place the kernel restarts the
-//! call as well, unless it runs a handler first: then the program sees the EINTR, which is the
+//! The kernel restarts most calls by itself. Some return EINTR: at the stop such a thread shows
+//! `orig_rax` ≥ 0 and `rax` = -EINTR. With -ERESTARTNOHAND in its place, the kernel restarts the
+//! call as well, unless it runs a handler first. Then the program sees the EINTR, which is the
 //! program's own (P8). A call that waits with a relative timeout waits in full again.
 
 use nix::libc;
@@ -10,12 +10,12 @@ use nix::libc;
 use super::Registers;
 
 const EINTR: i64 = -4;
-/// include/linux/errno.h; not visible to programs, only to tracers.
+/// include/linux/errno.h. Only tracers see it, programs do not.
 const ERESTARTNOHAND: i64 = -514;
 
-/// Calls that answer EINTR when a stop interrupts them, and that lose nothing when they are made
-/// again: they wait, and had not begun to act. Never `close`: the descriptor may be another file's
-/// by then.
+/// Calls that return EINTR when a stop interrupts them, and that lose nothing when they are made
+/// again. They wait and have not begun to act. `close` is never among them: the descriptor may be
+/// another file's by then.
 const RESTARTABLE: &[i64] = &[
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -55,8 +55,7 @@ const RESTARTABLE: &[i64] = &[
     libc::SYS_fcntl,
 ];
 
-/// The registers with which a thread must go on so that the call it was in does not fail, if they
-/// are not those it has.
+/// The registers with which the thread's interrupted call is restarted. `None` if no call needs it.
 pub(super) fn cured(registers: &Registers) -> Option<Registers> {
     let call = registers.orig_rax.cast_signed();
     let interrupted = registers.rax.cast_signed() == EINTR && RESTARTABLE.contains(&call);
