@@ -1,9 +1,15 @@
-//! The daemon as a whole: [`App::build`] binds, [`App::run`] serves until a signal and then takes everything down in
-//! order.
+//! The daemon as a whole: [`App::build`] binds, [`App::run`] serves until a signal and then shuts
+//! down in order.
 //!
-//! Going down: no new connection, no more metrics → every process detached, which ends the live streams → connections closed, those
-//! that do not end by themselves cut off → whatever attached meanwhile detached as well → the socket removed. A second signal
-//! changes nothing: half a detach helps nobody.
+//! The order of the shutdown:
+//!
+//! 1. The daemon accepts no more connections, and serves no more metrics.
+//! 2. It detaches from every process, which ends the live streams.
+//! 3. It waits for the connections to end, and aborts those that do not end by themselves.
+//! 4. It detaches from the processes that were attached meanwhile.
+//! 5. It removes the socket.
+//!
+//! A second signal changes nothing, because half a detach is of no use.
 
 use std::{io, net, os::unix::net::UnixStream, path::PathBuf, sync::Arc, time::Duration};
 
@@ -23,73 +29,75 @@ use crate::{
     store::Metering,
 };
 
-/// How long connections may take to end by themselves when the daemon stops.
+/// Time for connections to end by themselves when the daemon stops.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
 
-/// How long an attach or a detach that is under way is waited for when the daemon stops, and how often it is looked at.
+/// Longest wait at shutdown for an attach or a detach under way, and the pause between two looks at
+/// it.
 const BUSY_TIME: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
-/// How often the service manager is told what goes on.
+/// Interval of the status lines for the service manager.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a thread for requests waits for the next one.
+/// Idle time after which a thread for requests ends.
 const IDLE_THREADS_END_AFTER: Duration = Duration::from_secs(1);
 
 /// A daemon that listens and does not answer yet.
 #[derive(Debug)]
 pub struct App {
     socket: BoundSocket,
-    /// Where metrics are asked for, if they are told.
+    /// The metrics endpoint, if metrics are enabled.
     metrics: Option<Metrics>,
     registry: Registry,
     audit: AuditLog,
-    /// Listened to before the socket is bound: who sees the socket can rely on a clean end.
+    /// Registered before the socket is bound. So a client that sees the socket can rely on a clean
+    /// end.
     signals: Signals,
 }
 
-/// Metrics that are not answered yet.
+/// A metrics endpoint that listens and does not answer yet.
 #[derive(Debug)]
 struct Metrics {
     listener: metrics::Listener,
     metering: Arc<Metering>,
 }
 
-/// Why the daemon does not start.
+/// The reason why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// The configuration cannot be met.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The socket cannot be had.
+    /// The socket cannot be bound.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The service manager passed something else.
+    /// The service manager passed an unusable descriptor.
     #[error("cannot use what the service manager passed")]
     Inherit(#[from] InheritError),
-    /// Metrics cannot be served where they should be.
+    /// The metrics endpoint cannot be bound.
     #[error(transparent)]
     Metrics(#[from] metrics::BindError),
-    /// Metrics need a clock.
+    /// The clock cannot be read, and metrics need it.
     #[error("cannot read the clock")]
     Clock(#[source] io::Error),
-    /// The audit record cannot be written.
+    /// The sink of the audit record cannot be opened.
     #[error(transparent)]
     Audit(#[from] AuditError),
-    /// The signals cannot be heard.
+    /// The signal handlers cannot be installed.
     #[error("cannot listen to signals")]
     Signals(#[source] io::Error),
 }
 
-/// Why the daemon ended otherwise than by a signal.
+/// The reason why the daemon ended, other than a signal.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The socket cannot be polled.
+    /// A socket cannot be polled.
     #[error("cannot {step}")]
     Setup {
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
     /// The server ended by itself.
@@ -100,20 +108,21 @@ pub enum RunError {
 // === impl App ===
 
 impl App {
-    /// Listens to signals, and binds the socket or takes the one that the service manager passed. Within the context of
-    /// a runtime.
+    /// Installs the signal handlers, and binds the socket or takes the one that the service manager
+    /// passed. Works within the context of a runtime only.
     ///
     /// # Errors
     ///
-    /// No place to listen, or another daemon is there; metrics cannot be served.
+    /// The socket cannot be bound, another daemon is running, or metrics cannot be served.
     pub fn build(config: &Config) -> Result<Self, BuildError> {
         let signals = Signals::listen().map_err(BuildError::Signals)?;
         let audit = AuditLog::start(&config.audit)?;
         let inherited = notify::inherited()?;
-        // Before the socket: who sees that can rely on a daemon that has started.
+        // Metrics come before the socket, so a client that sees the socket can rely on a started
+        // daemon.
         let metrics = Metrics::build(inherited.metrics, config).map_err(|error| {
             match running_at(config).filter(|_| inherited.clients.is_none()) {
-                // A daemon that was started twice has its port already, but that is not what is wrong.
+                // The first daemon has this port already. The true cause is the second start.
                 Some(path) => BuildError::Socket(SocketError::Running { path }),
                 None => error,
             }
@@ -151,7 +160,8 @@ impl App {
     ///
     /// # Errors
     ///
-    /// The runtime refuses the socket, or the server ends by itself. Processes are detached then as well.
+    /// The runtime refuses the socket, or the server ends by itself. The daemon detaches from all
+    /// processes in these cases, too.
     pub async fn run(self) -> Result<(), RunError> {
         let Self {
             socket,
@@ -209,10 +219,10 @@ impl App {
             },
         };
         if let Some(scraped) = scraped {
-            // It ends soon by itself. A panic was logged where it happened.
+            // It ends soon by itself. The panic hook has logged a panic.
             let _ = scraped.await;
         }
-        // An attach that was under way when the first round began.
+        // Detaches from processes whose attach was under way during the first round.
         detach_all(&registry).await;
         if let Some(file) = file {
             let path = file.path().to_owned();
@@ -229,7 +239,8 @@ impl App {
 // === impl Metrics ===
 
 impl Metrics {
-    /// Listens where it is said, or at the socket that was passed; `None` if metrics are not wanted.
+    /// Binds the configured address, or takes the socket that was passed. `None` if metrics are
+    /// off.
     fn build(
         inherited: Option<net::TcpListener>,
         config: &Config,
@@ -254,16 +265,16 @@ impl Metrics {
     }
 }
 
-/// A runtime of the daemon's size: it moves bytes, the work is done by the sessions' own threads.
+/// The daemon's runtime. Two workers suffice, since the work is done by the sessions' own threads.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The error of the system.
 pub fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(rpc::BLOCKING_THREADS)
-        // A daemon that does nothing keeps no threads for requests.
+        // An idle daemon keeps no threads for requests.
         .thread_keep_alive(IDLE_THREADS_END_AFTER)
         .thread_name("xrayd-rpc")
         .enable_all()
@@ -273,17 +284,18 @@ pub fn runtime() -> io::Result<Runtime> {
 fn served(
     ended: Result<Result<(), rpc::ServeError>, tokio::task::JoinError>,
 ) -> Result<(), rpc::ServeError> {
-    // A panic was logged where it happened; what is left to do is the same.
+    // The panic hook has logged the panic. The shutdown goes on as usual.
     ended.unwrap_or_else(|_| Err(rpc::ServeError::Panicked))
 }
 
-/// Where another daemon answers, if that is where this one should.
+/// The path of this daemon's socket, if another daemon answers there.
 fn running_at(config: &Config) -> Option<PathBuf> {
     let path = config.socket_path().ok()?;
     UnixStream::connect(&path).is_ok().then_some(path)
 }
 
-/// Detaches from every process; those that are being attached to or detached from are waited for, for a while.
+/// Detaches from every process. Waits up to [`BUSY_TIME`] for processes whose attach or detach is
+/// under way.
 async fn detach_all(registry: &Registry) {
     let deadline = Instant::now() + BUSY_TIME;
     loop {
@@ -291,7 +303,7 @@ async fn detach_all(registry: &Registry) {
         let done = tokio::task::spawn_blocking(move || registry.detach_all()).await;
         let late = Instant::now() >= deadline;
         let mut busy = false;
-        // A panic was logged where it happened.
+        // The panic hook has logged the panic.
         for (pid, outcome) in done.unwrap_or_default() {
             match outcome {
                 Ok(_) => tracing::info!(%pid, "detached"),
@@ -338,7 +350,7 @@ mod tests {
         let tasks: u64 = set("TasksMax").parse().unwrap();
         assert!(tasks > total(Resource::Threads) + BLOCKING_THREADS as u64 + 20);
         let memory: ByteSize = format!("{}iB", set("MemoryMax")).parse().unwrap();
-        // The ring copies of all snapshots together, see `collect/ring_copies.rs`.
+        // All ring copies of snapshots together, see `collect/ring_copies.rs`.
         let copies = 4 << 30;
         let taken = total(Resource::Retained) + total(Resource::Patterns) + copies;
         assert!(memory.bytes() > taken, "{memory}");

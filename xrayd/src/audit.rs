@@ -41,43 +41,43 @@ use crate::{
     text::is_hazard,
 };
 
-/// Records of one user.
+/// The rate of records of one user.
 const USER_RATE: Rate = Rate {
     burst: 200,
     per_second: 20,
 };
 
-/// Users with a rate of their own. Further ones share the rate of [`OTHERS`].
+/// Users that have a rate of their own. Further users share the rate of [`OTHERS`].
 const MOST_USERS: usize = 4096;
-/// Not a user's id: the kernel's "no user".
+/// The key of the shared rate. It is the kernel's "no user", so no user has this id.
 const OTHERS: u32 = u32::MAX;
 
-/// Records that wait for the thread that writes.
+/// Limit on records that wait for the writing thread.
 const QUEUED: usize = 1024;
 
-/// How often dropped records are told.
+/// Interval of the records that report drops.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// How long the end of the daemon waits for what is queued.
+/// Longest wait at the end of the daemon for queued records.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
-/// Processes that a record names.
+/// Limit on processes that a record names.
 const MOST_PIDS: usize = 64;
-/// Bytes of each text in a record, before it is escaped.
+/// Limit on each text in a record before it is escaped, in bytes.
 const LONGEST_TEXT: usize = 512;
 
-/// Where the audit record goes.
+/// The destination of the audit record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditSink {
-    /// To the log, as lines with the target `audit`.
+    /// Log lines with the target `audit`.
     Log,
-    /// To this file, which is extended, or made with mode 0600.
+    /// A file. The daemon appends to it, or creates it with mode 0600.
     File(PathBuf),
-    /// Nowhere.
+    /// No audit record.
     Off,
 }
 
-/// The file of the audit record cannot be had.
+/// The file of the audit record cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the audit record to {}", path.display())]
 pub struct AuditError {
@@ -85,7 +85,7 @@ pub struct AuditError {
     source: io::Error,
 }
 
-/// A handle on the audit record. Cloning shares it.
+/// A handle to the audit record. Clones share it.
 #[derive(Debug, Clone)]
 pub struct AuditLog(Option<Arc<Shared>>);
 
@@ -95,7 +95,7 @@ struct Shared {
     rates: Arc<Mutex<Rates>>,
 }
 
-/// Rates by user. Users without records for a while have none.
+/// Rates by user. Users that made no records for a while have none.
 #[derive(Debug, Default)]
 struct Rates(HashMap<u32, Bucket>);
 
@@ -106,7 +106,7 @@ enum Message {
     Flush(SyncSender<()>),
 }
 
-/// What a caller wants to do.
+/// The operation that a caller requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Connect,
@@ -117,7 +117,7 @@ pub(crate) enum Operation {
     ListFunctions,
     Enable,
     Disable,
-    /// To see what enabling or disabling would do.
+    /// A preview of enabling or disabling.
     DryRun,
     Mode,
     Filter,
@@ -133,11 +133,11 @@ pub(crate) enum Operation {
     TriggerSwitch,
     /// A trigger that has fired sends a snapshot.
     TriggerSnapshot,
-    /// What a client changed is undone because it is gone.
+    /// The daemon undoes a client's changes because the client is gone.
     Undo,
 }
 
-/// A call whose decision is recorded. One that is dropped without a decision is recorded as
+/// A call whose decision is recorded. A call that is dropped without a decision is recorded as
 /// unfinished.
 #[derive(Debug)]
 #[must_use]
@@ -145,9 +145,9 @@ pub(crate) struct Call {
     log: AuditLog,
     caller: Caller,
     operation: Operation,
-    /// The process that the request names; `None` for all of the caller's.
+    /// The process that the request names. `None` for all processes of the caller.
     pid: Option<u32>,
-    /// The selection or the setting that is asked for; empty without one.
+    /// The requested selection or setting. Empty without one.
     what: String,
     is_decided: bool,
 }
@@ -157,7 +157,7 @@ pub(crate) struct Call {
 enum Decision<'a> {
     Granted,
     Refused(&'a Refusal),
-    /// The client left, or the call panicked.
+    /// The client disconnected, or the call panicked.
     Unfinished,
 }
 
@@ -178,15 +178,15 @@ impl FromStr for AuditSink {
 // === impl AuditLog ===
 
 impl AuditLog {
-    /// No record: for sessions in a user's own process.
+    /// No record, for sessions in a user's own process.
     pub(crate) fn off() -> Self {
         Self(None)
     }
 
-    /// Opens the sink and starts the thread that writes.
+    /// Opens the sink and starts the writing thread.
     ///
     /// # Errors
-    /// The file cannot be opened, or the thread cannot be made.
+    /// The file cannot be opened, or the thread cannot be started.
     pub(crate) fn start(sink: &AuditSink) -> Result<Self, AuditError> {
         let (path, mut file) = match sink {
             AuditSink::Off => return Ok(Self::off()),
@@ -216,12 +216,12 @@ impl AuditLog {
         Ok(Self(Some(Arc::new(Shared { queue, rates }))))
     }
 
-    /// Waits until what was recorded so far is written, though not for ever.
+    /// Waits until all records so far are written, for [`FLUSH_TIME`] at most.
     pub(crate) fn flush(&self) {
         let Some(shared) = &self.0 else { return };
         let (done, written) = mpsc::sync_channel(1);
         if shared.queue.try_send(Message::Flush(done)).is_ok() {
-            // A sink that is stuck keeps its records.
+            // The sink may be stuck. The daemon ends without its records then.
             let _ = written.recv_timeout(FLUSH_TIME);
         }
     }
@@ -256,13 +256,13 @@ impl AuditLog {
     }
 }
 
-/// Opens a file for lines at its end.
+/// Opens a file for appending lines.
 fn open(path: &Path) -> Result<File, AuditError> {
     let opened = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o600)
-        // A link or a FIFO in the place of the file is not what the administrator named.
+        // A link or a FIFO at this path is not the file that the administrator named.
         .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
         .open(path)
         .and_then(|file| match file.metadata()?.is_file() {
@@ -275,7 +275,7 @@ fn open(path: &Path) -> Result<File, AuditError> {
     })
 }
 
-/// A whole line in one write: other processes may extend the file as well.
+/// Appends a whole line in one write, because other processes may append to the file, too.
 fn append(file: &mut File, line: &str) -> io::Result<()> {
     file.write_all(format!("{line}\n").as_bytes())
 }
@@ -310,14 +310,14 @@ fn run(
         };
         if done.is_some() || told.elapsed() >= TELL_EVERY {
             told = Instant::now();
-            // Written without the lock, for which callers wait.
+            // Written without the lock, because callers wait for it.
             let dropped = lock(rates).take_dropped(told);
             for (uid, dropped) in dropped {
                 put(&dropped_line(uid, dropped));
             }
         }
         if let Some(done) = done {
-            // The other end may have waited long enough.
+            // The receiver may have given up.
             let _ = done.try_send(());
         }
     }
@@ -333,7 +333,7 @@ impl Rates {
         self.0.entry(key).or_insert_with(bucket)
     }
 
-    /// Records that were dropped since this was asked last, by user.
+    /// Records that were dropped since the last call, by user.
     fn take_dropped(&mut self, now: Instant) -> Vec<(u32, u64)> {
         let mut dropped = Vec::new();
         self.0.retain(|&uid, bucket| {
@@ -381,13 +381,13 @@ impl Operation {
 // === impl Call ===
 
 impl Call {
-    /// Of this process; 0 means all of the caller's.
+    /// Sets the process. 0 stands for all processes of the caller.
     pub(crate) fn of(mut self, pid: u32) -> Self {
         self.pid = (pid > 0).then_some(pid);
         self
     }
 
-    /// With this selection or setting.
+    /// Sets the selection or setting.
     pub(crate) fn with(mut self, what: String) -> Self {
         self.what = what;
         self
@@ -410,7 +410,7 @@ impl Call {
         }
     }
 
-    /// Records the decisions about its processes, one record for all that have the same.
+    /// Records the decisions about its processes. Processes with the same decision share a record.
     pub(crate) fn decide_each<T>(&mut self, outcomes: &[(Pid, Result<T, Refusal>)]) {
         let mut granted = Vec::new();
         let mut refused: Vec<(&Refusal, Vec<u32>)> = Vec::new();
@@ -449,11 +449,11 @@ impl Drop for Call {
     }
 }
 
-/// The record as a line of JSON, without its end.
+/// The record as a line of JSON, without the newline.
 fn line(call: &Call, pids: &[u32], decision: Decision<'_>) -> String {
     let Caller { uid, pid, .. } = call.caller;
     let mut line = begin(uid);
-    // Writing to a text does not fail.
+    // Writing to a `String` does not fail.
     let _ = write!(
         line,
         r#","caller":{pid},"operation":"{}""#,
@@ -490,14 +490,13 @@ fn dropped_line(uid: u32, dropped: u64) -> String {
 
 fn begin(uid: u32) -> String {
     let mut line = String::from(r#"{"time":""#);
-    // It fails if the clock is set to before 1970; then there is no time.
+    // The call fails if the clock is set to a time before 1970. The record has no time then.
     let _ = SystemTime.format_time(&mut Writer::new(&mut line));
     let _ = write!(line, r#"","uid":{uid}"#);
     line
 }
 
-/// A JSON string of at most [`LONGEST_TEXT`] bytes of the text, in which hazards are escaped as
-/// well.
+/// A JSON string of the first [`LONGEST_TEXT`] bytes of the text. Hazards are escaped, too.
 fn push_text(line: &mut String, text: &str) {
     line.push('"');
     for (at, c) in text.char_indices() {
@@ -507,7 +506,7 @@ fn push_text(line: &mut String, text: &str) {
         }
         match c {
             '"' | '\\' => line.extend(['\\', c]),
-            // All hazards are in the basic plane.
+            // All hazards are in the basic multilingual plane.
             c if is_hazard(c) => {
                 let _ = write!(line, "\\u{:04x}", u32::from(c));
             }
@@ -523,7 +522,7 @@ mod tests {
 
     use super::*;
 
-    /// A record in memory.
+    /// An audit record in memory.
     fn memory() -> (AuditLog, Arc<Mutex<Vec<String>>>) {
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let written = Arc::clone(&lines);
@@ -617,7 +616,7 @@ mod tests {
             outcome(4, Err(Refusal::new(Reason::Busy, "later"))),
             outcome(5, Err(refusal("no"))),
         ]);
-        // The call as a whole adds nothing.
+        // The decision about the whole call adds no record.
         call.decide(&Ok(()));
         drop(call);
         log.flush();
@@ -633,7 +632,7 @@ mod tests {
         let flood = 5000;
         for number in 0..flood {
             log.call(caller(1000), Operation::Status).decide(&Ok(()));
-            // The queue is for all users; the writer keeps up with what passes the rates.
+            // All users share the queue. The writer keeps up with the records that pass the rates.
             if number % 100 == 0 {
                 log.call(caller(1001), Operation::Attach).decide(&Ok(()));
                 log.flush();
@@ -661,7 +660,7 @@ mod tests {
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let written = Arc::clone(&lines);
         let log = AuditLog::with_writer(move |line: &str| {
-            // It ends with an error when the gate is open for good.
+            // The call fails once the gate is open for good.
             let _ = gate.recv();
             lock(&written).push(line.to_owned());
             Ok(())
@@ -675,7 +674,7 @@ mod tests {
         }
         drop(open);
         log.flush();
-        // The queue may have been full when that was asked for.
+        // The queue may have been full when the flush was requested.
         let began = Instant::now();
         while parsed(&lines)
             .iter()

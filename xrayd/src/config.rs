@@ -1,4 +1,6 @@
-//! What the daemon is told: arguments and environment in, a checked [`Config`] out. Nothing is opened or changed here.
+//! The configuration of the daemon: arguments and environment in, a checked [`Config`] out.
+//!
+//! Nothing is opened or changed here.
 
 use std::path::PathBuf;
 
@@ -90,50 +92,50 @@ pub struct Args {
     pub log_level: LevelFilter,
 }
 
-/// What the daemon does, decided.
+/// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where to listen, unless a socket is inherited. `None`: there is no place of its own, only an inherited socket
-    /// will do.
+    /// The path of the socket, unless a socket is inherited. `None` stands for the default path.
     pub socket: Option<PathBuf>,
-    /// Who may connect to a socket that is bound here.
+    /// The users who may connect to a socket that the daemon binds.
     pub access: Access,
-    /// Packed bytes of events kept for each process at most.
+    /// Limit on retained events of each process, in packed bytes.
     pub retain: ByteSize,
-    /// Packed bytes of events kept for each user of processes that have ended.
+    /// Limit on retained events of ended processes for each user, in packed bytes.
     pub retain_exited: ByteSize,
-    /// What sessions may take of the daemon.
+    /// Limits on the daemon's resources that sessions may take.
     pub quotas: Quotas,
-    /// Where to serve metrics, unless a socket for them is inherited. `None`: nowhere.
+    /// The address of the metrics endpoint, unless a socket for it is inherited. `None`: no
+    /// endpoint.
     pub metrics: Option<MetricsAddress>,
-    /// The functions whose calls metrics tell, if any are to be, and how many at most.
+    /// The functions that get a histogram of call durations, if any.
     pub metrics_functions: Option<Selection>,
-    /// See there.
+    /// Limit on the number of these histograms.
     pub metrics_max_functions: u32,
-    /// Where decisions about calls are recorded.
+    /// The sink for decisions about calls.
     pub audit: AuditSink,
-    /// How log lines look.
+    /// The format of log lines.
     pub log: LogFormat,
-    /// What is logged.
+    /// The most detailed level of log lines.
     pub log_level: LevelFilter,
 }
 
-/// Less than this cannot hold a block of events.
+/// Least size of retained events. Less cannot hold a block of events.
 const LEAST_RETAINED: ByteSize = ByteSize::new(1 << 20);
 
-/// Why the daemon does not start with these arguments.
+/// The reason why the daemon does not start with these arguments.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// No socket was named and there is no default one.
+    /// No socket was named, and there is no default one.
     #[error("no socket to listen at")]
     Socket(#[from] SocketError),
-    /// Too little to keep anything.
+    /// `--retain` is too small to hold a block of events.
     #[error("--retain {retain} is too little: at least {LEAST_RETAINED}")]
     Retain {
-        /// What was asked for.
+        /// The value of `--retain`.
         retain: ByteSize,
     },
-    /// A pattern that is none.
+    /// A pattern is invalid.
     #[error("--metrics-functions cannot be understood")]
     MetricsFunctions(#[from] SelectionError),
 }
@@ -141,7 +143,7 @@ pub enum ConfigError {
 // === impl Args ===
 
 impl Args {
-    /// The configuration that these arguments mean for this user.
+    /// The configuration for these arguments and this user.
     ///
     /// # Errors
     ///
@@ -194,11 +196,11 @@ impl Args {
 // === impl Config ===
 
 impl Config {
-    /// Where to listen: what was named, else the user's default.
+    /// The path of the socket: the configured one, else the user's default.
     ///
     /// # Errors
     ///
-    /// No socket was named and this user has no runtime directory.
+    /// No socket was named, and this user has no runtime directory.
     pub fn socket_path(&self) -> Result<PathBuf, ConfigError> {
         match &self.socket {
             Some(path) => Ok(path.clone()),

@@ -7,7 +7,7 @@
 //!             └──► export
 //! ```
 //!
-//! [`process::Registry`] is the way in. `docs/ARCHITECTURE.md` says how it works.
+//! [`process::Registry`] is the entry point. `docs/ARCHITECTURE.md` describes the design.
 
 pub mod app;
 pub mod audit;

@@ -1,9 +1,9 @@
-//! Locks of which a panic elsewhere spoils nothing.
+//! Locking a mutex in spite of poisoning.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks. What every lock of this crate guards is whole between statements, so that a panic of another thread leaves
-/// nothing half done in it.
+/// Locks a mutex. The data behind every lock of this crate is consistent between statements, so a
+/// panic of another thread leaves no half-done change in it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,8 @@
-//! Where log lines go and how they look: standard error, as text for people or with priorities for journald.
+//! Format and destination of log lines: standard error, as text for people or with priorities for
+//! journald.
 //!
 //! A line stays one line, whatever the values in it are, and has a bounded length. A call site that
-//! logs too often loses lines; the next line of that site has their number.
+//! logs too often loses lines. The next line of that site is preceded by their number.
 
 use std::{
     any::Any,
@@ -30,7 +31,7 @@ use crate::{
     text::is_hazard,
 };
 
-/// Bytes of a line's message and fields.
+/// Limit on the message and the fields of a line, in bytes.
 const LONGEST_LINE: usize = 8192;
 
 /// The target of lines that are audit records.
@@ -47,24 +48,24 @@ pub enum LogFormat {
     Journal,
 }
 
-/// Lines of one call site, but for audit records.
+/// The rate of lines of one call site. Audit records are exempt.
 const SITE_RATE: Rate = Rate {
     burst: 200,
     per_second: 20,
 };
 
-/// Lines of all call sites, within their rates.
+/// The log lines of all call sites, each within its rate.
 #[derive(Debug)]
 struct Lines<T> {
     format: Format<Full, T>,
     prefix: Prefix,
-    /// The most detailed level of log lines; it does not hold for audit records.
+    /// The most detailed level of log lines. Audit records pass at every level.
     level: LevelFilter,
-    /// By call site. Their number is that of the log statements in the program.
+    /// Rates by call site. The number of log statements in the program bounds their number.
     sites: Mutex<HashMap<Identifier, Bucket>>,
 }
 
-/// What stands in front of a line.
+/// The prefix of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Prefix {
     Nothing,
@@ -73,7 +74,7 @@ enum Prefix {
     Priority,
 }
 
-/// Message and fields of a line, with hazards escaped and what is too long cut off.
+/// Message and fields of a line. Hazards are escaped, and an overlong text is cut off.
 #[derive(Debug)]
 struct Escaped;
 
@@ -86,7 +87,7 @@ struct Escaping<'a, 'w> {
     cut: usize,
 }
 
-/// Sends what is logged from here on to standard error, panics included. Called once, first of all.
+/// Installs the log, and logs panics from here on. Called once, before anything else.
 pub fn init(format: LogFormat, level: LevelFilter) {
     let journal = match format {
         LogFormat::Auto => env::var_os("JOURNAL_STREAM").is_some(),
@@ -100,7 +101,7 @@ pub fn init(format: LogFormat, level: LevelFilter) {
     };
     let ansi = !journal && io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none();
     let subscriber = subscriber(prefix, ansi, level, io::stderr);
-    // There is none before the first call, which is the only one.
+    // No subscriber exists before the first call, which is the only one.
     let _ = tracing::subscriber::set_global_default(subscriber);
     panic::set_hook(Box::new(|info| {
         let thread = std::thread::current();
@@ -116,7 +117,7 @@ pub fn init(format: LogFormat, level: LevelFilter) {
     }));
 }
 
-/// Writes lines to what `out` makes.
+/// A subscriber that writes lines to the writers of `out`.
 fn subscriber<W>(
     prefix: Prefix,
     ansi: bool,
@@ -160,18 +161,17 @@ impl<T> Lines<T> {
         }
     }
 
-    /// How many lines of this site were dropped since its last one; `None` if this one is dropped
-    /// as well.
+    /// Lines of this site that were dropped since its last one. `None` if this one is dropped, too.
     fn admit(&self, event: &Event<'_>) -> Option<u64> {
         let metadata = event.metadata();
-        // Audit records have a rate for each user.
+        // Audit records have a rate for each user instead.
         if metadata.target() == AUDIT_TARGET {
             return Some(0);
         }
         if *metadata.level() > self.level {
             return None;
         }
-        // Details are asked for by the administrator, and then all of them.
+        // An administrator who asks for details gets all of them.
         if *metadata.level() > Level::INFO {
             return Some(0);
         }
@@ -225,7 +225,7 @@ impl<'w> FormatFields<'w> for Escaped {
             room: LONGEST_LINE,
             cut: 0,
         };
-        // Without colours, which would be escaped.
+        // Without colours, because their escape sequences would be escaped.
         let mut visitor = DefaultFields::new().make_visitor(Writer::new(&mut escaping));
         fields.record(&mut visitor);
         visitor.finish()?;
@@ -257,7 +257,7 @@ impl fmt::Write for Escaping<'_, '_> {
     }
 }
 
-/// What a panic says: `panic!` has either kind of text.
+/// The message of a panic. The payload of `panic!` is one of two types of text.
 fn message_of(payload: &(dyn Any + Send)) -> &str {
     let literal = payload.downcast_ref::<&str>().copied();
     literal
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// The lines that `log` makes.
+    /// The lines that `log` writes.
     fn lines_of(prefix: Prefix, log: impl FnOnce()) -> Vec<String> {
         lines_up_to(LevelFilter::INFO, prefix, log)
     }
@@ -306,7 +306,7 @@ mod tests {
         let subscriber = subscriber(prefix, false, level, move || out.clone());
         tracing::subscriber::with_default(subscriber, log);
         let text = String::from_utf8(lock(&memory.0).clone()).unwrap();
-        // Any of them may end a line where the log is shown.
+        // Each of these characters may end a line where the log is shown.
         let ends = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
         text.trim_end_matches('\n')
             .split(ends)
@@ -387,7 +387,7 @@ mod tests {
         let lines = lines_of(Prefix::Nothing, || {
             let log = |number: u32| tracing::warn!(number, "flood");
             (0..flood).for_each(log);
-            // There is another token then, whatever was dropped so far.
+            // The bucket has another token then, whatever was dropped so far.
             std::thread::sleep(Duration::from_secs(2) / SITE_RATE.per_second);
             log(flood);
             tracing::warn!("another");

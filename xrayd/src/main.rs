@@ -33,7 +33,7 @@ fn run(config: &Config) -> anyhow::Result<()> {
         App::build(config)?
     };
     runtime.block_on(app.run())?;
-    // Blocking reads of a connection that was cut off need not be waited for: everything is detached.
+    // Everything is detached, so blocking reads of closed connections may be abandoned.
     runtime.shutdown_background();
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! What is said to, and received from, the service manager (systemd's notify and socket activation protocols).
+//! Messages to the service manager, and sockets from it (systemd's notify and socket activation
+//! protocols).
 //!
-//! Outside of a service manager all of it does nothing.
+//! Without a service manager all of it does nothing.
 
 use std::{
     io,
@@ -17,35 +18,35 @@ use nix::sys::socket::{
 };
 use sd_notify::NotifyState;
 
-/// Why an inherited descriptor is not used.
+/// The reason why an inherited descriptor is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum InheritError {
-    /// The environment is not what the protocol says.
+    /// The environment variables violate the protocol.
     #[error("LISTEN_FDS or LISTEN_PID is unusable")]
     Environment(#[source] io::Error),
-    /// Two of a kind.
+    /// Two sockets of one kind.
     #[error(
         "the service manager passed {count} sockets, expected one unix socket for clients and one TCP socket for metrics at most"
     )]
     Count {
-        /// How many.
+        /// Number of descriptors that were passed.
         count: usize,
     },
-    /// Another kind of descriptor.
+    /// A descriptor of another kind.
     #[error("a descriptor passed by the service manager is not a listening unix or TCP socket")]
     Kind(#[source] io::Error),
 }
 
-/// What the service manager passed.
+/// The sockets that the service manager passed.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
-    /// Where clients connect.
+    /// The socket for clients.
     pub(crate) clients: Option<UnixListener>,
-    /// Where metrics are asked for.
+    /// The socket for metrics.
     pub(crate) metrics: Option<TcpListener>,
 }
 
-/// Says that the socket is bound and calls are answered.
+/// Reports that the socket is bound and the daemon answers calls.
 pub(crate) fn ready() {
     send(&[NotifyState::Ready, NotifyState::Status("no process traced")]);
 }
@@ -55,7 +56,7 @@ pub(crate) fn status(text: &str) {
     send(&[NotifyState::Status(text)]);
 }
 
-/// Says that the daemon goes away.
+/// Reports that the daemon shuts down.
 pub(crate) fn stopping() {
     send(&[NotifyState::Stopping, NotifyState::Status("detaching")]);
 }
@@ -66,12 +67,12 @@ fn send(states: &[NotifyState<'_>]) {
     }
 }
 
-/// The listening sockets that the service manager opened for us: a unix socket for clients, and a TCP socket for metrics. Answers once; later calls
-/// find none.
+/// The listening sockets that the service manager opened for the daemon: a unix socket for clients,
+/// and a TCP socket for metrics. Only the first call returns them.
 ///
 /// # Errors
 ///
-/// A descriptor was passed and is no listening socket of these, or there are two of a kind.
+/// A descriptor is no listening socket of these kinds, or two descriptors are of one kind.
 pub(crate) fn inherited() -> Result<Inherited, InheritError> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let mut inherited = Inherited::default();
@@ -86,9 +87,10 @@ pub(crate) fn inherited() -> Result<Inherited, InheritError> {
             unsafe_code,
             reason = "a descriptor that was passed by number can be owned in no other way"
         )]
-        // SAFETY: by the protocol this number is an open descriptor that was passed to this process for its own use
-        // (`listen_fds` compared LISTEN_PID and has just set close-on-exec on it, which fails for a closed one); nobody
-        // else here owns it, because only this function takes it, each number once, and TAKEN lets it do so once.
+        // SAFETY: by the protocol this number is an open descriptor that was passed to this process
+        // for its own use (`listen_fds` compared LISTEN_PID and has just set close-on-exec on it,
+        // which fails for a closed one); nothing else here owns it, because only this function
+        // takes it, each number once, and TAKEN lets it do so once.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         let listening = Listening::try_from(descriptor).map_err(InheritError::Kind)?;
         let is_second = match listening {
@@ -102,7 +104,7 @@ pub(crate) fn inherited() -> Result<Inherited, InheritError> {
     Ok(inherited)
 }
 
-/// A socket that was passed, by what it is for.
+/// A socket that was passed, by its purpose.
 #[derive(Debug)]
 enum Listening {
     Clients(UnixListener),

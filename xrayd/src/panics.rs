@@ -1,8 +1,8 @@
-//! What a panic that was caught says.
+//! The message of a caught panic.
 
 use std::any::Any;
 
-/// The message of a panic: `panic!` has either kind of text.
+/// The message of a panic. The payload of `panic!` is one of two types of text.
 pub(crate) fn message_of(payload: &(dyn Any + Send)) -> String {
     let literal = payload.downcast_ref::<&str>().copied();
     literal

@@ -1,7 +1,7 @@
-//! What sessions may take of the daemon: for each user by itself, and for all users together.
+//! Quotas on the daemon's resources, for each user and for all users together.
 //!
-//! A [`Ticket`] is taken before anything is made, and gives everything back when it is dropped.
-//! Root pays for nothing: what the totals leave of the machine is root's reserve.
+//! Sessions take a [`Ticket`] before they allocate anything. A dropped ticket gives everything
+//! back. Root pays for nothing: what the totals leave of the machine is root's reserve.
 
 use std::{
     collections::HashMap,
@@ -16,28 +16,27 @@ use crate::{
     size::{ByteSize, SizeError},
 };
 
-/// Something of the daemon that sessions use up.
+/// A resource of the daemon that sessions use up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
-    /// Sessions, those of followed processes and those that have ended and are retained included.
+    /// Sessions. Those of followed processes, and ended ones that are retained, count as well.
     Sessions,
-    /// Threads of sessions: one controls, one reads the rings, one follows.
+    /// Threads of sessions: a control thread, a drain thread, and a thread that follows.
     Threads,
     /// Bytes of rings that are mapped into the daemon.
     Mapped,
-    /// Bytes of events that are retained of living processes.
+    /// Bytes of retained events of living processes.
     Retained,
-    /// Bytes of compiled selections, of requests that run and of rules for libraries that come
-    /// later.
+    /// Bytes of compiled selections, of running requests and of rules for later libraries.
     Patterns,
 }
 
 /// Limits of one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
-    /// For each user but root.
+    /// Limit for each user but root.
     pub per_user: u64,
-    /// For all users but root together.
+    /// Limit for all users but root together.
     pub total: u64,
 }
 
@@ -45,58 +44,58 @@ pub struct Quota {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quotas([Quota; KINDS]);
 
-/// One quota as it is written on the command line: `NAME=PER_USER/TOTAL`.
+/// One quota in the syntax of the command line: `NAME=PER_USER/TOTAL`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaSetting {
     resource: Resource,
     quota: Quota,
 }
 
-/// Why a quota cannot be understood.
+/// The reason why a quota is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaError {
-    /// The three parts are not there.
+    /// One of the three parts is missing.
     #[error("a quota is written NAME=PER_USER/TOTAL, such as mapped=8TiB/64TiB")]
     Form,
-    /// No such resource.
+    /// An unknown resource.
     #[error("there is no quota '{0}'; there are {list}", list = Resource::list())]
     Name(String),
-    /// Neither a number nor a size.
+    /// The amount is neither a number nor a size.
     #[error(transparent)]
     Size(#[from] SizeError),
-    /// A total that no user can use up, or a user who may use up more than all.
+    /// The total is smaller than the limit of one user.
     #[error("the total of quota {0} is less than what one user may have")]
     Total(Resource),
 }
 
-/// What has been taken of every resource.
+/// The amounts in use of every resource.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     quotas: Quotas,
-    /// Changed by tickets alone.
+    /// Only tickets change it.
     taken: Mutex<Taken>,
 }
 
-/// Amounts that have been taken. Both only grow by what was checked against the quotas.
+/// Amounts in use. Both fields only grow by amounts that were checked against the quotas.
 #[derive(Debug, Default)]
 struct Taken {
-    /// By users together.
+    /// Amounts of all users together.
     all: Amounts,
-    /// By each user; one that has nothing has no entry.
+    /// Amounts of each user. A user without any has no entry.
     by_user: HashMap<u32, Amounts>,
 }
 
-/// Amounts of resources that are in use. Dropping it gives them back.
+/// Amounts of resources that are in use. A dropped ticket gives them back.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Ticket {
     accounts: Arc<Accounts>,
-    /// The user whose quotas count it; `None` for root, who has none.
+    /// The user whose quotas count the ticket. `None` for root, who has no quota.
     payer: Option<u32>,
     amounts: Amounts,
 }
 
-/// By [`Resource`].
+/// Amounts, indexed by [`Resource`].
 type Amounts = [u64; KINDS];
 
 const KINDS: usize = Resource::ALL.len();
@@ -104,7 +103,7 @@ const KINDS: usize = Resource::ALL.len();
 // === impl Resource ===
 
 impl Resource {
-    /// Every resource, in the order of their declaration.
+    /// All resources, in the order of their declaration.
     pub const ALL: [Self; 5] = [
         Self::Sessions,
         Self::Threads,
@@ -124,7 +123,7 @@ impl Resource {
         }
     }
 
-    /// So much of it, in words.
+    /// An amount of the resource, in words.
     fn show(self, amount: u64) -> String {
         let size = ByteSize::new(amount);
         match self {
@@ -140,7 +139,7 @@ impl Resource {
         matches!(self, Self::Mapped | Self::Retained | Self::Patterns)
     }
 
-    /// True if a user who has all of it shares it anew among its sessions instead of being refused.
+    /// True if a user at the limit is not refused, but shares the amount anew among its sessions.
     fn is_shared(self) -> bool {
         self == Self::Retained
     }
@@ -159,7 +158,7 @@ impl fmt::Display for Resource {
 // === impl Quotas ===
 
 impl Quotas {
-    /// No limit but the machine's: for sessions in a user's own process.
+    /// No limit but the machine's, for sessions in a user's own process.
     pub const NONE: Self = Self(
         [Quota {
             per_user: u64::MAX,
@@ -167,9 +166,9 @@ impl Quotas {
         }; KINDS],
     );
 
-    /// The limits of a daemon unless others are given. A user has room for a process group of the
-    /// largest size with default rings, or for one attach with the largest rings. All users
-    /// together map half of the 128 TiB of a process.
+    /// The default limits of a daemon. A user has room for a process group of the largest size with
+    /// default rings, or for one attach with the largest rings. All users together map half of the
+    /// 128 TiB of a process.
     pub const DAEMON: Self = Self([
         Quota::new(1000, 2000),
         Quota::new(2500, 5000),
@@ -183,7 +182,7 @@ impl Quotas {
         self.0[resource as usize]
     }
 
-    /// With one of them changed.
+    /// The quotas with one setting changed.
     #[must_use]
     pub fn with(mut self, setting: QuotaSetting) -> Self {
         self.0[setting.resource as usize] = setting.quota;
@@ -257,10 +256,10 @@ impl Accounts {
         &self.quotas
     }
 
-    /// Takes all of these, or none. `payer` is `None` for root.
+    /// Takes all wanted amounts, or none. `payer` is `None` for root.
     ///
     /// # Errors
-    /// A quota would be exceeded; the refusal names it.
+    /// The request would exceed a quota. The refusal names it.
     pub(crate) fn take(
         self: &Arc<Self>,
         payer: Option<u32>,
@@ -275,7 +274,7 @@ impl Accounts {
         Ok(ticket)
     }
 
-    /// Changes what a user has from one amount to another.
+    /// Changes a user's amounts from `before` to `after`.
     fn change(&self, uid: u32, before: &Amounts, after: &Amounts) -> Result<()> {
         let mut taken = lock(&self.taken);
         let his = taken.by_user.get(&uid).copied().unwrap_or_default();
@@ -285,7 +284,7 @@ impl Accounts {
             let quota = self.quotas.of(resource);
             let (less, more) = (before[kind], after[kind]);
             user[kind] = user[kind].saturating_sub(less).saturating_add(more);
-            // What is shared among a user's sessions is never more than the user's quota.
+            // What sessions of a user share never counts for more than the user's quota.
             let counted = |amount: u64| amount.min(quota.per_user);
             all[kind] = all[kind]
                 .saturating_sub(counted(his[kind]))
@@ -325,10 +324,10 @@ impl Ticket {
         &self.accounts
     }
 
-    /// Has it stand for these amounts; of other resources it keeps what it has.
+    /// Sets these amounts. Amounts of other resources stay.
     ///
     /// # Errors
-    /// A quota would be exceeded; then it is as it was.
+    /// The request would exceed a quota. The ticket is unchanged then.
     pub(crate) fn set(&mut self, wanted: &[(Resource, u64)]) -> Result<()> {
         let mut amounts = self.amounts;
         for &(resource, amount) in wanted {

@@ -1,23 +1,25 @@
-//! How often something may happen: a bucket of tokens that refills with time.
+//! A token bucket: limits how often something happens, and counts what it drops.
+//!
+//! It has no clock of its own.
 
 use std::time::{Duration, Instant};
 
 /// A rate with bursts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rate {
-    /// How often after a long rest.
+    /// Events that may pass at once after a long pause.
     pub(crate) burst: u32,
-    /// How often from then on.
+    /// Events per second after that.
     pub(crate) per_second: u32,
 }
 
-/// What is left of a rate, and what was dropped because nothing was left.
+/// The remaining tokens of a rate, and the number of drops.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     tokens: u32,
-    /// When the last token was added.
+    /// The time of the last refill.
     refilled: Instant,
-    /// Dropped since it was told.
+    /// Drops since the last [`Self::take_dropped`].
     dropped: u64,
 }
 
@@ -43,17 +45,17 @@ impl Bucket {
         left.is_some()
     }
 
-    /// Counts something as dropped for another reason.
+    /// Counts a drop that has another reason.
     pub(crate) fn drop_one(&mut self) {
         self.dropped += 1;
     }
 
-    /// How many were dropped since this was asked last.
+    /// Drops since the last call.
     pub(crate) fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.dropped)
     }
 
-    /// True if it is as a new one.
+    /// True if the bucket equals a new one.
     pub(crate) fn is_fresh(&mut self, rate: Rate, now: Instant) -> bool {
         self.refill(rate, now);
         self.tokens == rate.burst && self.dropped == 0

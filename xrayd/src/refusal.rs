@@ -1,11 +1,13 @@
-//! Why something was not done: a stable id, a line for people, and a paragraph for `xrayctl explain`.
+//! Refusals: a stable id, a line for people, and a paragraph for `xrayctl explain`.
+//!
+//! Exit codes and gRPC status codes are assigned elsewhere.
 
 use std::fmt;
 
 /// The situations in which the engine refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// There is no such process.
+    /// No process has this pid.
     NoSuchProcess,
     /// The kernel or xrayd forbids the caller to trace this process.
     Permission,
@@ -17,7 +19,7 @@ pub enum Reason {
     Tsc,
     /// A thread is under strict seccomp.
     SeccompStrict,
-    /// A seccomp filter stands between, which cannot be suspended.
+    /// A seccomp filter is in the way, and xrayd cannot suspend it.
     SeccompFilter,
     /// Another tracer is attached.
     ForeignTracer,
@@ -31,21 +33,21 @@ pub enum Reason {
     PidReused,
     /// Another attach or detach of this process is under way, or another xrayd traces it.
     Busy,
-    /// The caller's user has as much under way as one user may.
+    /// The caller's user has reached the limit on requests under way.
     TooMany,
-    /// The caller's user, or all users together, have used a quota of the daemon up.
+    /// The caller's user, or all users together, have reached a quota of the daemon.
     Quota,
-    /// The process ended meanwhile.
+    /// The process ended during the operation.
     TargetExited,
-    /// The process was followed from another one, which says what is followed.
+    /// The process was followed from another one, and the policy is set there.
     Followed,
     /// The process is not attached.
     NotAttached,
-    /// The mode of the session does not keep what is wanted.
+    /// The mode of the session does not keep the requested data.
     Mode,
-    /// xrayd itself failed in the session; it has to be detached from.
+    /// xrayd itself failed in the session. The user has to detach from the process.
     SessionFailed,
-    /// A selection that cannot be understood.
+    /// An invalid selection.
     Selection,
     /// A value out of range.
     Limit,
@@ -53,7 +55,7 @@ pub enum Reason {
     NoMemory,
     /// Memory of another version of xrayd is in the process.
     OtherVersion,
-    /// Where the thread library keeps thread ids could not be found.
+    /// The place of the thread id in the thread library's memory was not found.
     ThreadId,
     /// No thread could be stopped in time.
     StopTimeout,
@@ -65,23 +67,23 @@ pub enum Reason {
     Launch,
 }
 
-/// A refusal with its particulars.
+/// A refusal and its details.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
     /// The situation.
     pub reason: Reason,
-    /// One line: what, where, and what to do if that is short.
+    /// One line: the cause, the place, and a remedy if it is short.
     pub message: String,
 }
 
-/// What the engine answers.
+/// The result of an operation of the engine.
 pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
 // === impl Reason ===
 
 impl Reason {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 29] = [
         Self::NoSuchProcess,
         Self::Permission,
@@ -154,7 +156,7 @@ impl Reason {
         Self::ALL.into_iter().find(|reason| reason.id() == id)
     }
 
-    /// What it means and what can be done.
+    /// The meaning of the reason, and the remedies.
     pub const fn explain(self) -> &'static str {
         match self {
             Self::NoSuchProcess => {
@@ -308,7 +310,8 @@ impl Refusal {
         }
     }
 
-    /// A system call that failed on process `pid`: what was tried decides the reason where the error number says it.
+    /// The refusal for a failed system call on process `pid`. The error number decides the reason
+    /// where it can.
     pub(crate) fn from_io(pid: crate::Pid, what: &str, error: &std::io::Error) -> Self {
         let reason = match error.raw_os_error() {
             Some(nix::libc::ESRCH) => Reason::TargetExited,

@@ -1,4 +1,5 @@
-//! When to stop: the signals that end the daemon, and the word that is passed on to whoever must end with it.
+//! Shutdown: the signals that end the daemon, and a notification for all tasks that must end with
+//! it. Nothing is taken down here.
 
 use std::io;
 
@@ -7,22 +8,22 @@ use tokio::{
     sync::watch,
 };
 
-/// SIGTERM and SIGINT. While this lives, neither of them kills the process.
+/// SIGTERM and SIGINT. While this value lives, neither of them kills the process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-/// Says "stop" to everybody who holds a [`Stopping`].
+/// The sender of the stop notification.
 #[derive(Debug)]
 pub(crate) struct Stop(watch::Sender<bool>);
 
-/// Hears it.
+/// A receiver of the stop notification.
 #[derive(Debug, Clone)]
 pub struct Stopping(watch::Receiver<bool>);
 
-/// A pair of the one that says stop and the one that hears it.
+/// A connected pair of sender and receiver.
 #[must_use]
 pub(crate) fn channel() -> (Stop, Stopping) {
     let (sender, receiver) = watch::channel(false);
@@ -32,11 +33,11 @@ pub(crate) fn channel() -> (Stop, Stopping) {
 // === impl Signals ===
 
 impl Signals {
-    /// Takes the signals over from their default action. Within a tokio runtime only.
+    /// Replaces the default action of the signals. Works within a tokio runtime only.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of the system call.
     pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -44,12 +45,12 @@ impl Signals {
         })
     }
 
-    /// Waits for one of them and names it.
+    /// Waits for the next signal and returns its name.
     pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
             Some(()) = self.terminate.recv() => "SIGTERM",
             Some(()) = self.interrupt.recv() => "SIGINT",
-            // Both streams end only with the runtime, and then nobody waits here.
+            // Both streams end only with the runtime, and no task waits here by then.
             else => std::future::pending().await,
         }
     }
@@ -58,7 +59,7 @@ impl Signals {
 // === impl Stop ===
 
 impl Stop {
-    /// Says it. Saying it again changes nothing.
+    /// Notifies all receivers. Further calls change nothing.
     pub(crate) fn stop(&self) {
         self.0.send_replace(true);
     }
@@ -67,7 +68,7 @@ impl Stop {
 // === impl Stopping ===
 
 impl Stopping {
-    /// Waits until it is said, or the one who would say it is gone.
+    /// Waits for the notification, or until the sender is gone.
     pub(crate) async fn wait(mut self) {
         // An error means that the sender is gone, which ends the wait as well.
         let _gone = self.0.wait_for(|stop| *stop).await;

@@ -1,6 +1,6 @@
 //! Sizes as people write them: `256MiB`, `64 KiB`, `4096`.
 //!
-//! One parser for the daemon's and the command line's arguments, so that both mean the same by `MB`.
+//! The daemon and the command line share this parser, so `MB` means the same in both.
 
 use std::{fmt, num::ParseIntError, str::FromStr};
 
@@ -16,27 +16,27 @@ use std::{fmt, num::ParseIntError, str::FromStr};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(u64);
 
-/// Why a text is no size.
+/// The reason why a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// No digits, or something between them.
+    /// The number is missing or malformed.
     #[error("`{text}` is no size: write a whole number and a unit, such as 256MiB")]
     Number {
-        /// What was given.
+        /// The input.
         text: String,
-        /// What is wrong with the number.
+        /// The error of the number.
         source: ParseIntError,
     },
-    /// The unit is not known.
+    /// An unknown unit.
     #[error("`{unit}` is no unit of size: use B, KiB, MiB, GiB, TiB, or kB, MB, GB, TB")]
     Unit {
-        /// What stands behind the number.
+        /// The text after the number.
         unit: String,
     },
     /// More than 2^64 - 1 bytes.
     #[error("{text} is more bytes than can be counted")]
     TooLarge {
-        /// What was given.
+        /// The input.
         text: String,
     },
 }
@@ -52,13 +52,13 @@ const BINARY: [(&str, u64); 4] = [
 // === impl ByteSize ===
 
 impl ByteSize {
-    /// A size of so many bytes.
+    /// A size of this number of bytes.
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// How many bytes it is.
+    /// The size in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.0
@@ -114,7 +114,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// Bytes of one unit; upper and lower case mean the same, as nobody means a millibit.
+/// Bytes of one unit. Upper and lower case mean the same, because no size is in millibits.
 fn factor(unit: &str) -> Option<u64> {
     Some(match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1,

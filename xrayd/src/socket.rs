@@ -1,8 +1,9 @@
-//! The daemon's socket: where it is, how it is bound, taken over and removed.
+//! The daemon's socket: its path, its bind, takeover and removal.
 //!
-//! A socket file of a daemon that died stays behind. It is removed only when three things hold: this daemon has the
-//! lock beside it, what lies there is a socket, and nobody answers. The lock (`<socket>.lock`, held while the daemon
-//! lives, never removed) keeps two daemons that start together from removing each other's socket.
+//! A daemon that died leaves its socket file behind. A new daemon removes the file only if it holds
+//! the lock beside it, the file is a socket, and no process answers there. The lock
+//! (`<socket>.lock`) is held while the daemon lives, and its file is never removed. It keeps two
+//! daemons that start together from removing each other's socket.
 
 use std::{
     env,
@@ -32,13 +33,13 @@ use nix::{
     unistd::geteuid,
 };
 
-/// Where the daemon of the system listens.
+/// The socket of the system daemon.
 pub const SYSTEM_SOCKET: &str = "/run/xrayd/xrayd.sock";
 
-/// Who can connect. What a connected caller may do is decided by its credentials, call by call.
+/// The users who can connect. The daemon authorises each call by the caller's credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Every user of the host (mode 0666): the daemon of the system.
+    /// Every user of the host (mode 0666): the system daemon.
     Everybody,
     /// The owner and the file's group (mode 0660), which is the group of a directory that is
     /// set-group-id.
@@ -47,10 +48,10 @@ pub enum Access {
     Owner,
 }
 
-/// Why there is no socket.
+/// The reason why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// A user without a runtime directory.
+    /// The user has no runtime directory.
     #[error("XDG_RUNTIME_DIR is not set: name the socket with --socket or XRAYD_SOCKET")]
     NoRuntimeDir,
     /// A daemon answers at this path or holds its lock.
@@ -59,44 +60,47 @@ pub enum SocketError {
         /// The socket.
         path: PathBuf,
     },
-    /// Something else lies at this path.
+    /// The file at this path is not a socket.
     #[error("{} exists and is not a socket", path.display())]
     NotASocket {
-        /// What was to become the socket.
+        /// The path of the socket.
         path: PathBuf,
     },
     /// A step failed.
     #[error("cannot {step} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// With what.
+        /// The path that the step used.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// A listening socket. What was bound here is removed by [`BoundSocket::remove`], what was inherited stays.
+/// A listening socket. [`SocketFile::remove`] removes a socket that was bound here. An inherited
+/// socket stays.
 #[derive(Debug)]
 pub struct BoundSocket {
     /// Taken by the server, once.
     listener: UnixListener,
-    /// Absent for a socket that the service manager keeps.
+    /// `None` for a socket that the service manager keeps.
     file: Option<SocketFile>,
 }
 
-/// The file that [`BoundSocket`] bound; outlives the listener, so that it can be removed when the server is done.
+/// The file that [`BoundSocket`] bound. It outlives the listener, so that it can be removed after
+/// the server has ended.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode of what was bound: a successor's socket is not ours to remove.
+    /// Device and inode of the bound file. They keep a successor's socket from being removed.
     identity: (u64, u64),
     /// Held until the file is gone.
     _lock: Flock<File>,
 }
 
-/// The socket of a daemon that this user starts: [`SYSTEM_SOCKET`] for root, else `$XDG_RUNTIME_DIR/xrayd.sock`.
+/// The socket of a daemon that this user starts: [`SYSTEM_SOCKET`] for root, else
+/// `$XDG_RUNTIME_DIR/xrayd.sock`.
 ///
 /// # Errors
 ///
@@ -105,7 +109,8 @@ pub fn default_path() -> Result<PathBuf, SocketError> {
     path_for(geteuid().is_root(), env::var_os("XDG_RUNTIME_DIR"))
 }
 
-/// Where a client of this user looks for a daemon, in this order: its own daemon's socket, then the system's.
+/// The paths at which a client of this user looks for a daemon: the user's own socket, then the
+/// system's.
 #[must_use]
 pub fn client_paths() -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = default_path().into_iter().collect();
@@ -127,12 +132,12 @@ fn path_for(root: bool, runtime_dir: Option<OsString>) -> Result<PathBuf, Socket
 // === impl BoundSocket ===
 
 impl BoundSocket {
-    /// Binds and listens at `path`; a socket that nobody answers at is replaced.
+    /// Binds and listens at `path`. A socket at which no process answers is replaced.
     ///
     /// # Errors
     ///
-    /// A running daemon, something that is not a socket, or what the system says; then nothing was changed but for
-    /// the lock file.
+    /// A running daemon, a file that is not a socket, or an error of the system. Nothing but the
+    /// lock file was changed then.
     pub fn bind(path: &Path, access: Access) -> Result<Self, SocketError> {
         let failed = |step| {
             move |source| SocketError::Io {
@@ -169,7 +174,7 @@ impl BoundSocket {
         }
     }
 
-    /// Where it was bound; `None` for one that the service manager keeps.
+    /// The path of a socket that was bound here. `None` for one that the service manager keeps.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(SocketFile::path)
@@ -186,17 +191,17 @@ impl BoundSocket {
 // === impl SocketFile ===
 
 impl SocketFile {
-    /// Where it is.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the file, unless another one lies there by now.
+    /// Removes the file, unless another file has taken its place.
     ///
     /// # Errors
     ///
-    /// What the system says; a file that is gone already is fine.
+    /// The error of the system. A file that is gone already is no error.
     pub fn remove(self) -> io::Result<()> {
         let metadata = match fs::symlink_metadata(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -280,8 +285,8 @@ fn listen(path: &Path, access: Access) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd: OwnedFd = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     // The mode of the descriptor is the upper bound of the file's mode at bind
-    // (https://elixir.bootlin.com/linux/v6.12/source/net/unix/af_unix.c#L1213), so the socket is never wider than
-    // it will be, not for a moment.
+    // (https://elixir.bootlin.com/linux/v6.12/source/net/unix/af_unix.c#L1213). So the socket is
+    // never wider than its final mode, not for a moment.
     let mode = match access {
         Access::Everybody => Mode::from_bits_truncate(0o666),
         Access::Group => Mode::from_bits_truncate(0o660),
@@ -289,7 +294,7 @@ fn listen(path: &Path, access: Access) -> io::Result<UnixListener> {
     };
     fchmod(&fd, mode)?;
     socket::bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &UnixAddr::new(path)?)?;
-    // Where the umask took bits away.
+    // Sets the bits that the umask took away.
     fs::set_permissions(path, Permissions::from_mode(mode.bits()))?;
     socket::listen(&fd, Backlog::new(128)?)?;
     Ok(UnixListener::from(fd))
@@ -321,7 +326,7 @@ mod tests {
     fn a_stale_socket_is_taken_over() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
-        // The listener is dropped, the file stays: what a killed daemon leaves behind.
+        // A killed daemon leaves the same behind: the listener is closed, the file stays.
         drop(UnixListener::bind(&path).unwrap());
         let (listener, file) = BoundSocket::bind(&path, Access::Owner)
             .unwrap()
@@ -348,7 +353,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
         let first = BoundSocket::bind(&path, Access::Owner).unwrap();
-        // Even without its file the first daemon is there.
+        // The lock counts even without the socket file.
         fs::remove_file(&path).unwrap();
         let error = BoundSocket::bind(&path, Access::Owner).unwrap_err();
         assert!(matches!(error, SocketError::Running { .. }), "{error}");
@@ -391,7 +396,7 @@ mod tests {
             .unwrap()
             .into_parts();
         fs::remove_file(&path).unwrap();
-        // A file in between, so that the inode number is not handed out again at once.
+        // A file in between keeps the kernel from reusing the inode number at once.
         fs::write(dir.path().join("other"), "").unwrap();
         let _successor = UnixListener::bind(&path).unwrap();
         file.unwrap().remove().unwrap();

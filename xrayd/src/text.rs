@@ -1,4 +1,5 @@
-//! Text from strangers: characters that must not reach a log, a terminal, or an error message.
+//! Text from untrusted sources: characters that must not reach a log, a terminal, or an error
+//! message. Nothing is escaped here.
 
 /// True for a character that ends a line, drives a terminal, or reorders the text around it.
 pub(crate) fn is_hazard(c: char) -> bool {

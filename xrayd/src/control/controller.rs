@@ -1,4 +1,5 @@
-//! What the thread `ctl-<pid>` does: everything that changes the target after attach, and the watch on its life.
+//! The loop of the control thread `ctl-<pid>`: every change to the target after the attach, and the
+//! watch on the target's life. The attach itself is in `process/attach.rs`.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -30,13 +31,13 @@ use crate::{
     types::{DetachReport, PatchSite, Phase, Run, ToggleReport, Wanted},
 };
 
-/// How often the target's life is checked.
+/// Interval of the checks whether the target still lives.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 
-/// Names of what matched in a report.
+/// Limit on names of matched functions in a report.
 const SAMPLE: usize = 5;
 
-/// What the control thread owns.
+/// The state of the control thread.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) target: Target,
@@ -48,30 +49,31 @@ pub(crate) struct Controller {
     pub(crate) table: TargetAddr,
     pub(crate) output: Arc<EventStore>,
     pub(crate) shared: Arc<Shared>,
-    /// A process that we started and have not let go yet.
+    /// A process that xrayd started and has not let run yet.
     pub(crate) held: Option<Stopped>,
-    /// A process that we started: to be collected when it ends.
+    /// A process that xrayd started, to be collected when it ends.
     pub(crate) child: Option<Child>,
-    /// Keep other tracers away until the process is let go. The record in the table goes first.
+    /// Keep other tracers away until the detach. The record in the table is dropped first.
     pub(crate) claim: Option<(TableClaim, Claim)>,
-    /// Not all calls are recorded.
+    /// True if only some calls are recorded.
     pub(crate) choosing: bool,
     pub(crate) governor: Governor,
-    /// When something was switched on first, there was room for what it writes. Set by
-    /// `has_room_for`.
+    /// True once the process's control group had room for the rings. Set by `has_room_for`.
     pub(crate) has_room_for_rings: bool,
-    /// Given back when everything above is gone.
+    /// Dropped last, after everything above.
     pub(crate) _ticket: Arc<Ticket>,
 }
 
 // === impl Controller ===
 
 impl Controller {
-    /// Serves the session until it is detached or its target has ended. After a panic the process
-    /// is let go, and the session has failed. A command that comes meanwhile finds nobody.
+    /// Serves the session until a detach or the end of the target. After a panic the control thread
+    /// detaches from the process, and the session has failed. Commands that arrive meanwhile get no
+    /// answer.
     pub(crate) fn run(mut self, commands: &Commands) {
-        // What a panic left half done is not gone on with. It is undone by what the target's memory
-        // and the list of its sleds say, and locks are whole between statements.
+        // After a panic the control thread does not continue its last operation. The cleanup uses
+        // only the target's memory and the list of its sleds. Data behind locks is consistent
+        // between statements.
         let served = catch_unwind(AssertUnwindSafe(|| self.serve(commands)));
         if let Err(payload) = served {
             let message = format!("a bug in xrayd: {}", message_of(&*payload));
@@ -108,7 +110,7 @@ impl Controller {
             }
             match command {
                 Ok(Command::Toggle { request, answer }) => {
-                    // Whoever asked may have gone; the toggle stands all the same.
+                    // The client may have gone. The toggle stands all the same.
                     let _ = answer.send(self.toggle(*request));
                 }
                 Ok(Command::TakeBack { from, answer }) => {
@@ -164,8 +166,8 @@ impl Controller {
         }
     }
 
-    /// Renews the claim to the table, and looks whether it still holds. The process may have ended,
-    /// or have become another program by `exec`.
+    /// Renews the claim to the table, and checks that it still holds. The process may have ended,
+    /// or may have replaced its program by `exec`.
     fn tend_claim(&mut self) -> Tenure {
         match &mut self.claim {
             _ if self.target.has_exited() => Tenure::Gone,
@@ -174,12 +176,13 @@ impl Controller {
         }
     }
 
-    /// True if the process has ended or the address space that was attached to is gone with an `exec`.
+    /// True if the process has ended, or if an `exec` has replaced the address space of the attach.
     fn has_no_memory(&self) -> bool {
         self.target.has_exited() || self.memory.read_u64(self.table).is_err()
     }
 
-    /// The program is no more, which at `seen` it was: keep what it recorded up to its last event.
+    /// Ends the session of a program that is gone. The program was last seen at `seen`. The session
+    /// keeps what the program recorded up to its last event.
     fn end_of_target(&mut self, seen: Instant) {
         let drain = lock(&self.shared.drain).take();
         if let Some(drain) = drain {
@@ -188,16 +191,17 @@ impl Controller {
         self.output.close();
         self.claim = None;
         self.collect_child();
-        // A process that ends gives its memory back before it has ended.
+        // An ending process gives its memory back before it counts as ended. So missing memory
+        // means an `exec` only if a thread still lives.
         let executed = self.target.live_thread().is_ok() && self.has_no_memory();
         if executed {
-            // It is set once, here.
+            // This is the only place that sets it, and it runs once.
             let _ = self.shared.executed.set(seen);
         }
         if !executed {
             let ending = self.ending();
             let _ = self.shared.ending.set(ending);
-            // Everything is retained that there is, and it does not count as over yet.
+            // All events are retained by now, and the session does not count as over yet.
             self.output.triggers.ended(ending);
         }
         let report = self.totals(DetachReport {
@@ -212,14 +216,15 @@ impl Controller {
         }
     }
 
-    /// Of a process that was started by us, its parent knows.
+    /// How the process ended. If xrayd started the process, the exit status is exact.
     fn ending(&self) -> Ending {
         let status = *lock(&self.shared.exit_status);
         status.map_or_else(|| self.target.ending(), Ending::from)
     }
 
-    /// A thread of the session panicked, or its rings are gone: lets the program go, and keeps what
-    /// it recorded until a detach asks what happened.
+    /// Ends the session after a panic of one of its threads, or after the loss of its rings. The
+    /// control thread detaches from the program. The session keeps what the program recorded until
+    /// a detach asks for the report.
     fn end_of_session(&mut self, thread: &'static str) {
         let let_go = catch_unwind(AssertUnwindSafe(|| self.let_go()));
         let report = let_go.unwrap_or_else(|payload| Err(self.abandon(&message_of(&*payload))));
@@ -234,8 +239,9 @@ impl Controller {
         self.leave(Phase::Failed, report);
     }
 
-    /// Another xrayd has taken the process over, as it may once this one has not renewed its claim
-    /// for some time. Sleds, table and rings are that one's: nothing of them is touched any more.
+    /// Ends the session after another xrayd has taken the process over. Another xrayd may do that
+    /// once this one has not renewed its claim for some time. Sleds, table and rings belong to the
+    /// other tracer, so this session touches nothing of them any more.
     fn end_of_tenure(&mut self, why: &str) {
         let pid = self.target.pid();
         let failure = format!("{why}; this session left everything in the process as it was");
@@ -257,7 +263,7 @@ impl Controller {
         Err(Refusal::new(Reason::SessionFailed, message))
     }
 
-    /// Letting the program go panicked as well. Sleds may be on; nothing is recorded by them any
+    /// The last resort after a panic during the detach. Sleds may stay on. They record nothing any
     /// more.
     fn abandon(&mut self, message: &str) -> Refusal {
         let pid = self.target.pid();
@@ -276,7 +282,7 @@ impl Controller {
         Refusal::new(Reason::SessionFailed, message)
     }
 
-    /// The session is over and stays to be looked at; a detach will be told `report`.
+    /// Ends the session, and keeps `report` for a detach.
     fn leave(&self, phase: Phase, report: Result<DetachReport>) {
         *lock(&self.shared.epitaph) = Some((Instant::now(), report));
         self.shared.phase.store(phase as u8, Ordering::Release);
@@ -294,7 +300,7 @@ impl Controller {
         }
     }
 
-    /// A child that outlives its session is collected by a thread that waits for nothing else.
+    /// Collects a child that outlives its session on a thread of its own.
     fn reap_at_leisure(&mut self) {
         self.collect_child();
         let Some(mut child) = self.child.take() else {
@@ -324,7 +330,7 @@ impl Controller {
         Ok(())
     }
 
-    /// From now on these calls are recorded, or all.
+    /// Records only the chosen calls from now on. `None`: all calls.
     fn choose(&mut self, choice: Option<&Choice>) -> Result<()> {
         let was_counting = self.patcher.front() == Front::Count;
         if let Some(choice) = choice {
@@ -333,7 +339,7 @@ impl Controller {
         self.lead(was_counting, choice.is_some())
     }
 
-    /// Tells the trampolines.
+    /// Writes the choice of calls for the trampolines.
     pub(super) fn write_choice(&self, choice: &Choice) -> Result<()> {
         choice
             .write(&self.memory, &self.loading.layout)
@@ -342,7 +348,8 @@ impl Controller {
             })
     }
 
-    /// Leads all sleds to where they are to go. While calls are counted no exit is seen, as if all functions were off.
+    /// Sets the front of all sleds. While calls are counted no exit is recorded, so functions are
+    /// marked as if all were off.
     fn lead(&mut self, counting: bool, choosing: bool) -> Result<()> {
         self.choosing = choosing;
         let before = self.patcher.front();
@@ -355,7 +362,7 @@ impl Controller {
             return Ok(());
         }
         if front == Front::Filter {
-            // What was open when calls were last chosen is long over.
+            // Calls that were open when the filter was last in use are long over.
             self.renew_filters();
         }
         if front == Front::Count
@@ -365,7 +372,8 @@ impl Controller {
         }
         let set = self.lead_to(before, front);
         if before == Front::Filter {
-            // Whoever is in the filter is out of it after the pause; what waits there was left out.
+            // A thread that is in the filter leaves it within the pause. Calls that waited there
+            // count as left out.
             std::thread::sleep(SETTLE);
             self.renew_filters();
         }
@@ -404,11 +412,13 @@ impl Controller {
             loan,
             run,
         } = request;
-        // What has just been loaded is meant as well. What goes off needs no look: the rule holds for what is found later.
+        // The selection includes libraries that were loaded just now. Switching off needs no look,
+        // because the rule holds for libraries that are found later.
         if to != Wanted::Off || run == Run::Dry {
             self.look()?;
         }
-        // But what was found since it was matched is on already.
+        // Functions of libraries that were found after the request was matched may be on already,
+        // so they are matched here.
         if let Some(later) = later {
             let mut others = self.loading.functions.loaded();
             others.retain(|loaded| !of.has(loaded));
@@ -440,7 +450,7 @@ impl Controller {
         if switched.is_err() {
             self.unlend(lent);
         }
-        // What could not be switched off is not to be switched on elsewhere either.
+        // Functions that could not be switched off must not be switched on in later libraries.
         if switched.is_ok() || to == Wanted::Off {
             match (loan, to) {
                 (Some(loan), Wanted::On(capture)) => {
@@ -458,7 +468,7 @@ impl Controller {
         Ok(report)
     }
 
-    /// What is told of a switch before it is made.
+    /// The report of a toggle before it is made.
     pub(super) fn report_on(&self, ids: &[FunctionId]) -> ToggleReport {
         let sample = ids.iter().take(SAMPLE);
         ToggleReport {
@@ -470,7 +480,7 @@ impl Controller {
         }
     }
 
-    /// Switches functions, and returns with what was done the memory that it made private.
+    /// Switches functions. Returns the result, and the bytes that became private to the target.
     ///
     /// # Errors
     /// As [`States::toggle`].
@@ -493,7 +503,7 @@ impl Controller {
         if to != Wanted::Off {
             switches.mark(&shared.states.off(ids));
         }
-        // All of them, or a part: of the same number are the same.
+        // The part is either all functions or fewer, so an equal number means the same functions.
         let patch = |part: &[FunctionId], to| {
             let patched = match part.len() == ids.len() {
                 true => self.patch(&sites, to),
@@ -532,7 +542,7 @@ impl Controller {
         all.into_iter().filter(on).collect()
     }
 
-    /// Where it is noted when functions were off.
+    /// The record of times at which functions were off.
     pub(crate) fn switches(&self) -> Arc<Switches> {
         let drain = lock(&self.shared.drain);
         drain
@@ -541,7 +551,8 @@ impl Controller {
             .unwrap_or_default()
     }
 
-    /// The sleds of functions that are to be switched, ordered by address: while calls are counted, an entry is all that is on of a function.
+    /// The sleds to switch for these functions, ordered by address. While calls are counted, only
+    /// entry sleds are on.
     pub(crate) fn sites(&self, ids: &[FunctionId], to: Wanted) -> Vec<PatchSite> {
         let mut sites = self.loading.functions.sites(ids);
         if to != Wanted::Off && self.patcher.front() == Front::Count {
@@ -550,9 +561,10 @@ impl Controller {
         sites
     }
 
-    /// Checks the room in its control group. Pages of text that are written become private to the
-    /// process, and its threads write their rings: both could bring the OOM killer upon it. Rings
-    /// are counted once, since the group's usage contains what they hold afterwards.
+    /// Checks the room in the process's control group. Pages of text that are written become
+    /// private to the process, and its threads write their rings. Both could bring the OOM killer
+    /// upon the process. Rings are counted once, since the group's usage contains what they hold
+    /// afterwards.
     fn has_room_for(&mut self, text: u64) -> Result<()> {
         if text == 0 && self.has_room_for_rings {
             return Ok(());
@@ -628,7 +640,7 @@ impl Controller {
         self.forget_economy();
         let sites = self.loading.sites();
         let result = self.switch_off_and_prove(&sites);
-        // No event will come any more, and the memory is still there.
+        // No more events come, and the memory still exists.
         if self.output.event_types.is_wanting() {
             self.read_event_types();
         }
@@ -651,13 +663,13 @@ impl Controller {
 
     fn switch_off_and_prove(&mut self, sites: &[PatchSite]) -> Result<DetachReport> {
         let patched = self.patch(sites, Wanted::Off);
-        // A thread that took a sled just now is in a trampoline.
+        // A thread that has just taken a sled is in a trampoline.
         let_threads_run(self.target.pid());
         if let Some(drain) = &*lock(&self.shared.drain) {
             drain.flush();
         }
-        // Above all where a sled could not be switched off: each thread that still takes it stops recording at the end
-        // of its chunk.
+        // This matters most if a sled could not be switched off: each thread that still takes it
+        // stops recording at the end of its chunk.
         clear_live(&self.memory, self.table)
             .map_err(|error| Refusal::from_io(self.target.pid(), "write to the table", &error))?;
         let patched = patched?;
@@ -689,7 +701,7 @@ impl Controller {
     }
 }
 
-/// Its maps now.
+/// The current maps of the target.
 pub(crate) fn maps_of(target: &Target) -> Result<Maps> {
     let pid = target.pid();
     let tid = target.live_thread()?;

@@ -13,7 +13,7 @@ use crate::{
 
 /// Time between looks for names that were not there.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Numbers remembered of all modules together.
+/// Limit on the type numbers that are remembered for all modules together.
 const MOST_READ: usize = 16 * MOST_TYPE_NAMES;
 
 /// The names that the control thread has read.

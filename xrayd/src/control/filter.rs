@@ -1,4 +1,4 @@
-//! The filter in force, with what the program and the collector apply of it.
+//! The filter in force, split into the parts that the program and the collector apply.
 
 use std::{ops::Range, sync::Arc};
 
@@ -27,19 +27,21 @@ pub(super) struct Filtering {
     modules: Option<CompiledSelection>,
     /// `None` for all times.
     window: Option<Range<Ticks>>,
-    /// `None` for whatever happens.
+    /// `None` if calls inside of any function are recorded.
     inside: Option<CompiledSelection>,
-    /// `None` for all.
+    /// `None` for all threads.
     threads: Option<Arc<ThreadChoice>>,
     /// Ticks of the shortest call that is recorded.
     shortest: u64,
-    /// What its patterns take of the quota of the user who attached.
+    /// The share of its patterns in the quota of the user who attached.
     ticket: Option<Ticket>,
 }
 
 // === impl Filtering ===
 
 impl Filtering {
+    /// Compiles a filter. The times in it are relative to the attach.
+    ///
     /// # Errors
     /// A pattern that does not compile, a window that ends before it begins, or a clock that cannot
     /// be read.
@@ -78,7 +80,7 @@ impl Filtering {
         Ok(())
     }
 
-    /// The threads that are recorded; `None` for all.
+    /// The threads that are recorded. `None` for all threads.
     pub(crate) fn threads(&self) -> Option<Arc<ThreadChoice>> {
         self.threads.clone()
     }
@@ -87,7 +89,7 @@ impl Filtering {
     /// recorded.
     ///
     /// # Errors
-    /// It selects more functions than the program has room for.
+    /// The filter selects more functions than the program has room for.
     pub(crate) fn choice(&self, pid: Pid, functions: &Functions) -> Result<Option<Choice>> {
         if self.filter.calls == CallFilter::default() {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! The doors for a fuzz target: what a session makes of a selection and of a filter that a client
-//! has sent. Only there with `--cfg fuzzing`.
+//! Entry points for a fuzz target: how a session handles a selection and a filter of a client. They
+//! exist only with `--cfg fuzzing`.
 
 use std::num::NonZeroU64;
 
@@ -19,7 +19,7 @@ use crate::{
 /// A user with quotas.
 const USER: Option<u32> = Some(1000);
 
-/// Functions that selections are matched with.
+/// Functions to match selections with.
 const CANDIDATES: [(&str, &str, Option<&str>); 3] = [
     ("/usr/bin/demo", "main", Some("src/main.c")),
     ("/lib/plugin.so", "ns::Class::method(int) const", None),
@@ -29,7 +29,7 @@ const CANDIDATES: [(&str, &str, Option<&str>); 3] = [
 /// Compiles a selection, keeps it as rules, and matches functions with it.
 ///
 /// # Panics
-/// Compiled patterns that nobody keeps stay in the user's account, or the same rule is kept twice.
+/// Dropped patterns stay in the user's account, or the same rule is kept twice.
 pub(crate) fn keep_selection(selection: &Selection, to: Wanted) {
     let accounts = Accounts::new(Quotas::DAEMON);
     let compile = || Patterns::new(&accounts, USER, selection);
@@ -61,7 +61,7 @@ pub(crate) fn keep_selection(selection: &Selection, to: Wanted) {
             name,
             source,
         };
-        // Rules by id name nothing that comes later.
+        // Rules by id select no function that comes later.
         let later = lasting.as_ref().is_some_and(|it| it.matches(&candidate));
         assert_eq!(matcher.matches(&candidate), later, "{selection:?}");
     }
@@ -73,7 +73,7 @@ pub(crate) fn keep_selection(selection: &Selection, to: Wanted) {
 /// Puts a filter into force.
 ///
 /// # Panics
-/// A filter that was checked is refused.
+/// A checked filter is refused, or an unchecked one is accepted.
 pub(crate) fn keep_filter(filter: &Filter) {
     let attached = ClockAnchor {
         ticks: Ticks(1),

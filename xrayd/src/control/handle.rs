@@ -1,4 +1,4 @@
-//! The control thread, as its session sees it: commands go in, and what it tells is read here.
+//! The control thread as its session sees it: commands go in, and its published state is read here.
 
 use std::{
     collections::VecDeque,
@@ -47,10 +47,10 @@ use crate::{
     },
 };
 
-/// Filters of which a trace tells.
+/// Limit on filters that a trace names.
 const MOST_FILTER_NOTES: usize = 256;
 
-/// What a session asks of its control thread.
+/// A request of the session to its control thread.
 #[derive(Debug)]
 pub(crate) enum Command {
     Toggle {
@@ -63,7 +63,8 @@ pub(crate) enum Command {
     },
     Begin {
         rules: Rules,
-        /// Of these modules; what has come since is for the rules.
+        /// Functions to switch on in the modules `of`. For modules that came later the rules
+        /// decide.
         wishes: Wishes,
         of: Indexes,
         answer: SyncSender<Result<()>>,
@@ -71,17 +72,17 @@ pub(crate) enum Command {
     Look {
         answer: SyncSender<Result<()>>,
     },
-    /// Has calls counted, or recorded again.
+    /// Counts calls, or records them again.
     Count {
         count: Counting,
         answer: SyncSender<Result<()>>,
     },
-    /// Has these calls recorded; `None` for all.
+    /// Records the chosen calls. `None`: all calls.
     Choose {
         choice: Option<Choice>,
         answer: SyncSender<Result<()>>,
     },
-    /// Has tracing cost no more; says what it was allowed before.
+    /// Limits the cost of tracing. The answer is the previous limit.
     Economize {
         economy: Economy,
         answer: SyncSender<Result<Economy>>,
@@ -97,70 +98,72 @@ pub(crate) enum Command {
     },
 }
 
-/// What becomes of calls.
+/// Whether calls are counted or recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counting {
-    /// They are counted.
+    /// Calls are counted.
     On,
-    /// They are recorded.
+    /// Calls are recorded.
     Off,
 }
 
-/// What somebody wants switched.
+/// A request to enable or disable functions.
 #[derive(Debug)]
 pub(crate) struct ToggleRequest {
-    /// The functions, also of libraries that come later.
+    /// The selection. It also holds for libraries that are loaded later.
     pub(crate) patterns: Arc<Patterns>,
-    /// What it means in modules that have come since.
+    /// The selection for modules that came after `of`.
     pub(crate) later: Option<CompiledSelection>,
-    /// What it matches in these modules.
+    /// The functions that it matches in the modules `of`.
     pub(crate) ids: Vec<FunctionId>,
     pub(crate) of: Indexes,
     pub(crate) to: Wanted,
-    /// Whose it is, if it is switched on for a while only.
+    /// The lease, if the functions are switched on temporarily.
     pub(crate) loan: Option<LeaseId>,
     pub(crate) run: Run,
 }
 
-/// The control thread, as the session sees it.
+/// The session's handle to its control thread.
 #[derive(Debug)]
 pub(crate) struct Control {
     pid: Pid,
     commands: SyncSender<Command>,
-    /// Wakes who waits for commands.
+    /// Wakes the control thread from its wait for commands.
     bell: Arc<EventFd>,
     shared: Arc<Shared>,
     output: Arc<EventStore>,
 }
 
-/// What the control thread tells.
+/// The state that the control thread publishes.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) phase: AtomicU8,
-    /// Once what was attached to is gone with an `exec`: when it was last seen to be there. Written by the control thread.
+    /// Set when an `exec` has replaced the traced program: the time at which it was last seen.
+    /// Written by the control thread.
     pub(crate) executed: OnceLock<Instant>,
     pub(crate) copied: AtomicU64,
     pub(crate) states: States,
-    /// What of that is for a while only. Written by the control thread.
+    /// The functions that are leased. Written by the control thread.
     pub(crate) loans: Mutex<Leases>,
-    /// What tracing may cost, and what came of it. Written by the control thread.
+    /// The limit on the cost of tracing, and its effect. Written by the control thread.
     pub(crate) history: History,
-    /// Filters that were set, the latest last, as options, and since when each was in force.
+    /// Filters that were set, as options, with the time from which each was in force. The latest is
+    /// last.
     filter_notes: Mutex<VecDeque<(Ticks, String)>>,
-    /// Which events are kept. Locked before `drain`.
+    /// The filter in force. Locked before `drain`.
     pub(super) filtering: Mutex<Filtering>,
-    /// Modules with sleds that are loaded and cannot be traced. Written by the control thread.
+    /// Loaded modules with sleds that cannot be traced. Written by the control thread.
     refused: Mutex<Vec<RefusedModule>>,
-    /// Written by the control thread.
+    /// The detection method for libraries. Written by the control thread.
     noticing: Mutex<Noticing>,
-    /// Until the rings are finished.
+    /// `None` once the rings are finished.
     pub(crate) drain: Mutex<Option<DrainHandle>>,
-    /// Once the target has ended or the session has failed: when, and what a detach is told. Written by the control thread,
-    /// taken by the detach.
+    /// The time at which the target ended or the session failed, and the report for a detach.
+    /// Written by the control thread, taken by the detach.
     pub(super) epitaph: Mutex<Option<(Instant, Result<DetachReport>)>>,
-    /// How the process has ended, once it has. Written by the control thread.
+    /// How the process ended. Written by the control thread.
     pub(crate) ending: OnceLock<Ending>,
-    /// Of a process that was started by us, once it has ended.
+    /// The exit status of a process that xrayd started, once it has ended.
     pub(crate) exit_status: Mutex<Option<ExitStatus>>,
 }
 
@@ -186,17 +189,17 @@ impl Shared {
         }
     }
 
-    /// A module cannot be traced.
+    /// Adds a module that cannot be traced.
     pub(crate) fn refuse(&self, module: RefusedModule) {
         lock(&self.refused).push(module);
     }
 
-    /// Forgets the refused modules that are not `loaded` any more.
+    /// Forgets the refused modules that are not loaded any more.
     pub(super) fn keep_refused(&self, loaded: impl Fn(&Load) -> bool) {
         lock(&self.refused).retain(|module| loaded(&module.load));
     }
 
-    /// Modules have come: events of some may be kept, or not.
+    /// Applies the filter to modules that were loaded.
     pub(super) fn refilter(&self, functions: &Functions) {
         let filtering = lock(&self.filtering);
         if filtering.is_by_module()
@@ -206,7 +209,7 @@ impl Shared {
         }
     }
 
-    /// What is to be written anew now that modules have come; `None` if nothing is.
+    /// The choice of calls to write after modules were loaded. `None` if it is unchanged.
     pub(super) fn rechoose(&self, pid: Pid, functions: &Functions) -> Option<Choice> {
         let filtering = lock(&self.filtering);
         if !filtering.is_by_function() {
@@ -218,7 +221,7 @@ impl Shared {
         })
     }
 
-    /// How libraries that come are noticed.
+    /// The detection method for libraries.
     pub(crate) fn noticing(&self) -> Noticing {
         lock(&self.noticing).clone()
     }
@@ -240,10 +243,10 @@ impl Shared {
 // === impl Control ===
 
 impl Control {
-    /// The session's end, and the end that [`Controller::run`] serves.
+    /// The session's handle, and the commands for [`Controller::run`].
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// No descriptor is left.
     pub(crate) fn new(
         pid: Pid,
         shared: Arc<Shared>,
@@ -266,7 +269,7 @@ impl Control {
         self.shared.phase()
     }
 
-    /// If the process has become another program by `exec`: when it was last seen not to have.
+    /// The last time at which the process ran the traced program, if it has called `exec` since.
     pub(crate) fn executed(&self) -> Option<Instant> {
         self.shared.executed.get().copied()
     }
@@ -275,7 +278,7 @@ impl Control {
         self.shared.copied.load(Ordering::Relaxed)
     }
 
-    /// How many functions may record.
+    /// Functions that may record.
     pub(crate) fn functions_on(&self) -> u32 {
         match self.phase() {
             Phase::Tracing | Phase::Detaching => self.shared.states.functions_on(),
@@ -283,17 +286,18 @@ impl Control {
         }
     }
 
-    /// What is recorded of the function's calls; `None` if every sled of it is known to be off.
+    /// The values that are recorded of the function's calls. `None` if every sled of it is known to
+    /// be off.
     pub(crate) fn recorded(&self, id: FunctionId) -> Option<Capture> {
         self.shared.states.recorded(id)
     }
 
-    /// Who has the function on loan, if anybody has.
+    /// The lease of the function, if it is leased.
     pub(crate) fn loan(&self, id: FunctionId) -> Option<Lease> {
         lock(&self.shared.loans).get(id).cloned()
     }
 
-    /// Of how many functions values are recorded.
+    /// Functions whose arguments or results are recorded.
     pub(crate) fn functions_with_values(&self) -> u32 {
         match self.phase() {
             Phase::Tracing | Phase::Detaching => self.shared.states.functions_with_values(),
@@ -301,7 +305,7 @@ impl Control {
         }
     }
 
-    /// Modules with sleds that are loaded and cannot be traced.
+    /// Loaded modules with sleds that cannot be traced.
     pub(crate) fn refused(&self) -> Vec<RefusedModule> {
         lock(&self.shared.refused).clone()
     }
@@ -310,7 +314,7 @@ impl Control {
         self.shared.noticing()
     }
 
-    /// How the process has ended, if it has.
+    /// How the process ended, if it has.
     pub(crate) fn ending(&self) -> Option<Ending> {
         self.shared.ending.get().copied()
     }
@@ -319,7 +323,8 @@ impl Control {
         *lock(&self.shared.exit_status)
     }
 
-    /// Has the drain read what is there, and names of event types read that it met.
+    /// Makes the drain read all rings, and then the control thread the names of event types that
+    /// the drain met.
     pub(crate) fn flush(&self) {
         if let Some(drain) = &*lock(&self.shared.drain) {
             drain.flush();
@@ -327,7 +332,8 @@ impl Control {
         self.name_types();
     }
 
-    /// Asks what rings, at most so many bytes, and the output hold. `None` if the session is over: all that there is, is in the output.
+    /// Requests copies of rings, of this many bytes at most, and the retained events. `None` if the
+    /// session is over: the event store has all events then.
     pub(crate) fn ask_for_pictures(
         &self,
         bytes: u64,
@@ -337,29 +343,29 @@ impl Control {
         drain.as_ref()?.ask_for_pictures(bytes, moment)
     }
 
-    /// What somebody asks of sums, once everything that is there now is in them.
+    /// Answers a request about sums after all events so far are in them.
     pub(crate) fn profile(&self, ask: Ask) -> Option<ProfileSums> {
         let drain = lock(&self.shared.drain);
         let answer = drain.as_ref().and_then(|drain| drain.profile(ask));
         drop(drain);
-        // A session that is over has everything in its sums.
+        // The sums of a session that is over have all events.
         answer.unwrap_or_else(|| self.output.profiles.answer(ask))
     }
 
-    /// Which events are kept.
+    /// The filter in force.
     pub(crate) fn filter(&self) -> Filter {
         lock(&self.shared.filtering).filter().clone()
     }
 
-    /// The filters that were set, as options, and since when each was in force.
+    /// The filters that were set, as options, with the time from which each was in force.
     pub(crate) fn filter_notes(&self) -> Vec<(Ticks, String)> {
         lock(&self.shared.filter_notes).iter().cloned().collect()
     }
 
-    /// From now on these are; says which were. `attached` is a moment in the past.
+    /// Puts a filter into force, and returns the previous one. `attached` is a moment in the past.
     ///
     /// # Errors
-    /// A filter that means nothing.
+    /// An invalid filter, an exceeded quota, or a process that has ended or cannot be written.
     pub(crate) fn set_filter(
         &self,
         filter: &Filter,
@@ -388,12 +394,12 @@ impl Control {
         Ok(before.filter().clone())
     }
 
-    /// What tracing may cost, and what came of it.
+    /// The limit on the cost of tracing, and its effect.
     pub(crate) fn history(&self) -> &History {
         &self.shared.history
     }
 
-    /// From now on it may cost so much; says how much it was before.
+    /// Limits the cost of tracing, and returns the previous limit.
     ///
     /// # Errors
     /// The process has ended, or its memory cannot be written.
@@ -401,10 +407,11 @@ impl Control {
         self.ask(|answer| Command::Economize { economy, answer })
     }
 
-    /// Has names of event types read for a picture that was taken. What types are met in rings that nobody reads along is not known before they are developed.
+    /// Reads the names of event types for copies of rings. In mode flight no thread reads the rings
+    /// along, so their types are unknown until the copies are decoded.
     pub(crate) fn name_pictured_types(&self) {
         if self.output.mode() == Mode::Flight {
-            // A control thread that has ended has read what it could.
+            // A control thread that has ended has read all names that it could.
             let _ = self.ask(|answer| Command::NameTypes { answer });
         }
         self.name_types();
@@ -412,30 +419,32 @@ impl Control {
 
     fn name_types(&self) {
         if self.output.event_types.is_wanting() {
-            // Likewise.
+            // The same holds here.
             let _ = self.ask(|answer| Command::NameTypes { answer });
         }
     }
 
-    /// Switches what a selection matches: `ids`, and what is among modules that came after the first `modules`. One toggle at a time.
+    /// Switches the functions that a selection matches. One toggle runs at a time.
     ///
     /// # Errors
-    /// The target cannot be written, or has ended. What was being switched on is as it was before then, or counts as on.
+    /// The target cannot be written, or has ended. Functions that were being switched on are as
+    /// before, or count as on.
     pub(crate) fn toggle(&self, request: ToggleRequest) -> Result<ToggleReport> {
         let request = Box::new(request);
         self.ask(|answer| Command::Toggle { request, answer })
     }
 
-    /// Puts back what was lent.
+    /// Ends a lease.
     ///
     /// # Errors
-    /// As [`Self::toggle`]. What could not be switched back then counts as on; the loan is over.
+    /// As [`Self::toggle`]. Functions that could not be switched back count as on. The lease is
+    /// over all the same.
     pub(crate) fn take_back(&self, from: LeaseId) -> Result<ToggleReport> {
         self.ask(|answer| Command::TakeBack { from, answer })
     }
 
-    /// Takes these rules, and switches on these functions, which are of these modules, and what the rules name in modules that came, or
-    /// came back, after those.
+    /// Takes over rules, and switches on the functions of `wishes`, which are in the modules `of`.
+    /// Modules that were loaded, or loaded again, after those are switched by the rules.
     ///
     /// # Errors
     /// As [`Self::toggle`].
@@ -448,7 +457,7 @@ impl Control {
         })
     }
 
-    /// Looks for libraries that came or went.
+    /// Looks for libraries that were loaded or unloaded.
     ///
     /// # Errors
     /// The process has ended.
@@ -456,7 +465,7 @@ impl Control {
         self.ask(|answer| Command::Look { answer })
     }
 
-    /// Has calls counted, or recorded again.
+    /// Counts calls, or records them again.
     ///
     /// # Errors
     /// The process has ended, or its memory cannot be written.
@@ -464,7 +473,7 @@ impl Control {
         self.ask(|answer| Command::Count { count, answer })
     }
 
-    /// Lets a process that was started by us go.
+    /// Lets a process run that xrayd started.
     pub(crate) fn resume(&self) -> Result<()> {
         self.ask(|answer| Command::Resume { answer })
     }
@@ -478,12 +487,12 @@ impl Control {
             })
     }
 
-    /// When the target ended or the session failed, unless that was after a detach.
+    /// The time at which the target ended or the session failed, unless a detach came before.
     pub(crate) fn ended(&self) -> Option<Instant> {
         lock(&self.shared.epitaph).as_ref().map(|(when, _)| *when)
     }
 
-    /// Why nothing can be done with a session that has failed.
+    /// The refusal of every request to a failed session.
     pub(crate) fn failed(&self) -> Refusal {
         let message = format!(
             "process {}: its session has failed ({}); detach, then attach again",
@@ -507,11 +516,12 @@ impl Control {
         };
         let (answer, answered) = sync_channel(1);
         self.commands.send(command(answer)).map_err(|_| gone())?;
-        // One that has been rung so often that it overflows is heard all the same.
+        // The write fails only if the counter would overflow. The control thread wakes up then as
+        // well.
         let _ = self.bell.write(1);
         answered.recv().unwrap_or_else(|_| {
-            // The thread has ended, or it panicked and lets the process go. How that ends is known
-            // when it takes no command any more.
+            // The thread has ended, or it panicked and detaches from the process. The result of
+            // that is known when it takes no command any more.
             let (answer, ended) = sync_channel(1);
             if self.commands.send(Command::Look { answer }).is_ok() {
                 let _ = ended.recv();
@@ -531,15 +541,16 @@ pub(crate) struct Commands {
 // === impl Commands ===
 
 impl Commands {
-    /// Rung, it has [`Self::next`] return.
+    /// The descriptor that makes [`Self::next`] return when it is written.
     pub(crate) fn bell(&self) -> Arc<EventFd> {
         Arc::clone(&self.bell)
     }
 
-    /// The next command. Waits for it until the bell is rung, the process has ended, or the time is over.
+    /// The next command. Waits until the descriptor is written, the process has ended, or the time
+    /// is over.
     ///
     /// # Errors
-    /// None came, or none will come any more.
+    /// No command came, or all senders are gone.
     pub(crate) fn next(
         &self,
         patience: Duration,
@@ -554,12 +565,12 @@ impl Commands {
             PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
             PollFd::new(end.as_fd(), PollFlags::POLLIN),
         ];
-        // Rounded up: a wait that ends too early would be begun again and again.
+        // Rounded up, because a wait that ends too early would be repeated at once.
         let milliseconds = patience.as_micros().div_ceil(1000);
         let milliseconds = u16::try_from(milliseconds).unwrap_or(u16::MAX);
-        // An error, as an interruption, is a wait that ends early.
+        // An error such as an interruption is a wait that ends early.
         let _ = poll(&mut fds, PollTimeout::from(milliseconds));
-        // Before looking: what comes after that rings it again.
+        // Read before the look, because a later command writes it again.
         let _ = self.bell.read();
         self.received.try_recv().map_err(|error| match error {
             TryRecvError::Empty => RecvTimeoutError::Timeout,

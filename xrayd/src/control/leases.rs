@@ -1,10 +1,11 @@
-//! Functions that are on for a while only, as a recording has them: beneath each lies what it was before.
+//! Leases: temporary overrides of which functions are on, as a recording has them. Beneath its
+//! leases each function keeps its permanent state.
 //!
 //! ```text
-//!                      lend                        take back
-//!   as it is for good ──────► on loan to one or more ──────► what the last of those who are left wants; of nobody: as it was
-//!                                  │
-//!                                  └─ somebody switches it for good ─► as it is for good: the loans of it are over
+//!                    lend                          take back
+//!  permanent state ──────► leased to one or more ───────────► what the latest holder left wants
+//!                               │                             no holder left: permanent state
+//!                               └─ switched permanently ─► permanent state, no leases
 //! ```
 
 use std::{collections::BTreeMap, time::Instant};
@@ -19,26 +20,28 @@ use crate::{
     types::{LeaseId, Run, ToggleReport, Wanted},
 };
 
-/// Of a function at the same time: more than one user has streams. Who cannot be told to have gone never gives back; the oldest is forgotten.
+/// Limit on leases of one function at a time. More than one user has streams. A client whose end
+/// cannot be noticed never ends its lease, so the oldest lease is dropped.
 const MOST_HOLDERS: usize = 64;
 
-/// What is on loan, by function.
+/// The leases, by function.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Leases(BTreeMap<FunctionId, Lease>);
 
-/// A function on loan.
+/// The leases of one function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lease {
     before: Wanted,
-    /// Who has it, in the order of their coming, and what they want recorded. Empty in a loan that is being made.
+    /// The leases in the order of their begin, with the values that each records. Empty in a lease
+    /// that is being made.
     holders: Vec<(LeaseId, Capture)>,
 }
 
 // === impl Leases ===
 
 impl Leases {
-    /// Lends a function, which is `now`. If that is all that is asked for, it stays as it is when the loan is over. What it was on
-    /// loan before.
+    /// Leases a function whose state is `now`, and returns its previous leases. A function that
+    /// already does what the lease asks for gets none.
     pub(crate) fn lend(
         &mut self,
         id: FunctionId,
@@ -53,7 +56,7 @@ impl Leases {
         before
     }
 
-    /// A function is on loan as it was `before`.
+    /// Sets the leases of a function to `before`.
     fn restore(&mut self, id: FunctionId, before: Option<Lease>) {
         match before {
             Some(loan) => self.0.insert(id, loan),
@@ -61,24 +64,24 @@ impl Leases {
         };
     }
 
-    /// What a function is on, if it is on loan.
+    /// The leases of a function, if it has any.
     pub(crate) fn get(&self, id: FunctionId) -> Option<&Lease> {
         self.0.get(&id)
     }
 
-    /// Takes a loan in, if it is anybody's.
+    /// Adds the leases of a function, if there are any.
     pub(crate) fn insert(&mut self, id: FunctionId, loan: Lease) {
         if !loan.holders.is_empty() {
             self.0.insert(id, loan);
         }
     }
 
-    /// Takes in what else is on loan.
+    /// Adds the leases of other functions.
     pub(crate) fn extend(&mut self, others: Self) {
         self.0.extend(others.0);
     }
 
-    /// These functions are what they are for good.
+    /// Ends all leases of these functions.
     pub(crate) fn end(&mut self, ids: impl IntoIterator<Item = FunctionId>) {
         if self.0.is_empty() {
             return;
@@ -88,7 +91,7 @@ impl Leases {
         }
     }
 
-    /// A loan is over: what becomes of its functions.
+    /// Ends a lease. Returns the state that each of its functions has to get.
     pub(crate) fn take_back(&mut self, from: LeaseId) -> Vec<(FunctionId, Wanted)> {
         let mut back = Vec::new();
         self.0.retain(|&id, loan| {
@@ -106,7 +109,7 @@ impl Leases {
 // === impl Lease ===
 
 impl Lease {
-    /// Of nobody yet.
+    /// No leases yet.
     pub(crate) fn new(before: Wanted) -> Self {
         Self {
             before,
@@ -114,7 +117,7 @@ impl Lease {
         }
     }
 
-    /// Lends it to one more.
+    /// Adds a lease.
     pub(crate) fn add(&mut self, to: LeaseId, capture: Capture) {
         if self.holders.is_empty() && leaves(self.before, capture) {
             return;
@@ -126,7 +129,7 @@ impl Lease {
         self.holders.push((to, capture));
     }
 
-    /// What the function is.
+    /// The state of the function.
     pub(crate) fn now(&self) -> Wanted {
         let mut now = self.before;
         for &(_, capture) in &self.holders {
@@ -138,7 +141,7 @@ impl Lease {
     }
 }
 
-/// A function that was lent, and what it was before that.
+/// A function that was leased, and its state before that.
 #[derive(Debug)]
 pub(crate) struct Lent {
     id: FunctionId,
@@ -146,7 +149,8 @@ pub(crate) struct Lent {
     loan: Option<Lease>,
 }
 
-/// Whether a loan leaves a function as it `is`: who asks for no values leaves those that others record.
+/// True if a lease leaves a function as it `is`. A lease without values leaves values alone that
+/// others record.
 fn leaves(is: Wanted, capture: Capture) -> bool {
     match is {
         Wanted::On(now) => now == capture || capture.is_none(),
@@ -155,7 +159,8 @@ fn leaves(is: Wanted, capture: Capture) -> bool {
 }
 
 impl Controller {
-    /// Notes a loan; those of `ids` that it changes, and what [`Self::unlend`] needs.
+    /// Records a lease. Returns the functions of `ids` that it changes, and the data for
+    /// [`Self::unlend`].
     pub(crate) fn lend(
         &self,
         ids: &[FunctionId],
@@ -166,7 +171,7 @@ impl Controller {
         let states = &self.shared.states;
         let mut loans = lock(&self.shared.loans);
         let mut changing = states.changing(ids.to_vec(), Wanted::On(capture));
-        // Who asks for no values leaves those that others record.
+        // A lease without values leaves values alone that others record.
         changing.retain(|&id| {
             !capture.is_none() || states.recorded(id).is_none_or(|now| now.is_none())
         });
@@ -181,7 +186,8 @@ impl Controller {
         (changing, lent)
     }
 
-    /// A loan was refused. What could not be switched back stays on loan, so that it is switched back when that is over.
+    /// Undoes a lease that failed. Functions that could not be switched back stay leased, so that
+    /// they are switched back at the end of the lease.
     pub(super) fn unlend(&self, lent: Vec<Lent>) {
         let states = &self.shared.states;
         let mut loans = lock(&self.shared.loans);
@@ -193,7 +199,7 @@ impl Controller {
         }
     }
 
-    /// Puts back what was lent. What cannot be is no reason to leave the rest.
+    /// Ends a lease, and switches its functions back. A failure does not stop the rest.
     pub(crate) fn take_back(&mut self, from: LeaseId) -> Result<ToggleReport> {
         self.loading.take_back(from);
         let back = lock(&self.shared.loans).take_back(from);
@@ -259,13 +265,13 @@ mod tests {
         loans.lend(F, ON, loan(1), Capture::NONE);
         loans.lend(F, Wanted::On(two), loan(1), Capture::NONE);
         assert!(loans.get(F).is_none());
-        // Where the values are another loan's, what is left is what was asked for.
+        // If the values are those of another lease, this lease keeps what it asked for.
         loans.lend(F, Wanted::Off, loan(1), two);
         loans.lend(F, Wanted::On(two), loan(2), Capture::NONE);
         assert_eq!(loans.get(F).map(Lease::now), Some(Wanted::On(two)));
         assert_eq!(loans.take_back(loan(1)), [(F, ON)]);
         assert_eq!(loans.take_back(loan(2)), [(F, Wanted::Off)]);
-        // And what lies beneath shows through.
+        // The permanent state shows through.
         let result = Capture::NONE.with_result();
         loans.lend(F, Wanted::On(two), loan(1), result);
         loans.lend(F, Wanted::On(result), loan(2), Capture::NONE);

@@ -1,13 +1,16 @@
-//! Libraries that come and go while a process is traced.
+//! Libraries that are loaded and unloaded while a process is traced.
 //!
 //! ```text
-//!            a look finds it                  a look finds it gone, or renewed
-//!  (unknown) ───────────────► refused, told   ┌──────────────────────────────┐
-//!      │                                      │                              ▼
-//!      └────► surveyed ─► in reach ─► named ─►│loaded                     unloaded
-//!                                             └──────────────────────────────┘
-//!                                               the same build at the same place again: the same ids
+//!             a look finds it               a look finds it gone, or loaded anew
+//!  (unknown) ───────────────► refused       ┌──────────────────────────────┐
+//!      │                                    │                              ▼
+//!      └─► surveyed ─► in reach ─► named ─► loaded                     unloaded
+//!                                           ▲                              │
+//!                                           └──────────────────────────────┘
+//!                                      same build at the same place: same ids
 //! ```
+//!
+//! The rules decide what is switched on in a new library. The watch decides when to look.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -39,57 +42,61 @@ use crate::{
     types::{Armed, LeaseId, PatchSite, Since, Switch, Wanted},
 };
 
-/// Modules of a session at most, those that are unloaded among them.
+/// Limit on modules of a session, unloaded ones included.
 const MOST_MODULES: u32 = 1 << 16;
-/// Looks at a library that cannot be traced: one that is being loaded may not be whole yet.
+/// Limit on looks at a library that cannot be traced. It may not be loaded completely at the first.
 const LOOKS: u8 = 5;
-/// Between looks while a library that comes may have functions to be switched on and nobody would say so, and otherwise.
+/// Shortest interval of looks while the rules may name functions of new libraries and the kernel
+/// reports no mappings, and the interval otherwise.
 const PACE: Duration = Duration::from_millis(4);
 const IDLE_PACE: Duration = Duration::from_secs(1);
-/// Looking for nothing in particular takes one in so many parts of the time at most, and looking for what was heard of.
+/// Looks without a report take one part in [`SHARE`] of the time at most. Looks after a report take
+/// one part in [`SHARE_IF_HEARD`].
 const SHARE: u32 = 100;
 const SHARE_IF_HEARD: u32 = 10;
 
-/// Since when a library is loaded.
+/// The load time of a library.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     at: Instant,
     since: Since,
 }
 
-/// What the control thread knows of what is loaded.
+/// The control thread's state of what is loaded.
 #[derive(Debug)]
 pub(crate) struct Loading {
     objects: Arc<Objects>,
     pub(crate) functions: Arc<Functions>,
     pub(crate) rules: Rules,
-    /// Where trampolines in another neighbourhood find their data.
+    /// Addresses that trampolines in another neighbourhood need for their data.
     pub(crate) layout: Layout,
-    /// Everything that was loaded at the last look, traced or not.
+    /// All loads at the last look, traced or not.
     known: HashSet<Load>,
-    /// Those of `known` that are traced.
+    /// The loads of `known` that are traced.
     traced: HashMap<Load, Traced>,
-    /// Those that could not be, and how often they were looked at.
+    /// The loads that could not be traced, with the number of looks at each.
     doubtful: HashMap<Load, u8>,
-    /// Functions that can have an id.
+    /// Limit on functions that have an id.
     room: usize,
-    /// Says when something was mapped.
+    /// Reports new mappings.
     pub(crate) watch: Watch,
-    /// It has, or may have, or something may be gone, and the maps were not looked at since.
+    /// Reports since the last look at the maps: a mapping, a lost report, or sleds that may be
+    /// gone.
     heard: Heard,
-    /// When the last look began, and how long it took to see what had changed; `None` if that could not be seen.
+    /// The begin of the last look, and the time that it took to see the changes. `None` if it
+    /// failed.
     last: Instant,
     cost: Option<Duration>,
 }
 
-/// How soon the maps are looked at again.
+/// The interval until the next look at the maps.
 #[derive(Debug, Clone, Copy)]
 enum Pace {
-    /// Something was heard.
+    /// A mapping was reported.
     Heard,
-    /// Something may come, and nobody would say so.
+    /// A library may come without a report.
     Poll,
-    /// Nothing is expected.
+    /// No library of interest is expected.
     Idle,
 }
 
@@ -98,18 +105,18 @@ struct Traced {
     loaded: Arc<Loaded>,
     /// From its first usable sled to the end of the last.
     range: Range<u64>,
-    /// A sled that was staged, and stays so while the module is loaded.
+    /// A sled that was staged. It stays staged while the module is loaded.
     staged: Option<PatchSite>,
-    /// Since when it is loaded, if it was not there from the beginning.
+    /// The load time, if the module was loaded after the attach.
     arrival: Option<Arrival>,
-    /// How often what the rules name could not be switched on.
+    /// Failed attempts to switch on what the rules name.
     failures: Option<u8>,
 }
 
 // === impl Loading ===
 
 impl Loading {
-    /// `functions` are those of what `maps` show.
+    /// `functions` are those of the modules in `maps`.
     pub(crate) fn new(
         objects: Arc<Objects>,
         functions: Arc<Functions>,
@@ -145,7 +152,7 @@ impl Loading {
         }
     }
 
-    /// How long until the next look.
+    /// Time until the next look.
     pub(super) fn until_look(&self) -> Duration {
         let hears = self.watch.hears() && !self.is_unsettled();
         let pace = match self.heard {
@@ -156,42 +163,42 @@ impl Loading {
         pace.pause(self.cost).saturating_sub(self.last.elapsed())
     }
 
-    /// True if something that came is to be tried again.
+    /// True if a module is to be tried again.
     fn is_unsettled(&self) -> bool {
         let mut failures = self.traced.values().filter_map(|traced| traced.failures);
         self.doubtful.values().any(|&looks| looks < LOOKS)
             || failures.any(|failures| failures < LOOKS)
     }
 
-    /// Hears what the target has mapped.
+    /// Collects reports of new mappings.
     pub(super) fn hear(&mut self) {
         self.heard = self.heard.max(self.watch.hear());
     }
 
-    /// Sleds were found gone, perhaps with their library.
+    /// Requests a look because sleds were found gone, perhaps with their library.
     pub(crate) fn suspect(&mut self) {
         self.heard = Heard::Something;
     }
 
-    /// Adds what has been done to the rules, and has libraries noticed soon if any may be switched on.
+    /// Adds a rule, and starts the detection of new libraries if the rules may switch one on.
     pub(super) fn add_rule(&mut self, patterns: &Arc<Patterns>, to: Wanted) {
         self.rules.add(patterns, to);
         self.note_rules();
     }
 
-    /// Adds what has been lent.
+    /// Adds a rule of a lease.
     pub(super) fn lend_rule(&mut self, patterns: &Arc<Patterns>, to: LeaseId, capture: Capture) {
         self.rules.lend(patterns, to, capture);
         self.note_rules();
     }
 
-    /// A loan is over.
+    /// Ends the rules of a lease.
     pub(crate) fn take_back(&mut self, from: LeaseId) {
         self.rules.take_back(from);
         self.note_rules();
     }
 
-    /// Takes these rules.
+    /// Replaces the rules.
     pub(super) fn take_rules(&mut self, rules: Rules) {
         self.rules = rules;
         self.note_rules();
@@ -201,12 +208,12 @@ impl Loading {
         if self.rules.is_empty() {
             self.watch.end();
         } else if self.watch.begin() {
-            // What came before it began.
+            // Libraries may have come before the watch began.
             self.heard = Heard::Something;
         }
     }
 
-    /// These sleds are staged from now on.
+    /// Notes that these sleds are staged from now on.
     pub(crate) fn staged(&mut self, sites: &[PatchSite]) {
         for traced in self.traced.values_mut() {
             if traced.staged.is_none() {
@@ -221,7 +228,7 @@ impl Loading {
         }
     }
 
-    /// The modules that are traced and loaded.
+    /// The traced modules that are loaded.
     pub(crate) fn modules(&self) -> impl Iterator<Item = &Module> {
         self.traced.values().map(|traced| &traced.loaded.module)
     }
@@ -230,7 +237,7 @@ impl Loading {
         self.traced.contains_key(load)
     }
 
-    /// Every usable sled of what is loaded, by address.
+    /// Every usable sled of loaded modules, ordered by address.
     pub(crate) fn sites(&self) -> Vec<PatchSite> {
         let loaded = self.traced.values().map(|traced| &traced.loaded);
         let sites = loaded.flat_map(|loaded| loaded.sites().map(|(_, site)| *site));
@@ -239,7 +246,8 @@ impl Loading {
         sites
     }
 
-    /// What `copy` says of those of `sites`, ordered by address, that are in each module, by its path; what it says nothing of is left out.
+    /// The result of `copy` for the sleds of each module, with the path of the module. Results of 0
+    /// are left out. `sites` are ordered by address.
     pub(crate) fn by_module(
         &self,
         sites: &[PatchSite],
@@ -254,7 +262,7 @@ impl Loading {
         bytes.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    /// Notes what patching made private, module by module.
+    /// Notes the bytes that patching made private, module by module.
     pub(crate) fn note_copies(&self, copied: impl Fn(Range<u64>) -> u64) {
         for Traced { loaded, range, .. } in self.traced.values() {
             loaded.note_copied(copied(range.clone()));
@@ -265,10 +273,10 @@ impl Loading {
 // === impl Pace ===
 
 impl Pace {
-    /// From the beginning of a look that took `cost` to that of the next: never more than a second, however long it took, since the
-    /// machine may have been busy.
+    /// The pause between the begins of two looks if the last one took `cost`. It is one second at
+    /// most, however long the look took, since the machine may have been busy.
     fn pause(self, cost: Option<Duration>) -> Duration {
-        // Maps that cannot be read now cannot be read at once again either.
+        // Maps that could not be read just now will hardly be readable at once.
         let Some(cost) = cost else {
             return IDLE_PACE;
         };
@@ -282,7 +290,7 @@ impl Pace {
 }
 
 impl Controller {
-    /// Looks for what came and went, and does what the rules say.
+    /// Looks for modules that were loaded or unloaded, and applies the rules to new ones.
     ///
     /// # Errors
     /// The process has ended.
@@ -290,7 +298,7 @@ impl Controller {
         let before = std::mem::replace(&mut self.loading.last, Instant::now());
         self.loading.cost = None;
         let maps = maps_of(&self.target)?;
-        // What is heard now may have come after the maps were read.
+        // A report from now on may be of a mapping after the maps were read.
         self.loading.heard = self.loading.watch.catch_up();
         let loads = loads_of(&maps);
         self.loading.cost = Some(self.loading.last.elapsed());
@@ -376,7 +384,8 @@ impl Controller {
         }
     }
 
-    /// Takes a module in that came after the look at `before`, and switches on in it what the rules name.
+    /// Adds a module that came after the look at `before`, and switches on the functions that the
+    /// rules name in it.
     fn admit(&mut self, module: Module, maps: &Maps, before: Instant) -> Result<()> {
         let pid = self.target.pid();
         let arrival = self.arrival_of(&module.load, before);
@@ -434,7 +443,7 @@ impl Controller {
         let left_on: Vec<PatchSite> = left_on.map(|staged| staged.site).collect();
         let staged = staged.iter().map(|staged| (staged.site, staged.target));
         self.patcher.add(index, module, staged);
-        // Its sleds are off yet, and what was here before is unmapped.
+        // The module's sleds are still off, and an earlier module at this place is unmapped.
         let now = ticks_now();
         self.shared.refilter(&functions);
         if let Some(choice) = self.shared.rechoose(self.target.pid(), &functions) {
@@ -465,10 +474,10 @@ impl Controller {
         Ok(())
     }
 
-    /// Since when a load is there that the look at `before` did not find, or did not find whole.
+    /// The load time of a module that the look at `before` did not find, or did not find complete.
     fn arrival_of(&self, load: &Load, before: Instant) -> Arrival {
         let mapped = self.loading.watch.mapped_at(load.text());
-        // An older notice is of what was there before it.
+        // An older report is of an earlier mapping at this address.
         let is_its = |at: &Instant| *at >= before || self.loading.doubtful.contains_key(load);
         match mapped.filter(is_its) {
             Some(at) => Arrival {
@@ -482,7 +491,8 @@ impl Controller {
         }
     }
 
-    /// Switches on in a module what the rules name. If that cannot be done, the next looks try again.
+    /// Switches on the functions that the rules name in a module. After a failure the next looks
+    /// try again.
     fn arm(&mut self, load: Load) {
         let pid = self.target.pid().as_raw();
         let Loading {
@@ -549,7 +559,7 @@ impl Controller {
         }
     }
 
-    /// Tries again what failed.
+    /// Tries failed modules again.
     fn arm_again(&mut self) {
         let traced = self.loading.traced.iter();
         let again = |traced: &Traced| traced.failures.is_some_and(|failures| failures < LOOKS);
@@ -558,7 +568,7 @@ impl Controller {
         failed.into_iter().for_each(|load| self.arm(load));
     }
 
-    /// Switches on what the rules name in all modules but these.
+    /// Switches on the functions that the rules name in all modules but these.
     pub(super) fn arm_others(&mut self, known: &Indexes) {
         let traced = self.loading.traced.iter();
         let others = traced.filter(|(_, traced)| !known.has(&traced.loaded));
@@ -566,7 +576,8 @@ impl Controller {
         others.into_iter().for_each(|load| self.arm(load));
     }
 
-    /// Leaves out sleds, which lie in `range`, whose events could not be told from those of a library that is there already.
+    /// Drops sleds whose events could not be told from those of a loaded library. The sleds are
+    /// within `range`.
     fn drop_ambiguous(&self, sites: &mut Vec<(u32, PatchSite)>, range: &Range<u64>) {
         let traced = self.loading.traced.values();
         for other in traced.filter(|other| share_names(range, &other.range)) {
@@ -586,7 +597,7 @@ impl Controller {
     }
 }
 
-/// Where the name of a sled's events stands in a table of sites.
+/// The place of the name of a sled's events in a table of sites.
 fn place_of(site: &PatchSite) -> u32 {
     call_site_of(site, FunctionId(0)).name >> 3
 }

@@ -5,15 +5,15 @@
 //! | `handle` | commands to the thread `ctl-<pid>`, and the state that it publishes |
 //! | `controller` | that thread: patching, the watch on the target's life, detach |
 //! | `states` | which functions are on |
-//! | `loans` | leases: temporary overrides of which functions are on |
+//! | `leases` | temporary overrides of which functions are on |
 //! | `rules` | selections that also hold for libraries that are loaded later |
 //! | `patterns` | selections that were compiled once |
 //! | `loading` | libraries that are loaded and unloaded |
-//! | `watch` | how the control thread learns that a library was loaded |
+//! | `watch` | the detection method for libraries that are loaded |
 //! | `sites` | sleds of a module, as a survey found them |
 //! | `event_types` | reading the names of event types |
 //! | `filter` | the filter in force |
-//! | `economy` | the limit on what tracing costs |
+//! | `governor` | the limit on what tracing costs |
 //! | `numbers` | figures of a session for metrics |
 
 mod controller;

@@ -1,4 +1,4 @@
-//! The figures of one session, as metrics read them.
+//! The figures of one session for metrics. Formats are in `metrics/`.
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
@@ -9,7 +9,7 @@ use crate::{
     types::Phase,
 };
 
-/// Where a session has them.
+/// The sources of a session's figures.
 #[derive(Debug)]
 pub(crate) struct SessionNumbers {
     pub(crate) output: Arc<EventStore>,

@@ -1,8 +1,7 @@
-//! A selection that was compiled once, for all processes that it is used in, and what it takes of
-//! the user's quota.
+//! A selection that is compiled once for all processes, with its share of the user's quota.
 //!
-//! Requests have one while they run; rules keep it for libraries that come later. All processes of
-//! a group share it, so a user pays once. Everything (`Selection::all`) takes nothing of the quota:
+//! Each request has one while it runs. Rules keep it for libraries that come later. All processes
+//! of a group share it, so a user pays once. `Selection::all` takes nothing of the quota, so
 //! switching all functions off is always possible.
 
 use std::sync::Arc;
@@ -21,11 +20,11 @@ pub struct Patterns {
     selection: Selection,
     compiled: CompiledSelection,
     lasting: Lasting,
-    /// Given back when the last rule and the last request that have it are gone.
+    /// Dropped with the last rule and the last request that have the selection.
     _ticket: Ticket,
 }
 
-/// What of a selection means functions that come later: all but ids.
+/// The part of a selection that holds for functions that come later: all rules but ids.
 #[derive(Debug)]
 enum Lasting {
     All,
@@ -33,22 +32,22 @@ enum Lasting {
     Nothing,
 }
 
-/// A selection that is compiled already, or is to be.
+/// A selection, compiled or not.
 #[derive(Debug, Clone, Copy)]
 pub enum Chosen<'a> {
-    /// It takes of the quota of the user who attached.
+    /// A selection whose patterns count for the user who attached.
     Selection(&'a Selection),
-    /// It takes of the quota of the user it was compiled for.
+    /// Patterns that count for the user they were compiled for.
     Patterns(&'a Arc<Patterns>),
 }
 
 // === impl Patterns ===
 
 impl Patterns {
-    /// Compiles a selection for this user, `None` for root.
+    /// Compiles a selection for this user. `None` stands for root.
     ///
     /// # Errors
-    /// It cannot be understood, or the user's compiled patterns take too much.
+    /// The selection is invalid, or the user's compiled patterns exceed the quota.
     pub(crate) fn new(
         accounts: &Arc<Accounts>,
         payer: Option<u32>,
@@ -74,12 +73,13 @@ impl Patterns {
         }))
     }
 
-    /// To be matched, and dropped then: what was worked out while matching goes with it.
+    /// A copy for matching. The states of its automata grow while it matches, and are dropped with
+    /// it.
     pub(crate) fn matcher(&self) -> CompiledSelection {
         self.compiled.clone()
     }
 
-    /// What means functions that come later; `None` if nothing does.
+    /// The part that holds for functions that come later. `None` if it is empty.
     pub(crate) fn lasting(&self) -> Option<&Selection> {
         match &self.lasting {
             Lasting::All => Some(&self.selection),
@@ -88,7 +88,7 @@ impl Patterns {
         }
     }
 
-    /// As [`Self::matcher`], of functions that come later.
+    /// A copy for matching functions that come later, as [`Self::matcher`].
     pub(crate) fn lasting_matcher(&self) -> Option<CompiledSelection> {
         match &self.lasting {
             Lasting::All => Some(self.compiled.clone()),
@@ -98,7 +98,7 @@ impl Patterns {
     }
 }
 
-/// `None` if no rule is an id.
+/// The selection without ids. `None` if no rule is an id.
 fn without_ids(selection: &Selection) -> Option<Selection> {
     let is_id = |rule: &Rule| matches!(rule, Rule::Id(_));
     let Selection { include, exclude } = selection;
@@ -118,7 +118,7 @@ fn without_ids(selection: &Selection) -> Option<Selection> {
 // === impl Chosen ===
 
 impl Chosen<'_> {
-    /// Compiles it for this user, unless that was done.
+    /// Compiles the selection for this user, unless it is compiled already.
     ///
     /// # Errors
     /// As [`Patterns::new`].
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Keeps what one user asks for, request by request, until it is refused.
+    /// Keeps the selections that one user requests, until one is refused.
     fn keep_until_refused(request: impl Fn(usize) -> Selection) -> (usize, Refusal) {
         let quota = "patterns=8MiB/32MiB".parse().unwrap();
         let accounts = Accounts::new(Quotas::DAEMON.with(quota));
@@ -179,7 +179,7 @@ mod tests {
                     }
                 }
                 Err(refusal) => {
-                    // Others, root, and switching everything off still get through.
+                    // Other users, root, and switching everything off still get through.
                     for payer in [Some(1001), None] {
                         assert!(Patterns::new(&accounts, payer, &request(number)).is_ok());
                     }
@@ -188,7 +188,7 @@ mod tests {
                         rules.add(&all, Wanted::Off);
                         assert!(rules.is_empty());
                     }
-                    // Which gives everything back.
+                    // Switching everything off gives everything back.
                     assert!(Patterns::new(&accounts, Some(1000), &request(number)).is_ok());
                     return (number, refusal);
                 }
@@ -218,7 +218,7 @@ mod tests {
             ] {
                 assert!(refusal.message.contains(part), "{}", refusal.message);
             }
-            // The processes of the group share what is compiled.
+            // The processes of the group share the compiled selection.
             let most = (8 << 20) / size;
             assert!(
                 kept.abs_diff(most) <= 1 + most / 10,

@@ -1,6 +1,8 @@
-//! What was switched on and off, as rules: they say what becomes of a library that is loaded later.
+//! The rules of a session: selections that were switched on or off. They decide the state of
+//! functions in libraries that are loaded later. Nothing is switched here.
 //!
-//! The last rule that names a function decides. A rule by id names no function that comes later, so ids are left out.
+//! The last rule that names a function decides. A rule by id names no function that comes later, so
+//! ids are left out.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,10 +24,10 @@ use crate::{
     types::{LeaseId, Wanted},
 };
 
-/// Rules kept. Who switches more than that by different selections, one by one, has the oldest forgotten.
+/// Limit on rules. If a client switches more different selections, the oldest rule is dropped.
 const MOST: usize = 1024;
 
-/// The rules of a session, the oldest first.
+/// The rules of a session, in ascending order of age.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rules(VecDeque<Kept>);
 
@@ -34,28 +36,28 @@ struct Kept {
     /// Shared with all processes of the group.
     patterns: Arc<Patterns>,
     to: Wanted,
-    /// Whose it is, if it is for a while only.
+    /// The lease, if the rule is temporary.
     loan: Option<LeaseId>,
 }
 
-/// The rules while they are matched, the newest first. What is worked out for that is dropped with
-/// it.
+/// Copies of the rules for matching, the newest first. The states of their automata are dropped
+/// with them.
 #[derive(Debug)]
 struct Matchers<'a>(Vec<(CompiledSelection, &'a Kept)>);
 
-/// What becomes of a module that has come.
+/// The effect of the rules on a module that was loaded.
 #[derive(Debug, Default)]
 pub(crate) struct Wishes {
-    /// What is to be switched on, by what is recorded of it.
+    /// The functions to switch on, by the values to record.
     pub(crate) on: BTreeMap<Capture, Vec<FunctionId>>,
-    /// What of it is on for a while only.
+    /// The leases of these functions.
     pub(crate) loans: Leases,
 }
 
 // === impl Rules ===
 
 impl Rules {
-    /// Adds what has been done for good.
+    /// Adds a permanent rule.
     pub(crate) fn add(&mut self, patterns: &Arc<Patterns>, to: Wanted) {
         let Some(selection) = patterns.lasting() else {
             return;
@@ -73,7 +75,7 @@ impl Rules {
         });
     }
 
-    /// Adds what is on for a while; the other rules are there when it is over.
+    /// Adds a rule of a lease. Other rules stay, and decide again when the lease is over.
     pub(crate) fn lend(&mut self, patterns: &Arc<Patterns>, to: LeaseId, capture: Capture) {
         let lasting = patterns.lasting();
         if lasting.is_none() {
@@ -88,13 +90,13 @@ impl Rules {
         });
     }
 
-    /// The while is over.
+    /// Drops the rules of a lease.
     pub(crate) fn take_back(&mut self, from: LeaseId) {
         self.0.retain(|kept| kept.loan != Some(from));
         self.drop_needless();
     }
 
-    /// What nobody has switched on is off.
+    /// Drops leading rules that switch off: without a rule, functions are off.
     fn drop_needless(&mut self) {
         while self.0.front().is_some_and(|kept| kept.to == Wanted::Off) {
             self.0.pop_front();
@@ -104,7 +106,8 @@ impl Rules {
     fn push(&mut self, kept: Kept) {
         self.0.push_back(kept);
         self.drop_needless();
-        // Who was killed never gives back: what was done for good stays rather than that.
+        // A client that was killed never ends its lease, so rules of leases are dropped before
+        // permanent ones.
         let loan = self.0.iter().position(|kept| kept.loan.is_some());
         if self.0.len() > MOST
             && let Some(oldest) = self.0.remove(loan.unwrap_or(0))
@@ -116,12 +119,12 @@ impl Rules {
         }
     }
 
-    /// True if nothing is switched on that comes later.
+    /// True if no later function is switched on.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What becomes of the functions of a module.
+    /// The effect of the rules on the functions of a module.
     pub(crate) fn wishes_in(&self, functions: &Functions, loaded: &Loaded) -> Wishes {
         let mut wishes = Wishes::default();
         if self.is_empty() {
@@ -148,12 +151,12 @@ impl Rules {
 // === impl Matchers ===
 
 impl Matchers<'_> {
-    /// Whether a candidate's source must be known to decide.
+    /// True if a decision needs the source files of candidates.
     fn need_source(&self) -> bool {
         self.0.iter().any(|(matcher, _)| matcher.needs_source())
     }
 
-    /// What a function that has just come is for good, and who has it for a while.
+    /// The permanent state of a function that was just loaded, and its leases.
     fn loan(&self, candidate: &Candidate<'_>) -> Lease {
         let (mut for_good, mut holders) = (Wanted::Off, Vec::new());
         let naming = self.0.iter();
@@ -304,7 +307,8 @@ mod tests {
         rules.add(&ids, ON);
         rules.lend(&ids, holder(1), Capture::NONE);
         assert!(rules.is_empty());
-        // All but one that is loaded now: nothing that comes.
+        // All but one function that is loaded now. Of later functions these are all, so no rule is
+        // left.
         rules.add(&glob("a", &[]), ON);
         let mut but_one = Selection::all();
         but_one.exclude.push(Rule::Id(7));
@@ -321,7 +325,7 @@ mod tests {
             rules.add(&glob("a_off", &[]), Wanted::Off);
             rules.lend(&lent, holder(1), Capture::NONE);
             rules.lend(&lent, holder(2), Capture::NONE);
-            // Their values too.
+            // Leases with values do the same.
             assert_eq!(loan(&rules, "a").now(), with_values);
             assert_eq!(
                 wanted(&rules, "b"),

@@ -1,4 +1,4 @@
-//! What a survey found, as the patcher, the drain and the table of functions want it.
+//! Results of a survey in the forms that the patcher, the drain and the table of functions need.
 
 use std::ops::Range;
 
@@ -18,12 +18,12 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Staged {
     pub(crate) site: PatchSite,
-    /// What it calls.
+    /// The address that it calls.
     pub(crate) target: u64,
     pub(crate) state: Switch,
 }
 
-/// The usable sleds of module `module`, each with the index of its function in it.
+/// The usable sleds of a module. Each comes with the index of its function in the module.
 pub(crate) fn patch_sites(
     survey: &Survey,
     module: u32,
@@ -39,7 +39,7 @@ pub(crate) fn patch_sites(
     })
 }
 
-/// Those of them that are staged.
+/// The usable sleds that are staged.
 pub(crate) fn staged_sites(survey: &Survey, module: u32) -> impl Iterator<Item = Staged> + use<'_> {
     let sites = survey.sites.iter().zip(patch_sites(survey, module));
     sites.filter_map(|(found, (_, site))| {
@@ -56,7 +56,7 @@ pub(crate) fn staged_sites(survey: &Survey, module: u32) -> impl Iterator<Item =
     })
 }
 
-/// From the first of these sleds to the end of the last; empty without any.
+/// From the first of these sleds to the end of the last. Empty without any.
 pub(crate) fn range_of(sites: impl IntoIterator<Item = PatchSite>) -> Range<u64> {
     sites
         .into_iter()
@@ -65,12 +65,12 @@ pub(crate) fn range_of(sites: impl IntoIterator<Item = PatchSite>) -> Range<u64>
         .unwrap_or(0..0)
 }
 
-/// How many of these sleds need a stub of their own.
+/// Number of sleds that need a stub.
 pub(crate) fn stubs_of(sites: impl IntoIterator<Item = PatchSite>) -> u64 {
     sites.into_iter().filter(PatchSite::needs_stub).count() as u64
 }
 
-/// What an event at a sled means.
+/// The meaning of events at a sled.
 pub(crate) fn call_site_of(site: &PatchSite, function: FunctionId) -> CallSite {
     #[expect(
         clippy::cast_possible_truncation,

@@ -1,4 +1,5 @@
-//! What is known of each function's sleds. The control thread alone changes it; anybody may look.
+//! The known state of each function's sleds. Only the control thread changes it, and any thread
+//! reads it. Sleds are written elsewhere.
 
 use std::{
     collections::BTreeMap,
@@ -20,24 +21,24 @@ pub(crate) struct States {
     states: Mutex<Vec<State>>,
     /// Functions that are not off. Written with `states`.
     on: AtomicU32,
-    /// Of those, the ones that record values. Likewise.
+    /// Functions among them that record values. Written with `states`.
     with_values: AtomicU32,
 }
 
-/// Whether a function records.
+/// The state of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     Off,
     On(Capture),
-    /// A toggle is under way or failed half way, or left sleds of the request alone: any of its sleds may be on. What was asked for
-    /// last when it was to be on.
+    /// Any sled of the function may be on: a toggle is under way, failed half way, or left some of
+    /// its sleds alone. The values are those that were requested last.
     Unsure(Capture),
 }
 
 // === impl States ===
 
 impl States {
-    /// All off.
+    /// All functions are off.
     pub(crate) fn new(functions: usize) -> Self {
         Self {
             states: Mutex::new(vec![State::Off; functions]),
@@ -46,14 +47,15 @@ impl States {
         }
     }
 
-    /// From now on there are so many functions.
+    /// Adds functions, up to this number.
     pub(crate) fn grow(&self, functions: usize) {
         let mut states = lock(&self.states);
         let functions = functions.max(states.len());
         states.resize(functions, State::Off);
     }
 
-    /// What is recorded of the function's calls; `None` if every sled of it is known to be off.
+    /// The values that are recorded of the function's calls. `None` if every sled of it is known to
+    /// be off.
     pub(crate) fn recorded(&self, id: FunctionId) -> Option<Capture> {
         match lock(&self.states).get(id.0 as usize)? {
             State::On(capture) | State::Unsure(capture) => Some(*capture),
@@ -61,7 +63,7 @@ impl States {
         }
     }
 
-    /// Those of `ids` that are known to be off.
+    /// The functions of `ids` that are known to be off.
     pub(crate) fn off(&self, ids: &[FunctionId]) -> Vec<FunctionId> {
         let states = lock(&self.states);
         let is_off = |id: &&FunctionId| {
@@ -71,17 +73,17 @@ impl States {
         ids.iter().filter(is_off).copied().collect()
     }
 
-    /// How many may be on.
+    /// Functions that may be on.
     pub(crate) fn functions_on(&self) -> u32 {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Of how many values are recorded.
+    /// Functions whose arguments or results are recorded.
     pub(crate) fn functions_with_values(&self) -> u32 {
         self.with_values.load(Ordering::Relaxed)
     }
 
-    /// Those of `ids` that a switch would change.
+    /// The functions of `ids` that a switch would change.
     pub(super) fn changing(&self, ids: Vec<FunctionId>, to: Wanted) -> Vec<FunctionId> {
         let states = lock(&self.states);
         let changes = |id: &FunctionId| {
@@ -91,12 +93,16 @@ impl States {
         ids.into_iter().filter(changes).collect()
     }
 
-    /// Has `switch` bring the sleds of `ids` to `to`; `all` says of what it did whether those are all. What could not be switched on, because somebody else had
-    /// patched there, is tried again the next time. What may be on never counts as off: not before it is done, and not when it
-    /// could neither be done nor undone.
+    /// Calls `switch` to bring the sleds of `ids` to `to`.
+    ///
+    /// `all` reports from the result whether all sleds were switched. Sleds that could not be
+    /// switched on, because another tracer has patched them, are tried again by the next toggle. A
+    /// function that may be on never counts as off: neither while it is being switched, nor if it
+    /// could neither be switched nor be switched back.
     ///
     /// # Errors
-    /// What `switch` says. If that was to switch on, `switch` has brought the sleds back to what they were; those for which it could not count as on.
+    /// The error of `switch`. If functions were to be switched on, `switch` was called again to
+    /// undo that. Functions for which that failed count as on.
     pub(crate) fn toggle<T>(
         &self,
         ids: &[FunctionId],
@@ -112,7 +118,7 @@ impl States {
         match (&done, to) {
             (Ok(done), Wanted::On(_)) if !all(done) => {}
             (Ok(_), _) => self.set(ids, after(to)),
-            // Who is told that nothing was switched on finds nothing changed.
+            // A failed request to switch on leaves nothing changed.
             (Err(_), Wanted::On(_)) => {
                 for (state, ids) in before {
                     let back = match state {
@@ -134,7 +140,7 @@ impl States {
         done
     }
 
-    /// The module of these functions is gone, and their sleds with it.
+    /// Marks functions as off because their module is gone with its sleds.
     pub(crate) fn forget(&self, ids: impl Iterator<Item = FunctionId>) {
         let ids: Vec<FunctionId> = ids.collect();
         self.set(&ids, State::Off);
@@ -176,7 +182,7 @@ impl State {
         matches!(self, Self::On(capture) | Self::Unsure(capture) if !capture.is_none())
     }
 
-    /// On the way from this to what is wanted.
+    /// The state during a switch from this state.
     fn unsure(self, to: Wanted) -> Self {
         match (to, self) {
             (Wanted::On(capture), _) | (Wanted::Off, Self::On(capture) | Self::Unsure(capture)) => {
@@ -228,7 +234,8 @@ mod tests {
         assert!(states.recorded(FunctionId(0)).is_none());
     }
 
-    /// Three functions are off, on, and on with values; all are to record something else, which fails half way.
+    /// Three functions are off, on, and on with values; all are to record something else, which
+    /// fails half way.
     #[test]
     fn what_was_on_before_a_switch_that_fails_is_on_after_it() {
         let capture = |arguments| Capture::NONE.with_arguments(arguments).unwrap();
@@ -304,14 +311,14 @@ mod tests {
                 states.functions_with_values(),
             )
         };
-        // Somebody else had patched a part of it.
+        // Another tracer has patched a part of it.
         states
             .toggle(&IDS, Wanted::On(two), |_, _| Ok(()), |()| false)
             .unwrap();
         assert_eq!(of(), (Some(two), 1));
         let again = states.changing(IDS.to_vec(), Wanted::On(two));
         assert_eq!(again, IDS);
-        // It cannot be switched off, nor to record something else.
+        // It can neither be switched off nor switched to other values.
         for to in [Wanted::Off, ON] {
             states
                 .toggle(&IDS, to, |_, _| refused(), |()| true)

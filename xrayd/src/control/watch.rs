@@ -1,12 +1,13 @@
-//! How a session notices that a library comes.
+//! The watch: how a session detects that a library is loaded.
 //!
-//! | state | when | what has the maps looked at |
+//! | state | when | the maps are looked at |
 //! |---|---|---|
 //! | idle | no rule can switch anything on | once a second |
-//! | perf | one can, and the kernel gives notice of what is mapped | each notice; once a second, for what got lost |
-//! | maps | one can, and it does not | every few milliseconds |
+//! | perf | a rule can, and the kernel reports mappings | at each report, and once a second for lost ones |
+//! | maps | a rule can, and the kernel does not report | every few milliseconds |
 //!
-//! It becomes idle a second after the last rule that could went: whoever switches on and off many times does not begin anew each time.
+//! The watch becomes idle one second after the last such rule went. So a client that switches on
+//! and off many times does not start it anew each time. The maps themselves are read in `loading`.
 
 use std::{
     sync::Arc,
@@ -23,10 +24,10 @@ use crate::{
     types::Noticing,
 };
 
-/// How long a watch goes on that nobody wants any more.
+/// Time for which an unneeded watch goes on.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What the control thread hears of what its target does.
+/// The control thread's watch on its target's mappings.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pid: Pid,
@@ -35,7 +36,7 @@ pub(crate) struct Watch {
     /// Wakes the control thread.
     bell: Arc<EventFd>,
     state: State,
-    /// Since when nobody wants it, as long as it goes on all the same.
+    /// The time since when no rule needs the watch, while it goes on.
     unwanted: Option<Instant>,
 }
 
@@ -49,7 +50,7 @@ enum State {
 // === impl Watch ===
 
 impl Watch {
-    /// `bell` is rung when there is something to hear.
+    /// An idle watch. `bell` is written when a mapping is reported.
     pub(crate) fn new(
         pid: Pid,
         shared: Arc<Shared>,
@@ -66,7 +67,8 @@ impl Watch {
         }
     }
 
-    /// Watches from now on, and says whether it did not yet: then what was mapped before this returns may have gone unnoticed.
+    /// Begins to watch. True if the watch was idle: mappings before the return may be unreported
+    /// then.
     pub(crate) fn begin(&mut self) -> bool {
         self.unwanted = None;
         let begins = matches!(self.state, State::Idle);
@@ -76,19 +78,19 @@ impl Watch {
         begins
     }
 
-    /// Gives the watch up soon, and with it what it takes from the target.
+    /// Ends the watch soon, and with it its cost for the target.
     pub(crate) fn end(&mut self) {
         if !matches!(self.state, State::Idle) {
             self.unwanted.get_or_insert_with(Instant::now);
         }
     }
 
-    /// True if the kernel gives notice.
+    /// True if the kernel reports mappings.
     pub(crate) fn hears(&self) -> bool {
         matches!(self.state, State::Perf(_))
     }
 
-    /// Hears what there is for which the maps are to be looked at. Called again and again.
+    /// The reports since the last call. Called repeatedly.
     pub(super) fn hear(&mut self) -> Heard {
         let unwanted = self.unwanted.take_if(|since| since.elapsed() >= LINGER);
         if unwanted.is_some() {
@@ -100,7 +102,7 @@ impl Watch {
         }
     }
 
-    /// The same, at once. What the maps show has been written down before they show it.
+    /// The reports so far, read at once. A mapping is recorded before the maps show it.
     pub(crate) fn catch_up(&self) -> Heard {
         match &self.state {
             State::Perf(subscription) => subscription.catch_up(),
@@ -108,7 +110,7 @@ impl Watch {
         }
     }
 
-    /// When the text at `address` was mapped, if that was heard.
+    /// The time at which the text at `address` was mapped, if that was reported.
     pub(crate) fn mapped_at(&self, address: u64) -> Option<Instant> {
         let State::Perf(subscription) = &self.state else {
             return None;

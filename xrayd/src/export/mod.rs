@@ -1,4 +1,4 @@
-//! Traces as bytes: of a live stream, and of everything up to one moment.
+//! Traces as bytes: of live streams and of snapshots. Streams are sent in `rpc`.
 
 mod shot;
 mod source;

@@ -37,10 +37,11 @@ pub struct Shot<S> {
     within: Duration,
 }
 
+/// The events of one process in a snapshot.
 #[derive(Debug)]
 enum Taken {
     RingCopies(RingCopies),
-    /// Nothing comes any more.
+    /// The process has ended, so all its events are retained.
     Retained(Snapshot),
 }
 
@@ -51,10 +52,10 @@ where
     S: Deref,
     S::Target: AsRef<TraceSource>,
 {
-    /// Takes what rings hold and what is retained of all of them, at one moment.
+    /// Takes a snapshot of all sessions at one moment: the events in rings and the retained events.
     pub fn take(sessions: Vec<S>, reach: Reach) -> Self {
         let bytes = room(sessions.len());
-        // Of several, who copies first ends the pictures of all.
+        // Of several processes, the first drain that copies sets the end of the snapshot for all.
         let moment = match (&reach, sessions.len()) {
             (Reach::All | Reach::Last(_), 1) => Moment::Next,
             _ => Moment::Past,
@@ -108,7 +109,7 @@ where
     /// Writes it as an `.xtrace` file.
     ///
     /// # Errors
-    /// What writing to `out` says.
+    /// The error of writing to `out`.
     pub fn write(self, out: &mut dyn io::Write) -> io::Result<()> {
         let mut writer = TraceWriter::new(out)?;
         let TimeRange { since, until } = self.extent;
@@ -130,7 +131,7 @@ where
                     snapshot
                 }
             };
-            // They were read after it was taken.
+            // Names were read after the snapshot was taken.
             snapshot.event_types = source_of.output.event_types();
             source_of.write_snapshot(source, &snapshot, &seen, &mut writer)?;
             writer.ended(source, source_of)?;
@@ -142,7 +143,7 @@ where
 // === impl Taken ===
 
 impl Taken {
-    /// What was recorded by then is in it; `None` if nothing comes any more.
+    /// The moment up to which it has all events. `None` for a process that has ended.
     fn at(&self) -> Option<Ticks> {
         match self {
             Self::RingCopies(pictures) => Some(pictures.taken()),
@@ -192,10 +193,11 @@ where
     }
 }
 
-/// Between two readings of the clocks that tell how fast the counter goes, in nanoseconds.
+/// Shortest time between two readings of the clocks that gives the frequency of the counter, in
+/// nanoseconds.
 pub(crate) const LEAST_SPAN_NS: u64 = 10_000_000;
 
-/// Ticks of the counter in a second, from the clocks that were read over the longest time.
+/// Ticks of the counter per second, from the clocks that were read over the longest time.
 fn frequency<'a>(sources: impl Iterator<Item = &'a TraceSource>) -> Option<u64> {
     let clocks = sources.map(|source| Clock::new(source.anchors()));
     let span = |clock: &Clock| match clock.anchors() {
@@ -205,7 +207,7 @@ fn frequency<'a>(sources: impl Iterator<Item = &'a TraceSource>) -> Option<u64> 
     clocks.max_by_key(span)?.frequency()
 }
 
-/// So much time in ticks.
+/// Converts a duration to ticks.
 pub(crate) fn ticks_in(time: Duration, frequency: u64) -> u64 {
     let ticks = u128::from(frequency) * time.as_nanos() / 1_000_000_000;
     u64::try_from(ticks).unwrap_or(u64::MAX)

@@ -1,4 +1,5 @@
-//! What one process contributes to a trace: its description, its functions and its events.
+//! One process of a trace: its description, its functions and its events. Numbers that are unique
+//! in the trace are given out in `trace_writer`.
 
 use std::{
     any::Any,
@@ -67,8 +68,8 @@ impl TraceSource {
         Ok(())
     }
 
-    /// Writes a snapshot of it. It describes the functions in `seen` also if none of their events is
-    /// left.
+    /// Writes a snapshot of it. The functions in `seen` are described even if none of their events
+    /// is left.
     pub(crate) fn write_snapshot<W: io::Write>(
         &self,
         source: Source,

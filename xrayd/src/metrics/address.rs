@@ -1,5 +1,5 @@
-//! Where metrics are served: an address and a port, a port of the loopback address, or a unix
-//! socket.
+//! The address of the metrics endpoint: an address and a port, a port of the loopback address, or a
+//! unix socket. It is only parsed here, not bound.
 
 use std::{
     fmt,
@@ -8,7 +8,7 @@ use std::{
     str::FromStr,
 };
 
-/// A place to serve metrics at.
+/// The address of the metrics endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricsAddress {
     /// A TCP port.
@@ -17,7 +17,7 @@ pub enum MetricsAddress {
     Unix(PathBuf),
 }
 
-/// It is neither a port, nor an address with one, nor a unix socket.
+/// The text is neither a port, nor an address with a port, nor a unix socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "neither a port nor an address with a port, such as 127.0.0.1:9464 or [::1]:9464, nor a unix socket, such as unix:/run/xrayd/metrics.sock"
@@ -27,7 +27,7 @@ pub struct NotAnAddress;
 // === impl MetricsAddress ===
 
 impl MetricsAddress {
-    /// Whether other machines may reach it.
+    /// True if other machines may reach the address.
     pub fn is_open(&self) -> bool {
         match self {
             Self::Tcp(address) => !address.ip().to_canonical().is_loopback(),
@@ -39,7 +39,8 @@ impl MetricsAddress {
 impl FromStr for MetricsAddress {
     type Err = NotAnAddress;
 
-    /// A port alone is one of the loopback address: who wants to be reached from elsewhere says so.
+    /// Parses an address. A port alone is on the loopback address, so reachability from other
+    /// machines takes an explicit address.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = PathBuf::from(path);

@@ -1,39 +1,41 @@
-//! Metrics as text: OpenMetrics 1.0, and the text format 0.0.4 of Prometheus, which say the same in slightly different words.
+//! Metrics as text: OpenMetrics 1.0, and the text format 0.0.4 of Prometheus, which differ in
+//! details. The metrics themselves are in `families`.
 //!
-//! What labels say may come from a target. Nothing of it can begin a line or end a label.
+//! Values of labels may come from a target. No value can begin a line or end a label.
 //!
 //! The formats: `prometheus/OpenMetrics:specification/OpenMetrics.md` (v1.0.0), and
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
 use std::fmt::{self, Display, Write as _};
 
-/// How it is written.
+/// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     OpenMetrics,
-    /// Prometheus's own, which everything reads.
+    /// The format of Prometheus, which all tools read.
     Text,
 }
 
-/// What kind of numbers a family has.
+/// The type of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Goes up and down.
+    /// A number that goes up and down.
     Gauge,
-    /// Goes up only; its samples end in `_total`.
+    /// A number that only goes up. Its samples end in `_total`.
     Counter,
-    /// Durations; its samples end in `_bucket`, `_count` and `_sum`.
+    /// Durations. The samples end in `_bucket`, `_count` and `_sum`.
     Histogram,
-    /// Says something by its labels, and is 1; its samples end in `_info`.
+    /// Information in labels, with the value 1. Its samples end in `_info`.
     Info,
-    /// Is 1 for one of several states, and 0 for the others; the label that names the state is called as the family.
+    /// The value is 1 for one of several states, and 0 for the others. The label of the state has
+    /// the name of the family.
     StateSet,
 }
 
-/// A name, and what is said by it.
+/// A family of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Family {
-    /// Without the ending of its samples; ends in its unit, if it has one.
+    /// The name without the suffix of its samples. Ends in the unit, if there is one.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) unit: Option<&'static str>,
@@ -43,14 +45,14 @@ pub(super) struct Family {
 /// Names and values of labels.
 pub(super) type Labels<'a> = [(&'a str, &'a str)];
 
-/// A text under way.
+/// A page that is being written.
 #[derive(Debug)]
 pub(super) struct Exposition {
     format: Format,
     text: String,
 }
 
-/// Nanoseconds, to be shown in seconds.
+/// Nanoseconds, displayed in seconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seconds(pub(super) u64);
 
@@ -75,7 +77,7 @@ impl Exposition {
         }
     }
 
-    /// Samples of `family` come next, and come once only.
+    /// Begins a family. Its samples follow. Each family comes once.
     pub(super) fn family(&mut self, family: &Family) {
         let Family {
             name,
@@ -100,7 +102,7 @@ impl Exposition {
         }
     }
 
-    /// A sample of a gauge, a counter, or an information.
+    /// Writes a sample of a gauge, a counter, or an info.
     pub(super) fn sample(&mut self, family: &Family, labels: &Labels<'_>, value: impl Display) {
         let ending = match family.kind {
             Kind::Counter => "_total",
@@ -110,7 +112,7 @@ impl Exposition {
         self.part(family, ending, labels, None, value);
     }
 
-    /// All states, of which one is.
+    /// Writes a sample for each state. The current one is 1.
     pub(super) fn states(
         &mut self,
         family: &Family,
@@ -124,7 +126,8 @@ impl Exposition {
         }
     }
 
-    /// A histogram: for each bound how many were no longer, then how many there are and what they sum up to.
+    /// Writes a histogram: the number of calls up to each bound, then the number of all calls, and
+    /// their sum.
     pub(super) fn histogram(
         &mut self,
         family: &Family,
@@ -175,7 +178,7 @@ impl Exposition {
     }
 
     fn line(&mut self, rest: fmt::Arguments<'_>) {
-        // Memory is all it needs.
+        // Writing to a `String` does not fail.
         let _ = self.text.write_fmt(rest);
         self.text.push('\n');
     }
@@ -188,8 +191,8 @@ impl Display for Seconds {
     }
 }
 
-/// A label's value. The three characters that mean something there are escaped; other control characters, which nobody's terminal should see, are
-/// replaced.
+/// Appends a label's value. The three characters with a meaning in labels are escaped. Other
+/// control characters are replaced, because they could drive a terminal.
 fn push_escaped(text: &mut String, value: &str) {
     for c in value.chars() {
         match c {

@@ -1,5 +1,5 @@
-//! The door for a fuzz target: what the server of metrics answers to any bytes. Only there with
-//! `--cfg fuzzing`.
+//! Entry point for a fuzz target: the answer of the metrics server to arbitrary bytes. It exists
+//! only with `--cfg fuzzing`.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,7 +11,7 @@ use tokio::{
 use super::server::{Names, Pages, answer};
 use crate::{shutdown, store::Metering};
 
-/// Bytes that wait in either direction: a page and all that is asked.
+/// Bytes that are buffered in either direction: enough for a page and every request.
 const ROOM: usize = 1 << 20;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -21,7 +21,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     runtime.expect("a runtime")
 });
 
-/// Sends these bytes over a connection of its own and returns what the server answers.
+/// Sends these bytes over a new connection, and returns the server's answer.
 ///
 /// # Panics
 /// The server does not end the connection.
@@ -33,7 +33,7 @@ pub fn ask(bytes: &[u8]) -> Vec<u8> {
         let (server, mut client) = tokio::io::duplex(ROOM);
         let answering = answer(Box::new(server), pages, stopping);
         let asking = async {
-            // The server may have ended the connection before it has read everything.
+            // The server may end the connection before it has read everything.
             let _ = client.write_all(bytes).await;
             let _ = client.shutdown().await;
             let mut answer = Vec::new();

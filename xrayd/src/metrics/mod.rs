@@ -1,13 +1,15 @@
-//! Numbers of the daemon and its sessions over HTTP, for Prometheus and whatever reads the same formats.
+//! Metrics of the daemon and its sessions over HTTP, for Prometheus and other tools that read the
+//! same formats.
 //!
 //! ```text
-//!  sessions ─► Metering (books) ─► families ─► exposition ─► server ─► whoever connects
+//!  sessions ─► Metering (books) ─► families ─► exposition ─► server ─► clients
 //!                                      ▲
 //!  /proc/self ─► own_use ──────────────┘
 //! ```
 //!
-//! Off unless an address is named. Asking is cheap: nothing of a target is read, no drain and no control thread is asked. There is no
-//! authorisation; `docs/threat-model.md` says what that means.
+//! Metrics are off unless an address is configured. A request is cheap: it reads nothing of a
+//! target, and asks no drain and no control thread. The endpoint is unauthenticated;
+//! `docs/threat-model.md` describes the consequences.
 
 mod address;
 mod exposition;
@@ -25,7 +27,7 @@ pub(crate) use server::{Server, serve};
 
 use crate::socket::{Access, BoundSocket};
 
-/// Metrics cannot be served there.
+/// The metrics endpoint cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve metrics at {address}")]
 pub struct BindError {
@@ -33,7 +35,7 @@ pub struct BindError {
     source: Box<dyn Error + Send + Sync>,
 }
 
-/// Where metrics are asked for.
+/// The listening socket of the metrics endpoint.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
@@ -44,7 +46,7 @@ pub(crate) enum Listener {
 /// Listens at `address`.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub(crate) fn bind(address: &MetricsAddress) -> Result<Listener, BindError> {
     let bound = match address {
         MetricsAddress::Tcp(address) => TcpListener::bind(address)
@@ -66,7 +68,7 @@ pub(crate) fn bind(address: &MetricsAddress) -> Result<Listener, BindError> {
 // === impl Listener ===
 
 impl Listener {
-    /// Says where metrics are, and whether others can see them.
+    /// Logs the address, and warns if other machines can reach it.
     pub(crate) fn announce(&self) {
         let address = match self {
             Self::Tcp(listener) => listener.local_addr().map(MetricsAddress::Tcp),

@@ -1,8 +1,9 @@
-//! Which of the two formats a client asks for.
+//! The choice between the two formats, by the `Accept` header. Other headers are not read.
 
 use super::exposition::Format;
 
-/// What an `Accept` header says: OpenMetrics, if the client knows it and likes the other one no better.
+/// The format for an `Accept` header: OpenMetrics, if the client accepts it and does not prefer the
+/// text format.
 pub(super) fn format_for(accept: &str) -> Format {
     let (mut open, mut text) = (0, 0);
     for range in accept.split(',') {
@@ -21,7 +22,7 @@ pub(super) fn format_for(accept: &str) -> Format {
             }
         }
         match kind.as_str() {
-            // Version 0.0.1 is what 1.0.0 was called while it was a draft.
+            // Version 0.0.1 is the draft of 1.0.0.
             "application/openmetrics-text"
                 if version.is_none_or(|version| ["1.0.0", "0.0.1"].contains(&version)) =>
             {
@@ -38,7 +39,8 @@ pub(super) fn format_for(accept: &str) -> Format {
     }
 }
 
-/// A quality, `0` to `1` with three decimals at most, in thousandths; what is none is as if it was not said.
+/// A quality in thousandths. The text is `0` to `1` with three decimals at most. An invalid text
+/// counts as 1, as if it were absent.
 fn permille(quality: &str) -> u32 {
     let (whole, decimals) = quality.split_once('.').unwrap_or((quality, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,29 +1,29 @@
-//! What the daemon itself uses, as the kernel counts it.
+//! The daemon's own resource use, as the kernel counts it. Targets are not read.
 
 use procfs::{ProcResult, WithCurrentSystemInfo as _, process::Process};
 
-/// The numbers that every program with metrics has.
+/// The standard process metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct OwnUse {
-    /// Processor time, of all threads.
+    /// Processor time of all threads.
     pub(super) cpu_seconds: f64,
     pub(super) resident_bytes: u64,
     pub(super) virtual_bytes: u64,
     pub(super) threads: u64,
-    /// Descriptors, and how many there may be.
+    /// Open descriptors, and the limit on them.
     pub(super) open_fds: u64,
     pub(super) max_fds: u64,
-    /// When it began, in seconds since the Unix epoch.
+    /// Start time in seconds since the Unix epoch.
     pub(super) start_time: f64,
 }
 
 // === impl OwnUse ===
 
 impl OwnUse {
-    /// As of now.
+    /// The current use.
     ///
     /// # Errors
-    /// What reading `/proc` says.
+    /// The error of reading `/proc`.
     #[expect(
         clippy::cast_precision_loss,
         reason = "seconds, of which microseconds matter"

@@ -1,11 +1,12 @@
-//! A small HTTP server: `GET /metrics`, and nothing else.
+//! The HTTP server of the metrics: it answers `GET /metrics`, and nothing else.
 //!
-//! Whoever can connect may ask, and nobody can keep others from asking: a connection is for one request and lives for a few seconds, and where there
-//! are too many the oldest goes. The page is made by one at a time, and the same one is given to all who ask within a moment.
+//! The endpoint is unauthenticated, and no client can keep others from it. A connection serves one
+//! request and lives for a few seconds. If there are too many connections, the oldest one is
+//! closed. One page is made at a time, and all requests within a moment get the same page.
 //!
-//! A page of a stranger that a browser shows can have it connect to a loopback address under a name
-//! of the stranger's (DNS rebinding). So a request there is answered only if its `Host` is a name
-//! of this machine for itself.
+//! A hostile web page can make a browser connect to a loopback address under a name of the page's
+//! own (DNS rebinding). So a request to a loopback address is answered only if its `Host` is a
+//! loopback name.
 
 use std::{
     collections::VecDeque,
@@ -37,22 +38,22 @@ use super::{
 };
 use crate::{shutdown::Stopping, socket::SocketFile, store::Metering};
 
-/// Connections at a time.
+/// Limit on connections.
 const MOST_CONNECTIONS: usize = 64;
-/// How long one may live, and how long its request may take to come.
+/// Longest life of a connection, and longest time until its request is read.
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
 const REQUEST_TIME: Duration = Duration::from_secs(5);
-/// Bytes of a request's head, and its lines.
+/// Limits on a request's head in bytes, and on its header lines.
 const MOST_REQUEST_BYTES: usize = 16 << 10;
 const MOST_HEADERS: usize = 64;
-/// A page is given to everybody who asks within so long.
+/// Time for which a page is served to further requests.
 const FRESH: Duration = Duration::from_millis(100);
-/// How long to wait after accepting failed, as it does while the daemon is out of descriptors.
+/// Pause after a failed accept, as when the daemon is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long answers under way may take when the daemon stops.
+/// Time for answers under way when the daemon stops.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// A page and when it was made, by format.
+/// A page and its time, by format.
 type Latest = [Option<(Instant, Bytes)>; 2];
 
 /// A connection.
@@ -62,11 +63,11 @@ pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A listener that is polled.
+/// A listener that tokio polls.
 #[derive(Debug)]
 pub(crate) struct Server {
     accepting: Accepting,
-    /// What has to be removed at the end.
+    /// The socket file to remove at the end.
     file: Option<SocketFile>,
 }
 
@@ -76,31 +77,31 @@ enum Accepting {
     Unix(UnixListener),
 }
 
-/// By which names a request may call the server.
+/// The host names that a request may use for the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Names {
-    /// Those of the loopback interface.
+    /// Names of the loopback interface.
     Loopback,
-    /// Any: what others can reach has names that are not known here, and no browser reaches a unix
-    /// socket.
+    /// Any name. Other machines may use names that are not known here, and no browser reaches a
+    /// unix socket.
     Any,
 }
 
-/// The pages made last.
+/// The latest pages.
 #[derive(Debug)]
 pub(super) struct Pages {
     names: Names,
     metering: Arc<Metering>,
-    /// Locked while one is made.
+    /// Locked while a page is made.
     latest: Arc<Mutex<Latest>>,
 }
 
-/// Answers whoever connects, until the daemon stops.
+/// Serves clients until the daemon stops.
 pub(crate) async fn serve(server: Server, metering: Arc<Metering>, stopping: Stopping) {
     let Server { accepting, file } = server;
     let pages = Arc::new(Pages::new(accepting.names(), metering));
     let mut connections = JoinSet::new();
-    // The oldest first.
+    // In order of their begin.
     let mut places: VecDeque<AbortHandle> = VecDeque::new();
     let stop = stopping.clone().wait();
     tokio::pin!(stop);
@@ -130,14 +131,14 @@ pub(crate) async fn serve(server: Server, metering: Arc<Metering>, stopping: Sto
     }
     drop(accepting);
     let ended = async { while connections.join_next().await.is_some() {} };
-    // Those that do not end by then are cut off.
+    // Connections that have not ended by then are closed.
     let _ = tokio::time::timeout(DRAIN_TIME, ended).await;
     if let Some(error) = file.and_then(|file| file.remove().err()) {
         tracing::warn!(%error, "the socket for metrics was not removed");
     }
 }
 
-/// One connection.
+/// Serves one connection.
 pub(super) async fn answer(stream: Stream, pages: Arc<Pages>, stopping: Stopping) {
     let service = service_fn(move |request| {
         let pages = Arc::clone(&pages);
@@ -212,7 +213,8 @@ impl Accepting {
 // === impl Names ===
 
 impl Names {
-    /// Whether a `Host` is among them. Its port is not compared: it is another one behind a tunnel.
+    /// True if a `Host` is among the names. Its port is not compared, because it differs behind a
+    /// tunnel.
     fn contain(self, host: &str) -> bool {
         let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((address, _)) => address,
@@ -228,7 +230,7 @@ impl Names {
 // === impl Pages ===
 
 impl Pages {
-    /// None so far.
+    /// No pages yet.
     pub(super) fn new(names: Names, metering: Arc<Metering>) -> Self {
         Self {
             names,
@@ -237,9 +239,9 @@ impl Pages {
         }
     }
 
-    /// To HEAD it is the same; hyper leaves the body out.
+    /// The answer to a request. For HEAD, hyper leaves out the body.
     async fn respond(&self, request: &Request<impl Body>) -> Response<Full<Bytes>> {
-        // No browser leaves it out.
+        // Every browser sends it.
         let host = request.headers().get(HOST);
         let host = host.map(|host| host.to_str().unwrap_or_default());
         if host.is_some_and(|host| !self.names.contain(host)) {
@@ -275,9 +277,9 @@ impl Pages {
         response
     }
 
-    /// A page that is fresh; `None` if making it panicked, which was logged.
+    /// A page that is recent enough. `None` if making it panicked, which the panic hook has logged.
     async fn page(&self, format: Format) -> Option<Bytes> {
-        // Held until the page is made, also if whoever asked for it is cut off: pages are made one after the other.
+        // Held until the page is made, even if its client is gone. So one page is made at a time.
         let mut latest = Arc::clone(&self.latest).lock_owned().await;
         if let Some((made, page)) = &latest[format as usize]
             && made.elapsed() < FRESH

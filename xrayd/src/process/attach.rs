@@ -1,4 +1,5 @@
-//! From a process to a session, on the thread that will control it.
+//! The steps from a process to a session, on the thread that will control it. Following and the
+//! registry of sessions are elsewhere.
 
 use std::{
     collections::BTreeMap,
@@ -32,61 +33,63 @@ use crate::{
     types::{Economy, Filter, Mode, PatchSite, Switch, Wanted},
 };
 
-/// How long another tracer may take to be gone.
+/// Longest wait for another tracer to go, and the pause between attempts.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
 const CLAIM_POLL: Duration = Duration::from_millis(5);
-/// Why a sled is left alone whose name in the rings another one has.
+/// The reason for leaving a sled alone that shares its name in the rings with another sled.
 const AMBIGUOUS: &str = "its events could not be told from another sled's";
 
-/// How to attach.
+/// Options of an attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttachOptions {
     /// Bytes of each thread's ring; a power of two from 64 KiB to 1 GiB.
     pub ring_bytes: u64,
     /// Threads that can have a ring at the same time, 1 to 65536.
     pub max_threads: u32,
-    /// Refuse unless the process has this start time: then it is the one that was listed.
+    /// Refuse unless the process has this start time, so that the pid still names the listed
+    /// process.
     pub start_time: Option<u64>,
-    /// Borrow this thread instead of any.
+    /// The thread to borrow. `None`: any thread.
     pub thread: Option<Tid>,
-    /// Refuse unless the kernel gives the process's memory to this user, before anything is changed.
+    /// Refuse unless the kernel gives the process's memory to this user. Checked before anything is
+    /// changed.
     pub owner: Option<u32>,
-    /// Refuse unless this caller may trace the process, before anything is changed. Its user's
-    /// quotas count the session; `None` counts against no quota.
+    /// Refuse unless this caller may trace the process. Checked before anything is changed. The
+    /// quotas of the caller's user count the session. `None` counts against no quota.
     pub caller: Option<Caller>,
-    /// What is traced besides it.
+    /// The processes that are followed from it.
     pub follow: Follow,
-    /// Whether something must have sleds already.
+    /// Whether the process must have sleds already.
     pub sleds: Sleds,
-    /// How events are kept.
+    /// The mode of the session.
     pub mode: Mode,
-    /// What tracing may cost.
+    /// The limit on the cost of tracing.
     pub economy: Economy,
 }
 
-/// What attaching did.
+/// The result of an attach.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttachReport {
-    /// It was attached already: nothing was done.
+    /// True if the process was attached already, and nothing was done.
     pub already: bool,
-    /// Everything was in the process already.
+    /// True if the code and memory of an earlier attach are used.
     pub adopted: bool,
-    /// Which thread stood still, and for how long; `None` if none did.
+    /// The thread that was stopped, and for how long. `None` if no thread was.
     pub stopped: Option<(Tid, Duration)>,
     /// Sleds that cannot be used, by reason.
     pub skipped: Vec<SkippedSleds>,
     /// Modules with sleds that cannot be traced: path and reason.
     pub refused_modules: Vec<(String, Refusal)>,
-    /// Things worth knowing.
+    /// Remarks for the user.
     pub notes: Vec<String>,
 }
 
-/// Sleds left alone.
+/// Sleds that are left alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedSleds {
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// How many.
+    /// Their number.
     pub sleds: u64,
 }
 
@@ -95,33 +98,34 @@ pub struct SkippedSleds {
 pub struct Attached {
     /// The session.
     pub session: Arc<Session>,
-    /// What attaching did; default if it was attached already.
+    /// The result of the attach. Empty if the process was attached already.
     pub report: AttachReport,
 }
 
-/// What sessions share.
+/// State that all sessions share, and the ticket of a new one.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(crate) objects: Arc<Objects>,
     pub(crate) perf_watcher: Arc<PerfWatcher>,
-    /// Where their numbers are read, if they are.
+    /// The metrics of all sessions, if metrics are enabled.
     pub(crate) metering: Option<Arc<Metering>>,
-    /// What the rings of others may take of memory.
+    /// Memory that is promised to the rings of all sessions.
     pub(crate) promises: Arc<Promises>,
-    /// What the new session takes of the quotas.
+    /// The new session's share of the quotas.
     pub(crate) ticket: Ticket,
 }
 
-/// A process that was started by us and stands still.
+/// A process that xrayd started and that has not run yet.
 #[derive(Debug)]
 pub(super) struct Started {
-    /// First, so that it is dropped first: a program that cannot be traced is killed before it is let go.
+    /// The first field, so that it is dropped first: a program that cannot be traced is killed
+    /// before its thread is released.
     pub(crate) undo: KillOnDrop,
     pub(crate) child: Child,
     pub(crate) thread: Stopped,
 }
 
-/// What the new control thread goes on with.
+/// The result of [`prepare`], for the new control thread.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(crate) session: Session,
@@ -149,7 +153,8 @@ impl Default for AttachOptions {
     }
 }
 
-/// What to tell whoever wants other rings than the process has: those stay as long as it lives.
+/// The note for a user who asks for other rings than the process has. Its rings stay as long as the
+/// process lives.
 pub(super) fn other_rings(wanted: Geometry, there: Geometry) -> Option<String> {
     let note = || {
         format!(
@@ -196,14 +201,14 @@ pub(crate) fn prepare(
         Memory::open(pid, tid).map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
     let memory = Arc::new(memory);
     target.check_owner()?;
-    // Of all threads: the memory that is open is what they share.
+    // The credentials are those of all threads, because all threads share the memory that is open.
     let credentials = Credentials::of(pid).ok_or_else(|| target.exited())?;
     if let Some(caller) = options.caller {
         let rule = caller.may_trace(&credentials, Yama::Off, || false);
         rule.map_err(|denial| denial.refusal(pid))?;
     }
     let claim = claim(pid, tid)?;
-    // In this order: what comes last is dropped first.
+    // The order matters: what is declared last is dropped first.
     let (mut thread, child, undo) = match started {
         Some(Started {
             undo,
@@ -255,7 +260,7 @@ pub(crate) fn prepare(
         regions,
         staged.map(|staged| (staged.site, staged.target)),
     );
-    // What an earlier daemon wanted of them is over, and what a parent's does.
+    // The front of an earlier daemon or of the parent process does not hold any more.
     patcher.set_front(
         &memory,
         match options.mode {
@@ -269,7 +274,7 @@ pub(crate) fn prepare(
         .map(|staged| staged.site)
         .collect();
     if !left_on.is_empty() {
-        // A daemon that died left them on.
+        // An earlier daemon died and left them on.
         let stance = match thread {
             Some(_) => Stance::Stands,
             None => Stance::Runs,
@@ -385,11 +390,11 @@ pub(crate) fn prepare(
     })
 }
 
-/// What to answer when an attach failed: a process that has ended meanwhile fails whatever is tried
-/// next, each in a way of its own.
+/// The refusal for a failed attach. After the end of the process each step fails in its own way, so
+/// all such failures get one refusal.
 pub(super) fn unless_ended(pid: Pid, start_time: u64, refusal: Refusal) -> Refusal {
     let there = Target::open(pid).is_ok_and(|target| {
-        // One that is about to end has given its memory back already.
+        // A process that is about to end has given its memory back already.
         target.start_time() == start_time && target.live_thread().is_ok()
     });
     if there {
@@ -399,7 +404,8 @@ pub(super) fn unless_ended(pid: Pid, start_time: u64, refusal: Refusal) -> Refus
     Refusal::new(Reason::TargetExited, message)
 }
 
-/// Where trampolines are needed. Modules that have no room for them in their reach are refused, each for itself.
+/// The ranges that need trampolines. A module without room for trampolines in its reach is refused,
+/// and other modules are not.
 fn neighbourhoods(
     flight: &mut Preflight,
     target: &Target,
@@ -412,7 +418,8 @@ fn neighbourhoods(
     });
     let mut all = Neighbourhood::group(needs.filter(|(range, _)| !range.is_empty()));
     if all.is_empty() {
-        // What is waited for may come anywhere. Who attaches later finds what is here by the code that it has.
+        // No module has sleds yet, and libraries may be loaded anywhere. So the trampolines go near
+        // the first text of a file. A later attach finds them by the code mapping.
         let mut maps = flight.maps.iter();
         let text = maps.find(|entry| entry.executable() && entry.is_file());
         all.extend(text.map(|entry| Neighbourhood {
@@ -444,7 +451,7 @@ fn neighbourhoods(
     }
 }
 
-/// Makes sure that nobody else traces the process. One who has just let it go, or been killed, is waited for.
+/// Locks the process against other tracers. Waits for a tracer that was just detached or killed.
 fn claim(pid: Pid, live: Tid) -> Result<Claim> {
     let deadline = Instant::now() + CLAIM_PATIENCE;
     loop {
@@ -464,9 +471,9 @@ fn claim(pid: Pid, live: Tid) -> Result<Claim> {
 /// The usable sleds of all modules.
 #[derive(Debug, Default)]
 struct Gathered {
-    /// By module: index of the function in it, and the sled.
+    /// For each module: its sleds, each with the index of its function in the module.
     sites: Vec<Vec<(u32, PatchSite)>>,
-    /// Those that an earlier attach staged.
+    /// Sleds that an earlier attach staged.
     staged: Vec<Staged>,
 }
 

@@ -1,7 +1,7 @@
-//! A process that was attached to by its number or started, and those that are followed from it: what is switched in the
-//! first one is switched in all, and what all of them do is one trace.
+//! A process group: a process that was attached to or started by a user, and the processes that are
+//! followed from it. A toggle of the first process holds for all, and all of them share one trace.
 //!
-//! A process that nobody follows anything from is a family of one.
+//! A process that is not followed is a group of one. The search for processes is in `follow`.
 
 use std::{
     collections::VecDeque,
@@ -28,104 +28,104 @@ use crate::{
     types::{Capture, Economy, Filter, Kinship, LeaseId, Mode, Reach, Run, ToggleReport, Wanted},
 };
 
-/// Processes of a family at the same time, and those that have ended and whose events are retained, together.
+/// Limit on members of a group. Ended processes with retained events count.
 pub(super) const MOST_MEMBERS: usize = 1000;
-/// Of those that are not followed, so many are told by name.
+/// Limit on processes that a status names because they are not followed.
 const MOST_TOLD: usize = 16;
 
-/// A process and those that are followed from it.
+/// A process and the processes that are followed from it.
 #[derive(Debug)]
 pub struct Family {
     root: Pid,
-    /// Of that process, which tells it from others that get its number later.
+    /// Start time of the first process. It distinguishes the process from later ones with its pid.
     start_time: u64,
-    /// Of that process when it was attached.
+    /// Credentials of the first process at its attach.
     credentials: Credentials,
     command: String,
-    /// How the others are attached to, but for the mode.
+    /// The options to attach other processes with. Mode, limit and caller are in the fields below.
     options: AttachOptions,
-    /// In which mode they are.
+    /// The mode of all members.
     mode: Mutex<Mode>,
-    /// What tracing each of them may cost.
+    /// The limit on the cost of tracing, for each member.
     economy: Mutex<Economy>,
-    /// Which of their events are kept.
+    /// The filter of all members.
     filter: Mutex<Filter>,
-    /// A first process that has no sleds.
+    /// The first process, if it has no sleds.
     untraced: Option<Untraced>,
     kin: Mutex<Kin>,
-    /// What is switched on in processes that come. Held while anything is switched, so that nobody misses it.
+    /// The rules for new members. Locked during every toggle, so that no new member misses it.
     rules: Mutex<Rules>,
-    /// The caller that asked for following last. It has to be one that may trace the processes that
-    /// come, and its user's quotas count them.
+    /// The caller that requested following last. The caller has to be one that may trace the new
+    /// processes, and the quotas of its user count them.
     caller: Mutex<Option<Caller>>,
-    /// Who looks for them, until there can be no more.
+    /// The search for processes, until it has ended.
     follower: Mutex<Option<Follower>>,
 }
 
-/// Who belongs to it.
+/// The members of a group.
 #[derive(Debug)]
 struct Kin {
     follow: Follow,
-    /// In order of their coming.
+    /// In the order in which they joined.
     members: Vec<(Source, Arc<Session>)>,
     next: u32,
-    /// The readers of what comes. Emptied when nobody comes any more.
+    /// The readers of later members. Emptied when the search has ended.
     inlets: Vec<Publisher>,
-    /// Nobody comes any more.
+    /// True if no process can join any more.
     over: bool,
     news: News,
 }
 
-/// What happened to a family.
+/// Counters and reports of the search.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct News {
     /// Processes that were followed.
     pub(crate) followed: u64,
-    /// Processes with sleds that had ended before they could be attached to.
+    /// Processes with sleds that ended before they could be attached to.
     pub(crate) missed: u64,
-    /// Processes that ended and of which nothing is retained any more.
+    /// Processes that have ended and of which no events are retained.
     dropped: u64,
-    /// Processes that are not traced now, because they have no sleds or cannot be.
+    /// Processes that are not traced now, because they have no sleds or cannot be traced.
     pub(crate) untraced: u32,
-    /// The latest that cannot be, and why.
+    /// The latest processes that cannot be traced, with the reason.
     not_followed: VecDeque<NotFollowed>,
-    /// How it is noticed who comes, once somebody looks.
+    /// The detection method for processes, once the search has begun.
     pub(crate) finding: Option<Finding>,
 }
 
-/// State of a family.
+/// The state of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FamilyStatus {
-    /// The process that it was attached by.
+    /// The first process.
     pub root: Pid,
-    /// The user of that process.
+    /// The user of the first process.
     pub uid: u32,
-    /// Its command line.
+    /// The command line of the first process.
     pub command: String,
-    /// Whether that process itself is traced, or was.
+    /// True if the first process is traced, or was.
     pub root_is_traced: bool,
-    /// What is followed.
+    /// The processes that are followed.
     pub follow: Follow,
-    /// Whether nobody can come any more.
+    /// True if no process can join any more.
     pub over: bool,
     /// Processes that are traced now.
     pub traced: u32,
-    /// Processes that were followed since the beginning.
+    /// Processes that were followed so far.
     pub followed: u64,
-    /// Processes with sleds that had ended before they could be attached to. Those that come and go between two looks are not
-    /// among them: nobody knows of them.
+    /// Processes with sleds that ended before they could be attached to. Processes that begin and
+    /// end between two looks are unknown, and do not count.
     pub missed: u64,
-    /// Processes that ended and of which nothing is retained any more.
+    /// Processes that have ended and of which no events are retained.
     pub dropped: u64,
-    /// Processes that are there now and not traced, because they have no sleds or cannot be.
+    /// Living processes that are not traced, because they have no sleds or cannot be traced.
     pub untraced: u32,
-    /// The latest of those that have sleds, and why they are not traced.
+    /// The latest of them that have sleds, with the reason.
     pub not_followed: Vec<NotFollowed>,
-    /// How it is noticed who comes, or was; `None` before anybody was followed.
+    /// The detection method for processes. `None` if none was ever followed.
     pub finding: Option<Finding>,
 }
 
-/// What a family begins with.
+/// The first process of a new group.
 #[derive(Debug)]
 pub(crate) enum Root {
     Traced(Arc<Session>),
@@ -140,7 +140,7 @@ pub(crate) enum Root {
 // === impl Family ===
 
 impl Family {
-    /// A family of one, until somebody follows its children.
+    /// A group of one, until [`Self::follow_by`] begins the search.
     pub(crate) fn new(root: Root, options: AttachOptions, rules: Rules) -> Self {
         let (pid, start_time, credentials, command, untraced, members) = match root {
             Root::Traced(session) => {
@@ -191,22 +191,22 @@ impl Family {
         }
     }
 
-    /// The process that it was attached by.
+    /// The first process.
     pub fn root(&self) -> Pid {
         self.root
     }
 
-    /// Field 22 of that process's `/proc/<pid>/stat`.
+    /// Field 22 of the first process's `/proc/<pid>/stat`.
     pub(crate) fn start_time(&self) -> u64 {
         self.start_time
     }
 
-    /// The user of that process.
+    /// The user of the first process.
     pub fn uid(&self) -> u32 {
         self.credentials.user
     }
 
-    /// Whose that process was at attach, and what it might do.
+    /// The credentials of the first process at its attach.
     pub(crate) fn credentials(&self) -> &Credentials {
         &self.credentials
     }
@@ -216,12 +216,13 @@ impl Family {
         self.untraced.as_ref()
     }
 
-    /// What is followed.
+    /// The processes that are followed.
     pub fn follow(&self) -> Follow {
         self.kin().follow
     }
 
-    /// Everybody who is traced, and who was and has events retained, in order of their coming.
+    /// All members: traced processes, and ended ones with retained events. They are in the order in
+    /// which they joined.
     pub fn sessions(&self) -> Vec<Arc<Session>> {
         let kin = self.kin();
         let sessions = kin.members.iter().map(|(_, session)| Arc::clone(session));
@@ -236,7 +237,7 @@ impl Family {
             .rfind(|session| session.pid() == self.root)
     }
 
-    /// State and counters.
+    /// The state and the counters.
     pub fn status(&self) -> FamilyStatus {
         let kin = self.kin();
         let living = kin.members.iter().filter(|(_, session)| is_living(session));
@@ -261,7 +262,7 @@ impl Family {
         }
     }
 
-    /// Switches the functions that a selection matches, in everybody who is there and in whoever comes.
+    /// Switches the functions that a selection matches, in all members and in later ones.
     ///
     /// # Errors
     /// For each process, those of [`Session::toggle`].
@@ -288,7 +289,7 @@ impl Family {
         reports
     }
 
-    /// Switches functions on for a while: until [`Self::take_back`] they are on, and then again what they were.
+    /// Leases functions: they are on until [`Self::take_back`], and then as they were before.
     ///
     /// # Errors
     /// For each process, those of [`Session::toggle`].
@@ -316,45 +317,48 @@ impl Family {
         reports
     }
 
-    /// Compiled once, for all of them.
+    /// Compiles a selection once for all members.
     fn compiled(&self, selection: Chosen<'_>) -> Result<Arc<Patterns>> {
         match self.sessions().first() {
             Some(session) => session.compiled(selection),
-            // An untraced process that was started here, by this process's own user.
+            // An untraced process was started here, by the user of this process, so no quota
+            // applies.
             None => selection.compiled(&Accounts::new(Quotas::NONE), None),
         }
     }
 
-    /// A loan is over: in everybody who is there, its functions are what the other loans say, or what they were.
+    /// Ends a lease. In all members its functions get the state that other leases ask for, or else
+    /// their permanent state.
     ///
     /// # Errors
     /// For each process, those of [`Session::take_back`].
     pub fn take_back(&self, from: LeaseId) -> Vec<(Pid, Result<ToggleReport>)> {
         let mut rules = lock(&self.rules);
         rules.take_back(from);
-        // Before: whoever comes from now on is none of it.
+        // Done first, because a process that joins from now on has no part in the lease.
         self.kin().inlets.retain(|inlet| !inlet.is_for(from));
         self.stop_loan(from);
         self.each(|session, _| session.take_back(from))
     }
 
-    /// Recordings on that loan end in everybody now, not one after the other as each is switched
-    /// back.
+    /// Ends the recordings of a lease in all members at once, not one after the other as each is
+    /// switched back.
     fn stop_loan(&self, loan: LeaseId) {
         for session in self.sessions() {
             session.stop_loan(loan);
         }
     }
 
-    /// The same of a loan that `session` has by itself: whoever came from it since has it as well. Tells of others what was put back
-    /// in them, if they `may` be touched.
+    /// Ends a lease that `session` has by itself. Processes that were forked from it since have the
+    /// lease as well. Members that are not `session` are changed only if they `may` be, and
+    /// reported only if something changed.
     pub fn take_back_of(
         &self,
         session: &Arc<Session>,
         from: LeaseId,
         may: impl Fn(&Session) -> bool,
     ) -> Vec<(Pid, Result<ToggleReport>)> {
-        // Nobody comes meanwhile who would take over what is on loan.
+        // The lock keeps new members out, which would take over the lease.
         let _rules = lock(&self.rules);
         self.kin().inlets.retain(|inlet| !inlet.is_for(from));
         self.stop_loan(from);
@@ -375,7 +379,8 @@ impl Family {
         reports
     }
 
-    /// Does something to everybody who is there; who is not the first process is shown it with that.
+    /// Calls `call` for each living member. All but the first process get the first one as an
+    /// argument.
     fn each(
         &self,
         call: impl Fn(&Session, Option<&Session>) -> Result<ToggleReport>,
@@ -385,7 +390,7 @@ impl Family {
         let mut reports = Vec::new();
         for session in &sessions {
             let is_root = root.as_ref().is_some_and(|root| Arc::ptr_eq(root, session));
-            // Of a process alone it is told that it has ended.
+            // Only a group of one reports that its process has ended.
             if !(is_living(session) || is_root && sessions.len() == 1) {
                 continue;
             }
@@ -393,7 +398,7 @@ impl Family {
                 Some(root) if !is_root => call(session, Some(root)),
                 _ => call(session, None),
             };
-            // It may have ended meanwhile, as others do.
+            // A member may have ended meanwhile. It is left out like other ended ones.
             let ended = matches!(&report, Err(refusal) if refusal.reason == Reason::TargetExited);
             if !ended || sessions.len() == 1 {
                 reports.push((session.pid(), report));
@@ -402,8 +407,8 @@ impl Family {
         reports
     }
 
-    /// A live feed of all its processes from now on, also of later ones. A feed for a loan ends
-    /// with the loan. The threads seen so far come first.
+    /// A live feed of all members, and of later ones. A feed for a lease ends with the lease. The
+    /// threads seen so far come first.
     pub fn subscribe(&self, loan: Option<LeaseId>) -> Feed {
         let mut kin = self.kin();
         let processes = match kin.follow {
@@ -421,12 +426,12 @@ impl Family {
         feed
     }
 
-    /// From now on events of everybody, and of whoever comes, are kept so; says how they were.
+    /// Sets the mode of all members and of later ones. Returns the previous modes.
     ///
     /// # Errors
     /// For each process, those of [`Session::set_mode`].
     pub fn set_mode(&self, mode: Mode) -> Vec<(Pid, Result<Mode>)> {
-        // Whoever comes could not be taken in else.
+        // A mode that contradicts the limit would keep later processes from joining.
         if lock(&self.economy).suits(mode, &lock(&self.filter)).is_ok() {
             *lock(&self.mode) = mode;
         }
@@ -439,12 +444,12 @@ impl Family {
             .collect()
     }
 
-    /// From now on tracing may cost each of them, and whoever comes, so much; says how much it was.
+    /// Limits the cost of tracing for each member and for later ones. Returns the previous limits.
     ///
     /// # Errors
     /// A value out of range. For each process, those of [`Session::set_economy`].
     pub fn set_economy(&self, economy: Economy) -> Result<Vec<(Pid, Result<Economy>)>> {
-        // Else whoever comes could not be taken in.
+        // An invalid limit would keep later processes from joining.
         economy.check()?;
         economy.suits(*lock(&self.mode), &lock(&self.filter))?;
         *lock(&self.economy) = economy;
@@ -456,12 +461,12 @@ impl Family {
         Ok(before.collect())
     }
 
-    /// From now on these events of everybody, and of whoever comes, are kept; says which were.
+    /// Sets the filter of all members and of later ones. Returns the previous filters.
     ///
     /// # Errors
-    /// A filter that means nothing. For each process, those of [`Session::set_filter`].
+    /// An invalid filter. For each process, those of [`Session::set_filter`].
     pub fn set_filter(&self, filter: &Filter) -> Result<Vec<(Pid, Result<Filter>)>> {
-        // Else whoever comes could not be taken in.
+        // An invalid filter would keep later processes from joining.
         filter.check()?;
         lock(&self.economy).suits(*lock(&self.mode), filter)?;
         *lock(&self.filter) = filter.clone();
@@ -473,10 +478,11 @@ impl Family {
         Ok(before.collect())
     }
 
-    /// Everything of everybody that rings hold or that is retained, as an `.xtrace` file; of the `last` so long, if that is given.
+    /// Writes all events of all members that are in rings or retained as an `.xtrace` file. `last`
+    /// limits them to the last part of this length.
     ///
     /// # Errors
-    /// What writing to `out` says.
+    /// The error of writing to `out`.
     pub fn write_snapshot(
         &self,
         last: Option<Duration>,
@@ -486,9 +492,9 @@ impl Family {
         Shot::take(self.sessions(), reach).write(out)
     }
 
-    // --- by the registry
+    // --- for the registry
 
-    /// From now on, `follower` looks for others.
+    /// Sets which processes are followed, and starts the search if there is none.
     pub(super) fn follow_by(
         &self,
         follow: Follow,
@@ -511,13 +517,13 @@ impl Family {
         Ok(())
     }
 
-    /// From now on this caller has to be one who may trace what comes, and its user's quotas count
-    /// that.
+    /// Sets the caller that requested following. It has to be one that may trace later processes,
+    /// and the quotas of its user count them.
     pub(super) fn follow_for(&self, caller: Option<Caller>) {
         *lock(&self.caller) = caller;
     }
 
-    /// Nobody is looked for any more. Waits for an attach that is under way.
+    /// Ends the search. Waits for an attach that is under way.
     pub(super) fn stop_following(&self) {
         let follower = lock(&self.follower).take();
         if let Some(follower) = follower {
@@ -526,10 +532,11 @@ impl Family {
         self.finish();
     }
 
-    /// Somebody wants this followed from `member`, which was followed itself.
+    /// Checks that the group already follows what a client wants to follow from `member`, which was
+    /// followed itself.
     ///
     /// # Errors
-    /// The family does not follow as much.
+    /// The group follows less.
     pub(super) fn check_follows(&self, member: Pid, wanted: Follow) -> Result<()> {
         let kin = self.kin();
         if !kin.over && kin.follow.covers(wanted) {
@@ -542,10 +549,11 @@ impl Family {
         Err(Refusal::new(Reason::Followed, message))
     }
 
-    /// What a family follows is for whoever may trace everybody in it: its first process may be another user's by now.
+    /// Checks that a caller may change which processes are followed. The caller must be one that
+    /// may trace all members, because the first process may belong to another user by now.
     ///
     /// # Errors
-    /// `caller` may not trace all of them as they were at their attach.
+    /// `caller` may not trace one of them as it was at its attach.
     pub(super) fn check_caller(&self, caller: Caller) -> Result<()> {
         let others = self.sessions();
         let others = others
@@ -558,14 +566,14 @@ impl Family {
         })
     }
 
-    /// True if it is one of those whom [`Self::sessions`] tells.
+    /// True if a session is one of [`Self::sessions`].
     pub(crate) fn has(&self, session: &Arc<Session>) -> bool {
         let kin = self.kin();
         let mut members = kin.members.iter();
         members.any(|(_, member)| Arc::ptr_eq(member, session))
     }
 
-    /// Forgets a session; false if it was none of the family's.
+    /// Removes a session. False if it is no member.
     pub(crate) fn forget(&self, session: &Arc<Session>) -> bool {
         let mut kin = self.kin();
         let before = kin.members.len();
@@ -574,20 +582,20 @@ impl Family {
         kin.members.len() < before
     }
 
-    /// The same, of a process that has ended and makes room.
+    /// Removes the session of an ended process to make room, and counts it.
     pub(super) fn drop_retained(&self, session: &Arc<Session>) {
         if self.forget(session) {
             self.kin().news.dropped += 1;
         }
     }
 
-    /// True if nobody is in it and nobody will be, and nobody waits for its end.
+    /// True if there are no members, none can join, and there is no untraced first process.
     pub(crate) fn is_empty(&self) -> bool {
         let kin = self.kin();
         kin.over && kin.members.is_empty() && self.untraced.is_none()
     }
 
-    // --- by the follower
+    // --- for the search
 
     pub(crate) fn options(&self) -> AttachOptions {
         AttachOptions {
@@ -598,10 +606,12 @@ impl Family {
         }
     }
 
-    /// Takes a process in: what is switched on in the family is switched on in it, and the readers of the family read it, too.
+    /// Adds a member. The functions that are on in the group are switched on in it, and the readers
+    /// of the group read it, too.
     ///
     /// # Errors
-    /// There are too many, or what is to be on cannot be switched on. It is no member then.
+    /// There are too many members, or functions cannot be switched on. The process is no member
+    /// then.
     pub(crate) fn adopt(
         &self,
         session: &Arc<Session>,
@@ -629,7 +639,7 @@ impl Family {
         let begun = filtered.and_then(|()| session.begin_as(rules.clone(), parent));
         let kinship = kinship();
         session.source.output.origin(kinship.origin());
-        // It is set once, here.
+        // This is the only place that sets it, and it runs once.
         let _ = session.source.kinship.set(kinship);
         let mut kin = self.kin();
         if let Err(refusal) = begun {
@@ -640,15 +650,15 @@ impl Family {
         Ok(())
     }
 
-    /// Whether one more can be taken in. Asked before anything is done to it.
+    /// Checks that one more process can join. Called before the process is changed.
     ///
     /// # Errors
-    /// There are too many, and none of them has ended.
+    /// There are too many members, and none of them has ended.
     pub(crate) fn has_room(&self) -> Result<()> {
         self.room_in(&self.kin()).map(drop)
     }
 
-    /// The oldest that has ended goes, if there are too many.
+    /// Removes the oldest ended member if there are too many members.
     fn make_room(&self, kin: &mut Kin) -> Result<()> {
         if let Some(oldest) = self.room_in(kin)? {
             kin.members.remove(oldest);
@@ -657,7 +667,7 @@ impl Family {
         Ok(())
     }
 
-    /// Where there is room for one more: `None` beside all others.
+    /// The index of the member to remove for a new one. `None` if no member has to go.
     fn room_in(&self, kin: &Kin) -> Result<Option<usize>> {
         if kin.members.len() < MOST_MEMBERS {
             return Ok(None);
@@ -677,7 +687,7 @@ impl Family {
         what(&mut self.kin().news);
     }
 
-    /// Nobody comes any more: the readers have everything when those who are there have ended.
+    /// Ends the group's growth. The readers get all events of the members, and then their end.
     pub(crate) fn finish(&self) {
         let mut kin = self.kin();
         kin.over = true;
@@ -696,7 +706,7 @@ fn is_living(session: &Session) -> bool {
 // === impl News ===
 
 impl News {
-    /// A process has sleds and is not traced.
+    /// Adds a process that has sleds and is not traced.
     pub(super) fn add_not_followed(&mut self, process: NotFollowed) {
         self.not_followed.retain(|other| other.pid != process.pid);
         if self.not_followed.len() == MOST_TOLD {

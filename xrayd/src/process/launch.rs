@@ -1,8 +1,11 @@
-//! Starting a program so that it stands where its thread-local storage does, before its `main`.
+//! Starting a program, and stopping it before its `main`, at a point where its thread-local storage
+//! is set up. The attach itself follows in `attach`.
 //!
-//! A trampoline reads the thread id through the thread pointer, so nothing may be armed before that stands. In a dynamic program it
-//! does when the loader hands over, at the program's entry point. A static program sets it up itself: it is let run to
-//! the system call by which a thread library announces its thread, and then on until the thread id is in its place.
+//! A trampoline reads the thread id through the thread pointer, so no sled may be switched on
+//! before that is valid. In a dynamic program it is valid when the loader hands over, at the
+//! program's entry point. A static program sets it up itself. So it runs to the system call by
+//! which a thread library announces its thread, and then in single steps until the thread id is in
+//! its place.
 
 use std::{
     fs,
@@ -30,18 +33,18 @@ use crate::{
     },
 };
 
-/// The loader may have thousands of libraries to relocate.
+/// Limit on the time until the entry point. The loader may have thousands of libraries to relocate.
 const LOADER_PATIENCE: Duration = Duration::from_secs(60);
-/// Instructions between the announcing call and the store of its result.
+/// Limit on instructions between the announcing call and the store of its result.
 const STEPS: usize = 512;
-/// System calls that a static program makes before it announces its thread.
+/// Limit on system calls that a static program makes before it announces its thread.
 const CALLS: usize = 512;
 /// include/uapi/linux/auxvec.h
 const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
 const INT3: [u8; 1] = [0xcc];
 
-/// Starts `command` and brings it to where it can be armed.
+/// Starts `command` and brings it to the point where its sleds can be switched on.
 pub(crate) fn start(command: &mut Command) -> Result<Started> {
     let program = command.get_program().to_string_lossy().into_owned();
     let failed =
@@ -69,7 +72,8 @@ pub(crate) fn start(command: &mut Command) -> Result<Started> {
     Ok(started)
 }
 
-/// Kills a child unless told otherwise. To be dropped before the stopped thread is, which would run on.
+/// Kills a child when dropped, unless it is disarmed. It has to be dropped before the stopped
+/// thread, which runs on when it is dropped.
 #[derive(Debug)]
 pub(super) struct KillOnDrop {
     pid: Pid,
@@ -95,7 +99,8 @@ impl KillOnDrop {
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if self.armed {
-            // It may have ended by itself; it is our child, so the pid is still its own.
+            // The kill may fail because the child has ended. It is our child, so the pid is still
+            // its own.
             let _ = send_signal(self.pid.as_nix(), Signal::SIGKILL);
             let _ = waitpid(self.pid.as_nix(), None);
         }

@@ -6,10 +6,10 @@
 //! | `attach` | the steps from a pid to a session |
 //! | `launch` | starting a program, stopped before its `main` |
 //! | `session` | one attached process |
-//! | `family` | a process and those that are followed from it |
+//! | `family` | process groups: a process, and the processes that are followed from it |
 //! | `follow` | finding processes to follow |
 //! | `trigger` | a trigger, and the sessions that it is armed in |
-//! | `untraced` | a program that was started by us and has no sleds |
+//! | `untraced` | a program without sleds that xrayd started |
 
 mod attach;
 mod family;

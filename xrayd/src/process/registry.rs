@@ -1,4 +1,5 @@
-//! Which processes are attached.
+//! The registry: which processes are attached, and the order of attach, launch and detach. The
+//! steps of an attach are in `attach`.
 
 use std::{
     cmp::Reverse,
@@ -41,25 +42,27 @@ use crate::{
     types::{DetachReport, FunctionRow, Run, ToggleReport, Wanted},
 };
 
-/// What a registry is made with.
+/// The settings of a registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegistryConfig {
-    /// Bytes of events retained per process.
+    /// Limit on retained events of each process, in bytes.
     pub retain_bytes: u64,
-    /// Bytes of events retained of processes that have ended, for each user together. The latest one is kept in any case.
+    /// Limit on retained events of ended processes for each user, in bytes. The latest ended
+    /// process is kept in any case.
     pub retain_exited_bytes: u64,
-    /// What sessions may take of the process that they are in.
+    /// Limits on the resources that sessions take of this process.
     pub quotas: Quotas,
 }
 
-/// Sessions of processes that have ended that are kept for a user: each has its functions' names, too.
+/// Limit on sessions of ended processes that are kept for a user. Each holds the names of its
+/// functions, too.
 const EXITED_PER_USER: usize = 64;
-/// Threads of a session: one controls, one reads the rings. A process that is followed from has one
-/// more.
+/// Threads of a session: a control thread and a drain thread. A process that is followed from has
+/// one more.
 const SESSION_THREADS: u64 = 2;
-/// Sessions that are ended at the same time.
+/// Sessions that are ended in parallel.
 const AT_A_TIME: usize = 16;
-/// What each process may retain in any case, in bytes.
+/// Bytes of events that each process may retain in any case.
 const LEAST_RETAINED: u64 = 1 << 20;
 
 /// A program to be started and traced from its first instruction on.
@@ -67,23 +70,24 @@ const LEAST_RETAINED: u64 = 1 << 20;
 pub struct LaunchOptions {
     /// The program, its arguments, environment and descriptors.
     pub command: Command,
-    /// How to attach, and what is traced besides it. A program without sleds is started only if what it becomes or starts is followed.
+    /// The options of the attach, which include what is followed. A program without sleds is
+    /// started only if its children or the programs it becomes are followed.
     pub attach: AttachOptions,
-    /// What to switch on.
+    /// The functions to switch on.
     pub selection: Selection,
-    /// What to record of its calls beside their time.
+    /// The values to record with their calls.
     pub capture: Capture,
 }
 
-/// A program that was started and attached to and has not run yet.
+/// A program that was started and attached to, and that has not run yet.
 #[derive(Debug)]
 pub struct Launched {
     family: Arc<Family>,
     /// `None` if it has no sleds.
     session: Option<Arc<Session>>,
-    /// What attaching did.
+    /// The result of the attach.
     pub report: AttachReport,
-    /// What was switched on.
+    /// The result of switching functions on.
     pub toggled: ToggleReport,
 }
 
@@ -95,16 +99,16 @@ pub struct Registry(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     config: RegistryConfig,
     accounts: Arc<Accounts>,
-    /// What rings may take of control groups, by sessions.
+    /// Memory of control groups that is promised to rings, by session.
     promises: Arc<Promises>,
     objects: Arc<Objects>,
-    /// What processes map, and what becomes of them.
+    /// The watchers of mappings, and of forks, execs and exits.
     mappings: Arc<PerfWatcher>,
     processes: Arc<PerfWatcher>,
-    /// Where the sessions' numbers are read, if they are.
+    /// The metrics of all sessions, if metrics are enabled.
     metering: Option<Arc<Metering>>,
     sessions: Mutex<HashMap<Pid, Entry>>,
-    /// By their first processes. Never locked after `sessions`.
+    /// Process groups by their first processes. Never locked after `sessions`.
     families: Mutex<HashMap<Pid, Arc<Family>>>,
 }
 
@@ -130,17 +134,17 @@ impl Default for RegistryConfig {
 // === impl Launched ===
 
 impl Launched {
-    /// Its id.
+    /// The pid of the program.
     pub fn pid(&self) -> Pid {
         self.family.root()
     }
 
-    /// Its session; `None` if it has no sleds.
+    /// The session of the program. `None` if it has no sleds.
     pub fn session(&self) -> Option<&Arc<Session>> {
         self.session.as_ref()
     }
 
-    /// It, and whoever comes from it.
+    /// The group of the program and of the processes that come from it.
     pub fn family(&self) -> &Arc<Family> {
         &self.family
     }
@@ -148,7 +152,7 @@ impl Launched {
     /// Lets the program run.
     ///
     /// # Errors
-    /// It is gone.
+    /// The program has ended.
     pub fn resume(&self) -> Result<()> {
         match (&self.session, self.family.untraced()) {
             (Some(session), _) => session.source.control.resume(),
@@ -157,7 +161,7 @@ impl Launched {
         }
     }
 
-    /// How it ended, once it has.
+    /// The exit status of the program, once it has ended.
     pub fn exit_status(&self) -> Option<ExitStatus> {
         match (&self.session, self.family.untraced()) {
             (Some(session), _) => session.source.control.exit_status(),
@@ -174,7 +178,7 @@ impl Registry {
         Self::with_metering(config, None)
     }
 
-    /// An empty registry, whose sessions are entered into these books.
+    /// An empty registry, whose sessions have metrics.
     pub(crate) fn with_metering(config: RegistryConfig, metering: Option<Arc<Metering>>) -> Self {
         let inner = Inner {
             accounts: Accounts::new(config.quotas),
@@ -190,7 +194,7 @@ impl Registry {
         Self(Arc::new(inner))
     }
 
-    /// What it was made with.
+    /// The settings of the registry.
     pub fn config(&self) -> &RegistryConfig {
         &self.0.config
     }
@@ -198,12 +202,12 @@ impl Registry {
     /// Every process with sleds. Reads `/proc` and the programs' files.
     ///
     /// # Errors
-    /// No thread can be made that reads.
+    /// No thread for reading can be started.
     pub fn list(&self) -> Result<Vec<ProcessSummary>> {
         self.list_those(|_| true)
     }
 
-    /// Those that a caller may trace. Of others nothing but the user is read.
+    /// The processes with sleds that a caller may trace. Of other processes only the user is read.
     ///
     /// # Errors
     /// As [`Self::list`].
@@ -227,11 +231,11 @@ impl Registry {
         })
     }
 
-    /// Compiles a selection once for all processes that it is used in. The user `payer`, `None` for
-    /// root, has a quota for that.
+    /// Compiles a selection once for all processes that it is used in. It counts for the quota of
+    /// the user `payer`. `None` stands for root.
     ///
     /// # Errors
-    /// It cannot be understood, or the user's compiled patterns take too much.
+    /// The selection is invalid, or the user's compiled patterns exceed the quota.
     pub fn compile(&self, payer: Option<u32>, selection: &Selection) -> Result<Arc<Patterns>> {
         Patterns::new(&self.0.accounts, payer, selection)
     }
@@ -239,7 +243,7 @@ impl Registry {
     /// Checks whether a process can be traced. Changes nothing.
     ///
     /// # Errors
-    /// There is nothing to check: no such process, a zombie, a kernel thread.
+    /// Nothing can be checked: no such process, a zombie, or a kernel thread.
     pub fn preflight(&self, pid: Pid) -> Result<Vec<Check>> {
         let target = Target::open(pid)?;
         Ok(preflight(&target, &self.0.objects, false, Sleds::Needed)?.checks)
@@ -253,8 +257,8 @@ impl Registry {
         }
     }
 
-    /// The family of which `root` is the first process. One whose first process has ended is not it any more once another process
-    /// has the pid and a session.
+    /// The group whose first process is `root`. `None` if that process has ended and another
+    /// process has its pid and a session.
     pub fn family(&self, root: Pid) -> Option<Arc<Family>> {
         let family = self.families_lock().get(&root).cloned()?;
         let session = self.get(root);
@@ -262,14 +266,14 @@ impl Registry {
         session.as_ref().is_none_or(same).then_some(family)
     }
 
-    /// The family that has a session as a member.
+    /// The group that has a session as a member.
     pub fn family_of(&self, session: &Arc<Session>) -> Option<Arc<Family>> {
         self.families()
             .into_iter()
             .find(|family| family.has(session))
     }
 
-    /// All families, by their first processes.
+    /// All groups, ordered by first process.
     pub fn families(&self) -> Vec<Arc<Family>> {
         let mut families: Vec<_> = self.families_lock().values().cloned().collect();
         families.sort_unstable_by_key(|family| family.root());
@@ -286,11 +290,12 @@ impl Registry {
         attached.collect()
     }
 
-    /// Attaches to a process, or finds the session that it has. What is followed from it is what was asked for last, if it is the
-    /// first one of its family.
+    /// Attaches to a process, or finds its session. If the process is the first one of its group,
+    /// the latest request decides what is followed from it.
     ///
     /// # Errors
-    /// A refusal; the process is as it was. It was followed from another one, whose family does not follow as much.
+    /// A refusal. The process is as it was. It may have been followed from another process whose
+    /// group follows less.
     pub fn attach(&self, pid: Pid, options: AttachOptions) -> Result<Attached> {
         let (attached, is_new) = self.attach_session(pid, options)?;
         if is_new {
@@ -316,17 +321,17 @@ impl Registry {
             } else if attached.session.kinship().is_some() {
                 return Err(orphan(pid));
             } else {
-                // Whoever attached to it has not founded its family yet.
+                // The other attach has not created the group yet.
                 return Err(busy(pid));
             }
         }
         Ok(attached)
     }
 
-    /// Attaches to a process that comes from another one; its family takes it.
+    /// Attaches to a process that comes from another one, for that one's group.
     ///
     /// # Errors
-    /// As [`Self::attach`]; somebody else has just attached to it.
+    /// As [`Self::attach`], or another attach came first.
     pub(super) fn attach_followed(&self, pid: Pid, options: AttachOptions) -> Result<Arc<Session>> {
         match self.attach_session(pid, options)? {
             (Attached { session, .. }, true) => Ok(session),
@@ -338,7 +343,7 @@ impl Registry {
     fn attach_session(&self, pid: Pid, options: AttachOptions) -> Result<(Attached, bool)> {
         let reserved = match self.reserve(pid)? {
             Reservation::Running(session) => {
-                // Its end will be noticed any moment.
+                // The control thread notices the end of that process soon.
                 if options
                     .start_time
                     .is_some_and(|start_time| start_time != session.start_time())
@@ -374,16 +379,16 @@ impl Registry {
             Stands::Untraced(_) => return Err(lost_thread(pid)),
         };
         reserved.keep(&attached.session);
-        // It may have ended before it was there to be found.
+        // The process may have ended before the session was in the registry.
         self.0.drop_oldest_exited();
         Ok((attached, true))
     }
 
-    /// Starts a program, attaches to it before its first instruction, and switches functions on. It stands still until
-    /// [`Launched::resume`].
+    /// Starts a program, attaches to it before its first instruction, and switches functions on.
+    /// The program stands still until [`Launched::resume`].
     ///
     /// # Errors
-    /// The program cannot be started, or a refusal; then it is killed.
+    /// The program cannot be started, or the attach was refused. The program is killed then.
     pub fn launch(&self, options: LaunchOptions) -> Result<Launched> {
         let LaunchOptions {
             command,
@@ -395,10 +400,11 @@ impl Registry {
         let ticket = inner.ticket(attach)?;
         let start = move || {
             let mut command = command;
-            // The child is killed if it cannot be traced: nobody asked for an untraced run.
+            // A program that cannot be traced is killed, because the user did not ask for an
+            // untraced run.
             let started = launch::start(&mut command)?;
             let pid = started.undo.pid();
-            // As the control thread of any other session.
+            // The name is that of any other control thread.
             if let Err(error) = fs::write("/proc/thread-self/comm", control_thread_name(pid)) {
                 tracing::debug!(%error, "a thread keeps its name");
             }
@@ -451,7 +457,8 @@ impl Registry {
                 toggled,
             }),
             Err(refusal) => {
-                // Nobody asked for an untraced run. It is our child, so the pid is still its own.
+                // The user did not ask for an untraced run. The program is our child, so the pid is
+                // still its own.
                 if let Err(error) = kill(pid.as_nix(), Signal::SIGKILL) {
                     tracing::warn!(%error, "a launched program was not ended");
                 }
@@ -463,10 +470,12 @@ impl Registry {
         }
     }
 
-    /// Detaches from a process, and from those that were followed from it. What was retained goes with the sessions.
+    /// Detaches from a process, and from the processes that are followed from it. Their retained
+    /// events are dropped.
     ///
     /// # Errors
-    /// It is not attached, or its memory could not be written; the session is over in any case.
+    /// The process is not attached, or its memory could not be written. The session is over in any
+    /// case.
     pub fn detach(&self, pid: Pid) -> Result<DetachReport> {
         if let Some(family) = self.family(pid) {
             let reports = self.end_family(&family).into_iter();
@@ -488,7 +497,8 @@ impl Registry {
         self.end(&session)
     }
 
-    /// Detaches from everybody of a family, several at a time; told of in the order of their coming. Nobody is followed any more.
+    /// Detaches from all members of a group, several at a time, and ends the search. The reports
+    /// are in the order in which the members joined.
     pub fn end_family(&self, family: &Arc<Family>) -> Vec<(Pid, Result<DetachReport>)> {
         self.end_families(std::slice::from_ref(family))
     }
@@ -501,7 +511,7 @@ impl Registry {
             .collect();
         let reports = in_parallel(&sessions, |session| {
             let report = match self.end(session) {
-                // It is another program by now, or was let go just now.
+                // The process runs another program by now, or was detached from just now.
                 Err(refusal)
                     if refusal.reason == Reason::NotAttached
                         || refusal.reason == Reason::Busy && session.has_exited() =>
@@ -518,8 +528,8 @@ impl Registry {
         reports
     }
 
-    /// Ends this very session, not one that another process with the same pid may have by now, nor those of processes that were followed
-    /// from it.
+    /// Ends exactly this session. Another session of the same pid, and sessions of processes that
+    /// are followed from it, go on.
     ///
     /// # Errors
     /// As [`Registry::detach`].
@@ -549,10 +559,10 @@ impl Registry {
         report
     }
 
-    /// Detaches from everything.
+    /// Detaches from all processes.
     pub fn detach_all(&self) -> Vec<(Pid, Result<DetachReport>)> {
         let mut reports = self.end_families(&self.families());
-        // What is being attached to has no family yet.
+        // A process whose attach is under way has no group yet.
         let pids: Vec<Pid> = self.lock().keys().copied().collect();
         reports.extend(in_parallel(&pids, |&pid| (pid, self.detach(pid))));
         reports
@@ -561,7 +571,7 @@ impl Registry {
     /// The functions of a process that is not attached.
     ///
     /// # Errors
-    /// It cannot be read, or has none.
+    /// The process cannot be read, or has no sleds.
     pub fn inspect(&self, pid: Pid) -> Result<Vec<FunctionRow>> {
         let target = Target::open(pid)?;
         let flight = preflight(&target, &self.0.objects, false, Sleds::Needed)?;
@@ -579,7 +589,8 @@ impl Registry {
             .collect())
     }
 
-    /// The running session of `pid` if there is one; else the pid is marked busy for the caller.
+    /// The running session of `pid`, if there is one. Otherwise marks the pid as busy for the
+    /// caller.
     fn reserve(&self, pid: Pid) -> Result<Reservation<'_>> {
         let mut sessions = self.lock();
         let before = match sessions.get(&pid) {
@@ -590,7 +601,7 @@ impl Registry {
                 }
                 return Ok(Reservation::Running(Arc::clone(session)));
             }
-            // The pid may live anew.
+            // The pid may belong to a new process.
             Some(Entry::Attached(session)) => Some(Arc::clone(session)),
             None => None,
         };
@@ -602,7 +613,7 @@ impl Registry {
         }))
     }
 
-    /// Adds a family, in the place of one whose first process had the same pid.
+    /// Adds a group. It replaces a group whose first process had the same pid.
     fn found(&self, family: Family, follow: Follow) -> Result<Arc<Family>> {
         let family = Arc::new(family);
         let before = self
@@ -621,7 +632,7 @@ impl Registry {
         family.follow_by(follow, || Follower::spawn(&self.0, Arc::clone(family)))
     }
 
-    /// Takes a family out.
+    /// Removes a group.
     fn forget(&self, family: &Arc<Family>) {
         self.families_lock()
             .retain(|_, other| !Arc::ptr_eq(other, family));
@@ -643,7 +654,7 @@ impl Registry {
 // === impl Inner ===
 
 impl Inner {
-    /// What sessions share.
+    /// The state that sessions share.
     fn common(&self, ticket: Ticket) -> Common {
         Common {
             objects: Arc::clone(&self.objects),
@@ -654,10 +665,10 @@ impl Inner {
         }
     }
 
-    /// What a new session takes whatever it will be like. How much it maps is found out later.
+    /// The ticket of a new session, without its rings. Their size is known later.
     ///
     /// # Errors
-    /// A quota is used up.
+    /// A quota would be exceeded.
     fn ticket(&self, options: AttachOptions) -> Result<Ticket> {
         let threads = match options.follow {
             Follow::None => SESSION_THREADS,
@@ -673,8 +684,8 @@ impl Inner {
         )
     }
 
-    /// Gives every living process its share of what may be retained: the processes of a group share
-    /// what one process may retain, and those that one user pays for share the user's quota.
+    /// Gives every living process its share of retained events. The members of a group share the
+    /// limit of one process, and the sessions that one user pays for share the user's quota.
     pub(super) fn share_retained(&self) {
         let (families, strays) = self.all_sessions();
         let groups = families.iter().map(|family| family.sessions());
@@ -719,12 +730,12 @@ impl Inner {
         (families, strays.cloned().collect())
     }
 
-    /// Where it is heard what becomes of processes.
+    /// The watcher of forks, execs and exits.
     pub(crate) fn processes(&self) -> &Arc<PerfWatcher> {
         &self.processes
     }
 
-    /// Of what is retained of processes that have ended, drops what goes beyond a user's share, the oldest first.
+    /// Drops ended sessions above a user's limits, the oldest first.
     fn drop_oldest_exited(&self) {
         let (families, strays) = self.all_sessions();
         let all = families.iter().flat_map(|family| family.sessions());
@@ -760,19 +771,19 @@ impl Inner {
     }
 }
 
-/// What [`Registry::reserve`] found.
+/// The result of [`Registry::reserve`].
 #[derive(Debug)]
 enum Reservation<'a> {
     Running(Arc<Session>),
     Free(Reserved<'a>),
 }
 
-/// A pid marked busy, until it is dropped or kept.
+/// A pid that is marked busy, until this is dropped or kept.
 #[derive(Debug)]
 struct Reserved<'a> {
     registry: &'a Registry,
     pid: Pid,
-    /// The session of a process that had this pid and has ended: it stays if nothing comes in its place.
+    /// The session of an ended process with this pid. It stays if no new session replaces it.
     before: Option<Arc<Session>>,
 }
 
@@ -799,21 +810,21 @@ impl Drop for Reserved<'_> {
     }
 }
 
-/// What a control thread goes on with.
+/// The result of `begin` on a control thread, for that thread.
 #[derive(Debug)]
 enum Begun {
     Traced(Box<Prepared>),
     Untraced { keeper: Box<Keeper>, root: Root },
 }
 
-/// What it leaves to others.
+/// The part of [`Begun`] for the thread that waits for it.
 #[derive(Debug)]
 enum Stands {
     Traced(Attached),
     Untraced(Root),
 }
 
-/// Runs `begin` on a new thread, which goes on to control the session that it makes, until its end.
+/// Runs `begin` on a new thread, which then controls the new session until its end.
 fn on_control_thread(
     name: String,
     pid: Pid,
@@ -821,7 +832,8 @@ fn on_control_thread(
     begin: impl FnOnce() -> Result<Begun> + Send + 'static,
 ) -> Result<Stands> {
     let (answer, answered) = sync_channel(1);
-    // Not strong: a registry that is dropped drops its sessions, and the threads detach.
+    // A weak reference, so that a registry that is dropped drops its sessions, and their threads
+    // detach.
     let inner = Arc::downgrade(inner);
     std::thread::Builder::new()
         .name(name)
@@ -834,7 +846,7 @@ fn on_control_thread(
                     commands,
                 } = *prepared;
                 let session = Arc::new(session);
-                // If nobody waits any more the session is dropped, and the thread detaches.
+                // If the receiver is gone the session is dropped, and the thread detaches.
                 let _ = answer.send(Ok(Stands::Traced(Attached { session, report })));
                 controller.run(&commands);
                 if let Some(inner) = inner.upgrade() {
@@ -853,7 +865,8 @@ fn on_control_thread(
     answered.recv().map_err(|_| lost_thread(pid))?
 }
 
-/// Does the same for each, several at a time: who is let go is waited for most of the time. The results are in order.
+/// Calls `work` for each item, several at a time, because a detach waits most of the time. The
+/// results are in order.
 fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::with_capacity(items.len()));
@@ -870,7 +883,7 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> 
     std::thread::scope(|scope| {
         for _ in 1..items.len().min(AT_A_TIME) {
             let helper = std::thread::Builder::new().name("detach".to_owned());
-            // Without it the others do its work.
+            // The other threads do its work.
             if let Err(error) = helper.spawn_scoped(scope, run) {
                 tracing::debug!(%error, "a thread less");
             }
@@ -893,7 +906,8 @@ fn busy(pid: Pid) -> Refusal {
     )
 }
 
-/// Its family was taken out when its root's number became another process's.
+/// The refusal for a followed process whose group was removed when the pid of its first process
+/// became another process's.
 fn orphan(pid: Pid) -> Refusal {
     let message = format!(
         "process {pid} was followed from a process that has ended; detach from it, then attach again"
@@ -917,7 +931,7 @@ mod tests {
         assert_eq!(in_parallel(&[0; 0], |_| ()), []);
         let meet = std::sync::Barrier::new(AT_A_TIME);
         let items: Vec<usize> = (0..3 * AT_A_TIME).collect();
-        // Nobody gets past it before as many have come.
+        // No call passes the barrier before this many have come.
         let twice = |item: &usize| {
             meet.wait();
             item * 2

@@ -1,4 +1,5 @@
-//! One attached process, as clients and other processes of its group see it.
+//! One attached process, as clients and other processes of its group see it. It changes the process
+//! only through the control thread.
 
 use std::{
     io,
@@ -35,7 +36,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Session {
     pub(super) pid: Pid,
-    /// Of the process when it was attached.
+    /// The credentials of the process at its attach.
     pub(super) credentials: Credentials,
     pub(super) command_line: String,
     pub(super) source: TraceSource,
@@ -43,10 +44,10 @@ pub struct Session {
     pub(super) max_threads: u32,
     pub(super) ring_refusal: Arc<RingRefusal>,
     pub(super) attached: ClockAnchor,
-    /// Its place in the daemon's books, if there are any.
+    /// The entry of the session in the metrics, if they are enabled.
     pub(super) _metered: Option<Metered>,
-    /// What it takes of its payer's quotas. The control thread has it as well: the later end gives
-    /// it back.
+    /// The session's share of its payer's quotas. The control thread holds it as well, so the later
+    /// of the two ends gives it back.
     pub(super) ticket: Arc<Ticket>,
 }
 
@@ -63,12 +64,12 @@ impl Session {
         self.source.process.start_time_ticks
     }
 
-    /// Its effective user at attach.
+    /// The effective user of the process at its attach.
     pub fn uid(&self) -> u32 {
         self.credentials.user
     }
 
-    /// Its credentials at the attach.
+    /// The credentials of the process at its attach.
     pub(crate) fn credentials(&self) -> &Credentials {
         &self.credentials
     }
@@ -91,7 +92,7 @@ impl Session {
         self.source.process.clone()
     }
 
-    /// How it came to be traced, if it was followed from another process.
+    /// The origin of the process, if it was followed from another process.
     pub fn kinship(&self) -> Option<Kinship> {
         self.source.kinship()
     }
@@ -104,9 +105,9 @@ impl Session {
     /// The functions that a selection matches, by id. Without a selection, all functions.
     ///
     /// # Errors
-    /// A selection that cannot be understood.
+    /// An invalid selection.
     pub fn functions(&self, selection: Option<&Selection>) -> Result<Vec<FunctionRow>> {
-        // If the process has ended, what is known is shown.
+        // If the process has ended, the known functions are returned.
         let _ = self.source.control.look();
         let rows = match selection {
             Some(selection) => {
@@ -134,8 +135,7 @@ impl Session {
     /// Switches the functions that a selection matches.
     ///
     /// # Errors
-    /// A selection that cannot be understood, a process that ended, or memory that cannot be
-    /// written.
+    /// An invalid selection, a process that ended, or memory that cannot be written.
     pub fn toggle<'a>(
         &self,
         selection: impl Into<Chosen<'a>>,
@@ -145,7 +145,7 @@ impl Session {
         self.toggle_for(None, selection.into(), to.into(), run)
     }
 
-    /// The same, on for a while: until [`Self::take_back`].
+    /// Leases the functions that a selection matches, until [`Self::take_back`].
     ///
     /// # Errors
     /// As [`Self::toggle`].
@@ -159,20 +159,19 @@ impl Session {
         self.toggle_for(Some(to), selection.into(), Wanted::On(capture), run)
     }
 
-    /// What is recorded from now on may be on that loan.
+    /// Sends the begin of the lease to its feeds. Earlier events are not part of it.
     fn begin_loan(&self, loan: Option<LeaseId>, run: Run) {
         if let (Some(loan), Run::Real) = (loan, run) {
             self.source.output.begin_loan(loan);
         }
     }
 
-    /// What is recorded from now on is not on that loan any more.
+    /// Sends the end of the lease to its feeds. Later events are not part of it.
     pub(super) fn stop_loan(&self, loan: LeaseId) {
         self.source.output.stop_loan(loan);
     }
 
-    /// Puts back what was lent, and ends the feeds that are for the loan. They have what happened
-    /// up to now.
+    /// Ends a lease, and the feeds of the lease. The feeds have all events up to now.
     ///
     /// # Errors
     /// A process that ended, or memory that cannot be written.
@@ -180,7 +179,7 @@ impl Session {
         self.stop_loan(from);
         let report = self.source.control.take_back(from);
         if self.source.output.is_fed(from) {
-            // A thread may still be in a trampoline with an event of the loan.
+            // A thread may still be in a trampoline with an event of the lease.
             let_threads_run(self.pid());
             self.source.control.flush();
             self.source.output.end_loan(from);
@@ -210,12 +209,13 @@ impl Session {
         })
     }
 
-    /// Compiled for the user who attached, unless that was done for another.
+    /// Compiles a selection for the user who attached, unless it is compiled already.
     pub(super) fn compiled(&self, selection: Chosen<'_>) -> Result<Arc<Patterns>> {
         selection.compiled(self.ticket.accounts(), self.ticket.payer())
     }
 
-    /// The same, where ids are those of another process: they mean what is loaded in both.
+    /// Switches the functions that a selection matches in another process. Ids in it are those of
+    /// `other`, and mean functions that are loaded in both.
     pub(super) fn toggle_as(
         &self,
         other: &Self,
@@ -234,7 +234,7 @@ impl Session {
                 .functions
                 .matching_in(loaded, needs_source, |candidate| {
                     let id = first.map(|first| first + (candidate.id - loaded.first()));
-                    // Which is the id of none.
+                    // No function has this id.
                     let id = id.unwrap_or(u32::MAX - 1);
                     compiled.matches(&Candidate { id, ..*candidate })
                 })
@@ -250,7 +250,8 @@ impl Session {
         })
     }
 
-    /// Begins to record what `rules` name; of what is loaded in `parent`, too, what is on there.
+    /// Takes over `rules`, and switches on what they select. In modules that are loaded in
+    /// `parent`, too, the functions are switched on that are on there.
     pub(super) fn begin_as(&self, rules: Rules, parent: Option<&Self>) -> Result<()> {
         let modules = self.source.functions.loaded();
         let mut wishes = Wishes::default();
@@ -285,7 +286,7 @@ impl Session {
 
     /// State and counters.
     pub fn status(&self) -> Status {
-        // Before the sum, which is never less then.
+        // Read before the sum, so that the sum is never less.
         let losses = self.source.output.losses();
         let counters = self.source.output.counters();
         Status {
@@ -330,12 +331,12 @@ impl Session {
         history.status(|id| self.source.functions.name(id).map(|(_, name)| name))
     }
 
-    /// What tracing may cost.
+    /// The limit on the cost of tracing.
     pub fn economy(&self) -> Economy {
         self.source.control.history().economy()
     }
 
-    /// From now on it may cost so much; says how much it was before.
+    /// Limits the cost of tracing, and returns the previous limit.
     ///
     /// # Errors
     /// A value out of range, a mode or a filter that a limit does not go with, a process that has
@@ -376,7 +377,7 @@ impl Session {
         traced.chain(refused).collect()
     }
 
-    /// A live feed of everything from now on, or until the loan is over that it is for. The threads
+    /// A live feed of all events from now on. A feed for a lease ends with the lease. The threads
     /// seen so far come first.
     pub fn subscribe(self: &Arc<Self>, loan: Option<LeaseId>) -> Feed {
         let (inlet, feed) = feed(1, loan);
@@ -384,7 +385,7 @@ impl Session {
         feed
     }
 
-    /// Feeds everything from now on to a feed of several processes.
+    /// Sends all events from now on to a feed of several processes.
     pub(super) fn feed_to(self: &Arc<Self>, inlet: &Publisher, source: Source) {
         let mut sender = inlet.sender(source);
         sender.send(FeedItem::Process(Arc::clone(self) as Arc<dyn TracedProcess>));
@@ -393,13 +394,13 @@ impl Session {
         }
         let _coming = self.source.output.expect_reader();
         if self.source.output.mode() == Mode::Flight {
-            // What rings hold was recorded before.
+            // The events in the rings were recorded before.
             self.source.control.flush();
         }
         self.source.output.subscribe(sender);
     }
 
-    /// How events are kept.
+    /// The mode of the session.
     pub fn mode(&self) -> Mode {
         self.source.output.mode()
     }
@@ -414,7 +415,7 @@ impl Session {
         self.source.control.look()?;
         self.economy().suits(mode, &self.filter())?;
         let before = self.source.output.mode();
-        // Nothing is recorded before it is counted, nor counted once it is recorded.
+        // Counting begins before the mode is `Count`, and ends before another mode is set.
         self.source.control.count(match mode {
             Mode::Count => Counting::On,
             _ => Counting::Off,
@@ -424,7 +425,7 @@ impl Session {
         Ok(before)
     }
 
-    /// Which events are kept.
+    /// The filter in force.
     pub fn filter(&self) -> Filter {
         self.source.control.filter()
     }
@@ -453,7 +454,7 @@ impl Session {
     /// only events of the last part of this length.
     ///
     /// # Errors
-    /// What writing to `out` says.
+    /// The error of writing to `out`.
     pub fn write_snapshot(
         &self,
         last: Option<Duration>,
@@ -463,10 +464,10 @@ impl Session {
         Shot::take(vec![self], reach).write(out)
     }
 
-    /// Has sums of calls made from now on, for as long as what is returned lives.
+    /// Begins sums of calls. They are made until the returned value is dropped.
     pub fn begin_profile(self: &Arc<Self>) -> Profiling {
         let number = self.source.output.profiles.number();
-        // What rings hold was recorded before.
+        // The events in the rings were recorded before.
         let _coming = self.source.output.expect_reader();
         self.source.control.profile(Ask::Begin(number));
         Profiling {
@@ -480,7 +481,7 @@ impl Session {
         self.source.control.profile(Ask::Kept)
     }
 
-    /// A function's name, and the file that it is in.
+    /// The name of a function, and the path of its module.
     pub(crate) fn name_of(&self, id: FunctionId) -> Option<(String, String)> {
         let function = self.source.functions.describe(id)?;
         Some((function.name, self.source.functions.path(function.module)))
@@ -496,7 +497,8 @@ impl Session {
         Some(self.source.output.calls.get())
     }
 
-    /// Switches everything off, drains, proves it, and lets the process go. Ends the feeds.
+    /// Switches everything off, drains the rings, verifies the text, and detaches from the process.
+    /// Ends the feeds.
     ///
     /// # Errors
     /// Memory that cannot be read or written. The session is over nevertheless.
@@ -504,17 +506,17 @@ impl Session {
         self.source.control.detach()
     }
 
-    /// The clock of its events.
+    /// The clock of the session's events.
     pub(super) fn clock(&self) -> Clock {
         Clock::new(self.source.output.anchors())
     }
 
-    /// How the process has ended, if it has; also `None` of one that became another program.
+    /// How the process ended, if it has. `None` after an `exec`.
     pub fn ending(&self) -> Option<Ending> {
         self.source.control.ending()
     }
 
-    /// Whether anything may still come.
+    /// True if events may still come.
     pub fn is_living(&self) -> bool {
         matches!(
             self.source.control.phase(),
@@ -522,17 +524,18 @@ impl Session {
         )
     }
 
-    /// When the process ended or the session failed, unless that was after a detach.
+    /// The time at which the process ended or the session failed, unless a detach came before.
     pub(crate) fn ended(&self) -> Option<Instant> {
         self.source.control.ended()
     }
 
-    /// Bytes of events retained.
+    /// The size of retained events in bytes.
     pub(crate) fn retained_bytes(&self) -> u64 {
         self.source.output.counters().retained_bytes
     }
 
-    /// The reason of a failed session, which only gives out its events and can be detached.
+    /// The refusal of a failed session. A failed session only gives out its events and can be
+    /// detached.
     pub(crate) fn failure(&self) -> Option<Refusal> {
         self.source
             .output
@@ -601,7 +604,7 @@ impl Profiling {
         &self.session
     }
 
-    /// The sums of what has happened since they were begun.
+    /// The sums of calls since [`Session::begin_profile`].
     pub fn finish(self) -> ProfileSums {
         let ask = Ask::End(self.number);
         self.session.source.control.profile(ask).unwrap_or_default()
@@ -610,7 +613,7 @@ impl Profiling {
 
 impl Drop for Profiling {
     fn drop(&mut self) {
-        // After `finish` there are none.
+        // After `finish` there are no sums to end.
         self.session
             .source
             .output
@@ -619,10 +622,10 @@ impl Drop for Profiling {
     }
 }
 
-/// Sums of calls of some processes, as one `.xtrace` file.
+/// Writes sums of calls of several processes as one `.xtrace` file.
 ///
 /// # Errors
-/// What writing to `out` says.
+/// The error of writing to `out`.
 pub fn write_profile(
     profiles: &[(Arc<Session>, ProfileSums)],
     out: &mut dyn io::Write,

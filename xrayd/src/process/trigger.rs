@@ -1,6 +1,6 @@
 //! A trigger, and the sessions that it is armed in.
 //!
-//! The conditions are judged in [`triggers`](crate::triggers), which knows no session.
+//! [`triggers`](crate::triggers) judges the conditions, without sessions.
 
 use std::{
     sync::{Arc, Weak},
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// Conditions that are judged in some processes. Dropping it disarms them.
+/// Conditions that are judged in some processes. A dropped trigger is disarmed.
 #[derive(Debug)]
 pub struct Trigger {
     conditions: Vec<Condition>,
@@ -35,7 +35,7 @@ pub struct Trigger {
     next: usize,
 }
 
-/// A process that it is armed in, or was. It does not keep the session alive.
+/// A process in which the trigger is or was armed. It does not keep the session alive.
 #[derive(Debug)]
 struct Armed {
     key: usize,
@@ -46,25 +46,25 @@ struct Armed {
 /// A trigger has fired.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Firing {
-    /// Which condition was met, by its index; `None` if somebody has fired it.
+    /// The index of the condition that was met. `None` if a client fired the trigger.
     pub condition: Option<usize>,
-    /// Where.
+    /// The process.
     pub pid: Option<Pid>,
-    /// The thread's id and name, if it was one.
+    /// Id and name of the thread, if the condition is about a thread.
     pub thread: Option<(u32, String)>,
-    /// The function's name, if it was one.
+    /// Name of the function, if the condition is about a function.
     pub function: Option<String>,
-    /// When that began which it has fired for: a call, or the same as `at`.
+    /// The begin of the call. For other conditions the same as `at`.
     pub begun: Ticks,
-    /// When it was so.
+    /// The time at which the condition was met.
     pub at: Ticks,
-    /// The same on the host's clocks.
+    /// `at` on the host's monotonic clock, in nanoseconds.
     pub monotonic_ns: u64,
-    /// In nanoseconds since the Unix epoch.
+    /// `at` in nanoseconds since the Unix epoch.
     pub wall_ns: u64,
-    /// How long after that it was noticed, in nanoseconds.
+    /// The delay until the condition was noticed, in nanoseconds.
     pub noticed_after_ns: u64,
-    /// What was met.
+    /// The measured value.
     pub value: Value,
 }
 
@@ -75,7 +75,7 @@ impl Trigger {
     /// [`Self::give_back`] adds one.
     ///
     /// # Errors
-    /// Too many conditions, a limit out of its range, a condition that makes no sense.
+    /// Too many conditions, a limit out of its range, or an invalid condition.
     pub fn new(conditions: Vec<Condition>, limit: u32) -> Result<(Self, Matches)> {
         if conditions.len() > MOST_CONDITIONS {
             let message = format!("a trigger has {MOST_CONDITIONS} conditions at most");
@@ -98,10 +98,11 @@ impl Trigger {
         Ok((trigger, hits))
     }
 
-    /// Arms it in a process, too. What happened there since the trigger was made, and is still in the rings, counts.
+    /// Arms the trigger in a process. Events since the creation of the trigger count if they are
+    /// still in the rings.
     ///
     /// # Errors
-    /// A selection that cannot be understood; no clock.
+    /// An invalid selection, or an unreadable clock.
     pub fn arm(&mut self, session: &Arc<Session>) -> Result<()> {
         if self.has(session) {
             return Ok(());
@@ -121,15 +122,15 @@ impl Trigger {
         let matcher = Arc::new(matcher);
         session.source.output.triggers.arm(Arc::clone(&matcher));
         if let Some(ending) = session.ending() {
-            // It may have ended just before.
+            // The process may have ended just before.
             matcher.ended(ending);
         }
-        // Those that are named later are told to it then.
+        // The matcher gets later names when they are read.
         for event_type in session.source.output.event_types() {
             matcher.named(event_type.number, &event_type.name);
         }
         if matcher.sees_events() {
-            // The drain reads along from now on.
+            // From now on the drain reads the rings all the time.
             session.source.control.flush();
         }
         self.armed.push(Armed {
@@ -140,29 +141,29 @@ impl Trigger {
         Ok(())
     }
 
-    /// Forgets those of whom nobody else knows any more.
+    /// Removes sessions that are gone.
     pub fn tidy(&mut self) {
         self.armed.retain(|armed| armed.session.strong_count() > 0);
     }
 
-    /// Whether it is armed there, or was.
+    /// True if the trigger is or was armed in a session.
     pub fn has(&self, session: &Arc<Session>) -> bool {
         let it = Arc::as_ptr(session);
         self.armed.iter().any(|armed| armed.session.as_ptr() == it)
     }
 
-    /// Where it is armed, or was, each with a number of its own, in order.
+    /// The sessions in which the trigger is or was armed, each with its number, in ascending order.
     pub fn sessions(&self) -> impl Iterator<Item = (usize, Arc<Session>)> {
         let sessions = self.armed.iter();
         sessions.filter_map(|armed| Some((armed.key, armed.session.upgrade()?)))
     }
 
-    /// Whether it is armed in no process that lives.
+    /// True if the trigger is armed in no living process.
     pub fn is_over(&self) -> bool {
         self.sessions().all(|(_, session)| !session.is_living())
     }
 
-    /// How many functions the conditions watch.
+    /// Number of functions that the conditions watch.
     pub fn functions(&self) -> usize {
         let matchers = self
             .armed
@@ -171,20 +172,21 @@ impl Trigger {
         matchers.map(|matcher| matcher.watched()).sum()
     }
 
-    /// So much time in ticks of the counter; none before it was armed anywhere.
+    /// Converts a duration to ticks of the counter. 0 before the trigger is armed for the first
+    /// time.
     pub fn ticks_in(&self, time: Duration) -> u64 {
         let frequency = self.frequency.unwrap_or(0);
         ticks_in(time, frequency)
     }
 
-    /// How long it is until then.
+    /// The time until a moment.
     pub fn time_until(&self, Ticks(then): Ticks) -> Duration {
         let left = u128::from(then.saturating_sub(ticks_now().0));
         let left = left * 1_000_000_000 / u128::from(self.frequency.unwrap_or(1).max(1));
         Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX))
     }
 
-    /// Nothing is waited for any more.
+    /// Disarms the trigger in all processes.
     pub fn disarm(&self) {
         for armed in &self.armed {
             if let Some((session, matcher)) = armed.session.upgrade().zip(armed.matcher.upgrade()) {
@@ -193,22 +195,22 @@ impl Trigger {
         }
     }
 
-    /// Fires now, whatever happens, if it may.
+    /// Fires the trigger now, within its limit.
     pub fn fire(&self) {
         self.limiter.pass(|| Match::on_demand(ticks_now()));
     }
 
-    /// It may fire once more.
+    /// Allows one more firing.
     pub fn give_back(&self) {
         self.limiter.give_back();
     }
 
-    /// How often conditions were met and it was not to fire, since it was asked last.
+    /// Matches since the last call that exceeded the limit.
     pub fn take_skipped(&self) -> u64 {
         self.limiter.take_skipped()
     }
 
-    /// What a hit means.
+    /// The firing for a match.
     pub fn describe(&self, hit: &Match) -> Firing {
         let mut sessions = self.sessions();
         let its =
@@ -218,7 +220,7 @@ impl Trigger {
         let name = |session: &Arc<Session>| session.source.functions.describe(hit.place.function?);
         let clock = session.map(|session| session.clock()).unwrap_or_default();
         let now = now_anchor();
-        // Without a process, as of now.
+        // Without a process the time is now.
         let (monotonic_ns, wall_ns) = match (&now, clock.anchors().is_empty()) {
             (Ok(now), true) => (now.monotonic_ns, now.wall_ns),
             _ => (clock.monotonic_ns(hit.at), clock.wall_ns(hit.at)),
@@ -250,7 +252,7 @@ impl Drop for Trigger {
     }
 }
 
-/// So many ticks in nanoseconds.
+/// Converts ticks to nanoseconds.
 fn nanoseconds(clock: &Clock, ticks: u64) -> u64 {
     let Some(frequency) = clock.frequency() else {
         return ticks;
@@ -259,11 +261,12 @@ fn nanoseconds(clock: &Clock, ticks: u64) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-/// Ticks of the counter in a second.
+/// Ticks of the counter per second.
 fn frequency(session: &Session) -> Result<u64> {
     let cannot = |why: String| Refusal::new(Reason::Io, format!("cannot read the clock: {why}"));
     let mut anchors: Vec<ClockAnchor> = session.anchors();
-    // Of a session that has just begun, the clock was read once or twice within a moment, which tells a second to a ten-thousandth.
+    // A new session has read the clock once or twice within a moment, which gives the frequency to
+    // a ten-thousandth only.
     let now = now_anchor().map_err(|error| cannot(error.to_string()))?;
     let began = anchors
         .first()

@@ -1,4 +1,5 @@
-//! A program that was started by us and has no sleds: it is let run, and waited for, for the sake of those that it starts.
+//! A program without sleds that xrayd started. It runs, and a thread waits for its end, because
+//! processes that it starts may be traced. It gets no session.
 
 use std::{
     process::ExitStatus,
@@ -15,16 +16,17 @@ use crate::{
     refusal::{Reason, Refusal, Result},
 };
 
-/// The program, as others see it.
+/// The handle to the program.
 #[derive(Debug)]
 pub(crate) struct Untraced {
     pid: Pid,
-    /// To the thread that holds it, which ends the program if nobody can ask any more before it runs.
+    /// The channel to the thread that holds the program. If it is closed before the program runs,
+    /// the thread kills the program.
     resume: SyncSender<SyncSender<Result<()>>>,
     exit_status: Arc<Mutex<Option<ExitStatus>>>,
 }
 
-/// The thread's end.
+/// The thread's part.
 #[derive(Debug)]
 pub(super) struct Keeper {
     started: Started,
@@ -32,7 +34,7 @@ pub(super) struct Keeper {
     exit_status: Arc<Mutex<Option<ExitStatus>>>,
 }
 
-/// Both ends, for a program that stands still.
+/// Both parts, for a program that has not run yet.
 pub(crate) fn untraced(started: Started) -> (Untraced, Keeper) {
     let (resume, received) = sync_channel(1);
     let exit_status = Arc::default();
@@ -56,7 +58,7 @@ impl Untraced {
         self.pid
     }
 
-    /// Lets it run.
+    /// Lets the program run.
     pub(crate) fn resume(&self) -> Result<()> {
         let (answer, answered) = sync_channel(1);
         let lost = || lost_thread(self.pid);
@@ -64,7 +66,7 @@ impl Untraced {
         answered.recv().map_err(|_| lost())?
     }
 
-    /// How it ended, once it has.
+    /// The exit status of the program, once it has ended.
     pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
         *lock(&self.exit_status)
     }
@@ -73,7 +75,8 @@ impl Untraced {
 // === impl Keeper ===
 
 impl Keeper {
-    /// Holds the program until it is let run, and waits for its end. On the thread that started it.
+    /// Holds the program until it may run, then waits for its end. Runs on the thread that started
+    /// it.
     pub(crate) fn run(self) {
         let Self {
             started,
@@ -81,7 +84,8 @@ impl Keeper {
             exit_status,
         } = self;
         let Ok(answer) = resume.recv() else {
-            // Nobody asked for an untraced run: it is killed as this is dropped.
+            // The user did not ask for an untraced run. The program is killed as `started` is
+            // dropped.
             return;
         };
         let Started {
@@ -94,7 +98,7 @@ impl Keeper {
         let released = thread.release().map(drop);
         let released =
             released.map_err(|error| Refusal::new(Reason::Io, format!("process {pid}: {error}")));
-        // If who asked has gone, it runs all the same.
+        // The program runs even if the receiver is gone.
         let _ = answer.send(released);
         match child.wait() {
             Ok(status) => *lock(&exit_status) = Some(status),

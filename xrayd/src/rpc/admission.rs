@@ -1,7 +1,8 @@
-//! How much one user can ask for at a time, so that nobody takes the daemon away from the others.
+//! Limits on what one user can have at a time, so that no user takes the daemon away from others.
 //!
-//! The socket of the system's daemon is open to everybody. Connections, streams and blocking calls are counted for
-//! each user; who has all of a kind is refused, and the others do not notice.
+//! The socket of the system daemon is open to all users. Connections, streams and blocking calls
+//! are counted for each user. A user at a limit is refused, and other users are not affected.
+//! Threads are shared out in `turns`.
 
 use std::{
     collections::HashMap,
@@ -15,11 +16,11 @@ use crate::lock::lock;
 pub(super) struct Admission {
     /// Places for each user.
     places: u32,
-    /// Taken places by user; a user without any has no entry.
+    /// Taken places by user. A user without any has no entry.
     taken: Mutex<HashMap<u32, u32>>,
 }
 
-/// A taken place. Dropping it gives it back.
+/// A taken place. A dropped one is free again.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Admitted {
@@ -37,7 +38,7 @@ impl Admission {
         })
     }
 
-    /// A place for this user, if one is left.
+    /// Takes a place for this user, if one is left.
     pub(super) fn admit(self: &Arc<Self>, uid: u32) -> Option<Admitted> {
         let mut taken = lock(&self.taken);
         let count = taken.entry(uid).or_insert(0);

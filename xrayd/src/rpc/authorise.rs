@@ -1,4 +1,4 @@
-//! Who may do what; the only place that decides it.
+//! Authorisation. No other file decides what a caller may do.
 //!
 //! | caller | its own process | another user's process |
 //! |---|---|---|
@@ -6,9 +6,10 @@
 //! | a user | everything | nothing: not listed, and each call is refused with `permission` |
 //! | one that is confined, or not in the daemon's namespaces | nothing | nothing |
 //!
-//! A process is a caller's own if the kernel lets the caller trace it: `target/access.rs` has the
-//! rule. Each call asks it anew: about the process as it is, and about a session's process also as
-//! it was at the attach. Pid 0 means every attached process that the caller may trace.
+//! A process is a caller's own if the kernel lets the caller trace it. `target/access.rs` has the
+//! rule. Each call checks it anew for the process as it is. For the process of a session it also
+//! checks the state at the attach. Pid 0 stands for every attached process that the caller may
+//! trace.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::{
     types::{DetachReport, Economy, Filter, LeaseId, Mode, ToggleReport},
 };
 
-/// What a request's pid means.
+/// The processes that a request's pid stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Targets {
     /// This process.
@@ -34,30 +35,30 @@ pub(super) enum Targets {
     All,
 }
 
-/// What is to be done to those who are meant.
+/// The kind of an operation on processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Deed {
-    /// To look at them, or to switch what they record.
+    /// The operation reads from them, or switches what they record.
     Use,
-    /// To let them be as they were: a detach, or the end of a loan. What the processes have become
-    /// since the attach does not matter, so that none can stay traced by that.
+    /// The operation restores them: a detach, or the end of a lease. Changes of the processes since
+    /// the attach do not matter, so that none can stay traced by changing.
     Release,
 }
 
-/// What a process that is named means.
+/// The target of a request that names one process.
 #[derive(Debug)]
 pub(super) enum Traced {
-    /// The first one of a family: everybody in it.
+    /// The first process of a group. The target is all members.
     Family(Arc<Family>),
-    /// Another one: itself.
+    /// Any other process. The target is its session.
     Session(Arc<Session>),
 }
 
-/// What came of each process.
+/// The outcome for each process.
 pub(super) type Outcomes<T> = Vec<(Pid, Result<T, Refusal>)>;
 
-/// Who calls. The connection knows; a request from anywhere else is refused, and one of a caller
-/// that gets nothing.
+/// The caller of a request, from its connection. Refuses requests without a connection, and callers
+/// without any rights.
 pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get::<Caller>().copied();
     let unknown = || Refusal::new(Reason::Permission, "the caller's credentials are not known");
@@ -66,7 +67,7 @@ pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     Ok(caller)
 }
 
-/// Whether a caller gets anything at all.
+/// Refuses callers without any rights.
 pub(super) fn admits(caller: Caller) -> Result<(), Refusal> {
     caller.confinement().map_or(Ok(()), |why| {
         let message = format!(
@@ -76,23 +77,23 @@ pub(super) fn admits(caller: Caller) -> Result<(), Refusal> {
     })
 }
 
-/// Turns the rule's answer into the caller's.
+/// Turns a denial of the rule into a refusal.
 fn answer(pid: Pid, rule: Result<(), Denial>) -> Result<(), Refusal> {
     rule.map_err(|denial| denial.refusal(pid))
 }
 
-/// Whether `caller` may trace a process as it is now.
+/// Checks that `caller` may trace a process as it is now.
 fn check_live(caller: Caller, pid: Pid) -> Result<(), Refusal> {
     answer(pid, caller.check(pid))
 }
 
-/// Whether `caller` might trace a process as it was at its attach.
+/// Checks that `caller` could trace a process as it was at its attach.
 fn check_attached(caller: Caller, pid: Pid, was: &Credentials, yama: Yama) -> Result<(), Refusal> {
-    // It may have ended, and then it comes from no process any more.
+    // The process may have ended, and then it descends from no process.
     answer(pid, caller.may_trace(was, yama, || false))
 }
 
-/// Checks a process by its pid, attached or not.
+/// Checks that a caller may look at a process, attached or not.
 pub(super) fn process(registry: &Registry, caller: Caller, pid: Pid) -> Result<(), Refusal> {
     match (Target::open(pid), registry.get(pid)) {
         (Ok(_), _) => check_live(caller, pid),
@@ -101,8 +102,8 @@ pub(super) fn process(registry: &Registry, caller: Caller, pid: Pid) -> Result<(
     }
 }
 
-/// Looks at a process that need not be attached. The rule is asked before and after: the pid may
-/// have been given to another process meanwhile, or the process may have become another user's.
+/// Looks at a process that need not be attached. The rule is checked before and after the look,
+/// because the pid may get another process meanwhile, or the process another user.
 pub(super) fn looking<T>(
     registry: &Registry,
     caller: Caller,
@@ -115,7 +116,7 @@ pub(super) fn looking<T>(
     Ok(seen)
 }
 
-/// Checks a process that is about to be attached to, and ties the attach to the very process that was checked.
+/// Checks a process before an attach, and binds the attach to exactly this process.
 pub(super) fn attaching(
     caller: Caller,
     pid: Pid,
@@ -127,7 +128,8 @@ pub(super) fn attaching(
         return Err(target.exited());
     }
     let start_time = options.start_time.or(Some(target.start_time()));
-    // It may become another user's by `exec` at any time; the engine asks again when that no longer matters.
+    // The process may get another user by `exec` at any time. The engine checks again at a point
+    // from which on that does not matter.
     Ok(AttachOptions {
         start_time,
         caller: Some(caller),
@@ -135,13 +137,14 @@ pub(super) fn attaching(
     })
 }
 
-/// Checks a session, in which a caller who may have the process let go may always do that.
+/// Checks a session. For a release only the state at the attach counts, so the caller keeps that
+/// right.
 pub(super) fn check_session(caller: Caller, session: &Session, deed: Deed) -> Result<(), Refusal> {
     let pid = session.pid();
     let is_over = session.ended().is_some();
     let yama = match deed {
         Deed::Use if is_over => caller.yama(),
-        // A living process is asked about below.
+        // The living process is checked below.
         Deed::Use | Deed::Release => Yama::Off,
     };
     check_attached(caller, pid, session.credentials(), yama)?;
@@ -151,7 +154,7 @@ pub(super) fn check_session(caller: Caller, session: &Session, deed: Deed) -> Re
     }
 }
 
-/// The session of a process, for a caller who may use it.
+/// The session of a process, for a caller that may use it.
 pub(super) fn session(
     registry: &Registry,
     caller: Caller,
@@ -162,7 +165,8 @@ pub(super) fn session(
         check_session(caller, &session, deed)?;
         return Ok(session);
     }
-    // Whether a process is attached is nobody's business but its owner's, so this is asked first.
+    // A caller may learn whether a process is attached only if it may trace the process. So that is
+    // checked first.
     process(registry, caller, pid)?;
     Err(Refusal::new(
         Reason::NotAttached,
@@ -170,7 +174,7 @@ pub(super) fn session(
     ))
 }
 
-/// What a process that is attached means, for a caller who may use it.
+/// The target of an attached process, for a caller that may use it.
 pub(super) fn traced(
     registry: &Registry,
     caller: Caller,
@@ -186,7 +190,7 @@ pub(super) fn traced(
     }
 }
 
-/// Everything that is meant: families by their roots, then processes of which the family is gone.
+/// The targets of a request: groups ordered by first process, then sessions whose group is gone.
 pub(super) fn all_traced(
     registry: &Registry,
     caller: Caller,
@@ -212,10 +216,10 @@ pub(super) fn all_traced(
         .collect())
 }
 
-/// Everybody in all that is meant, each once.
+/// All sessions of a request's targets, each once.
 ///
 /// # Errors
-/// As [`all_traced`]; nobody is attached.
+/// As [`all_traced`], or no process is attached.
 pub(super) fn everybody(
     registry: &Registry,
     caller: Caller,
@@ -223,23 +227,23 @@ pub(super) fn everybody(
 ) -> Result<Vec<Arc<Session>>, Refusal> {
     let traced = all_traced(registry, caller, whom, Deed::Use)?;
     let sessions: Vec<_> = traced.iter().flat_map(Traced::sessions).collect();
-    // A family whose first process has no sleds may have nobody in it so far.
+    // A group whose first process has no sleds may have no members so far.
     if sessions.is_empty() && whom == Targets::All {
         return Err(Refusal::new(Reason::NotAttached, "no process is attached"));
     }
     Ok(sessions)
 }
 
-/// Whether the first process of a family is one that `caller` may trace. Other families are left
-/// out without a line in the log.
+/// True if `caller` may trace the first process of a group. Other groups are left out without a log
+/// line.
 fn may_see(caller: Caller, family: &Family) -> bool {
     let rule = caller.may_trace(family.credentials(), Yama::Off, || false);
     rule.is_ok()
 }
 
-/// A family is for a caller who may trace its first process and everybody in it. But a caller who
-/// may trace the first one may always have it let go: none of its processes can keep it by becoming
-/// one that its user may not look at.
+/// Checks a group. To use it, a caller must be one that may trace the first process and all
+/// members. To release it, the first process suffices. So no member can keep the group attached by
+/// becoming a process that the caller may not look at.
 fn check_family(caller: Caller, family: &Family, deed: Deed) -> Result<(), Refusal> {
     check_attached(caller, family.root(), family.credentials(), Yama::Off)?;
     if deed == Deed::Release {
@@ -249,7 +253,7 @@ fn check_family(caller: Caller, family: &Family, deed: Deed) -> Result<(), Refus
     sessions.try_for_each(|session| check_session(caller, &session, deed))
 }
 
-/// The sessions that are meant, in the order of their pids.
+/// The sessions of a request, ordered by pid.
 pub(super) fn sessions(
     registry: &Registry,
     caller: Caller,
@@ -260,7 +264,7 @@ pub(super) fn sessions(
         Targets::One(pid) => vec![session(registry, caller, pid, deed)?],
         Targets::All => {
             let mut sessions = registry.sessions();
-            // Sessions of other users are left out without a line in the log.
+            // Sessions of other users are left out without a log line.
             let own = |session: &Session| {
                 let rule = caller.may_trace(session.credentials(), Yama::Off, || false);
                 rule.is_ok()
@@ -276,7 +280,7 @@ pub(super) fn sessions(
 // === impl Traced ===
 
 impl Traced {
-    /// Does to the functions of all what was asked for.
+    /// Switches functions as requested in all processes of the target.
     pub(super) fn toggle(
         &self,
         registry: &Registry,
@@ -295,8 +299,8 @@ impl Traced {
                 if let Toggle::TakeBack(from) = toggle
                     && let Some(family) = registry.family_of(session)
                 {
-                    // A lease that ends is undone also in a process that has become another user's
-                    // since.
+                    // A lease that ends is undone also in a process that belongs to another user by
+                    // now.
                     let may = |other: &Session| check_session(caller, other, Deed::Release).is_ok();
                     return family.take_back_of(session, *from, may);
                 }
@@ -320,7 +324,7 @@ impl Traced {
         }
     }
 
-    /// A live feed of everything from now on, or until the loan is over that it is for.
+    /// A live feed of all events from now on. A feed for a lease ends with the lease.
     pub(super) fn subscribe(&self, loan: Option<LeaseId>) -> Feed {
         match self {
             Self::Family(family) => family.subscribe(loan),
@@ -328,7 +332,7 @@ impl Traced {
         }
     }
 
-    /// Who is traced, and was.
+    /// All sessions, ended ones included.
     pub(super) fn sessions(&self) -> Vec<Arc<Session>> {
         match self {
             Self::Family(family) => family.sessions(),
@@ -336,7 +340,7 @@ impl Traced {
         }
     }
 
-    /// The process whose ids of functions are those of all.
+    /// The process whose function ids hold for the target.
     pub(super) fn first(&self) -> Option<Arc<Session>> {
         match self {
             Self::Family(family) => family
@@ -346,7 +350,7 @@ impl Traced {
         }
     }
 
-    /// Whether that is the same family, or the same session.
+    /// True for the same group, or the same session.
     pub(super) fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Family(one), Self::Family(other)) => Arc::ptr_eq(one, other),
@@ -355,10 +359,11 @@ impl Traced {
         }
     }
 
-    /// From now on these are recorded and kept, of all; says what it was before. Without a filter, what it is.
+    /// Sets the filter of all processes, and returns the previous filters. Without a filter,
+    /// returns the current ones.
     ///
     /// # Errors
-    /// A filter that means nothing.
+    /// An invalid filter.
     pub(super) fn set_filter(&self, filter: Option<&Filter>) -> Result<Outcomes<Filter>, Refusal> {
         let Some(filter) = filter else {
             let sessions = self.sessions().into_iter();
@@ -372,7 +377,8 @@ impl Traced {
         }
     }
 
-    /// From now on tracing may cost each so much; says how much it was. Without an economy, how much it is.
+    /// Limits the cost of tracing in all processes, and returns the previous limits. Without a
+    /// limit, returns the current ones.
     ///
     /// # Errors
     /// A value out of range.
@@ -392,7 +398,7 @@ impl Traced {
         }
     }
 
-    /// From now on events of all are kept so; says what it was before.
+    /// Sets the mode of all processes, and returns the previous modes.
     pub(super) fn set_mode(&self, mode: Mode) -> Outcomes<Mode> {
         match self {
             Self::Family(family) => family.set_mode(mode),
@@ -415,7 +421,7 @@ impl TryFrom<u32> for Targets {
     }
 }
 
-/// The process that a request names; 0 names none.
+/// The process that a request names. Refuses 0.
 pub(super) fn one(pid: u32) -> Result<Pid, Refusal> {
     Pid::try_from(pid)
         .map_err(|error| Refusal::new(Reason::NoSuchProcess, format!("no such process: {error}")))

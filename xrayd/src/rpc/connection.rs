@@ -1,4 +1,5 @@
-//! One client's connection: bytes, and who the client is.
+//! One client's connection: its bytes, and the caller at its other end. The rights of the caller
+//! are determined in `peer`.
 
 use std::{
     io,
@@ -12,13 +13,14 @@ use tonic::transport::server::Connected;
 use super::admission::Admitted;
 use crate::target::Caller;
 
-/// A connection whose peer is known. The caller is fixed when the connection is made; what the peer does to its
-/// credentials afterwards, or to whom it passes the descriptor, changes nothing.
+/// A connection with a known caller. The caller is fixed at the connect. Later changes of the
+/// peer's credentials change nothing, nor does passing on the descriptor.
 #[derive(Debug)]
 pub(super) struct Connection<T> {
     io: T,
     caller: Caller,
-    /// Gives the peer's place back when the connection ends; none in the peer's own process.
+    /// The peer's place, which is free again when the connection ends. `None` in the peer's own
+    /// process.
     _admitted: Option<Admitted>,
 }
 

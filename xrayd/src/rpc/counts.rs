@@ -1,4 +1,4 @@
-//! Answers with counts of calls, thread by thread.
+//! Answers with counts of calls, thread by thread. The drain counts, not this file.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,13 +14,13 @@ use crate::{
     types::Mode,
 };
 
-/// Functions of a message.
+/// Functions in one message.
 const FUNCTIONS_PER_MESSAGE: usize = 1000;
 
-/// What was counted of whom `pid` means.
+/// The counts of the processes in `traced`.
 ///
 /// # Errors
-/// Nothing is counted.
+/// No calls are counted.
 pub(super) fn get(traced: &Traced, pid: Pid) -> Result<Vec<(Arc<Session>, CallCounts)>, Refusal> {
     let sessions = traced.sessions().into_iter();
     let counted = sessions.filter_map(|session| {
@@ -38,7 +38,7 @@ pub(super) fn get(traced: &Traced, pid: Pid) -> Result<Vec<(Arc<Session>, CallCo
     Ok(counted)
 }
 
-/// As messages.
+/// The counts of a process as messages.
 pub(super) fn messages(
     session: &Session,
     counts: &CallCounts,

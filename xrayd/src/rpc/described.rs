@@ -1,10 +1,11 @@
-//! Selections and settings of requests in a few words, for the audit record.
+//! Short descriptions of selections and settings in requests, for the audit record. They are not
+//! parsed again.
 
 use std::fmt::{self, Write as _};
 
 use xrayd_proto::v1::{self, rule::Rule};
 
-/// Bytes of a description. The record cuts it off at fewer.
+/// Limit on a description in bytes. The audit record cuts it off earlier.
 const LONGEST: usize = 1024;
 
 /// The rules of a selection: `+glob:api::* -function:api::ping`.
@@ -40,10 +41,10 @@ pub(super) fn trigger(request: &v1::TriggerRequest) -> String {
     )
 }
 
-/// A setting, as it was sent.
+/// A setting, in the form in which it was sent.
 pub(super) fn setting(setting: &impl fmt::Debug) -> String {
     let mut text = Bounded(String::new());
-    // It ends with an error when it is long enough.
+    // Writing fails once the text is long enough.
     let _ = write!(text, "{setting:?}");
     text.0
 }
@@ -61,7 +62,7 @@ fn selections<'a>(all: impl Iterator<Item = &'a v1::Selection>) -> String {
     text
 }
 
-/// A text that takes no more than [`LONGEST`] bytes.
+/// A text of at most about [`LONGEST`] bytes.
 struct Bounded(String);
 
 impl fmt::Write for Bounded {

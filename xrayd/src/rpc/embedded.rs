@@ -1,4 +1,5 @@
-//! The service within one's own process: a command line without a daemon takes the same way as one with.
+//! The service within the client's own process. A command line without a daemon uses the same code
+//! path as one with a daemon.
 
 use hyper_util::rt::TokioIo;
 use tokio::{io::DuplexStream, sync::mpsc};
@@ -10,17 +11,17 @@ use super::{
 };
 use crate::{audit::AuditLog, process::Registry, target::Caller};
 
-/// Bytes on their way between client and service; as much as a socket would hold.
+/// Buffer between client and service in bytes, about that of a socket.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// Serves `registry` over memory, to a client who is `caller`, and connects to it.
+/// Serves `registry` over memory to a client that acts as `caller`, and connects to it.
 ///
-/// The service ends when the last clone of the channel is dropped. Sessions do not end with it: that is up to the
-/// registry's owner ([`Registry::detach_all`]). Within a tokio runtime only.
+/// The service ends when the last clone of the channel is dropped. The sessions go on. The owner of
+/// the registry ends them ([`Registry::detach_all`]). Works within a tokio runtime only.
 ///
 /// # Errors
 ///
-/// What the transport says; nothing leaves the process, so it has little to say.
+/// The error of the transport.
 pub async fn embedded(
     registry: Registry,
     caller: Caller,

@@ -1,4 +1,4 @@
-//! Refusals as gRPC sees them: a code for programs, one line for people, the reason's id beside it.
+//! Refusals as gRPC statuses: a code for programs, a line for people, and the id of the reason.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     text::is_hazard,
 };
 
-/// The reason that a failed call carries; `None` for a failure of the transport or of another server.
+/// The reason in a failed call's status. `None` for failures of the transport or of another server.
 #[must_use]
 pub fn reason_of(status: &Status) -> Option<Reason> {
     Reason::from_id(status.metadata().get(REASON_KEY)?.to_str().ok()?)
@@ -22,13 +22,13 @@ impl From<Refusal> for Status {
     }
 }
 
-/// The caller has too much under way already.
+/// The refusal of a caller that has reached a limit.
 pub(super) fn too_many(what: &str, uid: u32) -> Refusal {
     let message = format!("user {uid} has too many {what} under way; wait for one to end");
     Refusal::new(Reason::TooMany, message)
 }
 
-/// The reader of a bounded stream took nothing for too long.
+/// The status for a reader of a bounded stream that took no message for too long.
 pub(super) fn reader_too_slow(patience: Duration) -> Status {
     Status::new(
         Code::DeadlineExceeded,
@@ -36,14 +36,14 @@ pub(super) fn reader_too_slow(patience: Duration) -> Status {
     )
 }
 
-/// A panic in one call. It was logged; the others go on.
+/// The status for a panic in one call. The panic hook has logged it, and other calls go on.
 pub(super) fn bug() -> Status {
     Status::new(Code::Internal, "a bug in xrayd: see the daemon's log")
 }
 
 fn with_reason(code: Code, refusal: Refusal) -> Status {
     let Refusal { reason, message } = refusal;
-    // One line: particulars may come from a process's own strings.
+    // The message is one line. Parts of it may come from strings of a process.
     let message: String = message
         .chars()
         .map(|c| if is_hazard(c) { '\u{fffd}' } else { c })

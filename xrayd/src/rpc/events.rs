@@ -1,6 +1,7 @@
-//! A live feed as batches of decoded events: items of a feed in, messages out. No I/O, no waiting.
+//! Live feeds as batches of decoded events: items of a feed in, messages out. There is no I/O here,
+//! and no waiting.
 //!
-//! The blocks of one call are merged by time; between calls the order is that of the drain.
+//! The blocks of one call are merged by time. Between calls, the order is that of the drain.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,27 +16,29 @@ use xrayd_proto::v1;
 
 use crate::store::Source;
 
-/// Events of one message at most.
+/// Limit on events in one message.
 const MAX_EVENTS: usize = 4096;
-/// And so many bytes of what the program said: clients take messages of 4 MiB, if they do not ask for more.
+/// Size of user event data after which a message ends, in bytes. Clients accept messages of 4 MiB
+/// by default.
 const MAX_SAID: usize = 1 << 20;
 
-/// Clock anchors kept: events of a live stream lie about the latest ones.
+/// Clock anchors that are kept. Events of a live stream are close to the latest ones.
 const MAX_ANCHORS: usize = 16;
 
-/// Threads whose kernel ids are kept; those without events are forgotten first.
+/// Threads whose kernel ids are kept. Threads without events are dropped first.
 const MAX_THREADS: usize = 1 << 16;
 
-/// What the stream needs to know of processes and cannot learn from the feed.
+/// Names that are not in the feed.
 pub(super) trait Names {
-    /// Name and module of a function; `None` for an id that the process does not have.
+    /// Name and module of a function. `None` for an id that the process does not have.
     fn function(&self, source: Source, id: FunctionId) -> Option<v1::FunctionName>;
 }
 
-/// One element of a feed, as far as this file is concerned.
+/// One item of a feed, without the parts that no batch needs.
 #[derive(Debug)]
 pub(super) enum Piece {
-    /// What comes later is of this process; of its functions, these are wanted (`None`: all).
+    /// A process. Later items of its source belong to it. `wanted` are its wanted functions, or all
+    /// for `None`.
     Process {
         pid: u32,
         wanted: Option<HashSet<FunctionId>>,
@@ -43,12 +46,12 @@ pub(super) enum Piece {
     Block(Block),
     Anchor(ClockAnchor),
     Thread(Thread),
-    /// What a client learns elsewhere.
+    /// An item that makes no message.
     Nothing,
-    /// Nothing more comes of this process.
+    /// The end of a process.
     Ended,
     EventType(EventType),
-    /// Events that were not put into the feed, because nobody took them out.
+    /// Events that are not in the feed because its reader was too slow.
     ReaderLost(u64),
 }
 
@@ -56,9 +59,9 @@ pub(super) enum Piece {
 #[derive(Debug)]
 pub(super) struct EventBatcher<N> {
     names: N,
-    /// Those that have not ended.
+    /// The processes that have not ended.
     processes: HashMap<Source, KnownProcess>,
-    /// The latest anchors, oldest first, and the clock made of them.
+    /// The latest anchors in ascending order, and the clock that they make.
     anchors: Vec<ClockAnchor>,
     clock: Clock,
     threads: Threads,
@@ -67,9 +70,9 @@ pub(super) struct EventBatcher<N> {
 #[derive(Debug)]
 struct KnownProcess {
     pid: u32,
-    /// Functions that are wanted; `None`: all.
+    /// The wanted functions. `None`: all functions.
     wanted: Option<HashSet<FunctionId>>,
-    /// Functions whose names were sent. Has no more ids than the process has functions.
+    /// Functions whose names were sent. The number of the process's functions bounds it.
     named: HashSet<FunctionId>,
 }
 
@@ -77,7 +80,7 @@ struct KnownProcess {
 #[derive(Debug, Default)]
 struct Threads(HashMap<(Source, ThreadId), KnownThread>);
 
-/// An event, and what it is to be sorted and named by.
+/// An event with its sort key and its source.
 #[derive(Debug)]
 struct Made {
     ticks: u64,
@@ -88,7 +91,7 @@ struct Made {
 #[derive(Debug)]
 struct KnownThread {
     tid: u32,
-    /// Whether it had a block since the last time that room was made.
+    /// True if the thread had a block since room was made last.
     used: bool,
 }
 
@@ -109,12 +112,12 @@ impl<N: Names> EventBatcher<N> {
         batcher
     }
 
-    /// What it was made with.
+    /// The names that the batcher was made with.
     pub(super) fn names(&mut self) -> &mut N {
         &mut self.names
     }
 
-    /// The messages that these pieces make; none for pieces that say nothing to a client.
+    /// The messages for these items. Items that concern no client make none.
     pub(super) fn batches(&mut self, pieces: Vec<(Source, Piece)>) -> Vec<v1::EventBatch> {
         let mut head = v1::EventBatch::default();
         let mut blocks = Vec::new();
@@ -203,12 +206,13 @@ impl<N: Names> EventBatcher<N> {
         self.clock = Clock::new(self.anchors.clone());
     }
 
-    /// Appends the wanted events of a block, and returns how many the block says are lost.
+    /// Appends the wanted events of a block. Returns the number of lost events in the block.
     fn decode(&mut self, source: Source, block: &Block, events: &mut Vec<Made>) -> u64 {
         let tid = self.threads.tid((source, block.thread));
         let pid = self.pid(source);
         let mut lost = 0_u64;
-        // What cannot be decoded ends the block: the collector made it, so that does not happen.
+        // Undecodable bytes would end the block. They do not occur, because the collector made the
+        // block.
         let mut unpacked = block.events();
         while let Some(Ok(event)) = unpacked.next() {
             let (function, kind, values, said) = match event.body {
@@ -237,7 +241,7 @@ impl<N: Names> EventBatcher<N> {
                     self.of_no_function(source, event.ticks, astray, events);
                     continue;
                 }
-                // The collector makes none.
+                // The collector makes no such event.
                 EventBody::Cpu { .. } => continue,
                 EventBody::Call {
                     function,
@@ -245,7 +249,7 @@ impl<N: Names> EventBatcher<N> {
                     values,
                 } => (function, kind_of(kind), values, None),
                 EventBody::Data { kind, data } => {
-                    // The collector always knows it.
+                    // The collector always sets the function.
                     let Some(function) = data.function() else {
                         continue;
                     };
@@ -317,7 +321,7 @@ impl<N: Names> EventBatcher<N> {
         wanted.is_none_or(|wanted| wanted.contains(&function))
     }
 
-    /// Adds the name of a function that was not named before.
+    /// Adds the name of a function unless it was sent before.
     fn name(&mut self, source: Source, id: FunctionId, batch: &mut v1::EventBatch) {
         if let Some(process) = self.processes.get_mut(&source)
             && !process.named.contains(&id)
@@ -349,7 +353,7 @@ impl Threads {
         }
     }
 
-    /// 0 for a thread that is not known.
+    /// The kernel id of a thread. 0 if it is unknown.
     fn tid(&mut self, id: (Source, ThreadId)) -> u32 {
         self.0.get_mut(&id).map_or(0, |thread| {
             thread.used = true;
@@ -499,7 +503,7 @@ mod tests {
         assert_eq!(batches[0].event_types, [name]);
     }
 
-    /// A block with so many events of 4 KiB.
+    /// A block with this many events of 4 KiB.
     fn speech(thread: u32, events: u64) -> (Source, Piece) {
         let mut encoder = BlockEncoder::new(ThreadId(thread));
         for at in 0..events {
@@ -584,7 +588,7 @@ mod tests {
         let batches = batcher(Some(&[6])).batches(pieces);
         assert_eq!(batches[0].events.len(), 1);
         assert_eq!(batches[0].functions[0].name, "f6");
-        // Not known which thread that was.
+        // The thread is unknown.
         assert_eq!(batches[0].events[0].tid, 0);
         assert!(
             batcher(Some(&[]))
@@ -598,7 +602,7 @@ mod tests {
         let mut threads = Threads::default();
         for id in 0..300_000 {
             threads.insert((Source(0), ThreadId(id)), id + 1);
-            // The first one is busy all the time.
+            // The first thread is busy all the time.
             assert_eq!(threads.tid((Source(0), ThreadId(0))), 1);
         }
         assert!(threads.0.len() <= MAX_THREADS);

@@ -1,8 +1,8 @@
-//! From a writer on a blocking thread to a stream of chunks, through a bounded pipe.
+//! A bounded pipe from a writer on a blocking thread to a stream of chunks.
 //!
-//! At most [`CHUNK_BYTES`] × ([`CHUNKS`] + 2) bytes are on their way. A reader that keeps the
-//! writer waiting for longer than [`Pace`] allows loses the stream, so that no thread and no memory
-//! is held for ever.
+//! At most [`CHUNK_BYTES`] × ([`CHUNKS`] + 2) bytes are in the pipe. A reader that keeps the writer
+//! waiting for longer than [`Pace`] allows loses the stream. So no thread and no memory is held for
+//! ever.
 
 use std::{
     io::{self, ErrorKind, Write},
@@ -27,22 +27,22 @@ pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 /// Messages that wait for the reader.
 pub(super) const CHUNKS: usize = 4;
 
-/// How long a reader may keep the writer waiting, in all its waits together.
+/// Time for which a reader may keep the writer waiting, in all its waits together.
 pub(super) const READER_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a reader gets back of that for each message it takes: one of 256 KiB in a second is the
-/// slowest pace that goes on for ever.
+/// Time that a reader regains for each message that it takes. So the slowest pace without an end is
+/// one message of 256 KiB per second.
 const EARNED: Duration = Duration::from_secs(1);
 
-/// How long the reader of a stream may still keep the writer waiting.
+/// The time for which a reader may still keep the writer waiting.
 #[derive(Debug)]
 pub(super) struct Pace {
     left: Duration,
-    /// What `left` never exceeds.
+    /// The maximum of `left`.
     patience: Duration,
 }
 
-/// Why a message was not sent.
+/// The reason why a message was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unsent {
     /// The reader is gone.
@@ -51,19 +51,19 @@ pub(super) enum Unsent {
     Late,
 }
 
-/// The end that is written to. Only for threads that may block, within a tokio runtime.
+/// The writing end. For threads that may block, within a tokio runtime.
 #[derive(Debug)]
 pub(super) struct ChunkPipe {
     sender: mpsc::Sender<Result<TraceChunk, Status>>,
     runtime: Handle,
-    /// Written and not sent; emptied when it is a chunk.
+    /// Bytes that are written and not sent yet. Emptied when it has the size of a chunk.
     buffer: Vec<u8>,
-    /// What each chunk says beside its bytes.
+    /// The fields of each chunk without its bytes.
     template: TraceChunk,
     pace: Pace,
 }
 
-/// Sends what was taken of some processes, as an `.xtrace` file. Only for threads that may block.
+/// Sends a snapshot as an `.xtrace` file. For threads that may block.
 pub(super) fn send_shot(
     shot: Shot<Arc<Session>>,
     sender: mpsc::Sender<Result<TraceChunk, Status>>,
@@ -89,7 +89,7 @@ impl Pace {
         }
     }
 
-    /// Hands a message over, unless the reader is gone or has used its time up.
+    /// Sends a message, unless the reader is gone or has used up its time.
     pub(super) async fn send<T>(
         &mut self,
         sender: &mpsc::Sender<Result<T, Status>>,
@@ -110,7 +110,7 @@ impl Pace {
 // === impl ChunkPipe ===
 
 impl ChunkPipe {
-    /// A pipe whose chunks carry the totals of `template`. Call within a tokio runtime.
+    /// A pipe whose chunks carry the totals of `template`. Works within a tokio runtime only.
     pub(super) fn new(
         sender: mpsc::Sender<Result<TraceChunk, Status>>,
         template: TraceChunk,
@@ -125,11 +125,11 @@ impl ChunkPipe {
         }
     }
 
-    /// Sends what is left, or why there is no more.
+    /// Sends the remaining bytes, or the reason why the trace ends.
     pub(super) fn finish(mut self, written: io::Result<()>) {
         match written.and_then(|()| self.send()) {
             Ok(()) => {}
-            // Nobody is there to be told.
+            // The reader is gone.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             Err(error) => {
                 let status = if error.kind() == ErrorKind::TimedOut {
@@ -137,7 +137,8 @@ impl ChunkPipe {
                 } else {
                     Status::internal(format!("the trace was not written: {error}"))
                 };
-                // The pipe may be full: a task waits for room until the reader takes it or leaves, the thread does not.
+                // The pipe may be full. A task waits until the reader takes a message or leaves, so
+                // that the thread does not have to.
                 let sender = self.sender;
                 self.runtime
                     .spawn(async move { sender.send(Err(status)).await });
@@ -173,7 +174,7 @@ impl Write for ChunkPipe {
         Ok(taken)
     }
 
-    /// Does nothing: a chunk is sent when it is full, and the rest at the end.
+    /// Does nothing. A chunk is sent when it is full, and the rest at the end.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

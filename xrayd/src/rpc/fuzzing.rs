@@ -1,5 +1,5 @@
-//! The doors for a fuzz target: what the daemon makes of requests, up to where it would look at a
-//! process. Only there with `--cfg fuzzing`.
+//! Entry points for a fuzz target: the handling of requests up to the first look at a process. They
+//! exist only with `--cfg fuzzing`.
 
 use std::sync::LazyLock;
 
@@ -25,9 +25,10 @@ use crate::{
     types::{Economy, FunctionRow, Mode, Run, Switch, Wanted},
 };
 
-/// Bytes of a description in an audit record, with a character and a pattern that is cut off.
+/// Limit on a description in an audit record in bytes, with a character and a pattern that is cut
+/// off.
 const LONGEST_DESCRIPTION: usize = 8 << 10;
-/// Bytes of a message, which is a header.
+/// Limit on a message in bytes. A message is a header.
 const LONGEST_MESSAGE: usize = 8 << 10;
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
@@ -93,7 +94,7 @@ pub fn filter(request: v1::SetFilterRequest) {
     keep_filter(&filter);
 }
 
-/// A request for what tracing may cost.
+/// A request for a limit on the cost of tracing.
 pub fn economy(request: v1::SetEconomyRequest) {
     let Some(economy) = request.economy else {
         return;
@@ -134,7 +135,7 @@ fn describe(selection: Option<&v1::Selection>) {
     assert!(described::selection(selection).len() <= LONGEST_DESCRIPTION);
 }
 
-/// A refusal says why, in one line that a header has room for.
+/// Checks that a refusal has a message of one line that fits into a header.
 fn told<T>(outcome: Result<T, Refusal>) -> Result<T, Refusal> {
     outcome.inspect_err(|refusal| {
         let status = Status::from(refusal.clone());

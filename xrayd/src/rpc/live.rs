@@ -1,8 +1,9 @@
-//! Drives the two live streams: takes items out of the feed of a session or a family, works on them off the async threads, and hands
-//! messages to the client.
+//! The loop of the two live streams: it takes items out of a feed, encodes them off the async
+//! threads, and sends messages to the client. What a message holds is in `events` and in the trace
+//! writer.
 //!
-//! The client's pace is the pace of the loop. While it waits for the client, the feed fills up to its bound and then
-//! drops and counts; the drain thread never waits for anybody.
+//! The loop runs at the client's pace. While it waits for the client, the feed fills up to its
+//! bound, and then drops and counts items. The drain thread never waits for a reader.
 
 use std::{
     collections::BTreeMap, future::poll_fn, io, pin::pin, sync::Arc, task::Poll, time::Duration,
@@ -31,44 +32,44 @@ use crate::{
     store::{Feed, FeedItem, Published, Source, TracedProcess},
 };
 
-/// Events that are decoded at once; bounds the memory of one stream.
+/// Events that are decoded at once. Bounds the memory of one stream.
 const MAX_EVENTS: u64 = 128 * 1024;
 
 /// Items that are taken at once.
 const MAX_ITEMS: usize = 256;
 
-/// How long a reader of a live stream may take nothing. It loses events meanwhile, and is told how
-/// many.
+/// Time for which a reader of a live stream may take no message. It loses events meanwhile, and
+/// receives their number.
 const STALLED: Duration = Duration::from_secs(600);
 
-/// Where messages go: a small bounded queue, then the connection's window.
+/// The destination of messages: a small bounded queue, then the connection's window.
 pub(super) type Sender<T> = mpsc::Sender<Result<T, Status>>;
 
-/// Turns items into messages, on a blocking thread.
+/// Encodes items as messages, on a blocking thread.
 pub(super) trait Encode: Send + 'static {
     type Message: Send + 'static;
 
     /// The messages before the first item.
     fn begin(&mut self) -> Vec<Self::Message>;
 
-    /// The messages that these items make.
+    /// The messages for these items.
     fn encode(&mut self, items: Vec<(Source, FeedItem)>) -> io::Result<Vec<Self::Message>>;
 
-    /// Why no item came after the last one, if that is not the end of the session.
+    /// The refusal to send after the last item. `None` if the feed ended with the session.
     fn failure(&mut self) -> Option<Refusal>;
 
     /// The messages after the last item.
     fn end(&mut self) -> io::Result<Vec<Self::Message>>;
 }
 
-/// How a stream ended.
+/// The way in which a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// With the session.
+    /// It ended with the session.
     Over,
-    /// Before it: the client has left, or something failed.
+    /// It ended before the session: the client left, or an error occurred.
     Early,
-    /// The client has its answer, and undoes by itself what is to be undone, unless it is killed before.
+    /// The client has its answer, and undoes its changes by itself, unless it is killed before.
     Answered,
 }
 
@@ -103,7 +104,7 @@ pub(super) async fn run<E: Encode>(
             };
             (encoder, messages)
         });
-        // A panic was logged where it happened.
+        // The panic hook has logged the panic.
         let Ok((back, messages)) = work.await else {
             let _gone = sender.send(Err(error::bug())).await;
             return Ending::Early;
@@ -128,13 +129,13 @@ pub(super) async fn run<E: Encode>(
     }
 }
 
-/// Hands a message over. A reader that takes nothing for [`STALLED`] counts as gone.
+/// Sends a message. A reader that takes no message for [`STALLED`] counts as gone.
 async fn deliver<T>(sender: &Sender<T>, message: T) -> Result<(), ()> {
     let sent = sender.send_timeout(Ok(message), STALLED);
     sent.await.map_err(drop)
 }
 
-/// Waits for an item and takes what else is there already; nothing when the session ended.
+/// Waits for an item, and takes further items that are there. Empty when the feed has ended.
 async fn gather(feed: &mut Feed) -> Vec<(Source, FeedItem)> {
     let mut items = Vec::new();
     let mut events = 0;
@@ -151,7 +152,7 @@ async fn gather(feed: &mut Feed) -> Vec<(Source, FeedItem)> {
     items
 }
 
-/// What a future has at once; it is dropped if it has to wait.
+/// The output of a future that is ready. A future that has to wait is dropped.
 async fn now<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -167,25 +168,25 @@ async fn now<F: Future>(future: F) -> Option<F::Output> {
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     here: BTreeMap<Source, Arc<dyn TracedProcess>>,
-    /// How many there were.
+    /// Number of processes so far.
     seen: usize,
-    /// Why one of them failed that is not here any more.
+    /// The failure of a process that has been removed.
     failure: Option<Refusal>,
 }
 
-/// Decoded events, for StreamEvents.
+/// Encodes decoded events, for StreamEvents.
 #[derive(Debug)]
 pub(super) struct EventMessages {
     batcher: EventBatcher<Sessions>,
-    /// Unset: every event.
+    /// The wanted functions. `None`: all events.
     wanted: Option<Selection>,
 }
 
-/// Bytes of a trace, for StreamTrace.
+/// Encodes the bytes of a trace, for StreamTrace.
 #[derive(Debug)]
 pub(super) struct TraceMessages {
     sessions: Sessions,
-    /// What is recorded on a loan; unset: everything.
+    /// The part of a recording with a lease. `None`: everything.
     recorded: Option<Recorded>,
     writer: TraceWriter<Vec<u8>>,
 }
@@ -205,7 +206,8 @@ impl Sessions {
         }
     }
 
-    /// Why no item came after the last one: a process alone has failed. Of a family, the others' events are what was asked for.
+    /// The failure to report after the last item. Only a process that is alone in its stream
+    /// reports one. In a group, the events of the other processes are the answer.
     fn failure(&self) -> Option<Refusal> {
         if self.seen > 1 {
             return None;
@@ -233,7 +235,7 @@ impl Names for Sessions {
 // === impl EventMessages ===
 
 impl EventMessages {
-    /// Those that `wanted` matches in each process, if it is set.
+    /// Encodes the events of the functions that `wanted` matches in each process, or all events.
     pub(super) fn new(wanted: Option<Selection>, anchors: Vec<ClockAnchor>) -> Self {
         Self {
             batcher: EventBatcher::new(Sessions::default(), anchors),
@@ -245,7 +247,7 @@ impl EventMessages {
         match item {
             FeedItem::Process(session) => {
                 let pid = session.pid().as_u32();
-                // What cannot be understood was refused before.
+                // An invalid selection was refused before.
                 let wanted = self.wanted.as_ref().map(|selection| {
                     let rows = session.functions(Some(selection)).unwrap_or_default();
                     rows.into_iter().map(|row| row.id).collect()
@@ -299,7 +301,7 @@ impl Encode for EventMessages {
 // === impl TraceMessages ===
 
 impl TraceMessages {
-    /// Of everything, or of what is recorded on a loan.
+    /// Encodes everything, or the part of a recording with a lease.
     pub(super) fn new(recorded: Option<Recorded>) -> io::Result<Self> {
         Ok(Self {
             sessions: Sessions::default(),
@@ -308,7 +310,7 @@ impl TraceMessages {
         })
     }
 
-    /// What was written, in messages of bounded size.
+    /// The written bytes, in messages of bounded size.
     fn chunks(&mut self) -> Vec<v1::TraceChunk> {
         let bytes = std::mem::take(self.writer.get_mut());
         let totals = self.writer.totals();
@@ -382,7 +384,8 @@ impl TraceMessages {
             }
             FeedItem::Anchor(anchor) => {
                 writer.anchor(source, &anchor)?;
-                // About once a second: who leaves before the end knows all but the last of it.
+                // About once a second. So the trace of a reader that leaves early lacks only the
+                // last of it.
                 match sessions.here.get(&source) {
                     Some(session) => writer.so_far(source, session.tables()),
                     None => Ok(()),
@@ -463,7 +466,7 @@ mod tests {
         }
     }
 
-    /// What a reader of a stream without events gets last.
+    /// The last message of a stream without events.
     async fn last(encoder: Ending) -> Option<Result<u32, Status>> {
         let feed = closed_feed();
         let admitted = Admission::new(1).admit(0).unwrap();

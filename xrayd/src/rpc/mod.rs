@@ -1,18 +1,19 @@
-//! gRPC: `xrayd.v1` over the [`Registry`](crate::process::Registry).
+//! gRPC: `xrayd.v1` over the [`Registry`](crate::process::Registry). No code outside of this folder
+//! uses the messages.
 //!
 //! ```text
-//!  socket ─► accept ─► Connection (caller) ─► Service ─► Workers ─► authorise ─► Registry (blocking threads)
-//!              │                                 │           │
+//!  socket ─► accept ─► Connection (caller) ─► Service ─► Workers ─► authorise ─► Registry
+//!              │                                 │           │      (blocking threads)
 //!              │                                 │         audit: each decision
 //!              │                                 │
 //!          admission                          convert ◄─► proto types, which stop here
 //!                                                │
-//!                                     EventBatcher · TraceWriter ◄─ Feed of a session or a family
+//!                                     EventBatcher · TraceWriter ◄─ Feed of a session or a group
 //! ```
 //!
-//! What is bounded: connections, streams and blocking calls of each user, calls of each connection,
-//! bytes of a message, threads of each user, events of a batch, batches on their way, seconds that
-//! a stream waits for its reader.
+//! Bounded are: connections, streams and blocking calls of each user, calls of each connection,
+//! bytes of a message, threads of each user, events of a batch, batches on their way, and seconds
+//! that a stream waits for its reader.
 
 mod admission;
 mod authorise;

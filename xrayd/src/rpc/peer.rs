@@ -1,10 +1,9 @@
-//! The process that connected to the socket, and what it may do by itself.
+//! The process that connected to the socket, and the rights that it has by itself.
 //!
-//! `SO_PEERCRED` names the user and the group of the moment of the connect. Nothing else is as
-//! certain: what `/proc` shows is of a later moment, when the process may have executed a
-//! set-user-id program with the descriptor open. So what is read there only takes away. A process
-//! that is not in the daemon's namespaces, that is confined, or that cannot be looked at gets
-//! nothing.
+//! `SO_PEERCRED` has the user and the group at the moment of the connect. Nothing else is as
+//! certain: `/proc` shows the process at a later moment, when it may have executed a set-user-id
+//! program with the descriptor open. So data from there only takes rights away. A process that is
+//! not in the daemon's namespaces, that is confined, or that cannot be looked at gets no rights.
 
 use std::{
     io::{self, ErrorKind},
@@ -24,14 +23,14 @@ use crate::{
     },
 };
 
-/// What the kernel says of the process at the other end of a connection.
+/// The kernel's data about the process at the other end of a connection.
 #[derive(Debug)]
 pub(super) struct Peer {
     uid: u32,
     group: u32,
-    /// `None` for one in a pid namespace that cannot be seen from here.
+    /// `None` for a process in a pid namespace that is not visible here.
     pid: Option<Pid>,
-    /// `None` if it has ended.
+    /// `None` if the process has ended.
     held: Option<PidFd>,
     label: Option<Vec<u8>>,
 }
@@ -39,17 +38,17 @@ pub(super) struct Peer {
 // === impl Peer ===
 
 impl Peer {
-    /// By the connection alone; reads nothing of the process.
+    /// The peer of a connection. Reads nothing of the process.
     ///
     /// # Errors
-    /// The kernel does not say who it is.
+    /// The kernel does not report the peer's credentials.
     pub(super) fn of(stream: &UnixStream) -> io::Result<Self> {
         let credentials = stream.peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok());
         let pid = pid.and_then(|pid| Pid::try_from(pid).ok());
         let held = match PidFd::of_peer(&stream.as_fd()) {
-            // Before 6.5. A process that connects, ends, and whose number is given to another one
-            // before this line, is taken for that one.
+            // Kernels before 6.5. If the peer ends and its pid is given to another process before
+            // this line, the other process is taken for the peer.
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
                 pid.and_then(|pid| PidFd::open(pid).ok())
             }
@@ -68,12 +67,12 @@ impl Peer {
         self.uid
     }
 
-    /// Its number, for the log; 0 if it has none here.
+    /// The pid for the log. 0 if the process has none here.
     pub(super) fn pid(&self) -> u32 {
         self.pid.map_or(0, Pid::as_u32)
     }
 
-    /// A caller of this name that gets nothing, for the audit record.
+    /// A caller without rights, for the audit record.
     pub(super) fn without_rights(&self) -> Caller {
         Caller::peer(self.uid, self.pid(), Err(Confinement::Unseen))
     }
@@ -100,7 +99,7 @@ impl Peer {
         let (permitted, effective) = self.check_threads(pid)?;
         let stat = Process::new(pid.as_raw()).and_then(|process| process.stat());
         let start_time = stat.map_err(|_| Confinement::Unseen)?.starttime;
-        // Asked last: then all of that was of this process.
+        // Checked last: the data above is of this process only if it has not exited.
         if held.has_exited() {
             return Err(Confinement::Unseen);
         }
@@ -133,8 +132,8 @@ impl Peer {
         Ok(())
     }
 
-    /// What all threads have in common: permitted and effective capabilities. Which of them
-    /// connected is not known.
+    /// The permitted and effective capabilities that all threads have in common. It is unknown
+    /// which thread connected.
     fn check_threads(&self, pid: Pid) -> Result<(u64, u64), Confinement> {
         let own = &OwnProcess::get().status;
         let threads = Threads::of(pid);
@@ -170,14 +169,14 @@ impl Peer {
     }
 }
 
-/// What one thread of the peer shows, against what this process is.
+/// Compares one thread of the peer with this process.
 fn check_status(
     uid: u32,
     group: u32,
     status: &ThreadStatus,
     own: &ThreadStatus,
 ) -> Result<(), Confinement> {
-    // The kernel's rule goes by the real ids.
+    // The kernel's rule uses the real ids.
     let is_one = |ids: Option<[u32; 3]>, id: u32| {
         ids.is_some_and(|[real, effective, _]| real == id && effective == id)
     };
@@ -185,12 +184,13 @@ fn check_status(
         return Err(Confinement::Ids);
     }
     let filters = |status: &ThreadStatus| (status.seccomp.unwrap_or(0), status.filters);
-    // Filters are inherited and never removed: with as many as this process it has the same.
+    // Filters are inherited and never removed. A process with as many filters as this process has
+    // the same ones.
     let same = filters(status) == filters(own) && own.filters.is_some();
     if status.seccomp.unwrap_or(0) != 0 && !same {
         return Err(Confinement::Seccomp);
     }
-    // A Landlock domain shows nowhere, and without this flag only CAP_SYS_ADMIN makes one.
+    // A Landlock domain is visible nowhere. Without this flag only CAP_SYS_ADMIN can create one.
     let is_privileged = uid == 0 && status.capabilities & SYS_PTRACE != 0;
     if status.no_new_privs && !is_privileged {
         return Err(Confinement::NoNewPrivileges);
@@ -198,14 +198,14 @@ fn check_status(
     Ok(())
 }
 
-/// Whether a security module holds a process with this label back. The policy cannot be asked, so
-/// every label counts but those by which AppArmor and SELinux's reference policy say that they do
-/// not.
+/// True if a security module may confine a process with this label. The policy cannot be read, so
+/// every label counts except those that AppArmor and SELinux's reference policy use for unconfined
+/// processes.
 fn confines(label: &[u8]) -> bool {
     let label = label.split(|&byte| byte == 0).next().unwrap_or_default();
     let label = label.trim_ascii();
     let mut fields = label.split(|&byte| byte == b':');
-    // SELinux without a policy calls everything "kernel".
+    // SELinux without a policy labels every process "kernel".
     let is_free = label.is_empty()
         || label == b"kernel"
         || label == b"unconfined"
@@ -310,7 +310,7 @@ mod tests {
         ] {
             assert_eq!(check(&change, &own), Err(expected), "{change:?}");
         }
-        // In a container that both are in, both are under its filter.
+        // In a common container, both processes are under its filter.
         let filtered = |filters| ThreadStatus {
             seccomp: Some(2),
             filters,

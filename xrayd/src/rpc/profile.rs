@@ -1,4 +1,5 @@
-//! Answers with sums of calls: of what is kept at once, of what happens from now on when the client has ended its stream.
+//! Answers with sums of calls. Kept sums are sent at once. Sums from now on are sent when the
+//! client has ended its request stream.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,22 +19,22 @@ use crate::{
     types::Mode,
 };
 
-/// How often it is looked whether all processes have ended.
+/// Interval of checks whether all processes have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// The sums that are wanted.
+/// The sums for an answer.
 #[derive(Debug)]
 pub(super) enum Profiles {
-    /// Those that are being made.
+    /// Sums that are being made.
     UnderWay(Vec<Profiling>),
-    /// Those that were made.
+    /// Finished sums.
     Made(Vec<(Arc<Session>, ProfileSums)>),
 }
 
 // === impl Profiles ===
 
 impl Profiles {
-    /// Of whom `pid` means.
+    /// The sums of the processes in `traced`. `from_now` begins new ones.
     ///
     /// # Errors
     /// No sums are kept.
@@ -59,7 +60,7 @@ impl Profiles {
         Ok(Self::Made(kept))
     }
 
-    /// Waits until nothing more comes.
+    /// Waits until all processes have ended.
     async fn end(&self) {
         let Self::UnderWay(profiles) = self else {
             return;
@@ -80,7 +81,7 @@ impl Profiles {
     }
 }
 
-/// Waits until the client wants the answer, and gives it.
+/// Waits until the client wants the answer, and sends it.
 pub(super) async fn run(
     profiles: Profiles,
     mut requests: Streaming<FetchProfileRequest>,
@@ -89,7 +90,7 @@ pub(super) async fn run(
     _admitted: Admitted,
 ) -> Ending {
     let wanted = async {
-        // Further messages say nothing.
+        // Further messages mean nothing.
         while let Some(FetchProfileRequest { .. }) = requests.message().await? {}
         Ok::<(), Status>(())
     };
@@ -115,7 +116,7 @@ pub(super) async fn run(
         let written = write_profile(&profiles, &mut pipe);
         pipe.finish(written);
     });
-    // A panic was logged where it happened.
+    // The panic hook has logged a panic.
     let _ = written.await;
     Ending::Answered
 }

@@ -1,8 +1,8 @@
-//! What a recording beside others has: of all that happens in its processes, calls of its functions
-//! that begin in its time, and what happens in them until it ends.
+//! The part of a live feed that belongs to one recording with a lease: calls of its functions that
+//! begin in its time, and the events in them up to its end.
 //!
-//! Its end is the moment at which its loan was taken back, or the end of the time that was asked
-//! for, if that is earlier. Both are readings of the target's counter, as the events' times are.
+//! The recording ends when its lease ends, or after the requested duration if that is earlier. Both
+//! times are readings of the target's counter, as the times of events are.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -20,42 +20,42 @@ use crate::{
     sys::{now_anchor, ticks_now},
 };
 
-/// Threads of which it is remembered what is open; exits of others' calls that go on over the end
-/// of a block count as those of calls that began before.
+/// Threads with remembered open calls. If there are more, exits of other recordings' calls that
+/// extend over the end of a block count as exits of calls that began earlier.
 const MOST_THREADS: usize = 1 << 16;
 
-/// The counter's rate is taken when events are so near to the end of the asked time: a sixteenth of
-/// it. The longer it was measured, the better it is known.
+/// The last part of the duration: one sixteenth. The frequency of the counter is measured at the
+/// first event in it, because a longer measurement is more exact.
 const NEAR_END: u32 = 16;
 
-/// A recording beside others.
+/// A recording with a lease.
 #[derive(Debug)]
 pub(super) struct Recorded {
-    /// Unset: all functions.
+    /// The functions. `None`: all functions.
     selection: Option<Selection>,
-    /// How long it is, if that was said.
+    /// The requested duration, if any.
     duration: Option<Duration>,
-    /// The first reading of counter and clock that is known. Set by the first process, at its begin
-    /// at the latest.
+    /// The first known reading of counter and clock. Set by the first process, at its begin at the
+    /// latest.
     anchor: Option<ClockAnchor>,
-    /// When it began in the first process.
+    /// The begin in the first process.
     first: Option<Ticks>,
-    /// When the time that was asked for is over. Set once events come near to it.
+    /// The end of the requested duration. Set once events come near to it.
     time_up: Option<Ticks>,
-    /// By process, those in which it has begun.
+    /// The processes in which it has begun.
     parts: BTreeMap<Source, ProcessPart>,
-    /// Its functions, and of how many that was found out.
+    /// By process: the number of functions that were matched, and the functions of the recording.
     functions: HashMap<Source, (usize, HashSet<FunctionId>)>,
-    /// The threads that have open calls, or go on after the end.
+    /// Threads that have open calls, or whose events extend over the end.
     threads: HashMap<(Source, ThreadId), Chosen>,
 }
 
-/// Its part in a process.
+/// The part of a recording in one process.
 #[derive(Debug, Clone, Copy, Default)]
 struct ProcessPart {
-    /// Unset: as of the process's beginning.
+    /// `None`: the begin of the process.
     since: Option<Ticks>,
-    /// When the loan was taken back.
+    /// The time at which the lease ended.
     taken_back: Option<Ticks>,
     excluded: Excluded,
 }
@@ -63,7 +63,7 @@ struct ProcessPart {
 // === impl Recorded ===
 
 impl Recorded {
-    /// Of these functions, or of all; for so long, or until its loan is taken back.
+    /// A recording of these functions, or of all. It ends with `duration`, or with its lease.
     pub(super) fn of(selection: Option<Selection>, duration: Option<Duration>) -> Self {
         Self {
             selection,
@@ -77,8 +77,8 @@ impl Recorded {
         }
     }
 
-    /// A process comes, with the first reading of its clocks. If it was not there when the loan
-    /// began, the recording has it from its beginning.
+    /// Adds a process, with the first reading of its clocks. If the process was not there when the
+    /// lease began, the recording has it from its begin on.
     pub(super) fn come(&mut self, source: Source, anchor: Option<&ClockAnchor>) {
         self.anchor = self.anchor.or(anchor.copied());
         if !self.parts.is_empty() {
@@ -86,7 +86,7 @@ impl Recorded {
         }
     }
 
-    /// The loan begins in a process.
+    /// Begins the lease in a process.
     pub(super) fn begin(&mut self, source: Source, at: Ticks) {
         self.first.get_or_insert(at);
         self.anchor = self.anchor.or_else(|| now_anchor().ok());
@@ -96,19 +96,19 @@ impl Recorded {
         });
     }
 
-    /// The loan is taken back in a process.
+    /// Ends the lease in a process.
     pub(super) fn end(&mut self, source: Source, at: Ticks) {
         if let Some(part) = self.parts.get_mut(&source) {
             part.taken_back.get_or_insert(at);
         }
     }
 
-    /// Nothing more comes of a process: from when to when the recording has it, if it does.
+    /// Removes a process. Returns the time for which the recording has it, if it has begun there.
     pub(super) fn leave(&mut self, source: Source) -> Option<RecordingWindow> {
         self.functions.remove(&source);
         self.threads.retain(|(its, _), _| *its != source);
         let part = self.parts.remove(&source)?;
-        // Without an event near the end that was not needed before.
+        // It is only needed now if no event came near the end.
         let now = ticks_now();
         self.meet(part.taken_back.unwrap_or(now));
         let until = self.until(&part).filter(|until| *until <= now);
@@ -127,7 +127,7 @@ impl Recorded {
         })
     }
 
-    /// What of a block is in the recording.
+    /// The part of a block that is in the recording.
     pub(super) fn part(
         &mut self,
         source: Source,
@@ -155,7 +155,7 @@ impl Recorded {
                     let (looked_at, functions) = &mut *known;
                     if usize::try_from(id.0).is_ok_and(|id| id >= *looked_at) {
                         *looked_at = session.functions_known();
-                        // What cannot be understood was refused before.
+                        // An invalid selection was refused before.
                         let rows = session.functions(Some(selection)).unwrap_or_default();
                         *functions = rows.into_iter().map(|row| row.id).collect();
                     }
@@ -172,7 +172,7 @@ impl Recorded {
         kept
     }
 
-    /// When the recording ends in a process, as far as that is known.
+    /// The end of the recording in a process, as far as it is known.
     fn until(&self, part: &ProcessPart) -> Option<Ticks> {
         match (part.taken_back, self.time_up) {
             (Some(taken_back), Some(time_up)) => Some(taken_back.min(time_up)),
@@ -180,7 +180,7 @@ impl Recorded {
         }
     }
 
-    /// Something happened at `at`: if the end of the asked time is near, it is settled when it is.
+    /// Notes an event at `at`. If the end of the duration is near, its time is computed.
     fn meet(&mut self, at: Ticks) {
         let (None, Some(first), Some(duration)) = (self.time_up, self.first, self.duration) else {
             return;
@@ -196,8 +196,8 @@ impl Recorded {
     }
 }
 
-/// How many ticks a time has, at the rate between two readings of the clocks. `None` if those do not
-/// tell a rate.
+/// Converts a duration to ticks at the frequency between two readings of the clocks. `None` if the
+/// readings give none.
 fn ticks_of(time: Duration, (from, to): (&ClockAnchor, &ClockAnchor)) -> Option<u64> {
     let ns = to.monotonic_ns.checked_sub(from.monotonic_ns)?;
     let ticks = u128::from(to.ticks.0.checked_sub(from.ticks.0)?);
@@ -225,19 +225,19 @@ mod tests {
         };
         check(anchor(0, 0), anchor(30, 10), Some(3_000_000_000));
         check(anchor(7, 5), anchor(10, 7), Some(1_500_000_000));
-        // No time passed, or it ran backwards.
+        // No time passed, or the clock ran backwards.
         check(anchor(0, 5), anchor(9, 5), None);
         check(anchor(9, 0), anchor(0, 5), None);
         check(anchor(0, 5), anchor(9, 0), None);
         check(anchor(0, 0), anchor(u64::MAX, 1), None);
     }
 
-    /// Whichever is earlier is the end: the asked time's, or the moment of the take back.
+    /// The end is the end of the duration or of the lease, whichever is earlier.
     #[test]
     fn a_recording_ends_with_its_time_or_when_its_loan_is_taken_back() {
         let now = now_anchor().unwrap();
         let source = Source::default();
-        // Longer ago than a millisecond.
+        // More than a millisecond ago.
         let first = Ticks(now.ticks.0 - (1 << 24));
         let later = Ticks(now.ticks.0 - 1);
         let begun = |duration| {
@@ -258,7 +258,7 @@ mod tests {
         let soon = Ticks(first.0 + 1);
         stopped.end(source, soon);
         assert_eq!(stopped.leave(source).unwrap().until, Some(soon));
-        // The process ended.
+        // The process has ended.
         assert_eq!(begun(None).leave(source).unwrap().until, None);
         assert_eq!(Recorded::of(None, None).leave(source), None);
     }

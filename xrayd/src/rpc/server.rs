@@ -1,4 +1,5 @@
-//! The gRPC server: accepts, bounds, and puts the services together.
+//! The gRPC server: it accepts connections, bounds them, and combines the services. The calls are
+//! in `service`.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -26,40 +27,42 @@ use crate::{
     shutdown::Stopping,
 };
 
-/// Connections of one user at a time.
+/// Limit on connections of one user.
 const CONNECTIONS_PER_USER: u32 = 64;
 
-/// Calls and streams of one connection at a time.
+/// Limit on calls and streams of one connection.
 const CALLS_PER_CONNECTION: u32 = 64;
 
-/// A request is a selection at its longest.
+/// Limit on a request in bytes. The longest requests are selections.
 const MAX_REQUEST_BYTES: usize = 1 << 20;
 
-/// A peer that does not answer a ping for so long is gone or stopped; its connection is closed.
+/// Time to answer a ping. A peer that takes longer is gone or stopped, and its connection is
+/// closed.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// How long to wait after accepting failed, as it does while the daemon is out of descriptors.
+/// Pause after a failed accept, as when the daemon is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why serving ended.
+/// The reason why serving ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The reflection service does not know what to do with the contract.
+    /// The reflection service cannot read the contract.
     #[error("the contract cannot be served by reflection")]
     Reflection(#[from] tonic_reflection::server::Error),
     /// The transport failed.
     #[error("the transport failed")]
     Transport(#[from] tonic::transport::Error),
-    /// A bug; the panic was logged.
+    /// A bug. The panic hook has logged the panic.
     #[error("the server panicked")]
     Panicked,
 }
 
-/// Serves `registry` to everybody who connects to `listener`, until `stopping` says so and every call has ended.
+/// Serves `registry` to the clients of `listener`, until `stopping` is notified and every call has
+/// ended.
 ///
 /// # Errors
 ///
-/// The transport fails as a whole; a connection that fails is not an error.
+/// The transport fails as a whole. A connection that fails is no error.
 pub async fn serve(
     listener: UnixListener,
     registry: Registry,
@@ -72,13 +75,13 @@ pub async fn serve(
     let service = Service::new(registry, audit, workers);
     serve_connections(ReceiverStream::new(accepted), service, async {
         stopping.wait().await;
-        // Also closes the listener: from here on a connection is refused instead of left waiting.
+        // Also closes the listener, so that further connections are refused instead of waiting.
         accepting.abort();
     })
     .await
 }
 
-/// Serves whoever comes out of `incoming`, until it ends or `stop` is done, and every call has ended.
+/// Serves the connections of `incoming`, until it ends or `stop` is done, and every call has ended.
 pub(super) async fn serve_connections<T>(
     incoming: impl Stream<Item = Connection<T>>,
     service: Service,
@@ -121,7 +124,8 @@ fn router(service: Service) -> Result<Router, ServeError> {
         .add_service(reflection().build_v1alpha()?))
 }
 
-/// Accepts until the server is gone. Whoever cannot be named or has too many connections is turned away.
+/// Accepts connections until the server is gone. Peers that cannot be identified or have too many
+/// connections are rejected.
 async fn accept(
     listener: UnixListener,
     accepted: mpsc::Sender<Connection<UnixStream>>,
@@ -152,10 +156,10 @@ async fn accept(
             continue;
         };
         let (accepted, audit, workers) = (accepted.clone(), audit.clone(), workers.clone());
-        // A peer with many threads takes a while, which no other peer waits for.
+        // The look at a peer with many threads takes a while, and other peers must not wait for it.
         tokio::spawn(async move {
-            // A panic was logged where it happened.
-            // A user whose other places are taken connects to undo what took them.
+            // The panic hook has logged a panic. The lane is the one for releases, because a user
+            // whose other places are taken connects to undo what took them.
             let looked = workers.run(Lane::Release, peer.uid(), || peer.look());
             let Ok(caller) = looked.await else {
                 return;

@@ -1,4 +1,5 @@
 //! The RPCs: authorise, convert inward, call the registry on a blocking thread, convert outward.
+//! The rules of each step are in its own file.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,31 +32,31 @@ use crate::{
     types::{Economy, FunctionRow, Reach, Run, Switch},
 };
 
-/// Blocking calls of one user at a time.
+/// Limit on blocking calls of one user.
 const CALLS_PER_USER: u32 = 16;
 
-/// Open streams of one user at a time.
+/// Limit on open streams of one user.
 const STREAMS_PER_USER: u32 = 32;
-/// How long a client that has its answer may take to undo by itself what is to be undone.
+/// Time for a client that has its answer to undo its changes by itself.
 const ANSWERED_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Messages of a live stream that wait for the connection.
 const QUEUED_MESSAGES: usize = 4;
 
-/// Functions of one message of ListFunctions.
+/// Functions in one message of ListFunctions.
 const FUNCTIONS_PER_BATCH: usize = 1024;
 
-/// What a call answers.
+/// The answer to a call.
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The service. Cloning shares everything.
+/// The service. Clones share everything.
 #[derive(Debug, Clone)]
 pub(super) struct Service {
     registry: Registry,
     audit: AuditLog,
     workers: Workers,
     calls: Arc<Admission>,
-    /// Calls that let processes be as they were: never refused for other calls.
+    /// Calls that restore processes. Other calls never keep them out.
     releases: Arc<Admission>,
     streams: Arc<Admission>,
 }
@@ -74,12 +75,12 @@ impl Service {
         }
     }
 
-    /// Begins a call. From here on each way out leaves an audit record.
+    /// Begins a call. From here on, each way out leaves an audit record.
     fn call<T>(&self, request: &Request<T>, operation: Operation) -> Result<Call, Status> {
         Ok(self.audit.call(authorise::caller(request)?, operation))
     }
 
-    /// Runs a live stream to its end, and undoes what its reader wanted undone if that is gone before.
+    /// Runs a live stream to its end. If the reader is gone before, undoes what it wanted undone.
     fn follow(
         &self,
         stream: impl Future<Output = live::Ending> + Send + 'static,
@@ -96,15 +97,15 @@ impl Service {
                 live::Ending::Answered => tokio::time::sleep(ANSWERED_PATIENCE).await,
             }
             if let Some(what) = undo {
-                // Not among the calls that a user may have at a time: it has to be done.
+                // This does not count against the user's limit on calls, because it has to be done.
                 let undo = move || what.undo(&registry, &audit, caller, pid, &traced);
-                // A panic was logged where it happened.
+                // The panic hook has logged a panic.
                 let _ = workers.run(Lane::Release, caller.uid, undo).await;
             }
         });
     }
 
-    /// Runs `work` on a thread that may block. What is decided there is recorded.
+    /// Runs `work` on a thread that may block, and records the decision.
     async fn blocking<T: Send + 'static>(
         &self,
         call: Call,
@@ -133,7 +134,7 @@ impl Service {
             call.decide(&result);
             result
         });
-        // A panic was logged where it happened.
+        // The panic hook has logged a panic.
         Ok(done.await.map_err(|_| error::bug())??)
     }
 
@@ -141,7 +142,7 @@ impl Service {
         place(&self.streams, "streams", call)
     }
 
-    /// Switches functions of one process or of all of the caller's.
+    /// Switches functions of one process, or of all that the caller may trace.
     async fn toggle(
         &self,
         request: Request<v1::ToggleRequest>,
@@ -189,7 +190,7 @@ impl Service {
     }
 }
 
-/// A place for this call; without one the call is refused.
+/// Takes a place for this call. Without a free place the call is refused.
 fn place(admission: &Arc<Admission>, what: &str, call: &mut Call) -> Result<Admitted, Status> {
     let uid = call.caller().uid;
     let admitted = admission.admit(uid);
@@ -200,7 +201,8 @@ fn place(admission: &Arc<Admission>, what: &str, call: &mut Call) -> Result<Admi
     Ok(admitted?)
 }
 
-/// What was done to each process; if it is one that is named, and alone, its refusal is the call's.
+/// Calls `work` for each target, and returns the outcomes. If the request names one process, and
+/// its refusal is the only outcome, the refusal is that of the call.
 fn for_each<T>(
     registry: &Registry,
     call: &mut Call,
@@ -479,7 +481,7 @@ impl Xrayd for Service {
                 let feed = traced.subscribe(None);
                 let first = traced.sessions().into_iter().next();
                 let mut anchors = first.map(|first| first.anchors()).unwrap_or_default();
-                // A session that has just begun has one anchor, and the counter's rate is not known without another.
+                // A new session has one anchor, and the frequency of the counter needs two.
                 anchors.push(now_anchor().map_err(|error| {
                     Refusal::new(Reason::Io, format!("cannot read the clock: {error}"))
                 })?);
@@ -602,7 +604,7 @@ impl Xrayd for Service {
     ) -> Answer<Self::FetchProfileStream> {
         let mut call = self.call(&request, Operation::Profile)?;
         let caller = call.caller();
-        // Before the first message is waited for, which may never come.
+        // Taken before the wait for the first message, which may never come.
         let admitted = self.stream(&mut call)?;
         let mut requests = request.into_inner();
         let first = requests.message().await?;
@@ -633,7 +635,7 @@ impl Xrayd for Service {
     ) -> Answer<Self::TriggerStream> {
         let mut call = self.call(&request, Operation::Trigger)?;
         let caller = call.caller();
-        // Before the first message is waited for, which may never come.
+        // Taken before the wait for the first message, which may never come.
         let admitted = self.stream(&mut call)?;
         let mut requests = request.into_inner();
         let first = requests.message().await?;
@@ -642,14 +644,14 @@ impl Xrayd for Service {
         let audit = self.audit.clone();
         let (plan, begun) = self
             .blocking(call, move |registry, _| {
-                // Patterns are compiled, which takes its time.
+                // Compiling the patterns takes a while.
                 let plan = Plan::try_from(first)?;
                 let begun = Watched::begin(registry, &audit, caller, &plan)?;
                 Ok((plan, begun))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
-        // There is room for it.
+        // The queue is empty, so there is room.
         let _ = sender.try_send(Ok(trigger::armed(&begun.0)));
         let workers = (self.workers.clone(), caller);
         let triggering = Triggering::new(plan, begun, sender, workers);
@@ -671,7 +673,7 @@ fn statuses(traced: &Traced) -> Vec<v1::ProcessStatus> {
     }
 }
 
-/// Functions with the process they belong to, in the order of pid and id.
+/// Functions with their processes, ordered by pid and id.
 fn functions(
     registry: &Registry,
     caller: Caller,

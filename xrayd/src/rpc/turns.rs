@@ -1,8 +1,9 @@
 //! Turns at a bounded number of threads, shared fairly among users.
 //!
-//! A user gets a turn as long as more places are free than it has turns, and it has fewer than its
-//! share. So one user never takes half of all places, and each further user finds some. Users who
-//! wait are served by how few turns they have. Root takes no turn: its threads are a reserve.
+//! A user gets a turn as long as more places are free than it has turns, and it has fewer turns
+//! than its share. So one user never takes half of all places, and each further user finds some.
+//! Among waiting users, the one with the fewest turns is next. Root takes no turn, because it has a
+//! reserve of threads.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,7 +17,7 @@ use crate::lock::lock;
 /// Places of one kind.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// What one user may have at a time.
+    /// Limit on turns of one user.
     share: usize,
     state: Mutex<State>,
 }
@@ -24,18 +25,18 @@ pub(super) struct Turns {
 #[derive(Debug)]
 struct State {
     free: usize,
-    /// Users who have turns or wait; the others have no entry.
+    /// Users that have turns or wait. Other users have no entry.
     users: BTreeMap<u32, User>,
 }
 
 #[derive(Debug, Default)]
 struct User {
     running: usize,
-    /// In the order of their coming. Bounded by the calls and streams that a user may have.
+    /// In the order of their begin. Bounded by the calls and streams that a user may have.
     waiting: VecDeque<oneshot::Sender<Turn>>,
 }
 
-/// A turn. Dropping it gives the place to the next user.
+/// A turn. A dropped turn gives its place to the next user.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Turn(Option<(Arc<Turns>, u32)>);
@@ -65,13 +66,13 @@ impl Turns {
         turn.await.unwrap_or(Turn(None))
     }
 
-    /// Gives free places to users who wait.
+    /// Gives free places to waiting users.
     fn give(self: &Arc<Self>) {
         loop {
             let next = lock(&self.state).next(self.share);
             let Some((uid, sender)) = next else { return };
             let turn = Turn(Some((Arc::clone(self), uid)));
-            // One whose receiver is gone comes back and is dropped.
+            // A turn whose receiver is gone comes back and is dropped.
             let _ = sender.send(turn);
         }
     }
@@ -82,12 +83,12 @@ impl Turns {
 impl State {
     fn wait(&mut self, uid: u32, sender: oneshot::Sender<Turn>) {
         let waiting = &mut self.users.entry(uid).or_default().waiting;
-        // Those of calls that were cancelled.
+        // Removes calls that were cancelled.
         waiting.retain(|other| !other.is_closed());
         waiting.push_back(sender);
     }
 
-    /// Takes a place for the user with the fewest turns who waits and may have one more.
+    /// Takes a place for the waiting user with the fewest turns, if that user may have one more.
     fn next(&mut self, share: usize) -> Option<(u32, oneshot::Sender<Turn>)> {
         self.users.retain(|_, user| {
             user.waiting.retain(|sender| !sender.is_closed());
@@ -137,7 +138,7 @@ mod tests {
         Box::pin(async move { turns.wait(uid).await })
     }
 
-    /// The turn, if it is this one's.
+    /// The turn of this waiting call, if it has it.
     fn now(waiting: &mut Waiting) -> Option<Turn> {
         let mut context = Context::from_waker(std::task::Waker::noop());
         match waiting.as_mut().poll(&mut context) {

@@ -1,5 +1,5 @@
-//! Undoes what a client has changed when the client is gone: a client that is killed cannot do
-//! that, and a process must not stay traced without a reader.
+//! Undoing the changes of a client that is gone. A client that is killed cannot do that, and a
+//! process must not stay traced without a reader.
 
 use std::{num::NonZeroU64, sync::Arc};
 
@@ -20,23 +20,23 @@ use crate::{
     types::LeaseId,
 };
 
-/// What is to be undone.
+/// The change to undo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Undo {
     /// The attach.
     Attach,
-    /// A loan.
+    /// A lease.
     Loan(LeaseId),
 }
 
-/// A new attach whose client has not taken the answer yet. It is undone when it is dropped before
-/// [`Self::answered`]: the daemon drops the call of a client that has left.
+/// A new attach whose client has not taken the answer yet. The attach is undone when this is
+/// dropped before [`Self::answered`]. The daemon drops the call of a client that has left.
 #[derive(Debug)]
 pub(super) struct Unanswered {
     attach: Option<NewAttach>,
 }
 
-/// What it takes to undo an attach.
+/// The data to undo an attach.
 #[derive(Debug)]
 struct NewAttach {
     registry: Registry,
@@ -50,7 +50,7 @@ struct NewAttach {
 // === impl Undo ===
 
 impl Undo {
-    /// Undoes it for a process that meant `then` when the stream began.
+    /// Undoes the change for a process whose target was `then` when the stream began.
     pub(super) fn undo(
         self,
         registry: &Registry,
@@ -61,7 +61,7 @@ impl Undo {
     ) {
         let call = audit.call(caller, Operation::Undo).of(pid.as_u32());
         let mut call = call.with(format!("{self:?}"));
-        // It may be followed since, or have been let go.
+        // The process may be followed since, or may have been detached from.
         let traced = match authorise::traced(registry, caller, pid, Deed::Release) {
             Ok(traced) => traced,
             Err(refusal) if refusal.reason == Reason::NotAttached => return call.decide(&Ok(())),
@@ -95,7 +95,7 @@ impl Undo {
             }
         }
         call.decide_each(&undone);
-        // A process that was let go meanwhile needs nothing.
+        // A process that was detached from meanwhile needs nothing.
         call.decide(&Ok(()));
     }
 
@@ -132,8 +132,8 @@ impl TryFrom<v1::Undo> for Undo {
 // === impl Unanswered ===
 
 impl Unanswered {
-    /// Ties an attach to the answer of its call. Nothing is undone of a process that was attached
-    /// before, or has ended by now.
+    /// Ties an attach to the answer of its call. Nothing is undone for a process that was attached
+    /// before, or that has ended by now.
     pub(super) fn new(
         registry: &Registry,
         audit: AuditLog,
@@ -155,7 +155,7 @@ impl Unanswered {
         Self { attach }
     }
 
-    /// The client is there to take the answer.
+    /// Notes that the client takes the answer.
     pub(super) fn answered(mut self) {
         self.attach = None;
     }
@@ -180,13 +180,13 @@ impl Drop for Unanswered {
                 traced,
             } = attach;
             let undo = move || Undo::Attach.undo(&registry, &audit, caller, pid, &traced);
-            // A panic was logged where it happened.
+            // The panic hook has logged a panic.
             let _ = workers.run(Lane::Release, caller.uid, undo).await;
         });
     }
 }
 
-/// Whether the process was attached all the time.
+/// True if the process was attached all the time.
 fn is_same(now: &Traced, then: &Traced) -> bool {
     match (now, then) {
         (Traced::Family(now), Traced::Family(then)) => Arc::ptr_eq(now, then),

@@ -1,14 +1,14 @@
-//! The threads that calls and streams block: how many there are, and who gets them.
+//! The threads that calls and streams block: their number, and the shares of users.
 //!
 //! | lane | work | places |
 //! |---|---|---|
 //! | `calls` | a call: as long as an attach takes | 64 |
 //! | `steps` | a step of a stream: short | 48 |
-//! | `releases` | detach, the end of a loan, undoing what a lost client changed | 32 |
+//! | `releases` | detach, the end of a lease, undoing what a lost client changed | 32 |
 //! | `snapshots` | the answer of a snapshot or a profile, at the pace of its reader | 24 |
 //!
-//! Users share a lane as [`Turns`] says. Root takes no place: what is left of the runtime's threads
-//! is a reserve for root, for metrics, and for the end of the daemon.
+//! Users share a lane as [`Turns`] describes. Root takes no place. The remaining threads of the
+//! runtime are a reserve for root, for metrics, and for the end of the daemon.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,27 +33,27 @@ const RESERVE: usize = 72;
 /// The runtime's blocking threads.
 pub(crate) const BLOCKING_THREADS: usize = CALLS + STEPS + RELEASES + SNAPSHOTS + RESERVE;
 
-/// How long a snapshot waits for a place before it is refused.
+/// Longest wait of a snapshot for a place before it is refused.
 const SNAPSHOT_WAIT: Duration = Duration::from_secs(10);
 
-/// Threads that may block. Cloning shares them.
+/// Threads that may block. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Workers {
     calls: Arc<Turns>,
-    /// Apart from calls, so that a user's calls do not hold up the same user's streams.
+    /// Separate from calls, so that a user's calls do not hold up the same user's streams.
     steps: Arc<Turns>,
     releases: Arc<Turns>,
     snapshots: Arc<Turns>,
 }
 
-/// What a thread is wanted for.
+/// The purpose of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     /// A call.
     Call,
     /// A step of a stream.
     Step,
-    /// To let processes be as they were.
+    /// An operation that restores processes.
     Release,
 }
 
@@ -72,7 +72,7 @@ impl Workers {
     /// Runs `work` on a thread that may block, when it is this user's turn.
     ///
     /// # Errors
-    /// It panicked, which was logged.
+    /// `work` panicked. The panic hook has logged that.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         lane: Lane,
@@ -86,17 +86,17 @@ impl Workers {
         };
         let turn = turns.wait(uid).await;
         spawn_blocking(move || {
-            // Given back when the work ends, which is later than now if the client leaves.
+            // Dropped when the work ends, which is later than this call if the client leaves.
             let _turn = turn;
             work()
         })
         .await
     }
 
-    /// A place for the answer of a snapshot or a profile.
+    /// Takes a place for the answer of a snapshot or a profile.
     ///
     /// # Errors
-    /// None becomes free for a while.
+    /// No place becomes free within [`SNAPSHOT_WAIT`].
     pub(super) async fn snapshot(&self, caller: Caller) -> Result<Turn, Refusal> {
         let turn = tokio::time::timeout(SNAPSHOT_WAIT, self.snapshots.wait(caller.uid)).await;
         turn.map_err(|_| {
@@ -119,11 +119,11 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(20);
 
-    /// How much slow work has begun, and the signal that ends all of it.
+    /// The number of slow tasks that have begun, and the signal that ends all of them.
     type Gate = (Mutex<usize>, Condvar);
 
-    /// Ends the slow work when it is dropped, also after a failed assertion: the runtime waits for
-    /// threads that block.
+    /// Ends the slow tasks when it is dropped, even after a failed assertion, because the runtime
+    /// waits for blocking threads.
     struct Opening(Arc<Gate>);
 
     impl Drop for Opening {

@@ -1,4 +1,5 @@
-//! What rested, and when everything was recorded: for who asks, and for traces. The control thread writes, anybody reads.
+//! The history of suppressed functions and of duty cycle windows, for users and for traces. The
+//! control thread writes it, and any thread reads it. It decides nothing.
 
 use std::{
     cmp::Reverse,
@@ -13,14 +14,14 @@ use crate::{
     types::{Economy, EconomyStatus, Resting},
 };
 
-/// Times for which a function rested that are told apart; older ones become one.
+/// Times of suppression that are kept for each function. Older ones are merged into one.
 const MOST_SPANS: usize = 8;
 /// Windows that are kept.
 const MOST_WINDOWS: usize = 16 << 10;
 /// Functions that a status names.
 const MOST_TOLD: usize = 10;
 
-/// What came of an economy.
+/// The effect of a limit on the cost of tracing.
 #[derive(Debug, Default)]
 pub(crate) struct History(Mutex<Books>);
 
@@ -30,15 +31,16 @@ struct Books {
     overhead: Option<f64>,
     event_ns: f64,
     rested: BTreeMap<FunctionId, Rested>,
-    /// The latest last; as a trace has them.
+    /// The windows in ascending order, as a trace has them.
     windows: VecDeque<Open>,
-    /// How many there have been.
+    /// Windows since the attach, dropped ones included.
     opened: u64,
-    /// The last of them is of the cycle that goes on.
+    /// True if the last window belongs to the current cycle.
     cycling: bool,
 }
 
-/// When a function rested, the oldest first; what rests now is last and has no end.
+/// Times of suppression in ascending order. The last one has no end while the function is
+/// suppressed.
 #[derive(Debug, Default)]
 struct Rested(VecDeque<Span>);
 
@@ -46,30 +48,30 @@ struct Rested(VecDeque<Span>);
 struct Span {
     from: Ticks,
     until: Option<Ticks>,
-    /// Ticks in it for which calls were recorded all the same.
+    /// Ticks of the span in which calls were recorded nevertheless.
     recorded: u64,
-    /// About so many were not.
+    /// Estimated number of calls that were not recorded.
     calls: f64,
 }
 
-/// A time for which everything was recorded.
+/// A window in which everything was recorded.
 #[derive(Debug, Clone, Copy)]
 struct Open {
     from: Ticks,
     until: Ticks,
-    /// Ticks up to the next one.
+    /// Ticks to the begin of the next window.
     stands_for: u64,
 }
 
 // === impl History ===
 
 impl History {
-    /// What is wanted.
+    /// The limit in force.
     pub(crate) fn economy(&self) -> Economy {
         lock(&self.0).economy
     }
 
-    /// From now on that is wanted.
+    /// Puts a limit into force.
     pub(super) fn begin(&self, economy: Economy) {
         let mut books = lock(&self.0);
         books.economy = economy;
@@ -77,14 +79,14 @@ impl History {
         books.cycling = false;
     }
 
-    /// What tracing costs, as a share, and an event, in nanoseconds.
+    /// Sets the overhead, as a share, and the cost of an event, in nanoseconds.
     pub(super) fn cost(&self, overhead: Option<f64>, event_ns: f64) {
         let mut books = lock(&self.0);
         books.overhead = overhead;
         books.event_ns = event_ns;
     }
 
-    /// These functions rest from now on.
+    /// Begins the suppression of these functions.
     pub(super) fn rest(&self, functions: &[FunctionId], now: Ticks) {
         let mut books = lock(&self.0);
         for &id in functions {
@@ -92,7 +94,7 @@ impl History {
         }
     }
 
-    /// These do no more.
+    /// Ends the suppression of these functions.
     pub(super) fn wake(&self, functions: impl IntoIterator<Item = FunctionId>, now: Ticks) {
         let mut books = lock(&self.0);
         for id in functions {
@@ -102,13 +104,13 @@ impl History {
         }
     }
 
-    /// Nothing does.
+    /// Ends all suppressions.
     pub(super) fn wake_all(&self, now: Ticks) {
         let all = lock(&self.0).rested.keys().copied().collect::<Vec<_>>();
         self.wake(all, now);
     }
 
-    /// About so many calls of a function were not recorded.
+    /// Adds the estimated number of calls that each function did not record.
     pub(super) fn unrecorded(&self, functions: impl Iterator<Item = (FunctionId, f64)>) {
         let mut books = lock(&self.0);
         for (id, calls) in functions {
@@ -118,7 +120,7 @@ impl History {
         }
     }
 
-    /// For so many ticks these were recorded though they rest.
+    /// Adds ticks in which these functions were recorded although they are suppressed.
     pub(super) fn recorded(&self, functions: &[FunctionId], ticks: u64) {
         let mut books = lock(&self.0);
         for id in functions {
@@ -128,11 +130,12 @@ impl History {
         }
     }
 
-    /// Everything was recorded then, which stands for so many ticks until the next time.
+    /// Adds a window. It stands for this many ticks until the next window begins.
     pub(super) fn window(&self, from: Ticks, until: Ticks, stands_for: u64) {
         let mut books = lock(&self.0);
         books.opened += 1;
-        // The first one of a cycle has none before it: up to there everything was recorded, or nothing was to be.
+        // The first window of a cycle has no predecessor: before it everything was recorded, or
+        // nothing was to be.
         if std::mem::replace(&mut books.cycling, true)
             && let Some(last) = books.windows.back_mut()
         {
@@ -148,14 +151,14 @@ impl History {
         });
     }
 
-    // --- by anybody
+    // --- readers
 
-    /// Whether a function rests.
+    /// True if a function is suppressed.
     pub(crate) fn rests_now(&self, id: FunctionId) -> bool {
         lock(&self.0).rested.get(&id).is_some_and(Rested::rests)
     }
 
-    /// When functions rested, as a trace says it.
+    /// All times of suppression, in the form of a trace.
     pub(crate) fn rests(&self, process: ProcessId) -> Vec<Rest> {
         let books = lock(&self.0);
         let spans = books
@@ -173,7 +176,7 @@ impl History {
         spans.map(rest).collect()
     }
 
-    /// When everything was recorded, likewise.
+    /// All windows, in the form of a trace.
     pub(crate) fn windows(&self, process: ProcessId) -> Vec<DutyWindow> {
         let books = lock(&self.0);
         let window = |open: &Open| DutyWindow {
@@ -260,7 +263,7 @@ impl Span {
         self.calls.round() as u64
     }
 
-    /// This and a later one as one; what lies between was recorded.
+    /// Merges this span and a later one. Calls between the two were recorded.
     fn up_to(self, later: Self) -> Self {
         let between = self
             .until
@@ -300,7 +303,7 @@ mod tests {
         let rests = history.rests(PROCESS);
         assert_eq!(rests.len(), MOST_SPANS);
         let first = &rests[0];
-        // 94 times, between which it was recorded for 4 ticks each.
+        // 94 spans, with 4 recorded ticks between neighbours.
         assert_eq!((first.from, first.until), (Ticks(0), Some(Ticks(936))));
         assert_eq!((first.recorded, first.calls), (94 + 93 * 4, 235));
         assert_eq!(rests.last().unwrap().until, None);

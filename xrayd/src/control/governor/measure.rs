@@ -1,4 +1,4 @@
-//! What was recorded between two looks, and what that cost whom.
+//! The events between two looks, and their cost by thread and function. Nothing is decided here.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,45 +10,46 @@ use xray_trace::model::{FunctionId, ThreadId, Ticks};
 use super::weigh::{ALL, Measured, Time};
 use crate::collect::{RingId, RingSample, Sample, Tally};
 
-/// Events that say who causes the others.
+/// Events of a ring that suffice to represent all of its events.
 const ENOUGH_EVENTS: u64 = 1000;
-/// Threads that run for less than this part of the time need no budget of their own.
+/// Threads that use less than this share of a processor need no budget of their own.
 pub(super) const WORKING: f64 = 0.05;
 
-/// Clocks and rings at one moment.
+/// Clocks and ring counters at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
-    /// When, by both clocks; `None` before anything was read.
+    /// The moment by both clocks. `None` before the first reading.
     pub(super) at: Option<(Instant, Ticks)>,
     pub(super) given: HashMap<RingId, u64>,
     pub(super) cpu: Duration,
     pub(super) threads: HashMap<ThreadId, Duration>,
-    /// How much of a processor the process used up to then, and its threads.
+    /// Processor use of the process and of its threads until then, as shares of one processor.
     pub(super) running: f64,
     pub(super) threads_running: HashMap<ThreadId, f64>,
 }
 
-/// What happened in a while.
+/// The events of an interval.
 #[derive(Debug, Default)]
 pub(super) struct Interval {
-    /// For so long the process has run.
+    /// Processor time of the process, in nanoseconds.
     pub(super) cpu_ns: f64,
     pub(super) rings: Vec<Grown>,
-    /// Threads that have a ring at its end.
+    /// Threads that have a ring at the end of the interval.
     pub(super) living: HashSet<ThreadId>,
 }
 
-/// One ring in it.
+/// The part of one ring in an interval.
 #[derive(Debug)]
 pub(super) struct Grown {
     pub(super) thread: ThreadId,
     pub(super) given: u64,
-    /// For how long its thread ran, if it works at all.
+    /// Processor time of its thread, in nanoseconds. `None` if the thread works less than
+    /// [`WORKING`].
     pub(super) cpu_ns: Option<f64>,
     pub(super) tally: Option<Tally>,
 }
 
-/// What an interval has cost.
+/// The cost of an interval.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
     pub(super) measured: Measured,
@@ -72,7 +73,8 @@ impl Reading {
         }
     }
 
-    /// How much of a processor was used since `before`, which was read then; returns the nanoseconds since.
+    /// Computes the processor use since `before`, which was read at `at`. Returns the nanoseconds
+    /// since then.
     pub(super) fn run_since(&mut self, before: &Self, at: Instant) -> f64 {
         let elapsed = self
             .at
@@ -93,7 +95,8 @@ impl Reading {
 // === impl Interval ===
 
 impl Interval {
-    /// What was recorded between two samples, in so many nanoseconds of which the process ran so many: by whom, the pictures say, of the time since then.
+    /// The events from the counters `before` to `sample`. The interval takes `elapsed_ns`, and the
+    /// process runs for `cpu_ns` of it. `tallies` are the events by function in the same time.
     pub(super) fn new(
         sample: &Sample,
         before: &HashMap<RingId, u64>,
@@ -113,7 +116,7 @@ impl Interval {
         }
     }
 
-    /// Whether it is known who recorded what there is.
+    /// True if the functions are known that caused the events, or if there were no events.
     pub(super) fn is_seen(&self) -> bool {
         self.rings.is_empty() || self.rings.iter().any(|ring| ring.seen().is_some())
     }
@@ -131,14 +134,14 @@ impl Interval {
             ..Measured::default()
         };
         measured.threads.insert(ALL, time(self.cpu_ns, given));
-        // Of rings that were not looked at, threads do what the others do.
+        // Threads whose rings were not sampled are taken to do what the others do.
         let scale = if seen > 0.0 { given / seen } else { 0.0 };
         let mut times = HashMap::<FunctionId, (f64, f64)>::new();
         for ring in &self.rings {
             let Some(tally) = ring.seen() else {
                 continue;
             };
-            // An event may have several words, each of which costs something.
+            // An event may have several words, and each of them has a cost.
             let words_each = float(ring.given) / float(tally.events);
             let all = tally
                 .unseen
@@ -195,7 +198,8 @@ impl Grown {
         }
     }
 
-    /// What its newest events say, if that is enough to say something of all: of a ring that is read, only what was written since a chunk was begun is there.
+    /// The tally of the newest events, if there are enough of them to represent all. Of a ring that
+    /// is read along, only the words since the begin of a chunk are there.
     fn seen(&self) -> Option<&Tally> {
         let enough = (self.given / 8).clamp(1, ENOUGH_EVENTS);
         self.tally.as_ref().filter(|tally| tally.events >= enough)

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A suppressed function is on in [`States`](super::states), and its sleds are off. The [`History`]
-//! says how long functions were suppressed, about how many of their calls were not recorded, and
-//! when all functions were on. It is shown to users and written into traces.
+//! records for how long functions were suppressed, about how many of their calls were not recorded,
+//! and when all functions were on. Users and traces get these figures.
 //!
 //! | file | holds |
 //! |---|---|

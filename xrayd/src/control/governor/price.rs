@@ -1,15 +1,20 @@
-//! What an event costs the program: about the price of reading the counter, which is most of what a trampoline does. Measured by the processor time of Redis with every function
-//! on in flight, 179 events a request: 0.98 times that (9.35 ns); of a function that does nothing: 1.00 to 1.16 times (`docs/benchmarks.md`).
+//! The cost of an event for the program, derived from the cost of reading the counter.
+//!
+//! Reading the counter is most of the work of a trampoline. Measured with the processor time of
+//! Redis with every function on in mode flight, 179 events a request, an event costs 0.98 times
+//! that (9.35 ns). For a function that does nothing it costs 1.00 to 1.16 times that
+//! (`docs/benchmarks.md`).
 
 use crate::sys::ticks_now;
 
-/// How many times what reading the counter costs.
+/// Cost of an event, as a multiple of the cost of reading the counter.
 const TIMES: f64 = 1.1;
-/// Readings of which the time is taken, and how often; the least counts, since others run on the processor, too.
+/// Readings in a timed round, and the number of rounds. The fastest round counts, because other
+/// threads run on the processor, too.
 const READINGS: u32 = 200;
 const ROUNDS: u32 = 20;
 
-/// Ticks that an event costs on this machine.
+/// Cost of an event on this machine, in ticks.
 pub(super) fn of_event() -> f64 {
     let round = |_| {
         let begin = ticks_now().0;

@@ -1,14 +1,18 @@
-//! The control thread's part of an economy: it looks at what is recorded, has functions rest, tries again what rests, and opens the windows of a duty cycle.
+//! The control thread's part of the governor: it samples the rings, suppresses functions, tries
+//! suppressed functions again, and opens the windows of a duty cycle.
 //!
 //! ```text
-//!            over the budget: the too dear rest
+//!            over the budget: suppress the costly
 //!            ┌───────┐
-//!  looking ──┴───────┴── now and then ──► trying: what rests is on ── milliseconds ──► weighed anew: some rest, some wake ──► looking
+//!  looking ──┴───────┴── now and then ──► trying: suppressed functions are on for milliseconds ──┐
+//!     ▲                                                                                          │
+//!     └───────────── weighed anew: some are suppressed, some are resumed ◄───────────────────────┘
 //!
-//!  off: sleds off, door closed ──► sleds on ──► door open: everything is recorded ──► door closed ──► sleds off
+//!  off: sleds off, door closed ──► sleds on ──► door open: record ──► door closed ──► sleds off
 //! ```
 //!
-//! A window of a duty cycle begins and ends for all functions and threads at once, however long it takes to switch sleds: by the door of the trampolines.
+//! A window of a duty cycle begins and ends for all functions and threads at once, however long it
+//! takes to switch sleds. The door of the trampolines does that.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -32,44 +36,47 @@ use crate::{
     types::{Duty, Economy, Wanted},
 };
 
-/// How soon is looked after something was switched on, and then how often.
+/// Delay of the first look after functions were switched on, and the interval of later looks.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Where more than that part of the budget is spent, functions have to rest: so many that what is left takes this part, since measurements vary. And what is tried again may take
-/// that part.
+/// Shares of the budget. If the load is above the first, functions are suppressed until it is at
+/// most the second. The distance between them allows for the variation of measurements. The third
+/// is the limit on the cost of tries.
 const TOO_MUCH: f64 = 0.75;
 const ENOUGH: f64 = 0.6;
 const FOR_TRYING: f64 = 0.2;
-/// For how long what rests is tried, how often at most, and how many functions at once.
+/// Shortest and longest try, shortest and longest interval between tries, and the most functions in
+/// one try.
 const SHORTEST_TRY: Duration = Duration::from_millis(1);
 const LONGEST_TRY: Duration = Duration::from_millis(50);
 const TRY_EVERY: Duration = Duration::from_secs(1);
 const TRY_EVERY_AT_LEAST: Duration = Duration::from_secs(60);
 const MOST_TRIED: usize = 256;
-/// What was measured before counts so much less with each look, and with each try: these are short, and are about functions of which nothing else is known.
+/// Factors by which earlier measurements lose weight at each look and at each try. Tries are short,
+/// and nothing else shows the cost of suppressed functions, so their measurements last longer.
 const FADE_LOOK: f64 = 0.6;
 const FADE_TRY: f64 = 0.85;
-/// What was spent in a look counts so much less with each later one, in what is told.
+/// Factor by which earlier looks lose weight in the reported overhead.
 const FADE: f64 = 0.9;
 
-/// What the control thread knows of an economy.
+/// The control thread's state of a limit on the cost of tracing.
 #[derive(Debug, Default)]
 pub(crate) struct Governor {
-    /// When there is something to do; `None` while there never is.
+    /// Time of the next step. `None` if there is never one.
     due: Option<Instant>,
     stage: Stage,
-    /// Switched on, and off.
+    /// Functions that are switched on and suppressed.
     resting: BTreeSet<FunctionId>,
     weights: Weights,
-    /// What an event costs, in ticks.
+    /// Cost of an event, in ticks.
     price: f64,
-    /// Both clocks when it began: they tell how fast the counter goes.
+    /// Both clocks at the begin of the limit. They give the frequency of the counter.
     begun: Option<(Instant, Ticks)>,
     last: Option<Reading>,
-    /// What tracing took of late, and how long the program ran.
+    /// Recent cost of tracing, and recent processor time of the program.
     spent: Time,
     next_try: Option<Instant>,
-    /// The last function that was tried.
+    /// The last function of the previous try.
     tried: Option<FunctionId>,
 }
 
@@ -77,37 +84,37 @@ pub(crate) struct Governor {
 enum Stage {
     #[default]
     Looking,
-    /// Some functions are on though they rest.
+    /// Some suppressed functions are on.
     Trying(Try),
     /// Nothing is recorded until the next window.
     Off,
-    /// Everything is.
+    /// Everything is recorded.
     Open { since: Ticks, next: Instant },
 }
 
-/// Functions that rest and are on for a moment.
+/// A try: suppressed functions that are on for a moment.
 #[derive(Debug)]
 struct Try {
-    /// In order of id.
+    /// In ascending order.
     ids: Vec<FunctionId>,
-    /// What rings had been given before.
+    /// Words that each ring had been given before.
     given: HashMap<RingId, u64>,
-    /// For how long the process had run at the last look.
+    /// Processor time of the process at the last look.
     ran: Option<Duration>,
-    /// When they began to be switched on, and for how many nanoseconds threads had run by then;
-    /// `None` if the process had ended. They are switched off in the same order, so each is on for
-    /// as long as it is from here to when that begins.
+    /// The time at which switching on began. Sleds are switched off in the same order. So each is
+    /// on for as long as from here to the begin of switching off.
     since: Ticks,
     clocks: RunClocks,
+    /// Processor time of the threads at `since`, in nanoseconds. `None` if the process had ended.
     began: Option<f64>,
-    /// How much of a processor threads without a clock use.
+    /// Processor use of threads without a clock, as a share of one processor.
     unclocked: f64,
 }
 
 // === impl Governor ===
 
 impl Governor {
-    /// When there is something to do.
+    /// Time until the next step.
     pub(crate) fn until_due(&self) -> Duration {
         self.due.map_or(Duration::MAX, |due| {
             due.saturating_duration_since(Instant::now())
@@ -128,7 +135,7 @@ impl Governor {
         self.price * self.tick_ns()
     }
 
-    /// What tracing costs, if anything ran.
+    /// The overhead, if the program ran at all.
     fn overhead(&self) -> Option<f64> {
         let useful_ns = self.spent.useful_ns();
         (useful_ns > 0.0).then(|| self.spent.spent_ns / useful_ns)
@@ -136,7 +143,7 @@ impl Governor {
 }
 
 impl Controller {
-    /// From now on tracing may cost so much; says how much it was before.
+    /// Puts a limit on the cost of tracing into force, and returns the previous one.
     pub(crate) fn economize(&mut self, economy: Economy) -> Result<Economy> {
         let before = self.shared.history.economy();
         self.end_economy()?;
@@ -150,7 +157,7 @@ impl Controller {
         };
         if let Economy::Duty(_) = economy {
             if let Err(error) = self.close_window() {
-                // Else it would be in force, though whoever asked was told that it is not.
+                // The client gets an error, so the limit must not stay in force.
                 if self.end_economy().is_ok() {
                     self.shared.history.begin(Economy::None);
                 }
@@ -161,7 +168,8 @@ impl Controller {
         Ok(before)
     }
 
-    /// Everything that is switched on is on. After an error the economy is as it was, and this can be tried again.
+    /// Resumes all suppressed functions. After an error the limit is still in force, and the call
+    /// can be repeated.
     fn end_economy(&mut self) -> Result<()> {
         let resting: Vec<FunctionId> = self.governor.resting.iter().copied().collect();
         self.wake_sleds(&resting)?;
@@ -170,7 +178,7 @@ impl Controller {
             self.open_door()?;
         }
         if let Stage::Trying(_) = self.governor.stage {
-            // What was to be counted for the try is not any more.
+            // Ends the counting for the try.
             self.sample(Look::Newest(HashMap::new()));
         }
         self.shared.history.wake_all(ticks_now());
@@ -178,13 +186,13 @@ impl Controller {
         Ok(())
     }
 
-    /// The process is let go, or gone.
+    /// Ends the limit of a process that is being detached from, or is gone. Sleds are not touched.
     pub(crate) fn forget_economy(&mut self) {
         self.governor = Governor::default();
         self.shared.history.wake_all(ticks_now());
     }
 
-    /// Somebody switches these: they are what they are switched to.
+    /// Ends the suppression of functions that are being switched. The switch decides their state.
     pub(crate) fn no_rest_for(&mut self, ids: &[FunctionId]) {
         if let Economy::Budget(_) = self.shared.history.economy() {
             let soon = Instant::now() + FIRST_LOOK;
@@ -198,7 +206,7 @@ impl Controller {
         }
     }
 
-    /// Does what is due.
+    /// Does the next step if it is due.
     pub(crate) fn tend_economy(&mut self) {
         if !self.governor.until_due().is_zero() {
             return;
@@ -278,10 +286,10 @@ impl Controller {
         Ok(())
     }
 
-    /// Has these rest.
+    /// Suppresses functions.
     fn rest(&mut self, ids: Vec<FunctionId>) -> Result<()> {
         let rested = self.rest_sleds(&ids);
-        // Also if that failed: some of them may be off, and are to be woken again.
+        // Noted after a failure, too: some of them may be off, and have to be resumed later.
         self.shared.history.rest(&ids, ticks_now());
         tracing::debug!(
             pid = self.target.pid().as_raw(),
@@ -292,12 +300,12 @@ impl Controller {
         rested
     }
 
-    /// What rests is on for a moment, to see what it costs now.
+    /// Switches suppressed functions on for a moment, to measure what they cost now.
     fn begin_try(&mut self, budget: f64) -> Result<()> {
         let running = self.governor.last.as_ref().map_or(0.0, |last| last.running);
         let now = Instant::now();
         if running < WORKING / 10.0 {
-            // There is nothing to see.
+            // The program is idle, so there is nothing to measure.
             self.governor.next_try = Some(now + TRY_EVERY);
             return Ok(());
         }
@@ -339,9 +347,11 @@ impl Controller {
             clocks,
             unclocked,
         });
-        // Also if that failed: some of them may be on, and are to rest again.
+        // The stage is set after a failure, too: some of them may be on, and have to be suppressed
+        // again.
         let stopped = woken?;
-        // They are switched on and off one after the other: each is on for about as long as one of the two takes.
+        // Sleds are switched on and off one after the other. So each is on for `time` plus about
+        // the duration of one switch of all.
         let on = time + begun.duration_since(waking);
         let cost = on.as_secs_f64() * load + 2.0 * stopped.as_secs_f64();
         let pause = Duration::from_secs_f64((cost / share).min(1e6));
@@ -349,7 +359,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Clocks of the threads that work, and how much of a processor others use.
+    /// Clocks of the threads that work, and the processor use of the other threads.
     fn run_clocks(&self) -> (RunClocks, f64) {
         let pid = self.target.pid();
         let Some(last) = &self.governor.last else {
@@ -378,10 +388,10 @@ impl Controller {
     fn end_try(&mut self, budget: f64, mut tried: Try) -> Result<()> {
         let until = ticks_now();
         let ended = tried.clocks.read();
-        // What somebody has switched since is not tried any more.
+        // Functions that were switched meanwhile do not belong to the try any more.
         tried.ids.retain(|id| self.governor.resting.contains(id));
         if let Err(error) = self.rest_sleds(&tried.ids) {
-            // They are on still, and tried on until that succeeds.
+            // They are still on. The try goes on until switching off succeeds.
             self.governor.stage = Stage::Trying(tried);
             return Err(error);
         }
@@ -411,7 +421,7 @@ impl Controller {
         let governor = &mut self.governor;
         governor.last = Some(last);
         let (resting, states) = (&governor.resting, &self.shared.states);
-        // What they cost until they were off again is spent, too.
+        // Their cost until they were off again counts, too.
         let ran = tried_ran.zip(sample.ran);
         let ran = ran.map(|(before, now)| now.saturating_sub(before));
         let spent = Time {
@@ -440,8 +450,8 @@ impl Controller {
         self.shared.history.wake(wake, ticks_now());
         self.rest(rest)?;
         self.begin_anew();
-        // Since the last look, those that were not on have rested all the time, and the others but
-        // for the try.
+        // Since the last look, functions outside the try were suppressed all the time, and the
+        // others all the time but the try.
         let now = self.governor.last.as_ref().map(|last| last.cpu);
         let ran = tried_ran.zip(now);
         let ran_ns = ran.map_or(0.0, |(before, now)| {
@@ -454,8 +464,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Notes what functions that rest would have recorded while the process ran for so many
-    /// nanoseconds.
+    /// Adds the calls that suppressed functions would have recorded in this much processor time of
+    /// the process, in nanoseconds.
     fn count_unrecorded(&self, useful_ns: impl Fn(FunctionId) -> f64) {
         let resting = self.governor.resting.iter();
         let unrecorded = resting.filter_map(|id| {
@@ -465,7 +475,8 @@ impl Controller {
         self.shared.history.unrecorded(unrecorded);
     }
 
-    /// What was recorded so far is no matter of the next look: it was of functions that rest by now.
+    /// Begins the next look with a new reading. Events so far are of functions that are suppressed
+    /// by now.
     fn begin_anew(&mut self) {
         let last = self.governor.last.take().unwrap_or_default();
         self.governor.last = self
@@ -483,12 +494,12 @@ impl Controller {
 
     // --- duty
 
-    /// Everything is on from here on.
+    /// Begins a window, in which everything is recorded.
     fn begin_window(&mut self, duty: Duty) -> Result<()> {
         let begun = Instant::now();
         let on = self.all_on();
         self.patch_as_wanted(&on)?;
-        // Flavours open one after the other, in microseconds.
+        // Flavours open one after the other, within microseconds.
         let since = ticks_now();
         self.open_door()?;
         let opened = Instant::now();
@@ -500,7 +511,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Nothing is, until the next one.
+    /// Ends a window. Nothing is recorded until the next one.
     fn end_window(&mut self, duty: Duty, since: Ticks, next: Instant) -> Result<()> {
         let until = self.close_window()?;
         let every = duty.every.as_secs_f64() * 1e9 / self.governor.tick_ns();
@@ -515,7 +526,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Returns the moment from which on nothing was recorded.
+    /// Closes the door, then switches all sleds off. Returns the time from which on nothing was
+    /// recorded.
     fn close_window(&mut self) -> Result<Ticks> {
         self.patcher.set_door(&self.memory, Door::Closed)?;
         let until = ticks_now();
@@ -526,10 +538,10 @@ impl Controller {
         Ok(until)
     }
 
-    /// What is on is recorded again.
+    /// Opens the door. Functions that are on record again.
     fn open_door(&mut self) -> Result<()> {
         if self.patcher.front() == Front::Filter {
-            // What was open when the door was closed is long over.
+            // Calls that were open when the door was closed are long over.
             self.renew_filters();
         }
         self.switches().mark(&self.all_on());
@@ -548,7 +560,7 @@ impl Controller {
         rested.map(drop)
     }
 
-    /// For how long threads stood still for it.
+    /// Switches sleds of suppressed functions on. Returns the longest stop of the target's threads.
     fn wake_sleds(&mut self, ids: &[FunctionId]) -> Result<Duration> {
         if ids.is_empty() {
             return Ok(Duration::ZERO);
@@ -557,7 +569,8 @@ impl Controller {
         self.patch_as_wanted(ids)
     }
 
-    /// Brings the sleds of functions that are switched on to what they are to record.
+    /// Brings the sleds of functions that are on to their wanted state. Returns the longest stop of
+    /// the target's threads.
     pub(crate) fn patch_as_wanted(&mut self, ids: &[FunctionId]) -> Result<Duration> {
         let mut ways = BTreeMap::<_, Vec<FunctionId>>::new();
         for &id in ids {

@@ -1,19 +1,19 @@
-//! For how long threads run while something is tried: to the nanosecond, where the kernel says so.
+//! The processor time of threads during a try, exact to the nanosecond where the kernel allows it.
 //!
-//! What the kernel tells of other processes' processor time it tells by the tick of its scheduler,
-//! which is as long as a try. A perf event of a thread tells it at any moment.
+//! `/proc` updates the processor time of other processes at the scheduler's tick, which is as long
+//! as a try. A perf event of a thread has the exact time at any moment.
 
 use std::{fs::File, io::Read as _, time::Duration};
 
 use crate::{pid::Pid, sys::open_task_clock, target::cpu_time};
 
-/// Threads that have a clock at most.
+/// Limit on threads that have a clock.
 pub(super) const MOST_CLOCKS: usize = 16;
 
 /// The clocks of the threads that work.
 #[derive(Debug)]
 pub(super) struct RunClocks {
-    /// Empty where that is forbidden.
+    /// Empty if the kernel forbids perf events.
     clocks: Vec<File>,
     pid: Pid,
 }
@@ -21,7 +21,8 @@ pub(super) struct RunClocks {
 // === impl RunClocks ===
 
 impl RunClocks {
-    /// Clocks of these threads of a process, or, if not each can have one, the process's own.
+    /// Clocks of these threads. If one of the threads cannot have a clock, the clock of the
+    /// process.
     pub(super) fn of(pid: Pid, tids: &[u32]) -> Self {
         let clocks: Option<Vec<File>> = tids
             .iter()
@@ -33,12 +34,12 @@ impl RunClocks {
         }
     }
 
-    /// Whether they are those of threads alone.
+    /// True if the clocks are those of threads, not of the process.
     pub(super) fn are_of_threads(&self) -> bool {
         !self.clocks.is_empty()
     }
 
-    /// For how many nanoseconds they have run; `None` if the process has ended.
+    /// Processor time of the clocks, in nanoseconds. `None` if the process has ended.
     pub(super) fn read(&self) -> Option<f64> {
         let mut sum = Duration::ZERO;
         for mut clock in &self.clocks {
@@ -59,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// Whichever clock it is.
+    /// Either kind of clock advances.
     #[test]
     fn who_works_runs() {
         let pid = Pid::try_from(std::process::id()).unwrap();

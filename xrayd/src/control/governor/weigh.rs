@@ -1,33 +1,37 @@
-//! What functions cost, and which of them are worth it.
+//! The cost of functions, and the choice of functions that are worth it.
 //!
-//! A *load* is what recording a function costs a thread, as a share of the time that the thread runs for itself. All together must keep within the budget, in each
-//! thread that works, and in the process. What a function is worth is how long its calls take: that is how much of the program's time an event of it explains.
+//! A *load* is the cost of recording a function in a thread, as a share of the time that the thread
+//! runs for itself. The sum of all loads must stay within the budget in each thread that works, and
+//! in the process. The worth of a function is the mean duration of its calls: the part of the
+//! program's time that one event explains.
 
 use std::collections::{HashMap, HashSet};
 
 use xray_trace::model::{FunctionId, ThreadId};
 
-/// Whose time something costs: a thread's, or that of all threads of a process together.
+/// The bearer of a cost: a thread, or all threads of the process together.
 pub(super) type Whose = Option<ThreadId>;
 pub(super) const ALL: Whose = None;
-/// Functions that cost next to nothing stay, as long as all of them together take no more than so much of the budget.
+/// Share of the budget for the cheapest functions. They stay on as long as their sum is within it.
 const FOR_THE_CHEAP: f64 = 0.1;
-/// A function that is called so many times as often as before, or as seldom, has changed; then what was before counts so much less.
+/// Ratio of call rates at which a function counts as changed, and the factor by which its earlier
+/// measurements lose weight then.
 const CHANGED: f64 = 3.0;
 const FADE_CHANGED: f64 = 0.35;
-/// The time that the process runs, in nanoseconds, after which a measurement counts in full. A
-/// shorter one changes less of what is known: a program that waits shows nothing.
+/// Processor time of the process after which a measurement counts in full, in nanoseconds. A
+/// shorter one changes the weights less, since a program that waits shows nothing.
 const WHOLE_NS: f64 = 5e6;
-/// A load below this is none, and as few calls in a second.
+/// Loads and calls per second below this count as none.
 const LEAST: f64 = 1e-9;
 
-/// What is known of one function: sums, of which the older parts count less. Ratios are made of sums, since in a short time they vary wildly.
+/// The weight of one function: sums in which older parts count less. Ratios are made of sums, since
+/// in a short time they vary wildly.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Weight {
-    /// What it cost, by thread.
+    /// Cost by thread.
     costs: HashMap<Whose, Cost>,
     calls: f64,
-    /// Nanoseconds of a call; `None` while none was seen.
+    /// Mean duration of a call, in nanoseconds. `None` while no call was seen.
     mean: Option<f64>,
 }
 
@@ -37,49 +41,50 @@ struct Cost {
     time: Time,
 }
 
-/// What a thread did in a while, in nanoseconds.
+/// Processor time in an interval, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Time {
-    /// It ran so long. The kernel tells that by the tick of its scheduler, so it is right in sum only.
+    /// Processor time. The kernel updates it at the scheduler's tick, so only sums of it are exact.
     pub(super) cpu_ns: f64,
-    /// Of which tracing took so long.
+    /// The part of it that tracing took.
     pub(super) spent_ns: f64,
 }
 
-/// What is known of all.
+/// The weights of all functions.
 #[derive(Debug, Default)]
 pub(super) struct Weights(HashMap<FunctionId, Weight>);
 
-/// What was measured in a while.
+/// The measurements of an interval.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Measured {
-    /// What threads that work did, and all together.
+    /// Time of each thread that works, and of all threads together.
     pub(super) threads: HashMap<Whose, Time>,
-    /// Threads that there are, whether they work or not.
+    /// Threads that exist, whether they work or not.
     pub(super) living: HashSet<ThreadId>,
     pub(super) functions: HashMap<FunctionId, Share>,
 }
 
-/// What of it is of one function.
+/// The part of one function in an interval.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Share {
-    /// What it cost these threads, in nanoseconds.
+    /// Cost in each thread, in nanoseconds.
     pub(super) costs_ns: HashMap<Whose, f64>,
     pub(super) calls: f64,
-    /// Nanoseconds of a call.
+    /// Mean duration of a call, in nanoseconds.
     pub(super) mean: Option<f64>,
 }
 
 // === impl Time ===
 
 impl Time {
-    /// For how long it ran for itself: for a tenth of the time at least, since prices are not exact, and of what tracing took, since the kernel may not have told yet that
-    /// it ran.
+    /// The time without tracing. It is at least a tenth of the processor time, since prices are not
+    /// exact. It is also at least a tenth of the cost, since the kernel may not have updated the
+    /// processor time yet.
     pub(super) fn useful_ns(self) -> f64 {
         (self.cpu_ns - self.spent_ns).max(self.cpu_ns.max(self.spent_ns) / 10.0)
     }
 
-    /// Adds a later one; this counts so much less then.
+    /// Adds a later interval, after the weight of this one is multiplied by `fade`.
     pub(super) fn add(&mut self, later: Self, fade: f64) {
         self.cpu_ns = self.cpu_ns * fade + later.cpu_ns;
         self.spent_ns = self.spent_ns * fade + later.spent_ns;
@@ -108,7 +113,7 @@ impl Weight {
         self.loads().map(|(_, load)| load).fold(0.0, f64::max)
     }
 
-    /// Calls in a second for which the process runs for itself.
+    /// Calls per second of the process's time without tracing.
     pub(super) fn calls_per_second(&self) -> f64 {
         let all = self.costs.get(&ALL);
         let useful_ns = all.map_or(0.0, |cost| cost.time.useful_ns());
@@ -120,20 +125,20 @@ impl Weight {
         let before = self.calls_per_second();
         let now = share.calls * 1e9 / all.useful_ns().max(1.0);
         let fade = match now * CHANGED < before || before * CHANGED < now {
-            // The program does something else by now: what was before says less.
+            // The program behaves differently now, so earlier measurements lose more weight.
             true => fade.min(FADE_CHANGED),
             false => fade,
         };
         let fade = fade.powf((all.cpu_ns / WHOLE_NS).clamp(0.0, 1.0));
         let threads = &measured.threads;
-        // A thread that does not work now has nothing to say.
+        // A thread that does not work in this interval shows nothing.
         for (&thread, &time) in threads {
             let cost = self.costs.entry(thread).or_default();
             let now = share.costs_ns.get(&thread).copied().unwrap_or(0.0);
             cost.cost_ns = cost.cost_ns * fade + now;
             cost.time.add(time, fade);
         }
-        // What one cost that has ended is nobody's.
+        // Costs in threads that have ended are dropped.
         let living = |thread| measured.living.contains(&thread);
         self.costs.retain(|whose, cost| {
             whose.is_none_or(living) && (*whose == ALL || cost.load() > LEAST)
@@ -146,7 +151,8 @@ impl Weight {
 // === impl Weights ===
 
 impl Weights {
-    /// All functions of `measurable` were measured, and nothing was seen of those that have no share. What was known before counts so much less.
+    /// Adds a measurement of all `measurable` functions. Those without a share were not called.
+    /// Earlier measurements lose weight.
     pub(super) fn learn(
         &mut self,
         measured: &Measured,
@@ -169,7 +175,7 @@ impl Weights {
         self.0.get(&id)
     }
 
-    /// The greatest load that these functions are together: of a thread, or of all.
+    /// The greatest load of these functions together, in one thread or in the process.
     pub(super) fn load(&self, of: impl Fn(FunctionId) -> bool) -> f64 {
         let mut sums = HashMap::<Whose, f64>::new();
         for (_, weight) in self.0.iter().filter(|(id, _)| of(**id)) {
@@ -180,7 +186,7 @@ impl Weights {
         sums.into_values().fold(0.0, f64::max)
     }
 
-    /// Which of these functions are too dear for that budget.
+    /// The functions that do not fit into the budget.
     pub(super) fn too_dear(
         &self,
         budget: f64,
@@ -193,7 +199,7 @@ impl Weights {
             .map(|(id, weight)| (*id, weight, weight.dearest()))
             .collect();
         let mut sums = HashMap::new();
-        // The id decides between equals, so that the same is chosen again.
+        // The id decides between equals, so that the choice is stable.
         candidates.sort_by(|(a, _, one), (b, _, other)| one.total_cmp(other).then(a.cmp(b)));
         candidates.retain(|(_, weight, _)| !admit(weight, budget * FOR_THE_CHEAP, &mut sums));
         let worth = |weight: &Weight| weight.mean.unwrap_or(0.0);
@@ -205,7 +211,7 @@ impl Weights {
     }
 }
 
-/// Adds the loads of a function if nobody is over the limit then.
+/// Adds the loads of a function, unless a sum would exceed the limit.
 fn admit(weight: &Weight, limit: f64, sums: &mut HashMap<Whose, f64>) -> bool {
     let fits = weight.loads().all(|(thread, load)| {
         let sum = sums.get(&thread).copied().unwrap_or(0.0);
@@ -226,14 +232,14 @@ mod tests {
     const SECOND: f64 = 1e9;
     const FADE: f64 = 0.6;
 
-    /// A function, its loads, and how long its calls take.
+    /// A function, its loads, and the duration of its calls.
     type Function<'a> = (u32, &'a [(Whose, f64)], f64);
 
     const fn thread(id: u32) -> Whose {
         Some(ThreadId(id))
     }
 
-    /// Of a second.
+    /// Measurements of one second.
     fn measured(functions: &[Function<'_>]) -> Measured {
         let mut measured = Measured::default();
         let time = Time {
@@ -282,7 +288,7 @@ mod tests {
         assert!(too_dear(&weights, 1.0).is_empty());
         assert_eq!(too_dear(&weights, 0.02), [1, 5]);
         assert_eq!(too_dear(&weights, 0.012), [1, 3, 5]);
-        // What costs next to nothing stays, however short it is.
+        // Cheap functions stay on, however short their calls are.
         assert_eq!(too_dear(&weights, 0.001), [1, 2, 3, 5]);
     }
 
@@ -297,7 +303,8 @@ mod tests {
         assert!((weights.load(|id| id.0 > 1) - 0.018).abs() < 1e-9);
     }
 
-    /// Threads come and go: what it cost those that have ended takes no memory, and no function has to rest for it.
+    /// Threads come and go. The costs of threads that have ended take no memory, and suppress no
+    /// function.
     #[test]
     fn a_thread_that_has_ended_costs_nothing() {
         let mut weights = weights(&[(1, &[(thread(7), 0.5), (ALL, 0.01)], 10.0)]);
@@ -316,14 +323,14 @@ mod tests {
     fn what_was_measured_before_counts_less_and_less() {
         let mut weights = weights(&[(1, &[(ALL, 0.4)], 10.0), (2, &[(ALL, 0.4)], 10.0)]);
         let calmer = measured(&[(1, &[(ALL, 0.2)], 10.0)]);
-        // The other one rests, so that nothing was seen of it says nothing.
+        // The other function is suppressed, so its missing share means nothing.
         weights.learn(&calmer, FADE, |id| id == FunctionId(1));
         let expected = (0.4 * FADE + 0.2) / (FADE + 1.0);
         assert!((weights.load(|id| id.0 == 1) - expected).abs() < 1e-9);
         assert!((weights.load(|id| id.0 == 2) - 0.4).abs() < 1e-9);
         let calls = weights.get(FunctionId(1)).unwrap().calls_per_second();
         assert!((calls - 1000.0).abs() < 1e-6);
-        // A program that waits shows next to nothing, however often that is seen.
+        // A program that waits shows next to nothing, however often it is measured.
         let mut waiting = measured(&[]);
         waiting.threads.entry(ALL).or_default().cpu_ns = WHOLE_NS / 1e5;
         for _ in 0..1000 {

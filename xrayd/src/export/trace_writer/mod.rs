@@ -1,18 +1,22 @@
-//! What one process does, or several, as the bytes of one `.xtrace` file: items in, bytes out. No clock, no waiting.
+//! The trace writer: the items of one or several processes in, the bytes of one `.xtrace` file out.
+//! It has no clock and never waits.
 //!
-//! Whatever was written so far is a readable file, also if nothing follows. A function is described before the first
-//! block that has an event of it, and only then: a program with 100,000 functions of which three are on costs three.
+//! What was written so far is a readable file at any time. A function is described before the first
+//! block that has an event of it, and otherwise never. So a program with 100,000 functions of which
+//! three are on costs three descriptions.
 //!
-//! Each process has numbered its modules, functions and threads for itself, from 0 on; in a trace, numbers are unique:
+//! Each process numbers its modules, functions and threads for itself, from 0 on. In a trace,
+//! numbers are unique:
 //!
 //! ```text
-//!  process, module    in order of their coming
-//!  thread             in runs of 64, each given out when the first of it comes
-//!  function           a run for each load of a file; processes in which the same file is loaded share it
+//!  process, module    in ascending order
+//!  thread             in runs of 64, each given out with the first thread of the run
+//!  function           a run for each load of a file, shared by the processes with the same file
 //! ```
 //!
-//! So the calls of a function are one function's, whichever process of a family makes them, and what a process and its forks
-//! record needs no new numbers. A block whose functions have others is packed anew. A trace of one process has that process's numbers.
+//! So the calls of a function count for one function in all processes of a group, and the events of
+//! a process and its forks need no new numbers. A block whose functions have other numbers in the
+//! trace is encoded anew. A trace of one process has the numbers of that process.
 
 mod numbers;
 #[cfg(test)]
@@ -40,50 +44,51 @@ use crate::{
     store::{NumberedModule, Source, Tables},
 };
 
-/// Threads of a process that get their numbers at a time.
+/// Threads of a process that get their numbers together.
 const RUN: u32 = 64;
-/// Between anchors of different processes, in nanoseconds: all tell of the same clock.
+/// Shortest time between anchors of different processes, in nanoseconds. All processes have the
+/// same clock.
 const ANCHORS_APART: u64 = 500_000_000;
 
-/// What an event's function is called that its process does not know.
+/// The number for functions that their process does not know.
 const NO_FUNCTION: FunctionId = FunctionId(u32::MAX);
 
-/// Makes the bytes. See the module's text.
+/// A writer of one trace.
 #[derive(Debug)]
 pub struct TraceWriter<W> {
     writer: Writer<W>,
-    /// The processes whose items come. An entry goes when its process ends.
+    /// The processes that are being written. An entry is removed when its process ends.
     sources: BTreeMap<Source, Numbers>,
-    /// The runs of the files that were loaded anywhere, by path, allocation, and which load of it in its process it is.
+    /// The runs of all files, by path, allocation, and the number of the load in its process.
     files: HashMap<(String, usize, usize), Run>,
-    /// How many of each were described: the next number.
+    /// Next numbers: how many of each were described.
     processes: u32,
     modules: u32,
     functions: u32,
     threads: u32,
-    /// Which functions were described, by their numbers in the trace.
+    /// The functions that were described, by their numbers in the trace.
     described: Described,
-    /// Whose anchor was the last one, and what time it told.
+    /// The process of the last anchor, and the time of the anchor.
     anchored: Option<(Source, u64)>,
-    /// What stands for all functions whose stacks were not told apart was described.
+    /// True if the function was described that stands for all stacks that were not kept apart.
     more_stacks: bool,
-    /// Sums of calls were added.
+    /// True if sums of calls were added.
     sums: bool,
-    /// Losses that the reader caused, over the whole stream.
+    /// Events that the reader lost in the whole stream.
     reader_lost: u64,
 }
 
 // === impl TraceWriter ===
 
 impl<W: Write> TraceWriter<W> {
-    /// The thread that losses of the reader are counted for in the file: they are of blocks of any thread. No thread of a
+    /// The thread in the file for losses of the reader. They may be of any thread. No thread of a
     /// process has this id.
     pub const READER: ThreadId = ThreadId(u32::MAX);
 
     /// Begins a trace: writes the header.
     ///
     /// # Errors
-    /// What the inner writer reports, here and in the other methods.
+    /// The error of the inner writer, here and in the other methods.
     pub fn new(out: W) -> io::Result<Self> {
         Ok(Self {
             writer: Writer::new(out)?,
@@ -101,10 +106,10 @@ impl<W: Write> TraceWriter<W> {
         })
     }
 
-    /// Adds a process; what comes from `source` is its.
+    /// Adds a process. Items from `source` are its.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn process(
         &mut self,
         source: Source,
@@ -128,10 +133,10 @@ impl<W: Write> TraceWriter<W> {
         self.add_modules(source, tables)
     }
 
-    /// Says how a process came to be traced.
+    /// Adds the origin of a process.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn origin(&mut self, source: Source, origin: Origin) -> io::Result<()> {
         match self.sources.get(&source) {
             Some(numbers) => self.writer.origin(numbers.process, origin),
@@ -139,22 +144,22 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
-    /// What comes from `source` is of that time or later: what was not recorded on purpose before
-    /// is none of the trace's.
+    /// Sets the earliest time of items from `source`. Suppressions, windows and filters before it
+    /// are not in the trace.
     pub fn begins(&mut self, source: Source, at: Ticks) {
         if let Some(numbers) = self.sources.get_mut(&source) {
             numbers.first = Some(numbers.first.map_or(at, |first| first.min(at)));
         }
     }
 
-    /// Nothing more comes from `source`: says when those of its modules that are described were loaded, and what was not recorded on
-    /// purpose.
+    /// Ends a process. Adds the load times of its described modules, and its suppressions, windows
+    /// and filters.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn ended(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
         let first = self.sources.get(&source).and_then(|numbers| numbers.first);
-        // Sums do not say when their calls were.
+        // Sums have no times, so everything counts.
         self.economy(source, first.unwrap_or(Ticks(0)), tables, true)?;
         let Some(numbers) = self.sources.remove(&source) else {
             return Ok(());
@@ -170,17 +175,18 @@ impl<W: Write> TraceWriter<W> {
         Ok(())
     }
 
-    /// Says what was not recorded on purpose, since the first block of `source`, and was not said before: so that a trace that is cut off has that, too. Before the
-    /// first block nothing is.
+    /// Adds suppressions, windows and filters since the first block of `source` that were not added
+    /// before. So a trace that is cut off has them, too. Does nothing before the first block.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn so_far(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
         let first = self.sources.get(&source).and_then(|numbers| numbers.first);
         first.map_or(Ok(()), |first| self.economy(source, first, tables, false))
     }
 
-    /// The same from a moment on; at the `last` time, of what goes on as well.
+    /// Adds suppressions, windows and filters from `first` on. The `last` call also adds
+    /// suppressions that go on.
     fn economy(
         &mut self,
         source: Source,
@@ -212,7 +218,8 @@ impl<W: Write> TraceWriter<W> {
             })?;
         }
         for window in tables.duty() {
-            // The last one again: for how long it stands is known when the next one comes.
+            // The last window is written again, because its duration is known when the next one
+            // comes.
             let known = match told.windows {
                 Some(told) => window.from < told,
                 None => window.until < first,
@@ -224,7 +231,7 @@ impl<W: Write> TraceWriter<W> {
         }
         let filters = tables.filters();
         let later = |note: &FilterNote| note.since.is_some_and(|since| since > first);
-        // The last one before is still in force then.
+        // The last filter before `first` is in force at `first`.
         let at = filters.iter().position(later).unwrap_or(filters.len());
         for note in filters.into_iter().skip(at.saturating_sub(1)) {
             if told.filters.is_none_or(|told| note.since > Some(told)) {
@@ -241,7 +248,7 @@ impl<W: Write> TraceWriter<W> {
     /// Adds a thread, or its new name.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn thread(&mut self, source: Source, thread: &Thread) -> io::Result<()> {
         let id = self.thread_number(source, thread.id);
         let numbers = self.sources.get(&source);
@@ -252,10 +259,10 @@ impl<W: Write> TraceWriter<W> {
         })
     }
 
-    /// Adds a name of a type of typed events, or its new name.
+    /// Adds the name of a type of typed events, or its new name.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn event_type(&mut self, source: Source, event_type: &EventType) -> io::Result<()> {
         let numbers = self.sources.get(&source);
         self.writer.event_type(&EventType {
@@ -264,10 +271,10 @@ impl<W: Write> TraceWriter<W> {
         })
     }
 
-    /// Adds a clock anchor, unless another process has told the same just now.
+    /// Adds a clock anchor, unless another process has just added one.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn anchor(&mut self, source: Source, anchor: &ClockAnchor) -> io::Result<()> {
         if self.anchored.is_some_and(|(other, last)| {
             other != source && anchor.monotonic_ns < last.saturating_add(ANCHORS_APART)
@@ -278,10 +285,10 @@ impl<W: Write> TraceWriter<W> {
         self.writer.anchor(anchor)
     }
 
-    /// Adds a function, if that has not been done.
+    /// Adds a function, unless it was added before.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn function(
         &mut self,
         source: Source,
@@ -291,11 +298,11 @@ impl<W: Write> TraceWriter<W> {
         self.function_number(source, id, tables).map(drop)
     }
 
-    /// Adds a block, after those of its functions that were not described yet, and their modules; `tables` are those of
-    /// its process.
+    /// Adds a block, after the functions and modules of the block that were not described yet.
+    /// `tables` are those of its process.
     ///
     /// # Errors
-    /// A block that is longer than the format allows; what the inner writer reports.
+    /// A block that is longer than the format allows, or the error of the inner writer.
     pub fn block(&mut self, source: Source, block: &Block, tables: &dyn Tables) -> io::Result<()> {
         let thread = self.thread_number(source, block.thread);
         if let Some(numbers) = self.sources.get_mut(&source) {
@@ -303,7 +310,8 @@ impl<W: Write> TraceWriter<W> {
             numbers.first = Some(first.min(block.first));
         }
         let mut same = true;
-        // What cannot be decoded is not described; the reader of the file finds the same bytes.
+        // Functions of undecodable bytes are not described. The reader of the file finds the same
+        // bytes.
         for event in block.events().map_while(Result::ok) {
             if let Some(id) = function_of(&event) {
                 let number = self.function_number(source, id, tables)?;
@@ -324,11 +332,11 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
-    /// Adds sums of calls of a thread, after those of its functions that were not described yet, and their modules; `tables` are those of its
-    /// process.
+    /// Adds sums of calls of a thread, after their functions and modules that were not described
+    /// yet. `tables` are those of its process.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn sums(
         &mut self,
         source: Source,
@@ -354,10 +362,10 @@ impl<W: Write> TraceWriter<W> {
         parts.iter().try_for_each(|part| self.writer.profile(part))
     }
 
-    /// Says that it is sums that are in the trace, if none were added.
+    /// Marks the trace as a trace of sums, if no sums were added.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn no_sums(&mut self) -> io::Result<()> {
         if self.sums {
             return Ok(());
@@ -367,7 +375,7 @@ impl<W: Write> TraceWriter<W> {
         parts.iter().try_for_each(|part| self.writer.profile(part))
     }
 
-    /// Describes what stands for all functions whose stacks were not told apart.
+    /// Describes the function that stands for all stacks that were not kept apart.
     fn more_stacks(&mut self, source: Source) -> io::Result<()> {
         let numbers = self.sources.get(&source);
         let module = numbers.and_then(|numbers| numbers.modules.first());
@@ -389,27 +397,27 @@ impl<W: Write> TraceWriter<W> {
         Ok(())
     }
 
-    /// Notes losses of a thread whose place among its events is not known.
+    /// Adds losses of a thread whose place among its events is unknown.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn lost(&mut self, source: Source, thread: ThreadId, events: u64) -> io::Result<()> {
         let thread = self.thread_number(source, thread);
         self.writer.lost(thread, events)
     }
 
-    /// Says that the trace is a snapshot of a time.
+    /// Marks the trace as a snapshot of a time.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn snapshot(&mut self, window: &SnapshotWindow) -> io::Result<()> {
         self.writer.snapshot(window)
     }
 
-    /// Says from when to when the trace has what happened in a process, and what it leaves out.
+    /// Adds the time that the trace covers of a process, and what it leaves out.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn recording(&mut self, source: Source, window: &RecordingWindow) -> io::Result<()> {
         match self.sources.get(&source) {
             Some(numbers) => self.writer.recording(&RecordingWindow {
@@ -420,10 +428,10 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
-    /// Notes events of a thread that newer ones have taken the place of, which is no loss.
+    /// Adds the number of events of a thread that newer ones have overwritten. They are not losses.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn overwritten(&mut self, source: Source, overwritten: &Overwritten) -> io::Result<()> {
         let thread = self.thread_number(source, overwritten.thread);
         self.writer.overwritten(&Overwritten {
@@ -432,10 +440,10 @@ impl<W: Write> TraceWriter<W> {
         })
     }
 
-    /// Notes events that this trace lost because its reader was too slow.
+    /// Adds events that this trace lost because its reader was too slow.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn reader_lost(&mut self, events: u64) -> io::Result<()> {
         if events == 0 {
             return Ok(());
@@ -447,7 +455,7 @@ impl<W: Write> TraceWriter<W> {
     /// Marks the trace as finished. Nothing may follow.
     ///
     /// # Errors
-    /// What the inner writer reports.
+    /// The error of the inner writer.
     pub fn end(&mut self) -> io::Result<()> {
         self.writer.end(&self.writer.totals())
     }
@@ -458,19 +466,19 @@ impl<W: Write> TraceWriter<W> {
         self.writer.get_mut()
     }
 
-    /// Totals since the beginning; losses of the reader among the lost.
+    /// Totals of the whole trace. Losses of the reader are among the losses.
     #[must_use]
     pub fn totals(&self) -> End {
         self.writer.totals()
     }
 
-    /// Events lost by the reader since the beginning.
+    /// Events that the reader lost in the whole trace.
     #[must_use]
     pub fn reader_lost_total(&self) -> u64 {
         self.reader_lost
     }
 
-    /// Describes a function if that has not been done, and returns its number.
+    /// Describes a function unless it was described before, and returns its number.
     fn function_number(
         &mut self,
         source: Source,
@@ -483,7 +491,7 @@ impl<W: Write> TraceWriter<W> {
         };
         let known = match found(self) {
             Some(known) => Some(known),
-            // Of a library that was loaded since.
+            // The function may be of a library that was loaded since.
             None => {
                 self.add_modules(source, tables)?;
                 found(self)
@@ -504,7 +512,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(number)
     }
 
-    /// Adds the modules that have come since.
+    /// Adds the modules that were loaded since the last call.
     fn add_modules(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
         let Some(numbers) = self.sources.get_mut(&source) else {
             return Ok(());
@@ -563,7 +571,7 @@ impl<W: Write> TraceWriter<W> {
         };
         let first = numbers.threads.entry(id.0 / RUN).or_insert_with(|| {
             let first = self.threads;
-            // After four thousand million threads the rest share their numbers.
+            // After four thousand million threads, further threads share their numbers.
             self.threads = first.saturating_add(RUN).min(Self::READER.0 - RUN);
             first
         });

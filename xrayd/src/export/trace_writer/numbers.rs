@@ -1,16 +1,17 @@
-//! The numbers of processes' modules, functions and threads, their own and a trace's.
+//! Numbers of modules, functions and threads: those of each process, and those of the trace.
+//! Nothing is written here.
 
 use std::{any::Any, collections::HashMap, sync::Arc};
 
 use xray_trace::model::{FunctionId, ModuleId, ProcessId, Ticks};
 
-/// Functions that one trace can describe: an event that names a greater id is kept, without a name.
+/// Functions that one trace can describe. An event with a greater id is kept, without a name.
 const MAX_FUNCTIONS: u32 = 1 << 24;
 
-/// The functions of a file.
+/// The functions of one file in a trace.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// The row of the module that they are described with.
+    /// The module row that describes them.
     pub(super) module: ModuleId,
     pub(super) first: u32,
     /// Keeps the allocation, so that no other file gets its address.
@@ -23,40 +24,42 @@ pub(super) struct Numbers {
     pub(super) process: ProcessId,
     /// The first tick of its blocks that were written.
     pub(super) first: Option<Ticks>,
-    /// What was told of what was not recorded on purpose.
+    /// The suppressions, windows and filters that were written.
     pub(super) told: Told,
     /// By id, which is also the order of `own`.
     pub(super) modules: Vec<ModuleNumbers>,
-    /// By the number of the run.
+    /// First numbers of runs, by the number of the run in the process.
     pub(super) threads: HashMap<u32, u32>,
 }
 
-/// What was told of a process, so that a trace that goes on tells what has changed.
+/// The suppressions, windows and filters of a process that were written. A trace that goes on adds
+/// the changes.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    /// Of each function, since when its latest rest was, and whether its end was told.
+    /// By function: the begin of its latest suppression, and whether the end was written.
     pub(super) rests: HashMap<FunctionId, (Ticks, bool)>,
-    /// When the last window began.
+    /// The begin of the last window.
     pub(super) windows: Option<Ticks>,
-    /// Since when the last filter was in force.
+    /// The begin of the last filter.
     pub(super) filters: Option<Ticks>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ModuleNumbers {
-    /// Its first function in the process, and how many it has.
+    /// Its first function in the process, and the number of its functions.
     pub(super) own: u32,
     pub(super) functions: u32,
     /// Its first function in the trace.
     pub(super) first: u32,
-    /// The row that its functions are described with, and its own.
+    /// The module row that describes its functions, and its own row.
     pub(super) module: ModuleId,
     pub(super) row: ModuleId,
     /// The address of its file's allocation.
     pub(super) file: usize,
 }
 
-/// A set of function ids. Ids are dense, so a bit each; those beyond the bound are never described.
+/// A set of function ids. Ids are dense, so each takes a bit. Ids beyond the bound are never
+/// described.
 #[derive(Debug, Default)]
 pub(super) struct Described(Vec<u64>);
 
@@ -84,7 +87,7 @@ impl Numbers {
 // === impl Described ===
 
 impl Described {
-    /// Whether `id` was not in the set yet and is now.
+    /// Adds an id. True if it was not in the set before.
     pub(super) fn insert(&mut self, id: FunctionId) -> bool {
         if id.0 >= MAX_FUNCTIONS {
             return false;

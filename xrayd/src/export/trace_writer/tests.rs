@@ -1,3 +1,5 @@
+//! Tests of the trace writer: what it writes is read back as a trace.
+
 use xray_trace::{
     FileAddr,
     container::{BlockEncoder, Completeness},
@@ -83,7 +85,7 @@ impl Tables for Loaded {
     }
 }
 
-/// The same, and not all of it was recorded.
+/// Modules, with suppressions, windows and filters.
 struct Restrained(Loaded);
 
 impl Tables for Restrained {
@@ -228,7 +230,8 @@ fn what_was_written_is_a_file_whenever_the_stream_breaks_off() {
     assert_eq!(trace.clock().anchors(), [anchor]);
 }
 
-/// A process, its fork, which loads a library that the first one has at another place, and a program that has the library alone.
+/// A process; its fork, which has loaded a library of the first one at another place; and a program
+/// that has the library alone.
 #[test]
 fn processes_share_the_functions_of_a_file_and_nothing_else() {
     let (demo, library, another) = (Arc::new(0), Arc::new(1), Arc::new(2));
@@ -238,11 +241,11 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
         ("/usr/bin/demo", demo),
         ("/lib/a.so", Arc::clone(&library)),
     ]);
-    // The same path, and another file by now.
+    // The same path, but another file by now.
     let third = Loaded(vec![
         ("/lib/a.so", Arc::clone(&another)),
         ("/lib/a.so", Arc::clone(&library)),
-        // Once more, at another place.
+        // The same file at another place.
         ("/lib/a.so", library),
     ]);
     let (forked, other) = (Source(4), Source(9));
@@ -298,7 +301,7 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
     assert_eq!(pids, [7, 8, 9]);
     let origins: Vec<_> = (0..3).map(|id| trace.origin(ProcessId(id))).collect();
     assert_eq!(origins, [None, None, Some(&origin)]);
-    // And in what is written of it anew.
+    // A rewritten trace has them, too.
     let again = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
     assert_eq!(again.origin(ProcessId(2)), Some(&origin));
     let of: Vec<_> = trace
@@ -322,7 +325,8 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
     assert_eq!(names[..2], ["/lib/a.so f1", "/lib/a.so f3"]);
     assert_eq!(names[2], format!("#{}", u32::MAX));
     assert_eq!(names[3..], ["/lib/a.so f3", "/lib/a.so f4", "/lib/a.so f4"]);
-    // The library of the second process is that of the third: one function. Its second load there is not.
+    // The second and the third process share the library as one function. Its second load in the
+    // third process is separate.
     assert_eq!(trace.functions().len(), 6);
     let threads: Vec<_> = trace
         .threads()
@@ -358,7 +362,8 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
     assert_eq!(trace.losses(), [(ThreadId(128), 2)]);
 }
 
-/// Of what was off, only what is later than the first block of its process is said, in the trace's numbers.
+/// Suppressions, windows and filters are written only from the first block of their process on,
+/// with the trace's numbers.
 #[test]
 fn what_was_not_recorded_on_purpose_is_said_of_each_process() {
     let [first, second] = [0, 1].map(|file| {
@@ -373,7 +378,7 @@ fn what_was_not_recorded_on_purpose_is_said_of_each_process() {
         for (thread, at) in [(1, at + 1), (0, at)] {
             let block = block(thread, &[(at, 1)]);
             writer.block(source, &block, tables).unwrap();
-            // While it goes on, too: what is said again counts once.
+            // Repetitions count once.
             writer.so_far(source, tables).unwrap();
         }
         writer.ended(source, tables).unwrap();
@@ -432,8 +437,8 @@ fn one_clock_is_told_once() {
     assert_eq!(times, [0, 2, ANCHORS_APART + 2]);
 }
 
-/// The anchors are all in the file, so that it shows what the counter did, and still does when it
-/// is written anew.
+/// All anchors are in the file, so it shows what the counter did, also after the trace is
+/// rewritten.
 #[test]
 fn a_counter_that_went_backwards_is_told_by_the_trace() {
     const SECOND: u64 = 1_000_000_000;

@@ -1,6 +1,6 @@
-//! What is told: every family of metrics, and its samples.
+//! The families of metrics, and their samples. The text formats are in `exposition`.
 //!
-//! `docs/metrics.md` lists them; a test compares.
+//! `docs/metrics.md` lists the families, and a test compares.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,8 @@ use crate::{
     types::{Mode, Phase},
 };
 
-/// What an event costs the thread that records it, about, in nanoseconds: half of what docs/benchmarks.md has for a call, which is two events.
+/// Estimated cost of an event for the recording thread, in nanoseconds: half the cost of a call in
+/// docs/benchmarks.md, which is two events.
 const EVENT_NS: u64 = 35;
 
 const STATES: [&str; 5] = ["tracing", "detaching", "failed", "exited", "detached"];
@@ -173,10 +174,10 @@ const START: Family = gauge(
     "When the daemon began, since the Unix epoch.",
 );
 
-/// Sessions that have series of their own, of all users together.
+/// Limit on sessions with series of their own, of all users together.
 const MOST_SESSIONS: usize = 500;
 
-/// All that there is to say, as text. `own` is absent if it cannot be read.
+/// The whole page. `own` is absent if it cannot be read.
 pub(super) fn page(readings: &Readings, own: Option<OwnUse>, format: Format) -> String {
     let mut page = Exposition::new(format);
     let told = told(&readings.sessions);
@@ -191,7 +192,8 @@ pub(super) fn page(readings: &Readings, own: Option<OwnUse>, format: Format) -> 
     page.finish()
 }
 
-/// The sessions that are told one by one. Users with many sessions leave places for those with few.
+/// The sessions with series of their own. If there are too many, users with few sessions keep
+/// theirs.
 fn told(sessions: &[Reading]) -> Vec<&Reading> {
     let mut of_user: HashMap<u32, usize> = HashMap::new();
     let ranked = sessions.iter().enumerate().map(|(at, reading)| {
@@ -333,7 +335,7 @@ fn process(page: &mut Exposition, own: &OwnUse) {
     page.sample(&START, &[], start_time);
 }
 
-/// A family, and what it tells of each session.
+/// Writes a family with a sample of each session.
 fn each(
     page: &mut Exposition,
     sessions: &[&Reading],

@@ -1,3 +1,5 @@
+//! Tests of the metrics page: its families, samples and bounds.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use xray_trace::model::CallSums;
@@ -8,7 +10,7 @@ use crate::{
     store::{Series, Subject, Totals},
 };
 
-/// What nobody would call a program or a function, but may.
+/// A hostile name of a program or a function.
 const HOSTILE: &str = "a\"} 1\nxrayd_events_total 9\n# EOF\n\\";
 
 fn reading(pid: u32, standing: Standing, functions: &[&str]) -> Reading {
@@ -75,7 +77,7 @@ fn text(format: Format) -> String {
     page(&readings(), Some(OwnUse::default()), format)
 }
 
-/// Name without the ending and type of each family, as OpenMetrics says them.
+/// Name without the suffix and type of each family, in OpenMetrics terms.
 fn families(page: &str) -> BTreeMap<String, String> {
     let lines = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let mut families = BTreeMap::new();
@@ -192,7 +194,7 @@ fn numbers_are_told_in_their_units() {
         let found = page.lines().any(|line| line == expected);
         assert!(found, "no {expected} in {page}");
     }
-    // Of a session none of whose functions are measured it says nothing.
+    // A session without measured functions has no such sample.
     assert!(!page.contains("xrayd_session_calls_unassigned_total{pid=\"8\""));
 }
 

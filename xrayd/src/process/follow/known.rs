@@ -1,4 +1,4 @@
-//! A process of the tree, and whether it is to be traced.
+//! A known process of the tree, and the decision whether to trace it. The search is in `search`.
 
 use std::{sync::Arc, time::Instant};
 
@@ -12,44 +12,48 @@ use crate::{
     target::{Incarnation, Program},
 };
 
-/// Tries to attach, after which it is told that one failed; it is tried on, ever more seldom.
+/// Failed attempts to attach after which a failure is reported. Further attempts come at growing
+/// intervals.
 const TOLD_AFTER: u32 = 5;
 
-/// A process of the tree.
+/// A known process of the tree.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) parent: Pid,
     pub(super) start_time: u64,
-    /// What it runs, and how it came to.
+    /// The program that it runs, and how it came to run it.
     pub(super) program: Program,
     pub(super) incarnation: Option<Incarnation>,
     pub(super) by: Birth,
-    /// When it did not run it yet; `None` if it was there before anybody looked.
+    /// A time at which it did not run this program yet. `None` if it was there before the first
+    /// look.
     pub(super) before: Option<Instant>,
-    /// When it was last seen to run it.
+    /// The time at which it was last seen to run this program.
     pub(super) seen: Instant,
-    /// It was seen to have sleds.
+    /// True if it was seen to have sleds.
     pub(super) sleds: bool,
     pub(super) state: State,
 }
 
 #[derive(Debug)]
 pub(super) enum State {
-    /// Not traced, but will be if it gets sleds or can be attached to: when to try again, if that is of any use before it becomes
-    /// another program, and how often that failed.
+    /// Not traced, but to be traced once it has sleds or can be attached to. `next` is the time of
+    /// the next attempt, or `None` if no attempt can succeed before the next `exec`. `tries` counts
+    /// failed attempts.
     Watched {
         next: Option<Instant>,
         tries: u32,
     },
     Traced(Arc<Session>),
-    /// Nobody's business any more.
+    /// Released: neither it nor its children are looked at any more.
     Left,
 }
 
 // === impl Known ===
 
 impl Known {
-    /// It runs another program, or the same from the beginning; at `before` it did not.
+    /// Notes a new program after an `exec`, which may be the same file. At `before` the process did
+    /// not run it yet.
     pub(super) fn becomes(&mut self, pid: Pid, program: Program, before: Option<Instant>) {
         self.program = program;
         self.incarnation = Incarnation::of(pid);
@@ -59,7 +63,8 @@ impl Known {
         self.state = State::watched();
     }
 
-    /// Whether it is to be traced, as it came to run what it runs; if not, it is left.
+    /// True if the policy traces the process, by the way it came to its program. If not, it becomes
+    /// [`State::Left`].
     pub(super) fn is_meant(&mut self, follow: Follow) -> bool {
         let meant = match self.by {
             Birth::Fork => follow.forks(),
@@ -72,7 +77,7 @@ impl Known {
     }
 }
 
-/// Whether nothing tells one run of a program from another.
+/// True if nothing distinguishes two runs of a program.
 pub(super) fn may_be_same(one: Option<Incarnation>, other: Option<Incarnation>) -> bool {
     one.zip(other).is_none_or(|(one, other)| one == other)
 }
@@ -80,7 +85,7 @@ pub(super) fn may_be_same(one: Option<Incarnation>, other: Option<Incarnation>) 
 // === impl State ===
 
 impl State {
-    /// To be looked at soon.
+    /// A state with an attempt that is due now.
     pub(super) fn watched() -> Self {
         Self::Watched {
             next: Some(Instant::now()),
@@ -88,12 +93,12 @@ impl State {
         }
     }
 
-    /// True if it is time for a try.
+    /// True if an attempt is due.
     pub(super) fn is_due(&self) -> bool {
         matches!(self, Self::Watched { next: Some(next), .. } if *next <= Instant::now())
     }
 
-    /// A try failed. True if that is to be told now.
+    /// Notes a failed attempt. True if the failure is to be reported now.
     pub(super) fn failed(&mut self, why: Option<Reason>) -> bool {
         let Self::Watched { next, tries } = self else {
             return false;
@@ -109,7 +114,8 @@ impl State {
     }
 }
 
-/// Whether a process that was refused for this will be refused for it again, for as long as it runs the same program.
+/// True if a process that was refused for this reason is refused for it again, as long as it runs
+/// the same program.
 fn is_lasting(reason: Reason) -> bool {
     match reason {
         Reason::Permission
@@ -130,7 +136,7 @@ fn is_lasting(reason: Reason) -> bool {
         | Reason::Busy
         | Reason::TooMany
         | Reason::Quota
-        // Others end.
+        // Other processes end and make room.
         | Reason::Limit
         | Reason::TargetExited
         | Reason::NotAttached
@@ -163,7 +169,7 @@ mod tests {
             panic!("{state:?}");
         };
         assert!(next <= Instant::now() + SELDOM);
-        // Without sleds, nobody is told.
+        // A process without sleds is not reported.
         let mut plain = State::watched();
         assert!(plain.is_due());
         assert!(!(1..=50).any(|_| plain.failed(None)));

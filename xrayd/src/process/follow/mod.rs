@@ -1,19 +1,22 @@
-//! Finding the processes that come from one that is traced. No tracer stays with them: they are looked for.
+//! The search for processes that come from a traced one. No tracer stays with a process, so a
+//! thread looks for them.
 //!
 //! ```text
-//!             a look finds it         it has sleds, and the policy means it
+//!             a look finds it         it has sleds, and the policy traces it
 //!  (unknown) ─────────────────► watched ─────────────────────────────────► traced
 //!                                  ▲  ▲                                      │
 //!                exec, no sleds ───┘  └────────────────────────── exec ──────┘
-//!                                                      detached by somebody, or exec that is not followed
-//!                                     traced ─────────────────────────────────────────────────────────────► left
+//!
+//!             detached by a client, or exec that is not followed
+//!   traced ────────────────────────────────────────────────────────► left
 //! ```
 //!
-//! The kernel's notices say when to look, where they are to be had; a look is what finds out. Where they are not, the
-//! thread looks again and again.
+//! Where the kernel allows it, perf events wake the thread for a look. Elsewhere the thread looks
+//! at short intervals.
 //!
-//! Whoever is watched or traced has its children looked for. A child is told from a fork of its parent by what it runs
-//! (`Program`): after `exec` it is another program, be it the same file.
+//! The children of watched and traced processes are looked for. The program of a child (`Program`)
+//! distinguishes a fork of its parent from an `exec`: after `exec` the program is another one, even
+//! if the file is the same.
 
 mod known;
 mod pace;
@@ -38,26 +41,26 @@ use crate::{
     refusal::{Refusal, Result},
 };
 
-/// Which processes are traced besides the one that is attached to.
+/// The processes that are traced besides the one that is attached to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Follow {
     /// None.
     #[default]
     None,
-    /// Those that it forks, and that those fork, for as long as they run the same program.
+    /// Processes that it forks, and their forks, as long as they run the same program.
     Fork,
     /// The program that it becomes by `exec`.
     Exec,
-    /// Everything that comes from it, whichever program it runs.
+    /// All processes that come from it, whichever program they run.
     All,
 }
 
-/// How it is noticed who comes.
+/// The detection method for processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// By the kernel's perf events.
+    /// The kernel's perf events.
     Perf,
-    /// By looking every few milliseconds, and why.
+    /// Looks every few milliseconds, and the reason for them.
     Looks(String),
 }
 
@@ -68,39 +71,39 @@ pub struct NotFollowed {
     pub pid: Pid,
     /// Its command line.
     pub command: String,
-    /// Why.
+    /// The reason.
     pub refusal: Refusal,
 }
 
-/// The thread that looks.
+/// The handle to the thread that searches.
 #[derive(Debug)]
 pub(crate) struct Follower {
     signal: Arc<Signal>,
     thread: JoinHandle<()>,
 }
 
-/// What wakes it.
+/// The signal that wakes the thread.
 #[derive(Debug)]
 struct Signal {
     bell: Arc<EventFd>,
-    /// Nobody is to be looked for any more. Written before the bell is rung.
+    /// True if the search is to end. Written before the bell is rung.
     over: AtomicBool,
 }
 
 // === impl Follow ===
 
 impl Follow {
-    /// Whether children are followed.
+    /// True if children are followed.
     pub fn forks(self) -> bool {
         matches!(self, Self::Fork | Self::All)
     }
 
-    /// Whether who becomes another program is followed.
+    /// True if a process is followed through `exec`.
     pub fn execs(self) -> bool {
         matches!(self, Self::Exec | Self::All)
     }
 
-    /// Whether everybody is followed whom `other` follows.
+    /// True if this policy follows all processes that `other` follows.
     pub(crate) fn covers(self, other: Self) -> bool {
         (self.forks() || !other.forks()) && (self.execs() || !other.execs())
     }
@@ -109,10 +112,10 @@ impl Follow {
 // === impl Follower ===
 
 impl Follower {
-    /// Begins to look for those that come from the family's first process.
+    /// Starts the search for processes that come from the group's first process.
     ///
     /// # Errors
-    /// It has ended, or there can be no thread.
+    /// The process has ended, or no thread can be started.
     pub(crate) fn spawn(registry: &Arc<Inner>, family: Arc<Family>) -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = EventFd::from_flags(flags)
@@ -122,7 +125,7 @@ impl Follower {
             over: AtomicBool::new(false),
         });
         let subscription = registry.processes().listen(Arc::clone(&signal.bell));
-        // Not strong: a registry that is dropped drops its sessions.
+        // A weak reference, so that a registry that is dropped drops its sessions.
         let registry = Arc::downgrade(registry);
         let root = family.root();
         let search = Search::new(family, Arc::clone(&signal), subscription)
@@ -143,11 +146,11 @@ impl Follower {
         Ok(Self { signal, thread })
     }
 
-    /// Ends it, and waits for its end.
+    /// Ends the search, and waits for its end.
     pub(crate) fn stop(self) {
         let Self { signal, thread } = self;
         signal.over.store(true, Ordering::Release);
-        // One that has been rung so often that it overflows is heard all the same.
+        // The write fails only if the counter would overflow. The thread wakes up then as well.
         let _ = signal.bell.write(1);
         // A panic was caught and logged where it happened.
         let _ = thread.join();

@@ -1,47 +1,49 @@
-//! How often it is looked, and what that may cost.
+//! The intervals of looks, and the share of time that looks may take.
 
 use std::time::Duration;
 
-/// Between looks where nobody says when to look, and for a while after somebody did: what was heard of may take that long to show.
+/// Shortest interval of looks without perf events, and the time after a perf event in which looks
+/// use it, too. A change may take that long to show.
 pub(super) const PACE: Duration = Duration::from_millis(4);
 pub(super) const WHILE: Duration = Duration::from_millis(100);
-/// Looking for nothing in particular takes one in so many parts of the time at most, looking for what was heard of, and seeing
-/// what programs have loaded.
+/// Divisors of the time that looks may take: looks without a perf event, looks after one, and
+/// reading what programs have loaded.
 const SHARE: u32 = 100;
 const SHARE_IF_HEARD: u32 = 10;
 const SHARE_OF_READING: u32 = 2;
-/// No pause is longer.
+/// Longest interval.
 pub(super) const SELDOM: Duration = Duration::from_secs(1);
 
-/// How long a look took, without attaching.
+/// The time that a look took, without attaching.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cost {
-    /// To see who is there.
+    /// Time to find processes.
     pub(super) looking: Duration,
-    /// To see what programs have loaded, which includes parsing their files when they come for the first time.
+    /// Time to read what programs have loaded. It includes parsing files that are new.
     pub(super) reading: Duration,
 }
 
-/// Why the next look comes.
+/// The reason of the next look.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Pace {
-    /// Something was heard.
+    /// A perf event came.
     Heard,
-    /// Something may have come, and nobody says so.
+    /// A process may have come without a perf event.
     Poll,
 }
 
 // === impl Cost ===
 
 impl Cost {
-    /// From the beginning of one look to that of the next.
+    /// Pause from the begin of one look to the begin of the next.
     pub(super) fn pause(self, pace: Pace) -> Duration {
         let Self { looking, reading } = self;
         let looking = match pace {
             Pace::Heard => looking.saturating_mul(SHARE_IF_HEARD),
             Pace::Poll => looking.saturating_mul(SHARE).max(PACE),
         };
-        // However long it took: the machine may have been busy, or asleep.
+        // The limit holds however long the look took, since the machine may have been busy or
+        // asleep.
         looking
             .max(reading.saturating_mul(SHARE_OF_READING))
             .min(SELDOM)
@@ -52,7 +54,7 @@ impl Cost {
 mod tests {
     use super::*;
 
-    /// Whoever is looked for is found within a second, also if the last look took minutes.
+    /// A new process is found within a second, also if the last look took minutes.
     #[test]
     fn a_look_that_took_long_does_not_make_blind() {
         let cost = |looking, reading| {

@@ -1,4 +1,4 @@
-//! A look at everybody who is known, and what is done for them.
+//! A look at all known processes, and the actions for each. The pauses between looks are in `pace`.
 
 use std::{
     collections::BTreeMap,
@@ -33,23 +33,23 @@ use crate::{
     types::{Kinship, Phase},
 };
 
-/// Processes that are known of at most, those without sleds among them.
+/// Limit on known processes, those without sleds included.
 const MOST_KNOWN: usize = 4096;
 
-/// What the thread knows.
+/// The state of the search.
 #[derive(Debug)]
 pub(super) struct Search {
     family: Arc<Family>,
     signal: Arc<Signal>,
-    /// Rings when something becomes of those that are watched or traced; `None` where the kernel gives no notice.
+    /// Wakes the thread when a watched or traced process changes. `None` without perf events.
     subscription: Option<Subscription>,
-    /// When it did last.
+    /// The time of the last perf event.
     heard: Instant,
     known: BTreeMap<Pid, Known>,
-    /// When the last look began, and how long it took.
+    /// The begin of the last look, and its duration.
     last: Instant,
     cost: Cost,
-    /// There were too many, which was told.
+    /// True if the limit on known processes was reached and logged.
     full: bool,
 }
 
@@ -104,7 +104,8 @@ impl Search {
         Arc::clone(&self.family)
     }
 
-    /// Looks until nobody can come any more, or nobody is interested.
+    /// Looks until no process can join any more, or until the registry or the handle ends the
+    /// search.
     pub(super) fn run(mut self, registry: &Weak<Inner>) {
         let mut first = true;
         loop {
@@ -112,7 +113,8 @@ impl Search {
                 break;
             };
             let before = std::mem::replace(&mut self.last, Instant::now());
-            // Before looking: what comes after that rings again. Whatever this look finds has come since the first that was heard.
+            // Read before the look, because a later event wakes the thread again. Processes that
+            // this look finds came after the first event since the last look.
             let since = self
                 .subscription
                 .as_ref()
@@ -134,7 +136,7 @@ impl Search {
         self.family.finish();
     }
 
-    /// Until it is time for the next look.
+    /// Waits for the next look.
     fn wait(&self) {
         let mut pause = self.pause();
         loop {
@@ -143,9 +145,9 @@ impl Search {
                 return;
             }
             let mut fds = [PollFd::new(self.signal.bell.as_fd(), PollFlags::POLLIN)];
-            // Rounded up: a wait that ends too early would be begun again and again.
+            // Rounded up, because a wait that ends too early would be repeated at once.
             let left = u16::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
-            // An error, as an interruption, is a wait that ends early.
+            // An error such as an interruption is a wait that ends early.
             let _ = poll(&mut fds, PollTimeout::from(left));
             if self.signal.bell.read().is_ok() {
                 let lost = self
@@ -158,7 +160,7 @@ impl Search {
         }
     }
 
-    /// From the beginning of the last look to that of the next, if nothing is heard.
+    /// Pause from the begin of the last look to the begin of the next, without perf events.
     fn pause(&self) -> Duration {
         if self.subscription.is_none() || self.heard.elapsed() < WHILE {
             return self.cost.pause(Pace::Poll);
@@ -172,13 +174,13 @@ impl Search {
         due.clamp(self.cost.pause(Pace::Poll), SELDOM)
     }
 
-    /// Nobody is left who could start anybody.
+    /// True if no known process can start another one.
     fn is_over(&self) -> bool {
         let left = |known: &Known| matches!(known.state, State::Left);
         self.known.values().all(left)
     }
 
-    /// Finds who has come since `before`, and does for everybody what is to be done.
+    /// Finds processes that came since `before`, and does what is due for each.
     fn look(&mut self, registry: &Registry, before: Option<Instant>) {
         if self.family.follow().forks() {
             self.find_children(before);
@@ -225,13 +227,13 @@ impl Search {
             let traced = matches!(of.state, State::Traced(_));
             let mut found = Vec::new();
             for pid in children.of(parent) {
-                // One who follows does not follow itself.
+                // The tracing process does not follow itself.
                 if self.known.contains_key(&pid) || pid == Pid::this() {
                     continue;
                 }
-                // It may have ended without its parent's knowing it yet, or be another one's by now; what cannot be looked at is
-                // found again.
-                // Before looking at it, so that whatever becomes of it since is heard.
+                // The child may have ended, or its pid may belong to another process by now. A
+                // later look finds again what cannot be looked at now. The subscription begins
+                // before the look, so that no later change is missed.
                 self.listen_to(pid);
                 let seen = Instant::now();
                 if let Ok(Some(glance)) = Glance::at(pid)
@@ -242,7 +244,8 @@ impl Search {
                     self.ignore(pid);
                 }
             }
-            // Asked afterwards: then it was there all the time, and its number was no other process's.
+            // Checked after the look. The parent has existed all the time then, and its pid
+            // belonged to no other process.
             if found.is_empty() || !is_there(parent, start_time) {
                 found.iter().for_each(|(pid, ..)| self.ignore(*pid));
                 continue;
@@ -258,7 +261,7 @@ impl Search {
                     true => Birth::Fork,
                     false => Birth::Exec,
                 };
-                // Who has lived for longer had another parent before, or was one too many.
+                // An older process had another parent before, or was above the limit.
                 let before = before.filter(|before| !is_older(glance.start_time, before.elapsed()));
                 let known = Known {
                     parent,
@@ -298,14 +301,14 @@ impl Search {
         }
     }
 
-    /// Sees what became of a process. True if it may be attached to, if it has sleds.
+    /// Updates the state of a process. True if it may be attached to in case it has sleds.
     fn visit(&mut self, pid: Pid, before: Option<Instant>) -> bool {
         let Some(known) = self.known.get_mut(&pid) else {
             return false;
         };
         let follow = self.family.follow();
         let now = Instant::now();
-        // Of what cannot be looked at nothing is known; a later look may be luckier.
+        // A process that cannot be looked at is left for a later look.
         let Ok(glance) = Glance::at(pid) else {
             if known.state.is_due() {
                 known.state.failed(None);
@@ -329,11 +332,11 @@ impl Search {
                 session.source.control.executed(),
             ) {
                 (Phase::Tracing | Phase::Detaching, _) => return false,
-                // That its program looks like another one was seen since, or not at all.
+                // A look shows the other program later than the session does, or not at all.
                 (Phase::Exited, Some(still)) if follow.execs() => {
                     known.becomes(pid, program, Some(still));
                 }
-                // It is on its way out; or somebody let it go.
+                // It is about to end, or a client detached from it.
                 (Phase::Exited, None) if !is_another && session.ended().is_some() => return false,
                 (Phase::Exited | Phase::Failed, _) => {
                     known.state = State::Left;
@@ -349,13 +352,14 @@ impl Search {
         known.is_meant(follow) && known.state.is_due()
     }
 
-    /// Sees whether a process has sleds. True if it is to be attached to.
+    /// Checks whether a process has sleds. True if it is to be attached to.
     fn read(&mut self, pid: Pid, objects: &Objects) -> bool {
         let follow = self.family.follow();
         let Some(known) = self.known.get_mut(&pid) else {
             return false;
         };
-        // It may have become itself, without address space randomisation, and nobody knows when.
+        // Without address space randomisation, a process can `exec` its own program unnoticed. The
+        // time of that is unknown.
         let now = Incarnation::of(pid);
         if known.incarnation.is_none() {
             known.incarnation = now;
@@ -382,7 +386,7 @@ impl Search {
             Ok(Some(session)) => known.state = State::Traced(session),
             Ok(None) => known.state = State::Left,
             Err(refusal) => match refusal.reason {
-                // The next look tells.
+                // The next look finds its end.
                 Reason::NoSuchProcess
                 | Reason::Zombie
                 | Reason::TargetExited
@@ -403,7 +407,8 @@ impl Search {
         }
     }
 
-    /// Attaches and switches on; `None` if somebody has attached to it by itself.
+    /// Attaches, and switches functions on. `None` if a client has attached to the process by
+    /// itself.
     fn try_to_attach(&self, pid: Pid, registry: &Registry) -> Result<Option<Arc<Session>>> {
         let Some(known) = self.known.get(&pid) else {
             return Ok(None);
@@ -416,7 +421,8 @@ impl Search {
         let options = AttachOptions {
             start_time: Some(known.start_time),
             thread: None,
-            // Whoever may trace the first one may trace this one as well, or it is not traced.
+            // Only processes of the first process's user are traced, so a caller that may trace the
+            // first one may trace all. If root owns the first one, there is no such limit.
             owner: (uid != 0).then_some(uid),
             follow: Follow::None,
             ..self.family.options()

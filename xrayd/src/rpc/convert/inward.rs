@@ -1,4 +1,5 @@
-//! From requests to what the engine is asked for.
+//! Conversion of requests to types of the engine. Values that only a session can check are passed
+//! on.
 
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
@@ -17,26 +18,26 @@ use crate::{
     },
 };
 
-/// A selection that must be there.
+/// The selection of a request that needs one.
 fn required_selection(selection: Option<v1::Selection>) -> Result<Selection, Refusal> {
     selection
         .ok_or_else(|| bad_selection("a selection is needed"))
         .and_then(rules)
 }
 
-/// What is to be done to functions.
+/// A request to switch functions.
 #[derive(Debug)]
 pub(crate) enum Toggle {
-    /// Switched until somebody switches them again.
+    /// Switches functions permanently.
     ForGood(Arc<Patterns>, Wanted, Run),
-    /// Switched on for a while.
+    /// Leases functions.
     Lend(Arc<Patterns>, LeaseId, Capture, Run),
-    /// Made what they were.
+    /// Ends a lease.
     TakeBack(LeaseId),
 }
 
 impl Toggle {
-    /// What of that must be allowed.
+    /// The kind of operation that the caller must be allowed.
     pub(crate) fn deed(&self) -> Deed {
         match self {
             Self::ForGood(..) | Self::Lend(..) => Deed::Use,
@@ -45,8 +46,8 @@ impl Toggle {
     }
 }
 
-/// What a request to switch functions means; `loan` is 0 where it is for good. `compile` compiles
-/// its selection for its caller.
+/// Converts a request to switch functions. `loan` is 0 if there is no lease. `compile` compiles the
+/// selection for the caller.
 pub(crate) fn toggle(
     selection: Option<v1::Selection>,
     to: Wanted,
@@ -69,7 +70,7 @@ pub(crate) fn toggle(
     }
 }
 
-/// What is wanted of the functions that a selection matches.
+/// The state that a request wants for the functions of its selection.
 pub(crate) fn wanted(switch: Switch, capture: Option<v1::Capture>) -> Result<Wanted, Refusal> {
     let refused = |message: String| Err(Refusal::new(Reason::Limit, message));
     match (switch, capture) {
@@ -93,15 +94,15 @@ pub(crate) fn wanted(switch: Switch, capture: Option<v1::Capture>) -> Result<Wan
     }
 }
 
-/// A selection that includes something, and has no bad patterns.
+/// A selection with at least one rule to include and no invalid patterns.
 pub(crate) fn selection(selection: v1::Selection) -> Result<Selection, Refusal> {
     let selection = rules(selection)?;
-    // Bad patterns are refused here, before any process is looked at.
+    // Invalid patterns are refused here, before any process is looked at.
     compile(&selection)?;
     Ok(selection)
 }
 
-/// A selection that includes something. Its patterns may be bad.
+/// A selection with at least one rule to include. Its patterns are unchecked.
 fn rules(selection: v1::Selection) -> Result<Selection, Refusal> {
     let v1::Selection { include, exclude } = selection;
     if include.is_empty() {
@@ -139,7 +140,7 @@ fn bad_selection(problem: &str) -> Refusal {
     Refusal::new(Reason::Selection, problem)
 }
 
-/// The rows that a selection means.
+/// The rows that a selection matches.
 pub(crate) fn matching(
     rows: Vec<FunctionRow>,
     selection: &Selection,
@@ -157,7 +158,7 @@ pub(crate) fn matching(
     Ok(rows.into_iter().filter(candidate).collect())
 }
 
-/// What is to be recorded and kept.
+/// Converts a filter. The session checks it.
 pub(crate) fn filter(filter: v1::Filter) -> Filter {
     let v1::Filter {
         min_duration_ns,
@@ -188,7 +189,7 @@ pub(crate) fn filter(filter: v1::Filter) -> Filter {
     }
 }
 
-/// What tracing may cost; the session checks the ranges.
+/// Converts a limit on the cost of tracing. The session checks the ranges.
 pub(crate) fn economy(economy: v1::Economy) -> Result<Economy, Refusal> {
     let v1::Economy {
         max_overhead_ppm,
@@ -208,7 +209,7 @@ pub(crate) fn economy(economy: v1::Economy) -> Result<Economy, Refusal> {
     }
 }
 
-/// A mode that must be given.
+/// The mode of a request that needs one.
 pub(crate) fn mode(mode: v1::Mode) -> Result<Mode, Refusal> {
     match mode {
         v1::Mode::Unspecified => Err(Refusal::new(Reason::Limit, "no mode is given")),
@@ -219,7 +220,7 @@ pub(crate) fn mode(mode: v1::Mode) -> Result<Mode, Refusal> {
     }
 }
 
-/// Zeros mean the defaults; the registry checks the ranges.
+/// The options of an attach. Zeros stand for the defaults, and the registry checks the ranges.
 ///
 /// # Errors
 /// A budget and a duty cycle at the same time.

@@ -1,4 +1,5 @@
-//! Between the contract's messages and the engine's types. Nothing behind this folder knows the messages.
+//! Conversion between messages of the contract and types of the engine. No code outside of `rpc`
+//! uses the messages.
 
 mod inward;
 mod outward;

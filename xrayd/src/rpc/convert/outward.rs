@@ -1,4 +1,4 @@
-//! From what the engine says to answers.
+//! Conversion of types of the engine to answers. Nothing is decided here.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use crate::{
     },
 };
 
-/// Characters of a command line that are passed on: a list of processes has to fit a message.
+/// Limit on the length of a command line in a message, in bytes. A list of processes has to fit a
+/// message.
 const MAX_COMMAND: usize = 4096;
 
 pub(crate) fn refusal(refusal: Refusal) -> v1::Refusal {
@@ -60,7 +61,7 @@ pub(crate) fn process(process: ProcessSummary) -> v1::ProcessInfo {
     }
 }
 
-/// The login name, or the number where it has none.
+/// The login name of a user. A user without a name is shown by number.
 fn user(uid: u32) -> String {
     match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => user.name,
@@ -231,7 +232,8 @@ fn kinship(kinship: Kinship) -> v1::Kinship {
     }
 }
 
-/// The rows of a family's processes: its state stands in that of its root, if it is more than one process.
+/// The rows of a group's processes. The row of the first process also has the state of the group,
+/// if processes are followed.
 pub(crate) fn family(
     status: FamilyStatus,
     mut rows: Vec<v1::ProcessStatus>,
@@ -302,7 +304,7 @@ pub(crate) fn family(
         noticing: noticing.to_owned(),
         noticing_why,
     };
-    // Of a root that became another program, the latest.
+    // A first process that has called `exec` has several rows. The latest one gets the state.
     if let Some(row) = rows.iter_mut().rev().find(|row| row.pid == root) {
         row.family = Some(family);
     }
@@ -340,7 +342,7 @@ fn phase_name(phase: Phase) -> &'static str {
     }
 }
 
-/// What every chunk of a fetched trace says beside its bytes; its copies took so long.
+/// The fields of every chunk of a fetched trace, without its bytes. The copies took `within`.
 pub(crate) fn retained(statuses: &[Status], within: Duration) -> v1::TraceChunk {
     v1::TraceChunk {
         data: Vec::new(),
@@ -415,7 +417,7 @@ pub(crate) fn detach_refused(pid: Pid, why: Refusal) -> v1::DetachReport {
     }
 }
 
-/// What is recorded and kept.
+/// Converts a filter.
 fn filter(filter: Filter) -> v1::Filter {
     let Filter {
         modules,
@@ -447,7 +449,7 @@ fn filter(filter: Filter) -> v1::Filter {
     }
 }
 
-/// What became of a process whose filter was set: what it was before, or why it stays.
+/// The report of a process whose filter was set: the previous filter, or the refusal.
 pub(crate) fn filter_report(pid: Pid, before: Result<Filter, Refusal>) -> v1::FilterReport {
     let (before, refusal) = match before {
         Ok(before) => (Some(filter(before)), None),
@@ -460,7 +462,7 @@ pub(crate) fn filter_report(pid: Pid, before: Result<Filter, Refusal>) -> v1::Fi
     }
 }
 
-/// What tracing may cost.
+/// Converts a limit on the cost of tracing.
 fn economy(economy: Economy) -> v1::Economy {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let (max_overhead_ppm, duty) = match economy {
@@ -513,7 +515,7 @@ fn economy_status(status: EconomyStatus) -> v1::EconomyStatus {
     }
 }
 
-/// What became of a process whose economy was set: what it was before, or why it stays.
+/// The report of a process whose limit was set: the previous limit, or the refusal.
 pub(crate) fn economy_report(pid: Pid, before: Result<Economy, Refusal>) -> v1::EconomyReport {
     let (before, refusal) = match before {
         Ok(before) => (Some(economy(before)), None),
@@ -526,7 +528,7 @@ pub(crate) fn economy_report(pid: Pid, before: Result<Economy, Refusal>) -> v1::
     }
 }
 
-/// What became of a process whose mode was set: what it was before, or why it stays.
+/// The report of a process whose mode was set: the previous mode, or the refusal.
 pub(crate) fn mode_report(pid: Pid, before: Result<Mode, Refusal>) -> v1::ModeReport {
     let (before, refused) = match before {
         Ok(Mode::Flight) => (v1::Mode::Flight, None),
@@ -618,7 +620,7 @@ pub(crate) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
     }
 }
 
-/// `file:line`, or the file alone where the line is not known.
+/// `file:line`, or only the file if the line is unknown.
 fn source_line(source: SourceLine) -> String {
     match source {
         SourceLine { file, line: 0 } => file,

@@ -1,14 +1,14 @@
-//! Waits for a client until something happens, and does what it wanted done then.
+//! The Trigger call: it waits until conditions are met, and does what the client requested.
 //!
 //! ```text
-//!  hits ──────────► fired ─► switches ─► wait until it is time ─► snapshot, piece by piece ─► done
-//!  ten times a second: who is new is armed, who has ended is told
+//!  matches ───────► fired ─► switches ─► wait until `after` is over ─► snapshot in pieces ─► done
+//!  ten times a second: new processes are armed, ended ones are reported
 //!  the client: fire · gone
-//!  time: the limit's period is over · expired
+//!  time: the period of the limit is over · expired
 //! ```
 //!
-//! One thing at a time, so a client that reads slowly is waited for here, and here alone: hits that come meanwhile wait, as many as the limit allows, and
-//! others are counted.
+//! It does one thing at a time. So a slow client is waited for here, and only here. Matches that
+//! come meanwhile wait, as many as the limit allows, and further ones are counted.
 
 mod plan;
 mod watched;
@@ -47,32 +47,32 @@ use crate::{
     types::Reach,
 };
 
-/// How often processes that have come and gone are looked for. The pause is so many times as long as
-/// the last look took, within these bounds.
+/// The looks for new and ended processes. The pause is [`LOOK_SHARE`] times the duration of the
+/// last look, within the two bounds.
 const LOOK_SHARE: u32 = 20;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LONGEST_LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// What is under way.
+/// The state of a Trigger call.
 #[derive(Debug)]
 pub(super) struct Triggering {
     plan: Plan,
-    /// Only locked where blocking is no matter.
+    /// Locked only on threads that may block.
     watched: Arc<Mutex<Watched>>,
     hits: Matches,
     sender: Sender<v1::TriggerEvent>,
-    /// Threads for what may block, and whose turn it is.
+    /// Threads for work that may block.
     workers: Workers,
     caller: Caller,
-    /// How often it has fired.
+    /// Firings so far.
     fired: u32,
-    /// When it may fire once more, the earliest first.
+    /// Times at which one more firing becomes possible, in ascending order.
     given_back: VecDeque<Instant>,
-    /// When it is over at the latest. Set by `serve`.
+    /// The time at which the call expires. Set by `serve`.
     expires: Option<Instant>,
 }
 
-/// The client is gone, or was told why nothing more comes.
+/// The client is gone, or has the reason why no more events come.
 #[derive(Debug)]
 struct Gone;
 
@@ -100,16 +100,17 @@ impl Triggering {
         }
     }
 
-    /// Runs until it is over or the client leaves; then everything is as it was.
+    /// Runs until the trigger is over or the client leaves, then undoes all changes.
     pub(super) async fn run(
         mut self,
         requests: Streaming<v1::TriggerRequest>,
         _admitted: Admitted,
     ) {
-        // Why it ended early the client has been told, or it is gone.
+        // The client has the reason of an early end, or it is gone.
         let _told = self.serve(requests).await;
         let watched = Arc::clone(&self.watched);
-        // Not among the calls that a user may have at a time: it has to be done. A panic was logged where it happened.
+        // This does not count against the user's limit on calls, because it has to be done. The
+        // panic hook has logged a panic.
         let end = move || lock(&watched).end();
         let _ended = self.workers.run(Lane::Release, self.caller.uid, end).await;
     }
@@ -144,7 +145,7 @@ impl Triggering {
                             self.blocking(|watched| watched.trigger().fire()).await?;
                         }
                     }
-                    // Who has nothing more to say may still listen.
+                    // A client that has ended its requests may still receive events.
                     Ok(None) => may_ask = false,
                     Err(_) => return Err(Gone),
                 },
@@ -160,12 +161,13 @@ impl Triggering {
         }
     }
 
-    /// Arms it in who is new, and tells who has ended. Whether nothing can happen any more, and everything that has was told.
+    /// Arms the trigger in new processes, and reports ended ones. True if no condition can be met
+    /// any more and all matches were reported.
     async fn look(&mut self) -> Told<bool> {
         let (over, endings) = self
             .blocking(|watched| {
                 watched.look();
-                // Of who counts as over the last hits are there.
+                // All matches of a process that is over are in the queue.
                 (watched.trigger().is_over(), watched.take_endings())
             })
             .await?;
@@ -212,7 +214,7 @@ impl Triggering {
             .await
     }
 
-    /// Sends a snapshot about what happened from `begun` to `at`, or says why there is none.
+    /// Sends a snapshot about the time from `begun` to `at`. Returns the refusal if there is none.
     async fn snapshot(
         &mut self,
         plan: SnapshotPlan,
@@ -238,9 +240,9 @@ impl Triggering {
             Err(refusal) => return Ok(Some(refusal)),
         };
         let (chunks, mut pieces) = mpsc::channel(CHUNKS);
-        // At once, since a ring that nobody reads along may not reach far back.
+        // Taken at once, because a ring that keeps the newest events may not reach far back.
         let reach = Reach::Between(since, until);
-        // It ends when nobody takes its pieces any more.
+        // The task ends when the receiver of its pieces is gone.
         spawn_blocking(move || {
             let _turn = turn;
             send_shot(Shot::take(sessions, reach), chunks);
@@ -265,7 +267,7 @@ impl Triggering {
         let mut skipped = self
             .blocking(|watched| watched.trigger().take_skipped())
             .await?;
-        // What had its turn still to come.
+        // Matches that were still waiting.
         while self.hits.next_now().is_some() {
             skipped = skipped.saturating_add(1);
         }
@@ -279,7 +281,7 @@ impl Triggering {
 
     async fn tell(&mut self, event: Event) -> Told {
         let event = v1::TriggerEvent { event: Some(event) };
-        // Who does not read does not keep functions on for longer than was wanted.
+        // A client that does not read must not keep functions on for longer than requested.
         let waiting = self.expires.map(|expires| expires.max(Instant::now()));
         let late = waiting.and_then(|since| since.checked_add(READER_PATIENCE));
         tokio::select! {
@@ -289,12 +291,12 @@ impl Triggering {
     }
 
     async fn fail<T>(&mut self, status: Status) -> Told<T> {
-        // Nobody is there to be told.
+        // The client may be gone.
         let _gone = self.sender.send(Err(status)).await;
         Err(Gone)
     }
 
-    /// Does something with what is watched, on a thread that may block.
+    /// Runs `work` on a thread that may block.
     async fn blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Watched) -> T + Send + 'static,
@@ -303,13 +305,13 @@ impl Triggering {
         let work = move || work(&mut lock(&watched));
         match self.workers.run(Lane::Step, self.caller.uid, work).await {
             Ok(done) => Ok(done),
-            // A panic was logged where it happened.
+            // The panic hook has logged the panic.
             Err(_) => self.fail(error::bug()).await,
         }
     }
 }
 
-/// Waits until then; for ever without a time.
+/// Waits until a time. Without a time, for ever.
 async fn at(when: Option<Instant>) {
     match when {
         Some(when) => sleep_until(At::from_std(when)).await,

@@ -1,4 +1,5 @@
-//! What a client wants a trigger to wait for and to do, from the message that says so.
+//! The plan of a trigger, from the client's first message: its conditions, and its actions. The
+//! ranges are checked here.
 
 use std::time::Duration;
 
@@ -21,13 +22,13 @@ use crate::{
     types::{Run, Wanted},
 };
 
-/// Selections that one trigger switches at most.
+/// Limit on selections that one trigger switches.
 const MOST_SWITCHES: usize = 16;
 
-/// A snapshot goes on for so long at most after the moment that it is about.
+/// Limit on the time of a snapshot after the moment that it is about.
 const LONGEST_AFTER: Duration = Duration::from_secs(60);
 
-/// What is waited for, and what is done.
+/// Conditions and actions of a trigger.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(super) whom: Targets,
@@ -35,23 +36,23 @@ pub(crate) struct Plan {
     pub(super) switches: Vec<Switching>,
     pub(super) snapshot: Option<SnapshotPlan>,
     pub(crate) limit: u32,
-    /// `None`: the limit is for all the time.
+    /// The period of the limit. `None`: the limit is for the whole call.
     pub(super) period: Option<Duration>,
     pub(super) expire: Option<Duration>,
 }
 
-/// Functions that are switched when it fires.
+/// Functions that are switched when the trigger fires.
 #[derive(Debug, Clone)]
 pub(super) struct Switching {
     selection: Selection,
     to: Wanted,
 }
 
-/// What a snapshot shows.
+/// The time and the processes of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SnapshotPlan {
     pub(super) all_processes: bool,
-    /// `None`: as far back as there is anything.
+    /// Time before the moment. `None`: all that is there.
     pub(super) before: Option<Duration>,
     pub(super) after: Duration,
 }
@@ -83,7 +84,7 @@ impl TryFrom<v1::TriggerRequest> for Plan {
                 "a trigger fires {MOST_FIRINGS} times at most"
             )));
         }
-        // Before any of them is looked at: each may have a thousand patterns.
+        // Checked before the conditions are converted, because each may have a thousand patterns.
         if conditions.len() > MOST_CONDITIONS {
             return Err(limit_of(&format!(
                 "a trigger has {MOST_CONDITIONS} conditions at most; arm another one for the others"
@@ -114,7 +115,7 @@ impl TryFrom<v1::TriggerRequest> for Plan {
 
 #[cfg(fuzzing)]
 impl Plan {
-    /// Compiles what is to be switched.
+    /// Compiles the selections to switch.
     pub(crate) fn compile_switches(&self, registry: &Registry, caller: Caller) {
         for switching in &self.switches {
             let _ = switching.toggle(registry, caller);
@@ -125,7 +126,7 @@ impl Plan {
 // === impl Switching ===
 
 impl Switching {
-    /// As a request would have it done.
+    /// The toggle, as a request for it would make it.
     pub(super) fn toggle(&self, registry: &Registry, caller: Caller) -> Result<Toggle, Refusal> {
         let patterns = registry.compile(caller.payer(), &self.selection)?;
         Ok(Toggle::ForGood(patterns, self.to, Run::Real))

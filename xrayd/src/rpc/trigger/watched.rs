@@ -1,4 +1,5 @@
-//! In whom a trigger is armed, and what is switched on there for it. All of it may block.
+//! The processes in which a trigger is armed, and the functions that are leased for it. All of it
+//! may block.
 
 use std::{
     collections::HashSet,
@@ -33,7 +34,7 @@ use crate::{
     types::{LeaseId, Run},
 };
 
-/// Who is watched.
+/// The processes of a trigger.
 #[derive(Debug)]
 pub(crate) struct Watched {
     registry: Registry,
@@ -41,30 +42,30 @@ pub(crate) struct Watched {
     caller: Caller,
     whom: Targets,
     trigger: Trigger,
-    /// What the conditions are about is on under this number, so that anything is seen.
+    /// The lease under which the functions of the conditions are on.
     loan: LeaseId,
-    /// Compiled once and shared.
+    /// The selections of the conditions, compiled once and shared.
     selections: Vec<Arc<Patterns>>,
-    /// Functions that events stand in have to be on, too.
+    /// True if functions with event sleds have to be on, too.
     events: bool,
-    /// The processes in which that was switched on.
+    /// The processes with the lease.
     lent: Vec<Lent>,
-    /// Those who have ended, which was told.
+    /// Keys of processes whose end was reported.
     told: HashSet<usize>,
 }
 
-/// In whom something was switched on, or was to be.
+/// A target with the lease.
 #[derive(Debug)]
 struct Lent {
     traced: Traced,
-    /// All of it. Otherwise some may be, and the rest is tried again.
+    /// True if all functions are on. Otherwise the rest is tried again.
     whole: bool,
 }
 
 // === impl Watched ===
 
 impl Watched {
-    /// Arms what is waited for in everybody who is meant.
+    /// Arms the trigger in all processes of the plan.
     pub(crate) fn begin(
         registry: &Registry,
         audit: &AuditLog,
@@ -108,11 +109,11 @@ impl Watched {
         &self.trigger
     }
 
-    /// Arms it in who is new, and forgets who is gone.
+    /// Arms the trigger in new processes, and forgets processes that are gone.
     pub(super) fn look(&mut self) {
         match self.arm() {
             Ok(()) => {}
-            // It ended, or was let go; that is noticed by who waits.
+            // The process ended, or was detached from. The caller of this notices that.
             Err(refusal) if refusal.reason == Reason::NotAttached => {}
             Err(refusal) => {
                 let Refusal { reason, message } = refusal;
@@ -127,7 +128,7 @@ impl Watched {
     fn arm(&mut self) -> Result<(), Refusal> {
         let (caller, whom) = (self.caller, self.whom);
         let all = authorise::all_traced(&self.registry, caller, whom, Deed::Use);
-        // Whoever is not there any more is not held on to.
+        // Targets that are gone are dropped.
         let there = all.as_deref().unwrap_or_default();
         let lent = std::mem::take(&mut self.lent).into_iter();
         let (lent, gone) =
@@ -147,7 +148,7 @@ impl Watched {
             }
             living.retain(|session| !self.trigger.has(session));
             for session in &living {
-                // One that cannot be watched is no reason to let go of the others.
+                // A process that cannot be watched is no reason to stop watching the others.
                 if let Err(refusal) = self.trigger.arm(session) {
                     failed = Err(refusal);
                 }
@@ -156,7 +157,7 @@ impl Watched {
         failed
     }
 
-    /// Switches on what the conditions are about, if that was not done.
+    /// Leases the functions of the conditions, unless that was done.
     fn lend_once(&mut self, traced: Traced) -> Result<(), Refusal> {
         let known = self.lent.iter().position(|known| known.traced.is(&traced));
         if known.is_some_and(|at| self.lent[at].whole) {
@@ -171,7 +172,7 @@ impl Watched {
         done
     }
 
-    /// Switches on what the conditions are about, for as long as they are armed.
+    /// Leases the functions of the conditions while the trigger is armed.
     fn lend(&self, traced: &Traced) -> Result<(), Refusal> {
         let saying = self.events.then(|| saying(traced)).flatten();
         let saying = saying.map(|selection| self.registry.compile(self.caller.payer(), &selection));
@@ -192,7 +193,7 @@ impl Watched {
         Ok(())
     }
 
-    /// Those who have ended since it was asked last, and how.
+    /// Processes that have ended since the last call, and how.
     pub(super) fn take_endings(&mut self) -> Vec<(u32, Ending)> {
         let Self { trigger, told, .. } = self;
         let ended = trigger.sessions().filter_map(|(key, session)| {
@@ -202,7 +203,7 @@ impl Watched {
         ended.collect()
     }
 
-    /// Switches functions for good, of everybody who is meant.
+    /// Switches functions permanently in all processes of the plan.
     pub(super) fn switch(&mut self, switching: &Switching) -> Vec<v1::ToggleReport> {
         let (caller, whom) = (self.caller, self.whom);
         let call = self.audit.call(caller, Operation::TriggerSwitch);
@@ -231,7 +232,8 @@ impl Watched {
         reports.collect()
     }
 
-    /// From when to when a snapshot about what happened from `begun` to `at` goes, and how long it is until then.
+    /// The begin and the end of a snapshot about the time from `begun` to `at`, and the time until
+    /// that end.
     pub(super) fn frame(
         &self,
         plan: SnapshotPlan,
@@ -247,7 +249,7 @@ impl Watched {
         (since, until, trigger.time_until(until).min(plan.after))
     }
 
-    /// Of whom a snapshot is.
+    /// The processes of a snapshot.
     pub(super) fn whom(&self, all: bool) -> Result<Vec<Arc<Session>>, Refusal> {
         let whom = if all { Targets::All } else { self.whom };
         let sessions = authorise::everybody(&self.registry, self.caller, whom);
@@ -262,7 +264,7 @@ impl Watched {
         sessions
     }
 
-    /// Lets everything be as it was.
+    /// Disarms the trigger, and ends its lease.
     pub(super) fn end(&mut self) {
         self.trigger.disarm();
         let lent = std::mem::take(&mut self.lent);
@@ -286,13 +288,13 @@ impl Watched {
 }
 
 impl Drop for Watched {
-    /// Nothing is left, also if the client has gone before it was armed everywhere.
+    /// Also covers a client that has gone before the trigger was armed everywhere.
     fn drop(&mut self) {
         self.end();
     }
 }
 
-/// The functions in which events stand.
+/// The functions with event sleds.
 fn saying(traced: &Traced) -> Option<Selection> {
     // Ids are those of the first process.
     let first = traced.first()?;
