@@ -8,13 +8,16 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use integration::{DEADLINE, Fixture, SilentMount, Target, copy_into, is_root_for, wait_until};
 use procfs::process::Process;
-use xrayd::types::Switch;
+use xrayd::{
+    Reason,
+    types::{Run, Switch},
+};
 
 use crate::{
-    support::{attach, detach, pid_of, registry, switch},
+    support::{attach, detach, everything, pid_of, registry, switch, text_is_as_compiled},
     tracer::Tracer,
 };
 
@@ -108,6 +111,80 @@ fn a_file_that_is_never_read_delays_its_own_process_alone() -> Result<()> {
     drop(mount);
     let looked = looking.join().ok().context("the look panicked")?;
     looked.context("an unreadable file is no reason to refuse its process")
+}
+
+/// Sixteen detaches go on at the same time. The memory of more processes than that cannot be read, in
+/// which a detach waits. It keeps the tracer from no other process.
+#[test]
+fn processes_whose_memory_hangs_keep_no_other_from_its_detach() -> Result<()> {
+    const NAME: &str = "processes_whose_memory_hangs_keep_no_other_from_its_detach";
+    const HUNG: usize = 20;
+    if !is_root_for(NAME)? {
+        return Ok(());
+    }
+    let Some(mount) = SilentMount::new(NAME)? else {
+        return Ok(());
+    };
+    let registry = registry();
+    let mut hung = Vec::new();
+    for _ in 0..HUNG {
+        let mut target = Target::spawn(Fixture::Mappings, [""; 0])?;
+        let session = attach(&registry, &target)?.session;
+        target.ask(&format!("cover {}", text(&mount.file())?), "covered")?;
+        let switching = thread::spawn(move || session.toggle(&everything(), Switch::On, Run::Real));
+        hung.push((target, switching));
+    }
+    // Their numbers are higher, so they come last.
+    let mut other = Target::spawn(Fixture::Mappings, [""; 0])?;
+    let session = attach(&registry, &other)?.session;
+    switch(&session, Switch::On)?;
+    other.ask("call", "called")?;
+    let is_off = || text_is_as_compiled(&other, other.program(), other.program());
+    ensure!(is_off().is_err());
+    ensure!(mount.was_read());
+
+    let all = registry.clone();
+    let deadline = Instant::now() + DEADLINE;
+    let detaching = thread::spawn(move || all.detach_all(deadline));
+    wait_until(DEADLINE, "the other one is let go", || Ok(is_off().ok()))?;
+    ensure!(hung.iter().all(|(_, switching)| !switching.is_finished()));
+    ensure!(!detaching.is_finished());
+    drop(mount);
+    let reports = detaching.join().ok().context("the detach panicked")?;
+    ensure!(reports.len() == HUNG + 1, "{reports:?}");
+    other.ask("call", "called")?;
+    Ok(())
+}
+
+/// A detach that hangs ends no later than it may, and says why.
+#[test]
+fn a_detach_that_hangs_is_given_up() -> Result<()> {
+    const NAME: &str = "a_detach_that_hangs_is_given_up";
+    if !is_root_for(NAME)? {
+        return Ok(());
+    }
+    let Some(mount) = SilentMount::new(NAME)? else {
+        return Ok(());
+    };
+    let registry = registry();
+    let mut target = Target::spawn(Fixture::Mappings, [""; 0])?;
+    let session = attach(&registry, &target)?.session;
+    target.ask(&format!("cover {}", text(&mount.file())?), "covered")?;
+    let switching = thread::spawn(move || session.toggle(&everything(), Switch::On, Run::Real));
+    wait_until(DEADLINE, "the page is read", || {
+        Ok(mount.was_read().then_some(()))
+    })?;
+    let reports = registry.detach_all(Instant::now() + Duration::from_millis(100));
+    let [(pid, Err(refusal))] = &reports[..] else {
+        bail!("{reports:?}");
+    };
+    ensure!(*pid == pid_of(&target)? && refusal.reason == Reason::Busy);
+    ensure!(refusal.message.contains("may not answer"), "{refusal}");
+    ensure!(!switching.is_finished());
+    drop(mount);
+    let switched = switching.join().ok().context("the switch panicked")?;
+    drop(switched);
+    Ok(())
 }
 
 /// An ELF program of these sections, each at the end of the last one or where it is said.

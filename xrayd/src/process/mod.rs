@@ -8,6 +8,7 @@
 //! | `session` | one attached process |
 //! | `family` | process groups: a process, and the processes that are followed from it |
 //! | `follow` | finding processes to follow |
+//! | `parallel` | the same work for many processes, some of which may hang |
 //! | `trigger` | a trigger, and the sessions that it is armed in |
 //! | `untraced` | a program without sleds that xrayd started |
 
@@ -15,6 +16,7 @@ mod attach;
 mod family;
 mod follow;
 mod launch;
+mod parallel;
 mod registry;
 mod session;
 mod trigger;
@@ -23,6 +25,7 @@ mod untraced;
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
 pub use family::{Family, FamilyStatus};
 pub use follow::{Finding, Follow, NotFollowed};
+pub(crate) use parallel::in_parallel;
 pub use registry::{LaunchOptions, Launched, Registry, RegistryConfig};
 pub use session::{Profiling, Session, write_profile};
 pub use trigger::{Firing, Trigger};

@@ -6,11 +6,8 @@ use std::{
     collections::{HashMap, HashSet},
     fs,
     process::{Command, ExitStatus},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-        mpsc::sync_channel,
-    },
+    sync::{Arc, Mutex, MutexGuard, mpsc::sync_channel},
+    time::Instant,
 };
 
 use nix::sys::signal::{Signal, kill};
@@ -23,6 +20,7 @@ use super::{
     },
     family::{Family, Root},
     follow::{Follow, Follower},
+    parallel::{in_parallel, in_parallel_until},
     session::Session,
     untraced::{Keeper, untraced},
 };
@@ -60,8 +58,6 @@ const EXITED_PER_USER: usize = 64;
 /// Threads of a session: a control thread and a drain thread. A process that is followed from has
 /// one more.
 const SESSION_THREADS: u64 = 2;
-/// Sessions that are ended in parallel.
-const AT_A_TIME: usize = 16;
 /// Bytes of events that each process may retain in any case.
 const LEAST_RETAINED: u64 = 1 << 20;
 
@@ -559,12 +555,32 @@ impl Registry {
         report
     }
 
-    /// Detaches from all processes.
-    pub fn detach_all(&self) -> Vec<(Pid, Result<DetachReport>)> {
-        let mut reports = self.end_families(&self.families());
+    /// Detaches from every process, and waits for that until `deadline` at most.
+    ///
+    /// A process whose memory lies in a file system that does not answer can hold its own detach up
+    /// for ever. Its report is `busy` then. All others are detached.
+    pub fn detach_all(&self, deadline: Instant) -> Vec<(Pid, Result<DetachReport>)> {
+        // Each group by itself: to end one may take for ever.
+        let families = self.families();
+        let roots: Vec<Pid> = families.iter().map(|family| family.root()).collect();
+        let registry = self.clone();
+        let ended = in_parallel_until(deadline, families, move |family| {
+            registry.end_family(family)
+        });
+        let ended = roots.into_iter().zip(ended).flat_map(|(root, reports)| {
+            reports.unwrap_or_else(|| vec![(root, Err(still_detaching(root)))])
+        });
+        let mut reports: Vec<_> = ended.collect();
         // A process whose attach is under way has no group yet.
-        let pids: Vec<Pid> = self.lock().keys().copied().collect();
-        reports.extend(in_parallel(&pids, |&pid| (pid, self.detach(pid))));
+        let told: HashSet<Pid> = reports.iter().map(|(pid, _)| *pid).collect();
+        let mut others: Vec<Pid> = self.lock().keys().copied().collect();
+        others.retain(|pid| !told.contains(pid));
+        let registry = self.clone();
+        let ended = in_parallel_until(deadline, others.clone(), move |pid| registry.detach(*pid));
+        let ended = others.into_iter().zip(ended);
+        reports.extend(
+            ended.map(|(pid, report)| (pid, report.unwrap_or_else(|| Err(still_detaching(pid))))),
+        );
         reports
     }
 
@@ -865,36 +881,6 @@ fn on_control_thread(
     answered.recv().map_err(|_| lost_thread(pid))?
 }
 
-/// Calls `work` for each item, several at a time, because a detach waits most of the time. The
-/// results are in order.
-fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let results = Mutex::new(Vec::with_capacity(items.len()));
-    let run = || {
-        loop {
-            let index = next.fetch_add(1, Relaxed);
-            let Some(item) = items.get(index) else {
-                break;
-            };
-            let result = work(item);
-            lock(&results).push((index, result));
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..items.len().min(AT_A_TIME) {
-            let helper = std::thread::Builder::new().name("detach".to_owned());
-            // The other threads do its work.
-            if let Err(error) = helper.spawn_scoped(scope, run) {
-                tracing::debug!(%error, "a thread less");
-            }
-        }
-        run();
-    });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.sort_unstable_by_key(|(index, _)| *index);
-    results.into_iter().map(|(_, result)| result).collect()
-}
-
 fn control_thread_name(pid: Pid) -> String {
     format!("ctl-{pid}")
 }
@@ -904,6 +890,13 @@ fn busy(pid: Pid) -> Refusal {
         Reason::Busy,
         format!("process {pid}: another attach or detach is under way"),
     )
+}
+
+fn still_detaching(pid: Pid) -> Refusal {
+    let message = format!(
+        "process {pid}: its detach has not ended; a file system that the process uses may not answer"
+    );
+    Refusal::new(Reason::Busy, message)
 }
 
 /// The refusal for a followed process whose group was removed when the pid of its first process
@@ -925,20 +918,6 @@ fn not_attached(pid: Pid) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_done_in_parallel_is_done_once_each_and_told_in_order() {
-        assert_eq!(in_parallel(&[0; 0], |_| ()), []);
-        let meet = std::sync::Barrier::new(AT_A_TIME);
-        let items: Vec<usize> = (0..3 * AT_A_TIME).collect();
-        // No call passes the barrier before this many have come.
-        let twice = |item: &usize| {
-            meet.wait();
-            item * 2
-        };
-        let expected: Vec<usize> = items.iter().map(|item| item * 2).collect();
-        assert_eq!(in_parallel(&items, twice), expected);
-    }
 
     #[test]
     fn detaching_what_is_not_attached_says_so() {

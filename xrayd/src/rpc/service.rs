@@ -25,7 +25,7 @@ use crate::{
     Pid,
     audit::{AuditLog, Call, Operation},
     export::Shot,
-    process::{Attached, Registry},
+    process::{Attached, Registry, in_parallel},
     refusal::{Reason, Refusal},
     sys::now_anchor,
     target::Caller,
@@ -208,12 +208,19 @@ fn for_each<T>(
     call: &mut Call,
     whom: Targets,
     deed: Deed,
-    mut work: impl FnMut(&Traced) -> Outcomes<T>,
-) -> Result<Outcomes<T>, Refusal> {
-    let mut reports = Vec::new();
-    for traced in authorise::all_traced(registry, call.caller(), whom, deed)? {
-        reports.extend(work(&traced));
-    }
+    work: impl Fn(&Traced) -> Outcomes<T> + Sync,
+) -> Result<Outcomes<T>, Refusal>
+where
+    T: Send,
+{
+    let traced = authorise::all_traced(registry, call.caller(), whom, deed)?;
+    let reports: Vec<Outcomes<T>> = match call.caller().payer() {
+        // A process that hangs keeps root's call from no other user's process.
+        None => in_parallel(&traced, work),
+        // A user's call covers the user's own processes, and takes one thread.
+        Some(_) => traced.iter().map(work).collect(),
+    };
+    let mut reports: Outcomes<T> = reports.into_iter().flatten().collect();
     call.decide_each(&reports);
     if let (Targets::One(_), [(_, Err(_))]) = (whom, &*reports)
         && let Some((_, Err(refusal))) = reports.pop()
