@@ -75,6 +75,27 @@ pub(super) fn send_shot(
     pipe.finish(written);
 }
 
+/// Sends messages, or why there are no more: a list that was cut is an error.
+pub(super) async fn send_all<T: Send + 'static>(
+    sender: mpsc::Sender<Result<T, Status>>,
+    mut pace: Pace,
+    messages: impl Iterator<Item = T>,
+) {
+    for message in messages {
+        match pace.send(&sender, message).await {
+            Ok(()) => {}
+            Err(Unsent::Gone) => return,
+            Err(Unsent::Late) => {
+                let status = error::reader_too_slow(pace.patience);
+                // The queue is full. The task waits until the reader takes it or leaves, and holds
+                // no messages.
+                tokio::spawn(async move { sender.send(Err(status)).await });
+                return;
+            }
+        }
+    }
+}
+
 // === impl Pace ===
 
 impl Pace {
@@ -221,6 +242,25 @@ mod tests {
             kind
         });
         assert_eq!(result.await.unwrap(), Some(ErrorKind::BrokenPipe));
+    }
+
+    #[tokio::test]
+    async fn a_list_whose_reader_takes_nothing_ends_with_an_error() {
+        let (sender, mut receiver) = mpsc::channel(2);
+        let pace = Pace::with_patience(Duration::from_millis(20));
+        send_all(sender, pace, 0..100).await;
+        assert_eq!(receiver.recv().await.unwrap().unwrap(), 0);
+        assert_eq!(receiver.recv().await.unwrap().unwrap(), 1);
+        let status = receiver.recv().await.unwrap().unwrap_err();
+        assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+        assert!(receiver.recv().await.is_none());
+
+        let (sender, mut receiver) = mpsc::channel(100);
+        send_all(sender, Pace::new(), 0..100).await;
+        for number in 0..100 {
+            assert_eq!(receiver.recv().await.unwrap().unwrap(), number);
+        }
+        assert!(receiver.recv().await.is_none());
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -13,7 +13,7 @@ use super::{
     admission::{Admission, Admitted},
     authorise::{self, Deed, Outcomes, Targets, Traced},
     convert, counts, described, error,
-    fetch::{CHUNKS, Pace, send_shot},
+    fetch::{CHUNKS, Pace, send_all, send_shot},
     live::{self, EventMessages, TraceMessages},
     profile::{self, Profiles},
     recorded::Recorded,
@@ -348,18 +348,15 @@ impl Xrayd for Service {
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
         tokio::spawn(async move {
             let _admitted = admitted;
-            let mut pace = Pace::new();
-            let mut functions = functions.into_iter().peekable();
-            while functions.peek().is_some() {
+            let mut functions = functions.into_iter();
+            let batches = std::iter::from_fn(|| {
                 let batch = functions.by_ref().take(FUNCTIONS_PER_BATCH);
-                let batch = batch
+                let batch: Vec<_> = batch
                     .map(|(pid, row)| convert::function(pid, row))
                     .collect();
-                let batch = v1::FunctionBatch { functions: batch };
-                if pace.send(&sender, batch).await.is_err() {
-                    return;
-                }
-            }
+                (!batch.is_empty()).then_some(v1::FunctionBatch { functions: batch })
+            });
+            send_all(sender, Pace::new(), batches).await;
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -593,14 +590,10 @@ impl Xrayd for Service {
         let (sender, receiver) = mpsc::channel(CHUNKS);
         tokio::spawn(async move {
             let _admitted = admitted;
-            let mut pace = Pace::new();
-            for (session, counts) in counted {
-                for message in counts::messages(&session, &counts) {
-                    if pace.send(&sender, message).await.is_err() {
-                        return;
-                    }
-                }
-            }
+            let messages = counted
+                .iter()
+                .flat_map(|(session, counts)| counts::messages(session, counts));
+            send_all(sender, Pace::new(), messages).await;
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
