@@ -105,7 +105,9 @@ impl EventTypes {
             None if names.len() >= MOST_TYPE_NAMES => return None,
             None => name.to_owned(),
             Some(former) if has_type_name(former, name) => return None,
-            Some(former) if former.len() + name.len() > LONGEST => return None,
+            Some(former) if former.len() + BETWEEN_NAMES.len() + name.len() > LONGEST => {
+                return None;
+            }
             Some(former) => [former, name].join(BETWEEN_NAMES),
         };
         names.insert(number, now.clone());
@@ -180,9 +182,12 @@ mod tests {
         assert_eq!(types.name(7, "b").as_deref(), Some("a | b"));
         assert_eq!(types.name(7, "a"), None);
         assert_eq!(types.name(7, "b"), None);
-        let long = "x".repeat(LONGEST);
+        // "a | b | " and as many as fit.
+        let long = "x".repeat(LONGEST - 7);
         assert_eq!(types.name(7, &long), None);
         assert_eq!(types.all(), [(7, "a | b".to_owned())]);
+        let both = types.name(7, &long[1..]).unwrap();
+        assert_eq!(both.len(), LONGEST);
     }
 
     #[test]

@@ -58,6 +58,15 @@ pub enum FeedItem {
     },
 }
 
+// === impl FeedItem ===
+
+impl FeedItem {
+    /// True for the name of a thread or of a type of events.
+    fn is_name(&self) -> bool {
+        matches!(self, Self::Thread(_) | Self::EventType(_))
+    }
+}
+
 /// A block of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
@@ -251,8 +260,10 @@ impl FeedSender {
             // When there are too many, the oldest may have ended long ago. Its events then have a
             // number and no name.
             named @ (FeedItem::Thread(_) | FeedItem::EventType(_)) => {
-                if self.kept.len() >= MAX_KEPT {
-                    self.kept.remove(1);
+                if self.kept.len() >= MAX_KEPT
+                    && let Some(oldest) = self.kept.iter().position(FeedItem::is_name)
+                {
+                    self.kept.remove(oldest);
                 }
                 self.kept.push_back(named);
             }
@@ -304,7 +315,7 @@ pub(crate) fn closed_feed() -> Feed {
 mod tests {
     use xray_trace::{
         container::BlockEncoder,
-        model::{CallKind, FunctionId, ThreadId},
+        model::{CallKind, FunctionId, ProcessId, ThreadId},
     };
 
     use super::*;
@@ -365,6 +376,41 @@ mod tests {
         drop(inlet);
     }
 
+    /// Names give way to newer names, and nothing else does: without its begin and its end, a
+    /// recording would hold the events of others.
+    #[tokio::test]
+    async fn names_that_are_too_many_leave_the_begin_of_a_recording() {
+        let (inlet, mut feed) = feed(1, None);
+        let mut sender = inlet.sender(Source(1));
+        for _ in 0..CAPACITY {
+            sender.send(call());
+        }
+        let begins = [1, 2].map(|ticks| FeedItem::Begin(Ticks(ticks)));
+        for begin in begins.into_iter().chain([FeedItem::Until(Ticks(3))]) {
+            sender.send(begin);
+        }
+        for id in 0..2 * MAX_KEPT {
+            sender.send(FeedItem::EventType(EventType {
+                process: ProcessId(0),
+                number: u16::try_from(id % 1000).unwrap(),
+                name: String::new(),
+            }));
+        }
+        assert!(sender.kept.len() <= MAX_KEPT);
+        for _ in 0..CAPACITY {
+            feed.next().await.unwrap();
+        }
+        sender.send(FeedItem::Ended);
+        let mut bounds = Vec::new();
+        for _ in 0..3 {
+            match feed.next().await.unwrap() {
+                (_, FeedItem::Begin(ticks) | FeedItem::Until(ticks)) => bounds.push(ticks.0),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(bounds, [1, 2, 3]);
+    }
+
     #[tokio::test]
     async fn what_is_left_for_a_reader_who_does_not_read_is_bounded() {
         let (inlet, feed) = feed(1, None);
@@ -375,7 +421,7 @@ mod tests {
         let thread = |id| {
             FeedItem::Thread(Thread {
                 id: ThreadId(id),
-                process: xray_trace::model::ProcessId(0),
+                process: ProcessId(0),
                 tid: 1,
                 name: String::new(),
             })
