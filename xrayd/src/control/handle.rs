@@ -152,6 +152,9 @@ pub(crate) struct Shared {
     filter_notes: Mutex<VecDeque<(Ticks, String)>>,
     /// The filter in force. Locked before `drain`.
     pub(super) filtering: Mutex<Filtering>,
+    /// Held while the filter changes. Of two changes at once, one could set the filter, and the other
+    /// one the calls that the program leaves out.
+    filter_change: Mutex<()>,
     /// Loaded modules with sleds that cannot be traced. Written by the control thread.
     refused: Mutex<Vec<RefusedModule>>,
     /// The detection method for libraries. Written by the control thread.
@@ -180,6 +183,7 @@ impl Shared {
             history: History::default(),
             filter_notes: Mutex::default(),
             filtering: Mutex::default(),
+            filter_change: Mutex::default(),
             refused: Mutex::new(refused),
             noticing: Mutex::default(),
             drain: Mutex::new(Some(drain)),
@@ -376,14 +380,17 @@ impl Control {
         let mut filtering = Filtering::new(self.pid, filter, attached)?;
         filtering.pay(take)?;
         let choice = filtering.choice(self.pid, functions)?;
-        let mut current = lock(&self.shared.filtering);
-        let before = std::mem::replace(&mut *current, filtering);
-        if let Some(drain) = &*lock(&self.shared.drain) {
-            drain.keep(current.keep(functions), current.threads());
-        }
-        drop(current);
+        let _changing = lock(&self.shared.filter_change);
+        let before = self.replace_filter(filtering, functions);
         let now = ticks_now();
-        self.ask(|answer| Command::Choose { choice, answer })?;
+        if let Err(refusal) = self.ask(|answer| Command::Choose { choice, answer }) {
+            // Events are kept by the filter that was in force. The program may leave calls out by
+            // either one, if what has failed fails again.
+            let choice = before.choice(self.pid, functions)?;
+            self.replace_filter(before, functions);
+            let _ = self.ask(|answer| Command::Choose { choice, answer });
+            return Err(refusal);
+        }
         if before.filter() != filter {
             let mut notes = lock(&self.shared.filter_notes);
             if notes.len() == MOST_FILTER_NOTES {
@@ -392,6 +399,16 @@ impl Control {
             notes.push_back((now, filter.note()));
         }
         Ok(before.filter().clone())
+    }
+
+    /// Has events kept by this filter, and gives back the one before.
+    fn replace_filter(&self, filtering: Filtering, functions: &Functions) -> Filtering {
+        let mut current = lock(&self.shared.filtering);
+        let before = std::mem::replace(&mut *current, filtering);
+        if let Some(drain) = &*lock(&self.shared.drain) {
+            drain.keep(current.keep(functions), current.threads());
+        }
+        before
     }
 
     /// The limit on the cost of tracing, and its effect.
