@@ -65,7 +65,7 @@ impl Profiles {
         let Self::UnderWay(profiles) = self else {
             return;
         };
-        while !profiles.iter().all(|one| one.session().has_exited()) {
+        while profiles.iter().any(|one| one.session().is_living()) {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
