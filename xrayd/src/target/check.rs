@@ -3,6 +3,7 @@
 use std::{cmp::Reverse, collections::BTreeSet, fmt::Write as _, fs, io::ErrorKind};
 
 use nix::unistd::geteuid;
+use sled_encoders::x86_64::sled_bytes;
 use xray_trace::instr_map::XrayRuntime;
 
 use super::{
@@ -435,7 +436,12 @@ fn check_copying(flight: &mut Preflight) {
     let copied = flight.surveyed.iter().map(|(module, survey)| {
         let sites = survey.sites.iter();
         let pages: BTreeSet<u64> = sites
-            .flat_map(|site| [site.address >> 12, (site.address + 10) >> 12])
+            .flat_map(|site| {
+                let last = site
+                    .address
+                    .saturating_add(sled_bytes(site.kind) as u64 - 1);
+                [site.address >> 12, last >> 12]
+            })
             .collect();
         (pages.len() * 4, module.path.as_str())
     });
