@@ -32,8 +32,8 @@ use crate::{
 /// Time for connections to end by themselves when the daemon stops.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
 
-/// Longest wait at shutdown for the daemon's detaches, and for an attach or a detach that is under way.
-/// A process may use a file system that does not answer.
+/// Longest wait at shutdown for the daemon's detaches, and for an attach or a detach that is under
+/// way. A process may use a file system that does not answer.
 const DETACH_TIME: Duration = Duration::from_secs(30);
 /// The same for processes whose attach ended after that.
 const LATE_DETACH_TIME: Duration = Duration::from_secs(10);
@@ -297,8 +297,8 @@ fn running_at(config: &Config) -> Option<PathBuf> {
     UnixStream::connect(&path).is_ok().then_some(path)
 }
 
-/// Detaches from every process. Waits up to `time` for processes whose attach or detach is under way,
-/// or whose detach hangs.
+/// Detaches from every process. Waits up to `time` for processes whose attach or detach is under
+/// way, or whose detach hangs.
 async fn detach_all(registry: &Registry, time: Duration) {
     let deadline = Instant::now() + time;
     loop {

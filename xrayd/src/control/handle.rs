@@ -152,8 +152,8 @@ pub(crate) struct Shared {
     filter_notes: Mutex<VecDeque<(Ticks, String)>>,
     /// The filter in force. Locked before `drain`.
     pub(super) filtering: Mutex<Filtering>,
-    /// Held while the filter changes. Of two changes at once, one could set the filter, and the other
-    /// one the calls that the program leaves out.
+    /// Held while the filter changes. Of two changes at once, one could set the filter, and the
+    /// other one the calls that the program leaves out.
     filter_change: Mutex<()>,
     /// Loaded modules with sleds that cannot be traced. Written by the control thread.
     refused: Mutex<Vec<RefusedModule>>,

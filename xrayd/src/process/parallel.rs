@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Does `work` for each item, and waits for all of them. The results are in the items' order.
 ///
-/// An item that hangs keeps its thread. So that the other items are done all the same, the number of
-/// threads doubles each second while items wait for one.
+/// An item that hangs keeps its thread. So that the other items are done all the same, the number
+/// of threads doubles each second while items wait for one.
 pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     if let [item] = items {
         return vec![work(item)];
